@@ -1,0 +1,90 @@
+// The contract between the generic pool and an environment: what a field of a
+// batch is, what one step yields, and where a result is written. Environments
+// include this file and nothing else of the pool, so they know no threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pool {
+
+enum class DType : uint8_t { kBool, kUint8, kInt8, kInt32, kInt64, kFloat32 };
+
+constexpr size_t SizeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+    case DType::kUint8:
+    case DType::kInt8:
+      return 1;
+    case DType::kInt32:
+    case DType::kFloat32:
+      return 4;
+    case DType::kInt64:
+      return 8;
+  }
+  return 0;
+}
+
+/// One array of a batch, described per row (no batch dimension).
+///
+/// `name` uses EnvPool's keys: "obs" or "obs:<part>" for observations,
+/// "info:<key>" for everything that lands in the info dictionary.
+struct Field {
+  std::string name;
+  DType dtype;
+  std::vector<int> shape;  // empty: one scalar per row
+  double low;
+  double high;
+  bool bulk = false;  // true: lives in the page-aligned slab (observations)
+
+  size_t RowBytes() const {
+    size_t count = 1;
+    for (int dim : shape) count *= static_cast<size_t>(dim);
+    return count * SizeOf(dtype);
+  }
+};
+
+/// What one reset or step yields beside the fields.
+/// The pool itself counts steps and cuts the episode at max_episode_steps.
+struct Outcome {
+  float reward = 0.0f;
+  bool terminated = false;
+  bool truncated = false;
+};
+
+/// Where an environment writes one result: `field[i]` points at the row of the
+/// i-th entry of its Fields(). Valid only during the call it is passed to.
+struct Row {
+  std::byte* const* field;
+
+  template <class T>
+  T* at(size_t i) const {
+    return reinterpret_cast<T*>(field[i]);
+  }
+};
+
+/// What happens to an environment's random generator when it is restored.
+enum class RngMode : uint8_t { kSaved, kKeep };
+
+// An environment type `Env` for AsyncPool<Env> has:
+//
+//   struct Shared;    immutable, built once per pool, shared by all workers
+//   struct Scratch;   per worker, default constructible from `const Shared&`
+//   static std::vector<Field> Fields(const Shared&);
+//   Env(std::shared_ptr<const Shared>, int env_id, uint64_t seed);
+//   void Seed(uint64_t seed);               takes effect at the next Reset
+//   Outcome Reset(Scratch&);
+//   Outcome Step(int32_t action, Scratch&);
+//   void Write(const Row&) const;           the fields of the last result
+//   size_t SnapshotBytes() const;           equal for all envs of one Shared
+//   void Snapshot(std::byte* out) const;
+//   Outcome Restore(const std::byte* blob, RngMode, Scratch&);
+//                   validates, throws std::invalid_argument on a foreign blob
+//   void Render(Scratch&, uint8_t* rgb) const;   kRenderHeight x kRenderWidth x 3
+//   static constexpr int kRenderHeight, kRenderWidth;
+//
+// Any of them may throw; the pool delivers the exception with the env id.
+
+}  // namespace pool
