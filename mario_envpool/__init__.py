@@ -1,0 +1,1 @@
+"""Super Mario Bros. as a native vector environment with EnvPool's API."""

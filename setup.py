@@ -1,0 +1,107 @@
+"""Drives CMake so that pip can build ``mario_envpool/_core`` from ``csrc/``.
+
+Everything else about the package is declared in ``pyproject.toml``. An editable
+install keeps its build folder (``build/editable-*``), so that building again
+after a change compiles only what changed. ``MARIO_NATIVE=1`` tunes the result
+for this machine only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+def require_tools() -> str:
+    """Returns the path of cmake; exits with one line if a tool is missing."""
+    wanted = os.environ.get("CXX", "")
+    candidates = [shlex.split(wanted)[0]] if wanted else ["c++", "g++", "clang++"]
+    if not any(shutil.which(name) for name in candidates):
+        raise SystemExit(
+            f"mario-envpool: no C++ compiler found (looked for {', '.join(candidates)})"
+            "; install one with C++20, for example 'apt-get install g++', or set CXX."
+        )
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.is_file():
+        raise SystemExit(
+            f"mario-envpool: Python's C headers are missing ({header}); install them, "
+            "for example 'apt-get install python3-dev'."
+        )
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        raise SystemExit(
+            "mario-envpool: cmake not found; install with 'pip install cmake ninja', "
+            "or let pip fetch it by leaving out --no-build-isolation."
+        )
+    return cmake
+
+
+class CMakeBuild(build_ext):
+    """Configures, builds and installs the one extension with CMake."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Builds ``ext`` where setuptools wants it, ``<prefix>/mario_envpool``.
+
+        In an editable install setuptools then copies it into the source tree.
+        """
+        cmake = require_tools()
+        prefix = Path(self.get_ext_fullpath(ext.name)).resolve().parent.parent
+        build = Path(self.build_temp).resolve() / "cmake"
+        if self.editable_mode:
+            tag = hashlib.sha1(sys.prefix.encode()).hexdigest()[:8]
+            build = ROOT / "build" / f"editable-{tag}"
+        native = os.environ.get("MARIO_NATIVE", "") not in ("", "0")
+        configure = [
+            cmake,
+            *("-S", str(ROOT), "-B", str(build)),
+            f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'Release'}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DMARIO_NATIVE={'ON' if native else 'OFF'}",
+            f"-Dpybind11_DIR={pybind11_cmake_dir()}",
+        ]
+        ninja = shutil.which("ninja")
+        if ninja is not None:
+            configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+        if not self.editable_mode:  # nothing of an earlier interpreter may linger
+            shutil.rmtree(build, ignore_errors=True)
+        jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
+        try:
+            subprocess.run(configure, check=True)
+            subprocess.run([cmake, "--build", str(build), "-j", jobs], check=True)
+            subprocess.run(
+                [cmake, "--install", str(build), "--prefix", str(prefix)], check=True
+            )
+        except subprocess.CalledProcessError as error:
+            raise SystemExit(
+                "mario-envpool: the C++ build failed (see the compiler's or CMake's "
+                f"message above); the command was: {shlex.join(error.cmd)}"
+            ) from None
+
+
+def pybind11_cmake_dir() -> str:
+    """Returns the folder of pybind11's CMake package."""
+    try:
+        import pybind11
+    except ImportError:
+        raise SystemExit(
+            "mario-envpool: pybind11 is missing; 'pip install pybind11', or let pip "
+            "fetch it by leaving out --no-build-isolation."
+        ) from None
+    return str(pybind11.get_cmake_dir())
+
+
+setup(
+    ext_modules=[Extension("mario_envpool._core", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)
