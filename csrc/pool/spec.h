@@ -73,6 +73,10 @@ enum class RngMode : uint8_t { kSaved, kKeep };
 //   struct Shared;    immutable, built once per pool, shared by all workers
 //   struct Scratch;   per worker, default constructible from `const Shared&`
 //   static std::vector<Field> Fields(const Shared&);
+//   static std::vector<std::string> FieldNames();
+//                   the names in Fields(), equal for every Shared: EnvPool
+//                   wants them as class attributes, before any Shared exists
+//   static int NumActions(const Shared&);   actions are 0 .. NumActions - 1
 //   Env(std::shared_ptr<const Shared>, int env_id, uint64_t seed);
 //   void Seed(uint64_t seed);               takes effect at the next Reset
 //   Outcome Reset(Scratch&);
@@ -81,7 +85,8 @@ enum class RngMode : uint8_t { kSaved, kKeep };
 //   size_t SnapshotBytes() const;           equal for all envs of one Shared
 //   void Snapshot(std::byte* out) const;
 //   Outcome Restore(const std::byte* blob, RngMode, Scratch&);
-//                   validates, throws std::invalid_argument on a foreign blob
+//                   throws std::invalid_argument on a foreign blob, before it
+//                   changes anything
 //   void Render(Scratch&, uint8_t* rgb) const;   kRenderHeight x kRenderWidth x 3
 //   static constexpr int kRenderHeight, kRenderWidth;
 //
