@@ -1,0 +1,241 @@
+"""Finds the Super Mario Bros. ROM and proves that it is the right one.
+
+No ROM is shipped with this package. The files come from an installed
+gym-super-mario-bros 7.4, which is located but never imported, or from a file or
+folder the user names (``rom_path=`` or the variable ``MARIO_ROM``). A ROM is
+recognised by the SHA-1 of the whole file, never by its name.
+
+The revisions, and the ids that use them:
+
+=====================  ==========================================  ==========
+``rom=``               what it is                                  default of
+=====================  ==========================================  ==========
+vanilla                European revision, run at NTSC timing       ``-v0``
+downsample             European with 8 PRG bytes and CHR changed   ``-v1``
+pixel                  European PRG, other CHR                     ``-v2``
+rectangle              World PRG, other CHR                        ``-v3``
+world                  World revision, put together in memory      --
+lost-levels            Super Mario Bros. 2, converted to NROM      2 ``-v0``
+lost-levels-downsample the same with other CHR                     2 ``-v1``
+=====================  ==========================================  ==========
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "gym-super-mario-bros"
+INSTALL = "pip install 'gym-super-mario-bros>=7.4,<8'"
+
+SHA1 = {
+    "vanilla": "ab30029efec6ccfc5d65dfda7fbc6e6489a80805",
+    "downsample": "4bf894b301f339bce306af4813923a9900d034d1",
+    "pixel": "63a520bf1a2911d7f3c343cbda42c1969e0ae184",
+    "rectangle": "b0e9b156a51017c33a6b76708fc71395f8d32b15",
+    "world": "ea343f4e445a9050d4b4fbac2c77d0693b1d0922",
+    "lost-levels": "cc9457e33e132cd233efcc05dc8e85fc308e0fe2",
+    "lost-levels-downsample": "0fcda592319f8c2b7009ca627600396fd13843c6",
+}
+ROMS = tuple(SHA1)
+_NAME_OF = {sha1: name for name, sha1 in SHA1.items()}
+
+_HEADER_BYTES = 16
+_PRG_BYTES = 32 * 1024
+_CHR_BYTES = 8 * 1024
+# iNES header of an NROM-256 board with vertical mirroring.
+_NROM_HEADER = b"NES\x1a" + bytes([2, 1, 1, 0]) + bytes(8)
+
+
+class RomError(ValueError):
+    """No usable ROM: says what was found and what to install."""
+
+
+@dataclass(frozen=True)
+class RomFile:
+    """One file that might be a ROM.
+
+    Attributes:
+        path: where it lies.
+        source: why it was looked at, for messages.
+        name: which of ``ROMS`` it is, or None.
+        sha1: of the whole file, in hexadecimal.
+        problem: why it is none of ``ROMS``; empty if it is one.
+    """
+
+    path: Path
+    source: str
+    name: str | None
+    sha1: str
+    problem: str
+
+
+def load(rom: str = "vanilla", rom_path: str = "") -> bytes:
+    """Returns the iNES image of a ROM.
+
+    Args:
+        rom: which revision, one of ``ROMS``.
+        rom_path: a ROM file, used whatever revision of the game it is, or a folder
+            of them. Empty: the file or folder in ``MARIO_ROM``, else the installed
+            gym-super-mario-bros.
+
+    Returns:
+        The whole image: 16 bytes of header, PRG, CHR.
+
+    Raises:
+        RomError: there is no such ROM, or the file is damaged, or another game's.
+    """
+    if rom not in SHA1:
+        raise RomError(f"rom={rom!r} is not known; choose one of {', '.join(ROMS)}")
+    given = rom_path or os.environ.get("MARIO_ROM", "")
+    if given and not Path(given).is_dir():
+        origin = "rom_path" if rom_path else "MARIO_ROM"
+        return _load_file(Path(given), origin, rom)
+    files = find(rom_path)
+    by_name = {file.name: file for file in files if file.name}
+    if rom in by_name:
+        return by_name[rom].path.read_bytes()
+    if rom == "world" and {"rectangle", "vanilla"} <= by_name.keys():
+        return _world(
+            by_name["rectangle"].path.read_bytes(), by_name["vanilla"].path.read_bytes()
+        )
+    raise RomError(_explain_missing(rom, files, given))
+
+
+def find(rom_path: str = "") -> list[RomFile]:
+    """Lists every ``.nes`` file that ``load`` would consider, recognised or not.
+
+    Args:
+        rom_path: a file or folder; empty means ``MARIO_ROM``, else the installed
+            gym-super-mario-bros.
+    """
+    given = rom_path or os.environ.get("MARIO_ROM", "")
+    if given:
+        path = Path(given)
+        source = "rom_path" if rom_path else "MARIO_ROM"
+        paths = sorted(path.rglob("*.nes")) if path.is_dir() else [path]
+        return [_identify(item, source) for item in paths if item.is_file()]
+    version = _package_version()
+    source = f"{PACKAGE} {version}" if version else PACKAGE
+    return [_identify(item, source) for item in _package_files()]
+
+
+def _load_file(path: Path, origin: str, rom: str) -> bytes:
+    """Returns a file the user named; it need not be the revision of the id."""
+    if not path.is_file():
+        raise RomError(
+            f"{origin}={str(path)!r} does not exist; name a Super Mario Bros. .nes "
+            f"file or a folder of them, or leave it out and run: {INSTALL}"
+        )
+    file = _identify(path, origin)
+    if file.name is None:
+        raise RomError(
+            f"{origin}={str(path)!r} cannot be used: {file.problem}. Known are "
+            f"{', '.join(ROMS)}, as in gym-super-mario-bros 7.4: {INSTALL}"
+        )
+    if file.name.startswith("lost-levels") != rom.startswith("lost-levels"):
+        raise RomError(
+            f"{origin}={str(path)!r} is {file.name!r}, but this id plays {rom!r}: "
+            "Lost Levels needs an id SuperMarioBros2-v0 or -v1, the first game one "
+            "of the other ids"
+        )
+    return path.read_bytes()
+
+
+def _package_version() -> str:
+    try:
+        return importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _package_files() -> Iterator[Path]:
+    """Yields the ROM files of gym-super-mario-bros without importing it.
+
+    It breaks under NumPy 2 and takes Gym's ids on import; its files do neither.
+    """
+    spec = importlib.util.find_spec("gym_super_mario_bros")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        yield from sorted(Path(folder).rglob("*.nes"))
+
+
+def _identify(path: Path, source: str) -> RomFile:
+    data = path.read_bytes()
+    sha1 = hashlib.sha1(data).hexdigest()
+    name = _NAME_OF.get(sha1)
+    problem = "" if name else _describe_unknown(data, sha1)
+    return RomFile(path, source, name, sha1, problem)
+
+
+def _describe_unknown(data: bytes, sha1: str) -> str:
+    """Says what an unrecognised file is, as far as its header tells."""
+    if data[:4] != b"NES\x1a":
+        return (
+            f"it is no iNES file ({len(data)} bytes, starting {data[:4].hex() or '--'} "
+            "where 4e45531a is expected)"
+        )
+    if len(data) < _HEADER_BYTES:
+        return f"it is truncated ({len(data)} bytes, less than a header)"
+    prg_bytes, chr_bytes = data[4] * 16 * 1024, data[5] * 8 * 1024
+    trainer_bytes = 512 if data[6] & 4 else 0
+    expected = _HEADER_BYTES + trainer_bytes + prg_bytes + chr_bytes
+    mapper = data[6] >> 4 | data[7] & 0xF0
+    if mapper != 0:
+        return f"it uses mapper {mapper}, and only NROM (mapper 0) is played here"
+    if len(data) < expected:
+        return (
+            f"it is truncated ({len(data)} bytes, its header promises {expected}: "
+            f"{prg_bytes} PRG and {chr_bytes} CHR)"
+        )
+    prg = data[_HEADER_BYTES + trainer_bytes :][:prg_bytes]
+    chr_rom = data[_HEADER_BYTES + trainer_bytes + prg_bytes :][:chr_bytes]
+    return (
+        f"it is an unknown NROM game (SHA-1 {sha1}, PRG CRC32 {zlib.crc32(prg):08X}, "
+        f"CHR CRC32 {zlib.crc32(chr_rom):08X})"
+    )
+
+
+def _world(rectangle: bytes, vanilla: bytes) -> bytes:
+    """Puts the World revision together: World PRG, original CHR. Nothing is written."""
+    prg = rectangle[_HEADER_BYTES:][:_PRG_BYTES]
+    chr_rom = vanilla[_HEADER_BYTES + _PRG_BYTES :][:_CHR_BYTES]
+    image = _NROM_HEADER + prg + chr_rom
+    sha1 = hashlib.sha1(image).hexdigest()
+    if sha1 != SHA1["world"]:
+        raise RomError(
+            f"the World revision came out with SHA-1 {sha1}, not {SHA1['world']}"
+        )
+    return image
+
+
+def _explain_missing(rom: str, files: list[RomFile], given: str) -> str:
+    """Composes the message for a revision that is not among ``files``."""
+    version = _package_version()
+    if given:
+        where = f"the folder {given!r}"
+    elif version:
+        where = f"{PACKAGE} {version}"
+    else:
+        return (
+            f"no Super Mario Bros. ROM found for rom={rom!r}: {PACKAGE} is not "
+            f"installed; run: {INSTALL} -- or give rom_path= or MARIO_ROM"
+        )
+    known = sorted(file.name for file in files if file.name)
+    strange = [f"{file.path.name}: {file.problem}" for file in files if not file.name]
+    found = f"{where} holds {', '.join(known) if known else 'no known ROM'}"
+    if strange:
+        found += f" (and {'; '.join(strange)})"
+    needs = " (needs the vanilla and rectangle files)" if rom == "world" else ""
+    hint = INSTALL
+    if not given and version.split(".")[0].isdigit() and int(version.split(".")[0]) > 7:
+        hint += (
+            f" -- {version} no longer carries that file; with it, the ids ending in "
+            "-v0 (and SuperMarioBros2 ones it has the file of) still work"
+        )
+    return f"rom={rom!r}{needs} not found: {found}; run: {hint}"

@@ -1,0 +1,79 @@
+"""Fixtures and skip rules shared by all tests.
+
+A test that needs the game is marked ``rom``, one that needs the verification
+material ``verification``; both are skipped with the reason where it is missing.
+Set ``MARIO_REQUIRE=rom,verification`` to fail instead of skipping (CI does for
+what it has).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def verification_folder() -> Path:
+    """The verification material: ``MARIO_VERIFICATION`` or beside the repository."""
+    given = os.environ.get("MARIO_VERIFICATION", "")
+    return Path(given) if given else ROOT.parent / "shared" / "verification"
+
+
+def missing_rom() -> str:
+    """Why the game cannot be played here; empty if it can."""
+    from mario_envpool import rom
+
+    try:
+        rom.load("vanilla")
+    except rom.RomError as error:
+        return str(error)
+    return ""
+
+
+def missing_verification() -> str:
+    """Why there is no verification material here; empty if there is."""
+    folder = verification_folder()
+    if (folder / "roms" / "manifest.json").is_file():
+        return ""
+    return f"no verification material in {folder}; set MARIO_VERIFICATION"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what cannot run here, with the reason."""
+    required = os.environ.get("MARIO_REQUIRE", "").split(",")
+    for mark, explain in (
+        ("rom", missing_rom),
+        ("verification", missing_verification),
+    ):
+        marked = [item for item in items if item.get_closest_marker(mark)]
+        reason = explain() if marked else ""
+        if reason and mark not in required:
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def verification() -> Path:
+    """The folder of the verification material."""
+    reason = missing_verification()
+    if reason:
+        pytest.skip(reason)
+    return verification_folder()
+
+
+@pytest.fixture(scope="session")
+def load_rom() -> Callable[[str], bytes]:
+    """``load_rom("world")`` returns an iNES image, or skips with the reason."""
+    from mario_envpool import rom
+
+    def load(name: str) -> bytes:
+        try:
+            return rom.load(name)
+        except rom.RomError as error:
+            pytest.skip(str(error))
+
+    return load
