@@ -1,0 +1,197 @@
+// The Super Mario Bros. task for a pool (contract: pool/spec.h): frame skip,
+// rewards, ends of episodes, info, observations and snapshots. Reward and
+// episode semantics are those of gym-super-mario-bros 7.4.0; what goes beyond
+// it is off by default. Of the pool it knows spec.h and nothing else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mario/config.h"
+#include "mario/game.h"
+#include "mario/random.h"
+#include "nes/console.h"
+#include "pool/spec.h"
+#include "preprocess/frame.h"
+
+namespace mario {
+
+/// Why an episode ended; info:end_reason holds the number.
+enum class EndReason : uint8_t {
+  kNone = 0,
+  kDeath = 1,      // single stage
+  kFlag = 2,       // stage finished; in the whole game: 8-4 finished
+  kGameOver = 3,   // whole game: no life left
+  kLife = 4,       // whole game with episodic_life: a life was lost
+  kWrongPass = 5,  // end_on_wrong_pass
+  kStall = 6,      // stall_steps (a truncation)
+};
+
+/// The info fields of one result, in the order of Fields().
+struct Info {
+  // gym-super-mario-bros 7.4.0
+  int32_t coins, life, score, stage, time, world, x_pos, y_pos;
+  // beyond it
+  int32_t area;          // room of the world, as upstream counts
+  int32_t area_pointer;  // which room's data is loaded
+  int32_t best_x;        // best x_pos in this (level, area) so far
+  int8_t status;         // 0 small, 1 tall, 2 fireball
+  int8_t end_reason;
+  uint8_t flag_get;
+  uint8_t wrong_pass;  // a maze was passed the wrong way in this step
+  // The parts of the reward; they add up to it.
+  float reward_progress, reward_clock, reward_death, reward_score;
+  float reward_step, reward_flag, reward_wrong_pass;
+  float reward_clipped;  // what clipping added or took away
+};
+
+/// The best position in each room seen in an episode.
+struct BestPositions {
+  static constexpr int kRooms = 128;
+  uint32_t key[kRooms];
+  int32_t best[kRooms];
+  int32_t count;
+  int32_t current;  // index of the room of the last update
+
+  void Clear() { count = current = 0; }
+  int32_t best_here() const { return count > 0 ? best[current] : 0; }
+  /// Pixels by which x beats the best of its room; 0 in a room's first frame.
+  /// `is_new_room` becomes true when the room was not seen before.
+  int Update(uint32_t room, int x, bool* is_new_room);
+};
+
+/// Everything that changes beside console, frames and generators; plain data.
+struct Episode {
+  BestPositions positions;
+  Info info;
+  int32_t x_last, time_last, score_last;
+  int32_t steps_without_progress;
+  uint8_t page_last, loop_command_last, loop_correct_last, loop_pass_last;
+  uint8_t buttons_last;  // what sticky actions repeat
+  uint8_t flag_last;
+  uint8_t plays_on;  // the next reset goes on after a lost life
+  uint8_t stage_index;
+};
+
+class Env {
+ public:
+  static constexpr int kRenderHeight = nes::kScreenHeight;
+  static constexpr int kRenderWidth = nes::kScreenWidth;
+
+  /// A game at the point where an episode begins, with its picture prepared.
+  struct StartPoint {
+    nes::State state;
+    FrameRecord records[2];
+    int remembered;
+    std::vector<uint8_t> frame;
+  };
+
+  /// What all environments of a pool have in common. Thread-safe.
+  class Shared {
+   public:
+    /// Throws std::invalid_argument on an option outside its range.
+    Shared(Config config, std::shared_ptr<const nes::Cartridge> cartridge);
+
+    const Config& config() const { return config_; }
+    const std::shared_ptr<const nes::Cartridge>& cartridge() const {
+      return cartridge_;
+    }
+    const preprocess::FrameMaker& frames() const { return frames_; }
+    const std::vector<uint8_t>& buttons() const { return buttons_; }
+    bool whole_game() const { return whole_game_; }
+    bool progress_reward() const { return progress_reward_; }
+    uint64_t sticky_threshold() const { return sticky_threshold_; }
+    /// FNV-1a over every option that changes what an environment does.
+    uint64_t config_hash() const { return config_hash_; }
+
+    /// Stages to choose from; empty for the whole game.
+    const std::vector<Target>& stages() const { return stages_; }
+    /// Where episodes of stages()[index] begin (0 for the whole game);
+    /// played once, by the first environment that asks.
+    const StartPoint& start(int index) const;
+
+   private:
+    void ValidateRanges() const;
+    void ChooseStages();
+    StartPoint MakeStart(int index) const;
+
+    Config config_;
+    std::shared_ptr<const nes::Cartridge> cartridge_;
+    preprocess::FrameMaker frames_;
+    std::vector<uint8_t> buttons_;
+    std::vector<Target> stages_;
+    bool whole_game_ = false;
+    bool progress_reward_ = false;
+    uint64_t sticky_threshold_ = 0;
+    uint64_t config_hash_ = 0;
+
+    struct LazyStart {
+      std::once_flag once;
+      StartPoint point;
+    };
+    mutable std::vector<std::unique_ptr<LazyStart>> starts_;
+  };
+
+  /// What a worker lends to the environment it is stepping.
+  struct Scratch {
+    explicit Scratch(const Shared& shared);
+    nes::Console console;  // runs remembered frames again, with pixels
+    std::vector<uint8_t> pixels[2];
+  };
+
+  static std::vector<pool::Field> Fields(const Shared& shared);
+  static std::vector<std::string> FieldNames();
+  static int NumActions(const Shared& shared) {
+    return static_cast<int>(shared.buttons().size());
+  }
+
+  Env(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed);
+
+  void Seed(uint64_t seed);
+  pool::Outcome Reset(Scratch& scratch);
+  pool::Outcome Step(int32_t action, Scratch& scratch);
+  void Write(const pool::Row& row) const;
+
+  size_t SnapshotBytes() const;
+  void Snapshot(std::byte* out) const;
+  pool::Outcome Restore(const std::byte* blob, pool::RngMode mode,
+                        Scratch& scratch);
+  /// The picture of the last frame that was run, (240, 256, 3) RGB.
+  void Render(Scratch& scratch, uint8_t* rgb) const;
+
+  const Info& info() const { return episode_.info; }
+  Game& game() { return game_; }
+
+ private:
+  struct Tally;
+
+  void BeginAt(const StartPoint& start);
+  void BeginEpisode();
+  int ChooseStage();
+  bool RunNoops(Scratch& scratch);
+  uint8_t Sticky(uint8_t buttons);
+  void CountFrame(const Facts& facts, Tally* tally);
+  bool SeeWrongPass(const Facts& facts);
+  EndReason FindEnd(const Facts& facts, const Tally& tally) const;
+  void ReadInfo(const Facts& facts);
+  float SumReward(const Tally& tally);
+  void Observe(Scratch& scratch, int drawn);
+
+  std::shared_ptr<const Shared> shared_;
+  int env_id_;
+  Game game_;
+  preprocess::FrameStack stack_;
+  Episode episode_{};
+  pool::Outcome outcome_;
+  Random random_{};
+  LegacyRandomState stage_random_{};
+  bool reseed_ = false;
+  uint64_t seed_ = 0;
+};
+
+}  // namespace mario
