@@ -87,8 +87,8 @@ enum class RngMode : uint8_t { kSaved, kKeep };
 //   Outcome Restore(const std::byte* blob, RngMode, Scratch&);
 //                   throws std::invalid_argument on a foreign blob, before it
 //                   changes anything
-//   void Render(Scratch&, uint8_t* rgb) const;   kRenderHeight x kRenderWidth x 3
-//   static constexpr int kRenderHeight, kRenderWidth;
+//   void Render(Scratch&, uint8_t* rgb) const;   kRenderHeight x kRenderWidth x
+//   3 static constexpr int kRenderHeight, kRenderWidth;
 //
 // Any of them may throw; the pool delivers the exception with the env id.
 

@@ -1,0 +1,127 @@
+// The queue from callers to workers: one producer at a time puts many
+// environment ids in, many workers each claim a few. What to do with an
+// environment stands in its own entry, which the pool fills before the push.
+//
+// Lock-free while there is work. A worker copies the ids at the head first and
+// then claims them with one compare-exchange; positions are 64-bit and never
+// come back, so a copy that the producer has overwritten cannot be claimed.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cassert>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "pool/threads.h"
+
+namespace pool {
+
+class ActionQueue {
+ public:
+  /// `capacity`: most ids that are ever queued at once.
+  ActionQueue(int capacity, int num_consumers)
+      : ring_(std::bit_ceil(static_cast<size_t>(capacity))),
+        mask_(ring_.size() - 1),
+        share_(2 * static_cast<uint64_t>(num_consumers)) {}
+
+  ActionQueue(const ActionQueue&) = delete;
+  ActionQueue& operator=(const ActionQueue&) = delete;
+
+  /// Publishes all ids at once. Callers take turns (the pool's lock).
+  void Push(std::span<const int32_t> ids) {
+    const uint64_t tail = tail_.load(std::memory_order_relaxed);
+    assert(tail + ids.size() - head_.load(std::memory_order_acquire) <=
+           ring_.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      ring_[(tail + i) & mask_].store(ids[i], std::memory_order_relaxed);
+    }
+    tail_.store(tail + ids.size(), std::memory_order_seq_cst);
+    const int sleepers = sleepers_.load(std::memory_order_seq_cst);
+    if (sleepers > 0) Wake(std::min(ids.size(), static_cast<size_t>(sleepers)));
+  }
+
+  /// Waits for work and claims some: the number of ids put into `out`, or 0
+  /// once the queue is closed. The claim shrinks with what is left, so that
+  /// workers finish together.
+  int Pop(std::span<int32_t> out) {
+    for (;;) {
+      for (int spin = 0; spin < kSpins; ++spin) {
+        if (closed_.load(std::memory_order_acquire)) return 0;
+        if (const int count = TryPop(out)) return count;
+        SpinHint();
+      }
+      Sleep();
+    }
+  }
+
+  /// Lets every Pop return 0. What is still queued is dropped.
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    closed_.store(true, std::memory_order_release);
+    wake_.notify_all();
+  }
+
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+ private:
+  int TryPop(std::span<int32_t> out) {
+    uint64_t head = head_.load(std::memory_order_acquire);
+    for (;;) {
+      const uint64_t queued = tail_.load(std::memory_order_acquire) - head;
+      if (queued == 0) return 0;
+      const uint64_t count =
+          std::clamp<uint64_t>(queued / share_, 1, out.size());
+      for (uint64_t i = 0; i < count; ++i) {
+        out[i] = ring_[(head + i) & mask_].load(std::memory_order_relaxed);
+      }
+      if (head_.compare_exchange_weak(head, head + count,
+                                      std::memory_order_acq_rel,
+                                      std::memory_order_acquire)) {
+        return static_cast<int>(count);
+      }
+    }
+  }
+
+  void Sleep() {
+    std::unique_lock lock(mutex_);
+    // Announced before the last look at the tail, while Push publishes the
+    // tail before it looks for sleepers: one of the two sees the other.
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    wake_.wait(lock, [this] {
+      return closed_.load(std::memory_order_relaxed) ||
+             tail_.load(std::memory_order_seq_cst) !=
+                 head_.load(std::memory_order_seq_cst);
+    });
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+
+  void Wake(size_t count) {
+    // The empty lock waits for a worker that has announced itself but does
+    // not wait yet.
+    {
+      const std::lock_guard lock(mutex_);
+    }
+    if (count >= static_cast<size_t>(sleepers_.load())) {
+      wake_.notify_all();
+    } else {
+      for (size_t i = 0; i < count; ++i) wake_.notify_one();
+    }
+  }
+
+  std::vector<std::atomic<int32_t>> ring_;
+  const uint64_t mask_;
+  const uint64_t share_;
+  alignas(64) std::atomic<uint64_t> tail_{0};  // written by the producer
+  alignas(64) std::atomic<uint64_t> head_{0};  // written by workers
+  alignas(64) std::atomic<int> sleepers_{0};
+  std::atomic<bool> closed_{false};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+};
+
+}  // namespace pool

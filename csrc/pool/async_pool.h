@@ -1,0 +1,239 @@
+// The pool: many environments, some worker threads, EnvPool's semantics.
+//
+//   Send -> ActionQueue -> worker: Env::Step -> BatchRing row -> Recv -> Batch
+//
+// An environment belongs to the caller until it is sent, then to exactly one
+// worker until its row is complete, and to the caller again once Recv has
+// returned that row. `phase` in its entry says so; a caller that names one it
+// does not own gets an exception at the call. The hand-overs (queue, ring)
+// are the only synchronisation that an environment needs.
+//
+// Sync (batch_size == num_envs): every Send or Reset is answered by a batch of
+// its own, rows in the order sent; several may be outstanding, they come in
+// the order of the requests. Async: batches of batch_size rows in the order of
+// completion. An episode that has ended restarts at its next action, which is
+// ignored.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <latch>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "pool/action_queue.h"
+#include "pool/batch_ring.h"
+#include "pool/pool_config.h"
+#include "pool/snapshot.h"
+#include "pool/spec.h"
+#include "pool/threads.h"
+
+namespace pool {
+
+/// An exception of an environment, thrown on to the caller.
+class EnvError : public std::runtime_error {
+ public:
+  EnvError(int env_id, const std::string& text)
+      : std::runtime_error(text), env_id_(env_id) {}
+  int env_id() const { return env_id_; }
+
+ private:
+  int env_id_;
+};
+
+/// The fields that the pool itself writes, EnvPool's eight.
+enum PoolField : size_t {
+  kEnvId,
+  kPlayersEnvId,
+  kElapsedStep,
+  kDone,
+  kReward,
+  kDiscount,
+  kStepType,
+  kTrunc,
+  kNumPoolFields,
+};
+
+inline std::vector<Field> PoolFields() {
+  constexpr double kInt = 2147483647.0;
+  constexpr double kFloat = 3.4028234663852886e38;
+  return {
+      {"info:env_id", DType::kInt32, {}, -kInt - 1, kInt},
+      {"info:players.env_id", DType::kInt32, {}, -kInt - 1, kInt},
+      {"elapsed_step", DType::kInt32, {}, -kInt - 1, kInt},
+      {"done", DType::kBool, {}, 0, 1},
+      {"reward", DType::kFloat32, {}, -kFloat, kFloat},
+      {"discount", DType::kFloat32, {}, 0, 1},
+      {"step_type", DType::kInt32, {}, -kInt - 1, kInt},
+      {"trunc", DType::kBool, {}, 0, 1},
+  };
+}
+
+enum class Phase : uint8_t { kNew, kIdle, kQueued, kRunning, kReady, kFailed };
+enum class Activity : uint8_t { kBuilding, kWaiting, kWorking, kStopped };
+
+/// What status() reports.
+struct EnvStatus {
+  Phase phase;
+  uint64_t steps;     // since construction
+  std::string error;  // of the exception that closed the pool, or ""
+};
+struct WorkerStatus {
+  Activity activity;
+  int env_id;      // -1: none
+  uint64_t tasks;  // finished
+};
+struct PoolStatus {
+  std::vector<EnvStatus> envs;
+  std::vector<WorkerStatus> workers;
+  int outstanding_rows;
+  std::string closed;  // why, or ""
+};
+
+template <class Env>
+class AsyncPool {
+ public:
+  using Shared = typename Env::Shared;
+  using Scratch = typename Env::Scratch;
+
+  /// Builds the environments in the threads that will run them. Throws
+  /// std::invalid_argument for a bad config, EnvError if an env cannot be made.
+  AsyncPool(PoolConfig config, std::shared_ptr<const Shared> shared);
+  ~AsyncPool() { Close(); }
+  AsyncPool(const AsyncPool&) = delete;
+  AsyncPool& operator=(const AsyncPool&) = delete;
+
+  /// Steps each env by its action. Everything is checked first: after an
+  /// exception nothing has been sent.
+  void Send(std::span<const int32_t> ids, std::span<const int32_t> actions);
+  /// Starts a new episode even within one; `seeds` reseeds, empty keeps.
+  void Reset(std::span<const int32_t> ids, std::span<const uint64_t> seeds);
+  /// The next batch, or nothing if `patience` ended first. Throws
+  /// std::logic_error when too little is outstanding for a batch ever to
+  /// come, EnvError when an environment has thrown, std::runtime_error once
+  /// the pool is closed.
+  std::optional<Batch> Recv(std::chrono::milliseconds patience);
+
+  size_t SnapshotBytes() const;
+  /// Writes ids.size() blobs of SnapshotBytes().
+  void Snapshot(std::span<const int32_t> ids, std::byte* out);
+  /// Puts blobs back, all or none. Answered like a reset: reward 0 and the
+  /// saved observation, elapsed_step and done flags.
+  void Restore(std::span<const int32_t> ids, std::span<const std::byte> blobs,
+               RngMode rng);
+  /// The screen of an env; waits for a step that it is carrying out.
+  void Render(int32_t id, uint8_t* rgb);
+
+  PoolStatus Status();
+  /// Stops and joins the workers. What is outstanding is lost; batches that
+  /// were handed out stay valid. Safe in every state, and more than once.
+  void Close() noexcept;
+
+  /// False in a forked child, which has a copy of the pool but none of its
+  /// threads. There every call throws, and the owner must leak the pool: its
+  /// threads cannot be joined nor its waits be ended.
+  bool InOwnProcess() const { return ProcessId() == process_id_; }
+
+  const PoolConfig& config() const { return config_; }
+  const SlabStore& slabs() const { return *store_; }
+  const RowLayout& layout() const { return store_->layout(); }
+  int num_threads() const { return static_cast<int>(workers_.size()); }
+
+ private:
+  enum class Kind : uint8_t { kStep, kReset, kShow };
+
+  /// One environment. All but the atomics belongs to its owner of the moment.
+  struct alignas(kCacheLineBytes) Entry {
+    std::atomic<Phase> phase{Phase::kNew};
+    std::atomic<uint64_t> steps{0};
+    std::unique_ptr<Env> env;
+    Kind kind = Kind::kReset;
+    int32_t action = 0;
+    Place place{0, 0};  // sync only
+    int elapsed_steps = 0;
+    bool needs_reset = true;
+    bool truncated = false;
+    bool was_reset = false;  // or restored: there is something to look at
+  };
+  struct alignas(kCacheLineBytes) Worker {
+    std::thread thread;
+    std::atomic<Activity> activity{Activity::kBuilding};
+    std::atomic<int> env_id{-1};
+    std::atomic<uint64_t> tasks{0};
+  };
+  /// What the entry does not say about a finished task.
+  struct Advanced {
+    float reward;
+    int32_t step_type;  // 0 first, 1 middle, 2 last of an episode
+  };
+  struct Failure {
+    int env_id;
+    std::string text;
+  };
+  static constexpr size_t kMostClaimed = 16;
+
+  void RequireThisProcess() const;
+  void Shut() noexcept;
+
+  // Callers, all with api_mutex_ held.
+  void RequireOpen();
+  void RequireInRange(int32_t id, size_t position, const char* call) const;
+  void RequireOwned(std::span<const int32_t> ids, const char* call);
+  void RequireReset(std::span<const int32_t> ids, const char* call) const;
+  void RequireOutstanding() const;
+  void Enqueue(std::span<const int32_t> ids, Kind kind,
+               std::span<const int32_t> actions);
+  void RestoreAll(std::span<const int32_t> ids,
+                  std::span<const SnapshotHeader> headers,
+                  std::span<const std::byte> blobs, RngMode rng);
+  void SnapshotOne(const Entry& entry, std::byte* out) const;
+  Scratch& CallerScratch();
+  std::string ClosedText() const;
+
+  // Workers.
+  void Work(int index, std::latch& built);
+  void Build(int index);
+  void RunTask(int id, Scratch& scratch, std::span<std::byte*> fields);
+  Advanced Advance(Entry& entry, Scratch& scratch);
+  void WriteRow(int id, Place place, const Advanced& advanced,
+                std::span<std::byte*> fields);
+  void Fail(int env_id, const char* doing, const char* what) noexcept;
+  template <class Action>
+  bool Guard(int env_id, const char* doing, Action&& action) noexcept;
+
+  PoolConfig config_;
+  const std::shared_ptr<const Shared> shared_;
+  const int num_actions_;
+  const int64_t process_id_ = ProcessId();
+  const std::shared_ptr<SlabStore> store_;
+  BatchRing ring_;
+  std::vector<Entry> entries_;
+  std::vector<Worker> workers_;
+  ActionQueue queue_;
+
+  std::mutex api_mutex_;         // callers take turns
+  std::vector<uint64_t> stamp_;  // last call that named the env
+  uint64_t stamps_ = 0;
+  std::vector<int32_t> received_;  // env ids of the batch being taken
+  int outstanding_rows_ = 0;       // sent and not yet received
+  bool failure_told_ = false;
+  std::unique_ptr<Scratch> caller_scratch_;
+
+  mutable std::mutex failure_mutex_;
+  std::vector<Failure> failures_;  // guarded by failure_mutex_
+  std::atomic<bool> closed_{false};
+  std::mutex close_mutex_;  // one Close() at a time joins
+};
+
+}  // namespace pool
+
+#include "pool/async_pool_impl.h"

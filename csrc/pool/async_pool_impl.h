@@ -1,0 +1,526 @@
+// The member functions of AsyncPool; included by async_pool.h only.
+#pragma once
+
+#include <algorithm>
+
+namespace pool {
+
+template <class Env>
+AsyncPool<Env>::AsyncPool(PoolConfig config,
+                          std::shared_ptr<const Shared> shared)
+    : config_((config.Validate(), std::move(config))),
+      shared_(std::move(shared)),
+      num_actions_(Env::NumActions(*shared_)),
+      store_([this] {
+        std::vector<Field> fields = PoolFields();
+        for (Field& field : Env::Fields(*shared_)) {
+          fields.push_back(std::move(field));
+        }
+        // Enough for the ring and two batches in the reader's hands.
+        const int batches =
+            config_.is_sync() ? 1 : config_.num_envs / config_.batch_size + 2;
+        return std::make_shared<SlabStore>(
+            std::make_shared<const RowLayout>(std::move(fields)),
+            config_.batch_size, batches + 2);
+      }()),
+      ring_(store_, config_.num_envs, config_.batch_size),
+      entries_(static_cast<size_t>(config_.num_envs)),
+      workers_(static_cast<size_t>(
+          config_.num_threads > 0
+              ? std::min(config_.num_threads, config_.num_envs)
+              : std::min(config_.batch_size,
+                         static_cast<int>(AllowedCpus().size())))),
+      queue_(config_.num_envs, static_cast<int>(workers_.size())),
+      stamp_(entries_.size()),
+      received_(entries_.size()) {
+  std::latch built(static_cast<std::ptrdiff_t>(workers_.size()));
+  try {
+    for (int i = 0; i < num_threads(); ++i) {
+      workers_[static_cast<size_t>(i)].thread =
+          std::thread([this, i, &built] { Work(i, built); });
+    }
+  } catch (...) {
+    Close();
+    throw;
+  }
+  built.wait();
+  if (!closed_.load(std::memory_order_acquire)) return;
+  Close();
+  throw EnvError(failures_.front().env_id, failures_.front().text);
+}
+
+// ---------------------------------------------------------------- callers
+
+template <class Env>
+void AsyncPool<Env>::Send(std::span<const int32_t> ids,
+                          std::span<const int32_t> actions) {
+  RequireThisProcess();
+  const std::lock_guard lock(api_mutex_);
+  RequireOpen();
+  if (actions.size() != ids.size()) {
+    throw std::invalid_argument("send: got " + std::to_string(ids.size()) +
+                                " env ids and " +
+                                std::to_string(actions.size()) +
+                                " actions; give one action for each env");
+  }
+  RequireOwned(ids, "send");
+  for (size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i] >= 0 && actions[i] < num_actions_) continue;
+    throw std::invalid_argument("send: action " + std::to_string(actions[i]) +
+                                " for env " + std::to_string(ids[i]) +
+                                " (position " + std::to_string(i) +
+                                ") is out of range; actions are 0 to " +
+                                std::to_string(num_actions_ - 1));
+  }
+  Enqueue(ids, Kind::kStep, actions);
+}
+
+template <class Env>
+void AsyncPool<Env>::Reset(std::span<const int32_t> ids,
+                           std::span<const uint64_t> seeds) {
+  RequireThisProcess();
+  const std::lock_guard lock(api_mutex_);
+  RequireOpen();
+  if (!seeds.empty() && seeds.size() != ids.size()) {
+    throw std::invalid_argument("reset: got " + std::to_string(ids.size()) +
+                                " env ids and " + std::to_string(seeds.size()) +
+                                " seeds; give one seed for each env or none");
+  }
+  RequireOwned(ids, "reset");
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    entries_[static_cast<size_t>(ids[i])].env->Seed(seeds[i]);
+  }
+  Enqueue(ids, Kind::kReset, {});
+}
+
+template <class Env>
+std::optional<Batch> AsyncPool<Env>::Recv(std::chrono::milliseconds patience) {
+  RequireThisProcess();
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    {
+      const std::lock_guard lock(api_mutex_);
+      RequireOpen();
+      if (ring_.Ready()) {
+        Batch batch = ring_.Take();
+        batch.Copy(kEnvId, received_.data());
+        for (int row = 0; row < batch.rows(); ++row) {
+          entries_[static_cast<size_t>(received_[static_cast<size_t>(row)])]
+              .phase.store(Phase::kIdle, std::memory_order_relaxed);
+        }
+        outstanding_rows_ -= batch.rows();
+        return batch;
+      }
+      RequireOutstanding();
+    }
+    if (!ring_.WaitUntil(deadline)) return std::nullopt;
+  }
+}
+
+template <class Env>
+size_t AsyncPool<Env>::SnapshotBytes() const {
+  return sizeof(SnapshotHeader) + entries_.front().env->SnapshotBytes();
+}
+
+template <class Env>
+void AsyncPool<Env>::Snapshot(std::span<const int32_t> ids, std::byte* out) {
+  RequireThisProcess();
+  const std::lock_guard lock(api_mutex_);
+  RequireOpen();
+  RequireOwned(ids, "snapshot");
+  RequireReset(ids, "snapshot");
+  for (const int32_t id : ids) {
+    SnapshotOne(entries_[static_cast<size_t>(id)], out);
+    out += SnapshotBytes();
+  }
+}
+
+template <class Env>
+void AsyncPool<Env>::SnapshotOne(const Entry& entry, std::byte* out) const {
+  SnapshotHeader header;
+  std::byte* env_part = out + sizeof(header);
+  header.env_bytes = entry.env->SnapshotBytes();
+  entry.env->Snapshot(env_part);
+  header.elapsed_steps = entry.elapsed_steps;
+  header.done = entry.needs_reset;
+  header.truncated = entry.truncated;
+  header.checksum = Checksum({env_part, header.env_bytes});
+  std::memcpy(out, &header, sizeof(header));
+}
+
+template <class Env>
+void AsyncPool<Env>::Restore(std::span<const int32_t> ids,
+                             std::span<const std::byte> blobs, RngMode rng) {
+  RequireThisProcess();
+  const std::lock_guard lock(api_mutex_);
+  RequireOpen();
+  RequireOwned(ids, "restore");
+  const size_t bytes = SnapshotBytes();
+  if (blobs.size() != ids.size() * bytes) {
+    throw std::invalid_argument("restore: got " + std::to_string(blobs.size()) +
+                                " bytes for " + std::to_string(ids.size()) +
+                                " envs; this pool's snapshots have " +
+                                std::to_string(bytes) + " bytes each");
+  }
+  std::vector<SnapshotHeader> headers;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    try {
+      headers.push_back(ReadSnapshotHeader(blobs.subspan(i * bytes, bytes)));
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument("restore: blob " + std::to_string(i) +
+                                  " is refused: " + error.what());
+    }
+  }
+  RestoreAll(ids, headers, blobs, rng);
+  Enqueue(ids, Kind::kShow, {});
+}
+
+/// Runs in the caller's thread, which owns the envs: so a blob that an
+/// environment refuses is an exception at the call, and not one that closes
+/// the pool. The envs restored before it are put back as they were.
+template <class Env>
+void AsyncPool<Env>::RestoreAll(std::span<const int32_t> ids,
+                                std::span<const SnapshotHeader> headers,
+                                std::span<const std::byte> blobs, RngMode rng) {
+  const size_t bytes = SnapshotBytes();
+  const auto env_part = [bytes](auto all, size_t i) {
+    return all.data() + i * bytes + sizeof(SnapshotHeader);
+  };
+  std::vector<std::byte> undo(ids.size() * bytes);
+  size_t restored = 0;
+  try {
+    for (; restored < ids.size(); ++restored) {
+      Entry& entry = entries_[static_cast<size_t>(ids[restored])];
+      if (entry.was_reset) SnapshotOne(entry, undo.data() + restored * bytes);
+      entry.env->Restore(env_part(blobs, restored), rng, CallerScratch());
+    }
+  } catch (const std::exception& error) {
+    const std::string text =
+        "restore: blob " + std::to_string(restored) + " is refused by env " +
+        std::to_string(ids[restored]) + ": " + error.what();
+    for (size_t i = 0; i < restored; ++i) {
+      Entry& entry = entries_[static_cast<size_t>(ids[i])];
+      if (!entry.was_reset) continue;
+      entry.env->Restore(env_part(std::span<const std::byte>(undo), i),
+                         RngMode::kSaved, CallerScratch());
+    }
+    throw std::invalid_argument(text);
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Entry& entry = entries_[static_cast<size_t>(ids[i])];
+    entry.elapsed_steps = headers[i].elapsed_steps;
+    entry.needs_reset = headers[i].done != 0;
+    entry.truncated = headers[i].truncated != 0;
+    entry.was_reset = true;
+  }
+}
+
+template <class Env>
+void AsyncPool<Env>::Render(int32_t id, uint8_t* rgb) {
+  RequireThisProcess();
+  const std::lock_guard lock(api_mutex_);
+  RequireOpen();
+  RequireInRange(id, 0, "render");
+  const Entry& entry = entries_[static_cast<size_t>(id)];
+  for (;;) {
+    const Phase phase = entry.phase.load(std::memory_order_acquire);
+    if (phase != Phase::kQueued && phase != Phase::kRunning) break;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    RequireOpen();
+  }
+  RequireReset({&id, 1}, "render");
+  entry.env->Render(CallerScratch(), rgb);
+}
+
+template <class Env>
+PoolStatus AsyncPool<Env>::Status() {
+  RequireThisProcess();
+  const std::lock_guard api_lock(api_mutex_);
+  PoolStatus status;
+  status.outstanding_rows = outstanding_rows_;
+  for (const Entry& entry : entries_) {
+    status.envs.push_back({entry.phase.load(std::memory_order_relaxed),
+                           entry.steps.load(std::memory_order_relaxed),
+                           std::string()});
+  }
+  for (const Worker& worker : workers_) {
+    status.workers.push_back({worker.activity.load(std::memory_order_relaxed),
+                              worker.env_id.load(std::memory_order_relaxed),
+                              worker.tasks.load(std::memory_order_relaxed)});
+  }
+  if (closed_.load(std::memory_order_acquire)) status.closed = ClosedText();
+  const std::lock_guard lock(failure_mutex_);
+  for (const Failure& failure : failures_) {
+    if (failure.env_id < 0) continue;
+    status.envs[static_cast<size_t>(failure.env_id)].error = failure.text;
+  }
+  return status;
+}
+
+template <class Env>
+void AsyncPool<Env>::Close() noexcept {
+  if (!InOwnProcess()) return;  // nothing to join
+  Shut();
+  const std::lock_guard lock(close_mutex_);
+  for (Worker& worker : workers_) {
+    if (worker.thread.joinable()) worker.thread.join();
+  }
+}
+
+template <class Env>
+void AsyncPool<Env>::Shut() noexcept {
+  closed_.store(true, std::memory_order_release);
+  queue_.Close();
+  ring_.Close();
+}
+
+template <class Env>
+void AsyncPool<Env>::RequireThisProcess() const {
+  if (InOwnProcess()) return;
+  throw std::runtime_error(
+      "this pool belongs to process " + std::to_string(process_id_) +
+      ", its threads do not exist in a forked child; make a pool in the "
+      "process that uses it");
+}
+
+template <class Env>
+void AsyncPool<Env>::RequireOpen() {
+  if (!closed_.load(std::memory_order_acquire)) return;
+  if (!failure_told_) {
+    const std::lock_guard lock(failure_mutex_);
+    if (!failures_.empty()) {
+      failure_told_ = true;
+      throw EnvError(failures_.front().env_id, failures_.front().text);
+    }
+  }
+  throw std::runtime_error(ClosedText());
+}
+
+template <class Env>
+std::string AsyncPool<Env>::ClosedText() const {
+  const std::lock_guard lock(failure_mutex_);
+  if (failures_.empty()) return "pool closed by close()";
+  return "pool closed after " + failures_.front().text;
+}
+
+template <class Env>
+void AsyncPool<Env>::RequireInRange(int32_t id, size_t position,
+                                    const char* call) const {
+  if (id >= 0 && id < config_.num_envs) return;
+  throw std::out_of_range(std::string(call) + ": env id " + std::to_string(id) +
+                          " (position " + std::to_string(position) +
+                          ") is out of range; this pool has envs 0 to " +
+                          std::to_string(config_.num_envs - 1));
+}
+
+template <class Env>
+void AsyncPool<Env>::RequireOwned(std::span<const int32_t> ids,
+                                  const char* call) {
+  if (ids.empty()) {
+    throw std::invalid_argument(std::string(call) +
+                                ": no env ids given; name at least one env");
+  }
+  ++stamps_;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    RequireInRange(ids[i], i, call);
+    const auto id = static_cast<size_t>(ids[i]);
+    if (stamp_[id] == stamps_) {
+      throw std::invalid_argument(std::string(call) + ": env id " +
+                                  std::to_string(ids[i]) +
+                                  " is named twice, the second time at "
+                                  "position " +
+                                  std::to_string(i) + "; name each env once");
+    }
+    stamp_[id] = stamps_;
+    const Phase phase = entries_[id].phase.load(std::memory_order_acquire);
+    if (phase != Phase::kNew && phase != Phase::kIdle) {
+      throw std::logic_error(std::string(call) + ": env " +
+                             std::to_string(ids[i]) +
+                             " has an earlier request outstanding; recv its "
+                             "row before you use it again");
+    }
+  }
+}
+
+template <class Env>
+void AsyncPool<Env>::RequireReset(std::span<const int32_t> ids,
+                                  const char* call) const {
+  for (const int32_t id : ids) {
+    if (entries_[static_cast<size_t>(id)].was_reset) continue;
+    throw std::logic_error(std::string(call) + ": env " + std::to_string(id) +
+                           " has never been reset; reset it and recv its row");
+  }
+}
+
+template <class Env>
+void AsyncPool<Env>::RequireOutstanding() const {
+  const int needed = config_.is_sync() ? 1 : config_.batch_size;
+  if (outstanding_rows_ >= needed) return;
+  if (outstanding_rows_ == 0) {
+    throw std::logic_error(
+        "recv: nothing is outstanding; send actions or reset envs first");
+  }
+  throw std::logic_error(
+      "recv: a batch has " + std::to_string(needed) + " rows and only " +
+      std::to_string(outstanding_rows_) +
+      " are outstanding, so it can never fill; send actions to at least " +
+      std::to_string(needed - outstanding_rows_) + " more envs first");
+}
+
+template <class Env>
+void AsyncPool<Env>::Enqueue(std::span<const int32_t> ids, Kind kind,
+                             std::span<const int32_t> actions) {
+  const int slot =
+      config_.is_sync() ? ring_.Open(static_cast<int>(ids.size())) : 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Entry& entry = entries_[static_cast<size_t>(ids[i])];
+    entry.kind = kind;
+    entry.action = actions.empty() ? 0 : actions[i];
+    entry.place = {slot, static_cast<int>(i)};
+    entry.phase.store(Phase::kQueued, std::memory_order_relaxed);
+  }
+  outstanding_rows_ += static_cast<int>(ids.size());
+  queue_.Push(ids);
+}
+
+template <class Env>
+typename Env::Scratch& AsyncPool<Env>::CallerScratch() {
+  if (!caller_scratch_) caller_scratch_ = std::make_unique<Scratch>(*shared_);
+  return *caller_scratch_;
+}
+
+// ---------------------------------------------------------------- workers
+
+template <class Env>
+void AsyncPool<Env>::Work(int index, std::latch& built) {
+  Worker& self = workers_[static_cast<size_t>(index)];
+  if (config_.thread_affinity_offset >= 0) {
+    const std::vector<int> cpus = AllowedCpus();
+    PinThisThread(
+        cpus[static_cast<size_t>(config_.thread_affinity_offset + index) %
+             cpus.size()]);
+  }
+  std::unique_ptr<Scratch> scratch;
+  Guard(-1, "scratch memory",
+        [&] { scratch = std::make_unique<Scratch>(*shared_); });
+  if (scratch) Build(index);
+  built.count_down();  // the latch may be gone after this
+  std::vector<std::byte*> fields(layout().fields().size());
+  int32_t claimed[kMostClaimed];
+  while (!queue_.closed()) {
+    self.activity.store(Activity::kWaiting, std::memory_order_relaxed);
+    const int count = queue_.Pop(claimed);
+    self.activity.store(Activity::kWorking, std::memory_order_relaxed);
+    for (int i = 0; i < count && !queue_.closed(); ++i) {
+      self.env_id.store(claimed[i], std::memory_order_relaxed);
+      RunTask(claimed[i], *scratch, fields);
+      self.tasks.fetch_add(1, std::memory_order_relaxed);
+    }
+    self.env_id.store(-1, std::memory_order_relaxed);
+  }
+  self.activity.store(Activity::kStopped, std::memory_order_relaxed);
+}
+
+template <class Env>
+void AsyncPool<Env>::Build(int index) {
+  for (int id = index; id < config_.num_envs; id += num_threads()) {
+    if (queue_.closed()) return;
+    Guard(id, "construction", [&] {
+      entries_[static_cast<size_t>(id)].env =
+          std::make_unique<Env>(shared_, id, config_.SeedOf(id));
+    });
+  }
+}
+
+template <class Env>
+void AsyncPool<Env>::RunTask(int id, Scratch& scratch,
+                             std::span<std::byte*> fields) {
+  Entry& entry = entries_[static_cast<size_t>(id)];
+  entry.phase.store(Phase::kRunning, std::memory_order_relaxed);
+  const char* doing = entry.kind == Kind::kShow   ? "restore"
+                      : entry.kind == Kind::kStep ? "step"
+                                                  : "reset";
+  Place place = entry.place;
+  const bool ok = Guard(id, doing, [&] {
+    const Advanced advanced = Advance(entry, scratch);
+    if (!config_.is_sync()) place = ring_.Claim();
+    WriteRow(id, place, advanced, fields);
+  });
+  entry.phase.store(ok ? Phase::kReady : Phase::kFailed,
+                    std::memory_order_release);
+  // The last touch: with a full batch the entry is the caller's again.
+  if (ok) ring_.Complete(place);
+}
+
+template <class Env>
+typename AsyncPool<Env>::Advanced AsyncPool<Env>::Advance(Entry& entry,
+                                                          Scratch& scratch) {
+  if (entry.kind == Kind::kShow) return {0.0f, entry.needs_reset ? 2 : 0};
+  if (entry.kind == Kind::kReset || entry.needs_reset) {
+    entry.env->Reset(scratch);
+    entry.elapsed_steps = 0;
+    entry.needs_reset = false;
+    entry.truncated = false;
+    entry.was_reset = true;
+    return {0.0f, 0};
+  }
+  const Outcome outcome = entry.env->Step(entry.action, scratch);
+  entry.steps.store(entry.steps.load(std::memory_order_relaxed) + 1,
+                    std::memory_order_relaxed);
+  ++entry.elapsed_steps;
+  // As in EnvPool, reaching the limit is a truncation even where the env
+  // terminates with that very step.
+  const bool limit = entry.elapsed_steps >= config_.max_episode_steps;
+  entry.needs_reset = outcome.terminated || outcome.truncated || limit;
+  entry.truncated = limit || (outcome.truncated && !outcome.terminated);
+  return {outcome.reward, entry.needs_reset ? 2 : 1};
+}
+
+template <class Env>
+void AsyncPool<Env>::WriteRow(int id, Place place, const Advanced& advanced,
+                              std::span<std::byte*> fields) {
+  const Entry& entry = entries_[static_cast<size_t>(id)];
+  ring_.Locate(place, fields.data());
+  const Row row{fields.data()};
+  *row.at<int32_t>(kEnvId) = id;
+  *row.at<int32_t>(kPlayersEnvId) = id;
+  *row.at<int32_t>(kElapsedStep) = entry.elapsed_steps;
+  *row.at<bool>(kDone) = entry.needs_reset;
+  *row.at<float>(kReward) = advanced.reward;
+  *row.at<float>(kDiscount) = entry.needs_reset ? 0.0f : 1.0f;
+  *row.at<int32_t>(kStepType) = advanced.step_type;
+  *row.at<bool>(kTrunc) = entry.truncated;
+  entry.env->Write(Row{fields.data() + kNumPoolFields});
+}
+
+template <class Env>
+template <class Action>
+bool AsyncPool<Env>::Guard(int env_id, const char* doing,
+                           Action&& action) noexcept {
+  try {
+    action();
+    return true;
+  } catch (const std::exception& error) {
+    Fail(env_id, doing, error.what());
+  } catch (...) {
+    Fail(env_id, doing, "an exception that is no std::exception");
+  }
+  return false;
+}
+
+template <class Env>
+void AsyncPool<Env>::Fail(int env_id, const char* doing,
+                          const char* what) noexcept {
+  try {
+    const std::string who =
+        env_id < 0 ? "a worker" : "env " + std::to_string(env_id);
+    std::string text = who + " failed in " + doing + ": " + what;
+    const std::lock_guard lock(failure_mutex_);
+    failures_.push_back({env_id, std::move(text)});
+  } catch (...) {
+    // Out of memory: the pool closes without a reason to tell.
+  }
+  Shut();
+}
+
+}  // namespace pool

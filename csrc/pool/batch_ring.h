@@ -1,0 +1,165 @@
+// Where results are collected: a ring of batches, each filled by workers row
+// by row and taken by the reader when full. Observations lie in slabs, which
+// are page-aligned, recycled, and lent to the reader until he drops them; the
+// small fields of a row lie together in one record beside the slab, so that
+// two workers never write to one cache line, and are copied out field by field.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "pool/spec.h"
+
+namespace pool {
+
+constexpr size_t kCacheLineBytes = 64;
+
+/// Where each field of a row lies; equal for all slabs of a pool.
+class RowLayout {
+ public:
+  explicit RowLayout(std::vector<Field> fields);
+
+  const std::vector<Field>& fields() const { return fields_; }
+  size_t record_bytes() const { return record_bytes_; }
+  size_t row_bytes(size_t field) const { return row_bytes_[field]; }
+
+  /// Bytes of a slab of `rows` rows, in whole pages; 0 without bulk fields.
+  size_t SlabBytes(int rows) const;
+
+  /// Small field: its place in the record. Bulk field: the start of its block
+  /// in a slab of `rows` rows.
+  size_t Offset(size_t field, int rows) const {
+    return fields_[field].bulk ? bulk_offset_[field] * static_cast<size_t>(rows)
+                               : record_offset_[field];
+  }
+
+ private:
+  std::vector<Field> fields_;
+  std::vector<size_t> row_bytes_;
+  std::vector<size_t> record_offset_;
+  std::vector<size_t> bulk_offset_;  // per row of the slab
+  size_t record_bytes_ = 0;
+  size_t bulk_row_bytes_ = 0;
+};
+
+/// The memory of one batch of up to `rows` rows.
+struct Slab {
+  Slab(const RowLayout& layout, int rows);
+  ~Slab();
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
+
+  const int rows;
+  const size_t bulk_bytes;
+  std::byte* const bulk;
+  std::byte* const records;
+};
+
+/// Owns every slab of a pool and outlives it while a reader holds one.
+/// Thread-safe: a slab comes back from whatever thread drops its last view.
+class SlabStore : public std::enable_shared_from_this<SlabStore> {
+ public:
+  SlabStore(std::shared_ptr<const RowLayout> layout, int rows, int count);
+
+  /// A free slab of at least `rows` rows, the smallest there is; a new one if
+  /// there is none. Never waits.
+  Slab* Take(int rows);
+  /// A shared handle; the slab is free again when its last copy dies.
+  std::shared_ptr<Slab> Lend(Slab* slab);
+
+  const RowLayout& layout() const { return *layout_; }
+  /// Slabs allocated after construction.
+  int growth() const;
+  /// Address and bytes of every slab.
+  std::vector<std::pair<uintptr_t, size_t>> Buffers() const;
+
+ private:
+  void Give(Slab* slab);
+
+  const std::shared_ptr<const RowLayout> layout_;
+  const size_t initial_count_;
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Slab>> all_;  // guarded by mutex_
+  std::vector<Slab*> free_;                 // guarded by mutex_
+};
+
+/// One full batch, as handed to the reader.
+class Batch {
+ public:
+  Batch(std::shared_ptr<const SlabStore> store, std::shared_ptr<Slab> slab,
+        int rows)
+      : store_(std::move(store)), slab_(std::move(slab)), rows_(rows) {}
+
+  int rows() const { return rows_; }
+  const std::shared_ptr<Slab>& slab() const { return slab_; }
+  /// The rows of a bulk field, one after another; valid while slab() is held.
+  std::byte* Bulk(size_t field) const {
+    return slab_->bulk + store_->layout().Offset(field, slab_->rows);
+  }
+  /// Copies a small field of all rows to `out`.
+  void Copy(size_t field, void* out) const;
+
+ private:
+  std::shared_ptr<const SlabStore> store_;
+  std::shared_ptr<Slab> slab_;
+  int rows_;
+};
+
+/// A row of the batch with ring index `slot`.
+struct Place {
+  int slot;
+  int row;
+};
+
+class BatchRing {
+ public:
+  /// Sync (`batch_size` == `num_envs`): each request opens a batch of its own.
+  /// Async: rows are given out as results come.
+  BatchRing(std::shared_ptr<SlabStore> store, int num_envs, int batch_size);
+
+  /// Sync, by the sender: a batch of `rows` rows; returns its slot.
+  int Open(int rows);
+  /// Async, by a worker with a result: the next free row.
+  Place Claim();
+  /// Points `fields` at the fields of a row.
+  void Locate(Place place, std::byte** fields) const;
+  /// By a worker: the row is written. Wakes the reader if the batch is full.
+  void Complete(Place place);
+
+  /// Whether the oldest batch is full.
+  bool Ready() const;
+  /// Waits until Ready() or Close(); false when the deadline came first.
+  bool WaitUntil(std::chrono::steady_clock::time_point deadline);
+  /// The oldest batch, which must be full; readers take turns.
+  Batch Take();
+  /// Wakes all who wait.
+  void Close();
+
+ private:
+  struct alignas(kCacheLineBytes) Slot {
+    std::atomic<int> written{0};
+    std::atomic<int> rows{-1};  // -1: not open
+    Slab* slab = nullptr;
+  };
+
+  const std::shared_ptr<SlabStore> store_;
+  const bool is_sync_;
+  const int batch_size_;
+  std::vector<Slot> slots_;
+  uint64_t opened_ = 0;  // sync: batches opened, by the sender
+  alignas(kCacheLineBytes) std::atomic<uint64_t> ticket_{0};  // async: rows
+  alignas(kCacheLineBytes) std::atomic<uint64_t> taken_{0};   // batches
+  std::atomic<int> waiting_{0};
+  std::atomic<bool> closed_{false};
+  std::mutex wake_mutex_;
+  std::condition_variable wake_;
+};
+
+}  // namespace pool

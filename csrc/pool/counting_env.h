@@ -1,0 +1,211 @@
+// An environment that counts: what it does is known in advance, so that tests
+// can tell a lost, doubled or reordered step, and it costs next to nothing, so
+// that a bench sees the pool alone. Its observation starts with its counters
+// and is filled with a byte of its history.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "pool/spec.h"
+
+namespace pool {
+
+struct CountingConfig {
+  std::vector<int> obs_shape = {4, 84, 84};
+  int num_actions = 4;
+  int episode_steps = 10;
+  int truncate_steps = 0;
+  int throw_env = -1;
+  int throw_step = -1;
+  int throw_construct_env = -1;
+  int max_sleep_us = 0;
+  std::string label = "count";
+
+  template <class Visitor>
+  void Visit(Visitor&& visit) {
+    visit("obs_shape", obs_shape, "shape of the uint8 observation");
+    visit("num_actions", num_actions, "actions are 0 to this minus 1");
+    visit("episode_steps", episode_steps, "an episode terminates after them");
+    visit("truncate_steps", truncate_steps, "or is truncated after; 0: never");
+    visit("throw_env", throw_env, "the env that throws; -1: none");
+    visit("throw_step", throw_step, "at this step of its life, 0: at a reset");
+    visit("throw_construct_env", throw_construct_env,
+          "the env that cannot be made; -1: none");
+    visit("max_sleep_us", max_sleep_us, "sleep up to this long in each step");
+    visit("label", label, "part of a snapshot: another's is refused");
+  }
+};
+
+class CountingEnv {
+ public:
+  struct Shared {
+    CountingConfig config;
+    size_t obs_bytes;
+
+    explicit Shared(CountingConfig given) : config(std::move(given)) {
+      obs_bytes = ObsField(config).RowBytes();
+      if (config.num_actions < 1 || config.episode_steps < 1 ||
+          obs_bytes < sizeof(Counters)) {
+        throw std::invalid_argument(
+            "a counting env needs num_actions >= 1, episode_steps >= 1 and an "
+            "observation of at least " +
+            std::to_string(sizeof(Counters)) + " bytes");
+      }
+    }
+  };
+  struct Scratch {
+    explicit Scratch(const Shared&) {}
+  };
+  static constexpr int kRenderHeight = 6;
+  static constexpr int kRenderWidth = 8;
+
+  static std::vector<std::string> FieldNames() {
+    return {"obs",         "info:episode", "info:total", "info:hash",
+            "info:status", "info:pair",    "info:half"};
+  }
+  static std::vector<Field> Fields(const Shared& shared) {
+    constexpr double kBig = 2147483647.0;
+    return {ObsField(shared.config),
+            {"info:episode", DType::kInt32, {}, 0, kBig},
+            {"info:total", DType::kInt64, {}, 0, kBig},
+            {"info:hash", DType::kInt64, {}, -9.2e18, 9.2e18},
+            {"info:status", DType::kInt8, {}, -128, 127},
+            {"info:pair", DType::kInt32, {2}, 0, kBig},
+            {"info:half", DType::kFloat32, {}, 0, kBig}};
+  }
+  static int NumActions(const Shared& shared) {
+    return shared.config.num_actions;
+  }
+
+  CountingEnv(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed)
+      : shared_(std::move(shared)), env_id_(env_id) {
+    counters_.seed = counters_.rng = seed;
+    if (env_id == shared_->config.throw_construct_env) {
+      throw std::runtime_error("told to fail in its constructor");
+    }
+  }
+
+  void Seed(uint64_t seed) { counters_.seed = counters_.rng = seed; }
+
+  Outcome Reset(Scratch&) {
+    MaybeThrow(0);
+    counters_.step = 0;
+    ++counters_.episode;
+    // Of the seed and the number of draws only, like a game's random start.
+    counters_.hash = Draw();
+    return {};
+  }
+
+  Outcome Step(int32_t action, Scratch&) {
+    const CountingConfig& config = shared_->config;
+    if (config.max_sleep_us > 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(
+          Mix(counters_.hash) % static_cast<uint64_t>(config.max_sleep_us)));
+    }
+    ++counters_.step;
+    ++counters_.total;
+    MaybeThrow(counters_.total);
+    counters_.hash = Mix(counters_.hash ^ static_cast<uint64_t>(action));
+    const auto step = static_cast<int>(counters_.step);
+    return {static_cast<float>(action) + 0.5f, step >= config.episode_steps,
+            config.truncate_steps > 0 && step >= config.truncate_steps};
+  }
+
+  void Write(const Row& row) const {
+    std::memset(row.at<uint8_t>(0), static_cast<uint8_t>(counters_.hash),
+                shared_->obs_bytes);
+    std::memcpy(row.at<uint8_t>(0), &counters_, sizeof(counters_));
+    *row.at<int32_t>(1) = static_cast<int32_t>(counters_.episode);
+    *row.at<int64_t>(2) = static_cast<int64_t>(counters_.total);
+    *row.at<int64_t>(3) = static_cast<int64_t>(counters_.hash);
+    *row.at<int8_t>(4) = static_cast<int8_t>(counters_.step);
+    row.at<int32_t>(5)[0] = static_cast<int32_t>(counters_.step);
+    row.at<int32_t>(5)[1] = static_cast<int32_t>(counters_.step) + 1;
+    *row.at<float>(6) = static_cast<float>(counters_.step) / 2;
+  }
+
+  size_t SnapshotBytes() const { return kLabelBytes + sizeof(counters_); }
+
+  void Snapshot(std::byte* out) const {
+    const Label label = ThisLabel();
+    std::memcpy(out, label.text, kLabelBytes);
+    std::memcpy(out + kLabelBytes, &counters_, sizeof(counters_));
+  }
+
+  Outcome Restore(const std::byte* blob, RngMode rng, Scratch&) {
+    const Label label = ThisLabel();
+    if (std::memcmp(blob, label.text, kLabelBytes) != 0) {
+      throw std::invalid_argument("saved under another label than " +
+                                  shared_->config.label);
+    }
+    const uint64_t kept = counters_.rng;
+    std::memcpy(&counters_, blob + kLabelBytes, sizeof(counters_));
+    if (rng == RngMode::kKeep) counters_.rng = kept;
+    return {};
+  }
+
+  void Render(Scratch&, uint8_t* rgb) const {
+    for (int i = 0; i < kRenderHeight * kRenderWidth; ++i) {
+      rgb[3 * i] = static_cast<uint8_t>(env_id_);
+      rgb[3 * i + 1] = static_cast<uint8_t>(counters_.step);
+      rgb[3 * i + 2] = static_cast<uint8_t>(i);
+    }
+  }
+
+ private:
+  struct Counters {
+    uint64_t seed = 0;
+    uint64_t rng = 0;
+    uint64_t hash = 0;
+    uint64_t total = 0;
+    uint32_t episode = 0;
+    uint32_t step = 0;
+  };
+  static constexpr size_t kLabelBytes = 16;
+  struct Label {
+    char text[kLabelBytes] = {};
+  };
+
+  static Field ObsField(const CountingConfig& config) {
+    return {"obs", DType::kUint8, config.obs_shape, 0, 255, true};
+  }
+
+  static uint64_t Mix(uint64_t value) {  // splitmix64
+    value += 0x9e3779b97f4a7c15;
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+    return value ^ (value >> 31);
+  }
+
+  uint64_t Draw() { return Mix(counters_.rng++); }
+
+  Label ThisLabel() const {
+    Label label;
+    const std::string& text = shared_->config.label;
+    std::memcpy(label.text, text.data(), std::min(text.size(), kLabelBytes));
+    return label;
+  }
+
+  void MaybeThrow(uint64_t life_step) const {
+    const CountingConfig& config = shared_->config;
+    if (env_id_ == config.throw_env &&
+        static_cast<int64_t>(life_step) == config.throw_step) {
+      throw std::runtime_error("told to fail at step " +
+                               std::to_string(life_step));
+    }
+  }
+
+  std::shared_ptr<const Shared> shared_;
+  int env_id_;
+  Counters counters_;
+};
+
+}  // namespace pool
