@@ -87,7 +87,6 @@ class Env {
   struct StartPoint {
     nes::State state;
     FrameRecord records[2];
-    int remembered;
     std::vector<uint8_t> frame;
   };
 
@@ -169,18 +168,25 @@ class Env {
 
  private:
   struct Tally;
+  /// Which frame (Game::frames) each of the scratch's pictures shows.
+  struct Drawn {
+    uint64_t frame[2] = {0, 0};
+  };
 
-  void BeginAt(const StartPoint& start);
-  void BeginEpisode();
   int ChooseStage();
-  bool RunNoops(Scratch& scratch);
+  bool PlaysOn(Scratch& scratch);
+  void BeginEpisode();
+  void RunNoops(int stage);
+  void LoadStart(int stage);
+  void RunCountedFrame(uint8_t buttons, bool draw, Scratch& scratch,
+                       Drawn* drawn, Tally* tally);
   uint8_t Sticky(uint8_t buttons);
   void CountFrame(const Facts& facts, Tally* tally);
   bool SeeWrongPass(const Facts& facts);
   EndReason FindEnd(const Facts& facts, const Tally& tally) const;
   void ReadInfo(const Facts& facts);
   float SumReward(const Tally& tally);
-  void Observe(Scratch& scratch, int drawn);
+  void Observe(const Drawn& drawn, Scratch& scratch);
 
   std::shared_ptr<const Shared> shared_;
   int env_id_;

@@ -120,7 +120,7 @@ class Game {
   /// No skipped wait is longer than this in the real game.
   static constexpr int kSkipLimitFrames = 1200;
 
-  /// `name` stands in error messages; `remember_two` keeps two frame records.
+  /// `env_id` stands in error messages; `remember_two` keeps two frame records.
   Game(std::shared_ptr<const nes::Cartridge> cartridge, int env_id,
        bool remember_two);
 
@@ -131,10 +131,7 @@ class Game {
   /// Runs one frame and remembers the state before it. `pixels` as in
   /// nes::Console::RunFrame.
   void RunFrame(uint8_t buttons, uint8_t* pixels) {
-    if (remember_two_) {
-      newest_ ^= 1;
-      if (remembered_ < 2) ++remembered_;
-    }
+    if (remember_two_) newest_ ^= 1;
     FrameRecord& record = records_[newest_];
     record.before = console_.state();
     record.buttons = buttons;
@@ -151,26 +148,24 @@ class Game {
   /// end of a world.
   void SkipWaits(bool whole_game);
 
-  /// The frames run last, newest first; `age` 1 only with remember_two.
+  /// The frames run last: age 0 is the newest, age 1 the one before it (only
+  /// with remember_two). Both are there after StartGame.
   const FrameRecord& record(int age) const { return records_[newest_ ^ age]; }
-  FrameRecord& mutable_record(int age) { return records_[newest_ ^ age]; }
-  /// How many of them there are since the last StartGame (0, 1 or 2).
-  int remembered() const { return remembered_; }
-  void set_remembered(int count) { remembered_ = count; }
+  FrameRecord& record(int age) { return records_[newest_ ^ age]; }
   /// Frames run in all, skipped ones included.
   uint64_t frames() const { return frames_; }
 
  private:
+  class Loop;
+
   void SkipEndOfWorld();
-  void CountSkipped(int frames, const char* loop) const;
 
   nes::Console console_;
   int env_id_;
   bool remember_two_;
   int newest_ = 0;
-  int remembered_ = 1;
   uint64_t frames_ = 0;
-  FrameRecord records_[2];
+  FrameRecord records_[2]{};
 };
 
 }  // namespace mario

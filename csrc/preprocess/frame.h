@@ -112,7 +112,6 @@ class FrameMaker {
   std::vector<int> window_;             // (groups_,) first column
   std::vector<uint16_t> window_index_;  // (groups_, 32) column - window
   std::vector<int16_t> window_weight_;  // (groups_, 32) 8 outputs x 4 taps
-  std::vector<int16_t> tap_weight_;     // (columns padded to 8, 4)
 };
 
 /// The last `frames` frames of one environment, in one block of memory.

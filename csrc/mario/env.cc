@@ -1,0 +1,548 @@
+// Steps, rewards, ends, info, observations and snapshots of the task. What all
+// environments share is in shared.cc.
+#include "mario/env.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "nes/palette.h"
+
+namespace mario {
+
+namespace {
+
+// gym-super-mario-bros 7.4.0: smb_env.py.
+constexpr int kRewardLimit = 15;
+constexpr int kLargestStep = 5;  // a larger change of x is a jump of the map
+constexpr int kDeathPenalty = -25;
+// A new best pays for at most this many pixels a frame, so that a pipe to a
+// later page of the same room is no jackpot.
+constexpr int kLargestGain = 15;
+// A wrong pass throws the player back by four pages.
+constexpr int kLoopBackPages = 3;
+
+constexpr uint32_t kSnapshotVersion = 1;
+
+/// The fixed part of a snapshot. After it come, where the options ask for
+/// them, the second frame record and the stage generator; then the stack.
+struct SnapshotBody {
+  char magic[8];
+  uint32_t version;
+  uint32_t bytes;
+  uint64_t rom_hash;
+  uint64_t config_hash;
+  nes::State state;
+  FrameRecord record;
+  Random random;
+  uint64_t seed;
+  uint8_t reseed, terminated, truncated, reserved[5];
+  Episode episode;
+};
+static_assert(std::is_trivially_copyable_v<SnapshotBody>);
+constexpr char kMagic[8] = {'M', 'A', 'R', 'I', 'O', 'E', 'N', 'V'};
+
+void CheckSnapshot(const SnapshotBody& body, const Env::Shared& shared,
+                   size_t bytes) {
+  const auto check = [](bool good, const char* what) {
+    if (good) return;
+    throw std::invalid_argument(std::string("this is not a snapshot for ") +
+                                what +
+                                "; restore it in a pool that was made like "
+                                "the one it comes from");
+  };
+  check(std::memcmp(body.magic, kMagic, sizeof(kMagic)) == 0,
+        "the Super Mario Bros. task");
+  check(body.version == kSnapshotVersion,
+        "this version of the Super Mario Bros. task");
+  check(body.rom_hash == shared.cartridge()->hash(), "this ROM");
+  check(body.config_hash == shared.config_hash() && body.bytes == bytes,
+        "an environment with these options");
+}
+
+struct InfoField {
+  const char* name;
+  pool::DType dtype;
+  size_t offset;
+  double low;
+  double high;
+};
+
+constexpr double kInt32Max = 2147483647.0;
+constexpr double kFloatMax = 3.4028234663852886e38;
+
+constexpr InfoField Int32(const char* name, size_t offset, double high) {
+  return {name, pool::DType::kInt32, offset, 0, high};
+}
+constexpr InfoField Float(const char* name, size_t offset) {
+  return {name, pool::DType::kFloat32, offset, -kFloatMax, kFloatMax};
+}
+
+constexpr InfoField kInfoFields[] = {
+    Int32("info:coins", offsetof(Info, coins), kInt32Max),
+    {"info:flag_get", pool::DType::kBool, offsetof(Info, flag_get), 0, 1},
+    Int32("info:life", offsetof(Info, life), 255),
+    Int32("info:score", offsetof(Info, score), kInt32Max),
+    Int32("info:stage", offsetof(Info, stage), 256),
+    {"info:status", pool::DType::kInt8, offsetof(Info, status), 0, 2},
+    Int32("info:time", offsetof(Info, time), kInt32Max),
+    Int32("info:world", offsetof(Info, world), 256),
+    Int32("info:x_pos", offsetof(Info, x_pos), 65535),
+    Int32("info:y_pos", offsetof(Info, y_pos), 510),
+    Int32("info:area", offsetof(Info, area), 256),
+    Int32("info:area_pointer", offsetof(Info, area_pointer), 255),
+    Int32("info:best_x", offsetof(Info, best_x), 65535),
+    {"info:wrong_pass", pool::DType::kBool, offsetof(Info, wrong_pass), 0, 1},
+    {"info:end_reason", pool::DType::kInt8, offsetof(Info, end_reason), 0, 6},
+    Float("info:reward_progress", offsetof(Info, reward_progress)),
+    Float("info:reward_clock", offsetof(Info, reward_clock)),
+    Float("info:reward_death", offsetof(Info, reward_death)),
+    Float("info:reward_score", offsetof(Info, reward_score)),
+    Float("info:reward_step", offsetof(Info, reward_step)),
+    Float("info:reward_flag", offsetof(Info, reward_flag)),
+    Float("info:reward_wrong_pass", offsetof(Info, reward_wrong_pass)),
+    Float("info:reward_clipped", offsetof(Info, reward_clipped)),
+};
+
+}  // namespace
+
+/// What the frames of one step add up to.
+struct Env::Tally {
+  int dx = 0;
+  int ticks = 0;  // <= 0
+  int deaths = 0;
+  int clipped_sum = 0;  // the classic reward
+  int gain = 0;         // pixels of new best positions
+  int wrong_passes = 0;
+  int flags = 0;
+  int score = 0;
+  bool progressed = false;
+};
+
+int BestPositions::Update(uint32_t room, int x, bool* is_new_room) {
+  if (count == 0 || key[current] != room) {
+    int found = 0;
+    const int known = std::min(count, kRooms);
+    while (found < known && key[found] != room) ++found;
+    if (found == known) {
+      // The oldest room makes way; no game has so many.
+      found = count % kRooms;
+      key[found] = room;
+      best[found] = x;
+      ++count;
+      *is_new_room = true;
+    }
+    current = found;
+  }
+  const int gain = x - best[current];
+  if (gain <= 0) return 0;
+  best[current] = x;
+  return gain;
+}
+
+std::vector<pool::Field> Env::Fields(const Shared& shared) {
+  const preprocess::FrameSpec& spec = shared.frames().spec();
+  const int planes = shared.config().stack_num * shared.frames().channels();
+  std::vector<pool::Field> fields;
+  fields.push_back({"obs",
+                    pool::DType::kUint8,
+                    {planes, spec.height, spec.width},
+                    0,
+                    255,
+                    /*bulk=*/true});
+  for (const InfoField& field : kInfoFields) {
+    fields.push_back({field.name, field.dtype, {}, field.low, field.high});
+  }
+  return fields;
+}
+
+std::vector<std::string> Env::FieldNames() {
+  std::vector<std::string> names = {"obs"};
+  for (const InfoField& field : kInfoFields) names.push_back(field.name);
+  return names;
+}
+
+Env::Scratch::Scratch(const Shared& shared) : console(shared.cartridge()) {
+  for (auto& picture : pixels) picture.resize(nes::kScreenPixels);
+}
+
+Env::Env(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed)
+    : shared_(std::move(shared)),
+      env_id_(env_id),
+      game_(shared_->cartridge(), env_id, shared_->config().frame_max),
+      stack_(shared_->config().stack_num, shared_->frames().frame_bytes()) {
+  Seed(seed);
+}
+
+void Env::Seed(uint64_t seed) {
+  seed_ = seed;
+  reseed_ = true;
+}
+
+int Env::ChooseStage() {
+  const int count = static_cast<int>(shared_->stages().size());
+  if (count == 0) return 0;
+  if (!shared_->config().random_stages) return env_id_ % count;
+  if (!shared_->config().stages.empty()) return stage_random_.RandInt(0, count);
+  // Upstream draws world and stage one after the other.
+  const int world = stage_random_.RandInt(1, 9);
+  const int stage = stage_random_.RandInt(1, 5);
+  return (world - 1) * 4 + stage - 1;
+}
+
+pool::Outcome Env::Reset(Scratch& scratch) {
+  outcome_ = pool::Outcome{};
+  if (reseed_) {
+    random_.Seed(seed_);
+    stage_random_.Seed(static_cast<uint32_t>(seed_));
+    reseed_ = false;
+    episode_.plays_on = 0;
+  }
+  if (episode_.plays_on && PlaysOn(scratch)) return outcome_;
+  const int stage = ChooseStage();
+  LoadStart(stage);
+  const uint64_t frames_before = game_.frames();
+  if (shared_->config().noop_max > 0) RunNoops(stage);
+  BeginEpisode();
+  if (game_.frames() == frames_before) {
+    const std::vector<uint8_t>& frame = shared_->start(stage).frame;
+    std::memcpy(stack_.Push(), frame.data(), frame.size());
+  } else {
+    Observe(Drawn{}, scratch);
+  }
+  stack_.FillWithNewest();
+  return outcome_;
+}
+
+// episodic_life: the game goes on after a lost life, unless it was the last.
+bool Env::PlaysOn(Scratch& scratch) {
+  episode_.plays_on = 0;
+  game_.SkipWaits(/*whole_game=*/true);
+  if (game_.facts().game_over()) return false;
+  BeginEpisode();
+  Observe(Drawn{}, scratch);
+  stack_.FillWithNewest();
+  return true;
+}
+
+void Env::LoadStart(int stage) {
+  const StartPoint& start = shared_->start(stage);
+  game_.console().set_state(start.state);
+  game_.record(0) = start.records[0];
+  if (shared_->config().frame_max) game_.record(1) = start.records[1];
+}
+
+void Env::RunNoops(int stage) {
+  const int frames = static_cast<int>(
+      random_.Below(static_cast<uint32_t>(shared_->config().noop_max) + 1));
+  for (int i = 0; i < frames; ++i) {
+    game_.RunFrame(0, nullptr);
+    const Facts facts = game_.facts();
+    if (facts.dying() || facts.dead() || facts.busy() || facts.flag_get()) {
+      // Waiting that long is no start of an episode: begin without it.
+      LoadStart(stage);
+      return;
+    }
+  }
+}
+
+void Env::BeginEpisode() {
+  const Facts facts = game_.facts();
+  episode_.positions.Clear();
+  if (facts.in_control()) {
+    bool is_new_room = false;
+    episode_.positions.Update(facts.room_key(), facts.x(), &is_new_room);
+  }
+  episode_.x_last = facts.x();
+  episode_.time_last = facts.time();
+  episode_.score_last = facts.score();
+  episode_.steps_without_progress = 0;
+  episode_.page_last = static_cast<uint8_t>(facts.page());
+  episode_.loop_command_last = static_cast<uint8_t>(facts.loop_command());
+  episode_.loop_correct_last = static_cast<uint8_t>(facts.loop_correct());
+  episode_.loop_pass_last = static_cast<uint8_t>(facts.loop_pass());
+  episode_.buttons_last = 0;
+  episode_.flag_last = 0;
+  episode_.info = Info{};
+  ReadInfo(facts);
+}
+
+uint8_t Env::Sticky(uint8_t buttons) {
+  const uint64_t threshold = shared_->sticky_threshold();
+  if (threshold > 0 && random_.Chance(threshold)) return episode_.buttons_last;
+  episode_.buttons_last = buttons;
+  return buttons;
+}
+
+pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
+  const Config& config = shared_->config();
+  const uint8_t buttons = shared_->buttons()[action];
+  const int first_drawn = config.frame_skip - (config.frame_max ? 2 : 1);
+  Tally tally;
+  Drawn drawn;
+  EndReason end = EndReason::kNone;
+  for (int i = 0; i < config.frame_skip; ++i) {
+    const uint64_t number = game_.frames() + 1;
+    uint8_t* pixels = nullptr;
+    if (i >= first_drawn) {
+      pixels = scratch.pixels[number & 1].data();
+      drawn.frame[number & 1] = number;
+    }
+    game_.RunFrame(Sticky(buttons), pixels);
+    const Facts facts = game_.facts();
+    CountFrame(facts, &tally);
+    end = FindEnd(facts, tally);
+    const bool last = end != EndReason::kNone || i + 1 == config.frame_skip;
+    if (last) {
+      const int score = facts.score();
+      tally.score = std::max(0, score - episode_.score_last);
+      episode_.score_last = score;
+      ReadInfo(facts);
+    }
+    if (end != EndReason::kNone) break;
+    game_.SkipWaits(shared_->whole_game());
+  }
+
+  episode_.plays_on = end == EndReason::kLife;
+  int& stalled = episode_.steps_without_progress;
+  stalled = tally.progressed ? 0 : stalled + 1;
+  outcome_.terminated = end != EndReason::kNone;
+  outcome_.truncated = !outcome_.terminated && config.stall_steps > 0 &&
+                       stalled >= config.stall_steps;
+  if (outcome_.truncated) end = EndReason::kStall;
+  episode_.info.end_reason = static_cast<int8_t>(end);
+  outcome_.reward = SumReward(tally);
+  Observe(drawn, scratch);
+  return outcome_;
+}
+
+void Env::CountFrame(const Facts& facts, Tally* tally) {
+  const int x = facts.x();
+  int dx = x - episode_.x_last;
+  episode_.x_last = x;
+  if (dx < -kLargestStep || dx > kLargestStep) dx = 0;
+
+  const int time = facts.time();
+  const int ticks = std::min(0, time - episode_.time_last);
+  episode_.time_last = time;
+
+  const bool death = facts.dying() || facts.dead();
+  tally->dx += dx;
+  tally->ticks += ticks;
+  tally->deaths += death;
+  tally->clipped_sum += std::clamp(dx + ticks + (death ? kDeathPenalty : 0),
+                                   -kRewardLimit, kRewardLimit);
+
+  if (facts.in_control()) {
+    bool is_new_room = false;
+    const int gain =
+        episode_.positions.Update(facts.room_key(), x, &is_new_room);
+    tally->gain += std::min(gain, kLargestGain);
+    tally->progressed |= gain > 0 || is_new_room;
+  }
+  const bool flag = facts.flag_get();
+  tally->flags += flag && !episode_.flag_last;
+  episode_.flag_last = flag;
+  tally->wrong_passes += SeeWrongPass(facts);
+}
+
+// "ProcLoopCommand" of the game: where a maze asks for it, the check sets the
+// loop command back to 0, and throws the player back by four pages if he is on
+// the wrong lane. World 7 counts three such checks (all, and those passed on
+// the right lane) and throws back after the third if one was wrong.
+bool Env::SeeWrongPass(const Facts& facts) {
+  const int correct = episode_.loop_correct_last;
+  const int pass = episode_.loop_pass_last;
+  const bool checked =
+      episode_.loop_command_last != 0 && facts.loop_command() == 0;
+  const bool thrown_back = episode_.page_last - facts.page() >= kLoopBackPages;
+  episode_.loop_command_last = static_cast<uint8_t>(facts.loop_command());
+  episode_.loop_correct_last = static_cast<uint8_t>(facts.loop_correct());
+  episode_.loop_pass_last = static_cast<uint8_t>(facts.loop_pass());
+  episode_.page_last = static_cast<uint8_t>(facts.page());
+  if (!checked) return false;
+  if (facts.loop_pass() > pass) return facts.loop_correct() == correct;
+  // Counters back at 0: a check of worlds 4 and 8, or the third of world 7,
+  // whose earlier wrong ones (pass > correct) have been told already.
+  return thrown_back && pass == correct;
+}
+
+EndReason Env::FindEnd(const Facts& facts, const Tally& tally) const {
+  const Config& config = shared_->config();
+  const bool death = facts.dying() || facts.dead();
+  if (shared_->whole_game()) {
+    if (facts.game_over()) return EndReason::kGameOver;
+    if (facts.world_over() && facts.last_world()) return EndReason::kFlag;
+    if (config.episodic_life && death) return EndReason::kLife;
+  } else {
+    if (death) return EndReason::kDeath;
+    if (facts.flag_get()) return EndReason::kFlag;
+  }
+  if (config.end_on_wrong_pass && tally.wrong_passes > 0) {
+    return EndReason::kWrongPass;
+  }
+  return EndReason::kNone;
+}
+
+void Env::ReadInfo(const Facts& facts) {
+  Info& info = episode_.info;
+  info.coins = facts.coins();
+  info.life = facts.lives();
+  info.score = facts.score();
+  info.stage = facts.stage();
+  info.time = facts.time();
+  info.world = facts.world();
+  info.x_pos = facts.x();
+  info.y_pos = facts.y();
+  info.area = facts.area();
+  info.area_pointer = facts.area_pointer();
+  info.best_x = episode_.positions.best_here();
+  info.status = static_cast<int8_t>(facts.status());
+  info.flag_get = facts.flag_get();
+}
+
+float Env::SumReward(const Tally& tally) {
+  const Config& config = shared_->config();
+  Info& info = episode_.info;
+  info.wrong_pass = tally.wrong_passes > 0;
+  float sum = 0;
+  float unclipped = 0;
+  if (shared_->progress_reward()) {
+    const auto part = [&](double weight, int amount) {
+      return static_cast<float>(config.reward_scale * weight * amount);
+    };
+    info.reward_progress = part(config.reward_progress, tally.gain);
+    info.reward_clock = part(config.reward_clock, -tally.ticks);
+    info.reward_death = part(config.reward_death, tally.deaths);
+    info.reward_score = part(config.reward_score, tally.score);
+    info.reward_step = part(config.reward_step, 1);
+    info.reward_flag = part(config.reward_flag, tally.flags);
+    info.reward_wrong_pass = part(config.reward_wrong_pass, tally.wrong_passes);
+    unclipped = info.reward_progress + info.reward_clock + info.reward_death +
+                info.reward_score + info.reward_step + info.reward_flag +
+                info.reward_wrong_pass;
+    sum = unclipped;
+  } else {
+    info.reward_progress = static_cast<float>(tally.dx);
+    info.reward_clock = static_cast<float>(tally.ticks);
+    info.reward_death = static_cast<float>(kDeathPenalty * tally.deaths);
+    unclipped = info.reward_progress + info.reward_clock + info.reward_death;
+    sum = static_cast<float>(tally.clipped_sum);
+  }
+  if (config.reward_clip) sum = static_cast<float>((sum > 0) - (sum < 0));
+  info.reward_clipped = sum - unclipped;
+  return sum;
+}
+
+// Frames are drawn while they run only where they are expected to be the last
+// ones; after an early end or a skipped wait the remembered frames run again.
+void Env::Observe(const Drawn& drawn, Scratch& scratch) {
+  const int count = shared_->config().frame_max ? 2 : 1;
+  const uint8_t* pictures[2] = {nullptr, nullptr};
+  for (int age = 0; age < count; ++age) {
+    const uint64_t number = game_.frames() - age;
+    uint8_t* pixels = scratch.pixels[number & 1].data();
+    if (number == 0 || drawn.frame[number & 1] != number) {
+      const FrameRecord& record = game_.record(age);
+      scratch.console.set_state(record.before);
+      scratch.console.RunFrame(record.buttons, pixels);
+    }
+    pictures[age] = pixels;
+  }
+  shared_->frames().Make(pictures[0], pictures[1], stack_.Push());
+}
+
+void Env::Write(const pool::Row& row) const {
+  stack_.CopyTo(row.at<uint8_t>(0));
+  const auto* info = reinterpret_cast<const std::byte*>(&episode_.info);
+  size_t i = 1;
+  for (const InfoField& field : kInfoFields) {
+    std::byte* to = row.field[i++];
+    if (pool::SizeOf(field.dtype) == 4) {
+      std::memcpy(to, info + field.offset, 4);
+    } else {
+      *to = info[field.offset];
+    }
+  }
+}
+
+void Env::Render(Scratch& scratch, uint8_t* rgb) const {
+  const FrameRecord& record = game_.record(0);
+  scratch.console.set_state(record.before);
+  uint8_t* pixels = scratch.pixels[0].data();
+  scratch.console.RunFrame(record.buttons, pixels);
+  for (int i = 0; i < nes::kScreenPixels; ++i) {
+    std::memcpy(rgb + 3 * i, nes::kPalette[pixels[i] & 63].data(), 3);
+  }
+}
+
+size_t Env::SnapshotBytes() const {
+  return sizeof(SnapshotBody) +
+         (shared_->config().frame_max ? sizeof(FrameRecord) : 0) +
+         (shared_->config().random_stages ? sizeof(LegacyRandomState) : 0) +
+         stack_.bytes();
+}
+
+void Env::Snapshot(std::byte* out) const {
+  SnapshotBody body{};
+  std::memcpy(body.magic, kMagic, sizeof(kMagic));
+  body.version = kSnapshotVersion;
+  body.bytes = static_cast<uint32_t>(SnapshotBytes());
+  body.rom_hash = shared_->cartridge()->hash();
+  body.config_hash = shared_->config_hash();
+  body.state = game_.console().state();
+  body.record = game_.record(0);
+  body.random = random_;
+  body.seed = seed_;
+  body.reseed = reseed_;
+  body.terminated = outcome_.terminated;
+  body.truncated = outcome_.truncated;
+  body.episode = episode_;
+  const auto append = [&out](const void* from, size_t size) {
+    std::memcpy(out, from, size);
+    out += size;
+  };
+  append(&body, sizeof(body));
+  if (shared_->config().frame_max) {
+    append(&game_.record(1), sizeof(FrameRecord));
+  }
+  if (shared_->config().random_stages) {
+    append(&stage_random_, sizeof(stage_random_));
+  }
+  stack_.CopyTo(reinterpret_cast<uint8_t*>(out));
+}
+
+pool::Outcome Env::Restore(const std::byte* blob, pool::RngMode mode,
+                           Scratch&) {
+  SnapshotBody body;
+  std::memcpy(&body, blob, sizeof(body));
+  CheckSnapshot(body, *shared_, SnapshotBytes());
+  blob += sizeof(body);
+  const auto take = [&blob](void* to, size_t size) {
+    std::memcpy(to, blob, size);
+    blob += size;
+  };
+  game_.console().set_state(body.state);
+  game_.record(0) = body.record;
+  if (shared_->config().frame_max) take(&game_.record(1), sizeof(FrameRecord));
+  if (shared_->config().random_stages) {
+    LegacyRandomState saved;
+    take(&saved, sizeof(saved));
+    if (mode == pool::RngMode::kSaved) stage_random_ = saved;
+  }
+  stack_.CopyFrom(reinterpret_cast<const uint8_t*>(blob));
+  episode_ = body.episode;
+  if (mode == pool::RngMode::kSaved) {
+    random_ = body.random;
+    seed_ = body.seed;
+    reseed_ = body.reseed != 0;
+  }
+  outcome_ = {0.0f, body.terminated != 0, body.truncated != 0};
+  return outcome_;
+}
+
+}  // namespace mario

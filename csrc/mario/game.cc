@@ -1,0 +1,107 @@
+// The skipped waits, in the order and with the frame counts of
+// gym-super-mario-bros 7.4.0, but every loop bounded.
+#include "mario/game.h"
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace mario {
+
+Target Target::Of(int world, int stage, bool lost_levels) {
+  const int worlds = lost_levels ? 4 : 8;
+  if (world < 1 || world > worlds || stage < 1 || stage > 4) {
+    throw std::invalid_argument(
+        "stage " + std::to_string(world) + "-" + std::to_string(stage) +
+        " does not exist; worlds are 1 to " + std::to_string(worlds) +
+        (lost_levels ? " (as far as the Lost Levels can be entered)" : "") +
+        ", stages 1 to 4");
+  }
+  // Worlds that open with a walk into a pipe have that as a room of its own.
+  const bool intro = lost_levels
+                         ? world == 1 || world == 3
+                         : world == 1 || world == 2 || world == 4 || world == 7;
+  return Target{world, stage, stage + (intro && stage >= 2 ? 1 : 0)};
+}
+
+Game::Game(std::shared_ptr<const nes::Cartridge> cartridge, int env_id,
+           bool remember_two)
+    : console_(std::move(cartridge)),
+      env_id_(env_id),
+      remember_two_(remember_two) {}
+
+// Counts the frames of one wait and ends a wait that does not end.
+class Game::Loop {
+ public:
+  Loop(Game* game, const char* what) : game_(game), what_(what) {}
+
+  void Frame(uint8_t buttons) {
+    if (++frames_ > kSkipLimitFrames) {
+      const Facts facts = game_->facts();
+      throw std::runtime_error(
+          "environment " + std::to_string(game_->env_id_) + " (world " +
+          std::to_string(facts.world()) + "-" + std::to_string(facts.stage()) +
+          "): skipping " + what_ + " did not end within " +
+          std::to_string(kSkipLimitFrames) +
+          " frames; the ROM is not a Super Mario Bros. that this task knows, "
+          "or its RAM was changed; reset the environment");
+    }
+    game_->RunFrame(buttons, nullptr);
+  }
+
+ private:
+  Game* game_;
+  const char* what_;
+  int frames_ = 0;
+};
+
+void Game::StartGame(const std::optional<Target>& target) {
+  console_.PowerOn();
+  uint8_t* const ram = console_.ram();
+  Loop title(this, "the start screen");
+  title.Frame(nes::kStart);
+  title.Frame(0);
+  while (facts().time() == 0) {
+    title.Frame(nes::kStart);
+    if (target) {
+      ram[ram::kWorld] = static_cast<uint8_t>(target->world - 1);
+      ram[ram::kStage] = static_cast<uint8_t>(target->stage - 1);
+      ram[ram::kArea] = static_cast<uint8_t>(target->area - 1);
+    }
+    title.Frame(0);
+    ram[ram::kPrelevelTimer] = 0;
+  }
+  Loop opening(this, "the start of the stage");
+  int time_last = facts().time();
+  while (facts().time() >= time_last) {
+    time_last = facts().time();
+    opening.Frame(nes::kStart);
+    opening.Frame(0);
+  }
+}
+
+void Game::SkipEndOfWorld() {
+  if (!facts().world_over()) return;
+  const int time = facts().time();
+  Loop loop(this, "the end of a world");
+  while (facts().time() == time) loop.Frame(0);
+}
+
+void Game::SkipWaits(bool whole_game) {
+  uint8_t* const ram = console_.ram();
+  if (facts().dying()) {
+    ram[ram::kPlayerState] = ram::kStateDead;
+    RunFrame(0, nullptr);
+  }
+  if (whole_game) SkipEndOfWorld();
+  const uint8_t timer = ram[ram::kChangeAreaTimer];
+  if (timer > 1 && timer < 255) ram[ram::kChangeAreaTimer] = 1;
+  if (!facts().busy() && !facts().world_over()) return;
+  Loop loop(this, "a wait between areas or lives");
+  while (facts().busy() || facts().world_over()) {
+    ram[ram::kPrelevelTimer] = 0;
+    loop.Frame(0);
+  }
+}
+
+}  // namespace mario

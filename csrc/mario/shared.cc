@@ -1,0 +1,176 @@
+// What all environments of a pool have in common: checked options, tables,
+// and the games prepared at the points where episodes begin.
+#include <cmath>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "mario/actions.h"
+#include "mario/env.h"
+
+namespace mario {
+
+namespace {
+
+constexpr int kMaxSkip = 16;
+constexpr int kMaxStack = 16;
+constexpr int kMaxNoops = 1000;
+constexpr uint64_t kChanceOne = uint64_t{1} << 53;  // see Random::Chance
+
+[[noreturn]] void Refuse(const std::string& option, const std::string& given,
+                         const std::string& allowed) {
+  throw std::invalid_argument(option + "=" + given + " is not possible; " +
+                              allowed);
+}
+
+void CheckRange(const char* option, int value, int low, int high) {
+  if (value >= low && value <= high) return;
+  Refuse(option, std::to_string(value),
+         "choose " + std::to_string(low) + " to " + std::to_string(high));
+}
+
+std::string Quoted(const std::string& text) { return "'" + text + "'"; }
+
+preprocess::FrameSpec MakeFrameSpec(const Config& config) {
+  preprocess::FrameSpec spec;
+  spec.height = config.img_height;
+  spec.width = config.img_width;
+  spec.gray = config.gray_scale;
+  spec.area = config.use_inter_area_resize;
+  if (config.hud == "mask") {
+    spec.hud = preprocess::Hud::kMask;
+  } else if (config.hud == "crop") {
+    spec.hud = preprocess::Hud::kCrop;
+  } else if (config.hud != "keep") {
+    Refuse("hud", Quoted(config.hud), "choose keep, mask or crop");
+  }
+  return spec;
+}
+
+/// '4-2' -> world 4, stage 2.
+Target ParseStage(const std::string& text, bool lost_levels) {
+  const bool good = text.size() == 3 && text[1] == '-' && text[0] >= '0' &&
+                    text[0] <= '9' && text[2] >= '0' && text[2] <= '9';
+  if (!good) {
+    Refuse("stages", Quoted(text), "write a stage as '1-1' to '8-4'");
+  }
+  return Target::Of(text[0] - '0', text[2] - '0', lost_levels);
+}
+
+// Text forms for the hash: equal options give equal text on every machine.
+std::string Text(bool value) { return value ? "1" : "0"; }
+std::string Text(int value) { return std::to_string(value); }
+std::string Text(double value) {
+  char buffer[40];
+  std::snprintf(buffer, sizeof(buffer), "%.17g", value);
+  return buffer;
+}
+std::string Text(const std::string& value) { return value; }
+std::string Text(const std::vector<std::string>& value) {
+  std::string text;
+  for (const std::string& item : value) text += item + ",";
+  return text;
+}
+
+uint64_t HashOptions(const Config& config) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  config.Visit([&](const std::string& name, const auto& value, const char*) {
+    // The cartridge's own hash stands for these two.
+    if (name == "rom" || name == "rom_path") return;
+    for (const char c : name + "=" + Text(value) + ";") {
+      hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
+    }
+  });
+  return hash;
+}
+
+}  // namespace
+
+Env::Shared::Shared(Config config,
+                    std::shared_ptr<const nes::Cartridge> cartridge)
+    : config_(std::move(config)),
+      cartridge_(std::move(cartridge)),
+      frames_(MakeFrameSpec(config_)),
+      buttons_(ActionTable(config_.action_set, config_.custom_actions)),
+      progress_reward_(config_.reward == "progress"),
+      config_hash_(HashOptions(config_)) {
+  ValidateRanges();
+  ChooseStages();
+  sticky_threshold_ = static_cast<uint64_t>(
+      std::llround(config_.repeat_action_probability * kChanceOne));
+  const size_t count = stages_.empty() ? 1 : stages_.size();
+  for (size_t i = 0; i < count; ++i) {
+    starts_.push_back(std::make_unique<LazyStart>());
+  }
+}
+
+void Env::Shared::ValidateRanges() const {
+  CheckRange("frame_skip", config_.frame_skip, 1, kMaxSkip);
+  CheckRange("stack_num", config_.stack_num, 1, kMaxStack);
+  CheckRange("noop_max", config_.noop_max, 0, kMaxNoops);
+  CheckRange("stall_steps", config_.stall_steps, 0, INT32_MAX);
+  const double sticky = config_.repeat_action_probability;
+  if (!(sticky >= 0.0 && sticky < 1.0)) {
+    Refuse("repeat_action_probability", std::to_string(sticky),
+           "choose a probability from 0 to below 1");
+  }
+  if (!progress_reward_ && config_.reward != "classic") {
+    Refuse("reward", Quoted(config_.reward), "choose classic or progress");
+  }
+  config_.Visit([](const std::string& name, const auto& value, const char*) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
+      if (!std::isfinite(value)) {
+        Refuse(name, std::to_string(value), "give a finite number");
+      }
+    }
+  });
+}
+
+void Env::Shared::ChooseStages() {
+  for (const std::string& text : config_.stages) {
+    stages_.push_back(ParseStage(text, config_.lost_levels));
+  }
+  whole_game_ = stages_.empty() && !config_.random_stages;
+  if (!stages_.empty() || whole_game_) return;
+  if (config_.lost_levels) {
+    Refuse("random_stages", "True with lost_levels=True",
+           "name the stages to choose from in stages, e.g. ['1-1', '1-2']");
+  }
+  for (int world = 1; world <= 8; ++world) {
+    for (int stage = 1; stage <= 4; ++stage) {
+      stages_.push_back(Target::Of(world, stage, false));
+    }
+  }
+}
+
+const Env::StartPoint& Env::Shared::start(int index) const {
+  LazyStart& lazy = *starts_.at(static_cast<size_t>(index));
+  std::call_once(lazy.once, [&] { lazy.point = MakeStart(index); });
+  return lazy.point;
+}
+
+Env::StartPoint Env::Shared::MakeStart(int index) const {
+  Game game(cartridge_, /*env_id=*/index, /*remember_two=*/true);
+  std::optional<Target> target;
+  if (!stages_.empty()) target = stages_[static_cast<size_t>(index)];
+  game.StartGame(target);
+
+  StartPoint point;
+  point.state = game.console().state();
+  std::vector<uint8_t> pixels[2];
+  for (int age = 0; age < 2; ++age) {
+    const FrameRecord& record = game.record(age);
+    point.records[age] = record;
+    pixels[age].resize(nes::kScreenPixels);
+    nes::Console console(cartridge_);
+    console.set_state(record.before);
+    console.RunFrame(record.buttons, pixels[age].data());
+  }
+  point.frame.resize(frames_.frame_bytes());
+  frames_.Make(pixels[0].data(), config_.frame_max ? pixels[1].data() : nullptr,
+               point.frame.data());
+  return point;
+}
+
+}  // namespace mario
