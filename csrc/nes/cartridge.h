@@ -12,6 +12,17 @@
 
 namespace nes {
 
+/// A decoded tile: for each of the four attribute values, 8 rows of 8 bytes,
+/// each byte the pixel's place in palette RAM: 0 where transparent, otherwise
+/// attribute * 4 + colour. Drawing a row of a tile is then one 8-byte copy.
+constexpr int kTileBytes = 4 * 8 * 8;
+constexpr int kTileAttributeBytes = 8 * 8;
+
+/// Decodes row `row` of the 16-byte tile at `chr` for all four attributes.
+void DecodeTileRow(const uint8_t* chr, int row, uint8_t* tile);
+/// Decodes 8 KiB of pattern tables into 512 tiles.
+void DecodeTiles(const uint8_t* chr, uint8_t* tiles);
+
 enum class Mirroring : uint8_t { kHorizontal, kVertical };
 
 class Cartridge {
@@ -30,8 +41,7 @@ class Cartridge {
   Mirroring mirroring() const { return mirroring_; }
   /// FNV-1a over PRG, CHR and mirroring: the identity kept in save states.
   uint64_t hash() const { return hash_; }
-  /// 8 bytes (one per pixel, values 0-3) for each row of each of 512 tiles:
-  /// row r of tile t at tiles()[(t * 8 + r) * 8]. ROM tiles only.
+  /// The CHR ROM decoded by DecodeTiles, kTileBytes for each of 512 tiles.
   const uint8_t* tiles() const { return tiles_.data(); }
 
  private:

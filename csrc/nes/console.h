@@ -1,6 +1,13 @@
 // A whole NES with an NROM cartridge: the bus that joins CPU, PPU, APU, two
 // pads and memory. It knows nothing of Mario, Python or threads. Everything
 // mutable is in one padding-free State, so saving is one assignment.
+//
+//   $0000-$1FFF  2 KiB RAM, four times      $4020-$5FFF  nothing
+//   $2000-$3FFF  PPU registers, mirrored    $6000-$7FFF  8 KiB RAM, if used
+//   $4000-$4017  APU, OAM DMA, pads         $8000-$FFFF  PRG ROM
+//
+// Another mapper would replace the last three lines: ConsoleBus in console.cc
+// and the CHR pointer of the Ppu are the only places that know them.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +16,9 @@
 #include <span>
 #include <vector>
 
+#include "nes/apu.h"
 #include "nes/cartridge.h"
+#include "nes/ppu.h"
 #include "nes/state.h"
 
 namespace nes {
@@ -33,6 +42,8 @@ enum Button : uint8_t {
 class Console {
  public:
   explicit Console(std::shared_ptr<const Cartridge> cartridge);
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
 
   void PowerOn();  // clears RAM and registers, as after switching on
   void Reset();    // the reset button: RAM is kept
@@ -42,6 +53,10 @@ class Console {
   /// `pixels` receives 240x256 palette indices (0-63), row-major; nullptr
   /// draws nothing, and leaves exactly the same State behind.
   void RunFrame(uint8_t buttons, uint8_t* pixels);
+
+  /// Runs one instruction (or one interrupt entry and its first instruction),
+  /// without drawing: for tests and tools.
+  void StepInstruction();
 
   /// The 2 KiB of work RAM, mirrored at $0000-$1FFF; may be written.
   uint8_t* ram() { return state_.ram; }
@@ -53,10 +68,11 @@ class Console {
   /// The fast save: enough where the cartridge has neither work RAM nor CHR
   /// RAM in use (every Super Mario Bros. image).
   const State& state() const { return state_; }
-  void set_state(const State& state) { state_ = state; }
+  void set_state(const State& state);
 
   /// The complete save: header with version and ROM hash, State, cartridge
-  /// RAM. Load throws std::invalid_argument for another version, ROM or size.
+  /// RAM. Load throws std::invalid_argument for another version, ROM or size,
+  /// and leaves the console as it was.
   size_t SaveBytes() const;
   void Save(std::byte* out) const;
   void Load(std::span<const std::byte> blob);
@@ -66,12 +82,34 @@ class Console {
     return cartridge_;
   }
 
-  /// Exact shortcuts for `JMP self` and sprite-0 polling; on by default.
+  /// Exact shortcuts for `JMP self` and status polling; on by default.
   void set_idle_skip(bool on) { idle_skip_ = on; }
 
  private:
+  friend class ConsoleBus;
+
+  bool FrameOver() const;
+  uint64_t FrameEndCycle() const;
+  void ServiceEvents();
+  void Interrupt(unsigned vector);
+  void StealDmcCycles();
+  void UpdateLimit();
+  void LimitToIrq(uint64_t earliest);
+
+  uint8_t ReadIo(unsigned address, uint64_t cycle);
+  unsigned WriteIo(unsigned address, uint8_t value, uint64_t cycle);
+  uint8_t ReadPad(int pad, unsigned address);
+  void WriteStrobe(uint8_t value);
+  unsigned StartOamDma(uint8_t page, uint64_t cycle);
+
   State state_;
   std::shared_ptr<const Cartridge> cartridge_;
+  Ppu ppu_;
+  Apu apu_;
+  std::vector<uint8_t> work_ram_;  // $6000-$7FFF, from the first write on
+  uint64_t limit_ = 0;             // cycle of the next event
+  uint64_t last_limit_ = kNever;   // cycle at which the caller wants to stop
+  uint64_t frame_dot_ = 0;         // frame that is being run, see FrameOver
   bool idle_skip_ = true;
 };
 

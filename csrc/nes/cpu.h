@@ -1,0 +1,546 @@
+// The 6502 of the 2A03 (no decimal mode) as a template over its bus: the
+// console's bus and a flat 64 KiB memory run the same code. It knows addresses
+// and cycles only. Sources: NESdev "CPU", "6502 cycle times", "CPU interrupts",
+// "CPU unofficial opcodes".
+//
+// A Bus has
+//   uint8_t* ram();                        zero page and stack, 512 bytes or more
+//   uint32_t Fetch(unsigned pc, uint64_t cycle);   opcode, then operand bytes
+//   uint8_t  Read(unsigned address, uint64_t cycle);
+//   unsigned Write(unsigned address, uint8_t value, uint64_t cycle);
+//                                          returns cycles the CPU is halted for
+//   void     DummyRead(unsigned address, uint64_t cycle);
+//   uint64_t limit() const;                cycle of the next event
+//   void     InterruptFlagChanged(uint64_t earliest, unsigned flag);
+//                                          I is now `flag` (0 or 4); an IRQ may
+//                                          be taken from cycle `earliest` on
+//   unsigned BreakVector(uint64_t cycle);  $FFFE, or $FFFA when an NMI took over
+//   uint64_t SkippablePollCycles(unsigned loop_pc, uint64_t cycle);
+//                                          whole rounds of a status poll that
+//                                          can be left out
+//   bool     idle_skip() const;
+// `cycle` is the exact CPU cycle of the access: that is all the PPU and APU
+// need to be exact although they run only when they are looked at.
+#pragma once
+
+#include <cstdint>
+
+#include "nes/state.h"
+
+namespace nes {
+
+enum class Mode : uint8_t {
+  kImp,
+  kAcc,
+  kImm,
+  kZp,
+  kZpX,
+  kZpY,
+  kAbs,
+  kAbsX,
+  kAbsY,
+  kInd,
+  kIndX,
+  kIndY,
+  kRel,
+};
+
+/// Bytes of an instruction, opcode included.
+constexpr int InstructionBytes(Mode mode) {
+  switch (mode) {
+    case Mode::kImp:
+    case Mode::kAcc:
+      return 1;
+    case Mode::kAbs:
+    case Mode::kAbsX:
+    case Mode::kAbsY:
+    case Mode::kInd:
+      return 3;
+    default:
+      return 2;
+  }
+}
+
+struct OpcodeInfo {
+  const char* operation;
+  Mode mode;
+  uint8_t cycles;
+  uint8_t page_penalty;
+};
+
+inline constexpr OpcodeInfo kOpcodes[256] = {
+#define OPCODE(code, kind, operation, mode, cycles, penalty) \
+  {#operation, Mode::k##mode, cycles, penalty},
+#include "nes/opcodes.inc"
+};
+
+#define NES_INLINE __attribute__((always_inline)) inline
+
+/// Registers and flags while instructions run; lives in RunCpu's frame so that
+/// the compiler keeps it in machine registers.
+template <class Bus>
+class Interpreter {
+ public:
+  Interpreter(const CpuState& state, Bus& bus)
+      : bus_(bus),
+        ram_(bus.ram()),
+        cycle_(state.cycle),
+        i_change_(state.i_change),
+        pc_(state.pc),
+        a_(state.a),
+        x_(state.x),
+        y_(state.y),
+        sp_(state.sp),
+        i_before_(state.i_before),
+        jammed_(state.jammed) {
+    SetStatus(state.p);
+  }
+
+  void Store(CpuState* state) const {
+    state->cycle = cycle_;
+    state->i_change = i_change_;
+    state->pc = static_cast<uint16_t>(pc_);
+    state->a = static_cast<uint8_t>(a_);
+    state->x = static_cast<uint8_t>(x_);
+    state->y = static_cast<uint8_t>(y_);
+    state->sp = static_cast<uint8_t>(sp_);
+    state->p = static_cast<uint8_t>(Status() | 0x20);
+    state->i_before = static_cast<uint8_t>(i_before_);
+    state->jammed = static_cast<uint8_t>(jammed_);
+  }
+
+  /// Executes instructions until the clock reaches the bus's limit.
+  NES_INLINE void Run() {
+    while (cycle_ < bus_.limit()) {
+      const uint32_t code = bus_.Fetch(pc_, cycle_);
+      operand_ = code >> 8;
+      switch (code & 0xFF) {
+#define OPCODE(code, kind, operation, mode, cycles, penalty)    \
+  case code:                                                    \
+    kind<Mode::k##mode, cycles, &Interpreter::operation>();     \
+    break;
+#include "nes/opcodes.inc"
+      }
+    }
+  }
+
+ private:
+  using Self = Interpreter;
+
+  // --- Flags. N and Z are kept as the last result: Z when the low byte is 0,
+  // N when bit 7 or bit 8 is set (bit 8 lets PLP and BIT set both).
+  NES_INLINE unsigned Status() const {
+    return (nz_ & 0x180 ? 0x80u : 0u) | (overflow_ ? 0x40u : 0u) | d_i_ |
+           (nz_ & 0xFF ? 0u : 0x02u) | carry_;
+  }
+  NES_INLINE void SetStatus(unsigned p) {
+    nz_ = (p & 0x80) << 1 | (~p & 0x02);
+    overflow_ = p & 0x40;
+    d_i_ = p & 0x0C;
+    carry_ = p & 0x01;
+  }
+  NES_INLINE unsigned Nz(unsigned value) { return nz_ = value & 0xFF; }
+
+  // --- Stack.
+  NES_INLINE void Push(unsigned value) {
+    ram_[0x100 + sp_] = static_cast<uint8_t>(value);
+    sp_ = (sp_ - 1) & 0xFF;
+  }
+  NES_INLINE unsigned Pull() {
+    sp_ = (sp_ + 1) & 0xFF;
+    return ram_[0x100 + sp_];
+  }
+
+  // --- Addressing. Each mode yields the effective address; indexed ones also
+  // the address before the carry reached the high byte, which the CPU reads
+  // first when the page changed (and always when it is going to write).
+  struct Effective {
+    unsigned address;
+    unsigned unfixed;
+  };
+
+  NES_INLINE unsigned Byte() const { return operand_ & 0xFF; }
+  NES_INLINE unsigned Word() const { return operand_ & 0xFFFF; }
+  NES_INLINE unsigned ZeroPageWord(unsigned at) const {
+    return ram_[at & 0xFF] | ram_[(at + 1) & 0xFF] << 8;
+  }
+  NES_INLINE static Effective Indexed(unsigned base, unsigned index) {
+    const unsigned address = (base + index) & 0xFFFF;
+    return {address, (base & 0xFF00) | (address & 0xFF)};
+  }
+
+  template <Mode M>
+  NES_INLINE Effective Address() const {
+    if constexpr (M == Mode::kZp) return {Byte(), Byte()};
+    if constexpr (M == Mode::kZpX) {
+      const unsigned at = (Byte() + x_) & 0xFF;
+      return {at, at};
+    }
+    if constexpr (M == Mode::kZpY) {
+      const unsigned at = (Byte() + y_) & 0xFF;
+      return {at, at};
+    }
+    if constexpr (M == Mode::kAbs) return {Word(), Word()};
+    if constexpr (M == Mode::kAbsX) return Indexed(Word(), x_);
+    if constexpr (M == Mode::kAbsY) return Indexed(Word(), y_);
+    if constexpr (M == Mode::kIndX) {
+      const unsigned at = ZeroPageWord(Byte() + x_);
+      return {at, at};
+    }
+    if constexpr (M == Mode::kIndY) return Indexed(ZeroPageWord(Byte()), y_);
+  }
+
+  template <Mode M>
+  static constexpr bool kIsIndexed =
+      M == Mode::kAbsX || M == Mode::kAbsY || M == Mode::kIndY;
+  template <Mode M>
+  static constexpr bool kIsZeroPage =
+      M == Mode::kZp || M == Mode::kZpX || M == Mode::kZpY;
+
+  template <Mode M>
+  NES_INLINE void Advance() {
+    pc_ = (pc_ + InstructionBytes(M)) & 0xFFFF;
+  }
+
+  // --- Kinds of instruction: how memory is used.
+  template <Mode M, int kCycles, auto kOperation>
+  NES_INLINE void Read() {
+    Advance<M>();
+    if constexpr (M == Mode::kImm) {
+      cycle_ += kCycles;
+      (this->*kOperation)(Byte());
+    } else if constexpr (kIsZeroPage<M>) {
+      cycle_ += kCycles;
+      (this->*kOperation)(ram_[Address<M>().address]);
+    } else {
+      const Effective e = Address<M>();
+      cycle_ += kCycles;
+      if constexpr (kIsIndexed<M>) {
+        if (e.address != e.unfixed) {
+          ++cycle_;
+          bus_.DummyRead(e.unfixed, cycle_ - 2);
+        }
+      }
+      (this->*kOperation)(bus_.Read(e.address, cycle_ - 1));
+    }
+  }
+
+  template <Mode M, int kCycles, auto kOperation>
+  NES_INLINE void Store() {
+    Advance<M>();
+    const Effective e = Address<M>();
+    cycle_ += kCycles;
+    const auto value = static_cast<uint8_t>((this->*kOperation)());
+    if constexpr (kIsZeroPage<M>) {
+      ram_[e.address] = value;
+    } else {
+      if constexpr (kIsIndexed<M>) bus_.DummyRead(e.unfixed, cycle_ - 2);
+      cycle_ += bus_.Write(e.address, value, cycle_ - 1);
+    }
+  }
+
+  // Read, write the old value back, write the new one.
+  template <Mode M, int kCycles, auto kOperation>
+  NES_INLINE void Modify() {
+    Advance<M>();
+    const Effective e = Address<M>();
+    cycle_ += kCycles;
+    if constexpr (kIsZeroPage<M>) {
+      ram_[e.address] =
+          static_cast<uint8_t>((this->*kOperation)(ram_[e.address]));
+    } else {
+      if constexpr (kIsIndexed<M>) bus_.DummyRead(e.unfixed, cycle_ - 4);
+      const uint8_t old = bus_.Read(e.address, cycle_ - 3);
+      const auto value = static_cast<uint8_t>((this->*kOperation)(old));
+      if (e.address < 0x2000) {
+        cycle_ += bus_.Write(e.address, value, cycle_ - 1);
+      } else {
+        cycle_ += bus_.Write(e.address, old, cycle_ - 2);
+        cycle_ += bus_.Write(e.address, value, cycle_ - 1);
+      }
+    }
+  }
+
+  template <Mode M, int kCycles, auto kOperation>
+  NES_INLINE void Accumulator() {
+    Advance<M>();
+    cycle_ += kCycles;
+    a_ = (this->*kOperation)(a_);
+  }
+
+  template <Mode M, int kCycles, auto kOperation>
+  NES_INLINE void Implied() {
+    Advance<M>();
+    cycle_ += kCycles;
+    (this->*kOperation)();
+  }
+
+  template <Mode M, int kCycles, auto kOperation>
+  NES_INLINE void Control() {
+    Advance<M>();
+    cycle_ += kCycles;
+    (this->*kOperation)();
+  }
+
+  template <Mode M, int kCycles, auto kOperation>
+  NES_INLINE void Branch() {
+    Advance<M>();
+    cycle_ += kCycles;
+    if (!(this->*kOperation)()) return;
+    const unsigned target =
+        (pc_ + static_cast<unsigned>(static_cast<int8_t>(Byte()))) & 0xFFFF;
+    cycle_ += 1 + ((target ^ pc_) >> 8 != 0);
+    pc_ = target;
+    // `LDA $2002; AND #mask; Bxx` back to the LDA: the shape of a status poll.
+    if (Byte() == 0xF9 && bus_.idle_skip()) {
+      cycle_ += bus_.SkippablePollCycles(target, cycle_);
+    }
+  }
+
+  // SHA, SHX, SHY, TAS: the value is ANDed with the high byte of the address
+  // plus one, and when the page changes it also becomes that high byte.
+  template <Mode M, int kCycles, auto kOperation>
+  NES_INLINE void StoreHigh() {
+    Advance<M>();
+    const Effective e = Address<M>();
+    cycle_ += kCycles;
+    bus_.DummyRead(e.unfixed, cycle_ - 2);
+    const unsigned value = (this->*kOperation)() & ((e.unfixed >> 8) + 1);
+    const unsigned address = e.address == e.unfixed
+                                 ? e.address
+                                 : (value & 0xFF) << 8 | (e.address & 0xFF);
+    cycle_ += bus_.Write(address, static_cast<uint8_t>(value), cycle_ - 1);
+  }
+
+  // --- Operations that read.
+  NES_INLINE void Lda(unsigned m) { a_ = Nz(m); }
+  NES_INLINE void Ldx(unsigned m) { x_ = Nz(m); }
+  NES_INLINE void Ldy(unsigned m) { y_ = Nz(m); }
+  NES_INLINE void Lax(unsigned m) { a_ = x_ = Nz(m); }
+  NES_INLINE void Ora(unsigned m) { a_ = Nz(a_ | m); }
+  NES_INLINE void And(unsigned m) { a_ = Nz(a_ & m); }
+  NES_INLINE void Eor(unsigned m) { a_ = Nz(a_ ^ m); }
+  NES_INLINE void Adc(unsigned m) {
+    const unsigned sum = a_ + m + carry_;
+    overflow_ = (~(a_ ^ m) & (a_ ^ sum)) & 0x80;
+    carry_ = sum >> 8;
+    a_ = Nz(sum);
+  }
+  NES_INLINE void Sbc(unsigned m) { Adc(m ^ 0xFF); }
+  NES_INLINE void Compare(unsigned reg, unsigned m) {
+    carry_ = reg >= m;
+    Nz(reg - m);
+  }
+  NES_INLINE void Cmp(unsigned m) { Compare(a_, m); }
+  NES_INLINE void Cpx(unsigned m) { Compare(x_, m); }
+  NES_INLINE void Cpy(unsigned m) { Compare(y_, m); }
+  NES_INLINE void Bit(unsigned m) {
+    nz_ = (a_ & m) | (m & 0x80) << 1;
+    overflow_ = m & 0x40;
+  }
+  NES_INLINE void Skip(unsigned) {}
+  NES_INLINE void Anc(unsigned m) {
+    And(m);
+    carry_ = a_ >> 7;
+  }
+  NES_INLINE void Alr(unsigned m) { a_ = Lsr(a_ & m); }
+  NES_INLINE void Arr(unsigned m) {
+    a_ = Nz((a_ & m) >> 1 | carry_ << 7);
+    carry_ = a_ >> 6 & 1;
+    overflow_ = (a_ >> 6 ^ a_ >> 5) & 1;
+  }
+  NES_INLINE void Axs(unsigned m) {
+    const unsigned both = a_ & x_;
+    carry_ = both >= m;
+    x_ = Nz(both - m);
+  }
+  // ANE and LXA mix in a value that differs between chips; $FF is the one that
+  // blargg's instruction tests were written with.
+  NES_INLINE void Ane(unsigned m) { a_ = Nz(x_ & m); }
+  NES_INLINE void Lxa(unsigned m) { a_ = x_ = Nz(m); }
+  NES_INLINE void Las(unsigned m) { a_ = x_ = sp_ = Nz(m & sp_); }
+
+  // --- Operations that store: the value to be written.
+  NES_INLINE unsigned Sta() { return a_; }
+  NES_INLINE unsigned Stx() { return x_; }
+  NES_INLINE unsigned Sty() { return y_; }
+  NES_INLINE unsigned Sax() { return a_ & x_; }
+  NES_INLINE unsigned Shy() { return y_; }
+  NES_INLINE unsigned Shx() { return x_; }
+  NES_INLINE unsigned Sha() { return a_ & x_; }
+  NES_INLINE unsigned Tas() { return sp_ = a_ & x_; }
+
+  // --- Operations that modify: old value to new.
+  NES_INLINE unsigned Asl(unsigned m) {
+    carry_ = m >> 7;
+    return Nz(m << 1);
+  }
+  NES_INLINE unsigned Lsr(unsigned m) {
+    carry_ = m & 1;
+    return Nz(m >> 1);
+  }
+  NES_INLINE unsigned Rol(unsigned m) {
+    const unsigned result = m << 1 | carry_;
+    carry_ = m >> 7;
+    return Nz(result);
+  }
+  NES_INLINE unsigned Ror(unsigned m) {
+    const unsigned result = m >> 1 | carry_ << 7;
+    carry_ = m & 1;
+    return Nz(result);
+  }
+  NES_INLINE unsigned Inc(unsigned m) { return Nz(m + 1); }
+  NES_INLINE unsigned Dec(unsigned m) { return Nz(m - 1); }
+  NES_INLINE unsigned Slo(unsigned m) {
+    const unsigned result = Asl(m);
+    Ora(result);
+    return result;
+  }
+  NES_INLINE unsigned Rla(unsigned m) {
+    const unsigned result = Rol(m);
+    And(result);
+    return result;
+  }
+  NES_INLINE unsigned Sre(unsigned m) {
+    const unsigned result = Lsr(m);
+    Eor(result);
+    return result;
+  }
+  NES_INLINE unsigned Rra(unsigned m) {
+    const unsigned result = Ror(m);
+    Adc(result);
+    return result;
+  }
+  NES_INLINE unsigned Dcp(unsigned m) {
+    const unsigned result = (m - 1) & 0xFF;
+    Cmp(result);
+    return result;
+  }
+  NES_INLINE unsigned Isc(unsigned m) {
+    const unsigned result = (m + 1) & 0xFF;
+    Sbc(result);
+    return result;
+  }
+
+  // --- Registers and flags.
+  NES_INLINE void Nop() {}
+  NES_INLINE void Tax() { x_ = Nz(a_); }
+  NES_INLINE void Tay() { y_ = Nz(a_); }
+  NES_INLINE void Tsx() { x_ = Nz(sp_); }
+  NES_INLINE void Txa() { a_ = Nz(x_); }
+  NES_INLINE void Txs() { sp_ = x_; }
+  NES_INLINE void Tya() { a_ = Nz(y_); }
+  NES_INLINE void Inx() { x_ = Nz(x_ + 1); }
+  NES_INLINE void Iny() { y_ = Nz(y_ + 1); }
+  NES_INLINE void Dex() { x_ = Nz(x_ - 1); }
+  NES_INLINE void Dey() { y_ = Nz(y_ - 1); }
+  NES_INLINE void Clc() { carry_ = 0; }
+  NES_INLINE void Sec() { carry_ = 1; }
+  NES_INLINE void Clv() { overflow_ = 0; }
+  NES_INLINE void Cld() { d_i_ &= 0x04; }
+  NES_INLINE void Sed() { d_i_ |= 0x08; }
+  // CLI, SEI and PLP are polled with the old I flag (NESdev "CPU interrupts").
+  NES_INLINE void ChangeInterruptFlag(unsigned flag) {
+    i_before_ = d_i_ & 0x04;
+    i_change_ = cycle_;
+    d_i_ = (d_i_ & 0x08) | flag;
+    bus_.InterruptFlagChanged(cycle_ + 1, flag);
+  }
+  NES_INLINE void Cli() { ChangeInterruptFlag(0); }
+  NES_INLINE void Sei() { ChangeInterruptFlag(4); }
+
+  // --- Branch conditions.
+  NES_INLINE bool Bpl() { return !(nz_ & 0x180); }
+  NES_INLINE bool Bmi() { return nz_ & 0x180; }
+  NES_INLINE bool Bvc() { return !overflow_; }
+  NES_INLINE bool Bvs() { return overflow_; }
+  NES_INLINE bool Bcc() { return !carry_; }
+  NES_INLINE bool Bcs() { return carry_; }
+  NES_INLINE bool Bne() { return nz_ & 0xFF; }
+  NES_INLINE bool Beq() { return !(nz_ & 0xFF); }
+
+  // --- Jumps and stack.
+  NES_INLINE void Jmp() {
+    const unsigned target = Word();
+    // `JMP self` can only be left by an interrupt: go to the next event.
+    if (target + 3 == pc_ && bus_.idle_skip()) {
+      const uint64_t limit = bus_.limit();
+      if (limit > cycle_) cycle_ += (limit - cycle_ + 2) / 3 * 3;
+    }
+    pc_ = target;
+  }
+  NES_INLINE void JmpIndirect() {
+    const unsigned at = Word();
+    const unsigned low = bus_.Read(at, cycle_ - 2);
+    const unsigned high =
+        bus_.Read((at & 0xFF00) | ((at + 1) & 0xFF), cycle_ - 1);
+    pc_ = low | high << 8;
+  }
+  NES_INLINE void Jsr() {
+    // The high byte is fetched after the pushes, which matters to code that
+    // executes on the stack page.
+    const unsigned back = pc_ - 1;
+    Push(back >> 8);
+    Push(back);
+    pc_ = (operand_ & 0xFF) | bus_.Read(back & 0xFFFF, cycle_ - 1) << 8;
+  }
+  NES_INLINE void Rts() {
+    const unsigned low = Pull();
+    pc_ = ((low | Pull() << 8) + 1) & 0xFFFF;
+  }
+  NES_INLINE void Rti() {
+    SetStatus(Pull());
+    const unsigned low = Pull();
+    pc_ = low | Pull() << 8;
+    bus_.InterruptFlagChanged(cycle_, d_i_ & 0x04);
+  }
+  NES_INLINE void Pha() { Push(a_); }
+  NES_INLINE void Php() { Push(Status() | 0x30); }
+  NES_INLINE void Pla() { a_ = Nz(Pull()); }
+  NES_INLINE void Plp() {
+    i_before_ = d_i_ & 0x04;
+    i_change_ = cycle_;
+    SetStatus(Pull());
+    bus_.InterruptFlagChanged(cycle_ + 1, d_i_ & 0x04);
+  }
+  NES_INLINE void Brk() {
+    Push(pc_ >> 8);
+    Push(pc_);
+    Push(Status() | 0x30);
+    d_i_ |= 0x04;
+    const unsigned vector = bus_.BreakVector(cycle_);
+    pc_ = bus_.Read(vector, cycle_ - 2) | bus_.Read(vector + 1, cycle_ - 1) << 8;
+  }
+  // The chip locks up: the program counter stays, time goes on.
+  NES_INLINE void Jam() {
+    pc_ = (pc_ - 1) & 0xFFFF;
+    jammed_ = 1;
+    if (bus_.limit() > cycle_) cycle_ = bus_.limit();
+  }
+
+  Bus& bus_;
+  uint8_t* const ram_;
+  uint64_t cycle_;
+  uint64_t i_change_;
+  unsigned operand_ = 0;
+  unsigned pc_;
+  unsigned a_, x_, y_, sp_;
+  unsigned nz_ = 0;
+  unsigned carry_ = 0;
+  unsigned overflow_ = 0;
+  unsigned d_i_ = 0;  // D and I at their places in the status byte
+  unsigned i_before_;
+  unsigned jammed_;
+};
+
+/// Runs `state` on `bus` until the clock reaches bus.limit().
+template <class Bus>
+void RunCpu(CpuState* state, Bus& bus) {
+  Interpreter<Bus> interpreter(*state, bus);
+  interpreter.Run();
+  interpreter.Store(state);
+}
+
+#undef NES_INLINE
+
+}  // namespace nes

@@ -1,0 +1,150 @@
+// The 2C02 picture unit, run lazily: nothing happens until the program touches
+// a register or the frame ends, and then everything up to that very dot.
+// Source: NESdev "PPU rendering", "PPU scrolling", "PPU frame timing".
+//
+// One frame, counted from the vertical blank (dots of 341-dot lines):
+//
+//   line 241            dot 1       VBL flag rises, NMI
+//   lines 241-260                   vertical blank
+//   line 261 (pre-render)  dot 1    VBL, hit and overflow flags fall
+//                          257, 304 scroll copied from t: x, then y
+//                          339      one dot dropped in odd frames if rendering
+//   lines 0-239            1-256    one pixel a dot
+//                          256, 257 v: y steps down, x copied from t
+//   line 240                        idle
+//
+// A line that no register access interrupts is drawn in one go. An access in
+// the middle of a line draws the part up to its dot first. Approximation: the
+// two tiles that real hardware has fetched ahead follow a change at once, so
+// up to 16 pixels after a mid-line write may differ.
+//
+// The sprite-0 hit and the overflow flag are predicted times, computed from
+// registers and memory when needed and forgotten when one of them is written.
+// They never depend on drawing, so a frame without pixels leaves the same
+// state behind.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "nes/cartridge.h"
+#include "nes/state.h"
+
+namespace nes {
+
+/// Dot count at CPU cycle 0 (line 0, dot 0 of the first frame).
+constexpr uint64_t kPowerOnDot = 21 * 341;
+
+/// Dot at which a bus access of CPU cycle `cycle` reaches the PPU.
+constexpr uint64_t DotOfAccess(uint64_t cycle) {
+  return 3 * cycle + kPowerOnDot + 1;
+}
+/// CPU cycle in which an edge at `dot` is seen by the CPU's interrupt inputs.
+constexpr uint64_t CycleOfEdge(uint64_t dot) {
+  return (dot - kPowerOnDot + 1) / 3;
+}
+
+class Ppu {
+ public:
+  Ppu(const Cartridge& cartridge, PpuState* state);
+
+  void PowerOn();
+  void Reset();
+
+  uint8_t ReadRegister(unsigned address, uint64_t cycle);
+  void WriteRegister(unsigned address, uint8_t value, uint64_t cycle);
+  /// OAM DMA: 256 bytes written through $2004.
+  void WriteOam(const uint8_t* page, uint64_t cycle);
+
+  /// Brings the state to `dot`: every event at or before it has happened.
+  void CatchUp(uint64_t dot);
+
+  /// Where the next frames' 240x256 palette indices go; nullptr: nowhere.
+  void set_output(uint8_t* pixels) { pixels_ = pixels; }
+
+  /// Dot at which the VBL flag of the next frame will rise.
+  uint64_t NextVblankDot() const { return s_.frame_dot + FrameDots() + 1; }
+  /// First dot at which the hit flag differs from now, or kNever.
+  uint64_t NextHitChangeDot();
+
+  /// To be called when the state was replaced from outside.
+  void ForgetPredictions();
+
+  /// 8 KiB of CHR RAM; empty for cartridges with CHR ROM.
+  std::vector<uint8_t>& chr_ram() { return chr_ram_; }
+  const std::vector<uint8_t>& chr_ram() const { return chr_ram_; }
+
+ private:
+  // Which sprites the evaluation on each line finds, for the line after it.
+  struct LineSprites {
+    uint8_t count[240];  // all in range, beyond eight too
+    uint8_t index[240][8];
+    bool crowded;  // some line has eight or more
+  };
+
+  bool Rendering() const { return s_.mask & 0x18; }
+  uint32_t DotSkipped() const;
+  uint32_t FrameDots() const;
+  uint32_t Line0() const;
+  int SpriteHeight() const { return s_.ctrl & 0x20 ? 16 : 8; }
+
+  void Advance(uint32_t stop);
+  void RaiseVblank();
+  void AdvanceLines(uint32_t from, uint32_t to);
+  void StepLines(int lines);
+  void IncrementY(uint16_t* v) const;
+  void CopyX(uint16_t* v) const {
+    *v = static_cast<uint16_t>((*v & ~0x041F) | (s_.t & 0x041F));
+  }
+
+  uint32_t PredictHit() const;
+  uint32_t HitOnLine(int line, int first_x, uint16_t v) const;
+  uint32_t PredictOverflow();
+  uint32_t OverflowOnLine(int line) const;
+  void FindSprites();
+
+  void DrawSegment(int line, int x_begin, int x_end);
+  void DrawLine(int line, uint8_t* out);
+  void FetchBackground(uint16_t v, uint8_t* line);
+  void DrawSprites(int line, uint8_t* line_pixels);
+  const uint8_t* TileRow(unsigned address, unsigned attribute) const {
+    return tiles_ + (address >> 4) * kTileBytes +
+           attribute * kTileAttributeBytes + (address & 7) * 8;
+  }
+  unsigned SpriteRowAddress(const uint8_t* sprite, int row) const;
+
+  uint8_t ReadStatus(uint64_t cycle);
+  uint8_t ReadData(uint64_t cycle);
+  void WriteControl(uint8_t value, uint64_t dot);
+  void WriteData(uint8_t value);
+  void AdvanceAddress();
+  void SetAddress(uint16_t address);
+  uint8_t ReadVideo(unsigned address) const;
+  unsigned NametableIndex(unsigned address) const;
+  static unsigned PaletteIndex(unsigned address);
+  void DriveLatch(uint8_t value, uint8_t bits, uint64_t cycle);
+  uint8_t LatchAt(uint64_t cycle) const;
+
+  PpuState& s_;
+  const uint8_t* chr_;
+  const uint8_t* tiles_;
+  bool vertical_mirroring_;
+  std::vector<uint8_t> chr_ram_;
+  std::vector<uint8_t> chr_ram_tiles_;
+  uint8_t* pixels_ = nullptr;
+
+  // Derived from the state, dropped when it changes; never saved.
+  bool hit_known_ = false;
+  bool overflow_known_ = false;
+  bool sprites_known_ = false;
+  bool colours_known_ = false;
+  bool row_known_ = false;
+  uint32_t hit_ = 0;
+  uint32_t overflow_ = 0;
+  uint32_t row_key_ = 0;
+  uint8_t colours_[32] = {};        // palette RAM place -> colour
+  const uint8_t* row_tiles_[33] = {};  // decoded tiles of the current tile row
+  LineSprites sprites_ = {};
+};
+
+}  // namespace nes

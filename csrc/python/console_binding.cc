@@ -1,0 +1,260 @@
+// A bare console and a bare 6502 for tests and tools: `_core.Console` and
+// `_core.FlatCpu`. Training never passes through here.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "nes/console.h"
+#include "nes/cpu.h"
+#include "nes/palette.h"
+#include "nes/simd.h"
+
+namespace py = pybind11;
+
+namespace {
+
+std::span<const uint8_t> AsBytes(const std::string_view& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+class PyConsole {
+ public:
+  explicit PyConsole(const py::bytes& rom)
+      : console_(nes::Cartridge::Parse(AsBytes(std::string_view(rom)))) {}
+
+  nes::Console& console() { return console_; }
+
+  void Step(int buttons, bool draw) {
+    if (buttons < 0 || buttons > 255) {
+      throw py::value_error("buttons is " + std::to_string(buttons) +
+                            "; a pad byte is 0 to 255");
+    }
+    py::gil_scoped_release release;
+    console_.RunFrame(static_cast<uint8_t>(buttons),
+                      draw ? indices_.data() : nullptr);
+  }
+
+  // Frames per second without the interpreter in the loop.
+  void StepMany(const py::bytes& movie, int draw_every) {
+    const std::string_view buttons(movie);
+    py::gil_scoped_release release;
+    for (size_t i = 0; i < buttons.size(); ++i) {
+      const bool draw =
+          draw_every > 0 && (i + 1) % static_cast<size_t>(draw_every) == 0;
+      console_.RunFrame(static_cast<uint8_t>(buttons[i]),
+                        draw ? indices_.data() : nullptr);
+    }
+  }
+
+  py::array_t<uint8_t> Indices() const {
+    py::array_t<uint8_t> out({nes::kScreenHeight, nes::kScreenWidth});
+    std::memcpy(out.mutable_data(), indices_.data(), indices_.size());
+    return out;
+  }
+
+  py::array_t<uint8_t> Screen() const {
+    py::array_t<uint8_t> out({nes::kScreenHeight, nes::kScreenWidth, 3});
+    uint8_t* to = out.mutable_data();
+    for (uint8_t index : indices_) {
+      std::memcpy(to, nes::kPalette[index & 63].data(), 3);
+      to += 3;
+    }
+    return out;
+  }
+
+  py::bytes Save() const {
+    std::string blob(console_.SaveBytes(), '\0');
+    console_.Save(reinterpret_cast<std::byte*>(blob.data()));
+    return py::bytes(blob);
+  }
+
+  void Load(const py::bytes& blob) {
+    const std::string_view view(blob);
+    console_.Load({reinterpret_cast<const std::byte*>(view.data()),
+                   view.size()});
+  }
+
+  py::bytes StateBytes() const {
+    return py::bytes(reinterpret_cast<const char*>(&console_.state()),
+                     sizeof(nes::State));
+  }
+
+  py::dict Registers() const {
+    const nes::CpuState& cpu = console_.state().cpu;
+    py::dict out;
+    out["pc"] = cpu.pc;
+    out["a"] = cpu.a;
+    out["x"] = cpu.x;
+    out["y"] = cpu.y;
+    out["sp"] = cpu.sp;
+    out["p"] = cpu.p;
+    out["cycle"] = cpu.cycle;
+    return out;
+  }
+
+  void SetRegisters(const py::kwargs& values) {
+    nes::State state = console_.state();
+    for (const auto& [key, value] : values) {
+      const auto name = key.cast<std::string>();
+      if (name == "pc") {
+        state.cpu.pc = value.cast<uint16_t>();
+      } else if (name == "a") {
+        state.cpu.a = value.cast<uint8_t>();
+      } else if (name == "x") {
+        state.cpu.x = value.cast<uint8_t>();
+      } else if (name == "y") {
+        state.cpu.y = value.cast<uint8_t>();
+      } else if (name == "sp") {
+        state.cpu.sp = value.cast<uint8_t>();
+      } else if (name == "p") {
+        state.cpu.p = value.cast<uint8_t>();
+      } else {
+        throw py::key_error("no CPU register " + name +
+                            "; there are pc, a, x, y, sp, p");
+      }
+    }
+    console_.set_state(state);
+  }
+
+  // Scanline and dot at the current CPU cycle, as emulator logs print them.
+  std::pair<int, int> BeamPosition() const {
+    const nes::State& state = console_.state();
+    const int64_t since =
+        static_cast<int64_t>(3 * state.cpu.cycle + nes::kPowerOnDot) -
+        static_cast<int64_t>(state.ppu.frame_dot);
+    const int dots = static_cast<int>((since + 262 * 341) % (262 * 341));
+    return {(dots / 341 + 241) % 262, dots % 341};
+  }
+
+ private:
+  nes::Console console_;
+  std::array<uint8_t, nes::kScreenPixels> indices_ = {};
+};
+
+// 64 KiB of RAM and nothing else; the memory of the single-step vectors.
+class FlatBus {
+ public:
+  uint8_t* ram() { return memory.data(); }
+  uint64_t limit() const { return limit_cycle; }
+  bool idle_skip() const { return false; }
+  uint32_t Fetch(unsigned pc, uint64_t) {
+    return memory[pc] | memory[(pc + 1) & 0xFFFF] << 8u |
+           memory[(pc + 2) & 0xFFFF] << 16u;
+  }
+  uint8_t Read(unsigned address, uint64_t) { return memory[address & 0xFFFF]; }
+  unsigned Write(unsigned address, uint8_t value, uint64_t) {
+    memory[address] = value;
+    return 0;
+  }
+  void DummyRead(unsigned, uint64_t) {}
+  void InterruptFlagChanged(uint64_t, unsigned) {}
+  unsigned BreakVector(uint64_t) { return 0xFFFE; }
+  uint64_t SkippablePollCycles(unsigned, uint64_t) { return 0; }
+
+  std::vector<uint8_t> memory = std::vector<uint8_t>(65536);
+  uint64_t limit_cycle = 0;
+};
+
+class FlatCpu {
+ public:
+  py::array_t<uint8_t> Memory(const py::object& self) {
+    return py::array_t<uint8_t>({65536}, {1}, bus_.memory.data(), self);
+  }
+
+  // One instruction from the given registers; the new ones and its cycles.
+  py::tuple Step(uint16_t pc, uint8_t a, uint8_t x, uint8_t y, uint8_t sp,
+                 uint8_t p) {
+    nes::CpuState cpu = {};
+    cpu.pc = pc;
+    cpu.a = a;
+    cpu.x = x;
+    cpu.y = y;
+    cpu.sp = sp;
+    cpu.p = p;
+    bus_.limit_cycle = 1;
+    nes::RunCpu(&cpu, bus_);
+    return py::make_tuple(cpu.pc, cpu.a, cpu.x, cpu.y, cpu.sp, cpu.p,
+                          cpu.cycle);
+  }
+
+ private:
+  FlatBus bus_;
+};
+
+py::list OpcodeTable() {
+  constexpr const char* kModes[] = {"imp",  "acc",  "imm",  "zp",  "zpx",
+                                    "zpy",  "abs",  "absx", "absy", "ind",
+                                    "indx", "indy", "rel"};
+  py::list rows;
+  for (const nes::OpcodeInfo& row : nes::kOpcodes) {
+    rows.append(py::make_tuple(row.operation,
+                               kModes[static_cast<size_t>(row.mode)],
+                               nes::InstructionBytes(row.mode), row.cycles,
+                               row.page_penalty));
+  }
+  return rows;
+}
+
+}  // namespace
+
+void BindConsole(py::module_& m) {
+  py::class_<PyConsole>(m, "Console")
+      .def(py::init<const py::bytes&>(), py::arg("rom"))
+      .def("step", &PyConsole::Step, py::arg("buttons"), py::arg("draw") = true)
+      .def("step_many", &PyConsole::StepMany, py::arg("movie"),
+           py::arg("draw_every") = 0)
+      .def("step_instruction",
+           [](PyConsole& self) { self.console().StepInstruction(); })
+      .def("power_on", [](PyConsole& self) { self.console().PowerOn(); })
+      .def("reset", [](PyConsole& self) { self.console().Reset(); })
+      .def("peek",
+           [](PyConsole& self, uint16_t address) {
+             return self.console().Peek(address);
+           },
+           py::arg("address"))
+      .def_property_readonly(
+          "ram",
+          [](const py::object& self) {
+            uint8_t* ram = self.cast<PyConsole&>().console().ram();
+            return py::array_t<uint8_t>({2048}, {1}, ram, self);
+          })
+      .def_property_readonly(
+          "nametable",
+          [](const PyConsole& self) {
+            const auto& table =
+                const_cast<PyConsole&>(self).console().state().ppu.nametable;
+            py::array_t<uint8_t> out({2048});
+            std::memcpy(out.mutable_data(), table, sizeof(table));
+            return out;
+          })
+      .def("palette_indices", &PyConsole::Indices)
+      .def("screen", &PyConsole::Screen)
+      .def("save", &PyConsole::Save)
+      .def("load", &PyConsole::Load, py::arg("blob"))
+      .def("state_bytes", &PyConsole::StateBytes)
+      .def_property_readonly("registers", &PyConsole::Registers)
+      .def("set_registers", &PyConsole::SetRegisters)
+      .def_property_readonly("beam", &PyConsole::BeamPosition)
+      .def_property_readonly("rom_hash",
+                             [](PyConsole& self) {
+                               return self.console().cartridge().hash();
+                             })
+      .def("set_idle_skip", [](PyConsole& self, bool on) {
+        self.console().set_idle_skip(on);
+      }, py::arg("on"));
+
+  py::class_<FlatCpu>(m, "FlatCpu")
+      .def(py::init<>())
+      .def_property_readonly("memory",
+                             [](const py::object& self) {
+                               return self.cast<FlatCpu&>().Memory(self);
+                             })
+      .def("step", &FlatCpu::Step);
+
+  m.def("opcode_table", &OpcodeTable);
+  m.def("nes_simd_path", &nes::simd::Path);
+}
