@@ -1,0 +1,229 @@
+"""The hardware a run uses: device, precision, threads, memory, transfers."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+
+
+def choose_device(name: str) -> torch.device:
+    """Resolves `--device`.
+
+    Args:
+        name: auto, cpu, cuda or cuda:N.
+
+    Raises:
+        ValueError: not one of these.
+        RuntimeError: CUDA was asked for and there is none, or not as many.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        built = "has no CUDA" if torch.version.cuda is None else "finds no usable GPU"
+        raise RuntimeError(
+            f"--device {name}, but this PyTorch ({torch.__version__}) {built}; install "
+            "a CUDA build and driver, or use --device cpu or auto"
+        )
+    if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"--device {name}, but there are {torch.cuda.device_count()} GPUs"
+        )
+    return torch.device(name)
+
+
+def autocast_dtype(device: torch.device, precision: str) -> torch.dtype | None:
+    """The type the network computes in, None for float32 without autocast.
+
+    Args:
+        device: of the run.
+        precision: auto, bf16 or fp32. auto takes bf16 where it is native: on a
+            CPU without it the kernels convert back and forth and lose.
+    """
+    if precision == "fp32":
+        return None
+    if precision == "bf16":
+        return torch.bfloat16
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else None
+    return torch.bfloat16 if _cpu_has_bf16() else None
+
+
+def _cpu_has_bf16() -> bool:
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def describe(device: torch.device, dtype: torch.dtype | None) -> str:
+    """One line for the start of a run."""
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{available_cores()} cores"
+    )
+    return f"{device} ({name}), {str(dtype or torch.float32).removeprefix('torch.')}"
+
+
+def available_cores() -> int:
+    """Cores this process may run on (fewer than the machine's under taskset)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def keep_large_blocks() -> bool:
+    """Tells glibc to keep freed activations instead of unmapping them.
+
+    By default every block above 32 MB, and often smaller ones, returns to the
+    kernel and is page-faulted in again at the next minibatch.
+
+    Returns:
+        Whether the C library took it (only glibc does).
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    trim_threshold, mmap_max = -1, -4  # malloc.h: M_TRIM_THRESHOLD, M_MMAP_MAX
+    return bool(mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_max, 0))
+
+
+class Shards:
+    """Threads that each take a share of a minibatch; the caller is one of them.
+
+    PyTorch's own threads meet at a barrier in every operation. That costs little
+    on an idle machine, and ruins small kernels when emulation or anything else
+    has a core: on 2 cores with a load of 3, one gradient of `pico` on 256 rows
+    took 150-310 us a row with two OpenMP threads, 50-70 us with two shards.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Starts `count - 1` threads, and makes each one compute alone."""
+        if count < 1:
+            raise ValueError(f"shards must be at least 1, got {count}")
+        self.count = count
+        self._pool = (
+            ThreadPoolExecutor(
+                count - 1, "shard", initializer=torch.set_num_threads, initargs=(1,)
+            )
+            if count > 1
+            else None
+        )
+
+    def map(
+        self, function: Callable[[Part], Result], parts: list[Part]
+    ) -> list[Result]:
+        """Applies `function` to parts, in order of parts; at most `count`."""
+        if len(parts) > self.count:
+            raise ValueError(f"{len(parts)} parts for {self.count} shards")
+        if self._pool is None or len(parts) <= 1:
+            return [function(part) for part in parts]
+        futures = [self._pool.submit(function, part) for part in parts[1:]]
+        try:
+            first = function(parts[0])
+        finally:
+            # Nobody may still read the weights when the caller goes on.
+            rest = [future.result() for future in futures]
+        return [first, *rest]
+
+    def close(self) -> None:
+        """Ends the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+class Stage:
+    """Brings the pool's arrays to the device.
+
+    On a CPU a NumPy array becomes a tensor on the same memory. On CUDA it is
+    copied on a stream of its own from page-locked memory, the compute stream
+    waits for the copy's event, and the array is held until that event fires, so
+    that the pool cannot recycle the slab under a running copy. Slabs the pool
+    offers (`_buffers`) are page-locked in place once; other arrays go through
+    page-locked buffers of our own.
+    """
+
+    def __init__(self, device: torch.device, pool: Any) -> None:
+        """Prepares the stream; `pool` may offer `_buffers` and `status()`."""
+        self.device = device
+        self._pool = pool
+        self._locked: dict[int, int] = {}
+        self._held: deque[tuple[Any, object]] = deque()
+        # torch.cuda is not fully typed; Any keeps the checker out of it.
+        self._cuda: Any = torch.cuda
+        self._stream: Any = None
+        if device.type == "cuda":
+            self._stream = self._cuda.Stream(device)
+
+    def __call__(self, array: npt.NDArray[Any]) -> Tensor:
+        """The array on the device; valid for work on the current stream."""
+        if self._stream is None:
+            return torch.from_numpy(_writable(array))
+        while self._held and self._held[0][0].query():
+            self._held.popleft()
+        source: Tensor = torch.from_numpy(_writable(array))
+        if not self._page_locked(array):
+            source = source.pin_memory()
+        with self._cuda.stream(self._stream):
+            result = source.to(self.device, non_blocking=True)
+            copied = self._cuda.Event()
+            copied.record(self._stream)
+        self._held.append((copied, (array, source)))
+        current = self._cuda.current_stream(self.device)
+        current.wait_event(copied)
+        # Allocated on the copy stream, read on this one: tell the allocator.
+        result.record_stream(current)
+        return result
+
+    def _page_locked(self, array: npt.NDArray[Any]) -> bool:
+        """Whether the array lies in a slab, page-locking new slabs on sight."""
+        address = array.ctypes.data
+        if self._inside(address, array.nbytes):
+            return True
+        for start, size in getattr(self._pool, "_buffers", ()):
+            if start not in self._locked:
+                result = self._cuda.cudart().cudaHostRegister(start, size, 0)
+                if int(result) == 0:
+                    self._locked[start] = size
+        return self._inside(address, array.nbytes)
+
+    def _inside(self, address: int, size: int) -> bool:
+        return any(
+            start <= address and address + size <= start + length
+            for start, length in self._locked.items()
+        )
+
+    def close(self) -> None:
+        """Waits for running copies and unlocks the slabs."""
+        if self._stream is None:
+            return
+        self._stream.synchronize()
+        self._held.clear()
+        for start in self._locked:
+            self._cuda.cudart().cudaHostUnregister(start)
+        self._locked.clear()
+
+
+def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Copies read-only memory, which torch cannot express and warns of."""
+    return array if array.flags.writeable else np.array(array)

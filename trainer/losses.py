@@ -1,0 +1,117 @@
+"""Actor-critic losses on flat rows: IMPALA's policy gradient, and PPO's clip.
+
+Pure functions; every mean is a sum against `weights` that add up to 1 over the
+whole minibatch, so the losses and gradients of its parts simply add up.
+
+Sources: Espeholt et al. 2018 (arXiv:1802.01561) section 4.2; Schulman et al.
+2017 (arXiv:1707.06347) equation 7, with the ratio taken against the behaviour
+policy mu, as in IMPACT (arXiv:1912.00167).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ValueLossName = Literal["huber", "squared"]
+
+
+class Targets(NamedTuple):
+    """What rows are trained towards; all (N,) float32, without gradients.
+
+    Attributes:
+        actions: (N,) int64 actions taken.
+        log_mu: log-probability of them when they were taken.
+        advantages: policy-gradient weight of each row.
+        values: critic target of each row.
+        weights: share of each row in the mean; 0 for ignored rows.
+    """
+
+    actions: Tensor
+    log_mu: Tensor
+    advantages: Tensor
+    values: Tensor
+    weights: Tensor
+
+
+class Loss(NamedTuple):
+    """Scalars of one part of a minibatch; `total` alone has a gradient."""
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    kl: Tensor
+    clipped: Tensor
+
+
+def normalise(advantages: Tensor, weights: Tensor) -> Tensor:
+    """Shifts and scales to weighted mean 0 and deviation 1 (weights sum to 1)."""
+    mean = (weights * advantages).sum()
+    variance = (weights * (advantages - mean).square()).sum()
+    return (advantages - mean) / (variance.sqrt() + 1e-8)
+
+
+def value_loss(values: Tensor, targets: Tensor, kind: ValueLossName) -> Tensor:
+    """Per-row critic loss, (N,)."""
+    if kind == "huber":
+        return F.smooth_l1_loss(values, targets, reduction="none")
+    return 0.5 * (values - targets).square()
+
+
+def actor_critic_loss(
+    logits: Tensor,
+    values: Tensor,
+    targets: Targets,
+    *,
+    clip_range: float | None,
+    value_cost: float,
+    value_kind: ValueLossName,
+    entropy_cost: float,
+) -> Loss:
+    """One loss for both algorithms: `clip_range=None` is IMPALA's.
+
+    Args:
+        logits: (N, A) float32 of the current policy.
+        values: (N,) float32 of the current critic.
+        targets: see `Targets`. For IMPALA the advantages already carry the
+            clipped importance weight; for the clipped loss they do not, since
+            the ratio in the loss is that weight.
+        clip_range: PPO's epsilon, or None for the plain policy gradient.
+        value_cost: weight of the critic's loss.
+        value_kind: "huber" or "squared".
+        entropy_cost: weight of the entropy bonus.
+
+    Returns:
+        A `Loss`. `kl` is the estimate of KL(mu || pi) that is never negative,
+        `clipped` the share of rows whose ratio left the clip range.
+    """
+    log_probs = F.log_softmax(logits, dim=-1)
+    log_pi = log_probs.gather(1, targets.actions.unsqueeze(1)).squeeze(1)
+    weights = targets.weights
+    log_ratio = log_pi - targets.log_mu
+    ratio = log_ratio.exp()
+    if clip_range is None:
+        policy = -(weights * log_pi * targets.advantages).sum()
+        clipped = torch.zeros_like(policy)
+    else:
+        bounded = ratio.clamp(1 - clip_range, 1 + clip_range)
+        gain = torch.min(ratio * targets.advantages, bounded * targets.advantages)
+        policy = -(weights * gain).sum()
+        clipped = (weights * (ratio != bounded).float()).sum()
+    value = (weights * value_loss(values, targets.values, value_kind)).sum()
+    entropy = -(weights * (log_probs.exp() * log_probs).sum(-1)).sum()
+    total = policy + value_cost * value - entropy_cost * entropy
+    # Schulman's k3 estimator under mu: (pi/mu - 1) - log(pi/mu) >= 0.
+    kl = (weights * (ratio - 1 - log_ratio)).sum()
+    return Loss(
+        total,
+        policy.detach(),
+        value.detach(),
+        entropy.detach(),
+        kl.detach(),
+        clipped.detach(),
+    )
