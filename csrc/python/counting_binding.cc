@@ -1,0 +1,19 @@
+// _CountingEnvSpec and _CountingEnvPool: the pool and the protocol around an
+// environment that is known in advance, for tests and benches.
+#include "pool/counting_env.h"
+#include "python/envpool_protocol.h"
+
+template <>
+struct envpool_protocol::EnvTraits<pool::CountingEnv> {
+  using Config = pool::CountingConfig;
+
+  static std::shared_ptr<const pool::CountingEnv::Shared> MakeShared(
+      Config config) {
+    return std::make_shared<const pool::CountingEnv::Shared>(std::move(config));
+  }
+};
+
+void BindCounting(pybind11::module_& module) {
+  envpool_protocol::Bind<pool::CountingEnv>(module, "_CountingEnvSpec",
+                                            "_CountingEnvPool");
+}

@@ -1,0 +1,557 @@
+// EnvPool 1.2's native class contract: the two classes that envpool's Python
+// (envpool.python.api.py_env) subclasses, for any environment of pool/spec.h.
+// The installed EnvPool is the reference: tests/pool/test_envpool_contract.py
+// compares these classes with its CartPole.
+//
+// The Python side checks dtypes on the first call only and lengths and ids
+// never, so everything is checked here, on every call.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pool/async_pool.h"
+
+namespace envpool_protocol {
+
+namespace py = pybind11;
+
+/// What a binding says about its environment `Env`:
+///   using Config = ...;   default constructible, with Visit(visit) that calls
+///                         visit("name", member, "help") for each option
+///   static std::shared_ptr<const typename Env::Shared> MakeShared(Config);
+template <class Env>
+struct EnvTraits;
+
+/// Ctrl-C is looked for this often while a recv blocks.
+constexpr std::chrono::milliseconds kSignalPeriod{100};
+
+// ------------------------------------------------------- values and arrays
+
+template <class T>
+const char* TypeName() {
+  if constexpr (std::is_same_v<T, bool>) {
+    return "a bool";
+  } else if constexpr (std::is_same_v<T, int>) {
+    return "an int of 32 bits";
+  } else if constexpr (std::is_same_v<T, double>) {
+    return "a float";
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return "a str";
+  } else if constexpr (std::is_same_v<T, std::vector<int>>) {
+    return "a list of ints";
+  } else {
+    return "a list of str";
+  }
+}
+
+/// Sets `member` from a Python value; TypeError names the option.
+template <class T>
+void ReadOption(const char* name, py::handle value, T* member) {
+  try {
+    // Without this a str would pass as the list of its letters.
+    if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      if (py::isinstance<py::str>(value)) throw py::cast_error();
+    }
+    *member = value.cast<T>();
+  } catch (const py::cast_error&) {
+    throw py::type_error(std::string("config ") + name + " must be " +
+                         TypeName<T>() + ", got " +
+                         py::repr(value).cast<std::string>());
+  }
+}
+
+inline std::string Describe(py::handle value) {
+  if (!py::isinstance<py::array>(value)) {
+    return py::str(py::type::handle_of(value).attr("__name__"));
+  }
+  return "an array of dtype " +
+         py::str(value.attr("dtype")).cast<std::string>() + " and shape " +
+         py::str(value.attr("shape")).cast<std::string>();
+}
+
+using Int32Array = py::array_t<int32_t, py::array::c_style>;
+
+/// A one-dimensional int32 array, or TypeError that says what was given.
+inline Int32Array RequireInt32(py::handle value, const std::string& what) {
+  if (!py::isinstance<py::array_t<int32_t>>(value) ||
+      py::reinterpret_borrow<py::array>(value).ndim() != 1) {
+    throw py::type_error(what +
+                         " must be a NumPy array of dtype int32 and shape "
+                         "(n,), got " +
+                         Describe(value));
+  }
+  return Int32Array::ensure(value);
+}
+
+/// Any integer from 0 to 2^64 - 1, NumPy's included.
+inline uint64_t ReadSeed(py::handle value) {
+  const py::object integer =
+      py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!integer) {
+    PyErr_Clear();
+    throw py::type_error("reset: a seed must be an integer, got " +
+                         Describe(value));
+  }
+  const unsigned long long seed = PyLong_AsUnsignedLongLong(integer.ptr());
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    throw std::invalid_argument("reset: seeds are 0 to 2^64 - 1, got " +
+                                py::str(integer).cast<std::string>());
+  }
+  return seed;
+}
+
+inline std::span<const int32_t> View(const Int32Array& array) {
+  return {array.data(), static_cast<size_t>(array.size())};
+}
+
+inline py::dtype NumpyType(pool::DType dtype) {
+  switch (dtype) {
+    case pool::DType::kBool:
+      return py::dtype::of<bool>();
+    case pool::DType::kUint8:
+      return py::dtype::of<uint8_t>();
+    case pool::DType::kInt8:
+      return py::dtype::of<int8_t>();
+    case pool::DType::kInt32:
+      return py::dtype::of<int32_t>();
+    case pool::DType::kInt64:
+      return py::dtype::of<int64_t>();
+    case pool::DType::kFloat32:
+      return py::dtype::of<float>();
+  }
+  throw std::logic_error("a field has an unknown dtype");
+}
+
+/// One entry of `_state_spec` or `_action_spec`: dtype, shape (-1 leads what
+/// EnvPool counts per player), bounds, elementwise bounds (unused), discrete.
+inline py::tuple ArraySpec(const pool::Field& field, bool per_player) {
+  py::list shape;
+  if (per_player) shape.append(-1);
+  for (const int dim : field.shape) shape.append(dim);
+  py::object low = py::float_(field.low), high = py::float_(field.high);
+  if (field.dtype == pool::DType::kBool) {
+    low = py::bool_(field.low != 0), high = py::bool_(field.high != 0);
+  } else if (field.dtype != pool::DType::kFloat32) {
+    low = py::int_(low), high = py::int_(high);
+  }
+  return py::make_tuple(NumpyType(field.dtype), shape,
+                        py::make_tuple(low, high),
+                        py::make_tuple(py::list(), py::list()), false);
+}
+
+// ------------------------------------------------------------------- spec
+
+/// `_XxxEnvSpec`: a checked configuration and what follows from it.
+template <class Env>
+class PySpec {
+ public:
+  using Config = typename EnvTraits<Env>::Config;
+
+  explicit PySpec(const py::tuple& values) {
+    const size_t expected = py::len(ConfigKeys());
+    if (values.size() != expected) {
+      throw std::invalid_argument("a spec takes " + std::to_string(expected) +
+                                  " config values, got " +
+                                  std::to_string(values.size()));
+    }
+    size_t i = 0;
+    VisitAll(*this, [&](const char* name, auto& member, const char*) {
+      ReadOption(name, values[i++], &member);
+    });
+    pool_config_.Validate();
+    shared_ = EnvTraits<Env>::MakeShared(env_config_);
+  }
+
+  static py::list ConfigKeys() {
+    py::list keys;
+    ForDefaults(
+        [&](const char* name, auto&, const char*) { keys.append(name); });
+    return keys;
+  }
+  static py::tuple DefaultConfigValues() {
+    py::list values;
+    ForDefaults([&](const char*, auto& member, const char*) {
+      values.append(py::cast(member));
+    });
+    return py::tuple(values);
+  }
+  static py::dict ConfigHelp() {
+    py::dict help;
+    ForDefaults(
+        [&](const char* name, auto&, const char* text) { help[name] = text; });
+    return help;
+  }
+  static py::list StateKeys() {
+    py::list keys;
+    for (const pool::Field& field : pool::PoolFields()) keys.append(field.name);
+    for (const std::string& name : Env::FieldNames()) keys.append(name);
+    return keys;
+  }
+  static py::list ActionKeys() {
+    py::list keys;
+    for (const char* key : {"env_id", "players.env_id", "action"}) {
+      keys.append(key);
+    }
+    return keys;
+  }
+
+  py::tuple ConfigValues() {
+    py::list values;
+    VisitAll(*this, [&](const char*, auto& member, const char*) {
+      values.append(py::cast(member));
+    });
+    return py::tuple(values);
+  }
+  py::tuple StateSpec() const {
+    py::list specs;
+    for (const pool::Field& field : pool::PoolFields()) {
+      specs.append(ArraySpec(field, field.name == "info:players.env_id" ||
+                                        field.name == "reward" ||
+                                        field.name == "discount"));
+    }
+    for (const pool::Field& field : Env::Fields(*shared_)) {
+      specs.append(ArraySpec(field, false));
+    }
+    return py::tuple(specs);
+  }
+  py::tuple ActionSpec() const {
+    const pool::Field id = pool::PoolFields()[pool::kEnvId];
+    const pool::Field action{
+        "action", pool::DType::kInt32, {}, 0, Env::NumActions(*shared_) - 1.0};
+    return py::make_tuple(ArraySpec(id, false), ArraySpec(id, true),
+                          ArraySpec(action, true));
+  }
+
+  const pool::PoolConfig& pool_config() const { return pool_config_; }
+  const std::shared_ptr<const typename Env::Shared>& shared() const {
+    return shared_;
+  }
+
+ private:
+  PySpec() = default;
+
+  template <class Visitor>
+  static void VisitAll(PySpec& spec, Visitor&& visit) {
+    spec.pool_config_.Visit(visit);
+    spec.env_config_.Visit(visit);
+    visit("reward_threshold", spec.reward_threshold_,
+          "return at which a task counts as solved; inf: not defined");
+  }
+  template <class Visitor>
+  static void ForDefaults(Visitor&& visit) {
+    PySpec defaults;
+    VisitAll(defaults, visit);
+  }
+
+  pool::PoolConfig pool_config_;
+  Config env_config_;
+  double reward_threshold_ = std::numeric_limits<double>::infinity();
+  std::shared_ptr<const typename Env::Shared> shared_;
+};
+
+// ------------------------------------------------------------------- pool
+
+/// `_XxxEnvPool`: NumPy in, NumPy out, the GIL released while it waits.
+template <class Env>
+class PyPool {
+ public:
+  explicit PyPool(py::object spec) : spec_(std::move(spec)) {
+    if (!py::isinstance<PySpec<Env>>(spec_)) {
+      throw py::type_error("a pool takes the spec class of its own task, got " +
+                           Describe(spec_));
+    }
+    const auto& native = spec_.cast<const PySpec<Env>&>();
+    {
+      const py::gil_scoped_release release;
+      pool_ = std::make_unique<pool::AsyncPool<Env>>(native.pool_config(),
+                                                     native.shared());
+    }
+    for (const pool::Field& field : pool_->layout().fields()) {
+      types_.push_back(NumpyType(field.dtype));
+    }
+  }
+  ~PyPool() {
+    if (!pool_) return;
+    if (!pool_->InOwnProcess()) {
+      static_cast<void>(pool_.release());  // see InOwnProcess
+      return;
+    }
+    const py::gil_scoped_release release;
+    pool_.reset();
+  }
+  PyPool(const PyPool&) = delete;
+  PyPool& operator=(const PyPool&) = delete;
+
+  py::object spec() const { return spec_; }
+
+  void Send(const py::sequence& arrays) {
+    if (arrays.size() != 3) {
+      throw std::invalid_argument(
+          "send: give the 3 arrays env_id, players.env_id and action, got " +
+          std::to_string(arrays.size()));
+    }
+    const Int32Array ids = RequireInt32(arrays[0], "send: env_id");
+    const Int32Array players = RequireInt32(arrays[1], "send: players.env_id");
+    const Int32Array actions = RequireInt32(arrays[2], "send: action");
+    const auto id_view = View(ids), player_view = View(players);
+    if (!std::equal(id_view.begin(), id_view.end(), player_view.begin(),
+                    player_view.end())) {
+      throw std::invalid_argument(
+          "send: players.env_id must equal env_id, every env has one player");
+    }
+    const py::gil_scoped_release release;
+    pool_->Send(id_view, View(actions));
+  }
+
+  void Reset(py::handle env_ids, const std::optional<py::sequence>& seeds) {
+    const Int32Array ids = RequireInt32(env_ids, "reset: env_ids");
+    std::vector<uint64_t> values;
+    if (seeds) {
+      for (const py::handle seed : *seeds) values.push_back(ReadSeed(seed));
+    }
+    const py::gil_scoped_release release;
+    pool_->Reset(View(ids), values);
+  }
+
+  py::list Recv() {
+    std::optional<pool::Batch> batch;
+    for (;;) {
+      {
+        const py::gil_scoped_release release;
+        batch = pool_->Recv(kSignalPeriod);
+      }
+      if (batch) return Arrays(*batch);
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+  }
+
+  py::array_t<uint8_t> Render(py::handle env_ids, int width, int height,
+                              int camera_id) {
+    constexpr int kMost = 4096;
+    const Int32Array ids = RequireInt32(env_ids, "render: env_ids");
+    if (width < 0 || width > kMost || height < 0 || height > kMost) {
+      throw std::invalid_argument(
+          "render: width and height must be 0 (the native size) to " +
+          std::to_string(kMost) + ", got " + std::to_string(width) + " and " +
+          std::to_string(height));
+    }
+    if (camera_id != -1 && camera_id != 0) {
+      throw std::invalid_argument(
+          "render: there is one camera, camera_id must be -1 or 0, got " +
+          std::to_string(camera_id));
+    }
+    if (width == 0) width = Env::kRenderWidth;
+    if (height == 0) height = Env::kRenderHeight;
+    py::array_t<uint8_t> out(
+        {ids.size(), py::ssize_t{height}, py::ssize_t{width}, py::ssize_t{3}});
+    uint8_t* to = out.mutable_data();
+    const py::gil_scoped_release release;
+    std::vector<uint8_t> native(size_t{Env::kRenderHeight} * Env::kRenderWidth *
+                                3);
+    for (const int32_t id : View(ids)) {
+      pool_->Render(id, native.data());
+      Scale(native.data(), width, height, to);
+      to += size_t(width) * size_t(height) * 3;
+    }
+    return out;
+  }
+
+  py::array_t<uint8_t> Snapshot(py::handle env_ids) {
+    const Int32Array ids = RequireInt32(env_ids, "snapshot: env_ids");
+    const auto bytes = static_cast<py::ssize_t>(pool_->SnapshotBytes());
+    py::array_t<uint8_t> blobs({ids.size(), bytes});
+    auto* to = reinterpret_cast<std::byte*>(blobs.mutable_data());
+    const py::gil_scoped_release release;
+    pool_->Snapshot(View(ids), to);
+    return blobs;
+  }
+
+  void Restore(py::handle env_ids, py::handle blobs, const std::string& rng) {
+    const Int32Array ids = RequireInt32(env_ids, "restore: env_ids");
+    if (!py::isinstance<py::array_t<uint8_t>>(blobs) ||
+        py::reinterpret_borrow<py::array>(blobs).ndim() != 2) {
+      throw py::type_error(
+          "restore: blobs must be a NumPy array of dtype uint8 and shape (n, "
+          "bytes) as snapshot() returns it, got " +
+          Describe(blobs));
+    }
+    const auto bytes = py::array_t<uint8_t, py::array::c_style>::ensure(blobs);
+    if (bytes.shape(0) != ids.size()) {
+      throw std::invalid_argument("restore: got " + std::to_string(ids.size()) +
+                                  " env ids and " +
+                                  std::to_string(bytes.shape(0)) +
+                                  " blobs; give one blob for each env");
+    }
+    if (rng != "saved" && rng != "keep") {
+      throw std::invalid_argument(
+          "restore: rng must be 'saved' or 'keep', got '" + rng + "'");
+    }
+    const std::span view(reinterpret_cast<const std::byte*>(bytes.data()),
+                         static_cast<size_t>(bytes.size()));
+    const py::gil_scoped_release release;
+    pool_->Restore(
+        View(ids), view,
+        rng == "saved" ? pool::RngMode::kSaved : pool::RngMode::kKeep);
+  }
+
+  py::dict Status() {
+    const auto name = [](auto value, const auto& names) {
+      return names[static_cast<size_t>(value)];
+    };
+    constexpr const char* kPhases[] = {"new",     "idle",  "queued",
+                                       "running", "ready", "failed"};
+    constexpr const char* kActivities[] = {"building", "waiting", "working",
+                                           "stopped"};
+    const pool::PoolStatus status = pool_->Status();
+    py::list envs, workers;
+    for (const pool::EnvStatus& env : status.envs) {
+      py::dict entry;
+      entry["state"] = name(env.phase, kPhases);
+      entry["steps"] = env.steps;
+      entry["error"] = env.error;
+      envs.append(std::move(entry));
+    }
+    for (const pool::WorkerStatus& worker : status.workers) {
+      py::dict entry;
+      entry["state"] = name(worker.activity, kActivities);
+      entry["env_id"] = worker.env_id;
+      entry["tasks"] = worker.tasks;
+      workers.append(std::move(entry));
+    }
+    py::dict result;
+    result["closed"] = status.closed;
+    result["outstanding"] = status.outstanding_rows;
+    result["slab_growth"] = slab_growth();
+    result["envs"] = std::move(envs);
+    result["workers"] = std::move(workers);
+    return result;
+  }
+
+  std::vector<std::pair<uintptr_t, size_t>> Buffers() const {
+    return pool_->slabs().Buffers();
+  }
+  int slab_growth() const { return pool_->slabs().growth(); }
+
+  void Close() {
+    const py::gil_scoped_release release;
+    pool_->Close();
+  }
+
+ private:
+  /// Observations as views that keep their slab, all else as copies.
+  py::list Arrays(const pool::Batch& batch) const {
+    const std::vector<pool::Field>& fields = pool_->layout().fields();
+    py::list arrays(fields.size());
+    for (size_t i = 0; i < fields.size(); ++i) {
+      std::vector<py::ssize_t> shape{batch.rows()};
+      shape.insert(shape.end(), fields[i].shape.begin(), fields[i].shape.end());
+      if (!fields[i].bulk) {
+        py::array copy(types_[i], std::move(shape));
+        batch.Copy(i, copy.mutable_data());
+        arrays[i] = std::move(copy);
+        continue;
+      }
+      using Lease = std::shared_ptr<pool::Slab>;
+      auto lease = std::make_unique<Lease>(batch.slab());
+      const py::capsule owner(
+          lease.get(), [](void* held) { delete static_cast<Lease*>(held); });
+      static_cast<void>(lease.release());  // the capsule has it now
+      arrays[i] = py::array(types_[i], std::move(shape), batch.Bulk(i), owner);
+    }
+    return arrays;
+  }
+
+  static void Scale(const uint8_t* native, int width, int height, uint8_t* to) {
+    for (int y = 0; y < height; ++y) {
+      const uint8_t* row = native + size_t(y * Env::kRenderHeight / height) *
+                                        Env::kRenderWidth * 3;
+      for (int x = 0; x < width; ++x, to += 3) {
+        std::memcpy(to, row + size_t(x * Env::kRenderWidth / width) * 3, 3);
+      }
+    }
+  }
+
+  py::object spec_;
+  std::unique_ptr<pool::AsyncPool<Env>> pool_;
+  std::vector<py::dtype> types_;
+};
+
+// ---------------------------------------------------------------- binding
+
+template <class Env>
+void BindSpec(py::module_& module, const char* name) {
+  using Spec = PySpec<Env>;
+  // EnvPool derives from both classes with metaclasses derived from ABCMeta.
+  py::class_<Spec> cls(
+      module, name, py::metaclass(py::module_::import("abc").attr("ABCMeta")));
+  cls.def(py::init<const py::tuple&>(), py::arg("values"))
+      .def_property_readonly("_config_values", &Spec::ConfigValues)
+      .def_property_readonly("_state_spec", &Spec::StateSpec)
+      .def_property_readonly("_action_spec", &Spec::ActionSpec);
+  cls.attr("_config_keys") = Spec::ConfigKeys();
+  cls.attr("_default_config_values") = Spec::DefaultConfigValues();
+  cls.attr("_config_help") = Spec::ConfigHelp();
+  cls.attr("_state_keys") = Spec::StateKeys();
+  cls.attr("_action_keys") = Spec::ActionKeys();
+}
+
+template <class Env>
+void BindPool(py::module_& module, const char* name) {
+  using Pool = PyPool<Env>;
+  py::class_<Pool> cls(
+      module, name, py::metaclass(py::module_::import("abc").attr("ABCMeta")));
+  cls.def(py::init<py::object>(), py::arg("spec"))
+      .def_property_readonly("_spec", &Pool::spec)
+      .def("_reset", &Pool::Reset, py::arg("env_ids"),
+           py::arg("seeds") = py::none(),
+           "Starts new episodes; one seed per env reseeds, none keeps.")
+      .def("_send", &Pool::Send, py::arg("arrays"),
+           "Sends [env_id, players.env_id, action], int32 (n,) each.")
+      .def("_recv", &Pool::Recv,
+           "The next batch, one array for each of _state_keys.")
+      .def("_render", &Pool::Render, py::arg("env_ids"), py::arg("width"),
+           py::arg("height"), py::arg("camera_id"),
+           "uint8 (n, height, width, 3); 0: the native size.")
+      .def("_xla",
+           [](const Pool&) -> py::object {
+             throw std::runtime_error(
+                 "this build has no XLA handlers: use send and recv, whose "
+                 "arrays jax.numpy.asarray accepts");
+           })
+      .def("_close", &Pool::Close, "Stops the workers; may be called again.")
+      .def_property_readonly("_buffers", &Pool::Buffers,
+                             "(address, bytes) of every observation slab.")
+      .def_property_readonly("slab_growth", &Pool::slab_growth,
+                             "Slabs allocated since construction.")
+      .def("status", &Pool::Status,
+           "What each env and each worker is doing, as a dict.")
+      .def("snapshot", &Pool::Snapshot, py::arg("env_ids"),
+           "Exact states of envs that are not in flight: uint8 (n, bytes).")
+      .def("restore", &Pool::Restore, py::arg("env_ids"), py::arg("blobs"),
+           py::arg("rng") = "saved",
+           "Puts snapshots back; the rows come by recv, like a reset's.");
+  cls.attr("_state_keys") = PySpec<Env>::StateKeys();
+  cls.attr("_action_keys") = PySpec<Env>::ActionKeys();
+}
+
+/// Adds both classes; names start with "_" and the pool's has "EnvPool".
+template <class Env>
+void Bind(py::module_& module, const char* spec_name, const char* pool_name) {
+  BindSpec<Env>(module, spec_name);
+  BindPool<Env>(module, pool_name);
+}
+
+}  // namespace envpool_protocol

@@ -1,0 +1,20 @@
+// mario_envpool._core: where the native parts meet Python.
+#include <pybind11/pybind11.h>
+
+#include "preprocess/frame.h"
+
+namespace py = pybind11;
+
+void BindConsole(py::module_& module);   // console_binding.cc
+void BindCounting(py::module_& module);  // counting_binding.cc
+void BindMario(py::module_& module);     // mario_binding.cc
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "Native code of mario_envpool: console, task and pool.";
+  module.attr("version") = MARIO_VERSION;
+  module.def("cpu_path", &preprocess::CpuPath,
+             "The vector instructions chosen for this CPU.");
+  BindConsole(module);
+  BindMario(module);
+  BindCounting(module);
+}
