@@ -441,15 +441,15 @@ void AsyncPool<Env>::RunTask(int id, Scratch& scratch,
                       : entry.kind == Kind::kStep ? "step"
                                                   : "reset";
   Place place = entry.place;
-  const bool ok = Guard(id, doing, [&] {
+  const bool done = Guard(id, doing, [&] {
     const Advanced advanced = Advance(entry, scratch);
     if (!config_.is_sync()) place = ring_.Claim();
     WriteRow(id, place, advanced, fields);
   });
-  entry.phase.store(ok ? Phase::kReady : Phase::kFailed,
-                    std::memory_order_release);
+  if (!done) return;
+  entry.phase.store(Phase::kReady, std::memory_order_release);
   // The last touch: with a full batch the entry is the caller's again.
-  if (ok) ring_.Complete(place);
+  ring_.Complete(place);
 }
 
 template <class Env>
@@ -511,6 +511,10 @@ bool AsyncPool<Env>::Guard(int env_id, const char* doing,
 template <class Env>
 void AsyncPool<Env>::Fail(int env_id, const char* doing,
                           const char* what) noexcept {
+  if (env_id >= 0) {
+    entries_[static_cast<size_t>(env_id)].phase.store(
+        Phase::kFailed, std::memory_order_release);
+  }
   try {
     const std::string who =
         env_id < 0 ? "a worker" : "env " + std::to_string(env_id);

@@ -1,0 +1,440 @@
+// What Python cannot see of the pool: the queue and the ring under many
+// threads, and the pool's C++ interface. Meant to run under ThreadSanitizer and
+// AddressSanitizer too; nothing here depends on how fast anything is.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "pool/action_queue.h"
+#include "pool/async_pool.h"
+#include "pool/batch_ring.h"
+#include "pool/counting_env.h"
+#include "pool/pool_config.h"
+#include "pool/snapshot.h"
+
+namespace {
+
+using std::chrono::milliseconds;
+using CountingPool = pool::AsyncPool<pool::CountingEnv>;
+constexpr milliseconds kLong{60000};
+
+std::vector<int32_t> Range(int count) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
+
+// ------------------------------------------------------------------ queue
+
+TEST(ActionQueueTest, GivesEveryIdOnceToManyWorkers) {
+  constexpr int kWorkers = 4, kIds = 64, kRounds = 300;
+  pool::ActionQueue queue(kIds, kWorkers);
+  std::array<std::atomic<int>, kIds> seen{};
+  std::atomic<int> done{0};
+  std::vector<std::thread> workers;
+  for (int w = 0; w < kWorkers; ++w) {
+    workers.emplace_back([&] {
+      int32_t ids[16];
+      while (const int count = queue.Pop(ids)) {
+        for (int i = 0; i < count; ++i) {
+          seen[static_cast<size_t>(ids[i])].fetch_add(1);
+        }
+        done.fetch_add(count);
+      }
+    });
+  }
+  const std::vector<int32_t> ids = Range(kIds);
+  for (int round = 1; round <= kRounds; ++round) {
+    // In pieces, so that workers claim while more is pushed.
+    for (int at = 0; at < kIds; at += 16) {
+      queue.Push(std::span(ids).subspan(static_cast<size_t>(at), 16));
+    }
+    while (done.load() < round * kIds) std::this_thread::yield();
+  }
+  queue.Close();
+  for (std::thread& worker : workers) worker.join();
+  for (const auto& count : seen) EXPECT_EQ(count.load(), kRounds);
+}
+
+TEST(ActionQueueTest, WakesASleepingWorker) {
+  pool::ActionQueue queue(4, 1);
+  std::atomic<int> got{-1};
+  std::thread worker([&] {
+    int32_t ids[4];
+    while (queue.Pop(ids) > 0) got = ids[0];
+  });
+  for (int32_t id = 0; id < 3; ++id) {
+    std::this_thread::sleep_for(milliseconds(20));  // far beyond the spin
+    queue.Push({&id, 1});
+    while (got.load() != id) std::this_thread::yield();
+  }
+  queue.Close();
+  worker.join();
+}
+
+TEST(ActionQueueTest, ClaimsShrinkSoThatWorkersFinishTogether) {
+  pool::ActionQueue queue(32, 2);
+  queue.Push(Range(32));
+  int32_t ids[16];
+  EXPECT_EQ(queue.Pop(ids), 8);
+  EXPECT_EQ(ids[0], 0);
+  EXPECT_EQ(ids[7], 7);
+  EXPECT_EQ(queue.Pop(ids), 6);
+  EXPECT_EQ(ids[0], 8);
+}
+
+TEST(ActionQueueTest, CloseDropsWhatIsQueued) {
+  pool::ActionQueue queue(4, 1);
+  queue.Push(Range(4));
+  queue.Close();
+  int32_t ids[4];
+  EXPECT_EQ(queue.Pop(ids), 0);
+}
+
+// ------------------------------------------------------------------- ring
+
+std::shared_ptr<pool::SlabStore> MakeStore(int rows, int count) {
+  std::vector<pool::Field> fields = pool::PoolFields();
+  fields.push_back({"obs", pool::DType::kUint8, {100}, 0, 255, true});
+  fields.push_back({"info:long", pool::DType::kInt64, {}, 0, 1});
+  return std::make_shared<pool::SlabStore>(
+      std::make_shared<const pool::RowLayout>(std::move(fields)), rows, count);
+}
+
+TEST(RowLayoutTest, SlabsArePagesAndRecordsAreCacheLines) {
+  const auto store = MakeStore(8, 1);
+  EXPECT_EQ(store->layout().record_bytes() % pool::kCacheLineBytes, 0u);
+  EXPECT_EQ(store->layout().SlabBytes(8) % pool::PageBytes(), 0u);
+  for (const auto& [address, bytes] : store->Buffers()) {
+    EXPECT_EQ(address % pool::PageBytes(), 0u);
+    EXPECT_GE(bytes, 800u);
+  }
+  const pool::RowLayout& layout = store->layout();
+  EXPECT_EQ(layout.Offset(layout.fields().size() - 1, 8) % 8, 0u);
+}
+
+TEST(SlabStoreTest, RecyclesAndGrowsOnlyWhenAllAreLent) {
+  const auto store = MakeStore(4, 2);
+  auto first = store->Lend(store->Take(4));
+  auto second = store->Lend(store->Take(4));
+  EXPECT_EQ(store->growth(), 0);
+  auto third = store->Lend(store->Take(4));
+  EXPECT_EQ(store->growth(), 1);
+  const pool::Slab* address = second.get();
+  second.reset();
+  EXPECT_EQ(store->Take(4), address);
+  EXPECT_EQ(store->growth(), 1);
+}
+
+TEST(SlabStoreTest, TakesTheSmallestThatIsLargeEnough) {
+  const auto store = MakeStore(16, 1);
+  pool::Slab* large = store->Take(16);
+  pool::Slab* small = store->Take(3);
+  EXPECT_EQ(small->rows, 3);
+  store->Lend(small).reset();
+  store->Lend(large).reset();
+  EXPECT_EQ(store->Take(2), small);
+  EXPECT_EQ(store->Take(4), large);
+}
+
+TEST(SlabStoreTest, OutlivesItsOwnerWhileASlabIsLent) {
+  auto store = MakeStore(4, 1);
+  std::shared_ptr<pool::Slab> slab = store->Lend(store->Take(4));
+  store.reset();
+  std::memset(slab->bulk, 7, slab->bulk_bytes);
+  EXPECT_EQ(slab->bulk[slab->bulk_bytes - 1], std::byte{7});
+}
+
+TEST(BatchRingTest, AsyncRowsAreNeitherLostNorDoubled) {
+  constexpr int kEnvs = 12, kBatch = 5, kWorkers = 3, kBatches = 400;
+  pool::BatchRing ring(MakeStore(kBatch, 4), kEnvs, kBatch);
+  pool::ActionQueue queue(kEnvs, kWorkers);
+  std::vector<std::thread> workers;
+  for (int w = 0; w < kWorkers; ++w) {
+    workers.emplace_back([&] {
+      int32_t ids[4];
+      std::vector<std::byte*> fields(pool::kNumPoolFields + 2);
+      while (const int count = queue.Pop(ids)) {
+        for (int i = 0; i < count; ++i) {
+          const pool::Place place = ring.Claim();
+          ring.Locate(place, fields.data());
+          const pool::Row row{fields.data()};
+          *row.at<int32_t>(pool::kEnvId) = ids[i];
+          std::memset(row.at<uint8_t>(pool::kNumPoolFields), ids[i], 100);
+          ring.Complete(place);
+        }
+      }
+    });
+  }
+  queue.Push(Range(kEnvs));
+  std::vector<int> received(kEnvs);
+  for (int b = 0; b < kBatches; ++b) {
+    ASSERT_TRUE(ring.WaitUntil(std::chrono::steady_clock::now() + kLong));
+    const pool::Batch batch = ring.Take();
+    ASSERT_EQ(batch.rows(), kBatch);
+    std::array<int32_t, kBatch> ids;
+    batch.Copy(pool::kEnvId, ids.data());
+    for (int row = 0; row < kBatch; ++row) {
+      const int32_t id = ids[static_cast<size_t>(row)];
+      ++received[static_cast<size_t>(id)];
+      const std::byte* obs = batch.Bulk(pool::kNumPoolFields) + row * 100;
+      ASSERT_TRUE(std::all_of(obs, obs + 100, [&](std::byte value) {
+        return value == static_cast<std::byte>(id);
+      }));
+    }
+    queue.Push(ids);
+  }
+  queue.Close();
+  for (std::thread& worker : workers) worker.join();
+  EXPECT_EQ(std::accumulate(received.begin(), received.end(), 0),
+            kBatches * kBatch);
+  EXPECT_GT(*std::min_element(received.begin(), received.end()), 0);
+}
+
+TEST(BatchRingTest, DeadlineAndCloseEndAWait) {
+  pool::BatchRing ring(MakeStore(2, 4), 2, 2);
+  ring.Open(2);
+  EXPECT_FALSE(
+      ring.WaitUntil(std::chrono::steady_clock::now() + milliseconds(10)));
+  std::thread closer([&] {
+    std::this_thread::sleep_for(milliseconds(10));
+    ring.Close();
+  });
+  EXPECT_TRUE(ring.WaitUntil(std::chrono::steady_clock::now() + kLong));
+  EXPECT_FALSE(ring.Ready());
+  closer.join();
+}
+
+// ------------------------------------------------------------------- pool
+
+std::unique_ptr<CountingPool> MakePool(pool::PoolConfig config,
+                                       pool::CountingConfig counting = {}) {
+  counting.obs_shape = {64};
+  return std::make_unique<CountingPool>(
+      std::move(config),
+      std::make_shared<const pool::CountingEnv::Shared>(counting));
+}
+
+pool::Batch MustRecv(CountingPool& pool) {
+  std::optional<pool::Batch> batch = pool.Recv(kLong);
+  if (!batch) throw std::runtime_error("no batch came");
+  return *batch;
+}
+
+template <class T>
+std::vector<T> Column(const pool::Batch& batch, size_t field) {
+  std::vector<T> values(static_cast<size_t>(batch.rows()));
+  batch.Copy(field, values.data());
+  return values;
+}
+
+constexpr size_t kTotal = pool::kNumPoolFields + 2;  // info:total
+
+TEST(AsyncPoolTest, SyncKeepsTheOrderOfRowsAndOfRequests) {
+  const auto pool = MakePool({.num_envs = 6, .num_threads = 3},
+                             {.episode_steps = 4, .max_sleep_us = 200});
+  pool->Reset(Range(6), {});
+  MustRecv(*pool);
+  const std::vector<int32_t> even{4, 0, 2}, odd{5, 3, 1}, actions{0, 1, 2};
+  for (int step = 0; step < 50; ++step) {
+    pool->Send(even, actions);
+    pool->Send(odd, actions);
+    EXPECT_EQ(Column<int32_t>(MustRecv(*pool), pool::kEnvId), even);
+    EXPECT_EQ(Column<int32_t>(MustRecv(*pool), pool::kEnvId), odd);
+  }
+}
+
+TEST(AsyncPoolTest, AsyncStepsEachEnvOncePerSend) {
+  constexpr int kEnvs = 16, kBatch = 6;
+  const auto pool =
+      MakePool({.num_envs = kEnvs, .batch_size = kBatch, .num_threads = 4},
+               {.episode_steps = 1 << 30});
+  pool->Reset(Range(kEnvs), {});
+  std::vector<int64_t> expected(kEnvs);
+  const std::vector<int32_t> actions(kBatch);
+  for (int i = 0; i < 2000; ++i) {
+    const pool::Batch batch = MustRecv(*pool);
+    const auto ids = Column<int32_t>(batch, pool::kEnvId);
+    const auto totals = Column<int64_t>(batch, kTotal);
+    for (size_t row = 0; row < ids.size(); ++row) {
+      EXPECT_EQ(totals[row], expected[static_cast<size_t>(ids[row])]++);
+    }
+    pool->Send(ids, actions);
+  }
+}
+
+TEST(AsyncPoolTest, StreamsDoNotDependOnTheThreads) {
+  std::vector<std::vector<int64_t>> streams;
+  for (const int threads : {1, 2, 8}) {
+    const auto pool = MakePool({.num_envs = 8, .num_threads = threads});
+    EXPECT_EQ(pool->num_threads(), threads);
+    const std::vector<int32_t> ids = Range(8);
+    pool->Reset(ids, {});
+    MustRecv(*pool);
+    std::vector<int64_t> stream;
+    for (int step = 0; step < 60; ++step) {
+      std::vector<int32_t> actions = ids;
+      for (int32_t& action : actions) action = (action + step) % 4;
+      pool->Send(ids, actions);
+      for (int64_t hash : Column<int64_t>(MustRecv(*pool), kTotal + 1)) {
+        stream.push_back(hash);
+      }
+    }
+    streams.push_back(std::move(stream));
+  }
+  EXPECT_EQ(streams[0], streams[1]);
+  EXPECT_EQ(streams[0], streams[2]);
+}
+
+TEST(AsyncPoolTest, BatchesOutliveThePool) {
+  auto pool = MakePool({.num_envs = 2});
+  pool->Reset(Range(2), {});
+  const pool::Batch batch = MustRecv(*pool);
+  pool.reset();
+  EXPECT_EQ(Column<int32_t>(batch, pool::kEnvId), Range(2));
+  EXPECT_NE(batch.Bulk(pool::kNumPoolFields), nullptr);
+}
+
+TEST(AsyncPoolTest, AThrowingEnvIsToldOnceWithItsId) {
+  const auto pool = MakePool({.num_envs = 4, .num_threads = 2},
+                             {.throw_env = 2, .throw_step = 3});
+  const std::vector<int32_t> actions(4);
+  pool->Reset(Range(4), {});
+  MustRecv(*pool);
+  try {
+    for (int step = 0; step < 10; ++step) {
+      pool->Send(Range(4), actions);
+      MustRecv(*pool);
+    }
+    FAIL() << "nothing was thrown";
+  } catch (const pool::EnvError& error) {
+    EXPECT_EQ(error.env_id(), 2);
+    EXPECT_STREQ(error.what(), "env 2 failed in step: told to fail at step 3");
+  }
+  try {
+    pool->Send(Range(4), actions);
+    FAIL() << "the pool is still open";
+  } catch (const pool::EnvError&) {
+    FAIL() << "told twice";
+  } catch (const std::runtime_error& error) {
+    EXPECT_EQ(std::string(error.what()).rfind("pool closed after env 2", 0),
+              0u);
+  }
+  EXPECT_EQ(pool->Status().envs[2].phase, pool::Phase::kFailed);
+}
+
+TEST(AsyncPoolTest, AFailedConstructorIsToldByTheConstructor) {
+  EXPECT_THROW(
+      MakePool({.num_envs = 9, .num_threads = 3}, {.throw_construct_env = 7}),
+      pool::EnvError);
+}
+
+TEST(AsyncPoolTest, CloseWakesAReaderAndDropsTheWork) {
+  const auto pool =
+      MakePool({.num_envs = 64, .num_threads = 1}, {.max_sleep_us = 100000});
+  pool->Reset(Range(64), {});
+  MustRecv(*pool);
+  pool->Send(Range(64), std::vector<int32_t>(64));
+  std::thread closer([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    pool->Close();
+  });
+  EXPECT_THROW(MustRecv(*pool), std::runtime_error);
+  closer.join();
+  pool->Close();
+  EXPECT_THROW(pool->Send(Range(1), std::vector<int32_t>(1)),
+               std::runtime_error);
+}
+
+TEST(AsyncPoolTest, TwoReadersShareTheBatches) {
+  constexpr int kEnvs = 8, kBatch = 2, kEach = 200;
+  const auto pool =
+      MakePool({.num_envs = kEnvs, .batch_size = kBatch, .num_threads = 2});
+  pool->Reset(Range(kEnvs), {});
+  std::atomic<int> rows{0};
+  const auto read = [&] {
+    for (int i = 0; i < kEach; ++i) {
+      const auto ids = Column<int32_t>(MustRecv(*pool), pool::kEnvId);
+      rows += static_cast<int>(ids.size());
+      pool->Send(ids, std::vector<int32_t>(ids.size()));
+    }
+  };
+  std::thread other(read);
+  read();
+  other.join();
+  EXPECT_EQ(rows.load(), 2 * kEach * kBatch);
+}
+
+TEST(AsyncPoolTest, RenderWaitsForTheStepUnderWay) {
+  const auto pool = MakePool({.num_envs = 2, .batch_size = 1},
+                             {.episode_steps = 100, .max_sleep_us = 2000});
+  pool->Reset(Range(2), {});
+  MustRecv(*pool);
+  std::vector<uint8_t> rgb(pool::CountingEnv::kRenderHeight *
+                           pool::CountingEnv::kRenderWidth * 3);
+  for (int step = 0; step < 20; ++step) {
+    for (const int32_t id : {0, 1}) {
+      pool->Render(id, rgb.data());
+      EXPECT_EQ(rgb[0], id);
+    }
+    const auto ids = Column<int32_t>(MustRecv(*pool), pool::kEnvId);
+    pool->Send(ids, std::vector<int32_t>(1));
+  }
+}
+
+TEST(AsyncPoolTest, RestoreIsAllOrNothing) {
+  const auto pool = MakePool({.num_envs = 2});
+  const auto foreign = MakePool({.num_envs = 2}, {.label = "other"});
+  const size_t bytes = pool->SnapshotBytes();
+  std::vector<std::byte> good(2 * bytes), mixed(2 * bytes), after(2 * bytes);
+  foreign->Reset(Range(2), {});
+  MustRecv(*foreign);
+  foreign->Snapshot(Range(2), mixed.data());
+  pool->Reset(Range(2), {});
+  MustRecv(*pool);
+  pool->Snapshot(Range(2), good.data());
+  pool->Send(Range(2), std::vector<int32_t>{1, 2});
+  MustRecv(*pool);
+  std::vector<std::byte> before(2 * bytes);
+  pool->Snapshot(Range(2), before.data());
+  std::copy_n(good.begin(), bytes, mixed.begin());  // blob 1 stays foreign
+  EXPECT_THROW(pool->Restore(Range(2), mixed, pool::RngMode::kSaved),
+               std::invalid_argument);
+  pool->Snapshot(Range(2), after.data());
+  EXPECT_EQ(before, after);
+  pool->Restore(Range(2), good, pool::RngMode::kSaved);
+  MustRecv(*pool);
+  pool->Snapshot(Range(2), after.data());
+  EXPECT_EQ(good, after);
+}
+
+TEST(PoolConfigTest, RefusesWhatCannotBe) {
+  const auto refused = [](pool::PoolConfig config) {
+    EXPECT_THROW(config.Validate(), std::invalid_argument);
+  };
+  refused({.num_envs = 0});
+  refused({.num_envs = 2, .batch_size = 3});
+  refused({.batch_size = -1});
+  refused({.num_threads = -1});
+  refused({.max_num_players = 2});
+  refused({.thread_affinity_offset = -2});
+  refused({.num_envs = 2, .env_seed = {1}});
+  refused({.max_episode_steps = 0});
+  pool::PoolConfig config{.num_envs = 3, .seed = -1};
+  config.Validate();
+  EXPECT_EQ(config.batch_size, 3);
+  EXPECT_EQ(config.SeedOf(2), 1u);
+}
+
+}  // namespace
