@@ -269,15 +269,21 @@ template <class Env>
 class PyPool {
  public:
   explicit PyPool(py::object spec) : spec_(std::move(spec)) {
-    if (!py::isinstance<PySpec<Env>>(spec_)) {
+    // Not py::isinstance: a class that pybind11 gave the metaclass ABCMeta
+    // lacks the attribute that ABCMeta's __instancecheck__ looks at.
+    const PySpec<Env>* native = nullptr;
+    try {
+      native = spec_.cast<const PySpec<Env>*>();
+    } catch (const py::cast_error&) {
+    }
+    if (native == nullptr) {
       throw py::type_error("a pool takes the spec class of its own task, got " +
                            Describe(spec_));
     }
-    const auto& native = spec_.cast<const PySpec<Env>&>();
     {
       const py::gil_scoped_release release;
-      pool_ = std::make_unique<pool::AsyncPool<Env>>(native.pool_config(),
-                                                     native.shared());
+      pool_ = std::make_unique<pool::AsyncPool<Env>>(native->pool_config(),
+                                                     native->shared());
     }
     for (const pool::Field& field : pool_->layout().fields()) {
       types_.push_back(NumpyType(field.dtype));
