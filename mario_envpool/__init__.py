@@ -1,1 +1,114 @@
-"""Super Mario Bros. as a native vector environment with EnvPool's API."""
+"""Super Mario Bros. as a native vector environment with EnvPool's API.
+
+Importing the package registers every task id with EnvPool and with Gymnasium::
+
+    import mario_envpool  # before envpool.make or gymnasium.make
+
+    pool = mario_envpool.make("SuperMarioBros-1-1-v0", num_envs=8)
+    obs, info = pool.reset()  # obs: (8, 4, 84, 84) uint8
+
+See README.md for the Gymnasium and dm_env interfaces and for all options
+(``python -m mario_envpool --options`` prints them).
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version as _version
+from typing import Any
+
+from envpool.python.api import py_env
+from envpool.registration import registry as _registry
+
+try:
+    from ._core import _MarioEnvPool, _MarioEnvSpec
+except ModuleNotFoundError as error:
+    if error.name != "mario_envpool._core":
+        raise
+    raise ImportError(
+        "mario_envpool._core is not built for this Python; run 'pip install -e .' in "
+        "the repository (it needs a C++20 compiler)"
+    ) from None
+from .actions import ACTION_SETS, COMPLEX_MOVEMENT, RIGHT_ONLY, SIMPLE_MOVEMENT
+from .registration import TASKS, plain_id, register_all
+from .rom import RomError
+
+__version__ = _version("mario-envpool")
+
+# The names of EnvPool's registry entries (registration.py).
+MarioEnvSpec, MarioDMEnvPool, MarioGymnasiumEnvPool = py_env(
+    _MarioEnvSpec, _MarioEnvPool
+)
+
+__all__ = [
+    "ACTION_SETS",
+    "COMPLEX_MOVEMENT",
+    "RIGHT_ONLY",
+    "SIMPLE_MOVEMENT",
+    "MarioDMEnvPool",
+    "MarioEnvSpec",
+    "MarioGymnasiumEnvPool",
+    "RomError",
+    "__version__",
+    "list_all_envs",
+    "make",
+    "make_dm",
+    "make_gymnasium",
+    "make_spec",
+]
+
+
+def make(task_id: str, env_type: str = "gymnasium", **config: Any) -> Any:
+    """Makes a pool of environments: ``envpool.make`` for the ids of this package.
+
+    Args:
+        task_id: an id of ``list_all_envs()``, with or without ``mario_envpool/``.
+        env_type: "gymnasium" or "dm".
+        **config: ``num_envs``, ``batch_size``, ``seed`` and the other keys of EnvPool,
+            ``render_mode``, and the options of the game.
+
+    Returns:
+        A ``MarioGymnasiumEnvPool`` or ``MarioDMEnvPool``.
+
+    Raises:
+        RomError: the ROM of this id is not installed.
+        ValueError: the id, or the value of an option, is not allowed.
+        TypeError: an option does not exist.
+    """
+    if env_type not in ("gymnasium", "gym", "dm"):
+        raise ValueError(f"env_type={env_type!r} is not 'gymnasium' or 'dm'")
+    kind = "dm" if env_type == "dm" else "gymnasium"
+    return _registry.make(_known(task_id), kind, **config)
+
+
+def make_gymnasium(task_id: str, **config: Any) -> Any:
+    """Makes a ``MarioGymnasiumEnvPool``; see ``make``."""
+    return make(task_id, "gymnasium", **config)
+
+
+def make_dm(task_id: str, **config: Any) -> Any:
+    """Makes a ``MarioDMEnvPool``; see ``make``."""
+    return make(task_id, "dm", **config)
+
+
+def make_spec(task_id: str, **config: Any) -> Any:
+    """Returns the ``MarioEnvSpec`` (configuration and array specs) of a task."""
+    return _registry.make_spec(_known(task_id), **config)
+
+
+def list_all_envs() -> list[str]:
+    """Returns every task id of this package."""
+    return list(TASKS)
+
+
+def _known(task_id: str) -> str:
+    plain = plain_id(task_id)
+    if plain not in TASKS:
+        raise ValueError(
+            f"{task_id!r} is no task id of this package; there are SuperMarioBros-v0 "
+            "to -v3, SuperMarioBros-<world>-<stage>-v0 to -v3 (1-1 to 8-4), "
+            "SuperMarioBrosRandomStages-v0 to -v3 and SuperMarioBros2-v0 and -v1"
+        )
+    return plain
+
+
+register_all()

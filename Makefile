@@ -1,0 +1,50 @@
+# Shortcuts for people who work on the tree; `make help` lists them.
+PYTHON ?= python
+SOURCES = csrc tests/cpp
+CPP_FILES = $(shell find $(SOURCES) -name '*.h' -o -name '*.cc' 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help dev build test test-cpp asan tsan lint format bench ci clean
+
+help:  ## List the targets
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+dev:  ## Install in place with the test and developer tools, and the git hooks
+	$(PYTHON) -m pip install -e '.[test,dev]'
+	$(PYTHON) -m pre_commit install
+
+build:  ## Compile mario_envpool/_core again, in place
+	$(PYTHON) -m pip install --no-deps -e .
+
+test:  ## Python tests
+	$(PYTHON) -m pytest
+
+test-cpp:  ## C++ tests
+	cmake --preset release -DPython_EXECUTABLE="$$(command -v $(PYTHON))"
+	cmake --build --preset release
+	ctest --preset release
+
+asan tsan:  ## C++ tests under a sanitizer
+	cmake --preset $@
+	cmake --build --preset $@
+	ctest --preset $@
+
+lint:  ## Everything CI checks without running code
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	clang-format --dry-run --Werror $(CPP_FILES)
+
+format:  ## Format Python and C++
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+	clang-format -i $(CPP_FILES)
+
+bench:  ## Speed of the environments on this machine
+	$(PYTHON) bench/sps.py
+
+ci:  ## What CI runs, in an empty environment of its own
+	.ci/run
+
+clean:  ## Remove build folders and the compiled module
+	rm -rf build dist *.egg-info mario_envpool/_core*.so

@@ -1,0 +1,107 @@
+"""``python -m mario_envpool``: what is installed here, and whether it can play.
+
+``--options`` prints every option of a task with its default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+
+from . import __version__, _core, make_spec, rom
+
+
+def main() -> int:
+    """Prints the report; returns 1 when no ROM is found."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mario_envpool", description=__doc__
+    )
+    parser.add_argument(
+        "--options", action="store_true", help="print every option with its default"
+    )
+    if parser.parse_args().options:
+        for name, value in make_spec("SuperMarioBros-v0").config._asdict().items():
+            print(f"{name:28} {value!r}")
+        return 0
+    rom_lines, playable = describe_roms()
+    lines = [
+        ("mario-envpool", f"{__version__} ({os.path.dirname(__file__)})"),
+        ("Python", f"{platform.python_version()} on {platform.platform()}"),
+        ("EnvPool", version_of("envpool")),
+        ("Gymnasium", version_of("gymnasium")),
+        ("CPU path", str(_core.cpu_path())),
+        ("threads", f"{usable_cores()} of {os.cpu_count()} cores usable"),
+        ("GPU", describe_gpu()),
+        *(("ROM" if i == 0 else "", line) for i, line in enumerate(rom_lines)),
+    ]
+    for name, text in lines:
+        print(f"{name:14} {text}")
+    return 0 if playable else 1
+
+
+def describe_roms() -> tuple[list[str], bool]:
+    """Lists the ROM files found and the revisions that can be played."""
+    files = rom.find(os.environ.get("MARIO_ROM", ""))
+    lines = [
+        f"{file.name or 'unusable':22} {file.path}"
+        + (f": {file.problem}" if file.problem else "")
+        for file in files
+    ]
+    problem = ""
+    playable = []
+    for name in rom.ROMS:
+        try:
+            rom.load(name)
+            playable.append(name)
+        except rom.RomError as error:
+            problem = problem or str(error)
+    if playable:
+        lines.append(f"playable: {', '.join(playable)}")
+    else:
+        lines.append(f"none: {problem}")
+    return lines, bool(playable)
+
+
+def usable_cores() -> int:
+    """Returns how many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def version_of(package: str) -> str:
+    """Returns the version of an installed package, or that there is none."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def describe_gpu() -> str:
+    """Asks PyTorch, in a process of its own: this package does not know PyTorch."""
+    if importlib.util.find_spec("torch") is None:
+        return "unknown: torch is not installed"
+    code = (
+        "import torch\n"
+        "if torch.cuda.is_available():\n"
+        "    names = [torch.cuda.get_device_name(i)\n"
+        "             for i in range(torch.cuda.device_count())]\n"
+        "    print(', '.join(names), '(torch', torch.__version__ + ')')\n"
+        "else:\n"
+        "    print('none that torch', torch.__version__, 'can use')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        return f"unknown: torch fails ({done.stderr.strip().splitlines()[-1]})"
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Types of the compiled module; csrc/python is where they are defined."""

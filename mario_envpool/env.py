@@ -1,0 +1,213 @@
+"""MarioEnv: one environment as a ``gymnasium.Env``.
+
+It holds a native pool of one environment and copies what comes out, so every
+array may be kept. Many environments are faster in one ``MarioVectorEnv`` or pool.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import Any, SupportsIndex
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from . import make
+
+# The NTSC console draws 60.0988 frames a second.
+FRAMES_PER_SECOND = 60.0988
+# Where nobody gives a seed, one below this is drawn.
+SEED_LIMIT = 2**31
+
+
+class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
+    """One Super Mario Bros. environment.
+
+    Observations are uint8 of shape (4, 84, 84) by default, oldest frame first; an
+    info dictionary holds plain Python numbers (``x_pos``, ``flag_get``, ...).
+
+    Args:
+        task_id: an id of ``mario_envpool.list_all_envs()``.
+        render_mode: "rgb_array" makes ``render`` return the screen, (240, 256, 3)
+            uint8; "human" opens a window (pygame) and shows every step.
+        **config: the options of the game, as for ``mario_envpool.make``.
+    """
+
+    metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 15}  # noqa: RUF012
+
+    def __init__(
+        self,
+        task_id: str = "SuperMarioBros-v0",
+        render_mode: str | None = None,
+        **config: Any,
+    ) -> None:
+        modes = self.metadata["render_modes"]
+        if render_mode is not None and render_mode not in modes:
+            raise ValueError(
+                f"render_mode={render_mode!r} is not None or one of {modes}"
+            )
+        for key in ("num_envs", "batch_size"):
+            if config.pop(key, 1) not in (0, 1):
+                raise ValueError(
+                    f"MarioEnv is one environment, {key} cannot be set; use "
+                    "gymnasium.make_vec or mario_envpool.make for several"
+                )
+        config.setdefault("num_threads", 1)
+        self.render_mode = render_mode
+        self._pool: Any = make(task_id, num_envs=1, **config)
+        self.observation_space = self._pool.observation_space
+        self.action_space = self._pool.action_space
+        frame_skip = self._pool.config["frame_skip"]
+        self.metadata = {
+            **self.metadata,
+            "render_fps": round(FRAMES_PER_SECOND / frame_skip),
+        }
+        self._seeded = "seed" in config or "env_seed" in config
+        self._running = False
+        self._window: _Window | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
+        """Starts an episode; a seed makes it and all that follow repeatable.
+
+        Args:
+            seed: seeds the environment; without one the first reset takes one from
+                the system, unless ``seed=`` was given to the constructor.
+            options: there are none; anything but an empty dictionary is refused.
+        """
+        super().reset(seed=seed)
+        if options:
+            raise ValueError(f"reset has no options, got {sorted(options)}")
+        pool = self._open_pool()
+        if seed is None and not self._seeded:
+            seed = int(self.np_random.integers(SEED_LIMIT))
+        self._seeded = True
+        seeds = None if seed is None else [native_seed(seed)]
+        pool._reset(np.zeros(1, np.int32), seeds)
+        obs, info = pool.recv(reset=True)
+        self._running = True
+        if self.render_mode == "human":
+            self._show()
+        return obs[0].copy(), single_info(info)
+
+    def step(
+        self, action: SupportsIndex
+    ) -> tuple[npt.NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """Plays one action for ``frame_skip`` frames.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the episode is over or has not begun.
+            ValueError: there is no such action.
+        """
+        pool = self._open_pool()
+        if not self._running:
+            raise gymnasium.error.ResetNeeded(
+                "the episode is over or has not begun; call reset() first"
+            )
+        actions = np.array([operator.index(action)], np.int32)
+        obs, reward, terminated, truncated, info = pool.step(actions)
+        self._running = not (terminated[0] or truncated[0])
+        if self.render_mode == "human":
+            self._show()
+        return (
+            obs[0].copy(),
+            float(reward[0]),
+            bool(terminated[0]),
+            bool(truncated[0]),
+            single_info(info),
+        )
+
+    def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]
+        """Returns the screen, (240, 256, 3) uint8, if the mode is "rgb_array"."""
+        if self.render_mode is None:
+            gymnasium.logger.warn(
+                "render() does nothing without a render_mode; give "
+                "render_mode='rgb_array' to gymnasium.make"
+            )
+            return None
+        if self.render_mode == "human":
+            self._show()
+            return None
+        return self._screen()
+
+    def close(self) -> None:
+        """Stops the native pool and closes the window; a second call does nothing."""
+        if self._pool is not None:
+            self._pool._close()
+            self._pool = None
+        if self._window is not None:
+            self._window.close()
+            self._window = None
+
+    def _open_pool(self) -> Any:
+        if self._pool is None:
+            raise gymnasium.error.ClosedEnvironmentError("the environment is closed")
+        return self._pool
+
+    def _screen(self) -> npt.NDArray[np.uint8]:
+        frame: npt.NDArray[np.uint8] = self._open_pool()._render(
+            np.zeros(1, np.int32), 0, 0, -1
+        )[0]
+        return frame
+
+    def _show(self) -> None:
+        if self._window is None:
+            self._window = _Window(self.metadata["render_fps"])
+        self._window.show(self._screen())
+
+
+def native_seed(seed: int) -> int:
+    """Returns a Gymnasium seed, which has no bound, as one that a pool takes."""
+    return operator.index(seed) % 2**63
+
+
+def single_info(info: dict[str, Any]) -> dict[str, Any]:
+    """Takes the only row of a batch of one: numbers become Python numbers.
+
+    Python's, because users subtract them: a narrow NumPy integer would overflow.
+    """
+    return {
+        key: value[0].item() if value.ndim == 1 else value[0].copy()
+        for key, value in info.items()
+        if key not in ("env_id", "players")
+    }
+
+
+class _Window:
+    """A window that shows frames at the speed of the game, twice as large."""
+
+    SCALE = 2
+
+    def __init__(self, frames_per_second: int) -> None:
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        try:
+            import pygame
+        except ImportError:
+            raise gymnasium.error.DependencyNotInstalled(
+                "render_mode='human' needs pygame; run: pip install pygame"
+            ) from None
+        self._pygame = pygame
+        self._frames_per_second = frames_per_second
+        self._surface: Any = None
+        self._clock = pygame.time.Clock()
+
+    def show(self, frame: npt.NDArray[np.uint8]) -> None:
+        """Draws a frame, (height, width, 3) uint8, and waits for its time."""
+        pygame = self._pygame
+        size = (frame.shape[1] * self.SCALE, frame.shape[0] * self.SCALE)
+        if self._surface is None:
+            pygame.display.init()
+            pygame.display.set_caption("mario-envpool")
+            self._surface = pygame.display.set_mode(size)
+        picture = pygame.surfarray.make_surface(frame.swapaxes(0, 1))
+        pygame.transform.scale(picture, size, self._surface)
+        pygame.event.pump()
+        pygame.display.flip()
+        self._clock.tick(self._frames_per_second)
+
+    def close(self) -> None:
+        """Takes the window away."""
+        self._pygame.display.quit()

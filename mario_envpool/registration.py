@@ -1,0 +1,115 @@
+"""The task table: every id of gym-super-mario-bros 7.4, in EnvPool and Gymnasium.
+
+In EnvPool's registry the ids stand plainly. In Gymnasium's they stand plainly and
+as ``mario_envpool/<id>``; a plain id that another package took first is left alone
+(gym-super-mario-bros 9 uses the same ones), with one warning that names ours.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import envpool.registration
+import gymnasium
+
+NAMESPACE = "mario_envpool"
+
+_VERSIONS = ("vanilla", "downsample", "pixel", "rectangle")  # -v0 to -v3
+_LOST_LEVELS_VERSIONS = ("lost-levels", "lost-levels-downsample")
+
+
+def _task_table() -> dict[str, dict[str, Any]]:
+    tasks: dict[str, dict[str, Any]] = {}
+    for version, rom in enumerate(_VERSIONS):
+        tasks[f"SuperMarioBros-v{version}"] = {"rom": rom}
+        tasks[f"SuperMarioBrosRandomStages-v{version}"] = {
+            "rom": rom,
+            "random_stages": True,
+        }
+        for world in range(1, 9):
+            for stage in range(1, 5):
+                tasks[f"SuperMarioBros-{world}-{stage}-v{version}"] = {
+                    "rom": rom,
+                    "stages": [f"{world}-{stage}"],
+                }
+    for version, rom in enumerate(_LOST_LEVELS_VERSIONS):
+        tasks[f"SuperMarioBros2-v{version}"] = {"rom": rom, "lost_levels": True}
+    return tasks
+
+
+#: Task id -> the configuration that makes it differ from the defaults.
+TASKS: dict[str, dict[str, Any]] = _task_table()
+
+
+def plain_id(task_id: str) -> str:
+    """Returns a task id without our namespace: EnvPool's registry has none."""
+    return task_id.removeprefix(f"{NAMESPACE}/")
+
+
+def register_envpool() -> list[str]:
+    """Registers all ids with EnvPool; a second call changes nothing.
+
+    Returns:
+        The ids that another package holds already, and that were left alone.
+    """
+    registry = envpool.registration.registry
+    foreign = []
+    for task_id, config in TASKS.items():
+        # EnvPool asserts that no id comes twice.
+        if task_id in registry.specs:
+            if registry.specs[task_id][0] != NAMESPACE:
+                foreign.append(task_id)
+            continue
+        registry.register(
+            task_id=task_id,
+            import_path=NAMESPACE,
+            spec_cls="MarioEnvSpec",
+            dm_cls="MarioDMEnvPool",
+            gymnasium_cls="MarioGymnasiumEnvPool",
+            **config,
+        )
+    return foreign
+
+
+def register_gymnasium() -> list[str]:
+    """Registers all ids with Gymnasium; a second call changes nothing.
+
+    Returns:
+        The plain ids that another package holds already, and that were left alone.
+    """
+    foreign = []
+    for task_id in TASKS:
+        for gym_id in (f"{NAMESPACE}/{task_id}", task_id):
+            existing = gymnasium.registry.get(gym_id)
+            if existing is None:
+                gymnasium.register(
+                    id=gym_id,
+                    entry_point="mario_envpool.env:MarioEnv",
+                    vector_entry_point="mario_envpool.vector:MarioVectorEnv",
+                    kwargs={"task_id": task_id},
+                )
+            elif not str(existing.entry_point).startswith("mario_envpool."):
+                foreign.append(gym_id)
+    return foreign
+
+
+def register_all() -> None:
+    """Registers everywhere, and warns once about ids that are not ours."""
+    for registry, foreign in (
+        ("EnvPool", register_envpool()),
+        ("Gymnasium", register_gymnasium()),
+    ):
+        if foreign:
+            more = f" and {len(foreign) - 1} more ids" if len(foreign) > 1 else ""
+            ours = f"{NAMESPACE}/{foreign[0]}"
+            hint = (
+                f"ours is {ours!r}"
+                if registry == "Gymnasium"
+                else f"ours is mario_envpool.make({foreign[0]!r}, ...)"
+            )
+            warnings.warn(
+                f"{registry} already has {foreign[0]!r}{more} from another package; "
+                f"they are left as they are, and {hint}",
+                stacklevel=3,
+            )

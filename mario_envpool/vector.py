@@ -1,0 +1,285 @@
+"""MarioVectorEnv: many environments as a ``gymnasium.vector.VectorEnv``.
+
+It holds a native pool instead of being one: ``gymnasium.make_vec`` overwrites the
+``spec`` of what it makes, which EnvPool's own class needs for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from . import make
+from .env import FRAMES_PER_SECOND, SEED_LIMIT, native_seed
+
+Observations = npt.NDArray[np.uint8]
+Actions = npt.NDArray[np.integer[Any]]
+Flags = npt.NDArray[np.bool_]
+Infos = dict[str, Any]
+StepResult = tuple[Observations, npt.NDArray[np.float64], Flags, Flags, Infos]
+
+
+class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
+    """Many Super Mario Bros. environments, run by native threads.
+
+    Behaves step by step like a ``SyncVectorEnv`` of ``MarioEnv``. An environment
+    whose episode has ended is reset by the next ``step``, which ignores its action.
+    Observations are views of memory that the pool recycles only once they are
+    dropped; all other arrays are new.
+
+    With ``batch_size`` below ``num_envs`` use ``async_reset``, ``recv`` and ``send``
+    in the place of ``reset`` and ``step``.
+
+    Args:
+        num_envs: how many environments.
+        task_id: an id of ``mario_envpool.list_all_envs()``.
+        render_mode: "rgb_array" makes ``render`` return the screens.
+        **config: the options of the game and of the pool, as for
+            ``mario_envpool.make``.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        task_id: str = "SuperMarioBros-v0",
+        render_mode: str | None = None,
+        **config: Any,
+    ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode={render_mode!r} is not None or 'rgb_array'")
+        self.render_mode = render_mode
+        self._pool: Any = make(task_id, num_envs=num_envs, **config)
+        self.num_envs = num_envs
+        self.batch_size: int = self._pool.config["batch_size"]
+        self.metadata = {
+            "render_modes": ["rgb_array"],
+            "render_fps": round(FRAMES_PER_SECOND / self._pool.config["frame_skip"]),
+            "autoreset_mode": AutoresetMode.NEXT_STEP,
+        }
+        self.single_observation_space = self._pool.observation_space
+        self.single_action_space = self._pool.action_space
+        self.observation_space = batch_space(
+            self.single_observation_space, self.batch_size
+        )
+        self.action_space = batch_space(self.single_action_space, self.batch_size)
+        self._seeded = "seed" in config or "env_seed" in config
+        self._ids: npt.NDArray[np.int32] = np.arange(num_envs, dtype=np.int32)
+        self._last_obs: Observations | None = None
+
+    def reset(  # type: ignore[override]
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Observations, Infos]:
+        """Starts new episodes, in all environments or in those of a mask.
+
+        Args:
+            seed: an int seeds environment i with ``seed + i``; a sequence has one
+                seed for each environment, None keeps its generator as it is.
+            options: ``{"reset_mask": flags}``, bool of shape (num_envs,): the others
+                stay as they are, and their last observation is returned.
+        """
+        self._require_sync("reset")
+        mask = self._reset_mask(options)
+        seeds = self._seeds(seed)
+        requests = self._by_seeding(mask, seeds)
+        for chosen, ids in requests:
+            self._pool._reset(ids, chosen)
+        parts = [(ids, *self._pool.recv(reset=True)) for _, ids in requests]
+        self._last_obs, infos = self._merge(mask, parts)
+        return self._last_obs, infos
+
+    def step(self, actions: Actions) -> StepResult:
+        """Plays one action in every environment.
+
+        Args:
+            actions: integers, shape (num_envs,).
+
+        Returns:
+            Observations, rewards (float64), terminations, truncations and infos; row
+            i of each belongs to environment i.
+        """
+        self._require_sync("step")
+        if self._last_obs is None:
+            raise gymnasium.error.ResetNeeded("call reset() before the first step()")
+        obs, rewards, terminated, truncated, infos = self._pool.step(
+            as_actions(actions, self.num_envs)
+        )
+        self._last_obs = obs
+        return (
+            obs,
+            rewards.astype(np.float64),
+            terminated,
+            truncated,
+            vector_infos(infos),
+        )
+
+    def async_reset(self, *, seed: int | Sequence[int | None] | None = None) -> None:
+        """Starts every environment; the results come by ``recv``."""
+        seeds = self._seeds(seed)
+        everyone = np.ones(self.num_envs, np.bool_)
+        for chosen, ids in self._by_seeding(everyone, seeds):
+            self._open_pool()._reset(ids, chosen)
+
+    def send(self, actions: Actions, env_ids: npt.NDArray[np.int32]) -> None:
+        """Gives actions to some environments, and does not wait for them."""
+        env_ids = np.asarray(env_ids, np.int32)
+        self._open_pool().send(as_actions(actions, len(env_ids)), env_ids)
+
+    def recv(self) -> StepResult:
+        """Waits for the next batch: ``batch_size`` rows, in order of completion.
+
+        ``infos["env_id"]`` says whose they are.
+        """
+        obs, rewards, terminated, truncated, infos = self._open_pool().recv()
+        env_ids = infos["env_id"]
+        result = vector_infos(infos)
+        result["env_id"] = env_ids
+        return obs, rewards.astype(np.float64), terminated, truncated, result
+
+    def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:  # type: ignore[override]
+        """Returns the screen of every environment, (240, 256, 3) uint8 each."""
+        if self.render_mode is None:
+            gymnasium.logger.warn(
+                "render() does nothing without a render_mode; give "
+                "render_mode='rgb_array' to gymnasium.make_vec"
+            )
+            return None
+        return tuple(self._open_pool()._render(self._ids, 0, 0, -1))
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Stops the native threads; arrays that were handed out stay valid."""
+        self._pool._close()
+        self._pool = None
+
+    @property
+    def pool(self) -> Any:
+        """The native ``MarioGymnasiumEnvPool`` inside, for all that it can do."""
+        return self._open_pool()
+
+    def _open_pool(self) -> Any:
+        if self._pool is None:
+            raise gymnasium.error.ClosedEnvironmentError("the environments are closed")
+        return self._pool
+
+    def _require_sync(self, call: str) -> None:
+        self._open_pool()
+        if self.batch_size != self.num_envs:
+            raise RuntimeError(
+                f"{call}() needs batch_size == num_envs, here it is {self.batch_size} "
+                f"of {self.num_envs}: use async_reset(), recv() and send()"
+            )
+
+    def _reset_mask(self, options: dict[str, Any] | None) -> Flags:
+        """Checks the options of ``reset`` and returns which environments to reset."""
+        unknown = set(options or {}) - {"reset_mask"}
+        if unknown:
+            raise ValueError(
+                f"reset knows the option 'reset_mask' only, got {sorted(unknown)}"
+            )
+        if not options:
+            return np.ones(self.num_envs, np.bool_)
+        mask = options["reset_mask"]
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+            raise TypeError("options['reset_mask'] must be a NumPy array of bool")
+        if mask.shape != (self.num_envs,):
+            raise ValueError(
+                f"options['reset_mask'] must have shape ({self.num_envs},), got "
+                f"{mask.shape}"
+            )
+        if not mask.any():
+            raise ValueError("options['reset_mask'] selects no environment")
+        if self._last_obs is None and not mask.all():
+            raise gymnasium.error.ResetNeeded(
+                "the first reset() must be one of all environments"
+            )
+        return mask
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        """Returns a native seed for each environment, None where none changes."""
+        if isinstance(seed, Sequence | np.ndarray):
+            if len(seed) != self.num_envs:
+                raise ValueError(
+                    f"a list of seeds needs one for each of the {self.num_envs} "
+                    f"environments, got {len(seed)}"
+                )
+            self._seeded = True
+            return [None if item is None else native_seed(item) for item in seed]
+        super().reset(seed=seed)  # np_random
+        if seed is not None:
+            self._seeded = True
+            return [native_seed(seed + i) for i in range(self.num_envs)]
+        if self._seeded:
+            return [None] * self.num_envs
+        self._seeded = True
+        drawn = self.np_random.integers(SEED_LIMIT, size=self.num_envs)
+        return [int(item) for item in drawn]
+
+    def _by_seeding(
+        self, mask: Flags, seeds: list[int | None]
+    ) -> list[tuple[list[int] | None, npt.NDArray[np.int32]]]:
+        """Splits the environments of a mask into those to be seeded and the others.
+
+        One native reset takes seeds for all of its environments or for none.
+        """
+        seeded = np.array([seed is not None for seed in seeds], np.bool_)
+        parts: list[tuple[list[int] | None, npt.NDArray[np.int32]]] = []
+        if (mask & seeded).any():
+            ids = self._ids[mask & seeded]
+            parts.append(([seed for i in ids if (seed := seeds[i]) is not None], ids))
+        if (mask & ~seeded).any():
+            parts.append((None, self._ids[mask & ~seeded]))
+        return parts
+
+    def _merge(
+        self,
+        mask: Flags,
+        parts: list[tuple[npt.NDArray[np.int32], Observations, Infos]],
+    ) -> tuple[Observations, Infos]:
+        """Puts the rows of partial resets back into places 0 to num_envs - 1."""
+        ids, obs, infos = parts[0]
+        if len(ids) == self.num_envs:
+            return obs, vector_infos(infos)
+        merged = (
+            np.zeros((self.num_envs, *obs.shape[1:]), obs.dtype)
+            if self._last_obs is None
+            else self._last_obs.copy()
+        )
+        merged_infos: Infos = {}
+        for ids, obs, infos in parts:
+            merged[ids] = obs
+            for key, value in infos.items():
+                if key in ("env_id", "players"):
+                    continue
+                whole = np.zeros((self.num_envs, *value.shape[1:]), value.dtype)
+                merged_infos.setdefault(key, whole)[ids] = value
+                merged_infos[f"_{key}"] = mask.copy()
+        return merged, merged_infos
+
+
+def as_actions(actions: Actions, count: int) -> npt.NDArray[np.int32]:
+    """Returns actions as the pool wants them; refuses other lengths and floats."""
+    array = np.asarray(actions)
+    if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(
+            f"actions must be integers of shape ({count},), got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    return array.astype(np.int32)
+
+
+def vector_infos(infos: Infos) -> Infos:
+    """Adds Gymnasium's masks: ``_key`` says which rows of ``key`` are filled."""
+    result: Infos = {}
+    for key, value in infos.items():
+        if key not in ("env_id", "players"):
+            result[key] = value
+            result[f"_{key}"] = np.ones(len(value), np.bool_)
+    return result

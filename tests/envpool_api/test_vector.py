@@ -1,0 +1,214 @@
+"""MarioVectorEnv: equal, step by step, to a SyncVectorEnv of MarioEnv."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from mario_envpool.env import MarioEnv
+from mario_envpool.vector import MarioVectorEnv
+
+pytestmark = pytest.mark.rom
+TASK = "SuperMarioBros-1-1-v0"
+
+
+def pair(count: int, **config: Any) -> tuple[MarioVectorEnv, SyncVectorEnv]:
+    ours = MarioVectorEnv(count, TASK, **config)
+    theirs = SyncVectorEnv([lambda: MarioEnv(TASK, **config) for _ in range(count)])
+    return ours, theirs
+
+
+def assert_same_infos(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert set(ours) == set(theirs)
+    for key, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[key], err_msg=key)
+        if key.startswith("_"):
+            assert value.dtype == theirs[key].dtype == np.bool_
+
+
+def assert_same_step(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> None:
+    for mine, reference in zip(ours[:-1], theirs[:-1], strict=True):
+        np.testing.assert_array_equal(mine, reference)
+        assert mine.dtype == reference.dtype
+    assert_same_infos(ours[-1], theirs[-1])
+
+
+def right_biased(rng: np.random.Generator, count: int) -> np.ndarray[Any, Any]:
+    return rng.choice(7, size=count, p=[0.02, 0.1, 0.15, 0.25, 0.4, 0.04, 0.04])
+
+
+def test_agrees_with_a_sync_vector_env_step_by_step() -> None:
+    config = {"noop_max": 30, "max_episode_steps": 60, "repeat_action_probability": 0.1}
+    ours, theirs = pair(4, **config)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    assert ours.single_observation_space == theirs.single_observation_space
+    assert ours.single_action_space == theirs.single_action_space
+    assert ours.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    assert ours.metadata["autoreset_mode"] is theirs.metadata["autoreset_mode"]
+    assert_same_step(ours.reset(seed=11), theirs.reset(seed=11))
+    rng = np.random.default_rng(0)
+    ends = 0
+    for step in range(250):
+        actions = right_biased(rng, 4)
+        mine = ours.step(actions)
+        assert_same_step(mine, theirs.step(actions))
+        ends += int((mine[2] | mine[3]).sum())
+        if step == 120:  # masked, with new seeds for some of them
+            mask = np.array([True, False, True, True])
+            results = [
+                envs.reset(seed=[5, None, None, 9], options={"reset_mask": mask.copy()})
+                for envs in (ours, theirs)
+            ]
+            np.testing.assert_array_equal(results[0][0], results[1][0])
+            assert_same_infos(results[0][1], results[1][1])
+        if step == 160:
+            assert_same_step(ours.reset(), theirs.reset())
+        if step == 170:
+            assert_same_step(
+                ours.reset(seed=[1, 2, 3, 4]), theirs.reset(seed=[1, 2, 3, 4])
+            )
+    assert ends > 8
+
+
+def test_made_by_gymnasium() -> None:
+    envs = gymnasium.make_vec(f"mario_envpool:{TASK}", num_envs=3, frame_skip=2)
+    assert isinstance(envs, MarioVectorEnv)
+    assert envs.spec is not None
+    assert envs.spec.id == TASK
+    assert envs.num_envs == 3
+    obs, infos = envs.reset(seed=0)
+    assert envs.observation_space.contains(obs)
+    assert infos["_x_pos"].all()
+    obs, rewards, *_ = envs.step(envs.action_space.sample())
+    assert rewards.dtype == np.float64
+    # EnvPool's own parts still work, for it holds a pool and is none.
+    assert envs.pool.spec.config.frame_skip == 2
+    assert len(repr(envs)) > 10
+    envs.close()
+    envs.close()
+    with pytest.raises(gymnasium.error.ClosedEnvironmentError):
+        envs.reset()
+
+
+def test_a_time_limit_given_to_make_vec() -> None:
+    envs = gymnasium.make_vec(f"mario_envpool:{TASK}", num_envs=2, max_episode_steps=3)
+    envs.reset(seed=0)
+    truncated = [envs.step(np.zeros(2, int))[3].tolist() for _ in range(4)]
+    assert truncated == [[False, False], [False, False], [True, True], [False, False]]
+
+
+def test_gymnasium_wrappers_work_on_it() -> None:
+    envs = gymnasium.make_vec(f"mario_envpool:{TASK}", num_envs=2, max_episode_steps=5)
+    wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
+    wrapped.reset(seed=0)
+    for _ in range(5):
+        infos = wrapped.step(np.ones(2, int))[-1]
+    assert infos["episode"]["l"].tolist() == [5, 5]
+    listed = gymnasium.wrappers.vector.DictInfoToList(envs)
+    _, infos = listed.reset(seed=0)
+    assert [info["x_pos"] for info in infos] == [40, 40]
+
+
+def test_reset_seeds_really_seed() -> None:
+    def play(envs: MarioVectorEnv, **reset: Any) -> np.ndarray[Any, Any]:
+        obs = [envs.reset(**reset)[0]]
+        obs += [envs.step(np.ones(3, int))[0] for _ in range(5)]
+        return np.stack(obs)
+
+    envs = MarioVectorEnv(3, TASK, noop_max=100)
+    first = play(envs, seed=4)
+    following = play(envs)
+    assert not np.array_equal(first, following)
+    np.testing.assert_array_equal(play(envs, seed=4), first)
+    np.testing.assert_array_equal(play(envs), following)
+    np.testing.assert_array_equal(play(envs, seed=[4, 5, 6]), first)
+    np.testing.assert_array_equal(play(envs, seed=3)[:, 1:], first[:, :2])
+
+
+def test_a_mask_touches_only_its_environments() -> None:
+    envs = MarioVectorEnv(3, TASK)
+    envs.reset(seed=0)
+    for _ in range(10):
+        before, *_ = envs.step(np.ones(3, int))
+    mask = np.array([False, True, False])
+    obs, infos = envs.reset(options={"reset_mask": mask})
+    np.testing.assert_array_equal(obs[[0, 2]], before[[0, 2]])
+    assert not np.array_equal(obs[1], before[1])
+    assert infos["_x_pos"].tolist() == mask.tolist()
+    *_, infos = envs.step(np.ones(3, int))
+    assert infos["elapsed_step"].tolist() == [11, 1, 11]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"mask": 1}, ValueError, "'reset_mask' only, got .'mask'"),
+        ({"reset_mask": [True, False]}, TypeError, "NumPy array of bool"),
+        ({"reset_mask": np.ones(2)}, TypeError, "NumPy array of bool"),
+        ({"reset_mask": np.ones(3, np.bool_)}, ValueError, r"shape \(2,\), got \(3,\)"),
+        ({"reset_mask": np.zeros(2, np.bool_)}, ValueError, "no environment"),
+        (
+            {"reset_mask": np.array([True, False])},
+            gymnasium.error.ResetNeeded,
+            "first reset",
+        ),
+    ],
+)
+def test_wrong_reset_options(options: Any, error: Any, text: str) -> None:
+    envs = MarioVectorEnv(2, TASK)
+    with pytest.raises(error, match=text):
+        envs.reset(options=options)
+    envs.reset()
+
+
+def test_wrong_calls_are_refused() -> None:
+    envs = MarioVectorEnv(2, TASK)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        envs.step(np.zeros(2, int))
+    envs.reset()
+    for actions in (np.zeros(3, int), np.zeros((2, 1), int), np.zeros(2)):
+        with pytest.raises(ValueError, match=r"integers of shape \(2,\)"):
+            envs.step(actions)
+    with pytest.raises((ValueError, IndexError), match="action"):
+        envs.step(np.array([0, 99]))
+    with pytest.raises(ValueError, match="got 3"):
+        envs.reset(seed=[1, 2, 3])
+    with pytest.raises(ValueError, match="render_mode='human'"):
+        MarioVectorEnv(2, TASK, render_mode="human")
+    assert envs.step(np.zeros(2, int))[0].shape == (2, 4, 84, 84)
+
+
+def test_async_send_and_recv() -> None:
+    envs = MarioVectorEnv(4, TASK, batch_size=2)
+    assert envs.observation_space.shape == (2, 4, 84, 84)
+    for call in (envs.reset, lambda: envs.step(np.zeros(4, int))):
+        with pytest.raises(RuntimeError, match="batch_size == num_envs"):
+            call()
+    envs.async_reset(seed=0)
+    steps = np.zeros(4, int)
+    for _ in range(40):
+        obs, rewards, _, _, infos = envs.recv()
+        assert obs.shape == (2, 4, 84, 84)
+        assert rewards.shape == (2,)
+        ids = infos["env_id"]
+        np.testing.assert_array_equal(infos["elapsed_step"], steps[ids])
+        steps[ids] += 1
+        envs.send(np.ones(2, int), ids)
+    assert steps.sum() == 80
+
+
+def test_render_gives_every_screen() -> None:
+    envs = MarioVectorEnv(2, TASK, render_mode="rgb_array")
+    envs.reset(seed=0)
+    frames = envs.render()
+    assert frames is not None
+    assert [frame.shape for frame in frames] == [(240, 256, 3)] * 2
+    silent = MarioVectorEnv(1, TASK)
+    silent.reset()
+    with pytest.warns(UserWarning, match="render_mode"):
+        assert silent.render() is None
