@@ -1,7 +1,6 @@
 #include "nes/console.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -35,17 +34,13 @@ class ConsoleBus {
       : console_(*console), prg_(console->cartridge_->prg()) {}
 
   uint8_t* ram() { return console_.state_.ram; }
+  const uint8_t* rom() const { return prg_; }
   uint64_t limit() const { return console_.limit_; }
   bool idle_skip() const { return console_.idle_skip_; }
 
   uint32_t Fetch(unsigned pc, uint64_t cycle) {
     if (pc >= 0x8000) [[likely]] {
-      uint32_t code;
-      std::memcpy(&code, prg_ + (pc & 0x7FFF), sizeof(code));
-      if constexpr (std::endian::native == std::endian::big) {
-        code = __builtin_bswap32(code);
-      }
-      return code;
+      return LoadCode(prg_ + (pc & 0x7FFF));
     }
     return FetchElsewhere(pc, cycle);
   }
@@ -334,14 +329,17 @@ void Console::WriteStrobe(uint8_t value) {
 // 256 reads and writes, one cycle to halt, and one more to get in step with
 // the even cycles on which reads happen (NESdev "DMA").
 unsigned Console::StartOamDma(uint8_t page, uint64_t cycle) {
-  uint8_t bytes[256];
   const unsigned base = page << 8u;
-  for (unsigned i = 0; i < 256; ++i) {
-    bytes[i] = base + i >= 0x2000 && base + i < 0x6000
-                   ? ReadIo(base + i, cycle + 2 + 2 * i)
-                   : Peek(static_cast<uint16_t>(base + i));
+  if (base < 0x2000) {
+    ppu_.WriteOam(state_.ram + (base & 0x7FF), cycle);
+  } else {
+    uint8_t bytes[256];
+    for (unsigned i = 0; i < 256; ++i) {
+      bytes[i] = base < 0x6000 ? ReadIo(base + i, cycle + 2 + 2 * i)
+                               : Peek(static_cast<uint16_t>(base + i));
+    }
+    ppu_.WriteOam(bytes, cycle);
   }
-  ppu_.WriteOam(bytes, cycle);
   return 513 + (cycle & 1 ? 0 : 1);
 }
 

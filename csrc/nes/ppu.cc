@@ -590,10 +590,10 @@ void Ppu::WriteData(uint8_t value) {
 
 void Ppu::WriteOam(const uint8_t* page, uint64_t cycle) {
   CatchUp(DotOfAccess(cycle));
-  for (unsigned i = 0; i < 256; ++i) {
-    const unsigned at = (s_.oam_addr + i) & 0xFF;
-    s_.oam[at] = (at & 3) == 2 ? page[i] & 0xE3 : page[i];
-  }
+  const unsigned first = 256u - s_.oam_addr;  // bytes up to the wrap
+  std::memcpy(s_.oam + s_.oam_addr, page, first);
+  std::memcpy(s_.oam, page + first, 256 - first);
+  for (int i = 2; i < 256; i += 4) s_.oam[i] &= 0xE3;
   hit_known_ = overflow_known_ = sprites_known_ = false;
 }
 

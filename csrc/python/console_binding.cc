@@ -74,8 +74,8 @@ class PyConsole {
 
   void Load(const py::bytes& blob) {
     const std::string_view view(blob);
-    console_.Load({reinterpret_cast<const std::byte*>(view.data()),
-                   view.size()});
+    console_.Load(
+        {reinterpret_cast<const std::byte*>(view.data()), view.size()});
   }
 
   py::bytes StateBytes() const {
@@ -139,6 +139,7 @@ class PyConsole {
 class FlatBus {
  public:
   uint8_t* ram() { return memory.data(); }
+  const uint8_t* rom() const { return nullptr; }
   uint64_t limit() const { return limit_cycle; }
   bool idle_skip() const { return false; }
   uint32_t Fetch(unsigned pc, uint64_t) {
@@ -186,15 +187,14 @@ class FlatCpu {
 };
 
 py::list OpcodeTable() {
-  constexpr const char* kModes[] = {"imp",  "acc",  "imm",  "zp",  "zpx",
+  constexpr const char* kModes[] = {"imp",  "acc",  "imm",  "zp",   "zpx",
                                     "zpy",  "abs",  "absx", "absy", "ind",
                                     "indx", "indy", "rel"};
   py::list rows;
   for (const nes::OpcodeInfo& row : nes::kOpcodes) {
-    rows.append(py::make_tuple(row.operation,
-                               kModes[static_cast<size_t>(row.mode)],
-                               nes::InstructionBytes(row.mode), row.cycles,
-                               row.page_penalty));
+    rows.append(py::make_tuple(
+        row.operation, kModes[static_cast<size_t>(row.mode)],
+        nes::InstructionBytes(row.mode), row.cycles, row.page_penalty));
   }
   return rows;
 }
@@ -211,11 +211,12 @@ void BindConsole(py::module_& m) {
            [](PyConsole& self) { self.console().StepInstruction(); })
       .def("power_on", [](PyConsole& self) { self.console().PowerOn(); })
       .def("reset", [](PyConsole& self) { self.console().Reset(); })
-      .def("peek",
-           [](PyConsole& self, uint16_t address) {
-             return self.console().Peek(address);
-           },
-           py::arg("address"))
+      .def(
+          "peek",
+          [](PyConsole& self, uint16_t address) {
+            return self.console().Peek(address);
+          },
+          py::arg("address"))
       .def_property_readonly(
           "ram",
           [](const py::object& self) {
@@ -239,13 +240,13 @@ void BindConsole(py::module_& m) {
       .def_property_readonly("registers", &PyConsole::Registers)
       .def("set_registers", &PyConsole::SetRegisters)
       .def_property_readonly("beam", &PyConsole::BeamPosition)
-      .def_property_readonly("rom_hash",
-                             [](PyConsole& self) {
-                               return self.console().cartridge().hash();
-                             })
-      .def("set_idle_skip", [](PyConsole& self, bool on) {
-        self.console().set_idle_skip(on);
-      }, py::arg("on"));
+      .def_property_readonly(
+          "rom_hash",
+          [](PyConsole& self) { return self.console().cartridge().hash(); })
+      .def(
+          "set_idle_skip",
+          [](PyConsole& self, bool on) { self.console().set_idle_skip(on); },
+          py::arg("on"));
 
   py::class_<FlatCpu>(m, "FlatCpu")
       .def(py::init<>())
