@@ -2,11 +2,24 @@
 // gym-super-mario-bros 7.4.0, but every loop bounded.
 #include "mario/game.h"
 
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 namespace mario {
+
+namespace {
+
+// What work RAM holds after switching on, and the frames until the game has
+// cleared it. Super Mario Bros. itself does not care; the NROM conversion of
+// the Lost Levels does (its first clock starts at 290 instead of 400). Both
+// are as in the reference traces, which were recorded with quickerNES. The
+// parity of the frames decides how enemies move in each stage.
+constexpr uint8_t kPowerOnRam = 0xFF;
+constexpr int kPowerOnFrames = 1;
+
+}  // namespace
 
 Target Target::Of(int world, int stage, bool lost_levels) {
   const int worlds = lost_levels ? 4 : 8;
@@ -58,7 +71,9 @@ class Game::Loop {
 void Game::StartGame(const std::optional<Target>& target) {
   console_.PowerOn();
   uint8_t* const ram = console_.ram();
+  std::memset(ram, kPowerOnRam, sizeof(nes::State::ram));
   Loop title(this, "the start screen");
+  for (int i = 0; i < kPowerOnFrames; ++i) title.Frame(0);
   title.Frame(nes::kStart);
   title.Frame(0);
   while (facts().time() == 0) {

@@ -1,0 +1,81 @@
+// Preprocessing on its own, for tests: one frame from palette indices, on a
+// chosen code path, and the list of paths this machine has.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "preprocess/frame.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using Picture = py::array_t<uint8_t, py::array::c_style | py::array::forcecast>;
+
+preprocess::Path PathFromName(const std::string& name) {
+  using preprocess::Path;
+  for (const Path path : {Path::kScalar, Path::kAvx2, Path::kAvx512}) {
+    if (name == preprocess::Name(path)) return path;
+  }
+  throw std::invalid_argument("path '" + name +
+                              "' is unknown; choose scalar, avx2 or avx512");
+}
+
+preprocess::Hud HudFromName(const std::string& name) {
+  if (name == "keep") return preprocess::Hud::kKeep;
+  if (name == "mask") return preprocess::Hud::kMask;
+  if (name == "crop") return preprocess::Hud::kCrop;
+  throw std::invalid_argument("hud '" + name +
+                              "' is unknown; choose keep, mask or crop");
+}
+
+const uint8_t* CheckedData(const Picture& picture) {
+  if (picture.ndim() != 2 || picture.shape(0) != preprocess::kSourceHeight ||
+      picture.shape(1) != preprocess::kSourceWidth) {
+    throw std::invalid_argument("a picture must be (240, 256) uint8");
+  }
+  return picture.data();
+}
+
+/// Returns the frame, (C, height, width), and the name of the path taken.
+py::tuple MakeFrame(const Picture& indices, const py::object& previous,
+                    int height, int width, bool gray, bool area,
+                    const std::string& hud, const std::string& path) {
+  preprocess::FrameSpec spec;
+  spec.height = height;
+  spec.width = width;
+  spec.gray = gray;
+  spec.area = area;
+  spec.hud = HudFromName(hud);
+  const preprocess::FrameMaker maker(
+      spec, path.empty() ? preprocess::BestPath() : PathFromName(path));
+  const uint8_t* now = CheckedData(indices);
+  Picture before;
+  if (!previous.is_none()) before = previous.cast<Picture>();
+  py::array_t<uint8_t> frame({maker.channels(), height, width});
+  maker.Make(now, previous.is_none() ? nullptr : CheckedData(before),
+             frame.mutable_data());
+  return py::make_tuple(frame, preprocess::Name(maker.path()));
+}
+
+py::list Paths() {
+  using preprocess::Path;
+  py::list names;
+  for (const Path path : {Path::kScalar, Path::kAvx2, Path::kAvx512}) {
+    if (preprocess::Supports(path)) names.append(preprocess::Name(path));
+  }
+  return names;
+}
+
+}  // namespace
+
+void BindPreprocess(py::module_& module) {
+  module.def("preprocess_frame", &MakeFrame, py::arg("indices"),
+             py::arg("previous") = py::none(), py::arg("height") = 84,
+             py::arg("width") = 84, py::arg("gray") = true,
+             py::arg("area") = true, py::arg("hud") = "keep",
+             py::arg("path") = "");
+  module.def("preprocess_paths", &Paths);
+}
