@@ -14,7 +14,7 @@ See README.md for the Gymnasium and dm_env interfaces and for all options
 from __future__ import annotations
 
 from importlib.metadata import version as _version
-from typing import Any
+from typing import Any, cast
 
 from envpool.python.api import py_env
 from envpool.registration import registry as _registry
@@ -34,9 +34,10 @@ from .rom import RomError
 
 __version__ = _version("mario-envpool")
 
-# The names of EnvPool's registry entries (registration.py).
+# The names of EnvPool's registry entries (registration.py). EnvPool's annotations
+# speak of the classes that it makes, not of those that it takes.
 MarioEnvSpec, MarioDMEnvPool, MarioGymnasiumEnvPool = py_env(
-    _MarioEnvSpec, _MarioEnvPool
+    cast(Any, _MarioEnvSpec), cast(Any, _MarioEnvPool)
 )
 
 __all__ = [

@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 
-from . import __version__, _core, make_spec, rom
+from . import __version__, _core, rom
 
 
 def main() -> int:
@@ -25,8 +25,7 @@ def main() -> int:
         "--options", action="store_true", help="print every option with its default"
     )
     if parser.parse_args().options:
-        for name, value in make_spec("SuperMarioBros-v0").config._asdict().items():
-            print(f"{name:28} {value!r}")
+        print_options()
         return 0
     rom_lines, playable = describe_roms()
     lines = [
@@ -42,6 +41,13 @@ def main() -> int:
     for name, text in lines:
         print(f"{name:14} {text}")
     return 0 if playable else 1
+
+
+def print_options() -> None:
+    """Prints every option with its default and a line of help."""
+    spec = _core._MarioEnvSpec
+    for name, value in zip(spec._config_keys, spec._default_config_values, strict=True):
+        print(f"{name} = {value!r}\n    {spec._config_help[name]}")
 
 
 def describe_roms() -> tuple[list[str], bool]:

@@ -120,7 +120,7 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
             single_info(info),
         )
 
-    def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> npt.NDArray[np.uint8] | None:
         """Returns the screen, (240, 256, 3) uint8, if the mode is "rgb_array"."""
         if self.render_mode is None:
             gymnasium.logger.warn(

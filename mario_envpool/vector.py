@@ -72,7 +72,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self._ids: npt.NDArray[np.int32] = np.arange(num_envs, dtype=np.int32)
         self._last_obs: Observations | None = None
 
-    def reset(  # type: ignore[override]
+    def reset(
         self,
         *,
         seed: int | Sequence[int | None] | None = None,
@@ -144,7 +144,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         result["env_id"] = env_ids
         return obs, rewards.astype(np.float64), terminated, truncated, result
 
-    def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:  # type: ignore[override]
+    def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
         """Returns the screen of every environment, (240, 256, 3) uint8 each."""
         if self.render_mode is None:
             gymnasium.logger.warn(
