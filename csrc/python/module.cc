@@ -5,9 +5,11 @@
 
 namespace py = pybind11;
 
-void BindConsole(py::module_& module);   // console_binding.cc
-void BindCounting(py::module_& module);  // counting_binding.cc
-void BindMario(py::module_& module);     // mario_binding.cc
+void BindConsole(py::module_& module);     // console_binding.cc
+void BindCounting(py::module_& module);    // counting_binding.cc
+void BindMario(py::module_& module);       // mario_binding.cc
+void BindMarioEnv(py::module_& module);    // mario_env_binding.cc
+void BindPreprocess(py::module_& module);  // preprocess_binding.cc
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "Native code of mario_envpool: console, task and pool.";
@@ -16,5 +18,7 @@ PYBIND11_MODULE(_core, module) {
              "The vector instructions chosen for this CPU.");
   BindConsole(module);
   BindMario(module);
+  BindMarioEnv(module);
+  BindPreprocess(module);
   BindCounting(module);
 }
