@@ -50,6 +50,9 @@ def _orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
         nn.init.orthogonal_(module.weight, gain)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+    elif isinstance(module, _Residual):
+        # Six blocks would multiply the variance of the stem by dozens.
+        nn.init.orthogonal_(module.second.weight, 0.1)
 
 
 def _plain(
