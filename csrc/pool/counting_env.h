@@ -87,13 +87,16 @@ class CountingEnv {
 
   CountingEnv(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed)
       : shared_(std::move(shared)), env_id_(env_id) {
-    counters_.seed = counters_.rng = seed;
+    Seed(seed);
     if (env_id == shared_->config.throw_construct_env) {
       throw std::runtime_error("told to fail in its constructor");
     }
   }
 
-  void Seed(uint64_t seed) { counters_.seed = counters_.rng = seed; }
+  void Seed(uint64_t seed) {
+    counters_.seed = seed;
+    counters_.rng = Mix(seed);  // neighbouring seeds share no draws
+  }
 
   Outcome Reset(Scratch&) {
     MaybeThrow(0);

@@ -1,0 +1,227 @@
+"""Every argument is checked on every call, and a refused call changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mario_envpool._core import _CountingEnvPool, _CountingEnvSpec
+
+NUM_ENVS = 4
+
+
+def int32(*values: int) -> Any:
+    return np.array(values, np.int32)
+
+
+GOOD = int32(0, 1, 2, 3)
+
+
+def send(ids: Any, actions: Any, players: Any = None) -> Callable[[Any], object]:
+    return lambda native: native._send(
+        [ids, ids if players is None else players, actions]
+    )
+
+
+BAD_CALLS: dict[str, tuple[Callable[[Any], object], type[Exception], str]] = {
+    "id too large": (
+        send(int32(0, 1, 2, 4), GOOD),
+        IndexError,
+        r"send: env id 4 \(position 3\) is out of range.*0 to 3",
+    ),
+    "id negative": (send(int32(-1), int32(0)), IndexError, "env id -1"),
+    "id twice": (
+        send(int32(0, 2, 2), int32(0, 0, 0)),
+        ValueError,
+        "env id 2 is named twice, the second time at position 2",
+    ),
+    "no ids": (send(int32(), int32()), ValueError, "no env ids"),
+    "ids of another dtype": (
+        send(np.arange(4, dtype=np.int64), GOOD),
+        TypeError,
+        r"env_id must be .*int32.* got an array of dtype int64 and shape \(4,\)",
+    ),
+    "ids in a list": (send([0, 1], int32(0, 0)), TypeError, "env_id .* got list"),
+    "ids of two dimensions": (
+        send(GOOD.reshape(2, 2), GOOD),
+        TypeError,
+        r"shape \(2, 2\)",
+    ),
+    "an id alone": (
+        lambda native: native._reset(np.array(1, np.int32)),
+        TypeError,
+        r"shape \(\)",
+    ),
+    "fewer actions": (
+        send(GOOD, int32(0, 1, 2)),
+        ValueError,
+        "4 env ids and 3 actions",
+    ),
+    "actions of another dtype": (
+        send(GOOD, GOOD.astype(np.float32)),
+        TypeError,
+        "action must be .* got an array of dtype float32",
+    ),
+    "actions of two dimensions": (
+        send(GOOD, GOOD[:, None]),
+        TypeError,
+        r"shape \(4, 1\)",
+    ),
+    "action too large": (
+        send(GOOD, int32(0, 1, 2, 9)),
+        ValueError,
+        r"action 9 for env 3 \(position 3\) is out of range; actions are 0 to 3",
+    ),
+    "action negative": (send(GOOD, int32(-1, 0, 0, 0)), ValueError, "action -1"),
+    "players that differ": (
+        send(int32(0, 1), int32(0, 0), players=int32(1, 0)),
+        ValueError,
+        "players.env_id must equal env_id",
+    ),
+    "fewer players": (
+        send(int32(0, 1), int32(0, 0), players=int32(0)),
+        ValueError,
+        "players.env_id must equal env_id",
+    ),
+    "two arrays": (
+        lambda native: native._send([GOOD, GOOD]),
+        ValueError,
+        "3 arrays .* got 2",
+    ),
+    "no list": (lambda native: native._send(7), TypeError, "_send"),
+    "reset of a wrong id": (
+        lambda native: native._reset(int32(0, 7)),
+        IndexError,
+        r"reset: env id 7 \(position 1\)",
+    ),
+    "reset of another dtype": (
+        lambda native: native._reset(np.zeros(1, np.uint32)),
+        TypeError,
+        "uint32",
+    ),
+    "fewer seeds": (
+        lambda native: native._reset(int32(0, 1), [3]),
+        ValueError,
+        "2 env ids and 1 seeds",
+    ),
+    "seed of a float": (
+        lambda native: native._reset(int32(0), [1.5]),
+        TypeError,
+        "a seed must be an integer, got float",
+    ),
+    "seed negative": (
+        lambda native: native._reset(int32(0), [-1]),
+        ValueError,
+        "0 to 2\\^64 - 1, got -1",
+    ),
+    "render of a wrong id": (
+        lambda native: native._render(int32(4), 0, 0, -1),
+        IndexError,
+        "render: env id 4",
+    ),
+    "render of a wrong size": (
+        lambda native: native._render(int32(0), -1, 0, -1),
+        ValueError,
+        "got -1 and 0",
+    ),
+    "render by a wrong camera": (
+        lambda native: native._render(int32(0), 0, 0, 3),
+        ValueError,
+        "camera_id .* got 3",
+    ),
+    "snapshot of a wrong id": (
+        lambda native: native.snapshot(int32(9)),
+        IndexError,
+        "snapshot: env id 9",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_a_bad_call_is_refused_on_the_hundredth_time(make_pool: Any, case: str) -> None:
+    call, error, message = BAD_CALLS[case]
+    pool = make_pool(num_envs=NUM_ENVS, episode_steps=1000)
+    pool.restart()
+    for _ in range(99):
+        pool.step(1)
+    with pytest.raises(error, match=message):
+        call(pool.native)
+    assert pool.native.status()["outstanding"] == 0
+    assert pool.step(1)["info:total"].tolist() == [100] * NUM_ENVS
+
+
+@pytest.mark.parametrize("batch_size", [NUM_ENVS, 2])
+def test_a_double_send_is_refused(make_pool: Any, batch_size: int) -> None:
+    pool = make_pool(num_envs=NUM_ENVS, batch_size=batch_size)
+    pool.reset()
+    for call in (
+        lambda: pool.send(0, [2]),
+        lambda: pool.reset([2]),
+        lambda: pool.native.snapshot(int32(2)),
+        lambda: pool.native.restore(int32(2), np.zeros((1, 10), np.uint8)),
+    ):
+        with pytest.raises(RuntimeError, match="env 2 has an earlier request outst"):
+            call()
+    ids = pool.recv()["info:env_id"]
+    pool.send(0, ids)  # theirs again, though others may be outstanding
+    pool.recv()
+
+
+def test_arrays_may_be_strided(make_pool: Any) -> None:
+    pool = make_pool(num_envs=4)
+    pool.restart()
+    ids = np.array([0, 9, 3, 9, 1, 9], np.int32)[::2]
+    actions = np.array([[1, 9], [2, 9], [3, 9]], np.int32)[:, 0]
+    batch = pool.step(actions, ids)
+    assert batch["info:env_id"].tolist() == [0, 3, 1]
+    assert batch["reward"].tolist() == [1.5, 2.5, 3.5]
+
+
+def spec_values(**options: Any) -> tuple[Any, ...]:
+    values = dict(
+        zip(
+            _CountingEnvSpec._config_keys,
+            _CountingEnvSpec._default_config_values,
+            strict=True,
+        )
+    )
+    return tuple((values | options).values())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_envs": 0}, ValueError, "num_envs must be at least 1, got 0"),
+        ({"num_envs": 2, "batch_size": 3}, ValueError, "num_envs = 2, got 3"),
+        ({"batch_size": -1}, ValueError, "batch_size"),
+        ({"num_threads": -1}, ValueError, "num_threads"),
+        ({"max_num_players": 2}, ValueError, "one player; got 2"),
+        ({"thread_affinity_offset": -2}, ValueError, "thread_affinity_offset"),
+        ({"num_envs": 3, "env_seed": [1]}, ValueError, "3 envs, got 1"),
+        ({"max_episode_steps": 0}, ValueError, "max_episode_steps"),
+        ({"num_envs": 1.5}, TypeError, r"num_envs must be an int of 32 bits, got 1\.5"),
+        ({"seed": 2**31}, TypeError, "seed must be an int of 32 bits, got 2147483648"),
+        ({"num_envs": "two"}, TypeError, "num_envs must be .* got 'two'"),
+        ({"label": 7}, TypeError, "label must be a str, got 7"),
+        ({"obs_shape": "ab"}, TypeError, "obs_shape must be a list of ints"),
+        ({"num_actions": 0}, ValueError, "num_actions >= 1"),
+    ],
+)
+def test_a_bad_config_is_refused_by_name(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        _CountingEnvSpec(spec_values(**options))
+
+
+def test_a_spec_takes_all_values() -> None:
+    with pytest.raises(ValueError, match="config values, got 2"):
+        _CountingEnvSpec((1, 2))
+
+
+def test_a_pool_takes_the_spec_of_its_task() -> None:
+    with pytest.raises(TypeError, match="spec class of its own task, got int"):
+        _CountingEnvPool(7)

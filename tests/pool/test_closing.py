@@ -1,0 +1,241 @@
+"""Errors of environments, ends in every state, and recv without work."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+# 64 environments on one thread take about 0.6 s for a step.
+SLOW = {"num_envs": 64, "num_threads": 1, "max_sleep_us": 20_000}
+
+
+@pytest.mark.parametrize("batch_size", [6, 2])
+@pytest.mark.parametrize("throw_step", [0, 1, 5])
+def test_an_exception_reaches_the_caller_with_the_env_id(
+    make_pool: Any, batch_size: int, throw_step: int
+) -> None:
+    pool = make_pool(
+        num_envs=6,
+        batch_size=batch_size,
+        num_threads=2,
+        throw_env=4,
+        throw_step=throw_step,
+    )
+    doing = "step" if throw_step else "reset"
+    text = f"env 4 failed in {doing}: told to fail at step {throw_step}"
+
+    def play() -> None:
+        pool.reset()
+        for _ in range(100):
+            batch = pool.recv()
+            pool.send(0, batch["info:env_id"])
+
+    with pytest.raises(RuntimeError, match=f"^{text}$"):
+        play()
+    for call in (pool.recv, pool.reset, lambda: pool.send(0)):
+        with pytest.raises(RuntimeError, match=f"^pool closed after {text}$"):
+            call()
+    status = pool.native.status()
+    assert status["closed"] == f"pool closed after {text}"
+    assert status["envs"][4] == {
+        "state": "failed",
+        "steps": max(throw_step - 1, 0),
+        "error": text,
+    }
+    assert status["envs"][0]["error"] == ""
+
+
+def test_an_env_that_cannot_be_made_is_named(make_pool: Any) -> None:
+    with pytest.raises(RuntimeError, match="env 3 failed in construction: told to"):
+        make_pool(num_envs=5, num_threads=2, throw_construct_env=3)
+
+
+def test_recv_without_work_raises(make_pool: Any) -> None:
+    pool = make_pool(num_envs=2)
+    with pytest.raises(RuntimeError, match="nothing is outstanding"):
+        pool.recv()
+    pool.restart()
+    with pytest.raises(RuntimeError, match="nothing is outstanding"):
+        pool.recv()
+    assert pool.step(0)["done"].shape == (2,)
+
+
+def test_async_recv_of_a_batch_that_cannot_fill_raises(make_pool: Any) -> None:
+    pool = make_pool(num_envs=5, batch_size=3)
+    pool.reset([0, 1])
+    with pytest.raises(
+        RuntimeError, match=r"3 rows and only 2 are outstanding.*at least 1 more"
+    ):
+        pool.recv()
+    pool.reset([4])
+    assert sorted(pool.recv()["info:env_id"].tolist()) == [0, 1, 4]
+
+
+STATES: dict[str, Callable[[Any], object]] = {
+    "new": lambda pool: None,
+    "idle": lambda pool: pool.restart(),
+    "outstanding": lambda pool: (pool.restart(), pool.send(0)),
+    "ready": lambda pool: (pool.reset(), time.sleep(0.05)),
+    "several outstanding": lambda pool: [pool.reset([i]) for i in pool.ids],
+    "failed": lambda pool: (pool.restart(), pool.send(0), time.sleep(0.05)),
+}
+
+
+def count_threads() -> int:
+    """Threads of this process; 0 where the system does not list them."""
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.is_dir() else 0
+
+
+@pytest.mark.parametrize("close", [True, False])
+@pytest.mark.parametrize("state", STATES)
+def test_a_pool_ends_cleanly_in_every_state(
+    make_pool: Any, state: str, close: bool
+) -> None:
+    options = {"throw_env": 1, "throw_step": 1} if state == "failed" else {}
+    threads_before = count_threads()
+    pool = make_pool(num_envs=8, num_threads=2, max_sleep_us=2000, **options)
+    STATES[state](pool)
+    if close:
+        pool.native._close()
+        pool.native._close()
+        with pytest.raises(RuntimeError, match=r"closed|failed"):
+            pool.reset()
+        with pytest.raises(RuntimeError, match="closed"):
+            pool.recv()
+    del pool
+    gc.collect()
+    # Joined, not left behind; the kernel drops their entries a little later.
+    deadline = time.monotonic() + 10
+    while count_threads() > threads_before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_close_ends_a_recv_of_another_thread(make_pool: Any) -> None:
+    pool = make_pool(**SLOW)
+    pool.restart()
+    pool.send(0)
+    raised: list[str] = []
+
+    def read() -> None:
+        try:
+            pool.recv()
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    time.sleep(0.05)
+    pool.native._close()
+    reader.join()
+    assert raised == ["pool closed by close()"]
+
+
+def test_the_interpreter_runs_while_recv_waits(make_pool: Any) -> None:
+    pool = make_pool(**SLOW)
+    pool.restart()
+    ticks = 0
+    done = threading.Event()
+
+    def count() -> None:
+        nonlocal ticks
+        while not done.wait(0.002):
+            ticks += 1
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    pool.step(0)
+    done.set()
+    counter.join()
+    assert ticks > 5
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX timers")
+def test_a_signal_ends_a_recv_and_loses_nothing(make_pool: Any) -> None:
+    class AlarmError(Exception):
+        pass
+
+    def ring(*_: Any) -> None:
+        raise AlarmError
+
+    pool = make_pool(**SLOW)
+    pool.restart()
+    previous = signal.signal(signal.SIGALRM, ring)
+    try:
+        pool.send(1)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(AlarmError):
+            pool.recv()
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert pool.recv()["info:total"].tolist() == [1] * 64
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_is_refused_and_exits() -> None:
+    script = """
+import os, sys, warnings
+import numpy as np
+from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+warnings.simplefilter("ignore")
+pool = Pool(Spec(Spec._default_config_values))
+ids = np.zeros(1, np.int32)
+pool._reset(ids)
+child = os.fork()
+if child == 0:
+    try:
+        pool._recv()
+    except RuntimeError as error:
+        sys.exit(0 if "forked child" in str(error) else 1)
+    sys.exit(2)
+status = os.waitpid(child, 0)[1]
+assert status == 0, status
+assert len(pool._recv()[0]) == 1
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_pool_left_at_exit_does_not_hang() -> None:
+    script = """
+import numpy as np
+from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+values = list(Spec._default_config_values)
+values[Spec._config_keys.index("max_sleep_us")] = 1000
+pool = Pool(Spec(tuple(values)))
+ids = np.zeros(1, np.int32)
+pool._reset(ids)
+obs = pool._recv()[8]
+pool._send([ids, ids, ids])
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_threads_may_share_a_pool(make_pool: Any) -> None:
+    pool = make_pool(num_envs=8, batch_size=2, num_threads=2)
+    pool.reset()
+    rows = []
+
+    def work() -> None:
+        for _ in range(200):
+            ids = pool.recv()["info:env_id"]
+            rows.append(len(ids))
+            pool.send(0, ids)
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert np.sum(rows) == 3 * 200 * 2
