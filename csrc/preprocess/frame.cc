@@ -9,7 +9,7 @@
 
 #include "nes/palette.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GNUC__)  // GCC and Clang
 #define PREPROCESS_X86 1
 #include <immintrin.h>
 #endif
@@ -254,6 +254,14 @@ void FrameMaker::AreaScalar(const uint8_t* lut, const uint8_t* indices,
 
 #ifdef PREPROCESS_X86
 
+// GCC 12 takes the deliberately undefined sources inside its own AVX-512
+// headers for our uninitialised variables (GCC bug 105593).
+#ifndef __clang__
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 namespace {
 
 // A 64-byte table lookup: four 16-byte shuffles, chosen by bits 4 and 5.
@@ -423,6 +431,9 @@ PREPROCESS_AVX512 void FrameMaker::AreaAvx512(const uint8_t* lut,
 }
 
 #undef PREPROCESS_AVX512
+#ifndef __clang__
+#pragma GCC diagnostic pop
+#endif
 
 #else
 

@@ -119,6 +119,13 @@ class SingleEnv {
     return Read();
   }
 
+  /// Puts a bare console's complete save (Console.save) into this game.
+  void LoadConsole(const py::bytes& save) {
+    const std::string blob = save;
+    env_.game().console().Load(
+        {reinterpret_cast<const std::byte*>(blob.data()), blob.size()});
+  }
+
   py::array_t<uint8_t> Render() {
     py::array_t<uint8_t> picture(
         {mario::Env::kRenderHeight, mario::Env::kRenderWidth, 3});
@@ -171,6 +178,7 @@ void BindMarioEnv(py::module_& module) {
       .def("snapshot", &SingleEnv::Snapshot)
       .def("restore", &SingleEnv::Restore, py::arg("blob"),
            py::arg("keep_rng") = false)
+      .def("load_console", &SingleEnv::LoadConsole, py::arg("save"))
       .def("render", &SingleEnv::Render)
       .def_property_readonly("num_actions", &SingleEnv::num_actions)
       .def_property_readonly("buttons", &SingleEnv::buttons)

@@ -3,9 +3,11 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
+#include "nes/palette.h"
 #include "preprocess/frame.h"
 
 namespace py = pybind11;
@@ -69,6 +71,13 @@ py::list Paths() {
   return names;
 }
 
+/// (64, 3): RGB of the palette indices.
+py::array_t<uint8_t> Palette() {
+  py::array_t<uint8_t> colours({64, 3});
+  std::memcpy(colours.mutable_data(), nes::kPalette.data(), 64 * 3);
+  return colours;
+}
+
 }  // namespace
 
 void BindPreprocess(py::module_& module) {
@@ -78,4 +87,5 @@ void BindPreprocess(py::module_& module) {
              py::arg("area") = true, py::arg("hud") = "keep",
              py::arg("path") = "");
   module.def("preprocess_paths", &Paths);
+  module.def("preprocess_palette", &Palette);
 }
