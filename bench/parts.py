@@ -1,0 +1,114 @@
+"""Where the time of an environment step goes, from differences between whole runs.
+
+Nothing inside the pool is timed: a clock read for each part would cost as much as the
+smaller parts. Instead the same work is run with one thing changed, all on one core with
+one thread, in turns:
+
+    emulate   (a step of 8 frames - a step of 4) / 4 * 4: three or seven frames of a
+              step are never drawn, so the difference is four frames of game logic,
+              with the reading of RAM, reward and done after each
+    draw      the bare console drawing every frame - drawing none
+    resize    the observation of 84x84 by area, stack of four - one of 1x1 by nearest:
+              gray, resize, stack, and the row written for the reader
+    pool      a pool of environments that only count: queues, threads, batches, the
+              small fields, and EnvPool's Python around them
+    rest      what is left of the whole: info, episode ends, resets
+
+All times are CPU time, which on one core is wall clock without other processes.
+Differences have the noise of both their sides; medians are taken of the differences,
+round by round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from peers import workload
+from peers.workload import Request
+from rich.table import Table
+from runners import Run, Runner, interleave
+
+TINY = {
+    "img_height": 1,
+    "img_width": 1,
+    "stack_num": 1,
+    "use_inter_area_resize": False,
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Microseconds of CPU time of one environment step, and of its parts."""
+
+    step: float
+    parts: dict[str, float]
+
+    def as_json(self) -> dict[str, float]:
+        """The parts as they stand in the JSON line."""
+        return {"step": self.step, **self.parts}
+
+    def table(self) -> Table:
+        """Microseconds and shares."""
+        table = Table(title="Parts of a step (one core, one thread, synchronous)")
+        table.add_column("part")
+        table.add_column("us/step", justify="right")
+        table.add_column("share", justify="right")
+        for name, value in {**self.parts, "whole step": self.step}.items():
+            table.add_row(name, f"{value:.1f}", f"{value / self.step:.0%}")
+        return table
+
+
+def _microseconds(runs: Sequence[Run]) -> list[float]:
+    return [1e6 / run.steps_per_cpu_s for run in runs]
+
+
+def _difference(more: Sequence[Run], less: Sequence[Run]) -> float:
+    pairs = zip(_microseconds(more), _microseconds(less), strict=True)
+    return statistics.median(a - b for a, b in pairs)
+
+
+def measure_parts(
+    base: Request, ours: Runner, arguments: argparse.Namespace, tell: Any
+) -> Parts:
+    """Measures the whole step and its parts.
+
+    Args:
+        base: the run on one core that is taken apart.
+        ours: a runner of our pool.
+        arguments: `repeats` is used.
+        tell: called with lines of progress.
+    """
+    rom = {"rom": base.options["rom"]} if "rom" in base.options else {}
+    options = {
+        "whole": base.options,
+        "eight frames": {**base.options, "frame_skip": 8},
+        "tiny": {**base.options, **TINY},
+    }
+    with (
+        Runner("console", "run_core.py", sys.executable) as console,
+        Runner("counting", "run_pool.py", sys.executable, "counting") as counting,
+    ):
+        programs = {
+            name: (ours, replace(base, options=chosen))
+            for name, chosen in options.items()
+        }
+        for name, draw in (("drawn", True), ("undrawn", False)):
+            frames = replace(base, num_envs=1, options={**rom, "draw": draw})
+            programs[name] = (console, frames)
+        programs["counting"] = (counting, replace(base, task="Counting", options={}))
+        runs = interleave(programs, arguments.repeats, tell)
+    skip = base.options.get("frame_skip", workload.FRAME_SKIP)
+    step = statistics.median(_microseconds(runs["whole"]))
+    parts = {
+        "emulate": _difference(runs["eight frames"], runs["whole"]) / (8 - skip) * skip,
+        "draw": _difference(runs["drawn"], runs["undrawn"]),
+        "resize": _difference(runs["whole"], runs["tiny"]),
+        "pool": statistics.median(_microseconds(runs["counting"])),
+    }
+    parts["rest"] = step - sum(parts.values())
+    return Parts(step, parts)

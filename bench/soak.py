@@ -1,0 +1,208 @@
+"""Soak test of the pool: does it stay correct and keep its memory for a long time?
+
+    python bench/soak.py                   10 minutes on all cores
+    python bench/soak.py --minutes 0.1     the short stand-in for continuous integration
+
+An asynchronous pool with a thread for each core plays random stages with random
+buttons. What an environment is told at its n-th step depends on the environment and n
+only, so its stream of results must not depend on threads, batches or timing:
+afterwards a synchronous pool with one thread gives each environment the same actions,
+and every stream must be equal. It fails (exit status 1) if a stream differs, if a step
+is lost, if memory grows, or if a `recv` takes longer than a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import sys
+import time
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peers import workload
+
+import mario_envpool
+
+# A stream's hash is noted every so many results of an environment.
+NOTE_EVERY = 64
+# Resident memory may grow this much after the first tenth of the run.
+GROWTH_BYTES = 16 * 2**20
+
+
+@dataclass
+class Stream:
+    """All results of one environment so far, as a chain of hashes."""
+
+    results: int = 0
+    crc: int = 0
+    notes: list[int] = field(default_factory=list)
+
+    def add(self, row: bytes) -> None:
+        """Appends one result."""
+        self.crc = zlib.crc32(row, self.crc)
+        self.results += 1
+        if self.results % NOTE_EVERY == 0:
+            self.notes.append(self.crc)
+
+
+class Player:
+    """Plays a pool by the tape and keeps the stream of each environment."""
+
+    def __init__(self, arguments: argparse.Namespace, **pool: int) -> None:
+        """Builds the pool and asks for the first observations."""
+        count = arguments.num_envs
+        self.pool: Any = mario_envpool.make(
+            arguments.task, num_envs=count, seed=arguments.seed, **pool
+        )
+        self.streams = [Stream() for _ in range(count)]
+        self._results = np.zeros(count, np.int64)
+        self._tape = workload.action_tape("right-biased", count, arguments.seed)
+        self.pool.async_reset()
+
+    def receive(self) -> np.ndarray:
+        """Takes one batch into the streams.
+
+        Returns:
+            The ids of its environments.
+
+        Raises:
+            RuntimeError: an environment comes twice in a batch.
+        """
+        faulthandler.dump_traceback_later(60, exit=True)
+        obs, reward, terminated, truncated, info = self.pool.recv()
+        faulthandler.cancel_dump_traceback_later()
+        ids = info["env_id"]
+        if len(set(ids.tolist())) != len(ids):
+            raise RuntimeError(f"an environment comes twice in a batch: {ids}")
+        small = np.stack(
+            [
+                reward.astype(np.float32).view(np.uint32),
+                terminated.astype(np.uint32),
+                truncated.astype(np.uint32),
+                info["elapsed_step"].astype(np.uint32),
+                info["x_pos"].astype(np.uint32),
+            ],
+            axis=1,
+        )
+        for row, env in enumerate(ids.tolist()):
+            self.streams[env].add(obs[row].tobytes() + small[row].tobytes())
+        self._results[ids] += 1
+        return np.asarray(ids)
+
+    def send(self, ids: np.ndarray) -> None:
+        """Gives each environment the action of its own next step."""
+        if len(ids) > 0:
+            at = (self._results[ids] - 1) % workload.TAPE_STEPS
+            self.pool.send(self._tape[at, ids], ids)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def soak(arguments: argparse.Namespace) -> tuple[list[Stream], list[str]]:
+    """The long run on all threads.
+
+    Returns:
+        The streams, and a line for each thing that is wrong.
+    """
+    batch = max(1, arguments.num_envs // 4)
+    player = Player(arguments, batch_size=batch, num_threads=arguments.num_threads)
+    start = time.monotonic()
+    seconds = arguments.minutes * 60
+    settled, most, told = 0, 0, 0.0
+    while (elapsed := time.monotonic() - start) < seconds:
+        player.send(player.receive())
+        if elapsed - told > min(10.0, seconds / 20):
+            told, now = elapsed, resident_bytes()
+            if elapsed > seconds / 10:
+                settled = settled or now
+                most = max(most, now)
+            steps = sum(stream.results for stream in player.streams)
+            print(
+                f"{elapsed:7.0f} s  {steps:12,} results  {steps / elapsed:9,.0f} /s  "
+                f"{now / 2**20:8.1f} MiB",
+                flush=True,
+            )
+    player.pool.close()
+    wrong = []
+    if most - settled > GROWTH_BYTES:
+        wrong.append(f"memory grew by {(most - settled) / 2**20:.1f} MiB")
+    return player.streams, wrong
+
+
+def compare(arguments: argparse.Namespace, streams: list[Stream]) -> list[str]:
+    """Plays the same steps on one thread.
+
+    Returns:
+        A line for each environment whose stream differs, or that fell behind.
+    """
+    # A time limit, since one thread needs longer: then the notes so far are compared.
+    player = Player(arguments, batch_size=arguments.num_envs, num_threads=1)
+    until = time.monotonic() + arguments.rerun_minutes * 60
+    want = np.array([stream.results for stream in streams])
+    ids = player.receive()
+    while len(ids) > 0 and time.monotonic() < until:
+        have = np.array([stream.results for stream in player.streams])
+        ids = np.flatnonzero(have < want).astype(np.int32)
+        player.send(ids)
+        if len(ids) > 0:
+            player.receive()
+    player.pool.close()
+    wrong, compared, total = [], 0, 0
+    for env, (first, again) in enumerate(zip(streams, player.streams, strict=True)):
+        notes = min(len(first.notes), len(again.notes))
+        compared += again.results
+        total += first.results
+        if first.notes[:notes] != again.notes[:notes]:
+            wrong.append(f"environment {env}: the stream differs on one thread")
+        elif first.results == again.results and first.crc != again.crc:
+            wrong.append(f"environment {env}: the end of the stream differs")
+    print(f"compared {compared:,} of {total:,} results with one thread")
+    if min(len(stream.notes) for stream in player.streams) == 0:
+        wrong.append(f"too short: no environment may have under {NOTE_EVERY} results")
+    return wrong
+
+
+def main() -> int:
+    """Soaks, compares, and says what is wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--minutes", type=float, default=10.0, help="of the long run (default: 10)")
+    add(
+        "--rerun-minutes",
+        type=float,
+        default=0.0,
+        help="time limit of the run on one thread (default: three times --minutes)",
+    )
+    add("--task", default="SuperMarioBrosRandomStages-v0", help="default: %(default)s")
+    add("--num-envs", type=int, default=64, help="default: %(default)s")
+    add(
+        "--num-threads",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="of the long run (default: one for each core)",
+    )
+    add("--seed", type=int, default=0, help="default: %(default)s")
+    arguments = parser.parse_args()
+    arguments.rerun_minutes = arguments.rerun_minutes or 3 * arguments.minutes
+    streams, wrong = soak(arguments)
+    wrong += compare(arguments, streams)
+    for line in wrong:
+        print("WRONG:", line)
+    if not wrong:
+        print("fine: every stream is equal, memory is flat")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,495 @@
+"""Environment steps per second of the pool, of the parts of a step, and of the peers.
+
+    python bench/sps.py                    the throughput table and the parts of a step
+    python bench/sps.py --mixed            32 levels, uniform random actions
+    python bench/sps.py --peers            and the peers, in turns with us
+    python bench/sps.py --json             the same, one JSON object as the last line
+
+A *step* is one action, which the game plays for four *frames*. Rows that only deliver
+the first observation of an episode are not counted, the time of a reset is.
+bench/README.md says what is controlled for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from parts import measure_parts
+from peers import workload
+from peers.workload import Request
+from rich.console import Console
+from rich.table import Table
+from runners import (
+    Run,
+    Runner,
+    RunnerError,
+    Spread,
+    cpu_rates,
+    cpu_ratios,
+    interleave,
+    peer_python,
+    pool_runner,
+    rates,
+    ratios,
+)
+
+PEERS = ("turbo", "gsm", "gsm-async", "pong")
+BUSY = 0.7  # load average from which on the bench warns
+GSM_PROCESSES = 4  # of AsyncVectorEnv, for each core
+LEVELS = [f"{world}-{stage}" for world in range(1, 9) for stage in range(1, 5)]
+
+_REPO = Path(__file__).resolve().parent.parent
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add(
+        "--task",
+        default="SuperMarioBros-1-1-v0",
+        help="environment id; an id that is"
+        " not Mario's is taken from EnvPool (default: %(default)s)",
+    )
+    add(
+        "--mixed",
+        action="store_true",
+        help="32 levels mixed (environment i plays"
+        " level i mod 32 of v0), uniform SIMPLE actions",
+    )
+    add(
+        "--actions",
+        default="right-biased",
+        choices=list(workload.ACTIONS),
+        help="random buttons: biased to the right, or uniform over an action set"
+        " (default: %(default)s)",
+    )
+    add("--rom", default="", help="ROM by name, e.g. world (default: the task's own)")
+    add("--num-envs", type=int, default=32, help="environments (default: %(default)s)")
+    add(
+        "--num-threads",
+        type=int,
+        default=0,
+        help="worker threads of the last rows (default: one for each core)",
+    )
+    add(
+        "--batch-size",
+        type=int,
+        default=0,
+        help="of the asynchronous rows (default: a quarter of the environments)",
+    )
+    add(
+        "--seconds",
+        type=float,
+        default=2.0,
+        help="of each run, after its warm-up (default: %(default)s)",
+    )
+    add("--warmup", type=float, default=0.5, help="seconds (default: %(default)s)")
+    add("--repeats", type=int, default=5, help="runs of each row (default: 5)")
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a further option of the task, VALUE in JSON; may be repeated",
+    )
+    add(
+        "--core",
+        type=int,
+        default=max(os.sched_getaffinity(0)),
+        help="the core of all one-core runs (default: %(default)s)",
+    )
+    add(
+        "--peers",
+        nargs="*",
+        choices=PEERS,
+        metavar="PEER",
+        help="measure the peers,"
+        " too, in turns with us; all of them, or those named: " + ", ".join(PEERS),
+    )
+    add("--pairs", type=int, default=5, help="runs of each side (default: 5)")
+    add(
+        "--skip",
+        nargs="*",
+        default=[],
+        choices=["throughput", "parts"],
+        help="leave a table out",
+    )
+    add("--json", action="store_true", help="print one JSON object as the last line")
+    known = parser.parse_args(arguments)
+    if known.mixed:
+        known.task, known.actions = "SuperMarioBros-v0", "simple"
+    for name in ("num_envs", "repeats", "pairs"):
+        if getattr(known, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    known.cores = len(os.sched_getaffinity(0))
+    known.num_threads = known.num_threads or known.cores
+    known.batch_size = known.batch_size or max(1, known.num_envs // 4)
+    if known.batch_size > known.num_envs:
+        parser.error("--batch-size must not be above --num-envs")
+    try:
+        known.options = dict(_option(text) for text in known.option)
+    except ValueError as error:
+        parser.error(str(error))
+    if known.rom:
+        known.options["rom"] = known.rom
+    if known.mixed:
+        known.options["stages"] = LEVELS
+    return known
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--option {text}: write KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value  # a bare word is a string
+
+
+def base_request(arguments: argparse.Namespace) -> Request:
+    """The run that every row and every comparison varies: one core, synchronous."""
+    return Request(
+        seconds=arguments.seconds,
+        warmup=arguments.warmup,
+        cores=[arguments.core],
+        num_envs=arguments.num_envs,
+        num_threads=1,
+        batch_size=0,
+        task=arguments.task,
+        actions=arguments.actions,
+        options=arguments.options,
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the throughput table."""
+
+    mode: str
+    request: Request
+    runs: list[Run]
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as it stands in the JSON line."""
+        steps, cpu = rates(self.runs), cpu_rates(self.runs)
+        return {
+            "mode": self.mode,
+            "num_envs": self.request.num_envs,
+            "num_threads": self.request.num_threads,
+            "batch_size": self.request.batch_size or self.request.num_envs,
+            "env_steps_per_s": steps.median,
+            "env_steps_per_s_low": steps.low,
+            "env_steps_per_s_high": steps.high,
+            "env_steps_per_cpu_s": cpu.median,
+            "frames_per_s": steps.median * frames_per_step(self.request),
+        }
+
+
+def frames_per_step(request: Request) -> int:
+    """The frame skip of a run."""
+    return int(request.options.get("frame_skip", workload.FRAME_SKIP))
+
+
+def measure_throughput(
+    arguments: argparse.Namespace, ours: Runner, tell: Any
+) -> list[Row]:
+    """One thread on one core and all threads on all cores, sync and async."""
+    sync = base_request(arguments)
+    requests = {
+        ("sync", 1): sync,
+        ("async", 1): replace(sync, batch_size=arguments.batch_size),
+    }
+    if arguments.num_threads > 1:
+        many = replace(sync, cores=[], num_threads=arguments.num_threads)
+        requests["sync", arguments.num_threads] = many
+        requests["async", arguments.num_threads] = replace(
+            many, batch_size=arguments.batch_size
+        )
+    if arguments.batch_size == arguments.num_envs:  # no asynchronous mode to measure
+        requests = {key: value for key, value in requests.items() if key[0] == "sync"}
+    programs = {f"{m}, {n} threads": (ours, r) for (m, n), r in requests.items()}
+    runs = interleave(programs, arguments.repeats, tell)
+    return [
+        Row(mode, request, runs[f"{mode}, {threads} threads"])
+        for (mode, threads), request in requests.items()
+    ]
+
+
+def throughput_table(rows: list[Row]) -> Table:
+    """Steps and frames per second."""
+    table = Table(title="Throughput (median, least and greatest of the repeats)")
+    for name in ("mode", "threads", "envs", "batch"):
+        table.add_column(name, justify="left" if name == "mode" else "right")
+    for name in ("env steps/s", "low", "high", "per CPU s", "frames/s"):
+        table.add_column(name, justify="right")
+    for name in ("resets", "construct"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        steps, cpu = rates(row.runs), cpu_rates(row.runs)
+        construct = Spread.of([run.construct_s for run in row.runs]).median
+        table.add_row(
+            row.mode,
+            str(row.request.num_threads),
+            str(row.request.num_envs),
+            str(row.request.batch_size or row.request.num_envs),
+            f"{steps.median:,.0f}",
+            f"{steps.low:,.0f}",
+            f"{steps.high:,.0f}",
+            f"{cpu.median:,.0f}",
+            f"{steps.median * frames_per_step(row.request):,.0f}",
+            f"{sum(run.resets for run in row.runs):,}",
+            f"{construct * 1000:,.0f} ms",
+        )
+    return table
+
+
+def scaling(rows: list[Row]) -> dict[str, Spread]:
+    """All threads over one thread, round by round, for each mode."""
+    one = {row.mode: row for row in rows if row.request.num_threads == 1}
+    return {
+        row.mode: ratios(row.runs, one[row.mode].runs)
+        for row in rows
+        if row.request.num_threads > 1
+    }
+
+
+@contextmanager
+def world_rom() -> Iterator[str]:
+    """The World ROM as a file only we can read, for as long as a peer needs it."""
+    from mario_envpool import rom
+
+    with tempfile.TemporaryDirectory(prefix="mario-bench-") as folder:
+        path = Path(folder) / "world.nes"
+        path.touch(mode=0o600)
+        path.write_bytes(rom.load("world", ""))
+        yield str(path)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our runs and a peer's, in turns."""
+
+    peer: str
+    what: str
+    ours: list[Run]
+    theirs: list[Run]
+
+    def as_json(self) -> dict[str, Any]:
+        """The comparison as it stands in the JSON line."""
+        return {
+            "peer": self.peer,
+            "what": self.what,
+            "pairs": len(self.ours),
+            "ours_env_steps_per_s": rates(self.ours).median,
+            "theirs_env_steps_per_s": rates(self.theirs).median,
+            "ratio": asdict(ratios(self.ours, self.theirs)),
+            "ratio_of_cpu_time": asdict(cpu_ratios(self.ours, self.theirs)),
+        }
+
+
+def _peer(
+    name: str, arguments: argparse.Namespace, stack: ExitStack
+) -> tuple[str, Runner, Request, Request]:
+    """What is compared, the peer's runner, its request, and ours beside it."""
+    ours = replace(
+        base_request(arguments),
+        task="SuperMarioBros-1-1-v0",
+        actions="right-biased",
+        options={"rom": "world"},
+    )
+    theirs = replace(ours, task="", options={})
+    envs, cores = ours.num_envs, arguments.cores
+    if name == "turbo":
+        theirs = replace(theirs, rom=stack.enter_context(world_rom()))
+        runner = Runner(name, "run_turbo.py", peer_python("turbo"))
+        return f"1-1, {envs} envs, 1 thread, 1 core", runner, theirs, ours
+    if name == "gsm":
+        theirs = replace(theirs, num_envs=1)
+        runner = Runner(name, "run_gsm.py", peer_python("gsm"))
+        return f"1-1, theirs 1 env, ours {envs}, 1 core", runner, theirs, ours
+    if name == "gsm-async":
+        lanes = GSM_PROCESSES * cores
+        theirs = replace(theirs, cores=[], num_envs=lanes, num_threads=lanes)
+        ours = replace(ours, cores=[], num_threads=cores)
+        runner = Runner(name, "run_gsm.py", peer_python("gsm"))
+        what = f"1-1, theirs {lanes} processes, ours {envs} envs, {cores} cores"
+        return what, runner, theirs, ours
+    theirs = replace(theirs, task="Pong-v5")
+    what = f"theirs Atari Pong, ours 1-1, {envs} envs, 1 thread, 1 core"
+    return what, pool_runner("envpool"), theirs, ours
+
+
+def measure_peers(
+    arguments: argparse.Namespace, tell: Any
+) -> tuple[list[Comparison], list[str]]:
+    """Compares us with each peer in turn, whatever `--task` is.
+
+    Returns:
+        The comparisons, and a line for each peer that is missing.
+    """
+    found, missing = [], []
+    for name in arguments.peers or PEERS:
+        with pool_runner("mario_envpool") as ours, ExitStack() as stack:
+            try:
+                what, runner, theirs, mine = _peer(name, arguments, stack)
+            except RunnerError as error:
+                missing.append(f"{name}: not measured, {error}")
+                continue
+            stack.enter_context(runner)
+            # Named "ours" and not by the module: Pong's runner is a pool, too.
+            programs = {"ours": (ours, mine), name: (runner, theirs)}
+            runs = interleave(programs, arguments.pairs, tell)
+            found.append(Comparison(name, what, runs["ours"], runs[name]))
+    return found, missing
+
+
+def peers_table(comparisons: list[Comparison]) -> Table:
+    """Both sides and their ratio."""
+    table = Table(title="Peers (medians; ratio of each pair: median, least-greatest)")
+    table.add_column("peer")
+    table.add_column("what")
+    for name in ("ours, steps/s", "theirs", "ratio", "ratio of CPU time"):
+        table.add_column(name, justify="right")
+    for entry in comparisons:
+        table.add_row(
+            entry.peer,
+            entry.what,
+            f"{rates(entry.ours).median:,.0f}",
+            f"{rates(entry.theirs).median:,.0f}",
+            _times(ratios(entry.ours, entry.theirs)),
+            _times(cpu_ratios(entry.ours, entry.theirs)),
+        )
+    return table
+
+
+def _times(spread: Spread) -> str:
+    return f"{spread.median:.2f}x ({spread.low:.2f}-{spread.high:.2f})"
+
+
+def commit() -> str:
+    """The commit that is measured, with a + where the tree differs from it."""
+    command = ["git", "-C", str(_REPO), "describe", "--always", "--exclude=*"]
+    try:
+        said = subprocess.run(
+            [*command, "--dirty=+"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return said.stdout.strip()
+
+
+def cpu_name() -> str:
+    """The CPU's name as the system gives it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    lines = [line for line in text.splitlines() if line.startswith("model name")]
+    return lines[0].partition(":")[2].strip() if lines else platform.processor()
+
+
+def headline(
+    arguments: argparse.Namespace, rows: list[Row], comparisons: list[Comparison]
+) -> dict[str, Any]:
+    """The figures a script reads first: the last row, or ours beside the first peer.
+
+    Raises:
+        RunnerError: nothing was measured.
+    """
+    if rows:
+        chosen = rows[-1].as_json()
+        names = ("env_steps_per_s", "frames_per_s", "num_envs", "num_threads")
+        return {name: chosen[name] for name in (*names, "batch_size", "mode")}
+    if not comparisons:
+        raise RunnerError("nothing measured: --json needs the throughput or a peer")
+    steps = rates(comparisons[0].ours).median
+    return {
+        "env_steps_per_s": steps,
+        "frames_per_s": steps * workload.FRAME_SKIP,
+        "num_envs": arguments.num_envs,
+        "num_threads": 1 if comparisons[0].peer != "gsm-async" else arguments.cores,
+    }
+
+
+def measure(
+    arguments: argparse.Namespace, console: Console, tell: Any
+) -> dict[str, Any]:
+    """Measures and prints what was asked for.
+
+    Returns:
+        The JSON object.
+
+    Raises:
+        RunnerError: our own pool failed.
+    """
+    rows: list[Row] = []
+    comparisons: list[Comparison] = []
+    result: dict[str, Any] = {"task": arguments.task, "actions": arguments.actions}
+    module = "mario_envpool" if "SuperMario" in arguments.task else "envpool"
+    with pool_runner(module) as ours:
+        if "throughput" not in arguments.skip:
+            rows = measure_throughput(arguments, ours, tell)
+            console.print(f"{arguments.task}, {arguments.actions} actions")
+            console.print(throughput_table(rows))
+            for mode, spread in scaling(rows).items():
+                over = f"{arguments.num_threads} threads over 1, {mode}"
+                console.print(f"{over}: {_times(spread)}")
+        if "parts" not in arguments.skip and module == "mario_envpool":
+            parts = measure_parts(base_request(arguments), ours, arguments, tell)
+            console.print(parts.table())
+            result["parts_us"] = parts.as_json()
+    if arguments.peers is not None:
+        comparisons, missing = measure_peers(arguments, tell)
+        console.print(peers_table(comparisons))
+        for text in missing:
+            console.print(text)
+        result["peers"] = [entry.as_json() for entry in comparisons]
+        result["peers_missing"] = missing
+    if arguments.json:
+        result |= headline(arguments, rows, comparisons)
+        result["rows"] = [row.as_json() for row in rows]
+        result["scaling"] = {k: asdict(v) for k, v in scaling(rows).items()}
+        result |= {"commit": commit(), "cpu": cpu_name(), "cores": arguments.cores}
+        result["flags"] = sys.argv[1:]
+    return result
+
+
+def main() -> int:
+    """Runs the bench; 1 where our own pool failed."""
+    arguments = parse_arguments()
+    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    status = Console(stderr=True)
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        console.print(
+            f"This machine is busy (load {load:.1f}): rates of wall clock are too low "
+            "and spread; those of CPU time are less wrong."
+        )
+    try:
+        with status.status("starting") as line:
+            result = measure(arguments, console, line.update)
+    except RunnerError as error:
+        status.print(f"bench/sps.py: {error}", highlight=False)
+        return 1
+    if arguments.json:
+        print(json.dumps({**result, "load": load}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
