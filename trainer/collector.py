@@ -121,9 +121,8 @@ class Collector:
                 self._stage(reward),
                 self._stage(done),
                 self._stage(np.asarray(truncated, dtype=bool)),
-                version,
             )
-            self._rollouts.write_policy(rows, actions, *output)
+            self._rollouts.write_policy(rows, actions, *output, version)
             self._episodes.add(env_id, reward, done, info)
         self.steps += len(env_id)
 

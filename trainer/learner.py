@@ -73,7 +73,7 @@ class Learner:
         self._lr = linear(c.lr, c.lr_end, c.lr_steps, step)
         self._entropy_cost = linear(c.entropy, c.entropy_end, c.entropy_steps, step)
         set_learning_rate(self.optimizer, self._lr)
-        lag = self.version - batch.versions.float()
+        lag = self.version - batch.versions[:-1].float()
         self._note("policy_lag", lag.mean())
         if c.loss == "clip":
             self._update_clip(batch)
@@ -299,7 +299,7 @@ def select(batch: Batch, columns: Tensor) -> Batch:
         rewards=batch.rewards[:, columns],
         done=batch.done[:, columns],
         truncated=batch.truncated[:, columns],
-        versions=batch.versions[columns.cpu()],
+        versions=batch.versions[:, columns],
     )
 
 

@@ -49,7 +49,7 @@ class Batch(NamedTuple):
         rewards: (T+1, B) float32 that came with each row.
         done: (T+1, B) bool.
         truncated: (T+1, B) bool.
-        versions: (B,) int64 policy version at the first row.
+        versions: (T+1, B) int64 policy version that acted on each row.
     """
 
     obs: Tensor
@@ -105,7 +105,7 @@ class Rollouts:
         self.rewards = torch.zeros(rows, device=device)
         self.done = torch.zeros(rows, dtype=torch.bool, device=device)
         self.truncated = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.versions = np.zeros(num_slots, np.int64)
+        self.versions = torch.zeros(rows, dtype=torch.int64, device=device)
         self._slot = np.arange(num_envs, dtype=np.int64)
         self._cursor = np.zeros(num_envs, np.int64)
         self._free: deque[int] = deque(range(num_envs, num_slots))
@@ -124,7 +124,6 @@ class Rollouts:
         reward: Tensor,
         done: Tensor,
         truncated: Tensor,
-        version: int,
     ) -> Rows:
         """Stores what the pool returned for some environments.
 
@@ -134,7 +133,6 @@ class Rollouts:
             reward: (n,) float32.
             done: (n,) bool, terminated or truncated.
             truncated: (n,) bool.
-            version: of the policy that will act on these rows.
 
         Returns:
             Where they are, for `write_policy`.
@@ -155,12 +153,9 @@ class Rollouts:
                 )
             self._closing_slots = slot[turning].tolist()
             fresh = np.array([self._free.popleft() for _ in turning], np.int64)
-            self.versions[fresh] = version
             self._slot[env_id[turning]] = fresh
             self._cursor[env_id[turning]] = 0
             index[turning] = fresh
-        first = cursor == 0
-        self.versions[slot[first]] = version
         self._cursor[env_id] += 1
 
         rows = Rows(
@@ -175,9 +170,22 @@ class Rollouts:
         return rows
 
     def write_policy(
-        self, rows: Rows, actions: Tensor, logits: Tensor, values: Tensor
+        self,
+        rows: Rows,
+        actions: Tensor,
+        logits: Tensor,
+        values: Tensor,
+        version: int,
     ) -> None:
-        """Stores what was decided on rows; completes the unrolls they close."""
+        """Stores what was decided on rows; completes the unrolls they close.
+
+        Args:
+            rows: from `write_env`.
+            actions: (n,) int64.
+            logits: (n, A) float32 they were sampled from.
+            values: (n,) float32.
+            version: of the policy that decided.
+        """
         for at, pick in ((rows.acting, None), (rows.closing, rows.closing_of)):
             if not at.numel():
                 continue
@@ -187,6 +195,7 @@ class Rollouts:
                 (self.values, values),
             ):
                 store.index_copy_(0, at, new if pick is None else new[pick])
+            self.versions.index_fill_(0, at, version)
         self._full.extend(self._closing_slots)
         self._closing_slots = []
 
@@ -214,7 +223,7 @@ class Rollouts:
             rewards=self.rewards[index],
             done=self.done[index],
             truncated=self.truncated[index],
-            versions=torch.from_numpy(self.versions[columns]),
+            versions=self.versions[index],
         )
 
     def _put(

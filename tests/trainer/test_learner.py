@@ -35,7 +35,7 @@ def make_batch(seed=0):
         rewards=torch.randn(T + 1, B, generator=g),
         done=done,
         truncated=truncated,
-        versions=torch.zeros(B, dtype=torch.int64),
+        versions=torch.zeros(T + 1, B, dtype=torch.int64),
     )
 
 

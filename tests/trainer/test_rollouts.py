@@ -33,9 +33,8 @@ def act(pool, rollouts, rng, version=0):
         torch.from_numpy(reward),
         torch.from_numpy(terminated | truncated),
         torch.from_numpy(truncated),
-        version,
     )
-    rollouts.write_policy(rows, actions, logits, values)
+    rollouts.write_policy(rows, actions, logits, values, version)
     pool.send(actions.numpy().astype(np.int32), info["env_id"])
     return info["env_id"], obs, reward, terminated | truncated, actions, values
 
@@ -79,26 +78,26 @@ def test_truncation_is_kept_apart_from_done(fake_pool):
     assert not (batch.truncated & ~batch.done).any()
 
 
-def test_versions_are_those_of_the_first_row(fake_pool):
+def test_every_row_knows_its_policy(fake_pool):
     pool, rollouts, rng = fake_pool(6, 6), make(), np.random.default_rng(1)
     pool.async_reset()
-    for version in range(T + 2):
+    for version in range(2 * T + 1):
         act(pool, rollouts, rng, version)
-    slots = rollouts.take(6)
-    assert rollouts.batch(slots).versions.tolist() == [0] * 6
-    rollouts.release(slots)
-    for version in range(T + 2, 2 * T + 2):
-        act(pool, rollouts, rng, version)
-    assert rollouts.batch(rollouts.take(6)).versions.tolist() == [T] * 6
+        if rollouts.num_full:
+            slots = rollouts.take(6)
+            versions = rollouts.batch(slots).versions
+            # The last row is the next unroll's first: one policy acted on both.
+            expected = torch.arange(version - T, version + 1)
+            assert torch.equal(versions, expected[:, None].expand(T + 1, 6))
+            rollouts.release(slots)
+    assert version == 2 * T
 
 
 def test_odd_observations_are_stored_too():
     rollouts = make(num_envs=1, shape=(1, 3, 5))
     obs = torch.randint(0, 255, (1, 1, 3, 5), dtype=torch.uint8)
     one = torch.zeros(1)
-    rows = rollouts.write_env(
-        np.array([0], np.int32), obs, one, one.bool(), one.bool(), 0
-    )
+    rows = rollouts.write_env(np.array([0], np.int32), obs, one, one.bool(), one.bool())
     assert torch.equal(rollouts.obs[rows.acting], obs)
 
 
