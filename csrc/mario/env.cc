@@ -209,7 +209,7 @@ pool::Outcome Env::Reset(Scratch& scratch) {
   if (shared_->config().noop_max > 0) RunNoops(stage);
   BeginEpisode();
   if (game_.frames() == frames_before) {
-    const std::vector<uint8_t>& frame = shared_->start(stage).frame;
+    const std::vector<uint8_t>& frame = shared_->start(stage, env_id_).frame;
     std::memcpy(stack_.Push(), frame.data(), frame.size());
   } else {
     Observe(Drawn{}, scratch);
@@ -230,7 +230,7 @@ bool Env::PlaysOn(Scratch& scratch) {
 }
 
 void Env::LoadStart(int stage) {
-  const StartPoint& start = shared_->start(stage);
+  const StartPoint& start = shared_->start(stage, env_id_);
   game_.console().set_state(start.state);
   game_.record(0) = start.records[0];
   if (shared_->config().frame_max) game_.record(1) = start.records[1];

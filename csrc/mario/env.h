@@ -112,12 +112,12 @@ class Env {
     const std::vector<Target>& stages() const { return stages_; }
     /// Where episodes of stages()[index] begin (0 for the whole game);
     /// played once, by the first environment that asks.
-    const StartPoint& start(int index) const;
+    const StartPoint& start(int index, int env_id) const;
 
    private:
     void ValidateRanges() const;
     void ChooseStages();
-    StartPoint MakeStart(int index) const;
+    StartPoint MakeStart(int index, int env_id) const;
 
     Config config_;
     std::shared_ptr<const nes::Cartridge> cartridge_;

@@ -144,14 +144,14 @@ void Env::Shared::ChooseStages() {
   }
 }
 
-const Env::StartPoint& Env::Shared::start(int index) const {
+const Env::StartPoint& Env::Shared::start(int index, int env_id) const {
   LazyStart& lazy = *starts_.at(static_cast<size_t>(index));
-  std::call_once(lazy.once, [&] { lazy.point = MakeStart(index); });
+  std::call_once(lazy.once, [&] { lazy.point = MakeStart(index, env_id); });
   return lazy.point;
 }
 
-Env::StartPoint Env::Shared::MakeStart(int index) const {
-  Game game(cartridge_, /*env_id=*/index, /*remember_two=*/true);
+Env::StartPoint Env::Shared::MakeStart(int index, int env_id) const {
+  Game game(cartridge_, env_id, /*remember_two=*/true);
   std::optional<Target> target;
   if (!stages_.empty()) target = stages_[static_cast<size_t>(index)];
   game.StartGame(target);

@@ -1,0 +1,56 @@
+"""One environment without a pool, by the id it has upstream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mario_envpool import _core
+
+ROM_OF_VERSION = {
+    "v0": "vanilla",
+    "v1": "downsample",
+    "v2": "pixel",
+    "v3": "rectangle",
+}
+# As upstream: every frame a step, any button byte an action.
+UPSTREAM = {"frame_skip": 1, "stack_num": 1, "action_set": "raw"}
+
+MakeEnv = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def make_env(load_rom: Callable[[str], bytes]) -> MakeEnv:
+    """``make_env("SuperMarioBros-1-1-v0", seed=3, noop_max=30)``."""
+
+    def make(
+        env_id: str = "SuperMarioBros-1-1-v0",
+        *,
+        rom: str = "",
+        number: int = 0,
+        seed: int = 0,
+        **options: Any,
+    ) -> Any:
+        parts = env_id.split("-")
+        lost_levels = parts[0] == "SuperMarioBros2"
+        if not rom:
+            rom = "lost-levels" if lost_levels else ROM_OF_VERSION[parts[-1]]
+        if lost_levels:
+            options.setdefault("lost_levels", True)
+        if len(parts) == 4:
+            options.setdefault("stages", [f"{parts[1]}-{parts[2]}"])
+        return _core._MarioEnv(load_rom(rom), options, number, seed)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_upstream(make_env: MakeEnv) -> MakeEnv:
+    """Like ``make_env``, with one frame a step and raw buttons."""
+
+    def make(env_id: str, **options: Any) -> Any:
+        return make_env(env_id, **{**UPSTREAM, **options})
+
+    return make

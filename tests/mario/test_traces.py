@@ -1,0 +1,198 @@
+"""Equality with gym-super-mario-bros 7.4.0, from recorded traces."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.rom, pytest.mark.verification]
+
+INFO = (
+    "coins flag_get life score stage status time world x_pos y_pos".split()
+)
+ALIGNED = (
+    "SuperMarioBros-1-1-v0.simple.s11",
+    "SuperMarioBros-1-1-v1.simple.s18",
+    "SuperMarioBros-1-1-v2.simple.s19",
+    "SuperMarioBros-1-1-v3.simple.s20",
+    "SuperMarioBros-2-2-v0.simple.s14",
+    "SuperMarioBros-4-2-v0.simple.s12",
+    "SuperMarioBros-8-1-v0.simple.s13",
+    "SuperMarioBros-v0.complex.s16",
+    "SuperMarioBros-v0.simple.s15",
+    "SuperMarioBros2-v0.simple.s17",
+)
+SINGLE_STAGE = tuple(name for name in ALIGNED if name.count("-") > 1)
+# Our power-on is quickerNES's: an even number of frames before the game's.
+PARITY = "even"
+# nes-py shows these enemies of 8-1 in another phase of their walk, so that the
+# player dies of one there and passes it here: (trace, first step).
+OTHER_ENEMY_PHASE = {
+    ("SuperMarioBros-8-1-v0.simple.s13", 268),
+    ("SuperMarioBros-8-1-v0.simple.s13", 380),
+    ("SuperMarioBros-8-1-v0.simple.s13", 852),
+}
+
+
+def load(path: Path) -> dict[str, Any]:
+    with np.load(path) as data:
+        return {key: data[key] for key in data}
+
+
+def verif(verification: Path) -> Any:
+    """The checker that comes with the material."""
+    path = verification / "tools" / "verif.py"
+    spec = importlib.util.spec_from_file_location("verif", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ram_crc(ram: np.ndarray) -> int:
+    """CRC32 of work RAM without the stack page."""
+    copy = ram.copy()
+    copy[0x100:0x200] = 0
+    return zlib.crc32(copy.tobytes())
+
+
+@pytest.mark.parametrize("name", ALIGNED)
+def test_every_step_equals_the_aligned_trace(
+    name: str, verification: Path, make_upstream: Any
+) -> None:
+    trace = load(verification / "traces-aligned" / PARITY / f"{name}.npz")
+    env = make_upstream(str(trace["env_id"]))
+    for t in range(len(trace["done"])):
+        if trace["reset_before"][t]:
+            env.reset()
+            if t == 0:
+                want = ram_crc(trace["reset_ram"])
+                assert ram_crc(env.ram) == want
+        reward, terminated, truncated, info = env.step(int(trace["action_byte"][t]))
+        assert reward == trace["reward"][t], t
+        assert terminated == trace["done"][t], t
+        assert not truncated
+        for key in INFO:
+            assert info[f"info:{key}"] == trace[key][t], (t, key)
+        assert ram_crc(env.ram) == trace["ram_nostack_crc"][t], t
+
+
+@pytest.mark.parametrize("name", SINGLE_STAGE)
+def test_positions_equal_nes_py_one_step_earlier(
+    name: str, verification: Path, make_upstream: Any
+) -> None:
+    path = verification / "traces-gsm" / f"{name}.npz"
+    env = make_upstream(str(load(path)["env_id"]))
+
+    def step(action: int) -> tuple[int, int, float, bool]:
+        reward, terminated, _, info = env.step(action)
+        return info["info:x_pos"], info["info:y_pos"], reward, terminated
+
+    for episode in verif(verification).check_trace(env.reset, step, path):
+        assert episode["first_bad"] is None, episode
+        if episode["trace_done_at"] is None:
+            continue
+        if (name, episode["first"]) in OTHER_ENEMY_PHASE:
+            assert episode["done_at"] is None
+            continue
+        assert episode["done_at"] == episode["trace_done_at"] - 1, episode
+        assert abs(episode["ret"] - episode["trace_ret"]) <= 1, episode
+
+
+def compare_pictures(trace: dict[str, Any], env: Any) -> tuple[int, int, set[int]]:
+    """Equal pictures, compared pictures, and the rows of seen differences.
+
+    nes-py ends its start-up skip up to two frames later than an accurate core,
+    which moves the phase of every animation, but not the player: so as many
+    idle frames are put in front as the game's frame counter ($09) says.
+    """
+    stored = {int(t): k for k, t in enumerate(trace["rgb_at"])}
+    starts = [*np.nonzero(trace["reset_before"])[0].tolist(), len(trace["done"])]
+    equal = compared = 0
+    rows: set[int] = set()
+    for first, end in zip(starts, starts[1:], strict=False):
+        env.reset()
+        late = int(trace["reset_ram"][0x09]) - int(env.ram[0x09])
+        for _ in range((late + 1) // 2 * 2):
+            env.step(0)
+        for t in range(first, end - 1):
+            frames = env.frames
+            _, terminated, _, _ = env.step(int(trace["action_byte"][t]))
+            if terminated or env.frames != frames + 1:
+                break  # from here on the skipped waits differ
+            picture = env.render()
+            compared += 1
+            if zlib.crc32(picture.tobytes()) == trace["rgb_crc"][t + 1]:
+                equal += 1
+            elif t + 1 in stored:
+                other = trace["rgb"][stored[t + 1]]
+                rows |= set(np.argwhere((picture != other).any(2))[:, 0].tolist())
+    return equal, compared, rows
+
+
+EUROPEAN = tuple(
+    name for name in ALIGNED if "-v3" not in name and "Bros2" not in name
+)
+
+
+def test_pictures_equal_nes_py(verification: Path, make_upstream: Any) -> None:
+    """At least 95 % are equal (98.8 % are); the others are of two classes.
+
+    * The player falls into a pit: nes-py wraps the sprites below the screen
+      around to row 0 (113 pictures in 1-1, 4-2 and the whole game).
+    * An enemy is one frame ahead until it leaves: 26 pictures of one episode of
+      the whole game (complex.s16, step 2208) and one of 8-1 (step 852).
+    """
+    equal = compared = 0
+    rows: set[int] = set()
+    for name in EUROPEAN:
+        trace = load(verification / "traces-gsm" / f"{name}.npz")
+        counts = compare_pictures(trace, make_upstream(str(trace["env_id"])))
+        equal += counts[0]
+        compared += counts[1]
+        rows |= counts[2]
+    assert compared > 10_000
+    assert equal >= 0.95 * compared, (equal, compared)
+    assert rows <= {0}
+
+
+def test_pictures_of_the_world_program_differ_in_one_row(
+    verification: Path, make_upstream: Any
+) -> None:
+    """v3: row 31, the last of the status bar, is 8 pixels off in half the frames.
+
+    nes-py's frame is half a CPU cycle too long, so its write after the sprite-0
+    hit falls alternately before and after the fetch of the next row. Nothing
+    else differs, in the pictures that are stored whole.
+    """
+    trace = load(verification / "traces-gsm/SuperMarioBros-1-1-v3.simple.s20.npz")
+    env = make_upstream(str(trace["env_id"]))
+    equal, compared, rows = compare_pictures(trace, env)
+    assert compared > 1000
+    assert equal >= 0.45 * compared
+    assert rows <= {31}
+
+
+def test_random_stages_have_upstreams_order(verification: Path, make_env: Any) -> None:
+    orders = json.loads((verification / "traces-gsm/random-stages.json").read_text())
+    assert len(orders) == 6
+    for key, order in orders.items():
+        options: dict[str, Any] = {"random_stages": True}
+        seed = key
+        if key.startswith("subset "):
+            _, stages, _, seed = key.split()
+            options["stages"] = stages.split(",")
+        env = make_env("SuperMarioBrosRandomStages-v0", seed=int(seed), **options)
+        for world, stage in order:
+            info = env.reset()
+            assert (info["info:world"], info["info:stage"]) == (world, stage)
+        # The same seed again gives the same order.
+        info = env.reset(seed=int(seed))
+        assert [info["info:world"], info["info:stage"]] == order[0]
