@@ -14,15 +14,12 @@ struct FrameStep {
 };
 
 constexpr FrameStep kFourSteps[] = {
-    {7457, kQuarter}, {14913, kQuarter | kHalf},
-    {22371, kQuarter}, {29828, kIrq},
-    {29829, kQuarter | kHalf | kIrq}, {29830, kIrq | kWrap},
+    {7457, kQuarter}, {14913, kQuarter | kHalf},        {22371, kQuarter},
+    {29828, kIrq},    {29829, kQuarter | kHalf | kIrq}, {29830, kIrq | kWrap},
 };
 constexpr FrameStep kFiveSteps[] = {
-    {7457, kQuarter},
-    {14913, kQuarter | kHalf},
-    {22371, kQuarter},
-    {37281, kQuarter | kHalf},
+    {7457, kQuarter},  {14913, kQuarter | kHalf},
+    {22371, kQuarter}, {37281, kQuarter | kHalf},
     {37282, kWrap},
 };
 
@@ -198,7 +195,7 @@ void Apu::WriteFrameCounter(uint8_t value, uint64_t cycle) {
   s_.frame_mode = value >> 7;
   s_.frame_inhibit = value >> 6 & 1;
   if (s_.frame_inhibit) s_.irq_cycle = kNever;
-  s_.frame_start = cycle + (cycle & 1 ? 2 : 3);
+  s_.frame_start = cycle + (cycle & 1 ? 3 : 4);
   s_.frame_step = 0;
   if (s_.frame_mode) ClockLengths();
 }

@@ -69,8 +69,7 @@ std::shared_ptr<const Cartridge> Cartridge::Parse(
   const size_t prg_units = ines[4];
   const size_t chr_units = ines[5];
   if (prg_units != 1 && prg_units != 2) {
-    Refuse(std::to_string(prg_units) +
-           " PRG banks of 16 KiB; NROM has 1 or 2");
+    Refuse(std::to_string(prg_units) + " PRG banks of 16 KiB; NROM has 1 or 2");
   }
   if (chr_units > 1) {
     Refuse(std::to_string(chr_units) + " CHR banks of 8 KiB; NROM has 0 or 1");

@@ -138,8 +138,7 @@ void Console::PowerOn() {
   state_.cpu.sp = 0xFD;
   state_.cpu.p = 0x34;
   state_.cpu.i_change = kNever;
-  state_.cpu.pc =
-      static_cast<uint16_t>(Peek(0xFFFC) | Peek(0xFFFD) << 8);
+  state_.cpu.pc = static_cast<uint16_t>(Peek(0xFFFC) | Peek(0xFFFD) << 8);
   state_.cpu.cycle = 7;
 }
 
@@ -238,9 +237,8 @@ void Console::Interrupt(unsigned vector) {
     }
   }
   cpu.cycle += 7;
-  cpu.pc = static_cast<uint16_t>(
-      Peek(static_cast<uint16_t>(vector)) |
-      Peek(static_cast<uint16_t>(vector + 1)) << 8);
+  cpu.pc = static_cast<uint16_t>(Peek(static_cast<uint16_t>(vector)) |
+                                 Peek(static_cast<uint16_t>(vector + 1)) << 8);
 }
 
 // The DMC halts the CPU for four cycles a sample byte. Approximation: between

@@ -4,24 +4,25 @@
 // "CPU unofficial opcodes".
 //
 // A Bus has
-//   uint8_t* ram();                        zero page and stack, 512 bytes or more
-//   uint32_t Fetch(unsigned pc, uint64_t cycle);   opcode, then operand bytes
-//   uint8_t  Read(unsigned address, uint64_t cycle);
-//   unsigned Write(unsigned address, uint8_t value, uint64_t cycle);
+//   uint8_t* ram();                        zero page and stack, 512 bytes or
+//   more uint32_t Fetch(unsigned pc, uint64_t cycle);   opcode, then operand
+//   bytes uint8_t  Read(unsigned address, uint64_t cycle); unsigned
+//   Write(unsigned address, uint8_t value, uint64_t cycle);
 //                                          returns cycles the CPU is halted for
 //   void     DummyRead(unsigned address, uint64_t cycle);
 //   uint64_t limit() const;                cycle of the next event
 //   void     InterruptFlagChanged(uint64_t earliest, unsigned flag);
 //                                          I is now `flag` (0 or 4); an IRQ may
 //                                          be taken from cycle `earliest` on
-//   unsigned BreakVector(uint64_t cycle);  $FFFE, or $FFFA when an NMI took over
-//   uint64_t SkippablePollCycles(unsigned loop_pc, uint64_t cycle);
+//   unsigned BreakVector(uint64_t cycle);  $FFFE, or $FFFA when an NMI took
+//   over uint64_t SkippablePollCycles(unsigned loop_pc, uint64_t cycle);
 //                                          whole rounds of a status poll that
 //                                          can be left out
 //   bool     idle_skip() const;
-// and, for the fast loop, const uint8_t* rom() (what stands at $8000, or nullptr
-// to never use that loop). `cycle` is the exact CPU cycle of the access: that is
-// all the PPU and APU need to be exact although they run only when looked at.
+// and, for the fast loop, const uint8_t* rom() (what stands at $8000, or
+// nullptr to never use that loop). `cycle` is the exact CPU cycle of the
+// access: that is all the PPU and APU need to be exact although they run only
+// when looked at.
 //
 // Nearly all instructions touch only RAM and ROM. The fast loop runs those and
 // contains no call at all, so registers stay in machine registers; at anything
@@ -134,9 +135,9 @@ class Interpreter {
     const uint32_t code = bus_.Fetch(pc_, cycle_);
     operand_ = code >> 8;
     switch (static_cast<uint8_t>(code)) {
-#define OPCODE(code, kind, operation, mode, cycles, penalty)    \
-  case code:                                                    \
-    kind<Mode::k##mode, cycles, &Interpreter::operation>();     \
+#define OPCODE(code, kind, operation, mode, cycles, penalty) \
+  case code:                                                 \
+    kind<Mode::k##mode, cycles, &Interpreter::operation>();  \
     break;
 #include "nes/opcodes.inc"
     }
@@ -600,7 +601,8 @@ class Interpreter {
     Push(Status() | 0x30);
     d_i_ |= 0x04;
     const unsigned vector = bus_.BreakVector(cycle_);
-    pc_ = bus_.Read(vector, cycle_ - 2) | bus_.Read(vector + 1, cycle_ - 1) << 8;
+    pc_ = bus_.Read(vector, cycle_ - 2) | bus_.Read(vector + 1, cycle_ - 1)
+                                              << 8;
   }
   // The chip locks up: the program counter stays, time goes on.
   NES_INLINE void Jam() {
@@ -608,7 +610,6 @@ class Interpreter {
     jammed_ = 1;
     if (bus_.limit() > cycle_) cycle_ = bus_.limit();
   }
-
 
  private:
   Bus& bus_;
@@ -653,9 +654,9 @@ __attribute__((noinline)) void RunPlain(CpuState* state, Bus& bus) {
   if (!cpu.FetchPlain(limit)) goto finish; \
   goto* kLabels[cpu.opcode()];
   NES_NEXT();
-#define OPCODE(code, kind, operation, mode, cycles, penalty)              \
-  op_##code : if (!cpu.template kind<Mode::k##mode, cycles,               \
-                                     &Cpu::operation>()) goto finish;     \
+#define OPCODE(code, kind, operation, mode, cycles, penalty)          \
+  op_##code : if (!cpu.template kind<Mode::k##mode, cycles,           \
+                                     &Cpu::operation>()) goto finish; \
   NES_NEXT();
 #include "nes/opcodes.inc"
 #undef NES_NEXT

@@ -41,6 +41,22 @@ constexpr uint16_t StepCoarseX(uint16_t v, unsigned tiles) {
   return static_cast<uint16_t>(((v & ~31u) | (coarse & 31)) ^ flip);
 }
 
+uint64_t Load8(const uint8_t* from) {
+  uint64_t bytes;
+  std::memcpy(&bytes, from, sizeof(bytes));
+  return bytes;
+}
+
+void Store8(uint8_t* to, uint64_t bytes) {
+  std::memcpy(to, &bytes, sizeof(bytes));
+}
+
+// $FF in every byte that is not 0; bytes must be below $81.
+constexpr uint64_t OpaqueMask(uint64_t bytes) {
+  const uint64_t set = (bytes + 0x7F7F7F7F7F7F7F7Fu) & 0x8080808080808080u;
+  return (set >> 7) * 0xFF;
+}
+
 }  // namespace
 
 Ppu::Ppu(const Cartridge& cartridge, PpuState* state)
@@ -160,7 +176,8 @@ void Ppu::AdvanceLines(uint32_t from, uint32_t to) {
     }
     const uint32_t end = std::min(kDotsPerLine, dot + (to - from));
     if (pixels_ != nullptr && dot <= 256 && end > 1) {
-      DrawSegment(static_cast<int>(line), static_cast<int>(std::max(dot, 1u)) - 1,
+      DrawSegment(static_cast<int>(line),
+                  static_cast<int>(std::max(dot, 1u)) - 1,
                   static_cast<int>(std::min(end, 257u)) - 1);
     }
     if (Rendering()) {
@@ -175,7 +192,8 @@ void Ppu::AdvanceLines(uint32_t from, uint32_t to) {
 void Ppu::StepLines(int lines) {
   const int y = (s_.v >> 5 & 31) * 8 + (s_.v >> 12);
   if (y >= 240 || lines > 240) {
-    // Rows 30 and 31 are attribute bytes read as tiles, with rules of their own.
+    // Rows 30 and 31 are attribute bytes read as tiles, with rules of their
+    // own.
     for (int i = 0; i < lines; ++i) IncrementY(&s_.v);
   } else {
     int next = y + lines;
@@ -184,8 +202,8 @@ void Ppu::StepLines(int lines) {
       next -= 240;
       flip = 0x0800;
     }
-    s_.v = static_cast<uint16_t>(((s_.v & 0x0C1Fu) ^ flip) |
-                                 (next & 7u) << 12 | (next >> 3) << 5);
+    s_.v = static_cast<uint16_t>(((s_.v & 0x0C1Fu) ^ flip) | (next & 7u) << 12 |
+                                 (next >> 3) << 5);
   }
   CopyX(&s_.v);
 }
@@ -368,7 +386,7 @@ void Ppu::DrawLine(int line, uint8_t* out) {
     }
     colours_known_ = true;
   }
-  alignas(32) uint8_t buffer[33 * 8];
+  uint8_t buffer[34 * 8];  // 33 tiles, and room behind the last sprite
   uint8_t* places = buffer + s_.fine_x;
   if (s_.mask & 0x08) {
     FetchBackground(s_.v, buffer);
@@ -386,55 +404,64 @@ void Ppu::FetchBackground(uint16_t v, uint8_t* line) {
   const unsigned table = (s_.ctrl & 0x10u) << 8;
   const uint32_t key = (v & 0x0FFFu) | table << 4;
   if (!row_known_ || key != row_key_) {
-    uint16_t at = v;
-    for (int i = 0; i < 33; ++i) {
-      const unsigned name = NametableIndex(0x2000u | (at & 0x0FFF));
-      const unsigned attribute_at = NametableIndex(
-          0x23C0u | (at & 0x0C00) | (at >> 4 & 0x38) | (at >> 2 & 0x07));
-      const unsigned shift = (at >> 4 & 4) | (at & 2);
-      const unsigned attribute = s_.nametable[attribute_at] >> shift & 3u;
-      row_tiles_[i] = TileRow(table | s_.nametable[name] << 4u, attribute);
-      at = StepCoarseX(at, 1);
-    }
+    FindRowTiles(v, table);
     row_key_ = key;
     row_known_ = true;
   }
   const unsigned row = (v >> 12 & 7u) * 8;
-  for (int i = 0; i < 33; ++i) std::memcpy(line + i * 8, row_tiles_[i] + row, 8);
+  for (int i = 0; i < 33; ++i) {
+    std::memcpy(line + i * 8, row_tiles_[i] + row, 8);
+  }
+}
+
+void Ppu::FindRowTiles(uint16_t v, unsigned table) {
+  const unsigned row = v >> 5 & 31;
+  const uint8_t* tiles = tiles_ + (table >> 4) * kTileBytes;
+  for (unsigned i = 0, column = v & 31; i < 33; ++i, ++column) {
+    const unsigned base = (v ^ (column & 32) << 5) & 0x0C00u;
+    const uint8_t* names = s_.nametable + NametableIndex(0x2000u | base);
+    const unsigned x = column & 31;
+    const unsigned attribute =
+        names[0x3C0 + (row >> 2) * 8 + (x >> 2)] >> ((row & 2) << 1 | (x & 2)) &
+        3u;
+    row_tiles_[i] = tiles + names[row * 32 + x] * kTileBytes +
+                    attribute * kTileAttributeBytes;
+  }
 }
 
 unsigned Ppu::SpriteRowAddress(const uint8_t* sprite, int row) const {
   const int height = SpriteHeight();
   if (sprite[2] & 0x80) row = height - 1 - row;
   if (height == 8) {
-    return (s_.ctrl & 0x08u) << 9 | sprite[1] << 4u | static_cast<unsigned>(row);
+    return (s_.ctrl & 0x08u) << 9 | sprite[1] << 4u |
+           static_cast<unsigned>(row);
   }
   const unsigned tile = (sprite[1] & 0xFEu) + (row >= 8);
   return (sprite[1] & 1u) << 12 | tile << 4 | (static_cast<unsigned>(row) & 7);
 }
 
-// Earlier sprites win over later ones, even where they then hide behind the
-// background.
+// Eight pixels at once, a byte each. Earlier sprites win over later ones, even
+// where they then hide behind the background.
 void Ppu::DrawSprites(int line, uint8_t* places) {
   if (!sprites_known_) FindSprites();
   const int count = std::min<int>(sprites_.count[line - 1], 8);
   if (count == 0) return;
   uint8_t taken[256 + 8] = {};
-  const int left = s_.mask & 0x04 ? 0 : 8;
+  if (!(s_.mask & 0x04)) std::memset(taken, 0xFF, 8);
   for (int n = 0; n < count; ++n) {
     const uint8_t* sprite = s_.oam + sprites_.index[line - 1][n] * 4;
-    const uint8_t* row = TileRow(
-        SpriteRowAddress(sprite, line - 1 - sprite[0]), sprite[2] & 3u);
-    const unsigned flip = sprite[2] & 0x40 ? 7 : 0;
-    const bool behind = sprite[2] & 0x20;
-    const int end = std::min(8, 256 - sprite[3]);
-    for (int i = 0; i < end; ++i) {
-      const int x = sprite[3] + i;
-      const uint8_t place = row[static_cast<unsigned>(i) ^ flip];
-      if (place == 0 || taken[x] || x < left) continue;
-      taken[x] = 1;
-      if (!behind || places[x] == 0) places[x] = place | 0x10;
-    }
+    const unsigned x = sprite[3];
+    uint64_t pixels = Load8(TileRow(
+        SpriteRowAddress(sprite, line - 1 - sprite[0]), sprite[2] & 3u));
+    if (sprite[2] & 0x40) pixels = __builtin_bswap64(pixels);
+    const uint64_t before = Load8(taken + x);
+    const uint64_t below = Load8(places + x);
+    uint64_t drawn = OpaqueMask(pixels);
+    Store8(taken + x, before | drawn);
+    drawn &= ~before;
+    if (sprite[2] & 0x20) drawn &= ~OpaqueMask(below);
+    pixels |= 0x1010101010101010u;
+    Store8(places + x, (below & ~drawn) | (pixels & drawn));
   }
 }
 
@@ -541,8 +568,9 @@ void Ppu::WriteControl(uint8_t value, uint64_t dot) {
   if (changed & 0x20) sprites_known_ = overflow_known_ = false;
   if (!(changed & 0x80)) return;
   if (value & 0x80) {
-    if (s_.status & kVblank) s_.nmi_dot = dot;
-  } else if (s_.nmi_dot != kNever && dot <= s_.nmi_dot + 2) {
+    const bool falling = dot + 1 == s_.frame_dot + kFlagsFall;
+    if ((s_.status & kVblank) && !falling) s_.nmi_dot = dot;
+  } else if (s_.nmi_dot != kNever && dot <= s_.nmi_dot + 1) {
     s_.nmi_dot = kNever;  // gone again before the CPU looked
   }
 }

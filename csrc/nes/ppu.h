@@ -40,9 +40,7 @@ constexpr uint64_t DotOfAccess(uint64_t cycle) {
   return 3 * cycle + kPowerOnDot + 1;
 }
 /// CPU cycle in which an edge at `dot` is seen by the CPU's interrupt inputs.
-constexpr uint64_t CycleOfEdge(uint64_t dot) {
-  return (dot - kPowerOnDot + 1) / 3;
-}
+constexpr uint64_t CycleOfEdge(uint64_t dot) { return (dot - kPowerOnDot) / 3; }
 
 class Ppu {
  public:
@@ -106,6 +104,7 @@ class Ppu {
   void DrawSegment(int line, int x_begin, int x_end);
   void DrawLine(int line, uint8_t* out);
   void FetchBackground(uint16_t v, uint8_t* line);
+  void FindRowTiles(uint16_t v, unsigned table);
   void DrawSprites(int line, uint8_t* line_pixels);
   const uint8_t* TileRow(unsigned address, unsigned attribute) const {
     return tiles_ + (address >> 4) * kTileBytes +
@@ -142,7 +141,7 @@ class Ppu {
   uint32_t hit_ = 0;
   uint32_t overflow_ = 0;
   uint32_t row_key_ = 0;
-  uint8_t colours_[32] = {};        // palette RAM place -> colour
+  uint8_t colours_[32] = {};           // palette RAM place -> colour
   const uint8_t* row_tiles_[33] = {};  // decoded tiles of the current tile row
   LineSprites sprites_ = {};
 };

@@ -35,19 +35,19 @@ struct PpuState {
   uint32_t position;        // dots of this frame already accounted for
   uint16_t v, t;            // yyy NN YYYYY XXXXX
   uint8_t fine_x;
-  uint8_t w;              // which write of $2005/$2006 comes next
-  uint8_t ctrl;           // $2000: VPHB SINN
-  uint8_t mask;           // $2001: BGRs bMmG
-  uint8_t status;         // $2002: VSO in bits 7-5
-  uint8_t oam_addr;       // $2003
-  uint8_t read_buffer;    // $2007
-  uint8_t io_latch;       // last value driven on the register bus
-  uint8_t odd_frame;      // 1: the pre-render line may be a dot short
-  uint8_t dot_skipped;    // 1: it was, in this frame
-  uint8_t hide_vblank;    // 1: $2002 was read one dot before the flag rises
+  uint8_t w;            // which write of $2005/$2006 comes next
+  uint8_t ctrl;         // $2000: VPHB SINN
+  uint8_t mask;         // $2001: BGRs bMmG
+  uint8_t status;       // $2002: VSO in bits 7-5
+  uint8_t oam_addr;     // $2003
+  uint8_t read_buffer;  // $2007
+  uint8_t io_latch;     // last value driven on the register bus
+  uint8_t odd_frame;    // 1: the pre-render line may be a dot short
+  uint8_t dot_skipped;  // 1: it was, in this frame
+  uint8_t hide_vblank;  // 1: $2002 was read one dot before the flag rises
   uint8_t reserved[5];
-  uint8_t palette[32];    // $3F00-$3F1F
-  uint8_t oam[256];       // y, tile, attributes, x
+  uint8_t palette[32];  // $3F00-$3F1F
+  uint8_t oam[256];     // y, tile, attributes, x
   uint8_t nametable[2048];
 };
 
@@ -60,11 +60,11 @@ struct ApuState {
   uint64_t dmc_irq_cycle;
   uint16_t dmc_address;
   uint16_t dmc_remaining;
-  uint8_t frame_mode;   // 1: five steps
+  uint8_t frame_mode;  // 1: five steps
   uint8_t frame_inhibit;
-  uint8_t frame_step;   // next step of the sequence
-  uint8_t enabled;      // $4015 bits 0-3
-  uint8_t length[4];    // pulse 1, pulse 2, triangle, noise
+  uint8_t frame_step;  // next step of the sequence
+  uint8_t enabled;     // $4015 bits 0-3
+  uint8_t length[4];   // pulse 1, pulse 2, triangle, noise
   uint8_t halt[4];
   uint8_t dmc_control;  // $4010
   uint8_t dmc_start;    // $4012
