@@ -23,11 +23,13 @@ namespace pool {
 
 class ActionQueue {
  public:
-  /// `capacity`: most ids that are ever queued at once.
-  ActionQueue(int capacity, int num_consumers)
+  /// `capacity`: most ids that are ever queued at once. A worker looks `spins`
+  /// times for work before it sleeps.
+  ActionQueue(int capacity, int num_consumers, int spins)
       : ring_(std::bit_ceil(static_cast<size_t>(capacity))),
         mask_(ring_.size() - 1),
-        share_(2 * static_cast<uint64_t>(num_consumers)) {}
+        share_(2 * static_cast<uint64_t>(num_consumers)),
+        spins_(spins) {}
 
   ActionQueue(const ActionQueue&) = delete;
   ActionQueue& operator=(const ActionQueue&) = delete;
@@ -50,7 +52,7 @@ class ActionQueue {
   /// workers finish together.
   int Pop(std::span<int32_t> out) {
     for (;;) {
-      for (int spin = 0; spin < kSpins; ++spin) {
+      for (int spin = 0; spin <= spins_; ++spin) {
         if (closed_.load(std::memory_order_acquire)) return 0;
         if (const int count = TryPop(out)) return count;
         SpinHint();
@@ -116,6 +118,7 @@ class ActionQueue {
   std::vector<std::atomic<int32_t>> ring_;
   const uint64_t mask_;
   const uint64_t share_;
+  const int spins_;
   alignas(64) std::atomic<uint64_t> tail_{0};  // written by the producer
   alignas(64) std::atomic<uint64_t> head_{0};  // written by workers
   alignas(64) std::atomic<int> sleepers_{0};

@@ -181,6 +181,7 @@ class AsyncPool {
   };
   static constexpr size_t kMostClaimed = 16;
 
+  int ChooseThreads() const;
   void RequireThisProcess() const;
   void Shut() noexcept;
 
@@ -213,6 +214,7 @@ class AsyncPool {
   PoolConfig config_;
   const std::shared_ptr<const Shared> shared_;
   const int num_actions_;
+  const int num_cpus_ = static_cast<int>(AllowedCpus().size());
   const int64_t process_id_ = ProcessId();
   const std::shared_ptr<SlabStore> store_;
   BatchRing ring_;

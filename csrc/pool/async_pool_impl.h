@@ -25,12 +25,10 @@ AsyncPool<Env>::AsyncPool(PoolConfig config,
       }()),
       ring_(store_, config_.num_envs, config_.batch_size),
       entries_(static_cast<size_t>(config_.num_envs)),
-      workers_(static_cast<size_t>(
-          config_.num_threads > 0
-              ? std::min(config_.num_threads, config_.num_envs)
-              : std::min(config_.batch_size,
-                         static_cast<int>(AllowedCpus().size())))),
-      queue_(config_.num_envs, static_cast<int>(workers_.size())),
+      workers_(static_cast<size_t>(ChooseThreads())),
+      // With fewer CPUs than threads, who spins keeps one from who works.
+      queue_(config_.num_envs, ChooseThreads(),
+             num_cpus_ > 1 && num_cpus_ >= ChooseThreads() ? kSpins : 0),
       stamp_(entries_.size()),
       received_(entries_.size()) {
   std::latch built(static_cast<std::ptrdiff_t>(workers_.size()));
@@ -47,6 +45,13 @@ AsyncPool<Env>::AsyncPool(PoolConfig config,
   if (!closed_.load(std::memory_order_acquire)) return;
   Close();
   throw EnvError(failures_.front().env_id, failures_.front().text);
+}
+
+template <class Env>
+int AsyncPool<Env>::ChooseThreads() const {
+  return config_.num_threads > 0
+             ? std::min(config_.num_threads, config_.num_envs)
+             : std::min(config_.batch_size, num_cpus_);
 }
 
 // ---------------------------------------------------------------- callers

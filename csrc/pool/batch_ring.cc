@@ -209,6 +209,8 @@ bool BatchRing::WaitUntil(std::chrono::steady_clock::time_point deadline) {
   const auto done = [this] {
     return closed_.load(std::memory_order_relaxed) || Ready();
   };
+  // No spinning here: the reader would take a core from the workers he waits
+  // for (on a busy machine of 2 cores a step of one env took 60 us, not 9).
   if (done()) return true;
   std::unique_lock lock(wake_mutex_);
   waiting_.fetch_add(1, std::memory_order_seq_cst);

@@ -19,7 +19,7 @@ struct PoolConfig {
   int thread_affinity_offset = -1;
   std::string base_path = "mario_envpool";
   int seed = 42;
-  std::vector<int> env_seed;
+  std::vector<int> env_seed = {};
   bool gym_reset_return_info = true;
   int max_episode_steps = std::numeric_limits<int>::max();
 

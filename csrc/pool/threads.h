@@ -29,8 +29,9 @@ inline void SpinHint() {
 #endif
 }
 
-/// Longest wait on a counter before a thread sleeps: a wake-up through the
-/// kernel costs 5-50 us, about one step, so a shorter wait is not worth it.
+/// How often to look for news before sleeping, some 30 us in all: a wake-up
+/// through the kernel costs 5 to 50 us, about one step, so to wait longer than
+/// that is not worth it.
 constexpr int kSpins = 1000;
 
 }  // namespace pool

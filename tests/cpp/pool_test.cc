@@ -39,7 +39,7 @@ std::vector<int32_t> Range(int count) {
 
 TEST(ActionQueueTest, GivesEveryIdOnceToManyWorkers) {
   constexpr int kWorkers = 4, kIds = 64, kRounds = 300;
-  pool::ActionQueue queue(kIds, kWorkers);
+  pool::ActionQueue queue(kIds, kWorkers, pool::kSpins);
   std::array<std::atomic<int>, kIds> seen{};
   std::atomic<int> done{0};
   std::vector<std::thread> workers;
@@ -68,7 +68,7 @@ TEST(ActionQueueTest, GivesEveryIdOnceToManyWorkers) {
 }
 
 TEST(ActionQueueTest, WakesASleepingWorker) {
-  pool::ActionQueue queue(4, 1);
+  pool::ActionQueue queue(4, 1, 0);
   std::atomic<int> got{-1};
   std::thread worker([&] {
     int32_t ids[4];
@@ -84,7 +84,7 @@ TEST(ActionQueueTest, WakesASleepingWorker) {
 }
 
 TEST(ActionQueueTest, ClaimsShrinkSoThatWorkersFinishTogether) {
-  pool::ActionQueue queue(32, 2);
+  pool::ActionQueue queue(32, 2, 0);
   queue.Push(Range(32));
   int32_t ids[16];
   EXPECT_EQ(queue.Pop(ids), 8);
@@ -95,7 +95,7 @@ TEST(ActionQueueTest, ClaimsShrinkSoThatWorkersFinishTogether) {
 }
 
 TEST(ActionQueueTest, CloseDropsWhatIsQueued) {
-  pool::ActionQueue queue(4, 1);
+  pool::ActionQueue queue(4, 1, 0);
   queue.Push(Range(4));
   queue.Close();
   int32_t ids[4];
@@ -159,7 +159,7 @@ TEST(SlabStoreTest, OutlivesItsOwnerWhileASlabIsLent) {
 TEST(BatchRingTest, AsyncRowsAreNeitherLostNorDoubled) {
   constexpr int kEnvs = 12, kBatch = 5, kWorkers = 3, kBatches = 400;
   pool::BatchRing ring(MakeStore(kBatch, 4), kEnvs, kBatch);
-  pool::ActionQueue queue(kEnvs, kWorkers);
+  pool::ActionQueue queue(kEnvs, kWorkers, pool::kSpins);
   std::vector<std::thread> workers;
   for (int w = 0; w < kWorkers; ++w) {
     workers.emplace_back([&] {
