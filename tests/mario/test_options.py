@@ -94,7 +94,7 @@ def fingerprint(env: Any) -> int:
             if t in (3, 4) and episode == 1:
                 walk_wrong_lane(ram, checked=t == 4)
             if t == 6 and episode == 2:
-                ram[0x16], ram[0x1D] = 0x31, 3  # sliding down a flagpole
+                ram[0x0770] = 2  # the end of a world
             if t == 6 and episode == 3:
                 ram[0x0E] = 0x0B  # dying
             action = int(rng.integers(60)) % env.num_actions

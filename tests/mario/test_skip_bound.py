@@ -66,7 +66,9 @@ def test_wait_that_never_ends() -> None:
 
 def test_start_screen_that_never_ends() -> None:
     env = make([0x40])
-    with pytest.raises(RuntimeError, match=r"environment 7 .*the start screen did not end"):
+    with pytest.raises(
+        RuntimeError, match=r"environment 7 .*the start screen did not end"
+    ):
         env.reset()
 
 

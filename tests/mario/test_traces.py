@@ -13,9 +13,7 @@ import pytest
 
 pytestmark = [pytest.mark.rom, pytest.mark.verification]
 
-INFO = (
-    "coins flag_get life score stage status time world x_pos y_pos".split()
-)
+INFO = "coins flag_get life score stage status time world x_pos y_pos".split()
 ALIGNED = (
     "SuperMarioBros-1-1-v0.simple.s11",
     "SuperMarioBros-1-1-v1.simple.s18",
@@ -137,9 +135,7 @@ def compare_pictures(trace: dict[str, Any], env: Any) -> tuple[int, int, set[int
     return equal, compared, rows
 
 
-EUROPEAN = tuple(
-    name for name in ALIGNED if "-v3" not in name and "Bros2" not in name
-)
+EUROPEAN = tuple(name for name in ALIGNED if "-v3" not in name and "Bros2" not in name)
 
 
 def test_pictures_equal_nes_py(verification: Path, make_upstream: Any) -> None:

@@ -93,9 +93,7 @@ def test_area_equals_numpy(
 def test_nearest_equals_numpy(height: int, width: int, hud: str, gray: bool) -> None:
     now, before = random_picture(3), random_picture(4)
     for previous in (None, before):
-        got, _ = _core.preprocess_frame(
-            now, previous, height, width, gray, False, hud
-        )
+        got, _ = _core.preprocess_frame(now, previous, height, width, gray, False, hud)
         want = twin(now, previous, height, width, gray, False, hud)
         assert np.array_equal(got, want)
 

@@ -1,0 +1,253 @@
+"""Beginnings and ends of episodes, beyond what the traces hold."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mario_envpool import _core
+
+pytestmark = pytest.mark.rom
+
+DEATH, FLAG, GAME_OVER, LIFE, WRONG_PASS, STALL = range(1, 7)
+
+
+def end_reason(result: dict[str, Any]) -> int:
+    return int(result["info:end_reason"])
+
+
+def play_to_end(env: Any, seed: int = 0, limit: int = 4000) -> tuple[Any, int]:
+    """Right-biased random play; the last step and the number of steps."""
+    rng = np.random.default_rng(seed)
+    for t in range(limit):
+        last = env.step(int(rng.integers(1, 5)))
+        if last[1] or last[2]:
+            return last, t + 1
+    raise AssertionError("the episode did not end")
+
+
+def kill(env: Any) -> Any:
+    env.ram[0x0E] = 0x0B
+    return env.step(0)
+
+
+def test_death_ends_a_single_stage(make_env: Any) -> None:
+    env = make_env()
+    env.reset()
+    (_, terminated, truncated, result), _ = play_to_end(env)
+    assert (terminated, truncated) == (True, False)
+    assert end_reason(result) == DEATH
+    assert result["info:life"] == 2
+    assert end_reason(env.reset()) == 0
+
+
+def test_whole_game_ends_with_the_last_life(make_env: Any) -> None:
+    env = make_env("SuperMarioBros-v0", frame_skip=1)
+    env.reset()
+    lives = []
+    for _ in range(3):
+        assert not kill(env)[1]
+        lives.append(int(env.ram[0x75A]))
+    assert lives == [1, 0, 255]
+    _, terminated, _, result = env.step(0)
+    assert terminated
+    assert end_reason(result) == GAME_OVER
+    assert env.reset()["info:life"] == 2
+
+
+def test_episodic_life_plays_on(make_env: Any) -> None:
+    env = make_env("SuperMarioBros-v0", episodic_life=True)
+    env.reset()
+    lives = []
+    for _ in range(2):
+        for _ in range(10):
+            env.step(1)
+        _, terminated, _, result = kill(env)
+        assert terminated
+        assert end_reason(result) == LIFE
+        result = env.reset()
+        lives.append(int(result["info:life"]))
+        # A whole stack of the new picture, and a game that can be played.
+        assert (result["obs"] == result["obs"][-1]).all()
+        assert end_reason(result) == 0
+    assert lives == [1, 0]
+    assert kill(env)[1]
+    assert env.reset()["info:life"] == 2  # the game was over: a new one
+    # A new seed begins a new game, too.
+    kill(env)
+    assert env.reset(seed=1)["info:life"] == 2
+
+
+def play_movie(rom: bytes, movie: bytes, rows: int) -> tuple[Any, int]:
+    """A console after `rows` rows, put in step by blank frames in front."""
+    for lead in range(6):
+        console = _core.Console(rom)
+        for _ in range(lead):
+            console.step(0, draw=False)
+        for row in range(rows):
+            console.step(movie[row], draw=False)
+            # In step, 1-1 is finished at row 1,941.
+            if row == 1960 and console.ram[0x75C] != 1:
+                break
+        else:
+            return console, rows
+    raise AssertionError("no number of blank frames puts the movie in step")
+
+
+@pytest.mark.verification
+def test_finishing_8_4_ends_the_whole_game(
+    verification: Path, make_env: Any, load_rom: Any
+) -> None:
+    """The warps movie from 8-4's last room on: terminated, with flag_get."""
+    movie = gzip.decompress((verification / "tas/smb-warps.bin.gz").read_bytes())
+    console, row = play_movie(load_rom("world"), movie, 17_864 - 60)
+    assert (console.ram[0x75F], console.ram[0x75C]) == (7, 3)
+    for env_id, stages in (("SuperMarioBros-v3", []), ("SuperMarioBros-8-4-v3", None)):
+        options = {} if stages is None else {"stages": stages}
+        env = make_env(env_id, rom="world", frame_skip=1, action_set="raw", **options)
+        env.reset()
+        env.load_console(console.save())
+        steps = 0
+        for buttons in movie[row:]:
+            _, terminated, _, result = env.step(buttons)
+            steps += 1
+            if terminated:
+                break
+        assert terminated
+        assert end_reason(result) == FLAG
+        assert result["info:flag_get"]
+        assert (result["info:world"], result["info:stage"]) == (8, 4)
+        assert abs(steps - 60) <= 8
+        assert env.ram[0x770] == 2 or stages is None
+
+
+def test_other_worlds_do_not_end_the_whole_game(make_env: Any) -> None:
+    env = make_env("SuperMarioBros-v0")
+    env.reset()
+    env.ram[0x75F] = 6
+    env.ram[0x770] = 2
+    _, terminated, _, result = env.step(0)
+    assert not terminated
+    assert end_reason(result) == 0
+
+
+def test_stall_truncates(make_env: Any) -> None:
+    env = make_env(stall_steps=30)
+    env.reset()
+    for _ in range(10):
+        env.step(1)
+    for t in range(100):
+        _, terminated, truncated, result = env.step(6)
+        assert not terminated
+        if truncated:
+            break
+    assert end_reason(result) == STALL
+    # A few steps may still carry the player forward.
+    assert 29 <= t <= 35
+    env.reset()
+    for _ in range(29):
+        assert not env.step(0)[2]
+    assert env.step(0)[2]
+
+
+def test_noop_starts_are_drawn_from_the_seed(make_env: Any) -> None:
+    env = make_env(noop_max=12, frame_skip=1)
+    counts = []
+    for _ in range(200):
+        before = env.frames
+        env.reset()
+        counts.append(env.frames - before)
+    assert set(counts) == set(range(13))
+    assert min(np.bincount(counts)) >= 4
+    other = make_env(noop_max=12, frame_skip=1)
+    repeated = []
+    for _ in range(200):
+        before = other.frames
+        other.reset()
+        repeated.append(other.frames - before)
+    assert counts == repeated
+    before = env.frames
+    env.reset(seed=0)
+    assert env.frames - before == counts[0]
+
+
+def test_noop_start_shows_the_waited_frames(make_env: Any) -> None:
+    env = make_env(noop_max=40, seed=2, img_height=240, img_width=256)
+    for _ in range(5):
+        obs = env.reset()["obs"]
+        assert (obs == obs[-1]).all()
+        gray = env.render().astype(int) @ [4899, 9617, 1868]
+        assert np.array_equal(obs[-1], (gray + 8192) >> 14)
+
+
+def test_long_noops_do_not_end_the_episode(make_env: Any) -> None:
+    """Standing still in 1-1 is deadly after some time; the start is not."""
+    env = make_env(noop_max=1000, stages=["1-1"])
+    for seed in range(12):
+        env.reset(seed=seed)
+        assert env.ram[0x0E] == 8
+        assert env.ram[0xB5] == 1
+
+
+def test_sticky_actions_repeat_frames(make_env: Any) -> None:
+    """The buttons the game read are new in about three of four frames."""
+    env = make_env(
+        frame_skip=1, repeat_action_probability=0.25, action_set="raw", seed=3
+    )
+    env.reset()
+    repeated = wanted = 0
+    for t in range(2000):
+        action = 2 if t % 2 else 0  # B alone: the player stands
+        _, terminated, _, _ = env.step(action)
+        if terminated:
+            env.reset()
+            continue
+        wanted += 1
+        repeated += int(env.ram[0x06FC] & 0x40 != (0x40 if action else 0))
+    # 1/4 repeat the frame before; of those in a row every second is right again.
+    assert 0.16 < repeated / wanted < 0.24
+
+
+def test_lost_levels(make_env: Any) -> None:
+    env = make_env("SuperMarioBros2-v0")
+    result = env.reset()
+    assert (result["info:world"], result["info:stage"]) == (1, 1)
+    x = int(result["info:x_pos"])
+    for _ in range(20):
+        result = env.step(1)[3]
+    assert result["info:x_pos"] > x
+    stage = make_env("SuperMarioBros2-v0", stages=["3-2"])
+    result = stage.reset()
+    assert (result["info:world"], result["info:stage"]) == (3, 2)
+    other = make_env("SuperMarioBros2-v0", rom="lost-levels-downsample")
+    assert not np.array_equal(other.reset()["obs"], env.reset()["obs"])
+
+
+def test_reset_in_the_middle(make_env: Any) -> None:
+    env = make_env("SuperMarioBros-v0")
+    first = env.reset()
+    for t in range(50):
+        env.step(t % 5)
+    again = env.reset()
+    assert all(np.array_equal(first[key], again[key]) for key in first)
+
+
+def test_render_is_the_last_frame(make_env: Any) -> None:
+    """Also after waits were skipped, and without changing anything."""
+    env = make_env("SuperMarioBros-v0", img_height=240, img_width=256, stack_num=1)
+    twin = make_env("SuperMarioBros-v0", img_height=240, img_width=256, stack_num=1)
+    env.reset()
+    twin.reset()
+    rng = np.random.default_rng(9)
+    for t in range(200):
+        action = int(rng.integers(5))
+        if t == 100:
+            env.ram[0x0E] = twin.ram[0x0E] = 0x0B
+        obs = env.step(action)[3]["obs"]
+        gray = env.render().astype(int) @ [4899, 9617, 1868]
+        assert np.array_equal(obs[0], (gray + 8192) >> 14), t
+        assert np.array_equal(obs, twin.step(action)[3]["obs"]), t

@@ -1,0 +1,98 @@
+"""Snapshots hold everything: an environment goes on bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.rom
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"repeat_action_probability": 0.3, "noop_max": 20, "stack_num": 3},
+    {"frame_max": True, "gray_scale": False, "img_height": 40, "img_width": 48},
+    {"reward": "progress", "stall_steps": 25},
+    {"random_stages": True, "stages": [], "noop_max": 5},
+    {"stages": [], "episodic_life": True},
+]
+
+
+def play(env: Any, seed: int, steps: int = 150) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    seen: list[Any] = []
+    for _ in range(steps):
+        reward, terminated, truncated, result = env.step(int(rng.integers(7)))
+        seen.append((reward, terminated, truncated, *result.values()))
+        if terminated or truncated:
+            seen.append(tuple(env.reset().values()))
+    seen.append(env.render())
+    return seen
+
+
+def same(a: list[Any], b: list[Any]) -> bool:
+    return len(a) == len(b) and all(
+        all(np.array_equal(p, q) for p, q in zip(x, y, strict=True))
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("steps_before", [0, 77])
+def test_goes_on_bit_for_bit(
+    options: dict[str, Any], steps_before: int, make_env: Any
+) -> None:
+    env = make_env(seed=5, **options)
+    before = env.reset()
+    for t in range(steps_before):
+        _, terminated, truncated, before = env.step((t * 5) % 7)
+        if terminated or truncated:
+            before = env.reset()
+    blob = env.snapshot()
+    assert env.snapshot() == blob
+    picture = env.render()
+    want = play(env, seed=1)
+
+    other = make_env(seed=99, **options)  # never reset
+    got = other.restore(blob)
+    assert all(np.array_equal(got[key], before[key]) for key in before)
+    assert np.array_equal(other.render(), picture)
+    assert other.snapshot() == blob
+    assert same(play(other, seed=1), want)
+    # And back again in the first one.
+    env.restore(blob)
+    assert same(play(env, seed=1), want)
+
+
+def test_kept_generator_goes_its_own_way(make_env: Any) -> None:
+    options = {"repeat_action_probability": 0.5}
+    env = make_env(seed=1, **options)
+    env.reset()
+    blob = env.snapshot()
+    want = play(env, seed=4)
+    env.restore(blob, keep_rng=True)  # its generator has moved on
+    assert not same(play(env, seed=4), want)
+    env.restore(blob)
+    assert same(play(env, seed=4), want)
+
+
+def test_foreign_snapshots_are_refused(make_env: Any) -> None:
+    env = make_env()
+    env.reset()
+    blob = env.snapshot()
+    untouched = env.snapshot()
+    for other, message in (
+        (make_env(rom="pixel"), "not a snapshot for this ROM"),
+        (make_env(noop_max=1), "these options"),
+    ):
+        other.reset()
+        with pytest.raises(ValueError, match=message):
+            env.restore(other.snapshot())
+    with pytest.raises(ValueError, match="not a snapshot for the Super Mario"):
+        env.restore(b"X" + blob[1:])
+    with pytest.raises(ValueError, match="this version"):
+        env.restore(blob[:8] + b"\xff" + blob[9:])
+    with pytest.raises(ValueError, match=r"bytes, not \d+"):
+        env.restore(blob[:-1])
+    assert env.snapshot() == untouched
