@@ -1,0 +1,118 @@
+// From Python values to native ones and back, for the pools' bindings: every
+// refusal says which argument it was, what was given and what is allowed.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "pool/spec.h"
+
+namespace envpool_protocol {
+
+namespace py = pybind11;
+
+template <class T>
+const char* TypeName() {
+  if constexpr (std::is_same_v<T, bool>) {
+    return "a bool";
+  } else if constexpr (std::is_same_v<T, int>) {
+    return "an int of 32 bits";
+  } else if constexpr (std::is_same_v<T, double>) {
+    return "a float";
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return "a str";
+  } else if constexpr (std::is_same_v<T, std::vector<int>>) {
+    return "a list of ints";
+  } else {
+    return "a list of str";
+  }
+}
+
+/// Sets `member` from a Python value; TypeError names the option.
+template <class T>
+void ReadOption(const char* name, py::handle value, T* member) {
+  try {
+    // Without this a str would pass as the list of its letters.
+    if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      if (py::isinstance<py::str>(value)) throw py::cast_error();
+    }
+    *member = value.cast<T>();
+  } catch (const py::cast_error&) {
+    throw py::type_error(std::string("config ") + name + " must be " +
+                         TypeName<T>() + ", got " +
+                         py::repr(value).cast<std::string>());
+  }
+}
+
+inline std::string Describe(py::handle value) {
+  if (!py::isinstance<py::array>(value)) {
+    return py::str(py::type::handle_of(value).attr("__name__"));
+  }
+  return "an array of dtype " +
+         py::str(value.attr("dtype")).cast<std::string>() + " and shape " +
+         py::str(value.attr("shape")).cast<std::string>();
+}
+
+using Int32Array = py::array_t<int32_t, py::array::c_style>;
+
+/// A one-dimensional int32 array, or TypeError that says what was given.
+inline Int32Array RequireInt32(py::handle value, const std::string& what) {
+  if (!py::isinstance<py::array_t<int32_t>>(value) ||
+      py::reinterpret_borrow<py::array>(value).ndim() != 1) {
+    throw py::type_error(what +
+                         " must be a NumPy array of dtype int32 and shape "
+                         "(n,), got " +
+                         Describe(value));
+  }
+  return Int32Array::ensure(value);
+}
+
+/// Any integer from 0 to 2^64 - 1, NumPy's included.
+inline uint64_t ReadSeed(py::handle value) {
+  const py::object integer =
+      py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!integer) {
+    PyErr_Clear();
+    throw py::type_error("reset: a seed must be an integer, got " +
+                         Describe(value));
+  }
+  const unsigned long long seed = PyLong_AsUnsignedLongLong(integer.ptr());
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    throw std::invalid_argument("reset: seeds are 0 to 2^64 - 1, got " +
+                                py::str(integer).cast<std::string>());
+  }
+  return seed;
+}
+
+inline std::span<const int32_t> View(const Int32Array& array) {
+  return {array.data(), static_cast<size_t>(array.size())};
+}
+
+inline py::dtype NumpyType(pool::DType dtype) {
+  switch (dtype) {
+    case pool::DType::kBool:
+      return py::dtype::of<bool>();
+    case pool::DType::kUint8:
+      return py::dtype::of<uint8_t>();
+    case pool::DType::kInt8:
+      return py::dtype::of<int8_t>();
+    case pool::DType::kInt32:
+      return py::dtype::of<int32_t>();
+    case pool::DType::kInt64:
+      return py::dtype::of<int64_t>();
+    case pool::DType::kFloat32:
+      return py::dtype::of<float>();
+  }
+  throw std::logic_error("a field has an unknown dtype");
+}
+
+}  // namespace envpool_protocol
