@@ -140,14 +140,14 @@ def test_stall_truncates(make_env: Any) -> None:
     env.reset()
     for _ in range(10):
         env.step(1)
-    for t in range(100):
+    steps, truncated = 0, False
+    while not truncated:
         _, terminated, truncated, result = env.step(6)
         assert not terminated
-        if truncated:
-            break
+        steps += 1
     assert end_reason(result) == STALL
-    # A few steps may still carry the player forward.
-    assert 29 <= t <= 35
+    # A few steps still carry the player forward.
+    assert 30 <= steps <= 36
     env.reset()
     for _ in range(29):
         assert not env.step(0)[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import zlib
 from pathlib import Path
@@ -115,7 +116,7 @@ def compare_pictures(trace: dict[str, Any], env: Any) -> tuple[int, int, set[int
     starts = [*np.nonzero(trace["reset_before"])[0].tolist(), len(trace["done"])]
     equal = compared = 0
     rows: set[int] = set()
-    for first, end in zip(starts, starts[1:], strict=False):
+    for first, end in itertools.pairwise(starts):
         env.reset()
         late = int(trace["reset_ram"][0x09]) - int(env.ram[0x09])
         for _ in range((late + 1) // 2 * 2):
