@@ -7,7 +7,6 @@ after the actions have been sent, off the path of the environments.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from trainer.device import Stage, available_cores
 from trainer.metrics import EpisodeTracker, Timings
 from trainer.model import ActorCritic, PolicyOutput
 from trainer.rollouts import Rollouts
-
-_logger = logging.getLogger(__name__)
 
 # Of EnvConfig, what any image task of EnvPool takes.
 _COMMON = ("frame_skip", "stack_num", "img_height", "img_width", "noop_max")

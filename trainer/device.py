@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import sys
 from collections import deque
@@ -17,6 +18,8 @@ from torch import Tensor
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
+
+_logger = logging.getLogger(__name__)
 
 
 def choose_device(name: str) -> torch.device:
@@ -159,15 +162,17 @@ class Stage:
     copied on a stream of its own from page-locked memory, the compute stream
     waits for the copy's event, and the array is held until that event fires, so
     that the pool cannot recycle the slab under a running copy. Slabs the pool
-    offers (`_buffers`) are page-locked in place once; other arrays go through
-    page-locked buffers of our own.
+    offers (`_buffers`) are page-locked in place, once, and again when it had to
+    make more (`slab_growth`); other arrays go through page-locked copies.
     """
 
     def __init__(self, device: torch.device, pool: Any) -> None:
-        """Prepares the stream; `pool` may offer `_buffers` and `status()`."""
+        """Prepares the stream; `pool` may offer `_buffers` and `slab_growth`."""
         self.device = device
         self._pool = pool
         self._locked: dict[int, int] = {}
+        self._growth: int | None = None
+        self._may_lock = hasattr(pool, "_buffers")
         self._held: deque[tuple[Any, object]] = deque()
         # torch.cuda is not fully typed; Any keeps the checker out of it.
         self._cuda: Any = torch.cuda
@@ -196,22 +201,33 @@ class Stage:
         return result
 
     def _page_locked(self, array: npt.NDArray[Any]) -> bool:
-        """Whether the array lies in a slab, page-locking new slabs on sight."""
+        """Whether the array lies in a slab that is page-locked by now."""
+        self._lock_slabs()
         address = array.ctypes.data
-        if self._inside(address, array.nbytes):
-            return True
-        for start, size in getattr(self._pool, "_buffers", ()):
-            if start not in self._locked:
-                result = self._cuda.cudart().cudaHostRegister(start, size, 0)
-                if int(result) == 0:
-                    self._locked[start] = size
-        return self._inside(address, array.nbytes)
-
-    def _inside(self, address: int, size: int) -> bool:
         return any(
-            start <= address and address + size <= start + length
-            for start, length in self._locked.items()
+            start <= address and address + array.nbytes <= start + size
+            for start, size in self._locked.items()
         )
+
+    def _lock_slabs(self) -> None:
+        """Page-locks the pool's slabs if there are new ones."""
+        if not self._may_lock or self._growth == self._pool.slab_growth:
+            return
+        self._growth = self._pool.slab_growth
+        for start, size in self._pool._buffers:
+            if start in self._locked:
+                continue
+            error = int(self._cuda.cudart().cudaHostRegister(start, size, 0))
+            if error:
+                _logger.warning(
+                    "page-locking the observation slabs failed (cudaError %d): they "
+                    "are copied through page-locked memory instead, which is slower; "
+                    "a higher limit of locked memory (ulimit -l) may help",
+                    error,
+                )
+                self._may_lock = False
+                return
+            self._locked[start] = size
 
     def close(self) -> None:
         """Waits for running copies and unlocks the slabs."""

@@ -107,6 +107,22 @@ def test_make_pool_on_envpool_atari():
         pool.close()
 
 
+def test_every_option_reaches_the_game(monkeypatch):
+    import mario_envpool
+    from mario_envpool import _core
+
+    given = {}
+    monkeypatch.setattr(
+        mario_envpool, "make", lambda task, **options: given.update(options, task=task)
+    )
+    config = EnvConfig(num_threads=3)
+    make_pool(config, seed=5)
+    assert given.pop("env_type") == "gymnasium"
+    assert given.pop("seed") == 5
+    assert given == vars(config)
+    assert set(given) - {"task"} <= set(_core._MarioEnvSpec._config_keys)
+
+
 def test_unknown_task_is_an_error():
     with pytest.raises((ValueError, AssertionError, RuntimeError), match="NoSuchGame"):
         make_pool(EnvConfig(task="NoSuchGame-v5"), seed=1)

@@ -1,6 +1,8 @@
 """Shards and the way of an array to the device."""
 
+import logging
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,3 +54,42 @@ def test_on_a_cpu_nothing_is_copied():
     assert tensor.data_ptr() != array.ctypes.data
     assert tensor.tolist() == array.tolist()
     stage.close()
+
+
+def make_stage_with_slabs(error=0):
+    """A stage whose CUDA runtime is a list of calls; slabs of a fake pool."""
+    pool = SimpleNamespace(_buffers=[(4096, 8192)], slab_growth=0)
+    stage, calls = Stage(torch.device("cpu"), pool), []
+
+    def register(start, size, flags):
+        calls.append((start, size))
+        return error
+
+    runtime = SimpleNamespace(cudaHostRegister=register)
+    stage._cuda = SimpleNamespace(cudart=lambda: runtime)
+    return stage, pool, calls
+
+
+def at(address, nbytes):
+    return SimpleNamespace(ctypes=SimpleNamespace(data=address), nbytes=nbytes)
+
+
+def test_slabs_are_page_locked_once_and_when_there_are_more():
+    stage, pool, calls = make_stage_with_slabs()
+    assert stage._page_locked(at(4096, 100))
+    assert not stage._page_locked(at(4096, 9000))
+    assert not stage._page_locked(at(20000, 100))
+    assert calls == [(4096, 8192)]
+    pool._buffers.append((16384, 8192))
+    pool.slab_growth = 1
+    assert stage._page_locked(at(20000, 100))
+    assert calls == [(4096, 8192), (16384, 8192)]
+
+
+def test_failing_to_page_lock_is_said_once(caplog):
+    stage, _, calls = make_stage_with_slabs(error=2)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert not stage._page_locked(at(4096, 100))
+    assert len(calls) == len(caplog.records) == 1
+    assert "page-locking" in caplog.text
