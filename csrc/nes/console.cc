@@ -24,6 +24,27 @@ struct SaveHeader {
 };
 static_assert(std::has_unique_object_representations_v<SaveHeader>);
 
+// Whether every number that bounds a loop or an index is one that a console
+// can reach, so that a damaged save cannot do harm.
+bool IsPlausible(const State& state) {
+  const CpuState& cpu = state.cpu;
+  const PpuState& ppu = state.ppu;
+  const ApuState& apu = state.apu;
+  constexpr uint64_t kFrameDots = 262 * 341;
+  const uint64_t dot = DotOfAccess(cpu.cycle);
+  const bool time = cpu.cycle < uint64_t{1} << 60 && ppu.frame_dot <= dot &&
+                    dot - ppu.frame_dot <= 2 * kFrameDots &&
+                    ppu.position < kFrameDots &&
+                    (ppu.nmi_dot == kNever || ppu.nmi_dot <= dot);
+  const bool sound =
+      apu.frame_start <= cpu.cycle + 8 &&
+      cpu.cycle <= apu.frame_start + 40'000 && apu.frame_mode <= 1 &&
+      apu.frame_step <= 5 - apu.frame_mode &&
+      apu.dmc_next <= cpu.cycle + 4'000 && cpu.cycle <= apu.dmc_next + 40'000 &&
+      apu.dmc_remaining <= 0xFF1;
+  return time && sound && ppu.fine_x < 8 && ppu.v < 0x8000 && ppu.t < 0x8000;
+}
+
 }  // namespace
 
 // What the CPU sees. RAM and PRG are two compares; everything else is out of
@@ -401,7 +422,10 @@ void Console::Load(std::span<const std::byte> blob) {
            " bytes does not fit its header");
   }
   const std::byte* from = blob.data() + sizeof(header);
-  std::memcpy(&state_, from, sizeof(state_));
+  State state;
+  std::memcpy(&state, from, sizeof(state));
+  if (!IsPlausible(state)) refuse("it is damaged");
+  state_ = state;
   from += sizeof(state_);
   work_ram_.resize(header.work_ram_bytes);
   if (!work_ram_.empty()) std::memcpy(work_ram_.data(), from, work_ram_.size());

@@ -1,0 +1,98 @@
+"""Frames per second of the bare NES core on one CPU core.
+
+    python bench/nes_fps.py [--rom world] [--frames 20000] [--repeats 5] [--json]
+
+The script is that of the field's other figures: Start at the title screen, then
+Right+B held and A for 20 of every 40 frames. Rates are frames per second of CPU
+time of a process pinned to one core; median, minimum and maximum of the
+repeats, taken in turns so that a drifting machine hits all rows alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+
+from rich.console import Console as Terminal
+from rich.table import Table
+
+from mario_envpool import nes, rom
+
+# name, draw every n-th frame (0: none), idle skip
+ROWS = (
+    ("no picture", 0, True),
+    ("1 frame in 4 drawn", 4, True),
+    ("every frame drawn", 1, True),
+    ("no picture, idle loops executed", 0, False),
+    ("every frame drawn, idle loops executed", 1, False),
+)
+
+
+def started_console(image: bytes) -> nes.Console:
+    """A console past the title screen."""
+    console = nes.Console(image)
+    for frame in range(200):
+        console.step(nes.START if frame % 16 >= 8 else 0, draw=False)
+    return console
+
+
+def play_script(frames: int) -> bytes:
+    """The pad bytes of the run."""
+    run = nes.RIGHT | nes.B
+    return bytes(run | (nes.A if frame % 40 < 20 else 0) for frame in range(frames))
+
+
+def measure(image: bytes, movie: bytes, draw_every: int, idle_skip: bool) -> float:
+    """Frames per second of CPU time, on a fresh console."""
+    console = started_console(image)
+    console.set_idle_skip(idle_skip)
+    console.step_many(movie[:500], draw_every)
+    begin = time.process_time()
+    console.step_many(movie, draw_every)
+    return len(movie) / (time.process_time() - begin)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rom", default="vanilla", choices=rom.ROMS)
+    parser.add_argument("--frames", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="JSON as the last line")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Prints the table."""
+    arguments = parse_arguments()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    image = rom.load(arguments.rom)
+    movie = play_script(arguments.frames)
+    rates: dict[str, list[float]] = {name: [] for name, _, _ in ROWS}
+    for _ in range(arguments.repeats):
+        for name, draw_every, idle_skip in ROWS:
+            rates[name].append(measure(image, movie, draw_every, idle_skip))
+
+    table = Table(title=f"NES core, {arguments.rom} ROM, one core")
+    for column in ("", "frames/s", "min", "max", "x NTSC console"):
+        table.add_column(column, justify="left" if not column else "right")
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    for name, values in rates.items():
+        table.add_row(
+            name,
+            f"{medians[name]:,.0f}",
+            f"{min(values):,.0f}",
+            f"{max(values):,.0f}",
+            f"{medians[name] / 60.0988:,.0f}",
+        )
+    Terminal().print(table)
+    if arguments.json:
+        print(json.dumps({"frames_per_s": medians, "rom": arguments.rom}))
+
+
+if __name__ == "__main__":
+    main()
