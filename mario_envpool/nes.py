@@ -26,4 +26,4 @@ DOWN: Final = 32
 LEFT: Final = 64
 RIGHT: Final = 128
 
-__all__ = ["A", "B", "DOWN", "LEFT", "RIGHT", "SELECT", "START", "UP", "Console"]
+__all__ = ["DOWN", "LEFT", "RIGHT", "SELECT", "START", "UP", "A", "B", "Console"]
