@@ -72,8 +72,7 @@ class Run:
         else:
             torch.backends.cuda.matmul.allow_tf32 = True
             torch.backends.cudnn.allow_tf32 = True
-        threads = config.learner.learner_threads or available_cores()
-        self.shards = Shards(threads if on_cpu else 1)
+        self.shards = Shards(_shard_count(config) if on_cpu else 1)
         self.pool = make_pool(config.env, config.seed * 100_003)
         shape = tuple(self.pool.observation_space.shape)
         num_actions = int(self.pool.action_space.n)
@@ -265,6 +264,16 @@ def _eta_s(config: RunConfig, seconds: float, done: int, steps: int) -> float:
     if config.max_seconds:
         eta = min(eta, config.max_seconds - seconds)
     return eta
+
+
+def _shard_count(config: RunConfig) -> int:
+    """CPU threads of the learner; by default none gets fewer than 64 rows.
+
+    Below that, starting and joining the shards costs more than they save.
+    """
+    learner = config.learner
+    useful = max(1, learner.minibatch_size // 64)
+    return learner.learner_threads or min(available_cores(), useful)
 
 
 def _banner(run: Run) -> str:

@@ -189,6 +189,17 @@ def test_errors_are_one_line(capsys, monkeypatch):
     assert "Traceback" not in error
 
 
+def test_learner_threads(monkeypatch):
+    def count(cores, **options):
+        monkeypatch.setattr(run, "available_cores", lambda: cores)
+        return run._shard_count(RunConfig(learner=LearnerConfig(**options)))
+
+    assert count(2, minibatch_size=256) == 2
+    assert count(64, minibatch_size=256) == 4
+    assert count(8, minibatch_size=16) == 1
+    assert count(8, minibatch_size=16, learner_threads=3) == 3
+
+
 def test_default_run_dirs_do_not_collide(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run.time, "strftime", lambda form: "T")
