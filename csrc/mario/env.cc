@@ -26,6 +26,10 @@ constexpr int kLargestGain = 15;
 // A wrong pass throws the player back by four pages.
 constexpr int kLoopBackPages = 3;
 
+constexpr int kLastWorld = 8;
+// The NROM conversion goes no further: the game stands still after 4-4.
+constexpr int kLastWorldOfLostLevels = 4;
+
 constexpr uint32_t kSnapshotVersion = 1;
 
 /// The fixed part of a snapshot. After it come, where the options ask for
@@ -376,7 +380,12 @@ EndReason Env::FindEnd(const Facts& facts, const Tally& tally) const {
   const bool death = facts.dying() || facts.dead();
   if (shared_->whole_game()) {
     if (facts.game_over()) return EndReason::kGameOver;
-    if (facts.world_over() && facts.last_world()) return EndReason::kFlag;
+    // Nothing follows the last castle; upstream waits there for ever.
+    const int last_world =
+        config.lost_levels ? kLastWorldOfLostLevels : kLastWorld;
+    if (facts.world_over() && facts.world() >= last_world) {
+      return EndReason::kFlag;
+    }
     if (config.episodic_life && death) return EndReason::kLife;
   } else {
     if (death) return EndReason::kDeath;

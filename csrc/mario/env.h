@@ -25,7 +25,7 @@ namespace mario {
 enum class EndReason : uint8_t {
   kNone = 0,
   kDeath = 1,      // single stage
-  kFlag = 2,       // stage finished; in the whole game: 8-4 finished
+  kFlag = 2,       // stage finished; in the whole game: the last castle
   kGameOver = 3,   // whole game: no life left
   kLife = 4,       // whole game with episodic_life: a life was lost
   kWrongPass = 5,  // end_on_wrong_pass

@@ -65,7 +65,6 @@ class Facts {
     return ram_[ram::kOperMode] == ram::kModeWorldOver;
   }
   bool flag_get() const { return world_over() || stage_over(); }
-  bool last_world() const { return ram_[ram::kWorld] == ram::kLastWorld; }
   /// Under the player's control in a stage: positions mean something.
   bool in_control() const {
     return ram_[ram::kPlayerState] == ram::kStateNormal &&

@@ -47,6 +47,5 @@ constexpr uint8_t kEnemyFlagpole = 0x31;
 
 constexpr uint8_t kFloatStateFlagpole = 3;
 constexpr uint8_t kGameOverLives = 0xFF;
-constexpr uint8_t kLastWorld = 7;  // world 8
 
 }  // namespace mario::ram

@@ -125,14 +125,31 @@ def test_finishing_8_4_ends_the_whole_game(
         assert env.ram[0x770] == 2 or stages is None
 
 
-def test_other_worlds_do_not_end_the_whole_game(make_env: Any) -> None:
-    env = make_env("SuperMarioBros-v0")
+@pytest.mark.parametrize(
+    ("env_id", "world", "ends"),
+    [
+        ("SuperMarioBros-v0", 1, False),
+        ("SuperMarioBros-v0", 7, False),
+        ("SuperMarioBros-v0", 8, True),
+        ("SuperMarioBros2-v0", 3, False),
+        ("SuperMarioBros2-v0", 4, True),  # its NROM conversion ends here
+    ],
+)
+def test_only_the_last_castle_ends_the_whole_game(
+    env_id: str, world: int, ends: bool, make_env: Any
+) -> None:
+    env = make_env(env_id)
     env.reset()
-    env.ram[0x75F] = 6
-    env.ram[0x770] = 2
+    env.ram[[0x75F, 0x75C]] = world - 1, 3
+    env.ram[[0x770, 0x772]] = 2, 0  # the castle's cut-scene from its beginning
     _, terminated, _, result = env.step(0)
-    assert not terminated
-    assert end_reason(result) == 0
+    assert terminated == ends
+    if ends:
+        assert end_reason(result) == FLAG
+        assert result["info:flag_get"]
+    else:
+        assert end_reason(result) == 0
+        assert (env.ram[0x75F], env.ram[0x75C]) == (world, 0)  # the next world
 
 
 def test_stall_truncates(make_env: Any) -> None:
