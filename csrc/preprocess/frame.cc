@@ -23,7 +23,9 @@ constexpr int kMagicBits = 40;    // of magic_
 constexpr int kMagic32Bits = 24;  // of magic32_
 constexpr int kGroup = 8;         // output columns that share a window
 constexpr int kWindow = 32;       // source columns in one
-constexpr int kFastTaps = 4;
+constexpr int kTaps = 4;          // source columns of one output at a time
+// So that 255 times it fits the signed 16 bits of a sum down the columns.
+constexpr int kMostRowUnits = 128;
 // Slack for loads that begin near the end of a row of sums.
 constexpr int kRowSlack = 32;
 
@@ -131,8 +133,8 @@ FrameMaker::FrameMaker(const FrameSpec& spec, Path path) : spec_(spec) {
   PlanFast(path);
 }
 
-// The vector paths multiply bytes by signed bytes into signed 16-bit sums and
-// take 4 columns per output; sizes beyond that stay on the scalar path.
+// The vector paths multiply bytes by signed bytes into signed 16-bit sums;
+// heights that share no large factor with the source stay on the scalar path.
 void FrameMaker::PlanFast(Path path) {
   uint32_t divisor = rows_.in_units * columns_.in_units;
   const uint32_t largest = 255 * divisor + half_;
@@ -146,28 +148,7 @@ void FrameMaker::PlanFast(Path path) {
   const uint64_t reach = largest >> shift_;
   const bool divides = excess * reach < one && reach * magic32_ <= UINT32_MAX;
 
-  groups_ = (spec_.width + kGroup - 1) / kGroup;
-  bool fits = true;
-  for (int group = 0; group < groups_; ++group) {
-    const int begin = group * kGroup;
-    const int end = std::min(begin + kGroup, spec_.width);
-    const int start = columns_.first[begin];
-    window_.push_back(start);
-    for (int i = begin; i < begin + kGroup; ++i) {
-      for (int tap = 0; tap < kFastTaps; ++tap) {
-        int weight = 0;
-        int index = 0;
-        if (i < end && tap < columns_.taps) {
-          weight = columns_.weights[i * columns_.taps + tap];
-          if (weight > 0) index = columns_.first[i] + tap - start;
-        }
-        fits = fits && index < kWindow;
-        window_index_.push_back(static_cast<uint16_t>(index));
-        window_weight_.push_back(static_cast<int16_t>(weight));
-      }
-    }
-  }
-  if (!divides || rows_.in_units > 128 || columns_.taps > kFastTaps) return;
+  if (!divides || rows_.in_units > kMostRowUnits) return;
 
   pairs_ = (rows_.taps + 1) / 2;
   for (int i = 0; i < spec_.height; ++i) {
@@ -179,8 +160,36 @@ void FrameMaker::PlanFast(Path path) {
       row_pairs_.push_back(static_cast<uint16_t>(low | high << 8));
     }
   }
+  const bool fits = PlanColumns();
   if (path == Path::kAvx512 && !fits) path = Path::kAvx2;
   path_ = path;
+}
+
+// Lays out the row weights for 8 output columns and 4 taps at a time. Returns
+// whether the sums under each 8 columns fit the window of the AVX-512 path.
+bool FrameMaker::PlanColumns() {
+  groups_ = (spec_.width + kGroup - 1) / kGroup;
+  passes_ = (columns_.taps + kTaps - 1) / kTaps;
+  bool fits = passes_ == 1;
+  for (int group = 0; group < groups_; ++group) {
+    const int begin = group * kGroup;
+    const int end = std::min(begin + kGroup, spec_.width);
+    window_.push_back(columns_.first[begin]);
+    for (int k = 0; k < passes_ * kGroup * kTaps; ++k) {
+      const int i = begin + k / kTaps % kGroup;
+      const int tap = k / (kGroup * kTaps) * kTaps + k % kTaps;
+      int weight = 0;
+      int index = 0;
+      if (i < end && tap < columns_.taps) {
+        weight = columns_.weights[i * columns_.taps + tap];
+        if (weight > 0) index = columns_.first[i] + tap - window_.back();
+      }
+      fits = fits && index < kWindow;
+      window_index_.push_back(static_cast<uint16_t>(index));
+      window_weight_.push_back(static_cast<int16_t>(weight));
+    }
+  }
+  return fits;
 }
 
 void FrameMaker::Make(const uint8_t* indices, const uint8_t* previous,
@@ -217,23 +226,36 @@ void FrameMaker::Nearest(const uint8_t* lut, const uint8_t* indices,
   }
 }
 
+namespace {
+
+// One source row as brightness; the brighter of two pictures if there are two.
+void BrightRow(const uint8_t* lut, const uint8_t* indices,
+               const uint8_t* previous, int row, uint8_t* out) {
+  const uint8_t* line = indices + row * kSourceWidth;
+  for (int x = 0; x < kSourceWidth; ++x) out[x] = lut[line[x] & 63];
+  if (previous == nullptr) return;
+  line = previous + row * kSourceWidth;
+  for (int x = 0; x < kSourceWidth; ++x) {
+    out[x] = std::max(out[x], lut[line[x] & 63]);
+  }
+}
+
+}  // namespace
+
 void FrameMaker::AreaScalar(const uint8_t* lut, const uint8_t* indices,
                             const uint8_t* previous,
                             uint8_t* out) const noexcept {
+  uint8_t bright[kSourceWidth];
+  int bright_row = -1;  // two output rows often share a source row
   for (int i = 0; i < spec_.height; ++i) {
     uint16_t sums[kSourceWidth] = {};
     for (int tap = 0; tap < rows_.taps; ++tap) {
       const uint16_t weight = rows_.weights[i * rows_.taps + tap];
       const int row = top_ + rows_.first[i] + tap;
       if (weight == 0 || row < black_rows_) continue;
-      uint8_t bright[kSourceWidth];
-      const uint8_t* line = indices + row * kSourceWidth;
-      for (int x = 0; x < kSourceWidth; ++x) bright[x] = lut[line[x] & 63];
-      if (previous != nullptr) {
-        line = previous + row * kSourceWidth;
-        for (int x = 0; x < kSourceWidth; ++x) {
-          bright[x] = std::max(bright[x], lut[line[x] & 63]);
-        }
+      if (row != bright_row) {
+        BrightRow(lut, indices, previous, row, bright);
+        bright_row = row;
       }
       for (int x = 0; x < kSourceWidth; ++x) {
         sums[x] = static_cast<uint16_t>(sums[x] + bright[x] * weight);
@@ -325,25 +347,30 @@ __attribute__((target("avx2"))) void FrameMaker::AreaAvx2(
     for (int group = 0; group < groups_; ++group) {
       const int begin = group * kGroup;
       const int count = std::min(kGroup, spec_.width - begin);
-      // The 4 sums under one output are neighbours: 64 bits each.
-      const auto taps = [&](int j) {
-        int64_t four;
-        std::memcpy(&four,
-                    sums + columns_.first[begin + std::min(j, count - 1)],
-                    sizeof(four));
-        return four;
-      };
-      const __m256i* weights = reinterpret_cast<const __m256i*>(
-          &window_weight_[group * kGroup * kFastTaps]);
-      // Outputs in the order that makes the sums below come out sorted.
-      const __m256i a = _mm256_madd_epi16(
-          _mm256_setr_epi64x(taps(0), taps(1), taps(2), taps(3)),
-          _mm256_loadu_si256(weights));
-      const __m256i b = _mm256_madd_epi16(
-          _mm256_setr_epi64x(taps(4), taps(5), taps(6), taps(7)),
-          _mm256_loadu_si256(weights + 1));
-      __m256i sum = _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xD8);
-      sum = _mm256_srl_epi32(_mm256_add_epi32(sum, half), shift);
+      __m256i sum = half;
+      for (int pass = 0; pass < passes_; ++pass) {
+        // The 4 sums under one output are neighbours: 64 bits each.
+        const auto taps = [&](int j) {
+          int64_t four;
+          std::memcpy(&four,
+                      sums + columns_.first[begin + std::min(j, count - 1)] +
+                          pass * kTaps,
+                      sizeof(four));
+          return four;
+        };
+        const __m256i* weights = reinterpret_cast<const __m256i*>(
+            &window_weight_[(group * passes_ + pass) * kGroup * kTaps]);
+        const __m256i a = _mm256_madd_epi16(
+            _mm256_setr_epi64x(taps(0), taps(1), taps(2), taps(3)),
+            _mm256_loadu_si256(weights));
+        const __m256i b = _mm256_madd_epi16(
+            _mm256_setr_epi64x(taps(4), taps(5), taps(6), taps(7)),
+            _mm256_loadu_si256(weights + 1));
+        // The horizontal add leaves outputs 0 1 4 5 2 3 6 7.
+        sum = _mm256_add_epi32(
+            sum, _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xD8));
+      }
+      sum = _mm256_srl_epi32(sum, shift);
       sum = _mm256_srli_epi32(_mm256_mullo_epi32(sum, magic), kMagic32Bits);
       const __m256i words = _mm256_packus_epi32(sum, sum);
       const __m256i bytes = _mm256_packus_epi16(words, words);

@@ -79,6 +79,7 @@ class FrameMaker {
 
  private:
   void PlanFast(Path path);
+  bool PlanColumns();
   void Plane(const uint8_t* lut, const uint8_t* indices,
              const uint8_t* previous, uint8_t* out) const noexcept;
   void AreaScalar(const uint8_t* lut, const uint8_t* indices,
@@ -103,15 +104,17 @@ class FrameMaker {
   uint64_t magic_ = 0;  // x / d == x * magic_ >> 40 for x < 2^24
 
   // The vector paths: (x >> shift_) * magic32_ >> 24, pairs of row weights,
-  // and for every 8 output columns a window of the sums with its weights.
+  // and for every 8 output columns the sums under them with their weights.
   int shift_ = 0;
   uint32_t magic32_ = 0;
-  int pairs_ = 0;                       // row pairs per output row
-  std::vector<uint16_t> row_pairs_;     // (height, pairs_): weights of 2 rows
-  int groups_ = 0;                      // of 8 output columns
-  std::vector<int> window_;             // (groups_,) first column
-  std::vector<uint16_t> window_index_;  // (groups_, 32) column - window
-  std::vector<int16_t> window_weight_;  // (groups_, 32) 8 outputs x 4 taps
+  int pairs_ = 0;                    // row pairs per output row
+  std::vector<uint16_t> row_pairs_;  // (height, pairs_): weights of 2 rows
+  int groups_ = 0;                   // of 8 output columns
+  int passes_ = 0;                   // of 4 taps each
+  std::vector<int> window_;          // (groups_,) first column
+  // (groups_, passes_, 8 outputs, 4 taps): column - window, and its weight.
+  std::vector<uint16_t> window_index_;
+  std::vector<int16_t> window_weight_;
 };
 
 /// The last `frames` frames of one environment, in one block of memory.

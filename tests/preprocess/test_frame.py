@@ -69,7 +69,18 @@ def random_picture(seed: int) -> np.ndarray:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     ("height", "width"),
-    [(84, 84), (64, 64), (96, 96), (240, 256), (1, 1), (83, 101), (100, 33), (50, 250)],
+    [
+        (84, 84),
+        (64, 64),
+        (32, 32),
+        (72, 72),
+        (96, 96),
+        (240, 256),
+        (1, 1),
+        (83, 101),
+        (100, 33),
+        (50, 250),
+    ],
 )
 @pytest.mark.parametrize("hud", ["keep", "mask", "crop"])
 @pytest.mark.parametrize("gray", [True, False])
