@@ -3,6 +3,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "nes/cpu.h"
+
 namespace nes {
 namespace {
 
@@ -88,6 +90,8 @@ std::shared_ptr<const Cartridge> Cartridge::Parse(
   for (size_t i = 0; i < cartridge->prg_.size(); ++i) {
     cartridge->prg_[i] = ines[offset + i % (prg_units * kPrgUnit)];
   }
+  cartridge->dispatch_.resize(kPrgBytes);
+  FindDispatch(cartridge->prg_.data(), cartridge->dispatch_.data());
   offset += prg_units * kPrgUnit;
   cartridge->has_chr_ram_ = chr_units == 0;
   cartridge->chr_.resize(kChrBytes);

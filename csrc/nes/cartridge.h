@@ -35,6 +35,8 @@ class Cartridge {
   /// 32 KiB as seen at $8000-$FFFF (16 KiB images stand there twice), followed
   /// by four bytes that repeat its start, so that a 4-byte read never overruns.
   const uint8_t* prg() const { return prg_.data(); }
+  /// 32 KiB: what the CPU's fast loop dispatches on (cpu.h, FindDispatch).
+  const uint8_t* dispatch() const { return dispatch_.data(); }
   /// 8 KiB of pattern tables; empty image (all 0) when the cartridge has RAM.
   const uint8_t* chr() const { return chr_.data(); }
   bool has_chr_ram() const { return has_chr_ram_; }
@@ -48,6 +50,7 @@ class Cartridge {
   Cartridge() = default;
 
   std::vector<uint8_t> prg_;
+  std::vector<uint8_t> dispatch_;
   std::vector<uint8_t> chr_;
   std::vector<uint8_t> tiles_;
   uint64_t hash_ = 0;

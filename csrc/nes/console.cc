@@ -56,6 +56,7 @@ class ConsoleBus {
 
   uint8_t* ram() { return console_.state_.ram; }
   const uint8_t* rom() const { return prg_; }
+  const uint8_t* dispatch() const { return console_.cartridge_->dispatch(); }
   uint64_t limit() const { return console_.limit_; }
   bool idle_skip() const { return console_.idle_skip_; }
 

@@ -140,6 +140,7 @@ class FlatBus {
  public:
   uint8_t* ram() { return memory.data(); }
   const uint8_t* rom() const { return nullptr; }
+  const uint8_t* dispatch() const { return nullptr; }
   uint64_t limit() const { return limit_cycle; }
   bool idle_skip() const { return false; }
   uint32_t Fetch(unsigned pc, uint64_t) {
