@@ -163,11 +163,13 @@ def test_pictures_equal_nes_py(verification: Path, make_upstream: Any) -> None:
 def test_pictures_of_the_world_program_differ_in_one_row(
     verification: Path, make_upstream: Any
 ) -> None:
-    """v3: row 31, the last of the status bar, is 8 pixels off in half the frames.
+    """v3: only row 31, the last of the status bar, is 8 pixels off at times.
 
-    nes-py's frame is half a CPU cycle too long, so its write after the sprite-0
-    hit falls alternately before and after the fetch of the next row. Nothing
-    else differs, in the pictures that are stored whole.
+    The game sets the fine scroll in the middle of that row, and in this ROM the
+    row is not empty. The chip fetches tiles ahead and picks pixel x + fine_x from
+    them; nes-py counts tiles by (x + fine_x) % 8 == 7 while it draws, so a write
+    at pixel w makes it lose a tile whenever w % 8 + fine_x > 7. Nothing else
+    differs, in the pictures that are stored whole.
     """
     trace = load(verification / "traces-gsm/SuperMarioBros-1-1-v3.simple.s20.npz")
     env = make_upstream(str(trace["env_id"]))
