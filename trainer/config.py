@@ -159,9 +159,9 @@ class LearnerConfig:
     lr_end: float = 1e-4
     """Learning rate at the end of its schedule."""
 
-    lr_steps: int = 500_000
-    """Environment steps of the linear schedule. 250-350 k stalled at 80-90 % of
-    clears, 1 M was slower."""
+    lr_steps: int = 800_000
+    """Environment steps of the linear schedule. With 500 k one seed of two stood
+    still at 50 % of clears when the rate had fallen (docs/results.md)."""
 
     adam_eps: float = 1e-5
     """Adam's epsilon (as in the PPO implementations)."""
@@ -172,7 +172,7 @@ class LearnerConfig:
     entropy_end: float = 0.001
     """Weight of the entropy bonus at the end of its schedule."""
 
-    entropy_steps: int = 300_000
+    entropy_steps: int = 480_000
     """Environment steps of its linear schedule."""
 
     max_grad_norm: float = 0.5
