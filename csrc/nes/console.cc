@@ -55,7 +55,7 @@ class ConsoleBus {
       : console_(*console), prg_(console->cartridge_->prg()) {}
 
   uint8_t* ram() { return console_.state_.ram; }
-  const uint8_t* rom() const { return prg_; }
+  const uint8_t* rom() const { return console_.fast_loop_ ? prg_ : nullptr; }
   const uint8_t* dispatch() const { return console_.cartridge_->dispatch(); }
   uint64_t limit() const { return console_.limit_; }
   bool idle_skip() const { return console_.idle_skip_; }
@@ -389,6 +389,7 @@ void Console::Save(std::byte* out) const {
                              static_cast<uint32_t>(work_ram_.size()),
                              static_cast<uint32_t>(ppu_.chr_ram().size())};
   const auto put = [&out](const void* from, size_t bytes) {
+    if (bytes == 0) return;  // memcpy wants a pointer even then
     std::memcpy(out, from, bytes);
     out += bytes;
   };

@@ -84,6 +84,8 @@ class Console {
 
   /// Exact shortcuts for `JMP self` and status polling; on by default.
   void set_idle_skip(bool on) { idle_skip_ = on; }
+  /// The CPU's fast loop (cpu.h); on by default, off only to test it.
+  void set_fast_loop(bool on) { fast_loop_ = on; }
 
  private:
   friend class ConsoleBus;
@@ -111,6 +113,7 @@ class Console {
   uint64_t last_limit_ = kNever;   // cycle at which the caller wants to stop
   uint64_t frame_dot_ = 0;         // frame that is being run, see FrameOver
   bool idle_skip_ = true;
+  bool fast_loop_ = true;
 };
 
 }  // namespace nes

@@ -397,8 +397,8 @@ class Interpreter {
       if (may_be_poll && bus_.idle_skip()) {
         cycle_ += bus_.SkippablePollCycles(target, cycle_);
       }
-    } else if constexpr (kOperation == &Interpreter::Bne) {
-      if (Byte() == 0xF7 && bus_.idle_skip()) RunFillLoop();
+    } else if (Byte() == 0xF7 && bus_.idle_skip()) {
+      RunFillLoop();
     }
     return true;
   }
@@ -410,7 +410,8 @@ class Interpreter {
     if (pc_ - 0x8000 >= 0x8000 - 9) return;
     const uint8_t* code = rom_ + (pc_ - 0x8000);
     const unsigned base = code[1] | code[2] << 8;
-    if (code[0] != 0x99 || LoadCode(code + 3) != 0xC8C8C8C8 || base > 0x1F00) {
+    if (code[0] != 0x99 || LoadCode(code + 3) != 0xC8C8C8C8 ||
+        code[7] != 0xD0 || base > 0x1F00) {
       return;
     }
     const uint64_t limit = bus_.limit();

@@ -247,6 +247,10 @@ void BindConsole(py::module_& m) {
       .def(
           "set_idle_skip",
           [](PyConsole& self, bool on) { self.console().set_idle_skip(on); },
+          py::arg("on"))
+      .def(
+          "set_fast_loop",
+          [](PyConsole& self, bool on) { self.console().set_fast_loop(on); },
           py::arg("on"));
 
   py::class_<FlatCpu>(m, "FlatCpu")
