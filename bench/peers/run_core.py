@@ -8,9 +8,9 @@ Not a peer, but a part of our own step (bench/parts.py), measured the same way. 
 from __future__ import annotations
 
 import workload
-from mario_envpool.nes import Console
 
 from mario_envpool import rom
+from mario_envpool.nes import Console
 
 FRAMES = 64  # between two looks at the clock
 START = 8  # the Start button
