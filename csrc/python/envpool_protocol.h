@@ -228,7 +228,8 @@ class PyPool {
     const Int32Array ids = RequireInt32(env_ids, "reset: env_ids");
     std::vector<uint64_t> values;
     if (seeds) {
-      for (const py::handle seed : *seeds) values.push_back(ReadSeed(seed));
+      // An object, not a handle: a NumPy array makes its items on the fly.
+      for (const py::object seed : *seeds) values.push_back(ReadSeed(seed));
     }
     const py::gil_scoped_release release;
     pool_->Reset(View(ids), values);
@@ -323,7 +324,10 @@ class PyPool {
                                        "running", "ready", "failed"};
     constexpr const char* kActivities[] = {"building", "waiting", "working",
                                            "stopped"};
-    const pool::PoolStatus status = pool_->Status();
+    const pool::PoolStatus status = [this] {
+      const py::gil_scoped_release release;
+      return pool_->Status();
+    }();
     py::list envs, workers;
     for (const pool::EnvStatus& env : status.envs) {
       py::dict entry;

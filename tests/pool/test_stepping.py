@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -209,6 +212,29 @@ def test_a_reset_with_seeds_really_reseeds(make_pool: Any) -> None:
     large = pool.restart([1], seeds=[2**64 - 1])["info:hash"].tolist()
     assert pool.restart([0], seeds=[2**64 - 1])["info:hash"].tolist() == large
     assert pool.restart([2], seeds=[])["info:hash"].tolist() == [second[0]]
+
+
+ARRAY_OF_SEEDS = """
+import numpy as np
+from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+values = dict(zip(Spec._config_keys, Spec._default_config_values)) | {"num_envs": 2}
+pool = Pool(Spec(tuple(values.values())))
+hashes = []
+for seeds in ([2**63 + 1, 5], np.array([2**63 + 1, 5], np.uint64)):
+    pool._reset(np.arange(2, dtype=np.int32), seeds)
+    hashes.append(pool._recv()[Spec._state_keys.index("info:hash")].tolist())
+assert hashes[0] == hashes[1], hashes
+"""
+
+
+def test_seeds_of_an_array_live_long_enough() -> None:
+    """An array makes its items as they are read; freed memory is poisoned here."""
+    subprocess.run(
+        [sys.executable, "-c", ARRAY_OF_SEEDS],
+        env={**os.environ, "PYTHONMALLOC": "debug"},
+        check=True,
+        timeout=60,
+    )
 
 
 def test_a_thousand_envs_start_and_step(make_pool: Any) -> None:
