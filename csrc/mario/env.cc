@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -50,6 +51,35 @@ struct SnapshotBody {
 static_assert(std::is_trivially_copyable_v<SnapshotBody>);
 constexpr char kMagic[8] = {'M', 'A', 'R', 'I', 'O', 'E', 'N', 'V'};
 
+bool InRange(int32_t value, int32_t low, int32_t high) {
+  return low <= value && value <= high;
+}
+
+// Whether no number in an episode can lead an index or a sum astray.
+bool IsPlausible(const Episode& episode) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  constexpr int32_t kLastX = 65535;
+  const BestPositions& positions = episode.positions;
+  if (!InRange(positions.count, 0, kMost / 2)) return false;
+  const int known = std::min(positions.count, BestPositions::kRooms);
+  if (!InRange(positions.current, 0, std::max(known - 1, 0))) return false;
+  const bool positions_good =
+      std::all_of(positions.best, positions.best + known,
+                  [](int32_t best) { return InRange(best, 0, kLastX); });
+  return positions_good && InRange(episode.x_last, 0, kLastX) &&
+         InRange(episode.time_last, 0, kMost) &&
+         InRange(episode.score_last, 0, kMost) &&
+         InRange(episode.steps_without_progress, 0, kMost) &&
+         episode.info.flag_get <= 1 && episode.info.wrong_pass <= 1;
+}
+
+void RequireIntact(bool intact) {
+  if (intact) return;
+  throw std::invalid_argument(
+      "this snapshot is damaged: it holds numbers that no game reaches; "
+      "restore an intact one");
+}
+
 void CheckSnapshot(const SnapshotBody& body, const Env::Shared& shared,
                    size_t bytes) {
   const auto check = [](bool good, const char* what) {
@@ -66,6 +96,9 @@ void CheckSnapshot(const SnapshotBody& body, const Env::Shared& shared,
   check(body.rom_hash == shared.cartridge()->hash(), "this ROM");
   check(body.config_hash == shared.config_hash() && body.bytes == bytes,
         "an environment with these options");
+  RequireIntact(nes::IsPlausible(body.state) &&
+                nes::IsPlausible(body.record.before) &&
+                IsPlausible(body.episode));
 }
 
 struct InfoField {
@@ -313,7 +346,8 @@ pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
 
   episode_.plays_on = end == EndReason::kLife;
   int& stalled = episode_.steps_without_progress;
-  stalled = tally.progressed ? 0 : stalled + 1;
+  constexpr int kMost = std::numeric_limits<int>::max();
+  stalled = tally.progressed ? 0 : std::min(stalled, kMost - 1) + 1;
   outcome_.terminated = end != EndReason::kNone;
   outcome_.truncated = !outcome_.terminated && config.stall_steps > 0 &&
                        stalled >= config.stall_steps;
@@ -527,25 +561,27 @@ void Env::Snapshot(std::byte* out) const {
 
 pool::Outcome Env::Restore(const std::byte* blob, pool::RngMode mode,
                            Scratch&) {
-  SnapshotBody body;
-  std::memcpy(&body, blob, sizeof(body));
-  CheckSnapshot(body, *shared_, SnapshotBytes());
-  blob += sizeof(body);
+  const Config& config = shared_->config();
   const auto take = [&blob](void* to, size_t size) {
     std::memcpy(to, blob, size);
     blob += size;
   };
+  SnapshotBody body;
+  take(&body, sizeof(body));
+  CheckSnapshot(body, *shared_, SnapshotBytes());
+  FrameRecord older{};
+  if (config.frame_max) take(&older, sizeof(older));
+  LegacyRandomState stage_random{};
+  if (config.random_stages) take(&stage_random, sizeof(stage_random));
+  RequireIntact(nes::IsPlausible(older.before) && stage_random.IsValid());
+
   game_.console().set_state(body.state);
   game_.record(0) = body.record;
-  if (shared_->config().frame_max) take(&game_.record(1), sizeof(FrameRecord));
-  if (shared_->config().random_stages) {
-    LegacyRandomState saved;
-    take(&saved, sizeof(saved));
-    if (mode == pool::RngMode::kSaved) stage_random_ = saved;
-  }
+  if (config.frame_max) game_.record(1) = older;
   stack_.CopyFrom(reinterpret_cast<const uint8_t*>(blob));
   episode_ = body.episode;
   if (mode == pool::RngMode::kSaved) {
+    if (config.random_stages) stage_random_ = stage_random;
     random_ = body.random;
     seed_ = body.seed;
     reseed_ = body.reseed != 0;

@@ -75,7 +75,7 @@ struct Episode {
   uint8_t buttons_last;  // what sticky actions repeat
   uint8_t flag_last;
   uint8_t plays_on;  // the next reset goes on after a lost life
-  uint8_t stage_index;
+  uint8_t reserved;
 };
 
 class Env {

@@ -62,6 +62,9 @@ struct LegacyRandomState {
     position = 624;
   }
 
+  /// False for a position that no sequence of draws leads to.
+  bool IsValid() const { return position <= 624; }
+
   uint32_t Next() {
     if (position == 624) Twist();
     uint32_t y = key[position++];

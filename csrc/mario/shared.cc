@@ -16,6 +16,8 @@ namespace {
 constexpr int kMaxSkip = 16;
 constexpr int kMaxStack = 16;
 constexpr int kMaxNoops = 1000;
+// Far beyond use, and so small that no reward overflows a float.
+constexpr double kMaxWeight = 1e9;
 constexpr uint64_t kChanceOne = uint64_t{1} << 53;  // see Random::Chance
 
 [[noreturn]] void Refuse(const std::string& option, const std::string& given,
@@ -68,8 +70,11 @@ std::string Text(double value) {
 }
 std::string Text(const std::string& value) { return value; }
 std::string Text(const std::vector<std::string>& value) {
+  // With lengths, so that ['right,A'] and ['right', 'A'] differ.
   std::string text;
-  for (const std::string& item : value) text += item + ",";
+  for (const std::string& item : value) {
+    text += std::to_string(item.size()) + ":" + item;
+  }
   return text;
 }
 
@@ -112,7 +117,7 @@ void Env::Shared::ValidateRanges() const {
   CheckRange("stall_steps", config_.stall_steps, 0, INT32_MAX);
   const double sticky = config_.repeat_action_probability;
   if (!(sticky >= 0.0 && sticky < 1.0)) {
-    Refuse("repeat_action_probability", std::to_string(sticky),
+    Refuse("repeat_action_probability", Text(sticky),
            "choose a probability from 0 to below 1");
   }
   if (!progress_reward_ && config_.reward != "classic") {
@@ -120,8 +125,8 @@ void Env::Shared::ValidateRanges() const {
   }
   config_.Visit([](const std::string& name, const auto& value, const char*) {
     if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
-      if (!std::isfinite(value)) {
-        Refuse(name, std::to_string(value), "give a finite number");
+      if (!(std::abs(value) <= kMaxWeight)) {
+        Refuse(name, Text(value), "give a finite number from -1e9 to 1e9");
       }
     }
   });

@@ -24,8 +24,8 @@ struct SaveHeader {
 };
 static_assert(std::has_unique_object_representations_v<SaveHeader>);
 
-// Whether every number that bounds a loop or an index is one that a console
-// can reach, so that a damaged save cannot do harm.
+}  // namespace
+
 bool IsPlausible(const State& state) {
   const CpuState& cpu = state.cpu;
   const PpuState& ppu = state.ppu;
@@ -44,8 +44,6 @@ bool IsPlausible(const State& state) {
       apu.dmc_remaining <= 0xFF1;
   return time && sound && ppu.fine_x < 8 && ppu.v < 0x8000 && ppu.t < 0x8000;
 }
-
-}  // namespace
 
 // What the CPU sees. RAM and PRG are two compares; everything else is out of
 // line and brings its exact cycle along.

@@ -39,6 +39,10 @@ enum Button : uint8_t {
   kRight = 128,
 };
 
+/// Whether every number that bounds a loop or an index is one that a console
+/// can reach, so that running a damaged save does no harm.
+bool IsPlausible(const State& state);
+
 class Console {
  public:
   explicit Console(std::shared_ptr<const Cartridge> cartridge);

@@ -131,6 +131,10 @@ def test_option_changes_something(option: str, make_env: Any) -> None:
         ({"reward": "x"}, "reward='x' is not possible; choose classic or progress"),
         ({"repeat_action_probability": 1.0}, "from 0 to below 1"),
         ({"reward_scale": float("nan")}, "reward_scale=nan .* finite"),
+        ({"reward_scale": 1e10}, "reward_scale=10000000000 .* -1e9 to 1e9"),
+        ({"frame_skip": 2**31}, "frame_skip must be an int of 32 bits"),
+        ({"stages": "1-1"}, "stages must be a list of str, got '1-1'"),
+        ({"img_height": 0}, "outside 1 to 1024"),
         ({"img_height": 241}, "area resize only shrinks"),
         ({"stages": ["9-1"]}, "stage 9-1 does not exist; worlds are 1 to 8"),
         ({"stages": ["1-5"]}, "stage 1-5 does not exist"),
@@ -143,7 +147,7 @@ def test_option_changes_something(option: str, make_env: Any) -> None:
     ],
 )
 def test_wrong_values(options: dict[str, Any], message: str, make_env: Any) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         make_env(**options)
 
 

@@ -89,6 +89,10 @@ def test_foreign_snapshots_are_refused(make_env: Any) -> None:
         other.reset()
         with pytest.raises(ValueError, match=message):
             env.restore(other.snapshot())
+    one, two = (make_env(custom_actions=a) for a in (["right,A"], ["right", "A"]))
+    one.reset()
+    with pytest.raises(ValueError, match="these options"):
+        two.restore(one.snapshot())
     with pytest.raises(ValueError, match="not a snapshot for the Super Mario"):
         env.restore(b"X" + blob[1:])
     with pytest.raises(ValueError, match="this version"):

@@ -1,0 +1,164 @@
+// The task's native code without the game: a cartridge that does nothing, whose
+// work RAM the test fills. So the sanitizers see snapshots and steps too.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "mario/env.h"
+#include "mario/ram_map.h"
+#include "nes/cartridge.h"
+
+namespace {
+
+namespace ram = mario::ram;
+
+/// `JMP self`, and an NMI that returns at once.
+std::shared_ptr<const nes::Cartridge> IdleCartridge() {
+  std::vector<uint8_t> image(16 + 32768 + 8192);
+  std::memcpy(image.data(), "NES\x1A\x02\x01", 6);
+  uint8_t* const prg = image.data() + 16;
+  const uint8_t loop[] = {0x4C, 0x00, 0x80, 0x40};  // JMP $8000; RTI
+  std::memcpy(prg, loop, sizeof(loop));
+  const uint8_t vectors[] = {0x03, 0x80, 0x00, 0x80, 0x03, 0x80};
+  std::memcpy(prg + 0x7FFA, vectors, sizeof(vectors));
+  return nes::Cartridge::Parse(image);
+}
+
+mario::Config TestConfig() {
+  mario::Config config;
+  config.img_height = config.img_width = 8;
+  config.stack_num = 2;
+  config.frame_max = true;
+  config.random_stages = true;
+  config.reward = "progress";
+  config.stall_steps = 1000;
+  return config;
+}
+
+struct Played {
+  explicit Played(const mario::Config& config)
+      : shared(std::make_shared<const mario::Env::Shared>(config,
+                                                          IdleCartridge())),
+        scratch(*shared),
+        env(shared, 0, 1) {
+    uint8_t* const memory = env.game().console().ram();
+    memory[ram::kPlayerState] = ram::kStateNormal;
+    memory[ram::kOperMode] = ram::kModePlaying;
+    memory[ram::kViewportY] = 1;
+    env.Step(1, scratch);
+  }
+
+  std::vector<std::byte> Snapshot() const {
+    std::vector<std::byte> blob(env.SnapshotBytes());
+    env.Snapshot(blob.data());
+    return blob;
+  }
+
+  std::shared_ptr<const mario::Env::Shared> shared;
+  mario::Env::Scratch scratch;
+  mario::Env env;
+};
+
+TEST(SnapshotTest, GoesOnInAnotherEnv) {
+  Played first(TestConfig());
+  const std::vector<std::byte> blob = first.Snapshot();
+  Played second(TestConfig());
+  second.env.Step(2, second.scratch);
+  second.env.Restore(blob.data(), pool::RngMode::kSaved, second.scratch);
+  EXPECT_EQ(second.Snapshot(), blob);
+  first.env.Step(3, first.scratch);
+  second.env.Step(3, second.scratch);
+  EXPECT_EQ(second.Snapshot(), first.Snapshot());
+}
+
+TEST(SnapshotTest, OfAnEnvThatWasNeverResetIsTakenBack) {
+  const auto shared =
+      std::make_shared<const mario::Env::Shared>(TestConfig(), IdleCartridge());
+  mario::Env::Scratch scratch(*shared);
+  mario::Env env(shared, 0, 1);
+  std::vector<std::byte> blob(env.SnapshotBytes());
+  env.Snapshot(blob.data());
+  EXPECT_NO_THROW(env.Restore(blob.data(), pool::RngMode::kSaved, scratch));
+}
+
+// What passes the checks is run: any index out of range ends this test under
+// the sanitizers. What does not must leave the environment as it was.
+TEST(SnapshotTest, DamageIsRefusedOrHarmless) {
+  Played played(TestConfig());
+  const std::vector<std::byte> good = played.Snapshot();
+  std::mt19937 random(7);
+  int refused = 0;
+  constexpr int kTrials = 300;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    std::vector<std::byte> blob = good;
+    for (int i = 0; i < 12; ++i) {
+      // Anywhere behind the hashes.
+      const size_t at = 32 + random() % (blob.size() - 32);
+      blob[at] = static_cast<std::byte>(random());
+    }
+    played.env.Restore(good.data(), pool::RngMode::kSaved, played.scratch);
+    try {
+      played.env.Restore(blob.data(), pool::RngMode::kSaved, played.scratch);
+    } catch (const std::invalid_argument&) {
+      ++refused;
+      ASSERT_EQ(played.Snapshot(), good);
+      continue;
+    }
+    try {
+      played.env.Step(1, played.scratch);
+    } catch (const std::runtime_error&) {
+      // A wait that would not end.
+    }
+  }
+  EXPECT_LT(refused, kTrials);
+}
+
+TEST(SnapshotTest, IndicesBeyondTheirTablesAreRefused) {
+  Played played(TestConfig());
+  const std::vector<std::byte> good = played.Snapshot();
+  const auto refused = [&](size_t from_the_end) {
+    std::vector<std::byte> blob = good;
+    std::memset(blob.data() + blob.size() - from_the_end, 0x7F, 4);
+    EXPECT_THROW(
+        played.env.Restore(blob.data(), pool::RngMode::kSaved, played.scratch),
+        std::invalid_argument)
+        << from_the_end;
+    EXPECT_EQ(played.Snapshot(), good);
+  };
+  const size_t stack = 2 * 8 * 8;
+  refused(stack + sizeof(uint32_t));  // LegacyRandomState::position
+  const size_t episode = stack + sizeof(mario::LegacyRandomState) +
+                         sizeof(mario::FrameRecord) + sizeof(mario::Episode);
+  refused(episode - offsetof(mario::Episode, positions) -
+          offsetof(mario::BestPositions, count));
+  refused(episode - offsetof(mario::Episode, positions) -
+          offsetof(mario::BestPositions, current));
+  refused(episode - offsetof(mario::Episode, x_last));
+}
+
+TEST(SharedTest, RefusesWhatNoEnvironmentCanDo) {
+  const auto refused = [](auto change) {
+    mario::Config config;
+    change(&config);
+    EXPECT_THROW(mario::Env::Shared(config, IdleCartridge()),
+                 std::invalid_argument);
+  };
+  refused([](mario::Config* c) { c->frame_skip = -1; });
+  refused([](mario::Config* c) { c->stack_num = 0; });
+  refused([](mario::Config* c) { c->img_width = -84; });
+  refused([](mario::Config* c) { c->img_height = 1 << 30; });
+  refused([](mario::Config* c) { c->noop_max = 1 << 30; });
+  refused([](mario::Config* c) { c->reward_death = -1e300; });
+  refused([](mario::Config* c) { c->custom_actions = {""}; });
+  refused([](mario::Config* c) { c->custom_actions = {"jump"}; });
+  refused([](mario::Config* c) { c->action_set = ""; });
+  refused([](mario::Config* c) { c->stages = {"1-1", ""}; });
+}
+
+}  // namespace
