@@ -44,7 +44,7 @@ AsyncPool<Env>::AsyncPool(PoolConfig config,
   built.wait();
   if (!closed_.load(std::memory_order_acquire)) return;
   Close();
-  throw EnvError(failures_.front().env_id, failures_.front().text);
+  RequireOpen();  // throws what has closed it
 }
 
 template <class Env>
@@ -149,7 +149,7 @@ void AsyncPool<Env>::SnapshotOne(const Entry& entry, std::byte* out) const {
   header.elapsed_steps = entry.elapsed_steps;
   header.done = entry.needs_reset;
   header.truncated = entry.truncated;
-  header.checksum = Checksum({env_part, header.env_bytes});
+  header.checksum = SnapshotChecksum(header, {env_part, header.env_bytes});
   std::memcpy(out, &header, sizeof(header));
 }
 
@@ -196,7 +196,7 @@ void AsyncPool<Env>::RestoreAll(std::span<const int32_t> ids,
   try {
     for (; restored < ids.size(); ++restored) {
       Entry& entry = entries_[static_cast<size_t>(ids[restored])];
-      if (entry.was_reset) SnapshotOne(entry, undo.data() + restored * bytes);
+      SnapshotOne(entry, undo.data() + restored * bytes);
       entry.env->Restore(env_part(blobs, restored), rng, CallerScratch());
     }
   } catch (const std::exception& error) {
@@ -205,7 +205,6 @@ void AsyncPool<Env>::RestoreAll(std::span<const int32_t> ids,
         std::to_string(ids[restored]) + ": " + error.what();
     for (size_t i = 0; i < restored; ++i) {
       Entry& entry = entries_[static_cast<size_t>(ids[i])];
-      if (!entry.was_reset) continue;
       entry.env->Restore(env_part(std::span<const std::byte>(undo), i),
                          RngMode::kSaved, CallerScratch());
     }
@@ -229,7 +228,10 @@ void AsyncPool<Env>::Render(int32_t id, uint8_t* rgb) {
   const Entry& entry = entries_[static_cast<size_t>(id)];
   for (;;) {
     const Phase phase = entry.phase.load(std::memory_order_acquire);
-    if (phase != Phase::kQueued && phase != Phase::kRunning) break;
+    // After a failure the pool closes at once, which ends this loop.
+    const bool busy = phase == Phase::kQueued || phase == Phase::kRunning ||
+                      phase == Phase::kFailed;
+    if (!busy) break;
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     RequireOpen();
   }
@@ -401,9 +403,9 @@ void AsyncPool<Env>::Work(int index, std::latch& built) {
   Worker& self = workers_[static_cast<size_t>(index)];
   if (config_.thread_affinity_offset >= 0) {
     const std::vector<int> cpus = AllowedCpus();
-    PinThisThread(
-        cpus[static_cast<size_t>(config_.thread_affinity_offset + index) %
-             cpus.size()]);
+    PinThisThread(cpus[(static_cast<size_t>(config_.thread_affinity_offset) +
+                        static_cast<size_t>(index)) %
+                       cpus.size()]);
   }
   std::unique_ptr<Scratch> scratch;
   Guard(-1, "scratch memory",

@@ -78,9 +78,9 @@ Slab* SlabStore::Take(int rows) {
     if (best == free_.size() || free_[i]->rows <= free_[best]->rows) best = i;
   }
   if (best == free_.size()) {
-    all_.push_back(std::make_unique<Slab>(*layout_, rows));
     // Room for its return, so that Give() cannot fail.
-    free_.reserve(all_.size());
+    free_.reserve(all_.size() + 1);
+    all_.push_back(std::make_unique<Slab>(*layout_, rows));
     return all_.back().get();
   }
   Slab* slab = free_[best];
@@ -155,10 +155,11 @@ BatchRing::BatchRing(std::shared_ptr<SlabStore> store, int num_envs,
 }
 
 int BatchRing::Open(int rows) {
-  const size_t index = opened_++ % slots_.size();
+  const size_t index = opened_ % slots_.size();
   Slot& slot = slots_[index];
   assert(slot.rows.load() == -1);
-  slot.slab = store_->Take(rows);
+  slot.slab = store_->Take(rows);  // may throw: then nothing was opened
+  ++opened_;
   slot.written.store(0, std::memory_order_relaxed);
   slot.rows.store(rows, std::memory_order_release);
   return static_cast<int>(index);

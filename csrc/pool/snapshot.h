@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -20,16 +21,15 @@ struct SnapshotHeader {
   uint32_t version = kVersion;
   int32_t elapsed_steps = 0;
   uint64_t env_bytes = 0;
-  uint64_t checksum = 0;  // of the environment's part
+  uint64_t checksum = 0;  // see SnapshotChecksum
   uint8_t done = 0;       // the next action is a reset
   uint8_t truncated = 0;
   uint8_t reserved[6] = {};
 };
 static_assert(sizeof(SnapshotHeader) == 40);
 
-/// FNV-1a over 8-byte words: finds cut, shifted and damaged blobs.
-inline uint64_t Checksum(std::span<const std::byte> bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
+/// FNV-1a over 8-byte words, on from `hash`.
+inline uint64_t HashBytes(std::span<const std::byte> bytes, uint64_t hash) {
   for (size_t i = 0; i < bytes.size(); i += 8) {
     uint64_t word = 0;
     std::memcpy(&word, bytes.data() + i,
@@ -37,6 +37,16 @@ inline uint64_t Checksum(std::span<const std::byte> bytes) {
     hash = (hash ^ word) * 0x100000001b3;
   }
   return hash;
+}
+
+/// Over both parts, the header's own checksum left out: finds cut, shifted and
+/// damaged blobs.
+inline uint64_t SnapshotChecksum(SnapshotHeader header,
+                                 std::span<const std::byte> env_part) {
+  header.checksum = 0;
+  const uint64_t hash =
+      HashBytes(std::as_bytes(std::span(&header, 1)), 0xcbf29ce484222325);
+  return HashBytes(env_part, hash);
 }
 
 /// Reads and checks a header; throws std::invalid_argument naming the reason.
@@ -59,8 +69,13 @@ inline SnapshotHeader ReadSnapshotHeader(std::span<const std::byte> blob) {
         "it holds an environment of " + std::to_string(header.env_bytes) +
         " bytes, this pool's have " + std::to_string(env_part.size()));
   }
-  if (header.checksum != Checksum(env_part)) {
+  if (header.checksum != SnapshotChecksum(header, env_part)) {
     throw std::invalid_argument("its checksum is wrong: it has been altered");
+  }
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  if (header.elapsed_steps < 0 || header.done > 1 || header.truncated > 1 ||
+      (header.elapsed_steps == kMost && header.done == 0)) {
+    throw std::invalid_argument("it holds counters that no pool has written");
   }
   return header;
 }

@@ -83,7 +83,7 @@ enum class RngMode : uint8_t { kSaved, kKeep };
 //   Outcome Step(int32_t action, Scratch&);
 //   void Write(const Row&) const;           the fields of the last result
 //   size_t SnapshotBytes() const;           equal for all envs of one Shared
-//   void Snapshot(std::byte* out) const;
+//   void Snapshot(std::byte* out) const;    also before the first Reset
 //   Outcome Restore(const std::byte* blob, RngMode, Scratch&);
 //                   throws std::invalid_argument on a foreign blob, before it
 //                   changes anything

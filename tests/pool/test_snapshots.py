@@ -136,6 +136,8 @@ def damaged(blobs: Any, place: int) -> Any:
         (lambda b: damaged(b, 16), ValueError, "holds an environment of"),
         (lambda b: damaged(b, 24), ValueError, "checksum is wrong"),
         (lambda b: damaged(b, -1), ValueError, "checksum is wrong"),
+        (lambda b: damaged(b, 12), ValueError, "checksum is wrong"),  # elapsed_step
+        (lambda b: damaged(b, 32), ValueError, "checksum is wrong"),  # done
         (lambda b: b[:, :-1], ValueError, r"got \d+ bytes for 2 envs"),
         (lambda b: b[:1], ValueError, "2 env ids and 1 blobs"),
         (lambda b: b.astype(np.int8), TypeError, "dtype int8"),
@@ -177,3 +179,18 @@ def test_an_env_that_was_never_reset_has_no_snapshot(make_pool: Any) -> None:
         pool.native.snapshot(pool.ids)
     with pytest.raises(RuntimeError, match="render: env 1 has never been reset"):
         pool.native._render(int32(1), 0, 0, -1)
+
+
+def test_a_refused_restore_leaves_a_new_env_as_it_was(make_pool: Any) -> None:
+    """Even the generator of an env that was never reset."""
+    source, other = make_pool(**OPTIONS), make_pool(**OPTIONS, label="another game")
+    source.restart()
+    other.restart()
+    mixed = np.concatenate(
+        [source.native.snapshot(int32(0, 1)), other.native.snapshot(int32(2))]
+    )
+    pool = make_pool(**OPTIONS | {"seed": 77})
+    with pytest.raises(ValueError, match="blob 2 is refused"):
+        pool.native.restore(pool.ids, mixed)
+    start = make_pool(**OPTIONS | {"seed": 77}).restart()
+    np.testing.assert_array_equal(pool.restart()["info:hash"], start["info:hash"])
