@@ -40,10 +40,6 @@ const char* TypeName() {
 template <class T>
 void ReadOption(const char* name, py::handle value, T* member) {
   try {
-    // Without this a str would pass as the list of its letters.
-    if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      if (py::isinstance<py::str>(value)) throw py::cast_error();
-    }
     *member = value.cast<T>();
   } catch (const py::cast_error&) {
     throw py::type_error(std::string("config ") + name + " must be " +

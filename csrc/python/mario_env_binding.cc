@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "mario/env.h"
+#include "python/arguments.h"
 
 namespace py = pybind11;
 
@@ -23,7 +24,7 @@ mario::Config ConfigFromDict(const py::dict& options) {
   size_t used = 0;
   config.Visit([&](const char* name, auto& member, const char*) {
     if (!options.contains(name)) return;
-    member = options[name].cast<std::decay_t<decltype(member)>>();
+    envpool_protocol::ReadOption(name, options[name], &member);
     ++used;
   });
   if (used != options.size()) {
@@ -67,11 +68,7 @@ class SingleEnv {
 
   /// (reward, terminated, truncated, fields)
   py::tuple Step(int action) {
-    const int count = mario::Env::NumActions(*shared_);
-    if (action < 0 || action >= count) {
-      throw std::out_of_range("action " + std::to_string(action) +
-                              " is outside 0 to " + std::to_string(count - 1));
-    }
+    RequireAction(action);
     const pool::Outcome outcome = env_.Step(action, scratch_);
     return py::make_tuple(outcome.reward, outcome.terminated, outcome.truncated,
                           Read());
@@ -83,7 +80,7 @@ class SingleEnv {
     std::vector<std::byte*> rows;
     for (const pool::Field& field : fields_) {
       py::array array(
-          DtypeOf(field.dtype),
+          envpool_protocol::NumpyType(field.dtype),
           std::vector<py::ssize_t>(field.shape.begin(), field.shape.end()));
       rows.push_back(static_cast<std::byte*>(array.mutable_data()));
       result[py::str(field.name)] = array;
@@ -95,6 +92,7 @@ class SingleEnv {
   /// Steps and resets without leaving native code, for timing.
   void StepMany(const std::vector<int>& actions) {
     for (const int action : actions) {
+      RequireAction(action);
       const pool::Outcome outcome = env_.Step(action, scratch_);
       if (outcome.terminated || outcome.truncated) env_.Reset(scratch_);
     }
@@ -141,22 +139,11 @@ class SingleEnv {
   }
 
  private:
-  static py::dtype DtypeOf(pool::DType dtype) {
-    switch (dtype) {
-      case pool::DType::kBool:
-        return py::dtype::of<bool>();
-      case pool::DType::kUint8:
-        return py::dtype::of<uint8_t>();
-      case pool::DType::kInt8:
-        return py::dtype::of<int8_t>();
-      case pool::DType::kInt32:
-        return py::dtype::of<int32_t>();
-      case pool::DType::kInt64:
-        return py::dtype::of<int64_t>();
-      case pool::DType::kFloat32:
-        return py::dtype::of<float>();
-    }
-    throw std::logic_error("unknown dtype");
+  void RequireAction(int action) const {
+    if (action >= 0 && action < num_actions()) return;
+    throw std::out_of_range("action " + std::to_string(action) +
+                            " is outside 0 to " +
+                            std::to_string(num_actions() - 1));
   }
 
   std::shared_ptr<const mario::Env::Shared> shared_;
