@@ -12,6 +12,9 @@
 namespace pool {
 
 struct PoolConfig {
+  /// Beyond what any machine can hold; keeps sums of counts within an int.
+  static constexpr int kMostEnvs = 1 << 20;
+
   int num_envs = 1;
   int batch_size = 0;
   int num_threads = 0;
@@ -47,8 +50,9 @@ struct PoolConfig {
     const auto require = [](bool ok, const std::string& text) {
       if (!ok) throw std::invalid_argument(text);
     };
-    require(num_envs >= 1,
-            "num_envs must be at least 1, got " + std::to_string(num_envs));
+    require(num_envs >= 1 && num_envs <= kMostEnvs,
+            "num_envs must be 1 to " + std::to_string(kMostEnvs) + ", got " +
+                std::to_string(num_envs));
     require(
         0 <= batch_size && batch_size <= num_envs,
         "batch_size must be 0 (all) to num_envs = " + std::to_string(num_envs) +

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -424,6 +425,7 @@ TEST(PoolConfigTest, RefusesWhatCannotBe) {
     EXPECT_THROW(config.Validate(), std::invalid_argument);
   };
   refused({.num_envs = 0});
+  refused({.num_envs = std::numeric_limits<int>::max()});
   refused({.num_envs = 2, .batch_size = 3});
   refused({.batch_size = -1});
   refused({.num_threads = -1});

@@ -194,7 +194,8 @@ def spec_values(**options: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"num_envs": 0}, ValueError, "num_envs must be at least 1, got 0"),
+        ({"num_envs": 0}, ValueError, "num_envs must be 1 to 1048576, got 0"),
+        ({"num_envs": 2**31 - 1}, ValueError, "num_envs must be 1 to 1048576"),
         ({"num_envs": 2, "batch_size": 3}, ValueError, "num_envs = 2, got 3"),
         ({"batch_size": -1}, ValueError, "batch_size"),
         ({"num_threads": -1}, ValueError, "num_threads"),
