@@ -1,3 +1,4 @@
+// Frame counter, length counters and DMC reader; see apu.h.
 #include "nes/apu.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Checks of an iNES image, decoding of its tiles, its hash.
 #include "nes/cartridge.h"
 
 #include <cstring>

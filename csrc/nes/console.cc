@@ -1,3 +1,4 @@
+// The bus, the run from event to event, input and output, saving.
 #include "nes/console.h"
 
 #include <algorithm>

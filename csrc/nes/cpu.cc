@@ -1,3 +1,4 @@
+// What the fast loop dispatches on, found once for every ROM address.
 #include "nes/cpu.h"
 
 namespace nes {

@@ -4,25 +4,29 @@
 // "CPU unofficial opcodes".
 //
 // A Bus has
-//   uint8_t* ram();                        zero page and stack, 512 bytes or
-//   more uint32_t Fetch(unsigned pc, uint64_t cycle);   opcode, then operand
-//   bytes uint8_t  Read(unsigned address, uint64_t cycle); unsigned
-//   Write(unsigned address, uint8_t value, uint64_t cycle);
-//                                          returns cycles the CPU is halted for
-//   void     DummyRead(unsigned address, uint64_t cycle);
-//   uint64_t limit() const;                cycle of the next event
-//   void     InterruptFlagChanged(uint64_t earliest, unsigned flag);
-//                                          I is now `flag` (0 or 4); an IRQ may
-//                                          be taken from cycle `earliest` on
-//   unsigned BreakVector(uint64_t cycle);  $FFFE, or $FFFA when an NMI took
-//   over uint64_t SkippablePollCycles(unsigned loop_pc, uint64_t cycle);
-//                                          whole rounds of a status poll that
-//                                          can be left out
-//   bool     idle_skip() const;
+//
+//   uint8_t* ram();
+//       zero page and stack, 512 bytes or more
+//   uint32_t Fetch(unsigned pc, uint64_t cycle);
+//       opcode, then operand bytes
+//   uint8_t Read(unsigned address, uint64_t cycle);
+//   unsigned Write(unsigned address, uint8_t value, uint64_t cycle);
+//       returns cycles the CPU is halted for
+//   void DummyRead(unsigned address, uint64_t cycle);
+//   uint64_t limit() const;
+//       cycle of the next event
+//   void InterruptFlagChanged(uint64_t earliest, unsigned flag);
+//       I is now `flag` (0 or 4); an IRQ may be taken from `earliest` on
+//   unsigned BreakVector(uint64_t cycle);
+//       $FFFE, or $FFFA when an NMI took over
+//   uint64_t SkippablePollCycles(unsigned loop_pc, uint64_t cycle);
+//       whole rounds of a status poll that can be left out
+//   bool idle_skip() const;
+//
 // and, for the fast loop, const uint8_t* rom() (what stands at $8000, or
-// nullptr to never use that loop). `cycle` is the exact CPU cycle of the
-// access: that is all the PPU and APU need to be exact although they run only
-// when looked at.
+// nullptr to never use that loop) and const uint8_t* dispatch() (FindDispatch
+// of it). `cycle` is the exact CPU cycle of the access: that is all the PPU and
+// APU need to be exact although they run only when looked at.
 //
 // Nearly all instructions touch only RAM and ROM. The fast loop runs those and
 // contains no call at all, so registers stay in machine registers; at anything

@@ -1,3 +1,4 @@
+// Catching up, predictions, line renderer and registers; see ppu.h.
 #include "nes/ppu.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The portable and the AVX2 version of the renderer's inner loop.
 #include "nes/simd.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)

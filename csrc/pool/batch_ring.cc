@@ -1,3 +1,4 @@
+// Memory of batches and their way round the ring; see batch_ring.h.
 #include "pool/batch_ring.h"
 
 #include <cassert>

@@ -71,7 +71,7 @@ enum class RngMode : uint8_t { kSaved, kKeep };
 // An environment type `Env` for AsyncPool<Env> has:
 //
 //   struct Shared;    immutable, built once per pool, shared by all workers
-//   struct Scratch;   per worker, default constructible from `const Shared&`
+//   struct Scratch;   per worker, constructible from `const Shared&`
 //   static std::vector<Field> Fields(const Shared&);
 //   static std::vector<std::string> FieldNames();
 //                   the names in Fields(), equal for every Shared: EnvPool
@@ -87,8 +87,9 @@ enum class RngMode : uint8_t { kSaved, kKeep };
 //   Outcome Restore(const std::byte* blob, RngMode, Scratch&);
 //                   throws std::invalid_argument on a foreign blob, before it
 //                   changes anything
-//   void Render(Scratch&, uint8_t* rgb) const;   kRenderHeight x kRenderWidth x
-//   3 static constexpr int kRenderHeight, kRenderWidth;
+//   void Render(Scratch&, uint8_t* rgb) const;
+//                   the picture, (kRenderHeight, kRenderWidth, 3) RGB
+//   static constexpr int kRenderHeight, kRenderWidth;
 //
 // Any of them may throw; the pool delivers the exception with the env id.
 

@@ -1,3 +1,4 @@
+// Linux does all of it, other systems what they can.
 #include "pool/threads.h"
 
 #include <thread>
