@@ -33,7 +33,10 @@ def main() -> int:
         ("Python", f"{platform.python_version()} on {platform.platform()}"),
         ("EnvPool", version_of("envpool")),
         ("Gymnasium", version_of("gymnasium")),
-        ("CPU path", str(_core.cpu_path())),
+        (
+            "CPU path",
+            f"{_core.cpu_path()} (resizing), {_core.nes_cpu_path()} (drawing)",
+        ),
         ("threads", f"{usable_cores()} of {os.cpu_count()} cores usable"),
         ("GPU", describe_gpu()),
         *(("ROM" if i == 0 else "", line) for i, line in enumerate(rom_lines)),

@@ -395,6 +395,7 @@ void Ppu::DrawLine(int line, uint8_t* out) {
   } else {
     std::memset(buffer, 0, sizeof(buffer));
   }
+  Store8(buffer + 33 * 8, 0);
   if ((s_.mask & 0x10) && line > 0) DrawSprites(line, places);
   simd::MapColours(places, colours_, out);
 }

@@ -27,6 +27,7 @@ class PyConsole {
       : console_(nes::Cartridge::Parse(AsBytes(std::string_view(rom)))) {}
 
   nes::Console& console() { return console_; }
+  const nes::Console& console() const { return console_; }
 
   void Step(int buttons, bool draw) {
     if (buttons < 0 || buttons > 255) {
@@ -227,8 +228,7 @@ void BindConsole(py::module_& m) {
       .def_property_readonly(
           "nametable",
           [](const PyConsole& self) {
-            const auto& table =
-                const_cast<PyConsole&>(self).console().state().ppu.nametable;
+            const auto& table = self.console().state().ppu.nametable;
             py::array_t<uint8_t> out({2048});
             std::memcpy(out.mutable_data(), table, sizeof(table));
             return out;
@@ -262,5 +262,6 @@ void BindConsole(py::module_& m) {
       .def("step", &FlatCpu::Step);
 
   m.def("opcode_table", &OpcodeTable);
-  m.def("nes_simd_path", &nes::simd::Path);
+  m.def("nes_cpu_path", &nes::simd::Path,
+        "Vector instructions that drawing uses here.");
 }
