@@ -7,7 +7,6 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -57,10 +56,11 @@ inline std::string Describe(py::handle value) {
          py::str(value.attr("shape")).cast<std::string>();
 }
 
-using Int32Array = py::array_t<int32_t, py::array::c_style>;
-
-/// A one-dimensional int32 array, or TypeError that says what was given.
-inline Int32Array RequireInt32(py::handle value, const std::string& what) {
+/// The numbers of a one-dimensional int32 array, or TypeError that says what
+/// was given. A copy: another thread may write to the array once the GIL is
+/// released, and what has been checked must be what is used.
+inline std::vector<int32_t> ReadInt32(py::handle value,
+                                      const std::string& what) {
   if (!py::isinstance<py::array_t<int32_t>>(value) ||
       py::reinterpret_borrow<py::array>(value).ndim() != 1) {
     throw py::type_error(what +
@@ -68,7 +68,9 @@ inline Int32Array RequireInt32(py::handle value, const std::string& what) {
                          "(n,), got " +
                          Describe(value));
   }
-  return Int32Array::ensure(value);
+  const auto array = py::array_t<int32_t, py::array::c_style>::ensure(value);
+  if (!array) throw py::error_already_set();
+  return {array.data(), array.data() + array.size()};
 }
 
 /// Any integer from 0 to 2^64 - 1, NumPy's included.
@@ -87,10 +89,6 @@ inline uint64_t ReadSeed(py::handle value) {
                                 py::str(integer).cast<std::string>());
   }
   return seed;
-}
-
-inline std::span<const int32_t> View(const Int32Array& array) {
-  return {array.data(), static_cast<size_t>(array.size())};
 }
 
 inline py::dtype NumpyType(pool::DType dtype) {

@@ -11,13 +11,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -211,28 +209,27 @@ class PyPool {
           "send: give the 3 arrays env_id, players.env_id and action, got " +
           std::to_string(arrays.size()));
     }
-    const Int32Array ids = RequireInt32(arrays[0], "send: env_id");
-    const Int32Array players = RequireInt32(arrays[1], "send: players.env_id");
-    const Int32Array actions = RequireInt32(arrays[2], "send: action");
-    const auto id_view = View(ids), player_view = View(players);
-    if (!std::equal(id_view.begin(), id_view.end(), player_view.begin(),
-                    player_view.end())) {
+    const std::vector<int32_t> ids = ReadInt32(arrays[0], "send: env_id");
+    const std::vector<int32_t> players =
+        ReadInt32(arrays[1], "send: players.env_id");
+    const std::vector<int32_t> actions = ReadInt32(arrays[2], "send: action");
+    if (ids != players) {
       throw std::invalid_argument(
           "send: players.env_id must equal env_id, every env has one player");
     }
     const py::gil_scoped_release release;
-    pool_->Send(id_view, View(actions));
+    pool_->Send(ids, actions);
   }
 
   void Reset(py::handle env_ids, const std::optional<py::sequence>& seeds) {
-    const Int32Array ids = RequireInt32(env_ids, "reset: env_ids");
+    const std::vector<int32_t> ids = ReadInt32(env_ids, "reset: env_ids");
     std::vector<uint64_t> values;
     if (seeds) {
       // An object, not a handle: a NumPy array makes its items on the fly.
       for (const py::object seed : *seeds) values.push_back(ReadSeed(seed));
     }
     const py::gil_scoped_release release;
-    pool_->Reset(View(ids), values);
+    pool_->Reset(ids, values);
   }
 
   py::list Recv() {
@@ -250,7 +247,7 @@ class PyPool {
   py::array_t<uint8_t> Render(py::handle env_ids, int width, int height,
                               int camera_id) {
     constexpr int kMost = 4096;
-    const Int32Array ids = RequireInt32(env_ids, "render: env_ids");
+    const std::vector<int32_t> ids = ReadInt32(env_ids, "render: env_ids");
     if (width < 0 || width > kMost || height < 0 || height > kMost) {
       throw std::invalid_argument(
           "render: width and height must be 0 (the native size) to " +
@@ -264,13 +261,13 @@ class PyPool {
     }
     if (width == 0) width = Env::kRenderWidth;
     if (height == 0) height = Env::kRenderHeight;
-    py::array_t<uint8_t> out(
-        {ids.size(), py::ssize_t{height}, py::ssize_t{width}, py::ssize_t{3}});
+    py::array_t<uint8_t> out({std::ssize(ids), py::ssize_t{height},
+                              py::ssize_t{width}, py::ssize_t{3}});
     uint8_t* to = out.mutable_data();
     const py::gil_scoped_release release;
     std::vector<uint8_t> native(size_t{Env::kRenderHeight} * Env::kRenderWidth *
                                 3);
-    for (const int32_t id : View(ids)) {
+    for (const int32_t id : ids) {
       pool_->Render(id, native.data());
       Scale(native.data(), width, height, to);
       to += size_t(width) * size_t(height) * 3;
@@ -279,17 +276,17 @@ class PyPool {
   }
 
   py::array_t<uint8_t> Snapshot(py::handle env_ids) {
-    const Int32Array ids = RequireInt32(env_ids, "snapshot: env_ids");
+    const std::vector<int32_t> ids = ReadInt32(env_ids, "snapshot: env_ids");
     const auto bytes = static_cast<py::ssize_t>(pool_->SnapshotBytes());
-    py::array_t<uint8_t> blobs({ids.size(), bytes});
+    py::array_t<uint8_t> blobs({std::ssize(ids), bytes});
     auto* to = reinterpret_cast<std::byte*>(blobs.mutable_data());
     const py::gil_scoped_release release;
-    pool_->Snapshot(View(ids), to);
+    pool_->Snapshot(ids, to);
     return blobs;
   }
 
   void Restore(py::handle env_ids, py::handle blobs, const std::string& rng) {
-    const Int32Array ids = RequireInt32(env_ids, "restore: env_ids");
+    const std::vector<int32_t> ids = ReadInt32(env_ids, "restore: env_ids");
     if (!py::isinstance<py::array_t<uint8_t>>(blobs) ||
         py::reinterpret_borrow<py::array>(blobs).ndim() != 2) {
       throw py::type_error(
@@ -298,7 +295,7 @@ class PyPool {
           Describe(blobs));
     }
     const auto bytes = py::array_t<uint8_t, py::array::c_style>::ensure(blobs);
-    if (bytes.shape(0) != ids.size()) {
+    if (bytes.shape(0) != std::ssize(ids)) {
       throw std::invalid_argument("restore: got " + std::to_string(ids.size()) +
                                   " env ids and " +
                                   std::to_string(bytes.shape(0)) +
@@ -308,11 +305,12 @@ class PyPool {
       throw std::invalid_argument(
           "restore: rng must be 'saved' or 'keep', got '" + rng + "'");
     }
-    const std::span view(reinterpret_cast<const std::byte*>(bytes.data()),
-                         static_cast<size_t>(bytes.size()));
+    const auto* from = reinterpret_cast<const std::byte*>(bytes.data());
+    // A copy for the reason that ReadInt32 gives.
+    const std::vector<std::byte> saved(from, from + bytes.size());
     const py::gil_scoped_release release;
     pool_->Restore(
-        View(ids), view,
+        ids, saved,
         rng == "saved" ? pool::RngMode::kSaved : pool::RngMode::kKeep);
   }
 

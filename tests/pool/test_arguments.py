@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -178,6 +180,24 @@ def test_arrays_may_be_strided(make_pool: Any) -> None:
     batch = pool.step(actions, ids)
     assert batch["info:env_id"].tolist() == [0, 3, 1]
     assert batch["reward"].tolist() == [1.5, 2.5, 3.5]
+
+
+def test_ids_are_those_of_the_call(make_pool: Any) -> None:
+    """Whatever another thread writes into the array while the call waits."""
+    pool = make_pool(num_envs=64, num_threads=1, max_sleep_us=20_000)
+    pool.restart()
+    pool.send(0)
+    ids = int32(63, 7)
+    pictures: list[Any] = []
+    reader = threading.Thread(
+        target=lambda: pictures.append(pool.native._render(ids, 0, 0, -1))
+    )
+    reader.start()
+    time.sleep(0.05)  # it waits for the step of env 63
+    ids[:] = 5
+    reader.join()
+    assert pictures[0][:, 0, 0, 0].tolist() == [63, 7]
+    pool.recv()
 
 
 def spec_values(**options: Any) -> tuple[Any, ...]:
