@@ -149,6 +149,7 @@ void AsyncPool<Env>::SnapshotOne(const Entry& entry, std::byte* out) const {
   header.elapsed_steps = entry.elapsed_steps;
   header.done = entry.needs_reset;
   header.truncated = entry.truncated;
+  header.max_episode_steps = config_.max_episode_steps;
   header.checksum = SnapshotChecksum(header, {env_part, header.env_bytes});
   std::memcpy(out, &header, sizeof(header));
 }
@@ -170,7 +171,8 @@ void AsyncPool<Env>::Restore(std::span<const int32_t> ids,
   std::vector<SnapshotHeader> headers;
   for (size_t i = 0; i < ids.size(); ++i) {
     try {
-      headers.push_back(ReadSnapshotHeader(blobs.subspan(i * bytes, bytes)));
+      headers.push_back(ReadSnapshotHeader(blobs.subspan(i * bytes, bytes),
+                                           config_.max_episode_steps));
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument("restore: blob " + std::to_string(i) +
                                   " is refused: " + error.what());

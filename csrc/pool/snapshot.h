@@ -15,7 +15,7 @@ namespace pool {
 
 struct SnapshotHeader {
   static constexpr uint64_t kMagic = 0x31504e534c4f4f50;  // "POOLSNP1"
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
@@ -24,7 +24,8 @@ struct SnapshotHeader {
   uint64_t checksum = 0;  // see SnapshotChecksum
   uint8_t done = 0;       // the next action is a reset
   uint8_t truncated = 0;
-  uint8_t reserved[6] = {};
+  uint8_t reserved[2] = {};
+  int32_t max_episode_steps = 0;  // the pool's limit, part of what comes next
 };
 static_assert(sizeof(SnapshotHeader) == 40);
 
@@ -49,8 +50,10 @@ inline uint64_t SnapshotChecksum(SnapshotHeader header,
   return HashBytes(env_part, hash);
 }
 
-/// Reads and checks a header; throws std::invalid_argument naming the reason.
-inline SnapshotHeader ReadSnapshotHeader(std::span<const std::byte> blob) {
+/// Reads and checks a header for a pool with that limit of steps; throws
+/// std::invalid_argument naming the reason.
+inline SnapshotHeader ReadSnapshotHeader(std::span<const std::byte> blob,
+                                         int32_t max_episode_steps) {
   SnapshotHeader header;
   std::memcpy(&header, blob.data(), sizeof(header));
   const auto env_part = blob.subspan(sizeof(header));
@@ -71,6 +74,13 @@ inline SnapshotHeader ReadSnapshotHeader(std::span<const std::byte> blob) {
   }
   if (header.checksum != SnapshotChecksum(header, env_part)) {
     throw std::invalid_argument("its checksum is wrong: it has been altered");
+  }
+  if (header.max_episode_steps != max_episode_steps) {
+    throw std::invalid_argument(
+        "it was saved with max_episode_steps=" +
+        std::to_string(header.max_episode_steps) + ", this pool has " +
+        std::to_string(max_episode_steps) +
+        "; restore it in a pool that was made like the one it comes from");
   }
   constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   if (header.elapsed_steps < 0 || header.done > 1 || header.truncated > 1 ||

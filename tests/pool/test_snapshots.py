@@ -132,12 +132,13 @@ def damaged(blobs: Any, place: int) -> Any:
     ("change", "error", "message"),
     [
         (lambda b: damaged(b, 0), ValueError, "blob 1 is refused.*snapshot header"),
-        (lambda b: damaged(b, 8), ValueError, "version 0, this build reads version 1"),
+        (lambda b: damaged(b, 8), ValueError, "version 3, this build reads version 2"),
         (lambda b: damaged(b, 16), ValueError, "holds an environment of"),
         (lambda b: damaged(b, 24), ValueError, "checksum is wrong"),
         (lambda b: damaged(b, -1), ValueError, "checksum is wrong"),
         (lambda b: damaged(b, 12), ValueError, "checksum is wrong"),  # elapsed_step
         (lambda b: damaged(b, 32), ValueError, "checksum is wrong"),  # done
+        (lambda b: damaged(b, 36), ValueError, "checksum is wrong"),  # the limit
         (lambda b: b[:, :-1], ValueError, r"got \d+ bytes for 2 envs"),
         (lambda b: b[:1], ValueError, "2 env ids and 1 blobs"),
         (lambda b: b.astype(np.int8), TypeError, "dtype int8"),
@@ -170,6 +171,19 @@ def test_a_blob_that_the_env_refuses_leaves_the_pool_open(make_pool: Any) -> Non
     # None or all: the two good blobs before it were taken back.
     np.testing.assert_array_equal(pool.native.snapshot(pool.ids), now)
     assert pool.step(0)["elapsed_step"].tolist() == [4, 4, 4]
+
+
+def test_a_blob_of_another_step_limit_is_refused(make_pool: Any) -> None:
+    """The limit decides how an episode goes on."""
+    source, pool = make_pool(**OPTIONS), make_pool(**OPTIONS | {"max_episode_steps": 8})
+    source.restart()
+    pool.restart()
+    blobs = source.native.snapshot(source.ids)
+    with pytest.raises(
+        ValueError, match=r"blob 0 .* saved with max_episode_steps=7, this pool has 8"
+    ):
+        pool.native.restore(pool.ids, blobs)
+    assert pool.step(0)["elapsed_step"].tolist() == [1, 1, 1]
 
 
 def test_an_env_that_was_never_reset_has_no_snapshot(make_pool: Any) -> None:
