@@ -31,6 +31,7 @@ inline constexpr uint8_t kComplexMovement[] = {
 inline constexpr int kRightOnlyActions = 5;
 inline constexpr int kSimpleActions = 7;
 inline constexpr int kComplexActions = 12;
+inline constexpr int kRawActions = 256;
 
 /// The byte of one button list: names joined by '+', spaces or commas, in any
 /// case; 'NOOP' presses nothing. Throws std::invalid_argument on other words.
@@ -75,20 +76,13 @@ inline uint8_t ParseButtons(const std::string& text) {
   return buttons;
 }
 
-/// The bytes of an action set by name, or of `custom` when it is not empty.
-/// Throws std::invalid_argument on an unknown set or button.
+/// The bytes of an action set by name, or of `custom` when it is not empty;
+/// the name must be a good one all the same. Throws std::invalid_argument on an
+/// unknown set or button.
 inline std::vector<uint8_t> ActionTable(
     const std::string& action_set, const std::vector<std::string>& custom) {
-  std::vector<uint8_t> table;
-  if (!custom.empty()) {
-    for (const std::string& text : custom) table.push_back(ParseButtons(text));
-    return table;
-  }
-  if (action_set == "raw") {
-    for (int i = 0; i < 256; ++i) table.push_back(static_cast<uint8_t>(i));
-    return table;
-  }
   int count = 0;
+  if (action_set == "raw") count = kRawActions;
   if (action_set == "right_only") count = kRightOnlyActions;
   if (action_set == "simple") count = kSimpleActions;
   if (action_set == "complex") count = kComplexActions;
@@ -98,7 +92,14 @@ inline std::vector<uint8_t> ActionTable(
         "' is unknown; choose right_only, simple, complex or raw, or give "
         "custom_actions");
   }
-  table.assign(kComplexMovement, kComplexMovement + count);
+  std::vector<uint8_t> table;
+  if (!custom.empty()) {
+    for (const std::string& text : custom) table.push_back(ParseButtons(text));
+  } else if (count == kRawActions) {
+    for (int i = 0; i < count; ++i) table.push_back(static_cast<uint8_t>(i));
+  } else {
+    table.assign(kComplexMovement, kComplexMovement + count);
+  }
   return table;
 }
 

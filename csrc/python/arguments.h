@@ -35,10 +35,21 @@ const char* TypeName() {
   }
 }
 
+/// bool, numpy.bool and the ints 0 and 1: not whatever has a truth value, as
+/// None and 'false' are mistakes that nobody would notice.
+inline bool IsBool(py::handle value) {
+  if (py::isinstance<py::bool_>(value)) return true;
+  if (py::isinstance<py::int_>(value)) {
+    return value.equal(py::int_(0)) || value.equal(py::int_(1));
+  }
+  return py::isinstance(value, py::module_::import("numpy").attr("bool_"));
+}
+
 /// Sets `member` from a Python value; TypeError names the option.
 template <class T>
 void ReadOption(const char* name, py::handle value, T* member) {
   try {
+    if (std::is_same_v<T, bool> && !IsBool(value)) throw py::cast_error();
     *member = value.cast<T>();
   } catch (const py::cast_error&) {
     throw py::type_error(std::string("config ") + name + " must be " +

@@ -133,6 +133,23 @@ def test_option_changes_something(option: str, make_env: Any) -> None:
         ({"reward_scale": float("nan")}, "reward_scale=nan .* finite"),
         ({"reward_scale": 1e10}, "reward_scale=10000000000 .* -1e9 to 1e9"),
         ({"frame_skip": 2**31}, "frame_skip must be an int of 32 bits"),
+        ({"gray_scale": None}, "gray_scale must be a bool, got None"),
+        ({"gray_scale": "false"}, "gray_scale must be a bool, got 'false'"),
+        ({"gray_scale": 2}, "gray_scale must be a bool, got 2"),
+        ({"gray_scale": 1.0}, r"gray_scale must be a bool, got 1\.0"),
+        ({"action_set": "x"}, "action_set 'x' is unknown; choose right_only"),
+        (
+            {"action_set": "x", "custom_actions": ["left"]},
+            "action_set 'x' is unknown; choose right_only",
+        ),
+        (
+            {"stages": ["1-1"], "episodic_life": True},
+            "episodic_life=True with stages .* is not possible; an episode of a stage",
+        ),
+        (
+            {"stages": [], "random_stages": True, "episodic_life": True},
+            "episodic_life=True with stages or random_stages is not possible",
+        ),
         ({"stages": "1-1"}, "stages must be a list of str, got '1-1'"),
         ({"img_height": 0}, "outside 1 to 1024"),
         ({"img_height": 241}, "area resize only shrinks"),
@@ -149,6 +166,11 @@ def test_option_changes_something(option: str, make_env: Any) -> None:
 def test_wrong_values(options: dict[str, Any], message: str, make_env: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         make_env(**options)
+
+
+@pytest.mark.parametrize("value", [False, np.False_, 0])
+def test_flags_may_be_bools_or_0_and_1(value: Any, make_env: Any) -> None:
+    assert make_env(gray_scale=value).reset()["obs"].shape == (12, 84, 84)
 
 
 def test_shapes(make_env: Any) -> None:
