@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <system_error>
 
 namespace pool {
 
@@ -37,6 +38,13 @@ AsyncPool<Env>::AsyncPool(PoolConfig config,
       workers_[static_cast<size_t>(i)].thread =
           std::thread([this, i, &built] { Work(i, built); });
     }
+  } catch (const std::system_error& error) {
+    Close();
+    throw std::runtime_error("the system refused a thread (" +
+                             std::string(error.what()) + "); this pool needs " +
+                             std::to_string(num_threads()) +
+                             " of them, choose fewer by num_threads (here " +
+                             std::to_string(config_.num_threads) + ")");
   } catch (...) {
     Close();
     throw;

@@ -15,6 +15,9 @@ struct PoolConfig {
   /// Beyond what any machine can hold; keeps sums of counts within an int.
   static constexpr int kMostEnvs = 1 << 20;
 
+  /// More than the cores of any machine; a system has few more to give.
+  static constexpr int kMostThreads = 4096;
+
   int num_envs = 1;
   int batch_size = 0;
   int num_threads = 0;
@@ -57,8 +60,10 @@ struct PoolConfig {
         0 <= batch_size && batch_size <= num_envs,
         "batch_size must be 0 (all) to num_envs = " + std::to_string(num_envs) +
             ", got " + std::to_string(batch_size));
-    require(num_threads >= 0, "num_threads must be 0 (choose) or more, got " +
-                                  std::to_string(num_threads));
+    require(num_threads >= 0 && num_threads <= kMostThreads,
+            "num_threads must be 0 (choose) to " +
+                std::to_string(kMostThreads) + ", got " +
+                std::to_string(num_threads));
     require(max_num_players == 1,
             "max_num_players must be 1: environments have one player; got " +
                 std::to_string(max_num_players));

@@ -218,7 +218,12 @@ def spec_values(**options: Any) -> tuple[Any, ...]:
         ({"num_envs": 2**31 - 1}, ValueError, "num_envs must be 1 to 1048576"),
         ({"num_envs": 2, "batch_size": 3}, ValueError, "num_envs = 2, got 3"),
         ({"batch_size": -1}, ValueError, "batch_size"),
-        ({"num_threads": -1}, ValueError, "num_threads"),
+        ({"num_threads": -1}, ValueError, "num_threads must be .* got -1"),
+        (
+            {"num_envs": 9999, "num_threads": 4097},
+            ValueError,
+            r"num_threads must be 0 \(choose\) to 4096, got 4097",
+        ),
         ({"max_num_players": 2}, ValueError, "one player; got 2"),
         ({"thread_affinity_offset": -2}, ValueError, "thread_affinity_offset"),
         ({"num_envs": 3, "env_seed": [1]}, ValueError, "3 envs, got 1"),

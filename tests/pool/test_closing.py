@@ -61,6 +61,28 @@ def test_an_env_that_cannot_be_made_is_named(make_pool: Any) -> None:
         make_pool(num_envs=5, num_threads=2, throw_construct_env=3)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS as Linux has it")
+def test_a_thread_that_cannot_start_names_the_option() -> None:
+    script = """
+import resource
+from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+values = dict(zip(Spec._config_keys, Spec._default_config_values))
+values |= {"num_envs": 1000, "num_threads": 1000, "obs_shape": [64]}
+spec = Spec(tuple(values.values()))
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + 200 * 2**20  # stacks take 8 MiB each
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    Pool(spec)
+except RuntimeError as error:
+    assert "needs 1000 of them" in str(error), error
+    assert "num_threads (here 1000)" in str(error), error
+else:
+    raise AssertionError("1000 stacks in 200 MiB")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
 def test_recv_without_work_raises(make_pool: Any) -> None:
     pool = make_pool(num_envs=2)
     with pytest.raises(RuntimeError, match="nothing is outstanding"):
