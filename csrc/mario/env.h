@@ -58,7 +58,9 @@ struct BestPositions {
   int32_t count;
   int32_t current;  // index of the room of the last update
 
-  void Clear() { count = current = 0; }
+  /// Forgets all rooms; the arrays too, as they lie in snapshots, where equal
+  /// states shall be equal bytes.
+  void Clear() { *this = {}; }
   int32_t best_here() const { return count > 0 ? best[current] : 0; }
   /// Pixels by which x beats the best of its room; 0 in a room's first frame.
   /// `is_new_room` becomes true when the room was not seen before.

@@ -65,6 +65,18 @@ def test_goes_on_bit_for_bit(
     assert same(play(env, seed=1), want)
 
 
+def test_equal_states_are_equal_bytes(make_env: Any) -> None:
+    """Nothing of the rooms of an earlier episode stays."""
+    env = make_env(seed=1)
+    env.reset()
+    blob = env.snapshot()
+    for pointer in range(20):
+        env.ram[0x0750] = pointer  # another room
+        env.step(3)
+    env.reset()
+    assert env.snapshot() == blob
+
+
 def test_kept_generator_goes_its_own_way(make_env: Any) -> None:
     options = {"repeat_action_probability": 0.5}
     env = make_env(seed=1, **options)
