@@ -80,7 +80,9 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
         """
         super().reset(seed=seed)
         if options:
-            raise ValueError(f"reset has no options, got {sorted(options)}")
+            raise ValueError(
+                f"reset has no options, got {sorted(options)}{hint(options)}"
+            )
         pool = self._open_pool()
         if seed is None and not self._seeded:
             seed = int(self.np_random.integers(SEED_LIMIT))
@@ -157,6 +159,16 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
         if self._window is None:
             self._window = _Window(self.metadata["render_fps"])
         self._window.show(self._screen())
+
+
+def hint(options: dict[str, Any]) -> str:
+    """Says where the one reset option of gym-super-mario-bros has gone."""
+    if "stages" not in options:
+        return ""
+    return (
+        "; the stages to draw from are an option of make: "
+        f"stages={options['stages']!r}, random_stages=True"
+    )
 
 
 def native_seed(seed: int) -> int:

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from . import make
-from .env import FRAMES_PER_SECOND, SEED_LIMIT, native_seed
+from .env import FRAMES_PER_SECOND, SEED_LIMIT, hint, native_seed
 
 Observations = npt.NDArray[np.uint8]
 Actions = npt.NDArray[np.integer[Any]]
@@ -183,6 +183,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         if unknown:
             raise ValueError(
                 f"reset knows the option 'reset_mask' only, got {sorted(unknown)}"
+                f"{hint(options or {})}"
             )
         if not options:
             return np.ones(self.num_envs, np.bool_)

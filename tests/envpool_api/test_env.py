@@ -109,6 +109,8 @@ def test_wrong_arguments_are_refused() -> None:
     env.step(np.int64(1))  # still alive
     with pytest.raises(ValueError, match=r"no options, got .'speed'"):
         env.reset(options={"speed": 2})
+    with pytest.raises(ValueError, match=r"option of make: stages=\['1-1'\], random"):
+        env.reset(options={"stages": ["1-1"]})
     with pytest.raises(ValueError, match="render_mode='ansi'"):
         MarioEnv(TASK, render_mode="ansi")
     with pytest.raises(ValueError, match="num_envs cannot be set"):

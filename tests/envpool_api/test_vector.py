@@ -148,6 +148,7 @@ def test_a_mask_touches_only_its_environments() -> None:
     ("options", "error", "text"),
     [
         ({"mask": 1}, ValueError, "'reset_mask' only, got .'mask'"),
+        ({"stages": ["1-1"]}, ValueError, r"option of make: stages=\['1-1'\]"),
         ({"reset_mask": [True, False]}, TypeError, "NumPy array of bool"),
         ({"reset_mask": np.ones(2)}, TypeError, "NumPy array of bool"),
         ({"reset_mask": np.ones(3, np.bool_)}, ValueError, r"shape \(2,\), got \(3,\)"),
