@@ -130,8 +130,9 @@ class AsyncPool {
   /// saved observation, elapsed_step and done flags.
   void Restore(std::span<const int32_t> ids, std::span<const std::byte> blobs,
                RngMode rng);
-  /// The screen of an env; waits for a step that it is carrying out.
-  void Render(int32_t id, uint8_t* rgb);
+  /// The screen of an env, once the step that it is queued for or carrying out
+  /// is over; false if `patience` ended first. Other callers go on meanwhile.
+  bool Render(int32_t id, uint8_t* rgb, std::chrono::milliseconds patience);
 
   PoolStatus Status();
   /// Stops and joins the workers. What is outstanding is lost; batches that
@@ -180,6 +181,8 @@ class AsyncPool {
     std::string text;
   };
   static constexpr size_t kMostClaimed = 16;
+  /// Between two looks of a render whether its env is free: less than a step.
+  static constexpr std::chrono::microseconds kRenderPause{20};
 
   int ChooseThreads() const;
   void RequireThisProcess() const;

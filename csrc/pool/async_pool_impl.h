@@ -230,23 +230,29 @@ void AsyncPool<Env>::RestoreAll(std::span<const int32_t> ids,
 }
 
 template <class Env>
-void AsyncPool<Env>::Render(int32_t id, uint8_t* rgb) {
+bool AsyncPool<Env>::Render(int32_t id, uint8_t* rgb,
+                            std::chrono::milliseconds patience) {
   RequireThisProcess();
-  const std::lock_guard lock(api_mutex_);
-  RequireOpen();
-  RequireInRange(id, 0, "render");
-  const Entry& entry = entries_[static_cast<size_t>(id)];
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   for (;;) {
-    const Phase phase = entry.phase.load(std::memory_order_acquire);
-    // After a failure the pool closes at once, which ends this loop.
-    const bool busy = phase == Phase::kQueued || phase == Phase::kRunning ||
-                      phase == Phase::kFailed;
-    if (!busy) break;
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-    RequireOpen();
+    {
+      const std::lock_guard lock(api_mutex_);
+      RequireOpen();
+      RequireInRange(id, 0, "render");
+      const Entry& entry = entries_[static_cast<size_t>(id)];
+      const Phase phase = entry.phase.load(std::memory_order_acquire);
+      // After a failure the pool closes at once, which ends this loop.
+      const bool busy = phase == Phase::kQueued || phase == Phase::kRunning ||
+                        phase == Phase::kFailed;
+      if (!busy) {
+        RequireReset({&id, 1}, "render");
+        entry.env->Render(CallerScratch(), rgb);
+        return true;
+      }
+    }
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kRenderPause);
   }
-  RequireReset({&id, 1}, "render");
-  entry.env->Render(CallerScratch(), rgb);
 }
 
 template <class Env>

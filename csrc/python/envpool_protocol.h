@@ -32,7 +32,7 @@ namespace envpool_protocol {
 template <class Env>
 struct EnvTraits;
 
-/// Ctrl-C is looked for this often while a recv blocks.
+/// Ctrl-C is looked for this often while a recv or a render blocks.
 constexpr std::chrono::milliseconds kSignalPeriod{100};
 
 // ------------------------------------------------------------------- spec
@@ -264,13 +264,19 @@ class PyPool {
     py::array_t<uint8_t> out({std::ssize(ids), py::ssize_t{height},
                               py::ssize_t{width}, py::ssize_t{3}});
     uint8_t* to = out.mutable_data();
-    const py::gil_scoped_release release;
     std::vector<uint8_t> native(size_t{Env::kRenderHeight} * Env::kRenderWidth *
                                 3);
-    for (const int32_t id : ids) {
-      pool_->Render(id, native.data());
-      Scale(native.data(), width, height, to);
-      to += size_t(width) * size_t(height) * 3;
+    for (size_t i = 0; i < ids.size();) {
+      {
+        const py::gil_scoped_release release;
+        while (i < ids.size() &&
+               pool_->Render(ids[i], native.data(), kSignalPeriod)) {
+          Scale(native.data(), width, height, to);
+          to += size_t(width) * size_t(height) * 3;
+          ++i;
+        }
+      }
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
     return out;
   }

@@ -377,6 +377,19 @@ TEST(AsyncPoolTest, TwoReadersShareTheBatches) {
   EXPECT_EQ(rows.load(), 2 * kEach * kBatch);
 }
 
+TEST(AsyncPoolTest, RenderGivesUpWhenItsPatienceEnds) {
+  const auto pool =
+      MakePool({.num_envs = 64, .num_threads = 1}, {.max_sleep_us = 20000});
+  std::vector<uint8_t> rgb(pool::CountingEnv::kRenderHeight *
+                           pool::CountingEnv::kRenderWidth * 3);
+  pool->Reset(Range(64), {});
+  MustRecv(*pool);
+  pool->Send(Range(64), std::vector<int32_t>(64));
+  EXPECT_FALSE(pool->Render(63, rgb.data(), milliseconds(0)));
+  EXPECT_TRUE(pool->Render(63, rgb.data(), kLong));
+  EXPECT_EQ(rgb[0], 63);
+}
+
 TEST(AsyncPoolTest, RenderWaitsForTheStepUnderWay) {
   const auto pool = MakePool({.num_envs = 2, .batch_size = 1},
                              {.episode_steps = 100, .max_sleep_us = 2000});
@@ -386,7 +399,7 @@ TEST(AsyncPoolTest, RenderWaitsForTheStepUnderWay) {
                            pool::CountingEnv::kRenderWidth * 3);
   for (int step = 0; step < 20; ++step) {
     for (const int32_t id : {0, 1}) {
-      pool->Render(id, rgb.data());
+      ASSERT_TRUE(pool->Render(id, rgb.data(), kLong));
       EXPECT_EQ(rgb[0], id);
     }
     const auto ids = Column<int32_t>(MustRecv(*pool), pool::kEnvId);

@@ -205,6 +205,43 @@ def test_a_signal_ends_a_recv_and_loses_nothing(make_pool: Any) -> None:
     assert pool.recv()["info:total"].tolist() == [1] * 64
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX timers")
+def test_a_signal_ends_a_render_that_waits(make_pool: Any) -> None:
+    class AlarmError(Exception):
+        pass
+
+    def ring(*_: Any) -> None:
+        raise AlarmError
+
+    pool = make_pool(**SLOW)
+    pool.restart()
+    previous = signal.signal(signal.SIGALRM, ring)
+    try:
+        pool.send(1)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(AlarmError):
+            pool.native._render(pool.ids[63:], 0, 0, -1)
+        # Not after the step: the call ended while its env was queued.
+        assert pool.native.status()["envs"][63]["state"] == "queued"
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert pool.recv()["info:total"].tolist() == [1] * 64
+
+
+def test_other_calls_go_on_while_a_render_waits(make_pool: Any) -> None:
+    pool = make_pool(**SLOW)
+    pool.restart()
+    pool.send(0)
+    reader = threading.Thread(
+        target=lambda: pool.native._render(pool.ids[63:], 0, 0, -1)
+    )
+    reader.start()
+    time.sleep(0.05)  # it waits for env 63, the last in the queue
+    assert pool.native.status()["envs"][63]["state"] == "queued"
+    reader.join()
+    pool.recv()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_is_refused_and_exits() -> None:
     script = """
