@@ -63,7 +63,9 @@ Slab::~Slab() {
 
 SlabStore::SlabStore(std::shared_ptr<const RowLayout> layout, int rows,
                      int count)
-    : layout_(std::move(layout)), initial_count_(static_cast<size_t>(count)) {
+    : layout_(std::move(layout)),
+      initial_count_(static_cast<size_t>(count)),
+      process_id_(ProcessId()) {
   for (int i = 0; i < count; ++i) {
     all_.push_back(std::make_unique<Slab>(*layout_, rows));
     free_.push_back(all_.back().get());
@@ -95,6 +97,7 @@ std::shared_ptr<Slab> SlabStore::Lend(Slab* slab) {
 }
 
 void SlabStore::Give(Slab* slab) {
+  if (ProcessId() != process_id_) return;
   const std::lock_guard lock(mutex_);
   free_.push_back(slab);
 }

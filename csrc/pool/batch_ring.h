@@ -63,7 +63,9 @@ struct Slab {
 };
 
 /// Owns every slab of a pool and outlives it while a reader holds one.
-/// Thread-safe: a slab comes back from whatever thread drops its last view.
+/// Thread-safe: a slab comes back from whatever thread drops its last view. In
+/// a forked child it does not: the lock may be held by a thread that the child
+/// does not have, so what is dropped there is leaked.
 class SlabStore : public std::enable_shared_from_this<SlabStore> {
  public:
   SlabStore(std::shared_ptr<const RowLayout> layout, int rows, int count);
@@ -85,6 +87,7 @@ class SlabStore : public std::enable_shared_from_this<SlabStore> {
 
   const std::shared_ptr<const RowLayout> layout_;
   const size_t initial_count_;
+  const int64_t process_id_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Slab>> all_;  // guarded by mutex_
   std::vector<Slab*> free_;                 // guarded by mutex_

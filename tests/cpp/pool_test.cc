@@ -2,6 +2,10 @@
 // threads, and the pool's C++ interface. Meant to run under ThreadSanitizer and
 // AddressSanitizer too; nothing here depends on how fast anything is.
 #include <gtest/gtest.h>
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -156,6 +160,28 @@ TEST(SlabStoreTest, OutlivesItsOwnerWhileASlabIsLent) {
   std::memset(slab->bulk, 7, slab->bulk_bytes);
   EXPECT_EQ(slab->bulk[slab->bulk_bytes - 1], std::byte{7});
 }
+
+#if defined(__unix__) || defined(__APPLE__)
+TEST(SlabStoreTest, AForkedChildGivesNothingBack) {
+  const auto store = MakeStore(4, 1);
+  std::shared_ptr<pool::Slab> slab = store->Lend(store->Take(4));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    slab.reset();
+    // Given back it would be taken again, and the store not grow.
+    store->Take(4);
+    _exit(store->growth());
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  slab.reset();  // here it is free again
+  store->Take(4);
+  EXPECT_EQ(store->growth(), 0);
+}
+#endif
 
 TEST(BatchRingTest, AsyncRowsAreNeitherLostNorDoubled) {
   constexpr int kEnvs = 12, kBatch = 5, kWorkers = 3, kBatches = 400;

@@ -266,6 +266,39 @@ assert len(pool._recv()[0]) == 1
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_may_drop_observations() -> None:
+    """At any moment, as when another thread of the parent takes memory."""
+    script = """
+import os, signal, threading, warnings
+import numpy as np
+from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+warnings.simplefilter("ignore")
+pool = Pool(Spec(Spec._default_config_values))
+ids = np.zeros(1, np.int32)
+pool._reset(ids)
+kept = pool._recv()
+ended = threading.Event()
+def play():
+    while not ended.is_set():
+        pool._send([ids, ids, ids])
+        pool._recv()
+player = threading.Thread(target=play)
+player.start()
+for _ in range(50):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # ends a child that waits for ever
+        kept.clear()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, status
+ended.set()
+player.join()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
 def test_a_pool_left_at_exit_does_not_hang() -> None:
     script = """
 import numpy as np
