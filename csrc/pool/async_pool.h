@@ -90,6 +90,7 @@ struct EnvStatus {
 struct WorkerStatus {
   Activity activity;
   int env_id;      // -1: none
+  int cpu;         // that it is pinned to; -1: it floats
   uint64_t tasks;  // finished
 };
 struct PoolStatus {
@@ -169,6 +170,7 @@ class AsyncPool {
     std::thread thread;
     std::atomic<Activity> activity{Activity::kBuilding};
     std::atomic<int> env_id{-1};
+    std::atomic<int> cpu{-1};
     std::atomic<uint64_t> tasks{0};
   };
   /// What the entry does not say about a finished task.

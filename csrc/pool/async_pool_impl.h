@@ -269,6 +269,7 @@ PoolStatus AsyncPool<Env>::Status() {
   for (const Worker& worker : workers_) {
     status.workers.push_back({worker.activity.load(std::memory_order_relaxed),
                               worker.env_id.load(std::memory_order_relaxed),
+                              worker.cpu.load(std::memory_order_relaxed),
                               worker.tasks.load(std::memory_order_relaxed)});
   }
   if (closed_.load(std::memory_order_acquire)) status.closed = ClosedText();
@@ -419,9 +420,11 @@ void AsyncPool<Env>::Work(int index, std::latch& built) {
   Worker& self = workers_[static_cast<size_t>(index)];
   if (config_.thread_affinity_offset >= 0) {
     const std::vector<int> cpus = AllowedCpus();
-    PinThisThread(cpus[(static_cast<size_t>(config_.thread_affinity_offset) +
-                        static_cast<size_t>(index)) %
-                       cpus.size()]);
+    const int cpu = cpus[(static_cast<size_t>(config_.thread_affinity_offset) +
+                          static_cast<size_t>(index)) %
+                         cpus.size()];
+    // Where the system refuses, the worker floats, and status() says so.
+    if (PinThisThread(cpu)) self.cpu.store(cpu, std::memory_order_relaxed);
   }
   std::unique_ptr<Scratch> scratch;
   Guard(-1, "scratch memory",

@@ -37,7 +37,8 @@ struct PoolConfig {
     visit("num_threads", num_threads, "workers; 0: min(batch_size, cores)");
     visit("max_num_players", max_num_players, "always 1 here");
     visit("thread_affinity_offset", thread_affinity_offset,
-          "first CPU to pin workers to; -1: let them float");
+          "first CPU to pin workers to (status() says where they are); -1: let "
+          "them float");
     visit("base_path", base_path, "set by EnvPool's registry, unused");
     visit("seed", seed, "env i is seeded seed + i");
     visit("env_seed", env_seed, "one seed for each env, instead of seed");

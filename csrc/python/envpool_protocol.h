@@ -344,6 +344,7 @@ class PyPool {
       py::dict entry;
       entry["state"] = name(worker.activity, kActivities);
       entry["env_id"] = worker.env_id;
+      entry["cpu"] = worker.cpu;
       entry["tasks"] = worker.tasks;
       workers.append(std::move(entry));
     }

@@ -281,6 +281,12 @@ def test_threads_are_chosen_by_batch_size_and_pinned_on_demand(
     assert threads(num_envs=2, num_threads=8) == 2  # more would never work
     pool = make_pool(num_envs=4, num_threads=4, thread_affinity_offset=1)
     assert pool.restart()["info:env_id"].tolist() == [0, 1, 2, 3]
+    where = [worker["cpu"] for worker in pool.native.status()["workers"]]
+    if sys.platform == "linux":
+        cpus = sorted(os.sched_getaffinity(0))
+        assert where == [cpus[(1 + i) % len(cpus)] for i in range(4)]
+    floating = make_pool(num_envs=2).native.status()["workers"]
+    assert {worker["cpu"] for worker in floating} == {-1}
 
 
 def test_render_shows_native_or_scaled_pictures(make_pool: Any) -> None:
