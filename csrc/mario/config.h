@@ -42,7 +42,8 @@ namespace mario {
   X(std::string, hud, "keep",                                                 \
     "the 32 rows of the status bar: keep, mask (black) or crop")              \
   X(bool, episodic_life, false,                                               \
-    "whole game: losing a life terminates; the next reset plays on")          \
+    "whole game: a lost life terminates, the next reset plays on (a "           \
+    "stage always ends so)")          \
   X(bool, reward_clip, false, "reward becomes its sign: -1, 0 or 1")          \
   X(int, noop_max, 0,                                                         \
     "0 to this many idle frames at each reset, drawn from the seed")          \

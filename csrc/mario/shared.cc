@@ -137,11 +137,6 @@ void Env::Shared::ChooseStages() {
     stages_.push_back(ParseStage(text, config_.lost_levels));
   }
   whole_game_ = stages_.empty() && !config_.random_stages;
-  if (config_.episodic_life && !whole_game_) {
-    Refuse("episodic_life", "True with stages or random_stages",
-           "an episode of a stage ends with the first life lost anyway: leave "
-           "it out, or choose a task that plays the whole game");
-  }
   if (!stages_.empty() || whole_game_) return;
   if (config_.lost_levels) {
     Refuse("random_stages", "True with lost_levels=True",

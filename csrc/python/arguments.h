@@ -84,6 +84,35 @@ inline std::vector<int32_t> ReadInt32(py::handle value,
   return {array.data(), array.data() + array.size()};
 }
 
+/// Environment ids as users write them: a one-dimensional array of any integer
+/// type, or a sequence of integers. A copy, for the same reason.
+inline std::vector<int32_t> ReadIds(py::handle value, const std::string& what) {
+  const auto array = py::array::ensure(value);
+  if (!array) PyErr_Clear();
+  const bool integers =
+      array && array.ndim() == 1 &&
+      (array.dtype().kind() == 'i' || array.dtype().kind() == 'u' ||
+       (array.size() == 0 && !py::isinstance<py::array>(value)));
+  if (!integers) {
+    throw py::type_error(what +
+                         " must be integers, a list or an array of shape "
+                         "(n,), got " +
+                         Describe(value));
+  }
+  const auto wide =
+      py::array_t<int64_t, py::array::c_style | py::array::forcecast>(array);
+  std::vector<int32_t> ids;
+  ids.reserve(static_cast<size_t>(wide.size()));
+  for (py::ssize_t i = 0; i < wide.size(); ++i) {
+    const int64_t id = wide.data()[i];
+    if (id < INT32_MIN || id > INT32_MAX) {
+      throw std::out_of_range(what + ": no environment " + std::to_string(id));
+    }
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
 /// Any integer from 0 to 2^64 - 1, NumPy's included.
 inline uint64_t ReadSeed(py::handle value) {
   const py::object integer =

@@ -222,7 +222,7 @@ class PyPool {
   }
 
   void Reset(py::handle env_ids, const std::optional<py::sequence>& seeds) {
-    const std::vector<int32_t> ids = ReadInt32(env_ids, "reset: env_ids");
+    const std::vector<int32_t> ids = ReadIds(env_ids, "reset: env_ids");
     std::vector<uint64_t> values;
     if (seeds) {
       // An object, not a handle: a NumPy array makes its items on the fly.
@@ -247,7 +247,7 @@ class PyPool {
   py::array_t<uint8_t> Render(py::handle env_ids, int width, int height,
                               int camera_id) {
     constexpr int kMost = 4096;
-    const std::vector<int32_t> ids = ReadInt32(env_ids, "render: env_ids");
+    const std::vector<int32_t> ids = ReadIds(env_ids, "render: env_ids");
     if (width < 0 || width > kMost || height < 0 || height > kMost) {
       throw std::invalid_argument(
           "render: width and height must be 0 (the native size) to " +
@@ -282,7 +282,7 @@ class PyPool {
   }
 
   py::array_t<uint8_t> Snapshot(py::handle env_ids) {
-    const std::vector<int32_t> ids = ReadInt32(env_ids, "snapshot: env_ids");
+    const std::vector<int32_t> ids = ReadIds(env_ids, "snapshot: env_ids");
     const auto bytes = static_cast<py::ssize_t>(pool_->SnapshotBytes());
     py::array_t<uint8_t> blobs({std::ssize(ids), bytes});
     auto* to = reinterpret_cast<std::byte*>(blobs.mutable_data());
@@ -292,7 +292,7 @@ class PyPool {
   }
 
   void Restore(py::handle env_ids, py::handle blobs, const std::string& rng) {
-    const std::vector<int32_t> ids = ReadInt32(env_ids, "restore: env_ids");
+    const std::vector<int32_t> ids = ReadIds(env_ids, "restore: env_ids");
     if (!py::isinstance<py::array_t<uint8_t>>(blobs) ||
         py::reinterpret_borrow<py::array>(blobs).ndim() != 2) {
       throw py::type_error(

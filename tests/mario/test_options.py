@@ -142,14 +142,6 @@ def test_option_changes_something(option: str, make_env: Any) -> None:
             {"action_set": "x", "custom_actions": ["left"]},
             "action_set 'x' is unknown; choose right_only",
         ),
-        (
-            {"stages": ["1-1"], "episodic_life": True},
-            "episodic_life=True with stages .* is not possible; an episode of a stage",
-        ),
-        (
-            {"stages": [], "random_stages": True, "episodic_life": True},
-            "episodic_life=True with stages or random_stages is not possible",
-        ),
         ({"stages": "1-1"}, "stages must be a list of str, got '1-1'"),
         ({"img_height": 0}, "outside 1 to 1024"),
         ({"img_height": 241}, "area resize only shrinks"),

@@ -100,9 +100,19 @@ BAD_CALLS: dict[str, tuple[Callable[[Any], object], type[Exception], str]] = {
         r"reset: env id 7 \(position 1\)",
     ),
     "reset of another dtype": (
-        lambda native: native._reset(np.zeros(1, np.uint32)),
+        lambda native: native._reset(np.zeros(1, np.float32)),
         TypeError,
-        "uint32",
+        "must be integers.*float32",
+    ),
+    "reset by a mask": (
+        lambda native: native._reset(np.ones(4, bool)),
+        TypeError,
+        "must be integers.*bool",
+    ),
+    "reset of an id beyond int32": (
+        lambda native: native._reset(np.array([2**40])),
+        IndexError,
+        "no environment 1099511627776",
     ),
     "fewer seeds": (
         lambda native: native._reset(int32(0, 1), [3]),
@@ -251,3 +261,18 @@ def test_a_spec_takes_all_values() -> None:
 def test_a_pool_takes_the_spec_of_its_task() -> None:
     with pytest.raises(TypeError, match="spec class of its own task, got int"):
         _CountingEnvPool(7)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [[2, 0], (2, 0), np.array([2, 0]), np.array([2, 0], np.uint8), np.r_[2:-1:-2]],
+)
+def test_ids_of_any_integer_type(make_pool: Any, ids: Any) -> None:
+    """EnvPool takes `np.where(done)[0]` for a reset, which is int64."""
+    pool = make_pool(num_envs=4)
+    pool.restart()
+    pool.native._reset(ids)
+    assert pool.recv()["info:env_id"].tolist() == [2, 0]
+    blobs = pool.native.snapshot(ids)
+    pool.native.restore(ids, blobs)
+    assert pool.recv()["info:env_id"].tolist() == [2, 0]
