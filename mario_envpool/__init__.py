@@ -29,6 +29,7 @@ except ModuleNotFoundError as error:
         "the repository (it needs a C++20 compiler)"
     ) from None
 from .actions import ACTION_SETS, COMPLEX_MOVEMENT, RIGHT_ONLY, SIMPLE_MOVEMENT
+from .options import checked
 from .registration import TASKS, plain_id, register_all
 from .rom import RomError
 
@@ -72,13 +73,15 @@ def make(task_id: str, env_type: str = "gymnasium", **config: Any) -> Any:
 
     Raises:
         RomError: the ROM of this id is not installed.
-        ValueError: the id, or the value of an option, is not allowed.
-        TypeError: an option does not exist.
+        ValueError: the id, or the value of an option, is not allowed, or an option
+            contradicts the id.
+        TypeError: an option does not exist, or its value is of the wrong kind.
     """
     if env_type not in ("gymnasium", "gym", "dm"):
         raise ValueError(f"env_type={env_type!r} is not 'gymnasium' or 'dm'")
     kind = "dm" if env_type == "dm" else "gymnasium"
-    return _registry.make(_known(task_id), kind, **config)
+    plain = _known(task_id)
+    return _registry.make(plain, kind, **checked(plain, config))
 
 
 def make_gymnasium(task_id: str, **config: Any) -> Any:
@@ -93,7 +96,8 @@ def make_dm(task_id: str, **config: Any) -> Any:
 
 def make_spec(task_id: str, **config: Any) -> Any:
     """Returns the ``MarioEnvSpec`` (configuration and array specs) of a task."""
-    return _registry.make_spec(_known(task_id), **config)
+    plain = _known(task_id)
+    return _registry.make_spec(plain, **checked(plain, config))
 
 
 def list_all_envs() -> list[str]:
@@ -102,6 +106,8 @@ def list_all_envs() -> list[str]:
 
 
 def _known(task_id: str) -> str:
+    if not isinstance(task_id, str):
+        raise TypeError(f"task_id={task_id!r} is no str such as 'SuperMarioBros-v0'")
     plain = plain_id(task_id)
     if plain not in TASKS:
         raise ValueError(

@@ -48,10 +48,11 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
             raise ValueError(
                 f"render_mode={render_mode!r} is not None or one of {modes}"
             )
-        for key in ("num_envs", "batch_size"):
-            if config.pop(key, 1) not in (0, 1):
+        for key, allowed in (("num_envs", (1,)), ("batch_size", (0, 1))):
+            given = config.pop(key, 1)
+            if given not in allowed:
                 raise ValueError(
-                    f"MarioEnv is one environment, {key} cannot be set; use "
+                    f"MarioEnv is one environment, {key}={given!r} cannot be set; use "
                     "gymnasium.make_vec or mario_envpool.make for several"
                 )
         config.setdefault("num_threads", 1)

@@ -256,7 +256,7 @@ def test_wrong_options_are_refused() -> None:
     with pytest.raises(ValueError, match="rom='europe'"):
         mario_envpool.make(TASK, rom="europe")
     with pytest.raises(ValueError, match="'lost-levels' does not go with lost_levels"):
-        mario_envpool.make(TASK, rom="lost-levels")
+        envpool.make_gymnasium(TASK, rom="lost-levels")
     with pytest.raises(ValueError, match="num_threads"):
         mario_envpool.make(TASK, num_threads=-2)
 

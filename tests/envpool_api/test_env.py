@@ -113,8 +113,10 @@ def test_wrong_arguments_are_refused() -> None:
         env.reset(options={"stages": ["1-1"]})
     with pytest.raises(ValueError, match="render_mode='ansi'"):
         MarioEnv(TASK, render_mode="ansi")
-    with pytest.raises(ValueError, match="num_envs cannot be set"):
+    with pytest.raises(ValueError, match="num_envs=2 cannot be set"):
         MarioEnv(TASK, num_envs=2)
+    with pytest.raises(ValueError, match="num_envs=0 cannot be set"):
+        MarioEnv(TASK, num_envs=0)
 
 
 def test_closing() -> None:
