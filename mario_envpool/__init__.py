@@ -29,6 +29,7 @@ except ModuleNotFoundError as error:
         "the repository (it needs a C++20 compiler)"
     ) from None
 from .actions import ACTION_SETS, COMPLEX_MOVEMENT, RIGHT_ONLY, SIMPLE_MOVEMENT
+from .codes import END_REASONS, STATUS
 from .options import checked
 from .registration import TASKS, plain_id, register_all
 from .rom import RomError
@@ -44,8 +45,10 @@ MarioEnvSpec, MarioDMEnvPool, MarioGymnasiumEnvPool = py_env(
 __all__ = [
     "ACTION_SETS",
     "COMPLEX_MOVEMENT",
+    "END_REASONS",
     "RIGHT_ONLY",
     "SIMPLE_MOVEMENT",
+    "STATUS",
     "MarioDMEnvPool",
     "MarioEnvSpec",
     "MarioGymnasiumEnvPool",
