@@ -20,6 +20,8 @@ from . import make
 FRAMES_PER_SECOND = 60.0988
 # Where nobody gives a seed, one below this is drawn.
 SEED_LIMIT = 2**31
+# The environment ids of a pool of one.
+_ONLY = np.zeros(1, np.int32)
 
 
 class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
@@ -89,7 +91,7 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
             seed = int(self.np_random.integers(SEED_LIMIT))
         self._seeded = True
         seeds = None if seed is None else [native_seed(seed)]
-        pool._reset(np.zeros(1, np.int32), seeds)
+        pool._reset(_ONLY, seeds)
         obs, info = pool.recv(reset=True)
         self._running = True
         if self.render_mode == "human":
@@ -123,6 +125,43 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
             single_info(info),
         )
 
+    def snapshot(self) -> bytes:
+        """Returns the exact state: the game, the frame stack, the random generator.
+
+        Only an environment with the same ROM and options takes it, in any process.
+        """
+        blobs: npt.NDArray[np.uint8] = self._open_pool().snapshot(_ONLY)
+        return blobs.tobytes()
+
+    def restore(
+        self, snapshot: bytes | npt.NDArray[np.uint8], rng: str = "saved"
+    ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
+        """Puts a snapshot back; the game goes on where it was taken.
+
+        A wrapper around this environment, such as the time limit of
+        ``gymnasium.make``, does not go back with it; ``max_episode_steps`` does.
+
+        Args:
+            snapshot: what ``snapshot`` returned, or one row of a pool's.
+            rng: "saved" repeats the randomness that came after the snapshot, "keep"
+                goes on with this environment's own.
+
+        Returns:
+            The observation and info at the snapshot.
+
+        Raises:
+            ValueError: the snapshot is damaged, or another ROM's or other options'.
+        """
+        pool = self._open_pool()
+        pool.restore(_ONLY, np.frombuffer(snapshot, np.uint8)[None], rng)
+        obs, _, terminated, truncated, info = pool.recv()
+        self._running = not (terminated[0] or truncated[0])
+        if rng == "saved":
+            self._seeded = True
+        if self.render_mode == "human":
+            self._show()
+        return obs[0].copy(), single_info(info)
+
     def render(self) -> npt.NDArray[np.uint8] | None:
         """Returns the screen, (240, 256, 3) uint8, if the mode is "rgb_array"."""
         if self.render_mode is None:
@@ -151,9 +190,7 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
         return self._pool
 
     def _screen(self) -> npt.NDArray[np.uint8]:
-        frame: npt.NDArray[np.uint8] = self._open_pool()._render(
-            np.zeros(1, np.int32), 0, 0, -1
-        )[0]
+        frame: npt.NDArray[np.uint8] = self._open_pool()._render(_ONLY, 0, 0, -1)[0]
         return frame
 
     def _show(self) -> None:

@@ -83,7 +83,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         Args:
             seed: an int seeds environment i with ``seed + i``; a sequence has one
                 seed for each environment, None keeps its generator as it is.
-            options: ``{"reset_mask": flags}``, bool of shape (num_envs,): the others
+            options: ``{"reset_mask": flags}``, a bool for each environment: the others
                 stay as they are, and their last observation is returned.
         """
         self._require_sync("reset")
@@ -144,6 +144,51 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         result["env_id"] = env_ids
         return obs, rewards.astype(np.float64), terminated, truncated, result
 
+    def snapshot(
+        self, ids: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """Returns exact states, shape (n, bytes): of all environments, or of some.
+
+        With ``batch_size`` below ``num_envs`` those must have been received and not
+        been sent to since.
+        """
+        chosen = self._ids if ids is None else as_ids(ids)
+        blobs: npt.NDArray[np.uint8] = self._open_pool().snapshot(chosen)
+        return blobs
+
+    def restore(
+        self,
+        ids: Sequence[int] | npt.NDArray[np.integer[Any]] | None,
+        blobs: npt.NDArray[np.uint8],
+        rng: str = "saved",
+    ) -> tuple[Observations, Infos]:
+        """Puts snapshots back; the others stay as they are, as in a masked ``reset``.
+
+        An environment whose episode had ended is reset by the next ``step``.
+
+        Args:
+            ids: environments, or None for all; they need not be those that the
+                snapshots were taken of.
+            blobs: one row of ``snapshot`` for each of them.
+            rng: "saved" repeats the randomness that came after the snapshots, "keep"
+                goes on with that of the environments.
+        """
+        self._require_sync("restore", "pool.restore() and recv()")
+        chosen = self._ids if ids is None else as_ids(ids)
+        if self._last_obs is None and len(set(chosen.tolist())) < self.num_envs:
+            raise gymnasium.error.ResetNeeded(
+                "before the first reset() all environments must be restored"
+            )
+        if isinstance(blobs, np.ndarray) and blobs.shape[:1] == chosen.shape:
+            order = np.argsort(chosen)  # rows come back as they are sent
+            chosen, blobs = chosen[order], blobs[order]
+        self._pool.restore(chosen, blobs, rng)
+        part = (chosen, *self._pool.recv(reset=True))
+        if rng == "saved":
+            self._seeded = True
+        self._last_obs, infos = self._merge(np.isin(self._ids, chosen), [part])
+        return self._last_obs, infos
+
     def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
         """Returns the screen of every environment, (240, 256, 3) uint8 each."""
         if self.render_mode is None:
@@ -169,12 +214,14 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             raise gymnasium.error.ClosedEnvironmentError("the environments are closed")
         return self._pool
 
-    def _require_sync(self, call: str) -> None:
+    def _require_sync(
+        self, call: str, instead: str = "async_reset(), recv() and send()"
+    ) -> None:
         self._open_pool()
         if self.batch_size != self.num_envs:
             raise RuntimeError(
                 f"{call}() needs batch_size == num_envs, here it is {self.batch_size} "
-                f"of {self.num_envs}: use async_reset(), recv() and send()"
+                f"of {self.num_envs}: use {instead}"
             )
 
     def _reset_mask(self, options: dict[str, Any] | None) -> Flags:
@@ -187,9 +234,12 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             )
         if not options:
             return np.ones(self.num_envs, np.bool_)
-        mask = options["reset_mask"]
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-            raise TypeError("options['reset_mask'] must be a NumPy array of bool")
+        mask: Flags = np.asarray(options["reset_mask"])
+        if mask.dtype != np.bool_:
+            raise TypeError(
+                "options['reset_mask'] must be an array or list of bool, got "
+                f"{options['reset_mask']!r}"
+            )
         if mask.shape != (self.num_envs,):
             raise ValueError(
                 f"options['reset_mask'] must have shape ({self.num_envs},), got "
@@ -272,6 +322,18 @@ def as_actions(actions: Actions, count: int) -> npt.NDArray[np.int32]:
         raise ValueError(
             f"actions must be integers of shape ({count},), got {array.dtype} of shape "
             f"{array.shape}"
+        )
+    return array.astype(np.int32)
+
+
+def as_ids(
+    ids: Sequence[int] | npt.NDArray[np.integer[Any]],
+) -> npt.NDArray[np.int32]:
+    """Returns environment ids as the pool wants them."""
+    array = np.asarray(ids)
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(
+            f"ids must be a list of environments such as [0, 2], got {ids!r}"
         )
     return array.astype(np.int32)
 

@@ -162,3 +162,81 @@ def test_gymnasiums_time_limit() -> None:
     env.reset()
     flags = [env.step(0)[2:4] for _ in range(3)]
     assert flags == [(False, False), (False, False), (False, True)]
+
+
+def played(env: Any, steps: int) -> list[tuple[Any, ...]]:
+    # Sticky actions show only where the action changes.
+    return [env.step((3, 0)[i % 2]) for i in range(steps)]
+
+
+def assert_same_steps(ours: list[tuple[Any, ...]], theirs: Any) -> None:
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(mine[0], other[0])
+        assert mine[1:] == other[1:]
+
+
+def test_snapshots_go_on_where_they_were_taken() -> None:
+    config = {"noop_max": 30, "repeat_action_probability": 0.3}
+    env = MarioEnv(TASK, **config)
+    env.reset(seed=3)
+    obs, *_, info = played(env, 10)[-1]
+    saved = env.snapshot()
+    assert type(saved) is bytes
+    following = played(env, 10)
+    next_episode = frames(env)
+    back = env.restore(saved)
+    np.testing.assert_array_equal(back[0], obs)
+    assert back[0].flags.owndata
+    assert {**info, **back[1]}.keys() == info.keys()
+    assert back[1]["x_pos"] == info["x_pos"]
+    assert back[1]["elapsed_step"] == 10
+    assert_same_steps(following, played(env, 10))
+    # In another environment, which then goes on with the saved generator.
+    other = MarioEnv(TASK, **config)
+    other.restore(np.frombuffer(saved, np.uint8))
+    assert_same_steps(following, played(other, 10))
+    np.testing.assert_array_equal(frames(other), next_episode)
+    # With its own generator, sticky actions fall elsewhere.
+    runs = []
+    for seed in range(5):
+        other.reset(seed=seed)
+        other.restore(saved, rng="keep")
+        runs.append(np.stack([step[0] for step in played(other, 10)]))
+    assert any(not np.array_equal(runs[0], run) for run in runs[1:])
+
+
+def test_a_snapshot_knows_whether_the_episode_is_over() -> None:
+    env = MarioEnv(TASK, max_episode_steps=2)
+    env.reset(seed=0)
+    env.step(0)
+    running = env.snapshot()
+    env.step(0)
+    over = env.snapshot()
+    env.restore(running)
+    assert env.step(0)[3] is True
+    env.reset()
+    env.restore(over)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(0)
+
+
+def test_wrong_snapshots_are_refused() -> None:
+    env = MarioEnv(TASK)
+    env.reset(seed=0)
+    saved = env.snapshot()
+    damaged = bytearray(saved)
+    damaged[-1] ^= 1
+    for blob in (b"", saved[:-1], bytes(damaged)):
+        with pytest.raises(ValueError, match="restore"):
+            env.restore(blob)
+    with pytest.raises(ValueError, match="rng must be"):
+        env.restore(saved, rng="new")
+    with pytest.raises(ValueError, match="restore"):
+        MarioEnv(TASK, frame_skip=2).restore(saved)
+    with pytest.raises(TypeError):
+        env.restore("text")  # type: ignore[arg-type]
+    env.step(0)
+    env.close()
+    for call in (env.snapshot, lambda: env.restore(saved)):
+        with pytest.raises(gymnasium.error.ClosedEnvironmentError):
+            call()

@@ -130,16 +130,17 @@ def test_reset_seeds_really_seed() -> None:
     np.testing.assert_array_equal(play(envs, seed=3)[:, 1:], first[:, :2])
 
 
-def test_a_mask_touches_only_its_environments() -> None:
+@pytest.mark.parametrize("as_mask", [np.array, list, tuple])
+def test_a_mask_touches_only_its_environments(as_mask: Any) -> None:
     envs = MarioVectorEnv(3, TASK)
     envs.reset(seed=0)
     for _ in range(10):
         before, *_ = envs.step(np.ones(3, int))
-    mask = np.array([False, True, False])
-    obs, infos = envs.reset(options={"reset_mask": mask})
+    mask = [False, True, False]
+    obs, infos = envs.reset(options={"reset_mask": as_mask(mask)})
     np.testing.assert_array_equal(obs[[0, 2]], before[[0, 2]])
     assert not np.array_equal(obs[1], before[1])
-    assert infos["_x_pos"].tolist() == mask.tolist()
+    assert infos["_x_pos"].tolist() == mask
     *_, infos = envs.step(np.ones(3, int))
     assert infos["elapsed_step"].tolist() == [11, 1, 11]
 
@@ -149,8 +150,9 @@ def test_a_mask_touches_only_its_environments() -> None:
     [
         ({"mask": 1}, ValueError, "'reset_mask' only, got .'mask'"),
         ({"stages": ["1-1"]}, ValueError, r"option of make: stages=\['1-1'\]"),
-        ({"reset_mask": [True, False]}, TypeError, "NumPy array of bool"),
-        ({"reset_mask": np.ones(2)}, TypeError, "NumPy array of bool"),
+        ({"reset_mask": [1, 0]}, TypeError, r"list of bool, got \[1, 0\]"),
+        ({"reset_mask": np.ones(2)}, TypeError, "list of bool"),
+        ({"reset_mask": [True] * 3}, ValueError, r"shape \(2,\), got \(3,\)"),
         ({"reset_mask": np.ones(3, np.bool_)}, ValueError, r"shape \(2,\), got \(3,\)"),
         ({"reset_mask": np.zeros(2, np.bool_)}, ValueError, "no environment"),
         (
@@ -213,3 +215,53 @@ def test_render_gives_every_screen() -> None:
     silent.reset()
     with pytest.warns(UserWarning, match="render_mode"):
         assert silent.render() is None
+
+
+def test_snapshots_go_back_to_any_environment() -> None:
+    config = {"noop_max": 30, "repeat_action_probability": 0.3}
+    envs = MarioVectorEnv(3, TASK, **config)
+    envs.reset(seed=0)
+    for _ in range(8):
+        obs, *_ = envs.step(np.full(3, 3))
+    saved = envs.snapshot()
+    assert saved.dtype == np.uint8
+    np.testing.assert_array_equal(envs.snapshot([2, 0]), saved[[2, 0]])
+    actions = [np.full(3, (3, 0)[i % 2]) for i in range(8)]  # sticky ones show
+    played = [envs.step(action) for action in actions]
+    back, infos = envs.restore(None, saved)
+    np.testing.assert_array_equal(back, obs)
+    assert infos["elapsed_step"].tolist() == [8] * 3
+    for before, action in zip(played, actions, strict=True):
+        assert_same_step(before, envs.step(action))
+    # Some, crosswise; the others stay.
+    last = played[-1][0]
+    back, infos = envs.restore([2, 0], saved[[0, 1]])
+    np.testing.assert_array_equal(back, np.stack([obs[1], last[1], obs[0]]))
+    assert infos["_x_pos"].tolist() == [True, False, True]
+    assert infos["elapsed_step"].tolist() == [8, 0, 8]
+    # All, in another order, in an environment that has played nothing.
+    fresh = MarioVectorEnv(3, TASK, **config)
+    with pytest.raises(gymnasium.error.ResetNeeded, match="all environments"):
+        fresh.restore([1], saved[:1])
+    back, _ = fresh.restore([2, 0, 1], saved[[2, 0, 1]])
+    np.testing.assert_array_equal(back, obs)
+    assert_same_step(played[0], fresh.step(actions[0]))
+
+
+def test_wrong_snapshots_are_refused() -> None:
+    envs = MarioVectorEnv(2, TASK)
+    obs, _ = envs.reset(seed=0)
+    saved = envs.snapshot()
+    for ids, blobs, text in (
+        ([0.5], saved[:1], "ids must be a list of environments"),
+        ([0], saved, "one blob for each env"),
+        ([0], saved[:1, :-1], "bytes each"),
+        ([0, 0], saved, "twice|more than once|0"),
+        ([2], saved[:1], "2"),
+    ):
+        with pytest.raises((ValueError, IndexError), match=text):
+            envs.restore(ids, blobs)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(envs.restore([1], saved[1:])[0], obs)
+    partial = MarioVectorEnv(2, TASK, batch_size=1)
+    with pytest.raises(RuntimeError, match=r"use pool.restore\(\) and recv"):
+        partial.restore(None, saved)
