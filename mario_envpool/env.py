@@ -30,6 +30,9 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
     Observations are uint8 of shape (4, 84, 84) by default, oldest frame first; an
     info dictionary holds plain Python numbers (``x_pos``, ``flag_get``, ...).
 
+    A pickle or copy is a new environment made with the same arguments, not yet
+    reset; ``snapshot`` and ``restore`` carry the state.
+
     Args:
         task_id: an id of ``mario_envpool.list_all_envs()``.
         render_mode: "rgb_array" makes ``render`` return the screen, (240, 256, 3)
@@ -57,6 +60,7 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
                     f"MarioEnv is one environment, {key}={given!r} cannot be set; use "
                     "gymnasium.make_vec or mario_envpool.make for several"
                 )
+        self._arguments = {"task_id": task_id, "render_mode": render_mode, **config}
         config.setdefault("num_threads", 1)
         self.render_mode = render_mode
         self._pool: Any = make(task_id, num_envs=1, **config)
@@ -184,6 +188,9 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
             self._window.close()
             self._window = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (type(self), self._arguments, self.spec)
+
     def _open_pool(self) -> Any:
         if self._pool is None:
             raise gymnasium.error.ClosedEnvironmentError("the environment is closed")
@@ -207,6 +214,17 @@ def hint(options: dict[str, Any]) -> str:
         "; the stages to draw from are an option of make: "
         f"stages={options['stages']!r}, random_stages=True"
     )
+
+
+def rebuild(kind: type[Any], arguments: dict[str, Any], spec: Any) -> Any:
+    """Makes an environment again, for pickle and copy.
+
+    Gymnasium's ``EzPickle`` cannot: it makes a second object and drops it, and
+    a ``VectorEnv`` that is dropped closes its pool.
+    """
+    env = kind(**arguments)
+    env.spec = spec
+    return env
 
 
 def native_seed(seed: int) -> int:

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from . import make
-from .env import FRAMES_PER_SECOND, SEED_LIMIT, hint, native_seed
+from .env import FRAMES_PER_SECOND, SEED_LIMIT, hint, native_seed, rebuild
 
 Observations = npt.NDArray[np.uint8]
 Actions = npt.NDArray[np.integer[Any]]
@@ -36,6 +36,9 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     With ``batch_size`` below ``num_envs`` use ``async_reset``, ``recv`` and ``send``
     in the place of ``reset`` and ``step``.
 
+    A pickle or copy is a new object made with the same arguments, not yet reset;
+    ``snapshot`` and ``restore`` carry the states.
+
     Args:
         num_envs: how many environments.
         task_id: an id of ``mario_envpool.list_all_envs()``.
@@ -53,6 +56,12 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     ) -> None:
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode={render_mode!r} is not None or 'rgb_array'")
+        self._arguments = {
+            "num_envs": num_envs,
+            "task_id": task_id,
+            "render_mode": render_mode,
+            **config,
+        }
         self.render_mode = render_mode
         self._pool: Any = make(task_id, num_envs=num_envs, **config)
         self.num_envs = num_envs
@@ -203,6 +212,9 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         """Stops the native threads; arrays that were handed out stay valid."""
         self._pool._close()
         self._pool = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (type(self), self._arguments, self.spec)
 
     @property
     def pool(self) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import gymnasium
@@ -81,8 +83,8 @@ def test_arrays_are_copies() -> None:
         assert obs.flags.writeable
     for _ in range(20):
         env.step(1)
-    for obs, copy in zip(kept, before, strict=True):
-        np.testing.assert_array_equal(obs, copy)
+    for obs, same in zip(kept, before, strict=True):
+        np.testing.assert_array_equal(obs, same)
 
 
 def test_steps_outside_of_an_episode_are_refused() -> None:
@@ -240,3 +242,30 @@ def test_wrong_snapshots_are_refused() -> None:
     for call in (env.snapshot, lambda: env.restore(saved)):
         with pytest.raises(gymnasium.error.ClosedEnvironmentError):
             call()
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))]
+)
+def test_copies_are_new_environments_of_the_same_kind(again: Any) -> None:
+    env = MarioEnv(TASK, "rgb_array", noop_max=100, seed=5, batch_size=1)
+    first = frames(env)
+    other = again(env)
+    assert other.render_mode == "rgb_array"
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        other.step(0)
+    np.testing.assert_array_equal(frames(other), first)
+    other.restore(env.snapshot())
+    env.close()
+    other.step(0)
+    assert other.render().shape == (240, 256, 3)
+    again(env).reset()  # of a closed one, too
+
+
+def test_copies_of_what_gymnasium_made() -> None:
+    env = gymnasium.make(f"mario_envpool:{TASK}", frame_skip=3, max_episode_steps=4)
+    other = pickle.loads(pickle.dumps(env))
+    assert other.spec == env.spec
+    assert other.unwrapped.spec == env.unwrapped.spec is not None
+    np.testing.assert_array_equal(other.reset(seed=1)[0], env.reset(seed=1)[0])
+    assert other.unwrapped.metadata == env.unwrapped.metadata

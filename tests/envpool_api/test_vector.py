@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
 from typing import Any
 
 import gymnasium
@@ -265,3 +268,21 @@ def test_wrong_snapshots_are_refused() -> None:
     partial = MarioVectorEnv(2, TASK, batch_size=1)
     with pytest.raises(RuntimeError, match=r"use pool.restore\(\) and recv"):
         partial.restore(None, saved)
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda envs: pickle.loads(pickle.dumps(envs))]
+)
+def test_copies_are_new_environments_of_the_same_kind(again: Any) -> None:
+    envs = gymnasium.make_vec(f"mario_envpool:{TASK}", 3, noop_max=60, stack_num=2)
+    envs.reset(seed=1)
+    for _ in range(5):
+        obs, *_ = envs.step(np.ones(3, int))
+    other = again(envs)
+    gc.collect()  # nothing dropped on the way takes the pool along
+    assert other.spec == envs.spec
+    assert other.observation_space == envs.observation_space
+    np.testing.assert_array_equal(other.restore(None, envs.snapshot())[0], obs)
+    assert_same_step(envs.step(np.ones(3, int)), other.step(np.ones(3, int)))
+    envs.close()
+    other.step(np.ones(3, int))
