@@ -108,6 +108,11 @@ def list_all_envs() -> list[str]:
     return list(TASKS)
 
 
+def __dir__() -> list[str]:
+    """Lists what users need, without what is imported above."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 def _known(task_id: str) -> str:
     if not isinstance(task_id, str):
         raise TypeError(f"task_id={task_id!r} is no str such as 'SuperMarioBros-v0'")

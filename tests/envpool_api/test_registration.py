@@ -140,3 +140,9 @@ def test_the_report_of_the_command_line() -> None:
         check=True,
     )
     assert "frame_skip = 4\n    frames per step" in done.stdout
+
+
+def test_the_package_lists_its_own_names_only() -> None:
+    listed = {name for name in dir(mario_envpool) if not name.startswith("__")}
+    assert listed == set(mario_envpool.__all__) - {"__version__"}
+    assert all(hasattr(mario_envpool, name) for name in dir(mario_envpool))
