@@ -70,7 +70,7 @@ def _check_names(config: dict[str, Any]) -> None:
         if name in known:
             continue
         near = difflib.get_close_matches(name, known, n=3)
-        meant = f"; did you mean {' or '.join(near)}?" if near else ";"
+        meant = f"; did you mean {' or '.join(near)}?" if near else "."
         raise TypeError(
             f"there is no option {name!r}{meant} All options are printed by: "
             "python -m mario_envpool --options"

@@ -40,7 +40,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"seed": [1], "env_seed": [1]}, ValueError, "leave one out"),
     ({"num_env": 4}, TypeError, "no option 'num_env'; did you mean num_envs"),
     ({"frameskip": 4}, TypeError, "did you mean frame_skip"),
-    ({"bogus": 1}, TypeError, "no option 'bogus'; .*mario_envpool --options"),
+    ({"bogus": 1}, TypeError, r"no option 'bogus'\. All .*mario_envpool --options"),
 ]
 
 
