@@ -2,8 +2,9 @@
 
 No ROM is shipped with this package. The files come from an installed
 gym-super-mario-bros 7.4, which is located but never imported, or from a file or
-folder the user names (``rom_path=`` or the variable ``MARIO_ROM``). A ROM is
-recognised by the SHA-1 of the whole file, never by its name.
+folder the user names (``rom_path=`` or the variable ``MARIO_ROM``). Of a folder,
+the ``.nes`` files in it and in the folders directly below are looked at, no deeper
+ones. A ROM is recognised by the SHA-1 of the whole file, never by its name.
 
 The revisions, and the ids that use them:
 
@@ -46,6 +47,8 @@ SHA1 = {
 ROMS = tuple(SHA1)
 _NAME_OF = {sha1: name for name, sha1 in SHA1.items()}
 
+# Unknown files that a message describes.
+_MOST_NAMED = 5
 _HEADER_BYTES = 16
 _PRG_BYTES = 32 * 1024
 _CHR_BYTES = 8 * 1024
@@ -65,7 +68,7 @@ class RomFile:
         path: where it lies.
         source: why it was looked at, for messages.
         name: which of ``ROMS`` it is, or None.
-        sha1: of the whole file, in hexadecimal.
+        sha1: of the whole file, in hexadecimal; empty if it cannot be read.
         problem: why it is none of ``ROMS``; empty if it is one.
     """
 
@@ -82,8 +85,8 @@ def load(rom: str = "vanilla", rom_path: str = "") -> bytes:
     Args:
         rom: which revision, one of ``ROMS``.
         rom_path: a ROM file, used whatever revision of the game it is, or a folder
-            of them. Empty: the file or folder in ``MARIO_ROM``, else the installed
-            gym-super-mario-bros.
+            with ``.nes`` files in it or one level down. Empty: the file or folder in
+            ``MARIO_ROM``, else the installed gym-super-mario-bros.
 
     Returns:
         The whole image: 16 bytes of header, PRG, CHR.
@@ -119,11 +122,16 @@ def find(rom_path: str = "") -> list[RomFile]:
     if given:
         path = Path(given)
         source = "rom_path" if rom_path else "MARIO_ROM"
-        paths = sorted(path.rglob("*.nes")) if path.is_dir() else [path]
+        paths = _in_folder(path) if path.is_dir() else [path]
         return [_identify(item, source) for item in paths if item.is_file()]
     version = _package_version()
     source = f"{PACKAGE} {version}" if version else PACKAGE
     return [_identify(item, source) for item in _package_files()]
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """Lists ``.nes`` files no deeper than one level down: "/" may be given."""
+    return sorted([*folder.glob("*.nes"), *folder.glob("*/*.nes")])
 
 
 def _load_file(path: Path, origin: str, rom: str) -> bytes:
@@ -166,7 +174,10 @@ def _package_files() -> Iterator[Path]:
 
 
 def _identify(path: Path, source: str) -> RomFile:
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return RomFile(path, source, None, "", f"it cannot be read: {error.strerror}")
     sha1 = hashlib.sha1(data).hexdigest()
     name = _NAME_OF.get(sha1)
     problem = "" if name else _describe_unknown(data, sha1)
@@ -218,7 +229,7 @@ def _explain_missing(rom: str, files: list[RomFile], given: str) -> str:
     """Composes the message for a revision that is not among ``files``."""
     version = _package_version()
     if given:
-        where = f"the folder {given!r}"
+        where = f"the folder {given!r}, with the folders directly below,"
     elif version:
         where = f"{PACKAGE} {version}"
     else:
@@ -228,6 +239,8 @@ def _explain_missing(rom: str, files: list[RomFile], given: str) -> str:
         )
     known = sorted(file.name for file in files if file.name)
     strange = [f"{file.path.name}: {file.problem}" for file in files if not file.name]
+    if len(strange) > _MOST_NAMED:
+        strange[_MOST_NAMED:] = [f"{len(strange) - _MOST_NAMED} more files"]
     found = f"{where} holds {', '.join(known) if known else 'no known ROM'}"
     if strange:
         found += f" (and {'; '.join(strange)})"

@@ -155,3 +155,41 @@ def test_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARIO_ROM", str(tmp_path / "none.nes"))
     with pytest.raises(rom.RomError, match=r"MARIO_ROM='.*none.nes' does not exist"):
         rom.load()
+
+
+def test_a_folder_is_searched_one_level_down(tmp_path: Path) -> None:
+    deep = tmp_path / "roms" / "deep"
+    deep.mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "roms", deep):
+        (folder / f"in {folder.name}.nes").write_bytes(NROM)
+    found = [file.path.parent for file in rom.find(str(tmp_path))]
+    assert sorted(found) == [tmp_path, tmp_path / "roms"]
+    with pytest.raises(
+        rom.RomError, match=r"with the folders directly below, holds no"
+    ):
+        rom.load("vanilla", str(tmp_path))
+
+
+def test_a_folder_of_other_games_gives_a_short_message(tmp_path: Path) -> None:
+    for i in range(30):
+        (tmp_path / f"game {i:02}.nes").write_bytes(NROM)
+    with pytest.raises(
+        rom.RomError, match=r"game 04.nes: .*; 25 more files\)"
+    ) as caught:
+        rom.load("vanilla", str(tmp_path))
+    assert "game 05" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.nes"
+    file.touch()
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    for given in (file, tmp_path):
+        with pytest.raises(rom.RomError, match="cannot be read: Permission denied"):
+            rom.load("vanilla", str(given))
