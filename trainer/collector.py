@@ -7,6 +7,8 @@ after the actions have been sent, off the path of the environments.
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,9 @@ from trainer.rollouts import Rollouts
 _COMMON = ("frame_skip", "stack_num", "img_height", "img_width", "noop_max")
 _COUNTS = ("num_envs", "batch_size", "max_episode_steps")
 
+# Runs seed their pools with multiples of this, environment i with i more.
+SEED_STRIDE = 100_003
+
 
 def make_pool(config: EnvConfig, seed: int) -> Any:
     """Builds the environments of a run, an EnvPool object (gymnasium kind).
@@ -30,20 +35,62 @@ def make_pool(config: EnvConfig, seed: int) -> Any:
     Args:
         config: which and how many.
         seed: environment i is seeded seed + i.
+
+    Raises:
+        ValueError: there is no such task, or it is not one for the trainer.
     """
+    import envpool
+
+    import mario_envpool
+
+    known = envpool.list_all_envs()
+    if config.task not in known:
+        near = difflib.get_close_matches(config.task, known, n=4, cutoff=0.4)
+        hint = f"near ids: {', '.join(near)}" if near else "no id is near"
+        raise ValueError(
+            f"there is no task {config.task!r}; {hint} (all: envpool.list_all_envs() "
+            "after import mario_envpool)"
+        )
     threads = config.num_threads or min(available_cores(), config.batch_size)
     options = {name: getattr(config, name) for name in (*_COUNTS, *_COMMON)}
     options |= {"num_threads": threads, "seed": seed}
-    if config.task.startswith("SuperMarioBros"):
-        import mario_envpool
-
+    if config.task in mario_envpool.list_all_envs():
         for name in vars(config):
             if name not in (*options, "task"):
                 options[name] = getattr(config, name)
         return mario_envpool.make(config.task, env_type="gymnasium", **options)
+    _check_image_task(config.task)
+    return envpool.make(config.task, env_type="gymnasium", **options)
+
+
+def _check_image_task(task: str) -> None:
+    """Raises ValueError unless a task of EnvPool has images and discrete actions."""
     import envpool
 
-    return envpool.make(config.task, env_type="gymnasium", **options)
+    with warnings.catch_warnings():
+        # Gymnasium's remarks on the bounds of spaces that are not used.
+        warnings.simplefilter("ignore")
+        spec: Any = envpool.make_spec(task)
+        shape, actions = spec.observation_space.shape, spec.action_space
+    expected = "the trainer takes image tasks with discrete actions, such as Pong-v5"
+    if shape is None or len(shape) != 3 or not hasattr(actions, "n"):
+        raise ValueError(
+            f"task {task} has observations {shape or 'of several parts'} and actions "
+            f"{actions}; {expected}"
+        )
+    missing = [name for name in _COMMON if name not in spec._config_keys]
+    if missing:
+        raise ValueError(
+            f"task {task} has no option {', '.join(missing)}, which the trainer sets; "
+            f"{expected}"
+        )
+
+
+def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Samples actions (n,) int64 from logits (n, A)."""
+    # argmax p_i / e_i with e_i ~ Exp(1) is a sample of p.
+    noise = torch.empty_like(logits).exponential_(generator=generator)
+    return (logits.softmax(-1) / noise).argmax(-1)
 
 
 class Collector:
@@ -128,9 +175,7 @@ class Collector:
         """Samples actions (n,) int64."""
         with torch.autocast(self._device.type, self._dtype, self._dtype is not None):
             output: PolicyOutput = self._model(pixels)
-        # argmax p_i / e_i with e_i ~ Exp(1) is a sample of p.
-        noise = torch.empty_like(output.logits).exponential_(generator=self._generator)
-        return (output.logits.softmax(-1) / noise).argmax(-1), output
+        return sample(output.logits, self._generator), output
 
     def close(self) -> None:
         """Ends transfers; the pool stays open."""

@@ -213,8 +213,8 @@ class RunConfig:
     """Folder to write to; by default runs/TASK-TIME."""
 
     resume: Path | None = None
-    """Checkpoint to go on from: weights, optimiser, schedules and generators.
-    Environments begin new episodes."""
+    """Checkpoint, or folder of a run, to go on from: weights, optimiser, schedules
+    and generators. Environments begin new episodes."""
 
     log_seconds: float = 5.0
     """Seconds between progress lines and points of the curves."""

@@ -31,7 +31,7 @@ import tyro
 
 from trainer import checkpoint
 from trainer import config as config_module
-from trainer.collector import Collector, make_pool
+from trainer.collector import SEED_STRIDE, Collector, make_pool
 from trainer.config import RunConfig, to_dict
 from trainer.device import (
     Shards,
@@ -53,6 +53,17 @@ from trainer.model import build_model
 from trainer.presets import preset
 from trainer.rollouts import Rollouts
 
+# What a checkpoint must hold to go on from it.
+_RESUMED = (
+    "config",
+    "model",
+    "optimizer",
+    "steps",
+    "updates",
+    "minibatch_rng",
+    "action_rng",
+)
+
 
 class Run:
     """Everything one run owns, built in order and closed in reverse."""
@@ -73,7 +84,7 @@ class Run:
             torch.backends.cuda.matmul.allow_tf32 = True
             torch.backends.cudnn.allow_tf32 = True
         self.shards = Shards(_shard_count(config) if on_cpu else 1)
-        self.pool = make_pool(config.env, config.seed * 100_003)
+        self.pool = make_pool(config.env, config.seed * SEED_STRIDE)
         shape = tuple(self.pool.observation_space.shape)
         num_actions = int(self.pool.action_space.n)
         self.model = build_model(config.model, shape, num_actions).to(self.device)
@@ -108,17 +119,26 @@ class Run:
             timings=self.timings,
         )
         if config.resume is not None:
-            self.restore(checkpoint.load(config.resume, self.device))
+            self.restore(checkpoint.load(config.resume, self.device, _RESUMED))
         self.run_dir = config.run_dir or _new_run_dir(env.task)
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        plain = to_dict(config)
-        config_module.save(
-            config,
-            self.run_dir / "config.json",
-            commit=_commit(),
-            device_used=describe(self.device, self.dtype),
-        )
-        self.writer = MetricsWriter(self.run_dir, plain, wandb=config.wandb)
+        self._start_run_dir()
+        self.writer = MetricsWriter(self.run_dir, to_dict(config), wandb=config.wandb)
+
+    def _start_run_dir(self) -> None:
+        """Makes the run folder, with config.json in it."""
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            config_module.save(
+                self.config,
+                self.run_dir / "config.json",
+                commit=_commit(),
+                device_used=describe(self.device, self.dtype),
+            )
+        except OSError as error:
+            raise OSError(
+                f"cannot write to the run folder {self.run_dir} ({error.strerror}); "
+                "choose another with --run-dir"
+            ) from error
 
     @property
     def checkpoint_path(self) -> Path:
@@ -148,7 +168,7 @@ class Run:
                 f"the checkpoint holds model {state['config']['model']}, this run has "
                 f"{to_dict(self.config.model)}; choose the same --model"
             )
-        self.model.load_state_dict(state["model"])
+        checkpoint.load_weights(self.model, state["model"])
         self.learner.optimizer.load_state_dict(state["optimizer"])
         self.collector.steps = state["steps"]
         self.learner.version = state["updates"]
@@ -168,10 +188,19 @@ class Run:
 
 
 def run_training(config: RunConfig) -> dict[str, float]:
-    """Trains until solved, out of steps or time, or interrupted.
+    """Builds a run and trains it; see `train`.
 
     Args:
         config: everything about the run.
+    """
+    return train(Run(config))
+
+
+def train(run: Run) -> dict[str, float]:
+    """Trains until solved, out of steps or time, or interrupted; closes the run.
+
+    Args:
+        run: fresh or restored.
 
     Returns:
         The last metrics, with `steps`, `seconds` and `solved` (0 or 1).
@@ -180,7 +209,6 @@ def run_training(config: RunConfig) -> dict[str, float]:
         RuntimeError: the loss became NaN; the batch is saved in the run folder.
     """
     started = time.perf_counter()
-    run = Run(config)
     try:
         print(_banner(run), flush=True)
         run.collector.start()
@@ -368,11 +396,14 @@ def parse(argv: Sequence[str]) -> RunConfig:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    status = 2
     try:
-        run_training(parse(sys.argv[1:] if argv is None else argv))
+        run = Run(parse(sys.argv[1:] if argv is None else argv))
+        status = 1
+        train(run)
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return status
     except KeyboardInterrupt:
         return 130
     return 0

@@ -40,7 +40,7 @@ def test_code_in_a_file_is_not_run(tmp_path):
 
     path = tmp_path / "checkpoint.pt"
     torch.save({"version": checkpoint.VERSION, "x": Evil()}, path)
-    with pytest.raises(Exception, match=r"[Ww]eights"):
+    with pytest.raises(ValueError, match="is not a checkpoint of this trainer"):
         checkpoint.load(path, CPU)
 
 
@@ -50,3 +50,26 @@ def test_errors(tmp_path):
     torch.save({"version": 99}, tmp_path / "other.pt")
     with pytest.raises(ValueError, match="version 99"):
         checkpoint.load(tmp_path / "other.pt", CPU)
+
+
+@pytest.mark.parametrize("content", ["json", "cut", "tensor", "empty"])
+def test_a_foreign_or_damaged_file_is_named_in_one_line(tmp_path, content):
+    path = tmp_path / "checkpoint.pt"
+    if content == "tensor":
+        torch.save(torch.zeros(3), path)
+    elif content == "cut":
+        checkpoint.save(path, {"x": torch.zeros(1000)})
+        path.write_bytes(path.read_bytes()[:2000])
+    else:
+        path.write_text("{}" if content == "json" else "")
+    with pytest.raises(ValueError, match="is not a checkpoint of this") as caught:
+        checkpoint.load(tmp_path, CPU)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200 + len(str(path))
+
+
+def test_what_is_needed_and_missing_is_named(tmp_path):
+    checkpoint.save(tmp_path / "checkpoint.pt", {"steps": 1})
+    assert checkpoint.load(tmp_path, CPU, ["steps"])["steps"] == 1
+    with pytest.raises(ValueError, match="no model, config in it"):
+        checkpoint.load(tmp_path, CPU, ["steps", "model", "config"])

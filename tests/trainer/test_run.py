@@ -116,6 +116,10 @@ def test_resume_continues(tmp_path, pools, capsys):
     other = replace(first, resume=path, model=replace(first.model, name="nano"))
     with pytest.raises(ValueError, match="choose the same --model"):
         run_training(other)
+    state["model"]["head.value.bias"] = torch.zeros(2)
+    checkpoint.save(path, state)
+    with pytest.raises(ValueError, match=r"head\.value\.bias is \(2,\) there"):
+        run_training(replace(first, resume=tmp_path / "run"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -181,12 +185,43 @@ def test_a_failing_pool_still_leaves_a_checkpoint(tmp_path, pools, monkeypatch):
     assert pools[0].closed
 
 
-def test_errors_are_one_line(capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--device cuda", "--device cuda"),
+        ("--task Pong-v6", "there is no task 'Pong-v6'; near ids: Pong-v5"),
+        ("--task CartPole-v1", "CartPole-v1 has observations (4,)"),
+        ("--task Ant-v4", "Ant-v4 has observations (27,)"),
+        ("--task Pong-v5 --run-dir {file}", "cannot write to the run folder"),
+        ("--task Pong-v5 --run-dir {file}/below", "cannot write to the run folder"),
+        ("--task Pong-v5 --resume {file}", "is not a checkpoint of this trainer"),
+        ("--task Pong-v5 --resume {folder}", "no checkpoint at"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_status_2(
+    tmp_path, capsys, monkeypatch, options, says
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(["--device", "cuda"]) == 1
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text("{}")
+    words = options.format(file=file, folder=tmp_path).split()
+    counts = "--num-envs 2 --batch-size 2 --num-threads 1".split()
+    assert main([*words, *counts]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: --device cuda")
-    assert "Traceback" not in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert says in error
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_failure_while_training_is_status_1(tmp_path, monkeypatch, pools, capsys):
+    def fail(*arguments):
+        raise RuntimeError("env 3: it broke")
+
+    monkeypatch.setattr(run, "_loop", fail)
+    assert main(["--device", "cpu", "--run-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "error: env 3: it broke\n"
 
 
 def test_learner_threads(monkeypatch):
