@@ -34,6 +34,7 @@ class EpisodeTracker:
         """Starts with no episodes; rates are over the last `window`."""
         self.count = 0
         self.first_clear: int | None = None
+        self.best_x = 0
         self.recent: deque[Episode] = deque(maxlen=window)
         self._reward = np.zeros(num_envs)
         self._steps = np.zeros(num_envs, np.int64)
@@ -63,6 +64,7 @@ class EpisodeTracker:
             env = env_id[row]
             cleared = bool(flags[row]) if flags is not None else False
             self.count += 1
+            self.best_x = max(self.best_x, int(self._best_x[env]))
             if cleared and self.first_clear is None:
                 self.first_clear = self.count
             self.recent.append(
@@ -81,7 +83,10 @@ class EpisodeTracker:
         return float(np.mean([episode.cleared for episode in self.recent]))
 
     def statistics(self) -> dict[str, float]:
-        """Means over the window; `best_x_50` over the last 50 episodes."""
+        """Means over the window; `best_x_50` over the last 50 episodes.
+
+        `best_x_max` is the maximum of the window, `best_x_run` of all episodes.
+        """
         result = {"episodes": float(self.count)}
         if not self.recent:
             return result
@@ -92,6 +97,7 @@ class EpisodeTracker:
             "best_x": float(np.mean([e.best_x for e in recent])),
             "best_x_50": float(np.mean([e.best_x for e in recent[-50:]])),
             "best_x_max": float(max(e.best_x for e in recent)),
+            "best_x_run": float(self.best_x),
             "clear_rate": float(np.mean([e.cleared for e in recent])),
         }
 
@@ -173,13 +179,26 @@ class MetricsWriter:
             self._wandb.finish()
 
 
+def progress_legend(frame_skip: int) -> str:
+    """What the columns of `progress_line` are, for the start of a run."""
+    return (
+        f"columns: environment steps ({frame_skip} frames each) | SPS: environment "
+        "steps per second | return: mean of the\n"
+        "last 100 episodes | x mean50: furthest x of an episode, mean of the last 50 | "
+        "max: furthest x of\n"
+        "this run | clear: share of the last 100 episodes that cleared the level | "
+        "ETA: to max_steps or max_seconds"
+    )
+
+
 def progress_line(step: int, values: Mapping[str, float], eta_s: float) -> str:
     """The line a person reads while the run goes on."""
     parts = [f"{step:>9,} steps", f"{values.get('time/sps', 0.0):6,.0f} SPS"]
     if "rollout/return" in values:
         parts += [
             f"return {values['rollout/return']:7.2f}",
-            f"best x {values['rollout/best_x_50']:5.0f}",
+            f"x mean50 {values['rollout/best_x_50']:5.0f}",
+            f"max {values['rollout/best_x_run']:5.0f}",
             f"clear {values['rollout/clear_rate']:4.0%}",
         ]
     else:

@@ -7,6 +7,11 @@ checkpoint.pt.
     python -m trainer.run --max-seconds 600
     python -m trainer.run --task SuperMarioBros-1-2-v0 --model nano --gamma 0.99
     tensorboard --logdir runs
+
+Ctrl-C and SIGTERM end a run after the update it is in, with a checkpoint. Exit
+status: 0 the run is done (solved, or out of steps or time), 130 or 143 it was
+ended by Ctrl-C or SIGTERM and its checkpoint is written, 2 it could not start, 1
+it failed later. The reason of 1 and 2 is one line on stderr, `error: ...`.
 """
 
 from __future__ import annotations
@@ -47,6 +52,7 @@ from trainer.metrics import (
     MetricsWriter,
     Timings,
     format_seconds,
+    progress_legend,
     progress_line,
 )
 from trainer.model import build_model
@@ -203,7 +209,8 @@ def train(run: Run) -> dict[str, float]:
         run: fresh or restored.
 
     Returns:
-        The last metrics, with `steps`, `seconds` and `solved` (0 or 1).
+        The last metrics, with `steps`, `seconds`, `solved` (0 or 1) and `signal`
+        (the number of the one that ended it, else 0).
 
     Raises:
         RuntimeError: the loss became NaN; the batch is saved in the run folder.
@@ -222,7 +229,7 @@ def train(run: Run) -> dict[str, float]:
         run.close()
 
 
-def _loop(run: Run, started: float, stopping: threading.Event) -> dict[str, float]:
+def _loop(run: Run, started: float, stopping: _Stop) -> dict[str, float]:
     """Collect, learn, report, until there is a reason to end."""
     config, learner = run.config, run.learner
     first_step = run.collector.steps
@@ -257,13 +264,18 @@ def _loop(run: Run, started: float, stopping: threading.Event) -> dict[str, floa
     seconds = time.perf_counter() - started
     print(f"{reason} after {steps:,} steps, {format_seconds(seconds)}", flush=True)
     solved = float(reason.startswith("solved"))
-    return values | {"steps": float(steps), "seconds": seconds, "solved": solved}
+    return values | {
+        "steps": float(steps),
+        "seconds": seconds,
+        "solved": solved,
+        "signal": float(stopping.signal),
+    }
 
 
-def _reason_to_end(run: Run, seconds: float, stopping: threading.Event) -> str:
+def _reason_to_end(run: Run, seconds: float, stopping: _Stop) -> str:
     """Why the run ends now, "" if it does not."""
     config = run.config
-    if stopping.is_set():
+    if stopping.signal:
         return "interrupted"
     rate = run.episodes.clear_rate()
     if rate > 0 and rate >= config.stop_clear_rate:
@@ -310,7 +322,8 @@ def _banner(run: Run) -> str:
         f"{env.task}: {env.num_envs} environments, {env.batch_size} acted for at once\n"
         f"{run.config.model.name}: {run.model.parameter_count():,} parameters on "
         f"{describe(run.device, run.dtype)}\n"
-        f"writing to {run.run_dir}/ (tensorboard --logdir {run.run_dir.parent})"
+        f"writing to {run.run_dir}/ (tensorboard --logdir {run.run_dir.parent})\n"
+        f"{progress_legend(env.frame_skip)}"
     )
 
 
@@ -345,20 +358,26 @@ def _commit() -> str | None:
     return result.stdout.strip()
 
 
+class _Stop:
+    """Which signal asked the run to end; 0: none."""
+
+    signal = 0
+
+
 @contextmanager
-def _stop_on_signal() -> Iterator[threading.Event]:
-    """Sets the event on Ctrl-C and SIGTERM; a second one interrupts at once."""
-    stopping = threading.Event()
+def _stop_on_signal() -> Iterator[_Stop]:
+    """Notes Ctrl-C and SIGTERM; a second one interrupts at once."""
+    stopping = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stopping
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
         del frame
-        if stopping.is_set():
+        if stopping.signal:
             raise KeyboardInterrupt
         print(f"\n{signal.Signals(number).name}: ending after this update", flush=True)
-        stopping.set()
+        stopping.signal = number
 
     old = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -400,13 +419,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run = Run(parse(sys.argv[1:] if argv is None else argv))
         status = 1
-        train(run)
+        ended_by = int(train(run)["signal"])
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return status
     except KeyboardInterrupt:
-        return 130
-    return 0
+        return 128 + signal.SIGINT
+    return 128 + ended_by if ended_by else 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from trainer.metrics import (
     MetricsWriter,
     Timings,
     format_seconds,
+    progress_legend,
     progress_line,
 )
 
@@ -41,6 +42,11 @@ def test_tracker_follows_autoreset():
     assert tracker.clear_rate() == 0.5
     statistics = tracker.statistics()
     assert statistics["best_x_50"] == 175
+    for _ in range(2):  # the 300 leaves the window and stays the run's
+        add(tracker, 1, 0, False, x=40)
+        add(tracker, 1, 0, True, x=60)
+    later = tracker.statistics()
+    assert (later["best_x_max"], later["best_x_run"]) == (60, 300)
     assert statistics["return"] == 3
     assert statistics["episodes"] == 2
 
@@ -106,11 +112,15 @@ def test_progress_line():
         "time/sps": 3210.4,
         "rollout/return": 1.5,
         "rollout/best_x_50": 812.3,
+        "rollout/best_x_run": 3161.0,
         "rollout/clear_rate": 0.25,
     }
     line = progress_line(123456, values, eta_s=200)
-    for text in ("123,456 steps", "3,210 SPS", "1.50", "812", "25%", "ETA 3:20"):
+    columns = ("123,456 steps", "3,210 SPS", "return    1.50", "x mean50   812")
+    for text in (*columns, "max  3161", "clear  25%", "ETA 3:20"):
         assert text in line
+    for column in ("SPS", "return", "x mean50", "max", "clear", "ETA"):
+        assert f"{column}: " in progress_legend(4)
     assert "no episode" in progress_line(1, {}, 0)
     assert format_seconds(3725) == "1:02:05"
 

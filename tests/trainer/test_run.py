@@ -54,6 +54,7 @@ def test_a_run_leaves_everything(tmp_path, pools, capsys):
     folder = tmp_path / "run"
     assert metrics["steps"] >= 2_000
     assert metrics["solved"] == 0
+    assert metrics["signal"] == 0
     config = json.loads((folder / "config.json").read_text())
     assert config["env"]["num_envs"] == 6
     assert "commit" in config
@@ -76,6 +77,7 @@ def test_a_run_leaves_everything(tmp_path, pools, capsys):
     assert pools[0].closed
     output = capsys.readouterr().out
     assert "parameters on cpu" in output
+    assert "SPS: environment steps per second" in output
     assert "max_steps reached" in output
     assert str(folder) in output
 
@@ -133,8 +135,21 @@ def test_a_signal_ends_the_run_with_a_checkpoint(tmp_path, pools, capsys, number
     assert 0 < metrics["steps"] < 10**9
     state = checkpoint.load(tmp_path / "run" / "checkpoint.pt", CPU)
     assert state["steps"] == metrics["steps"]
+    assert metrics["signal"] == number
     assert "interrupted" in capsys.readouterr().out
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_the_exit_status_names_the_signal(tmp_path, pools, number, status):
+    options = "--device cpu --num-envs 6 --batch-size 4 --unroll 8 --max-steps 999999"
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), number))
+    timer.start()
+    assert main([*options.split(), "--run-dir", str(tmp_path)]) == status
+    timer.join()
+    assert checkpoint.load(tmp_path, CPU)["steps"] > 0
 
 
 def test_checkpoints_are_periodic(tmp_path, pools, monkeypatch):
