@@ -19,6 +19,9 @@ import tyro
 ModelName = Literal["pico", "nano", "nature", "impala"]
 T = TypeVar("T")
 
+# Pools take seeds of 32 bits; a run uses a block of them per seed (collector.py).
+MAX_SEED = 20_000
+
 
 @dataclasses.dataclass(frozen=True)
 class EnvConfig:
@@ -197,7 +200,7 @@ class RunConfig:
     """Arithmetic of the network; auto: bf16 where the hardware has it."""
 
     seed: int = 1
-    """Seed of weights, actions and environments."""
+    """Seed of weights, actions and environments, 0 to 20,000."""
 
     max_steps: int = 1_000_000
     """End after this many environment steps."""
@@ -236,6 +239,7 @@ class RunConfig:
             ValueError: what was given, what is allowed.
         """
         env, learner = self.env, self.learner
+        check_seed(self.seed)
         if not 1 <= env.batch_size <= env.num_envs:
             raise ValueError(
                 f"batch_size must be 1 to num_envs={env.num_envs}, got {env.batch_size}"
@@ -254,6 +258,12 @@ class RunConfig:
             raise ValueError(
                 f"max_seconds must be 0 (no limit) or more, got {self.max_seconds}"
             )
+
+
+def check_seed(seed: int) -> None:
+    """Raises ValueError unless a run or an evaluation can have this seed."""
+    if not 0 <= seed <= MAX_SEED:
+        raise ValueError(f"seed must be 0 to {MAX_SEED}, got {seed}")
 
 
 def to_dict(config: Any) -> dict[str, Any]:

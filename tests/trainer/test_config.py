@@ -88,6 +88,7 @@ def test_every_field_has_a_help_line():
         ({"learner": LearnerConfig(gamma=1.5)}, "gamma must be 0 to 1, got 1.5"),
         ({"max_steps": 0}, "max_steps must be"),
         ({"max_seconds": -1.0}, "max_seconds must be"),
+        ({"seed": -1}, "seed must be 0 to 20000, got -1"),
     ],
 )
 def test_wrong_values_are_named(change, text):
