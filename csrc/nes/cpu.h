@@ -366,10 +366,7 @@ class Interpreter {
   // full loop.
   template <Mode M, int kCycles, auto kOperation>
   NES_INLINE bool Control() {
-    Advance<M>();
-    cycle_ += kCycles;
-    (this->*kOperation)();
-    return true;
+    return Implied<M, kCycles, kOperation>();
   }
   template <Mode M, int kCycles, auto kOperation>
   NES_INLINE bool Interrupting() {
