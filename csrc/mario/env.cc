@@ -31,7 +31,7 @@ constexpr int kLastWorld = 8;
 // The NROM conversion goes no further: the game stands still after 4-4.
 constexpr int kLastWorldOfLostLevels = 4;
 
-constexpr uint32_t kSnapshotVersion = 1;
+constexpr uint32_t kSnapshotVersion = 2;
 
 /// The fixed part of a snapshot. After it come, where the options ask for
 /// them, the second frame record and the stage generator; then the stack.

@@ -53,7 +53,7 @@ void Apu::PowerOn() {
 
 void Apu::Reset(uint64_t cycle) {
   CatchUp(cycle);
-  WriteEnable(0, cycle);
+  WriteEnable(0);
   s_.irq_cycle = kNever;
   WriteFrameCounter(
       static_cast<uint8_t>(s_.frame_mode << 7 | s_.frame_inhibit << 6), cycle);
@@ -110,13 +110,9 @@ uint64_t Apu::DmcFetchCycle() const {
 void Apu::FinishDmcFetch(uint64_t cycle) {
   CatchUp(cycle);
   s_.dmc_full = 1;
-  s_.dmc_address = s_.dmc_address == 0xFFFF
-                       ? 0x8000
-                       : static_cast<uint16_t>(s_.dmc_address + 1);
   if (--s_.dmc_remaining > 0) return;
   if (s_.dmc_control & 0x40) {
-    s_.dmc_address = static_cast<uint16_t>(0xC000 + s_.dmc_start * 64);
-    s_.dmc_remaining = static_cast<uint16_t>(s_.dmc_length * 16 + 1);
+    RestartSample();
   } else if (s_.dmc_control & 0x80) {
     s_.dmc_irq_cycle = cycle;
   }
@@ -159,14 +155,11 @@ void Apu::WriteRegister(unsigned address, uint8_t value, uint64_t cycle) {
       s_.dmc_control = value;
       if (!(value & 0x80)) s_.dmc_irq_cycle = kNever;
       break;
-    case 0x4012:
-      s_.dmc_start = value;
-      break;
     case 0x4013:
       s_.dmc_length = value;
       break;
     case 0x4015:
-      WriteEnable(value, cycle);
+      WriteEnable(value);
       break;
     case 0x4017:
       WriteFrameCounter(value, cycle);
@@ -176,7 +169,7 @@ void Apu::WriteRegister(unsigned address, uint8_t value, uint64_t cycle) {
   }
 }
 
-void Apu::WriteEnable(uint8_t value, uint64_t) {
+void Apu::WriteEnable(uint8_t value) {
   s_.enabled = value & 0x0F;
   for (int i = 0; i < 4; ++i) {
     if (!(value >> i & 1)) s_.length[i] = 0;
@@ -185,9 +178,12 @@ void Apu::WriteEnable(uint8_t value, uint64_t) {
   if (!(value & 0x10)) {
     s_.dmc_remaining = 0;
   } else if (s_.dmc_remaining == 0) {
-    s_.dmc_address = static_cast<uint16_t>(0xC000 + s_.dmc_start * 64);
-    s_.dmc_remaining = static_cast<uint16_t>(s_.dmc_length * 16 + 1);
+    RestartSample();
   }
+}
+
+void Apu::RestartSample() {
+  s_.dmc_remaining = static_cast<uint16_t>(s_.dmc_length * 16 + 1);
 }
 
 // The sequence restarts three or four cycles after the write, on the APU's own

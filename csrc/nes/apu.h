@@ -30,9 +30,8 @@ class Apu {
 
   /// Cycle at which the DMC will fetch its next sample byte, or kNever.
   uint64_t DmcFetchCycle() const;
-  /// Address of that byte; the bus reads it and halts the CPU for it.
-  uint16_t dmc_address() const { return s_.dmc_address; }
-  /// To be called when the fetch has happened.
+  /// To be called when the CPU has been halted for it. Which byte it was makes
+  /// no difference without sound.
   void FinishDmcFetch(uint64_t cycle);
 
   void CatchUp(uint64_t cycle);
@@ -41,7 +40,8 @@ class Apu {
   void ClockFrame();
   void ClockLengths();
   void WriteFrameCounter(uint8_t value, uint64_t cycle);
-  void WriteEnable(uint8_t value, uint64_t cycle);
+  void WriteEnable(uint8_t value);
+  void RestartSample();
   void RunDmc(uint64_t cycle);
 
   ApuState& s_;

@@ -12,7 +12,7 @@ namespace nes {
 namespace {
 
 constexpr uint32_t kSaveMagic = 0x534E454D;  // "MENS"
-constexpr uint32_t kSaveVersion = 1;
+constexpr uint32_t kSaveVersion = 2;
 constexpr size_t kWorkRamBytes = 8192;
 constexpr uint64_t kPollMargin = 16;  // cycles kept clear of any event
 
@@ -89,16 +89,10 @@ class ConsoleBus {
     if (flag == 0) console_.LimitToIrq(earliest);
   }
 
-  // An NMI that comes while BRK pushes takes the vector over.
   unsigned BreakVector(uint64_t cycle) {
-    PpuState& ppu = console_.state_.ppu;
-    console_.ppu_.CatchUp(DotOfAccess(cycle - 3));
-    if (ppu.nmi_dot == kNever || CycleOfEdge(ppu.nmi_dot) > cycle - 3) {
-      return 0xFFFE;
-    }
-    ppu.nmi_dot = kNever;
+    const unsigned vector = console_.IrqVector(cycle);
     console_.UpdateLimit();
-    return 0xFFFA;
+    return vector;
   }
 
   uint64_t SkippablePollCycles(unsigned loop_pc, uint64_t cycle);
@@ -248,18 +242,20 @@ void Console::Interrupt(unsigned vector) {
                              static_cast<uint8_t>((cpu.p & ~0x10) | 0x20)};
   for (uint8_t byte : pushed) state_.ram[0x100 + cpu.sp--] = byte;
   cpu.p |= 0x04;
-  if (vector == 0xFFFE) {
-    // An NMI that comes during the pushes takes the vector over.
-    ppu_.CatchUp(DotOfAccess(cpu.cycle + 4));
-    if (state_.ppu.nmi_dot != kNever &&
-        CycleOfEdge(state_.ppu.nmi_dot) <= cpu.cycle + 4) {
-      state_.ppu.nmi_dot = kNever;
-      vector = 0xFFFA;
-    }
-  }
   cpu.cycle += 7;
+  if (vector == 0xFFFE) vector = IrqVector(cpu.cycle);
   cpu.pc = static_cast<uint16_t>(Peek(static_cast<uint16_t>(vector)) |
                                  Peek(static_cast<uint16_t>(vector + 1)) << 8);
+}
+
+// The vector of an IRQ or BRK sequence that ends at `end`: an NMI that comes
+// during its pushes takes it over.
+unsigned Console::IrqVector(uint64_t end) {
+  uint64_t& nmi_dot = state_.ppu.nmi_dot;
+  ppu_.CatchUp(DotOfAccess(end - 3));
+  if (nmi_dot == kNever || CycleOfEdge(nmi_dot) > end - 3) return 0xFFFE;
+  nmi_dot = kNever;
+  return 0xFFFA;
 }
 
 // The DMC halts the CPU for four cycles a sample byte. Approximation: between

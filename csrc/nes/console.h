@@ -98,6 +98,7 @@ class Console {
   uint64_t FrameEndCycle() const;
   void ServiceEvents();
   void Interrupt(unsigned vector);
+  unsigned IrqVector(uint64_t end);
   void StealDmcCycles();
   void UpdateLimit();
   void LimitToIrq(uint64_t earliest);

@@ -58,7 +58,6 @@ struct ApuState {
   uint64_t irq_cycle;    // cycle at which the frame interrupt rose, or kNever
   uint64_t dmc_next;     // cycle at which the DMC takes its next byte
   uint64_t dmc_irq_cycle;
-  uint16_t dmc_address;
   uint16_t dmc_remaining;
   uint8_t frame_mode;  // 1: five steps
   uint8_t frame_inhibit;
@@ -67,10 +66,9 @@ struct ApuState {
   uint8_t length[4];   // pulse 1, pulse 2, triangle, noise
   uint8_t halt[4];
   uint8_t dmc_control;  // $4010
-  uint8_t dmc_start;    // $4012
   uint8_t dmc_length;   // $4013
   uint8_t dmc_full;     // sample buffer holds a byte
-  uint8_t reserved[4];
+  uint8_t reserved[7];
 };
 
 struct PadState {
