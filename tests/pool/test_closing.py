@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -184,47 +185,44 @@ def test_the_interpreter_runs_while_recv_waits(make_pool: Any) -> None:
     assert ticks > 5
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX timers")
-def test_a_signal_ends_a_recv_and_loses_nothing(make_pool: Any) -> None:
+@contextmanager
+def interrupted_by_a_signal() -> Iterator[None]:
+    """A signal handler raises 20 ms on; the body must end with its exception."""
+
     class AlarmError(Exception):
         pass
 
     def ring(*_: Any) -> None:
         raise AlarmError
 
-    pool = make_pool(**SLOW)
-    pool.restart()
     previous = signal.signal(signal.SIGALRM, ring)
     try:
-        pool.send(1)
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(AlarmError):
-            pool.recv()
+            yield
     finally:
         signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX timers")
+def test_a_signal_ends_a_recv_and_loses_nothing(make_pool: Any) -> None:
+    pool = make_pool(**SLOW)
+    pool.restart()
+    pool.send(1)
+    with interrupted_by_a_signal():
+        pool.recv()
     assert pool.recv()["info:total"].tolist() == [1] * 64
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX timers")
 def test_a_signal_ends_a_render_that_waits(make_pool: Any) -> None:
-    class AlarmError(Exception):
-        pass
-
-    def ring(*_: Any) -> None:
-        raise AlarmError
-
     pool = make_pool(**SLOW)
     pool.restart()
-    previous = signal.signal(signal.SIGALRM, ring)
-    try:
-        pool.send(1)
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
-        with pytest.raises(AlarmError):
-            pool.native._render(pool.ids[63:], 0, 0, -1)
-        # Not after the step: the call ended while its env was queued.
-        assert pool.native.status()["envs"][63]["state"] == "queued"
-    finally:
-        signal.signal(signal.SIGALRM, previous)
+    pool.send(1)
+    with interrupted_by_a_signal():
+        pool.native._render(pool.ids[63:], 0, 0, -1)
+    # Not after the step: the call ended while its env was queued.
+    assert pool.native.status()["envs"][63]["state"] == "queued"
     assert pool.recv()["info:total"].tolist() == [1] * 64
 
 
