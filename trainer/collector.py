@@ -1,40 +1,48 @@
 """The acting loop: recv -> act -> send, over a pool with EnvPool's API.
 
-A pool of `num_envs` environments returns the `batch_size` that are ready first,
-so while the network acts for one group the others emulate. Results are stored
-after the actions have been sent, off the path of the environments.
+Environments are in groups, so that while the network acts for one group the
+others emulate. In async mode a group is whichever environments are ready first;
+in sync mode groups are fixed and served in turn, which gives the same numbers
+however long each environment takes. Results are stored after the actions have
+been sent, off the path of the environments.
 """
 
 from __future__ import annotations
 
 import difflib
 import warnings
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.config import EnvConfig
-from trainer.device import Stage, available_cores
+from trainer.config import IMAGE_SIZE, EnvConfig
+from trainer.cuda import Graphed, Stage
+from trainer.device import available_cores
 from trainer.metrics import EpisodeTracker, Timings
-from trainer.model import ActorCritic, PolicyOutput
-from trainer.rollouts import Rollouts
+from trainer.model import PolicyModel, PolicyOutput
+from trainer.rollouts import Rollouts, Rows
 
 # Of EnvConfig, what any image task of EnvPool takes.
 _COMMON = ("frame_skip", "stack_num", "img_height", "img_width", "noop_max")
-_COUNTS = ("num_envs", "batch_size", "max_episode_steps")
+_COUNTS = ("num_envs", "max_episode_steps")
 
 # Runs seed their pools with multiples of this, environment i with i more.
 SEED_STRIDE = 100_003
 
 
-def make_pool(config: EnvConfig, seed: int) -> Any:
-    """Builds the environments of a run, an EnvPool object (gymnasium kind).
+def make_pool(config: EnvConfig, seed: int, *, asynchronous: bool = False) -> Any:
+    """Builds environments, an EnvPool object (gymnasium kind).
 
     Args:
         config: which and how many.
         seed: environment i is seeded seed + i.
+        asynchronous: recv gives the num_envs / groups that are ready first;
+            otherwise what was sent, in that order.
 
     Raises:
         ValueError: there is no such task, or it is not one for the trainer.
@@ -51,16 +59,33 @@ def make_pool(config: EnvConfig, seed: int) -> Any:
             f"there is no task {config.task!r}; {hint} (all: envpool.list_all_envs() "
             "after import mario_envpool)"
         )
-    threads = config.num_threads or min(available_cores(), config.batch_size)
+    group = config.num_envs // config.groups
     options = {name: getattr(config, name) for name in (*_COUNTS, *_COMMON)}
-    options |= {"num_threads": threads, "seed": seed}
+    options |= {
+        "img_height": config.img_height or IMAGE_SIZE,
+        "img_width": config.img_width or IMAGE_SIZE,
+        "batch_size": group if asynchronous else config.num_envs,
+        "num_threads": config.num_threads or min(available_cores(), group),
+        "seed": seed,
+    }
     if config.task in mario_envpool.list_all_envs():
         for name in vars(config):
-            if name not in (*options, "task"):
+            if name not in (*options, "task", "groups"):
                 options[name] = getattr(config, name)
         return mario_envpool.make(config.task, env_type="gymnasium", **options)
     _check_image_task(config.task)
     return envpool.make(config.task, env_type="gymnasium", **options)
+
+
+def groups_of(config: EnvConfig, *, asynchronous: bool) -> int:
+    """Groups to serve in turn; EnvPool's own pools answer one request at a time.
+
+    Given two, their recv in sync mode returns rows of both, and others twice.
+    """
+    import mario_envpool
+
+    native = config.task in mario_envpool.list_all_envs()
+    return config.groups if native or asynchronous else 1
 
 
 def _check_image_task(task: str) -> None:
@@ -93,18 +118,107 @@ def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
     return (logits.softmax(-1) / noise).argmax(-1)
 
 
+class Answer(NamedTuple):
+    """What a policy decides for n environments.
+
+    Attributes:
+        actions: (n,) int64.
+        logits: (n, A) float32 they were sampled from.
+        values: (n,) float32.
+        state: (n, state size) float32 memory after the rows.
+    """
+
+    actions: Tensor
+    logits: Tensor
+    values: Tensor
+    state: Tensor
+
+
+class Actor:
+    """A set of weights to act with, and the policy version they are."""
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        *,
+        device: torch.device,
+        dtype: torch.dtype | None,
+        generator: torch.Generator,
+        graphs: bool = False,
+    ) -> None:
+        """Prepares to act.
+
+        Args:
+            model: on the device.
+            device: of the model.
+            dtype: autocast type of the network, None for float32.
+            generator: of the sampled actions, on the device.
+            graphs: record the forward pass once and replay it; GPU only.
+        """
+        self.model = model
+        self.version = 0
+        self._device = device
+        self._dtype = dtype
+        self._generator = generator
+        self._forward = Graphed(
+            self._run, name="acting", enabled=graphs, generator=generator
+        )
+
+    def __call__(self, pixels: Tensor, state: Tensor, first: Tensor) -> Answer:
+        """Samples actions for (n, C, H, W) uint8 pixels; state (n, S), first (n,)."""
+        self.model.resample_noise(self._generator)
+        return Answer(*self._forward(pixels, state, first))
+
+    @torch.no_grad()
+    def _run(self, pixels: Tensor, state: Tensor, first: Tensor) -> Answer:
+        output, state = self._evaluate(pixels, state, first)
+        logits = output.logits[0]
+        return Answer(sample(logits, self._generator), logits, output.values[0], state)
+
+    @torch.no_grad()
+    def values(self, pixels: Tensor, state: Tensor, first: Tensor) -> Tensor:
+        """The critic alone, (n,) float32."""
+        return self._evaluate(pixels, state, first)[0].values[0]
+
+    def _evaluate(
+        self, pixels: Tensor, state: Tensor, first: Tensor
+    ) -> tuple[PolicyOutput, Tensor]:
+        with torch.autocast(self._device.type, self._dtype, self._dtype is not None):
+            result: tuple[PolicyOutput, Tensor]
+            result = self.model(pixels[None], state, first[None])
+        return result
+
+
+class _Received(NamedTuple):
+    """What one recv gave: for the host, and on the device.
+
+    Attributes:
+        env_id: (n,) which environments.
+        first: (n,) bool, their rows begin episodes.
+        envs: env_id on the device.
+        inputs: pixels, memory and `first`, for the network.
+        results: reward, done and truncated.
+    """
+
+    env_id: npt.NDArray[np.int32]
+    first: npt.NDArray[np.bool_]
+    envs: Tensor
+    inputs: tuple[Tensor, Tensor, Tensor]
+    results: tuple[Tensor, Tensor, Tensor]
+
+
 class Collector:
     """Acts for all environments of a pool and fills `Rollouts`."""
 
     def __init__(
         self,
         pool: Any,
-        model: ActorCritic,
         rollouts: Rollouts,
         *,
+        groups: int,
+        asynchronous: bool,
+        state_size: int,
         device: torch.device,
-        dtype: torch.dtype | None,
-        generator: torch.Generator,
         episodes: EpisodeTracker,
         timings: Timings,
     ) -> None:
@@ -112,70 +226,123 @@ class Collector:
 
         Args:
             pool: with async_reset, recv and send; owned by the caller.
-            model: the policy, on the device.
             rollouts: where to write.
+            groups: of sync mode.
+            asynchronous: mode of the pool.
+            state_size: floats of the memory's state.
             device: of the model.
-            dtype: autocast type of the network, None for float32.
-            generator: of the sampled actions, on the device.
             episodes: told of every row.
             timings: told where the time goes.
         """
         self.steps = 0
         self._pool = pool
-        self._model = model
         self._rollouts = rollouts
+        self._asynchronous = asynchronous
         self._device = device
-        self._dtype = dtype
-        self._generator = generator
         self._episodes = episodes
         self._timings = timings
         self._stage = Stage(device, pool)
+        num_envs = len(pool.all_env_ids)
+        self._state = torch.zeros(num_envs, state_size, device=device)
+        self._groups = np.split(np.arange(num_envs, dtype=np.int32), groups)
+        self._pending: deque[tuple[_Received, Rows]] = deque()
 
     def start(self) -> None:
         """Resets all environments; their first rows come with `collect`."""
-        self._pool.async_reset()
+        if self._asynchronous:
+            self._pool.async_reset()
+            return
+        # To an environment that was never reset, any action is a reset.
+        for group in self._groups:
+            self._pool.send(np.zeros(len(group), np.int32), group)
 
-    def collect(self, unrolls: int, version: int) -> None:
-        """Acts until `unrolls` unrolls are full.
+    def collect(
+        self, unrolls: int, actor: Callable[[], Actor], more: Callable[[], bool]
+    ) -> None:
+        """Acts until `unrolls` more unrolls are full.
+
+        In sync mode nothing is decided on the last rows of the unrolls: that is
+        the next call's, with the weights it brings.
 
         Args:
-            unrolls: to be ready in the rollouts.
-            version: of the policy's weights, stored with what is written.
+            unrolls: to be completed, in sync mode a multiple of the
+                environments, whole rounds of them.
+            actor: asked before each group for the weights to act with.
+            more: asked before each group, False ends the call.
         """
-        while self._rollouts.num_full < unrolls:
-            self._step(version)
+        completed = 0
+        while completed < unrolls and more():
+            if len(self._pending) == len(self._groups):
+                self._resume(actor())
+            received, weights = self._receive(), actor()
+            if not self._asynchronous and self._rollouts.closes(received.env_id):
+                rows = self._store_env(received)
+                completed += rows.closing.numel()
+                rows = self._bootstrap(weights, received, rows)
+                self._pending.append((received, rows))
+            else:
+                answer = self._answer(weights, received)
+                rows = self._store_env(received)
+                completed += rows.closing.numel()
+                self._store_answer(received, rows, answer, weights.version)
 
-    def _step(self, version: int) -> None:
-        """One group: recv, act, send, store."""
-        timings = self._timings
-        with timings("wait"):
+    def _resume(self, actor: Actor) -> None:
+        """Decides on the rows that completed the last round of unrolls."""
+        while self._pending:
+            received, rows = self._pending.popleft()
+            answer = self._answer(actor, received)
+            self._store_answer(received, rows, answer, actor.version)
+
+    def _receive(self) -> _Received:
+        """Waits for a group and brings it to the device."""
+        with self._timings("wait"):
             obs, reward, terminated, truncated, info = self._pool.recv()
-        env_id = info["env_id"]
-        done = terminated | truncated
-        with timings("act"):
-            pixels = self._stage(obs)
-            actions, output = self._act(pixels)
-            answer = actions.to("cpu", torch.int32).numpy()
-        with timings("send"):
-            self._pool.send(answer, env_id)
-        with timings("store"):
-            rows = self._rollouts.write_env(
-                env_id,
-                pixels,
-                self._stage(reward),
-                self._stage(done),
-                self._stage(np.asarray(truncated, dtype=bool)),
-            )
-            self._rollouts.write_policy(rows, actions, *output, version)
-            self._episodes.add(env_id, reward, done, info)
+        env_id, done = info["env_id"], terminated | truncated
+        first = np.asarray(info["elapsed_step"] == 0)
+        self._episodes.add(env_id, reward, done, info)
         self.steps += len(env_id)
+        with self._timings("copy"):
+            stage = self._stage
+            envs = stage(env_id.astype(np.int64))
+            truncated = np.asarray(truncated, dtype=bool)
+            return _Received(
+                env_id=env_id,
+                first=first,
+                envs=envs,
+                inputs=(stage(obs), self._state[envs], stage(first)),
+                results=(stage(reward), stage(done), stage(truncated)),
+            )
 
-    @torch.no_grad()
-    def _act(self, pixels: Tensor) -> tuple[Tensor, PolicyOutput]:
-        """Samples actions (n,) int64."""
-        with torch.autocast(self._device.type, self._dtype, self._dtype is not None):
-            output: PolicyOutput = self._model(pixels)
-        return sample(output.logits, self._generator), output
+    def _answer(self, actor: Actor, received: _Received) -> Answer:
+        """Decides and sends."""
+        with self._timings("act"):
+            answer = actor(*received.inputs)
+            actions = answer.actions.to("cpu", torch.int32).numpy()
+        with self._timings("send"):
+            self._pool.send(actions, received.env_id)
+        return answer
+
+    def _bootstrap(self, actor: Actor, received: _Received, rows: Rows) -> Rows:
+        """Completes unrolls with the critic's word on their last rows."""
+        with self._timings("act"):
+            values = actor.values(*received.inputs)
+        return self._rollouts.write_bootstrap(rows, values, actor.version)
+
+    def _store_env(self, received: _Received) -> Rows:
+        pixels, state, _ = received.inputs
+        with self._timings("store"):
+            return self._rollouts.write_env(
+                received.env_id, received.first, pixels, *received.results, state
+            )
+
+    def _store_answer(
+        self, received: _Received, rows: Rows, answer: Answer, version: int
+    ) -> None:
+        with self._timings("store"):
+            self._state.index_copy_(0, received.envs, answer.state)
+            self._rollouts.write_policy(
+                rows, answer.actions, answer.logits, answer.values, version
+            )
 
     def close(self) -> None:
         """Ends transfers; the pool stays open."""

@@ -16,11 +16,15 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
-ModelName = Literal["pico", "nano", "nature", "impala"]
 T = TypeVar("T")
 
 # Pools take seeds of 32 bits; a run uses a block of them per seed (collector.py).
 MAX_SEED = 20_000
+
+# Rows and columns of observations (Mnih et al. 2015), and of the networks that are
+# made for others.
+IMAGE_SIZE = 84
+IMAGE_SIZES = {"femto": 40}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +39,14 @@ class EnvConfig:
     num_envs: int = 64
     """Environments in the pool."""
 
-    batch_size: int = 32
-    """Environments acted for at once; the others emulate meanwhile."""
+    groups: int = 2
+    """num_envs / groups environments are acted for at once; the others emulate
+    meanwhile. In sync mode the groups are fixed, in async mode each group is
+    whichever environments are ready first."""
 
     num_threads: int = 0
-    """Emulation threads; 0: the number of cores, at most batch_size."""
+    """Emulation threads; 0: the number of cores, at most one per environment of a
+    group."""
 
     frame_skip: int = 4
     """Frames per step (Mnih et al. 2015, table 1)."""
@@ -47,11 +54,12 @@ class EnvConfig:
     stack_num: int = 4
     """Frames in an observation (Mnih et al. 2015, table 1)."""
 
-    img_height: int = 84
-    """Rows of an observation."""
+    img_height: int = 0
+    """Rows of an observation; 0: what the network is made for, 40 with femto and 84
+    with the others."""
 
-    img_width: int = 84
-    """Columns of an observation."""
+    img_width: int = 0
+    """Columns of an observation; 0: as img_height."""
 
     hud: Literal["keep", "mask", "crop"] = "crop"
     """The 32 rows of the status bar: cropped, they leave more pixels to the game."""
@@ -96,11 +104,51 @@ class EnvConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """The network."""
+    """The network: an encoder, a memory and two heads.
 
-    name: Annotated[ModelName, tyro.conf.arg(name="model")] = "pico"
-    """Encoder. Training costs pico : nano : nature are .54 : 1 : 2.8; per step of
-    experience they learn nearly alike, so on a CPU the smallest wins."""
+    0 or () stands for the encoder's own value, which is what its paper has.
+    """
+
+    name: Annotated[str, tyro.conf.arg(name="model")] = "femto"
+    """femto, pico, nano, nature, impala, convnext, or module:Class of your own
+    (README). Training costs femto : pico : nano : nature are .2 : .54 : 1 : 2.8;
+    per step of experience they learn nearly alike on 1-1, so on a CPU the smallest
+    wins."""
+
+    widths: tuple[int, ...] = ()
+    """Channels of the convolutions, one for each that the network has (impala and
+    convnext: of the stages, as many as you like)."""
+
+    blocks: int = 0
+    """Residual blocks per stage; impala and convnext only."""
+
+    features: int = 0
+    """Size of the linear layer behind the convolutions."""
+
+    layer_norm: bool = False
+    """Normalise those features (Ba et al. 2016)."""
+
+    memory: Literal["none", "gru", "lstm", "gtrxl"] = "none"
+    """Memory between encoder and heads: none, gated recurrent unit, long short-term
+    memory, or a gated transformer (Parisotto et al. 2020)."""
+
+    memory_size: int = 256
+    """Size of the memory's output."""
+
+    memory_layers: int = 1
+    """Layers of the gated transformer."""
+
+    memory_heads: int = 4
+    """Attention heads of the gated transformer; divides memory_size."""
+
+    memory_steps: int = 32
+    """Steps that the gated transformer looks back."""
+
+    noisy: bool = False
+    """Noisy linear layers as heads (Fortunato et al. 2018): the noise explores."""
+
+    noisy_sigma: float = 0.5
+    """Initial scale of that noise (Fortunato et al. 2018, section 3.2)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,27 +156,36 @@ class LearnerConfig:
     """How it learns. Values without a source are the CPU recipe's."""
 
     loss: Literal["clip", "impala"] = "clip"
-    """clip: PPO's clipped ratio on V-trace advantages, several passes (Schulman et
-    al. 2017); impala: V-trace policy gradient (Espeholt et al. 2018)."""
+    """clip: PPO's clipped ratio, several passes (Schulman et al. 2017); impala:
+    V-trace policy gradient (Espeholt et al. 2018)."""
+
+    advantages: Literal["vtrace", "gae"] = "vtrace"
+    """vtrace: corrected for a policy that has changed since (Espeholt et al. 2018);
+    gae: as if it had not (Schulman et al. 2016), clip without replay only."""
 
     unroll: int = 32
     """Steps of one environment in one unroll, T."""
 
     unrolls_per_batch: int = 64
-    """Unrolls in one update, B."""
+    """Unrolls in one update, B, replayed ones included."""
 
-    passes: int = 4
-    """Passes over a batch. 8 moved the policy too far (KL .1-.2), 2 lost more in
-    steps than they saved in time; with impala use 1."""
+    passes: int = 3
+    """Passes over a batch. With adam 8 moved the policy too far (KL .1-.2), and 2
+    lost more in steps than they saved in time; with impala use 1."""
 
-    minibatch_size: int = 256
-    """Rows (impala: whole unrolls of as many rows) per gradient step."""
+    minibatch_size: int = 512
+    """Rows per gradient step (impala, or with a memory: whole unrolls of as many
+    rows)."""
+
+    accumulate: int = 1
+    """Parts that a minibatch is computed in, one after the other, their gradients
+    added: the same step with less memory."""
 
     gamma: float = 0.95
     """Discount per step; .9 and .98 were slower on 1-1. Hard levels want .99."""
 
     lam: float = 0.95
-    """Lambda of V-trace and the advantage (1 is the paper's V-trace)."""
+    """Lambda of the targets and the advantage (1 is the paper's V-trace)."""
 
     rho_bar: float = 1.0
     """Clip of the ratios in the temporal differences (Espeholt et al. 2018)."""
@@ -139,13 +196,23 @@ class LearnerConfig:
     pg_rho_bar: float = 1.0
     """Clip of the ratio in the policy gradient; used by the impala loss."""
 
-    targets: Literal["recomputed", "stored"] = "recomputed"
+    targets: Literal["auto", "recomputed", "stored"] = "auto"
     """Values and probabilities behind the targets of the clip loss: recomputed once
     per update with the learner's weights (exact under policy lag), or those
-    stored when acting (one forward less). impala always has the current ones."""
+    stored when acting (one forward less, the same where there is no lag and
+    arithmetic is exact); auto: stored when lag is 0 and nothing is replayed.
+    impala always has the current ones."""
 
     clip_range: float = 0.2
     """Epsilon of the clip loss (Schulman et al. 2017, section 6.1)."""
+
+    target_updates: int = 0
+    """With clip: updates between refreshes of a target network, against which the
+    ratio is clipped (IMPACT, Luo et al. 2020); 0: none."""
+
+    target_rho: float = 2.0
+    """Clip of the behaviour policy's ratio to the target network's (IMPACT's rho), at
+    least 1."""
 
     normalise_advantages: bool = True
     """Shift and scale the advantages of each minibatch to mean 0, deviation 1."""
@@ -156,18 +223,44 @@ class LearnerConfig:
     value_cost: float = 0.5
     """Weight of the critic's loss (as in IMPALA's own code)."""
 
+    optimizer: Literal["adam", "adamw", "rmsprop", "muon"] = "muon"
+    """muon (Jordan et al. 2024) orthogonalises the steps of hidden matrices and
+    leaves the rest to AdamW at lr; its own rate is muon_lr. It halved the steps to
+    half of all clears (docs/results.md)."""
+
     lr: float = 1e-3
-    """Learning rate of Adam at the start."""
+    """Learning rate at the start."""
 
     lr_end: float = 1e-4
     """Learning rate at the end of its schedule."""
 
-    lr_steps: int = 800_000
-    """Environment steps of the linear schedule. With 500 k one seed of two stood
-    still at 50 % of clears when the rate had fallen (docs/results.md)."""
+    lr_steps: int = 600_000
+    """Environment steps of the schedule. Too short is worse than too long: with adam
+    and 500 k one seed of two stood still at 50 % of clears (docs/results.md)."""
+
+    lr_schedule: Literal["linear", "cosine"] = "linear"
+    """How the rate goes from lr to lr_end."""
+
+    warmup_updates: int = 0
+    """Updates over which the rate first rises from 0."""
+
+    muon_lr: float = 0.03
+    """Rate of muon's matrices at the start; it follows the same schedule."""
+
+    momentum: float = 0.95
+    """Momentum of muon's matrices (Jordan et al. 2024)."""
 
     adam_eps: float = 1e-5
-    """Adam's epsilon (as in the PPO implementations)."""
+    """Epsilon of adam and adamw (as in the PPO implementations)."""
+
+    rmsprop_alpha: float = 0.99
+    """Decay of rmsprop's squares (Espeholt et al. 2018, table D.1)."""
+
+    rmsprop_eps: float = 0.01
+    """Epsilon of rmsprop, beside the root (as in Cleanba and TorchBeast)."""
+
+    weight_decay: float = 0.0
+    """Decoupled weight decay of adamw and muon."""
 
     entropy: float = 0.01
     """Weight of the entropy bonus at the start."""
@@ -175,11 +268,15 @@ class LearnerConfig:
     entropy_end: float = 0.001
     """Weight of the entropy bonus at the end of its schedule."""
 
-    entropy_steps: int = 480_000
+    entropy_steps: int = 360_000
     """Environment steps of its linear schedule."""
 
     max_grad_norm: float = 0.5
     """Clip of the gradient's norm; .5-1 belongs to mean losses."""
+
+    ema: float = 0.0
+    """Decay per update of an exponential moving average of the weights, which
+    evaluation then uses; 0: none."""
 
     learner_threads: int = 0
     """CPU threads that share a minibatch; 0: one per core, with at least 64 rows for
@@ -187,17 +284,81 @@ class LearnerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ReplayConfig:
+    """Prioritized replay of unrolls (Schaul et al. 2016; Schmitt et al. 2020)."""
+
+    replay_share: float = 0.0
+    """Share of replayed unrolls in a batch; 0: no replay."""
+
+    replay_capacity: int = 256
+    """Unrolls kept. Young ones are better: 512 and 1,024 trajectories did worse than
+    256 on this game (docs/results.md has ours)."""
+
+    replay_bytes: int = 0
+    """Bytes that replay may take on the device; 0: what capacity needs. The smaller
+    of both counts."""
+
+    replay_alpha: float = 0.7
+    """Exponent of priorities, mean |advantage| of an unroll; 0: uniform."""
+
+    replay_beta: float = 0.4
+    """Exponent of the importance weights at the start (Schaul et al. 2016)."""
+
+    replay_beta_end: float = 1.0
+    """Exponent of the importance weights at the end of its schedule."""
+
+    replay_beta_steps: int = 1_000_000
+    """Environment steps of its linear schedule."""
+
+    replay_max_kl: float = 1.0
+    """Unrolls whose mean KL(pi || mu) is above are left out of the loss."""
+
+    replay_min_rho: float = 0.3
+    """Unrolls whose mean clipped ratio pi / mu is below are left out of the loss."""
+
+    replay_min_fresh: float = 0.25
+    """Least share of fresh unrolls in a batch; replay_share may not leave less.
+    Replay alone biases the policy (Schmitt et al. 2020, section 3)."""
+
+    burn_in: int = 0
+    """Rows before an unroll that only bring a memory's state up to date (R2D2,
+    Kapturowski et al. 2019)."""
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """Trains a policy and writes curves and checkpoints to a run folder."""
 
-    preset: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where the defaults come from; auto: by the device."""
+    preset: Literal["auto", "cpu", "gpu-small", "gpu-mid", "gpu-large"] = "auto"
+    """Where the defaults come from; auto: by the hardware (README has a table)."""
 
     device: str = "auto"
     """auto (cuda where there is one), cpu, cuda or cuda:N. Only auto falls back."""
 
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Arithmetic of the network; auto: bf16 where the hardware has it."""
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """Arithmetic of the network; auto: bf16 where the hardware has it, else fp16 on
+    a GPU (with a scaled loss) and fp32 on a CPU."""
+
+    mode: Literal["sync", "async"] = "sync"
+    """sync: the same seed gives the same weights, bit for bit, on any number of
+    emulation threads; async: environments run freely, which depends on timing."""
+
+    lag: int = 0
+    """Batches that collecting may be ahead of learning. 0: in turns, the best on a
+    CPU. 1 and more: at the same time, in two threads; in sync mode every batch
+    is then exactly so many policies old, in async mode at most."""
+
+    serial: bool = False
+    """For debugging: one thread, no overlap, no CUDA graphs, no compilation."""
+
+    compile: bool = False
+    """torch.compile for the targets and losses (needs a C++ or Triton compiler)."""
+
+    cuda_graphs: bool = True
+    """Record acting and the gradient step once and replay them; CUDA only."""
+
+    channels_last: bool = True
+    """Layout of convolutions on a GPU; a CPU's bf16 kernels choose their own."""
 
     seed: int = 1
     """Seed of weights, actions and environments, 0 to 20,000."""
@@ -208,9 +369,16 @@ class RunConfig:
     max_seconds: float = 0.0
     """End after this many seconds; 0: no limit."""
 
-    stop_clear_rate: float = 0.97
-    """End as solved when this share of the last 100 episodes cleared the level;
-    above 1: never."""
+    stop_when_solved: bool = True
+    """Evaluate when solve_rate of the last 100 training episodes cleared the level,
+    and end if as many of the evaluation's did: fresh seeds, sampled actions,
+    no sticky ones. A second evaluation is then reported."""
+
+    solve_rate: float = 0.9
+    """Share of clears that counts as solved."""
+
+    solve_episodes: int = 100
+    """Episodes of each of the two evaluations."""
 
     run_dir: Path | None = None
     """Folder to write to; by default runs/TASK-TIME."""
@@ -225,12 +393,33 @@ class RunConfig:
     checkpoint_seconds: float = 60.0
     """Seconds between checkpoints; there is always one at the end."""
 
+    profile: int = 0
+    """Updates to record with PyTorch's profiler (trace.json in the run folder, with
+    NVTX ranges on CUDA), from the tenth on; 0: none."""
+
     wandb: bool = False
     """Also log to Weights & Biases; offline where no API key is found."""
 
     env: EnvConfig = EnvConfig()
     model: ModelConfig = ModelConfig()
     learner: LearnerConfig = LearnerConfig()
+    replay: ReplayConfig = ReplayConfig()
+
+    def resolved(self) -> RunConfig:
+        """This, with the size of observations that the network is made for."""
+        size = IMAGE_SIZES.get(self.model.name, IMAGE_SIZE)
+        env = dataclasses.replace(
+            self.env,
+            img_height=self.env.img_height or size,
+            img_width=self.env.img_width or size,
+        )
+        return dataclasses.replace(self, env=env)
+
+    @property
+    def fresh_unrolls(self) -> int:
+        """Unrolls of a batch that come from the environments."""
+        count = self.learner.unrolls_per_batch
+        return count - round(count * self.replay.replay_share)
 
     def validate(self) -> None:
         """Checks what no single field can.
@@ -238,26 +427,85 @@ class RunConfig:
         Raises:
             ValueError: what was given, what is allowed.
         """
-        env, learner = self.env, self.learner
+        env, learner, replay = self.env, self.learner, self.replay
         check_seed(self.seed)
-        if not 1 <= env.batch_size <= env.num_envs:
+        if not 1 <= env.groups <= env.num_envs or env.num_envs % env.groups:
             raise ValueError(
-                f"batch_size must be 1 to num_envs={env.num_envs}, got {env.batch_size}"
+                f"groups must divide num_envs={env.num_envs}, got {env.groups}"
             )
-        for name in ("unroll", "unrolls_per_batch", "passes", "minibatch_size"):
-            if getattr(learner, name) < 1:
+        _check_least(learner, 1, "unroll unrolls_per_batch passes minibatch_size")
+        _check_least(learner, 1, "accumulate")
+        _check_least(env, 0, "img_height img_width")
+        _check_least(learner, 0, "warmup_updates target_updates learner_threads")
+        _check_least(learner, 1, "target_rho")
+        for name in ("lr", "muon_lr"):
+            if getattr(learner, name) <= 0:
                 raise ValueError(
-                    f"{name} must be at least 1, got {getattr(learner, name)}"
+                    f"{name} must be above 0, got {getattr(learner, name)}"
                 )
-        for name in ("gamma", "lam"):
-            if not 0 <= getattr(learner, name) <= 1:
-                raise ValueError(f"{name} must be 0 to 1, got {getattr(learner, name)}")
-        if self.max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}")
-        if self.max_seconds < 0:
+        _check_least(self, 1, "max_steps solve_episodes")
+        _check_least(self, 0, "max_seconds lag profile")
+        _check_least(learner, 0, "entropy entropy_end lr_end max_grad_norm")
+        _check_least(self.model, 1, "memory_size memory_layers memory_heads")
+        _check_least(self.model, 1, "memory_steps")
+        _check_least(self, 0, "log_seconds checkpoint_seconds")
+        _check_least(replay, 0, "replay_bytes burn_in")
+        if replay.burn_in > learner.unroll:
             raise ValueError(
-                f"max_seconds must be 0 (no limit) or more, got {self.max_seconds}"
+                f"burn_in must be at most unroll={learner.unroll}, got {replay.burn_in}"
             )
+        _check_least(replay, 1, "replay_beta_steps")
+        _check_share(learner, "gamma lam ema")
+        _check_share(self, "solve_rate")
+        _check_share(replay, "replay_share replay_min_fresh replay_alpha")
+        _check_share(replay, "replay_beta replay_beta_end")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """Raises ValueError for options that exclude each other."""
+        learner, replay = self.learner, self.replay
+        if self.serial and self.lag:
+            raise ValueError(f"serial has no overlap: lag must be 0, got {self.lag}")
+        if learner.loss == "impala" and learner.advantages == "gae":
+            raise ValueError("advantages=gae needs loss=clip; impala is V-trace")
+        if learner.loss == "impala" and learner.target_updates:
+            raise ValueError("target_updates needs loss=clip; impala clips no ratio")
+        if self.mode == "sync" and self.fresh_unrolls % self.env.num_envs:
+            raise ValueError(
+                f"in sync mode a batch holds whole rounds of unrolls: the "
+                f"{self.fresh_unrolls} fresh ones (unrolls_per_batch less "
+                f"replay_share) must be a multiple of num_envs={self.env.num_envs}"
+            )
+        if not replay.replay_share:
+            return
+        least = replay.replay_min_fresh * learner.unrolls_per_batch
+        if self.fresh_unrolls < max(1, round(least)):
+            raise ValueError(
+                f"replay_share={replay.replay_share} leaves less than "
+                f"replay_min_fresh={replay.replay_min_fresh} of fresh unrolls"
+            )
+        if learner.advantages == "gae" or learner.targets == "stored":
+            raise ValueError(
+                "replay needs advantages=vtrace and targets=recomputed: what was "
+                "stored belongs to an older policy"
+            )
+        _check_least(replay, 1, "replay_capacity")
+
+
+def _check_least(config: Any, least: float, names: str) -> None:
+    """Raises ValueError for a field below its least value."""
+    for name in names.split():
+        value = getattr(config, name)
+        if not value >= least:
+            raise ValueError(f"{name} must be at least {least:g}, got {value}")
+
+
+def _check_share(config: Any, names: str) -> None:
+    """Raises ValueError for a field outside of 0 to 1."""
+    for name in names.split():
+        value = getattr(config, name)
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must be 0 to 1, got {value}")
 
 
 def check_seed(seed: int) -> None:
@@ -274,6 +522,8 @@ def to_dict(config: Any) -> dict[str, Any]:
             return {
                 f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)
             }
+        if isinstance(value, tuple):
+            return list(value)
         return str(value) if isinstance(value, Path) else value
 
     result: dict[str, Any] = plain(config)
@@ -304,6 +554,8 @@ def from_dict(kind: type[T], data: dict[str, Any]) -> T:
             values[name] = from_dict(hint, value)
         elif value is not None and _is_path(hint):
             values[name] = Path(value)
+        elif typing.get_origin(hint) is tuple:
+            values[name] = tuple(value)  # JSON has lists only
         else:
             values[name] = value
     return kind(**values)

@@ -1,4 +1,4 @@
-"""The hardware a run uses: device, precision, threads, memory, transfers."""
+"""The hardware a run uses: device, precision, threads, memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import ctypes
 import logging
 import os
 import sys
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -55,15 +51,17 @@ def autocast_dtype(device: torch.device, precision: str) -> torch.dtype | None:
 
     Args:
         device: of the run.
-        precision: auto, bf16 or fp32. auto takes bf16 where it is native: on a
-            CPU without it the kernels convert back and forth and lose.
+        precision: auto, bf16, fp16 or fp32. auto takes bf16 where it is native:
+            without it a CPU converts back and forth and loses against fp32, and a
+            GPU emulates it and loses against fp16.
     """
-    if precision == "fp32":
-        return None
-    if precision == "bf16":
-        return torch.bfloat16
+    named = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+    if precision in named:
+        return named[precision]
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else None
+        # Native from Ampere on; is_bf16_supported() counts emulation as well.
+        native = torch.cuda.get_device_capability(device)[0] >= 8
+        return torch.bfloat16 if native else torch.float16
     return torch.bfloat16 if _cpu_has_bf16() else None
 
 
@@ -153,93 +151,3 @@ class Shards:
         """Ends the threads."""
         if self._pool is not None:
             self._pool.shutdown()
-
-
-class Stage:
-    """Brings the pool's arrays to the device.
-
-    On a CPU a NumPy array becomes a tensor on the same memory. On CUDA it is
-    copied on a stream of its own from page-locked memory, the compute stream
-    waits for the copy's event, and the array is held until that event fires, so
-    that the pool cannot recycle the slab under a running copy. Slabs the pool
-    offers (`_buffers`) are page-locked in place, once, and again when it had to
-    make more (`slab_growth`); other arrays go through page-locked copies.
-    """
-
-    def __init__(self, device: torch.device, pool: Any) -> None:
-        """Prepares the stream; `pool` may offer `_buffers` and `slab_growth`."""
-        self.device = device
-        self._pool = pool
-        self._locked: dict[int, int] = {}
-        self._growth: int | None = None
-        self._may_lock = hasattr(pool, "_buffers")
-        self._held: deque[tuple[Any, object]] = deque()
-        # torch.cuda is not fully typed; Any keeps the checker out of it.
-        self._cuda: Any = torch.cuda
-        self._stream: Any = None
-        if device.type == "cuda":
-            self._stream = self._cuda.Stream(device)
-
-    def __call__(self, array: npt.NDArray[Any]) -> Tensor:
-        """The array on the device; valid for work on the current stream."""
-        if self._stream is None:
-            return torch.from_numpy(_writable(array))
-        while self._held and self._held[0][0].query():
-            self._held.popleft()
-        source: Tensor = torch.from_numpy(_writable(array))
-        if not self._page_locked(array):
-            source = source.pin_memory()
-        with self._cuda.stream(self._stream):
-            result = source.to(self.device, non_blocking=True)
-            copied = self._cuda.Event()
-            copied.record(self._stream)
-        self._held.append((copied, (array, source)))
-        current = self._cuda.current_stream(self.device)
-        current.wait_event(copied)
-        # Allocated on the copy stream, read on this one: tell the allocator.
-        result.record_stream(current)
-        return result
-
-    def _page_locked(self, array: npt.NDArray[Any]) -> bool:
-        """Whether the array lies in a slab that is page-locked by now."""
-        self._lock_slabs()
-        address = array.ctypes.data
-        return any(
-            start <= address and address + array.nbytes <= start + size
-            for start, size in self._locked.items()
-        )
-
-    def _lock_slabs(self) -> None:
-        """Page-locks the pool's slabs if there are new ones."""
-        if not self._may_lock or self._growth == self._pool.slab_growth:
-            return
-        self._growth = self._pool.slab_growth
-        for start, size in self._pool._buffers:
-            if start in self._locked:
-                continue
-            error = int(self._cuda.cudart().cudaHostRegister(start, size, 0))
-            if error:
-                _logger.warning(
-                    "page-locking the observation slabs failed (cudaError %d): they "
-                    "are copied through page-locked memory instead, which is slower; "
-                    "a higher limit of locked memory (ulimit -l) may help",
-                    error,
-                )
-                self._may_lock = False
-                return
-            self._locked[start] = size
-
-    def close(self) -> None:
-        """Waits for running copies and unlocks the slabs."""
-        if self._stream is None:
-            return
-        self._stream.synchronize()
-        self._held.clear()
-        for start in self._locked:
-            self._cuda.cudart().cudaHostUnregister(start)
-        self._locked.clear()
-
-
-def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Copies read-only memory, which torch cannot express and warns of."""
-    return array if array.flags.writeable else np.array(array)

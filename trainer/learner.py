@@ -1,193 +1,449 @@
 """Turns batches of unrolls into gradient steps.
 
-An update forms V-trace targets and goes over the batch in minibatches. On a CPU
-each minibatch is split into shards, one thread each, whose gradients are added:
-the losses are weighted sums, so the parts add up to the whole.
+An update forms targets and goes over the batch in minibatches: of single rows
+where the network has no memory and the loss allows it, of whole unrolls
+otherwise. On a CPU each minibatch is split into shards, one thread each, whose
+gradients are added: the losses are weighted sums, so the parts add up to the
+whole. On a GPU a gradient step is one recorded graph.
 
 Statistics stay on the device, summed, until `statistics()` fetches them.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.config import LearnerConfig
+from trainer.config import RunConfig
+from trainer.cuda import Graphed, compiled
 from trainer.device import Shards
 from trainer.losses import Loss, Targets, actor_critic_loss, normalise
-from trainer.model import ActorCritic, PolicyOutput
-from trainer.optim import linear, make_adam, set_learning_rate
-from trainer.rollouts import Batch
-from trainer.vtrace import VTrace, vtrace
+from trainer.model import PolicyModel, PolicyOutput
+from trainer.optim import (
+    Ema,
+    build_optimizer,
+    learning_rate_factor,
+    linear,
+    set_learning_rate,
+)
+from trainer.rollouts import Batch, observations
+from trainer.vtrace import VTrace, gae, vtrace
+
+
+class Minibatch(NamedTuple):
+    """Items (rows or unrolls) on dimension 1 of everything: (rows, items, ...).
+
+    Attributes:
+        stacks: (K, n, stack) int64 frames of the observations.
+        first: (K, n) bool.
+        state: (1, n, state size) float32 memory before the first row.
+        actions: (T, n) int64, like the rest the fields of `Targets`.
+        log_mu: (T, n) float32.
+        advantages: (T, n) float32.
+        values: (T, n) float32.
+        weights: (T, n) float32.
+        log_target: (T, n) float32, log_mu without a target network.
+    """
+
+    stacks: Tensor
+    first: Tensor
+    state: Tensor
+    actions: Tensor
+    log_mu: Tensor
+    advantages: Tensor
+    values: Tensor
+    weights: Tensor
+    log_target: Tensor
 
 
 class Learner:
-    """Owns the optimiser and the update; the model is shared with the actor."""
+    """Owns the optimiser and the update; the model may be shared with the actor."""
 
     def __init__(
         self,
-        model: ActorCritic,
-        config: LearnerConfig,
+        model: PolicyModel,
+        config: RunConfig,
         *,
+        obs_shape: tuple[int, ...],
         device: torch.device,
         dtype: torch.dtype | None,
         shards: Shards,
-        seed: int,
     ) -> None:
         """Prepares to train `model`.
 
         Args:
             model: on the device already.
-            config: how to learn.
+            config: how to learn, and with what arithmetic.
+            obs_shape: (C, H, W) of an observation.
             device: of the model and the batches.
             dtype: autocast type of the network, None for float32.
             shards: threads that share a minibatch.
-            seed: of the order of the minibatches.
         """
+        c = config.learner
         self.model = model
-        self.config = config
+        self.config = c
         self.device = device
         self.dtype = dtype
         self.version = 0
-        self.optimizer = make_adam(model.parameters(), config.lr, config.adam_eps)
-        # The order is drawn on the host on every device, so that it is the same.
-        self.generator = torch.Generator().manual_seed(seed)
+        graphs = config.cuda_graphs and device.type == "cuda" and not config.serial
+        # A scaled loss skips steps that overflow, and asks the host whether to.
+        graphs = graphs and dtype is not torch.float16
+        self.optimizer = build_optimizer(model, c, capturable=graphs)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
+        self.ema = Ema(model, c.ema) if c.ema else None
+        self.target = copy.deepcopy(model) if c.target_updates else None
+        self.generator = torch.Generator(device).manual_seed(config.seed)
+        self._replay = config.replay
+        self._burn_in = config.replay.burn_in
+        self._stored = _targets_are_stored(config)
+        self._by_rows = c.loss == "clip" and not model.state_size
+        self._obs_shape = obs_shape
         self._shards = shards
         self._params = list(model.parameters())
-        self._entropy_cost = config.entropy
-        self._lr = config.lr
+        self._entropy_cost = torch.tensor(c.entropy, device=device)
+        self._frames = torch.empty(0)
         self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
+        self._lr_factor = 1.0
+        compile_it = config.compile and not config.serial
+        self._loss: Any = actor_critic_loss
+        self._vtrace: Any = vtrace
+        if compile_it:
+            self._loss = compiled(actor_critic_loss, name="the loss")
+            self._vtrace = compiled(vtrace, name="V-trace")
+        self._clip_step = Graphed(
+            self._step_clip, name="the gradient step", enabled=graphs
+        )
+        self._impala_step = Graphed(
+            self._step_impala, name="the gradient step", enabled=graphs
+        )
 
-    def update(self, batch: Batch, step: int) -> None:
+    def update(self, batch: Batch, step: int) -> Tensor:
         """Trains on a batch.
 
         Args:
             batch: B unrolls.
             step: environment steps so far, for the schedules.
+
+        Returns:
+            (B,) float32 priorities for replay: mean |advantage| of each unroll.
         """
         c = self.config
-        self._lr = linear(c.lr, c.lr_end, c.lr_steps, step)
-        self._entropy_cost = linear(c.entropy, c.entropy_end, c.entropy_steps, step)
-        set_learning_rate(self.optimizer, self._lr)
-        lag = self.version - batch.versions[:-1].float()
-        self._note("policy_lag", lag.mean())
+        self._lr_factor = learning_rate_factor(c, step, self.version)
+        set_learning_rate(self.optimizer, self._lr_factor)
+        cost = linear(c.entropy, c.entropy_end, c.entropy_steps, step)
+        self._entropy_cost.fill_(cost)
+        if batch.frames is not self._frames:
+            self._frames = batch.frames
+            self._clip_step.reset()
+            self._impala_step.reset()
+        if self.target is not None and self.version % c.target_updates == 0:
+            _copy_weights(self.target, self.model)
+        lag = (self.version - batch.versions[self._burn_in : -1]).float()
+        self._note("policy_lag", lag[:, batch.fresh].mean())
         if c.loss == "clip":
-            self._update_clip(batch)
+            priorities = self._update_clip(batch)
         else:
-            self._update_impala(batch)
+            priorities = self._update_impala(batch)
         self.version += 1
+        if self.ema is not None:
+            self.ema.update(self.version)
+        return priorities
 
-    # -- clip: flat rows, targets fixed for all passes ------------------------
+    # -- clip: targets fixed for all passes -----------------------------------
 
-    def _update_clip(self, batch: Batch) -> None:
+    def _update_clip(self, batch: Batch) -> Tensor:
         c = self.config
-        log_mu = log_prob(batch.logits, batch.actions)[:-1]
-        if c.targets == "recomputed":
-            logits, values = self._evaluate(batch)
-            log_ratios = log_prob(logits, batch.actions)[:-1] - log_mu
+        targets, priorities = self._targets(batch)
+        if self._by_rows:
+            items = Minibatch(
+                batch.stacks[:-1].flatten(0, 1)[None],
+                batch.first[:-1].reshape(1, -1),
+                batch.state.new_zeros(1, targets.weights.numel(), 0),
+                *(field.reshape(1, -1) for field in targets if field is not None),
+            )
+            size = c.minibatch_size
         else:
-            values, log_ratios = batch.values, torch.zeros_like(log_mu)
-        trace = self._vtrace(batch, log_ratios, values)
+            items = Minibatch(
+                batch.stacks[:-1],
+                batch.first[:-1],
+                batch.state[None],
+                *(field for field in targets if field is not None),
+            )
+            size = max(1, c.minibatch_size // c.unroll)
+        for _ in range(c.passes):
+            for pick in self._minibatches(items.weights.shape[1], size):
+                self.model.resample_noise(self.generator)
+                self._clip_step(*(field[:, pick] for field in items))
+        return priorities
+
+    def _targets(self, batch: Batch) -> tuple[Targets, Tensor]:
+        """Targets (T, B), and the priority (B,) of each unroll.
+
+        Rows without weight may hold anything; with mu = 1 their ratio is finite,
+        and 0 times it is 0.
+        """
+        rows = slice(self._burn_in, None)
+        actions, behaviour = batch.actions[rows], batch.logits[rows]
+        log_mu = log_prob(behaviour, actions)[:-1]
+        if self._stored:
+            logits, values = behaviour, batch.values[rows]
+            log_ratios, log_target = torch.zeros_like(log_mu), log_mu
+        else:
+            logits, values = self._evaluate(self.model, batch)
+            if self.target is not None:
+                logits, _ = self._evaluate(self.target, batch)
+            log_pi = log_prob(logits, actions)[:-1]
+            log_ratios = log_pi - log_mu
+            log_target = log_mu if self.target is None else log_pi
+        trace = self._trace(batch, log_ratios, values)
+        weights, priorities = self._judge(batch, trace, logits[:-1])
         self._note_trace(trace, values[:-1])
-        rows = batch.rows[:-1].flatten()
-        flat = Targets(
-            actions=batch.actions[:-1].flatten(),
-            log_mu=log_mu.flatten(),
-            advantages=trace.errors.flatten(),
-            values=trace.targets.flatten(),
-            weights=trace.weights.flatten(),
+        ignored = weights == 0
+        targets = Targets(
+            actions=actions[:-1],
+            log_mu=log_mu.masked_fill(ignored, 0.0),
+            advantages=trace.errors,
+            values=trace.targets,
+            weights=weights,
+            log_target=log_target.masked_fill(ignored, 0.0),
         )
-        for _ in range(c.passes):
-            for pick in self._minibatches(rows.numel(), c.minibatch_size):
-                part = Targets(*(field[pick] for field in flat))
-                weights = part.weights / part.weights.sum().clamp(min=1)
-                advantages = part.advantages
-                if c.normalise_advantages:
-                    advantages = normalise(advantages, weights)
-                part = part._replace(weights=weights, advantages=advantages)
-                self._step_clip(batch.obs, rows[pick], part)
+        return targets, priorities
 
-    def _step_clip(self, obs: Tensor, rows: Tensor, targets: Targets) -> None:
-        """One gradient step on flat rows, split over the shards."""
-
-        def part_of(pick: Tensor) -> tuple[Loss, tuple[Tensor, ...]]:
-            output = self._forward(obs.index_select(0, rows[pick]))
-            part = Targets(*(field[pick] for field in targets))
-            return self._gradient(output, part, self.config.clip_range)
-
-        self._apply(self._shards.map(part_of, self._split(rows.numel())))
-
-    # -- impala: whole unrolls, targets from the weights of each step ---------
-
-    def _update_impala(self, batch: Batch) -> None:
-        c = self.config
-        unrolls = max(1, c.minibatch_size // c.unroll)
-        log_mu = log_prob(batch.logits, batch.actions)[:-1]
-        for _ in range(c.passes):
-            for pick in self._minibatches(batch.actions.shape[1], unrolls):
-                self._step_impala(batch, log_mu, pick)
-
-    def _step_impala(self, batch: Batch, log_mu: Tensor, columns: Tensor) -> None:
-        """One gradient step on some unrolls, split over the shards."""
-
-        def forward(pick: Tensor) -> tuple[PolicyOutput, Tensor, VTrace]:
-            part = select(batch, columns[pick])
-            shape = part.rows.shape
-            output = self._forward(part.obs.index_select(0, part.rows.flatten()))
-            logits = output.logits.view(*shape, -1)[:-1]
-            values = output.values.view(shape)
-            log_pi = log_prob(logits.detach(), part.actions[:-1])
-            log_ratios = log_pi - log_mu[:, columns[pick]]
-            trace = self._vtrace(part, log_ratios, values.detach())
-            rows = PolicyOutput(logits.flatten(0, 1), values[:-1].flatten())
-            return rows, part.actions[:-1], trace
-
-        picks = self._split(columns.numel())
-        outputs, actions, traces = zip(*self._shards.map(forward, picks), strict=True)
-        # The weights and the normalisation are the whole minibatch's.
-        whole = VTrace(
-            *(torch.cat(fields, dim=1) for fields in zip(*traces, strict=True))
-        )
-        values = torch.cat([output.values for output in outputs]).detach()
-        self._note_trace(whole, values.view_as(whole.targets))
-        weights = whole.weights / whole.weights.sum().clamp(min=1)
-        advantages = whole.errors
+    def _step_clip(self, *fields: Tensor) -> None:
+        """One gradient step on a minibatch, split over the shards."""
+        whole = Minibatch(*fields)
+        weights = whole.weights / whole.weights.sum().clamp(min=1e-8)
+        advantages = whole.advantages
         if self.config.normalise_advantages:
             advantages = normalise(advantages, weights)
+        whole = whole._replace(weights=weights, advantages=advantages)
 
-        def gradient(part: int) -> tuple[Loss, tuple[Tensor, ...]]:
-            pick = picks[part]
-            targets = Targets(
-                actions=actions[part].flatten(),
-                log_mu=log_mu[:, columns[pick]].flatten(),
-                advantages=(whole.pg_rhos * advantages)[:, pick].flatten(),
-                values=whole.targets[:, pick].flatten(),
-                weights=weights[:, pick].flatten(),
-            )
-            return self._gradient(outputs[part], targets, None)
+        def gradient(pick: Tensor) -> tuple[Loss, list[Tensor]]:
+            total: tuple[Loss, list[Tensor]] | None = None
+            for some in self._accumulated(pick):
+                part = Minibatch(*(field[:, some] for field in whole))
+                output = self._unroll(
+                    self.model, part.stacks, part.state[0], part.first
+                )
+                targets = Targets(*(field.flatten() for field in part[3:]))
+                total = _add(total, self._gradient(output, targets, clip=True))
+            assert total is not None
+            return total
+
+        self._apply(self._shards.map(gradient, self._split(weights.shape[1])))
+
+    # -- impala: targets from the weights of each step ------------------------
+
+    def _update_impala(self, batch: Batch) -> Tensor:
+        c = self.config
+        count = batch.weights.numel()
+        priorities = torch.empty(count, device=self.device)
+        for _ in range(c.passes):
+            for pick in self._minibatches(count, max(1, c.minibatch_size // c.unroll)):
+                self.model.resample_noise(self.generator)
+                part = select(batch, pick)
+                priorities[pick] = self._impala_step(*part[1:])
+        return priorities
+
+    def _step_impala(self, *fields: Tensor) -> Tensor:
+        """One gradient step on unrolls, split over the shards; (n,) priorities."""
+        whole = Batch(self._frames, *fields)
+        rows = slice(self._burn_in, -1)
+        log_mu = log_prob(whole.logits[rows], whole.actions[rows])
+        # With parts, no graph of the whole is kept: it is computed again.
+        keep_graph = self.config.accumulate == 1
+
+        def forward(pick: Tensor) -> tuple[PolicyOutput, VTrace]:
+            part = select(whole, pick)
+            with torch.set_grad_enabled(keep_graph):
+                output = self._unroll(self.model, part.stacks, part.state, part.first)
+            log_pi = log_prob(output.logits.detach()[:-1], part.actions[rows])
+            trace = self._trace(part, log_pi - log_mu[:, pick], output.values.detach())
+            return output, trace
+
+        picks = self._split(whole.weights.numel())
+        outputs, traces = zip(*self._shards.map(forward, picks), strict=True)
+        # The weights and the normalisation are the whole minibatch's.
+        trace = VTrace(*(torch.cat(field, 1) for field in zip(*traces, strict=True)))
+        logits = torch.cat([output.logits.detach() for output in outputs], 1)
+        values = torch.cat([output.values.detach() for output in outputs], 1)
+        weights, priorities = self._judge(whole, trace, logits[:-1])
+        self._note_trace(trace, values[:-1])
+        weights = weights / weights.sum().clamp(min=1e-8)
+        advantages = trace.errors
+        if self.config.normalise_advantages:
+            advantages = normalise(advantages, weights)
+        targets = Targets(
+            actions=whole.actions[rows],
+            log_mu=log_mu.masked_fill(weights == 0, 0.0),
+            advantages=trace.pg_rhos * advantages,
+            values=trace.targets,
+            weights=weights,
+        )
+
+        def gradient(shard: int) -> tuple[Loss, list[Tensor]]:
+            total: tuple[Loss, list[Tensor]] | None = None
+            for some in self._accumulated(picks[shard]):
+                output = outputs[shard]
+                if not keep_graph:
+                    part = select(whole, some)
+                    output = self._unroll(
+                        self.model, part.stacks, part.state, part.first
+                    )
+                acting = PolicyOutput(output.logits[:-1], output.values[:-1])
+                mine = Targets(*(field[:, some].flatten() for field in targets[:-1]))
+                total = _add(total, self._gradient(acting, mine, clip=False))
+            assert total is not None
+            return total
 
         self._apply(self._shards.map(gradient, list(range(len(picks)))))
+        return priorities
 
     # -- shared ---------------------------------------------------------------
 
-    def _vtrace(self, batch: Batch, log_ratios: Tensor, values: Tensor) -> VTrace:
+    def _trace(self, batch: Batch, log_ratios: Tensor, values: Tensor) -> VTrace:
+        """Targets of T transitions, from T + 1 values and K rows of a batch."""
         c = self.config
-        return vtrace(
+        rows = slice(self._burn_in, None)
+        given: dict[str, Any] = {
+            "values": values,
+            "rewards": batch.rewards[rows],
+            "done": batch.done[rows],
+            "truncated": batch.truncated[rows],
+            "gamma": c.gamma,
+            "lam": c.lam,
+        }
+        if c.advantages == "gae":
+            return gae(**given)
+        result: VTrace = self._vtrace(
             log_ratios=log_ratios,
-            values=values,
-            rewards=batch.rewards,
-            done=batch.done,
-            truncated=batch.truncated,
-            gamma=c.gamma,
-            lam=c.lam,
             rho_bar=c.rho_bar,
             c_bar=c.c_bar,
             pg_rho_bar=c.pg_rho_bar,
+            **given,
         )
+        return result
+
+    def _judge(
+        self, batch: Batch, trace: VTrace, logits: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Weights (T, B) of the rows and priorities (B,) of the unrolls.
+
+        Replayed unrolls from which the policy (logits (T, B, A)) has moved too
+        far get weight 0: what V-trace makes of them is clipped nearly away, and
+        its fixed point is that of another policy (Schmitt et al. 2020).
+        """
+        real = trace.weights.sum(0).clamp(min=1)
+        priorities = (trace.weights * trace.errors.abs()).sum(0) / real
+        if not self._replay.replay_share:
+            return trace.weights, priorities
+        rows = slice(self._burn_in, -1)
+        log_pi = F.log_softmax(logits, -1)
+        log_mu = F.log_softmax(batch.logits[rows], -1)
+        kl = (log_pi.exp() * (log_pi - log_mu)).sum(-1)
+        kl = (trace.weights * kl).sum(0) / real
+        rho = trace.rhos.sum(0) / real
+        near = (kl <= self._replay.replay_max_kl) & (rho >= self._replay.replay_min_rho)
+        kept = batch.fresh | near
+        replayed = (~batch.fresh).float()
+        share = replayed / replayed.sum().clamp(min=1)
+        age = (self.version - batch.versions[rows]).float().mean(0)
+        self._note("replay/share", replayed.mean())
+        self._note("replay/kept", (share * near).sum())
+        self._note("replay/kl", (share * kl).sum())
+        self._note("replay/rho", (share * rho).sum())
+        self._note("replay/age", (share * age).sum())
+        return trace.weights * batch.weights * kept, priorities
+
+    def _unroll(
+        self, model: PolicyModel, stacks: Tensor, state: Tensor, first: Tensor
+    ) -> PolicyOutput:
+        """Runs rows; those of the burn-in only bring the state up to date."""
+        obs = observations(self._frames, stacks, self._obs_shape)
+        burn_in = self._burn_in
+        # Autocast belongs to a thread: it has to be entered in every shard.
+        with torch.autocast(self.device.type, self.dtype, self.dtype is not None):
+            if burn_in:
+                with torch.no_grad():
+                    _, state = model(obs[:burn_in], state, first[:burn_in])
+            output: PolicyOutput
+            output, _ = model(obs[burn_in:], state, first[burn_in:])
+        return output
+
+    def _evaluate(self, model: PolicyModel, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits (T+1, B, A) and values (T+1, B) under some weights."""
+        size = max(1, self.config.minibatch_size // self.config.unroll)
+
+        def part_of(pick: Tensor) -> list[PolicyOutput]:
+            with torch.no_grad():
+                return [
+                    self._unroll(
+                        model,
+                        batch.stacks[:, some],
+                        batch.state[some],
+                        batch.first[:, some],
+                    )
+                    for some in torch.split(pick, size)
+                ]
+
+        parts = self._shards.map(part_of, self._split(batch.weights.numel()))
+        outputs = [output for part in parts for output in part]
+        logits = torch.cat([output.logits for output in outputs], 1)
+        values = torch.cat([output.values for output in outputs], 1)
+        return logits, values
+
+    def _gradient(
+        self, output: PolicyOutput, targets: Targets, *, clip: bool
+    ) -> tuple[Loss, list[Tensor]]:
+        c = self.config
+        loss: Loss = self._loss(
+            output.logits.flatten(0, 1),
+            output.values.flatten(),
+            targets,
+            clip_range=c.clip_range if clip else None,
+            target_rho=c.target_rho,
+            value_cost=c.value_cost,
+            value_kind=c.value_loss,
+            entropy_cost=self._entropy_cost,
+        )
+        # Not backward(): shards would add to the same .grad at the same time.
+        gradients = torch.autograd.grad(self.scaler.scale(loss.total), self._params)
+        return loss._replace(total=loss.total.detach()), list(gradients)
+
+    def _apply(self, parts: list[tuple[Loss, list[Tensor]]]) -> None:
+        """Adds the gradients of the shards in order, clips, and steps."""
+        total: tuple[Loss, list[Tensor]] | None = None
+        for part in parts:
+            total = _add(total, part)
+        assert total is not None
+        loss, gradients = total
+        for param, gradient in zip(self._params, gradients, strict=True):
+            param.grad = gradient
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self._params, self.config.max_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self._note("gradient_norm", norm)
+        for name, value in zip(Loss._fields, loss, strict=True):
+            self._note(f"loss/{name}", value)
+
+    def _minibatches(self, count: int, size: int) -> Iterator[Tensor]:
+        """Random disjoint picks that cover `count` items, near `size` each."""
+        order = torch.randperm(count, generator=self.generator, device=self.device)
+        return iter(order.chunk(max(1, round(count / size))))
+
+    def _split(self, count: int) -> list[Tensor]:
+        """0..count-1 in contiguous parts, one for each shard."""
+        return list(torch.arange(count, device=self.device).chunk(self._shards.count))
+
+    def _accumulated(self, pick: Tensor) -> tuple[Tensor, ...]:
+        """The parts of a shard's items that are computed one after the other."""
+        return pick.chunk(self.config.accumulate)
 
     def _note_trace(self, trace: VTrace, values: Tensor) -> None:
         """Statistics of targets (T, B) and the values (T, B) they correct."""
@@ -198,89 +454,83 @@ class Learner:
         variance = explained_variance(values, trace.targets, shares)
         self._note("explained_variance", variance)
 
-    def _forward(self, obs: Tensor) -> PolicyOutput:
-        # Autocast belongs to a thread: it has to be entered in every shard.
-        with torch.autocast(self.device.type, self.dtype, self.dtype is not None):
-            output: PolicyOutput = self.model(obs)
-        return output
-
-    def _evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits and values of all rows under the current weights."""
-        rows = batch.rows.flatten()
-
-        def part_of(pick: Tensor) -> list[PolicyOutput]:
-            with torch.no_grad():
-                return [
-                    self._forward(batch.obs.index_select(0, rows[some]))
-                    for some in torch.split(pick, self.config.minibatch_size)
-                ]
-
-        parts = self._shards.map(part_of, self._split(rows.numel()))
-        outputs = [output for part in parts for output in part]
-        logits = torch.cat([output.logits for output in outputs])
-        values = torch.cat([output.values for output in outputs])
-        shape = batch.rows.shape
-        return logits.view(*shape, -1), values.view(shape)
-
-    def _gradient(
-        self, output: PolicyOutput, targets: Targets, clip_range: float | None
-    ) -> tuple[Loss, tuple[Tensor, ...]]:
-        c = self.config
-        loss = actor_critic_loss(
-            output.logits,
-            output.values,
-            targets,
-            clip_range=clip_range,
-            value_cost=c.value_cost,
-            value_kind=c.value_loss,
-            entropy_cost=self._entropy_cost,
-        )
-        # Not backward(): shards would add to the same .grad at the same time.
-        gradients = torch.autograd.grad(loss.total, self._params)
-        return loss._replace(total=loss.total.detach()), gradients
-
-    def _apply(self, parts: list[tuple[Loss, tuple[Tensor, ...]]]) -> None:
-        """Adds the gradients of the shards in order, clips, and steps."""
-        gradients = list(parts[0][1])
-        for _, more in parts[1:]:
-            torch._foreach_add_(gradients, list(more))
-        for param, gradient in zip(self._params, gradients, strict=True):
-            param.grad = gradient
-        norm = torch.nn.utils.clip_grad_norm_(self._params, self.config.max_grad_norm)
-        self.optimizer.step()
-        self._note("gradient_norm", norm)
-        for name in Loss._fields:
-            self._note(
-                f"loss/{name}", torch.stack([getattr(p, name) for p, _ in parts]).sum()
-            )
-
-    def _minibatches(self, count: int, size: int) -> Iterator[Tensor]:
-        """Random disjoint picks that cover `count` items, near `size` each."""
-        order = torch.randperm(count, generator=self.generator).to(self.device)
-        return iter(order.chunk(max(1, round(count / size))))
-
-    def _split(self, count: int) -> list[Tensor]:
-        """0..count-1 in contiguous parts, one for each shard."""
-        return list(torch.arange(count, device=self.device).chunk(self._shards.count))
-
     def _note(self, name: str, value: Tensor) -> None:
-        value = value.detach()
-        old = self._sums.get(name)
-        self._sums[name] = value.clone() if old is None else old + value
-        self._counts[name] = self._counts.get(name, 0) + 1
+        """Adds to a sum and a count, in place: a recorded graph does it again."""
+        if name not in self._sums:
+            self._sums[name] = torch.zeros(2, device=self.device)
+        value = value.detach().float()
+        self._sums[name].add_(torch.stack([value, torch.ones_like(value)]))
 
     def statistics(self) -> dict[str, float]:
         """Means since the last call; the only place that waits for the device."""
-        result = {
-            name: total.item() / self._counts[name]
-            for name, total in self._sums.items()
-        }
-        self._sums, self._counts = {}, {}
+        result = {}
+        if self._sums:
+            pairs = torch.stack(list(self._sums.values())).tolist()
+            result = {
+                name: total / count
+                for name, (total, count) in zip(self._sums, pairs, strict=True)
+                if count
+            }
+            torch._foreach_zero_(list(self._sums.values()))
         return result | {
-            "learning_rate": self._lr,
-            "entropy_cost": self._entropy_cost,
+            "learning_rate": self.config.lr * self._lr_factor,
+            "entropy_cost": float(self._entropy_cost),
             "updates": float(self.version),
         }
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs, besides the model."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "ema": self.ema.state_dict() if self.ema else None,
+            "target": self.target.state_dict() if self.target else None,
+            "updates": self.version,
+            "minibatch_rng": self.generator.get_state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from `state()`, the model having its weights already.
+
+        What the config did not have then starts from these weights.
+        """
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        latest = self.model.state_dict()
+        if self.ema:
+            self.ema.load_state_dict(state["ema"] or latest)
+        if self.target:
+            self.target.load_state_dict(state["target"] or latest)
+        self.version = state["updates"]
+        self.generator.set_state(state["minibatch_rng"].cpu())
+
+
+def _targets_are_stored(config: RunConfig) -> bool:
+    """Whether targets are made of what the actor said; see LearnerConfig.targets."""
+    c = config.learner
+    if c.targets == "auto":
+        exact = config.mode == "sync" and config.lag == 0
+        return exact and not config.replay.replay_share and not c.target_updates
+    return c.targets == "stored"
+
+
+def _add(
+    total: tuple[Loss, list[Tensor]] | None, part: tuple[Loss, list[Tensor]]
+) -> tuple[Loss, list[Tensor]]:
+    """Sums losses and, in place, gradients."""
+    if total is None:
+        return part
+    torch._foreach_add_(total[1], part[1])
+    return Loss(*(a + b for a, b in zip(total[0], part[0], strict=True))), total[1]
+
+
+def _copy_weights(target: torch.nn.Module, source: torch.nn.Module) -> None:
+    """Makes the parameters of two like modules equal."""
+    with torch.no_grad():
+        for kind in ("parameters", "buffers"):
+            own, given = getattr(target, kind)(), getattr(source, kind)()
+            for mine, theirs in zip(own, given, strict=True):
+                mine.copy_(theirs)
 
 
 def log_prob(logits: Tensor, actions: Tensor) -> Tensor:
@@ -290,17 +540,13 @@ def log_prob(logits: Tensor, actions: Tensor) -> Tensor:
 
 def select(batch: Batch, columns: Tensor) -> Batch:
     """Some unrolls of a batch."""
-    return Batch(
-        obs=batch.obs,
-        rows=batch.rows[:, columns],
-        actions=batch.actions[:, columns],
-        logits=batch.logits[:, columns],
-        values=batch.values[:, columns],
-        rewards=batch.rewards[:, columns],
-        done=batch.done[:, columns],
-        truncated=batch.truncated[:, columns],
-        versions=batch.versions[:, columns],
-    )
+    per_unroll = ("state", "weights", "fresh")
+    fields = {
+        name: field[columns] if name in per_unroll else field[:, columns]
+        for name, field in zip(Batch._fields, batch, strict=True)
+        if name != "frames"
+    }
+    return Batch(frames=batch.frames, **fields)
 
 
 def explained_variance(values: Tensor, targets: Tensor, shares: Tensor) -> Tensor:

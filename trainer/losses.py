@@ -3,13 +3,18 @@
 Pure functions; every mean is a sum against `weights` that add up to 1 over the
 whole minibatch, so the losses and gradients of its parts simply add up.
 
+Nothing here reads a tensor's content on the host, so that all of it can be
+compiled and recorded in a CUDA graph.
+
 Sources: Espeholt et al. 2018 (arXiv:1802.01561) section 4.2; Schulman et al.
 2017 (arXiv:1707.06347) equation 7, with the ratio taken against the behaviour
-policy mu, as in IMPACT (arXiv:1912.00167).
+policy mu, or with a target network as Luo et al. 2020, IMPACT
+(arXiv:1912.00167) section 3.1.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 import torch
@@ -28,6 +33,8 @@ class Targets(NamedTuple):
         advantages: policy-gradient weight of each row.
         values: critic target of each row.
         weights: share of each row in the mean; 0 for ignored rows.
+        log_target: log-probability of the actions under the target network,
+            None without one.
     """
 
     actions: Tensor
@@ -35,6 +42,11 @@ class Targets(NamedTuple):
     advantages: Tensor
     values: Tensor
     weights: Tensor
+    log_target: Tensor | None = None
+
+    def at(self, pick: Tensor) -> Targets:
+        """Some of the rows."""
+        return Targets._make(None if field is None else field[pick] for field in self)
 
 
 class Loss(NamedTuple):
@@ -62,15 +74,31 @@ def value_loss(values: Tensor, targets: Tensor, kind: ValueLossName) -> Tensor:
     return 0.5 * (values - targets).square()
 
 
+def log_anchor(targets: Targets, target_rho: float) -> Tensor:
+    """Log-probability that the clipped ratio divides by, (N,).
+
+    That is mu's, and with a target network, after IMPACT,
+
+        min(mu / target, rho) * pi / mu  =  pi / max(target, mu / rho):
+
+    the ratio starts from the target network, unless the behaviour policy found
+    the action rho times as likely; then it is IMPALA's truncated one.
+    """
+    if targets.log_target is None:
+        return targets.log_mu
+    return torch.maximum(targets.log_target, targets.log_mu - math.log(target_rho))
+
+
 def actor_critic_loss(
     logits: Tensor,
     values: Tensor,
     targets: Targets,
     *,
     clip_range: float | None,
+    target_rho: float,
     value_cost: float,
     value_kind: ValueLossName,
-    entropy_cost: float,
+    entropy_cost: float | Tensor,
 ) -> Loss:
     """One loss for both algorithms: `clip_range=None` is IMPALA's.
 
@@ -81,9 +109,12 @@ def actor_critic_loss(
             clipped importance weight; for the clipped loss they do not, since
             the ratio in the loss is that weight.
         clip_range: PPO's epsilon, or None for the plain policy gradient.
+        target_rho: clip of mu / target; used with `clip_range` and a target
+            network only.
         value_cost: weight of the critic's loss.
         value_kind: "huber" or "squared".
-        entropy_cost: weight of the entropy bonus.
+        entropy_cost: weight of the entropy bonus; a scalar tensor where it has
+            to change under a recorded CUDA graph.
 
     Returns:
         A `Loss`. `kl` is the estimate of KL(mu || pi) that is never negative,
@@ -92,12 +123,11 @@ def actor_critic_loss(
     log_probs = F.log_softmax(logits, dim=-1)
     log_pi = log_probs.gather(1, targets.actions.unsqueeze(1)).squeeze(1)
     weights = targets.weights
-    log_ratio = log_pi - targets.log_mu
-    ratio = log_ratio.exp()
     if clip_range is None:
         policy = -(weights * log_pi * targets.advantages).sum()
         clipped = torch.zeros_like(policy)
     else:
+        ratio = (log_pi - log_anchor(targets, target_rho)).exp()
         bounded = ratio.clamp(1 - clip_range, 1 + clip_range)
         gain = torch.min(ratio * targets.advantages, bounded * targets.advantages)
         policy = -(weights * gain).sum()
@@ -106,12 +136,13 @@ def actor_critic_loss(
     entropy = -(weights * (log_probs.exp() * log_probs).sum(-1)).sum()
     total = policy + value_cost * value - entropy_cost * entropy
     # Schulman's k3 estimator under mu: (pi/mu - 1) - log(pi/mu) >= 0.
-    kl = (weights * (ratio - 1 - log_ratio)).sum()
+    log_ratio = log_pi.detach() - targets.log_mu
+    kl = (weights * (torch.expm1(log_ratio) - log_ratio)).sum()
     return Loss(
         total,
         policy.detach(),
         value.detach(),
         entropy.detach(),
-        kl.detach(),
-        clipped.detach(),
+        kl,
+        clipped,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+# Steps without a new best position after which an environment stagnates.
+STAGNATION_STEPS = 50
+
+# A part of the loop is the bottleneck from this share of its thread's time on; a
+# thread that waits for the other one longer than the second share is held up.
+_BOUND, _HELD_UP = 0.4, 0.1
+# A GPU that runs kernels for this share of the time has no more to give.
+_GPU_BUSY = 0.8
 
 
 class Episode(NamedTuple):
@@ -27,7 +37,7 @@ class EpisodeTracker:
     """Adds up rewards and positions per environment, and keeps the last episodes.
 
     With next-step autoreset the row after a `done` row is the reset: it opens the
-    next episode, and its reward is 0.
+    next episode, and its reward is 0. One thread may add while another reads.
     """
 
     def __init__(self, num_envs: int, window: int = 100) -> None:
@@ -39,7 +49,12 @@ class EpisodeTracker:
         self._reward = np.zeros(num_envs)
         self._steps = np.zeros(num_envs, np.int64)
         self._best_x = np.zeros(num_envs, np.int64)
+        self._best_step = np.zeros(num_envs, np.int64)
         self._over = np.ones(num_envs, bool)
+        self._lock = threading.Lock()
+        # Growth of the best positions, and steps, since the last statistics().
+        self._grown, self._grown_in = 0, 0
+        self._has_x = False
 
     def add(
         self,
@@ -49,48 +64,79 @@ class EpisodeTracker:
         info: Mapping[str, Any],
     ) -> None:
         """Takes the rows of one recv; `x_pos` and `flag_get` may be missing."""
-        fresh = env_id[self._over[env_id]]
-        self._reward[fresh] = 0.0
-        self._steps[fresh] = -1
-        self._best_x[fresh] = 0
-        self._over[env_id] = done
-        self._reward[env_id] += reward
-        self._steps[env_id] += 1
-        if "x_pos" in info:
-            best = np.maximum(self._best_x[env_id], info["x_pos"])
-            self._best_x[env_id] = best
-        flags = info.get("flag_get")
-        for row in np.flatnonzero(done):
-            env = env_id[row]
-            cleared = bool(flags[row]) if flags is not None else False
-            self.count += 1
-            self.best_x = max(self.best_x, int(self._best_x[env]))
-            if cleared and self.first_clear is None:
-                self.first_clear = self.count
-            self.recent.append(
-                Episode(
-                    float(self._reward[env]),
-                    int(self._steps[env]),
-                    int(self._best_x[env]),
-                    cleared,
-                )
+        with self._lock:
+            opening = self._over[env_id]
+            fresh = env_id[opening]
+            self._reward[fresh] = 0.0
+            self._steps[fresh] = -1
+            self._best_x[fresh] = 0
+            self._best_step[fresh] = 0
+            self._over[env_id] = done
+            self._reward[env_id] += reward
+            self._steps[env_id] += 1
+            if "x_pos" in info:
+                self._add_positions(env_id, opening, info["x_pos"])
+            flags = info.get("flag_get")
+            for row in np.flatnonzero(done):
+                cleared = bool(flags[row]) if flags is not None else False
+                self._add_episode(env_id[row], cleared)
+
+    def _add_positions(
+        self,
+        env_id: npt.NDArray[np.int32],
+        opening: npt.NDArray[np.bool_],
+        x_pos: npt.NDArray[np.int32],
+    ) -> None:
+        """Follows the best positions; where an episode opens is no progress."""
+        self._has_x = True
+        old = self._best_x[env_id]
+        best = np.maximum(old, x_pos)
+        self._best_x[env_id] = best
+        better = env_id[best > old]
+        self._best_step[better] = self._steps[better]
+        self._grown += int((best - old)[~opening].sum())
+        self._grown_in += int((~opening).sum())
+
+    def _add_episode(self, env: int, cleared: bool) -> None:
+        self.count += 1
+        self.best_x = max(self.best_x, int(self._best_x[env]))
+        if cleared and self.first_clear is None:
+            self.first_clear = self.count
+        self.recent.append(
+            Episode(
+                float(self._reward[env]),
+                int(self._steps[env]),
+                int(self._best_x[env]),
+                cleared,
             )
+        )
 
     def clear_rate(self) -> float:
         """Share of clears in a full window, 0 before there is one."""
-        if len(self.recent) < (self.recent.maxlen or 1):
+        with self._lock:
+            recent = list(self.recent)
+        if len(recent) < (self.recent.maxlen or 1):
             return 0.0
-        return float(np.mean([episode.cleared for episode in self.recent]))
+        return float(np.mean([episode.cleared for episode in recent]))
 
     def statistics(self) -> dict[str, float]:
         """Means over the window; `best_x_50` over the last 50 episodes.
 
         `best_x_max` is the maximum of the window, `best_x_run` of all episodes.
+        `env_progress_dx` is the mean growth of an episode's best position per step
+        since the last call, and `stagnation_envs` counts the environments without
+        a new one for STAGNATION_STEPS steps by now; both need positions.
         """
-        result = {"episodes": float(self.count)}
-        if not self.recent:
+        with self._lock:
+            result = {"episodes": float(self.count)}
+            recent = list(self.recent)
+            if self._has_x:
+                idle = self._steps - self._best_step >= STAGNATION_STEPS
+                result["stagnation_envs"] = float((idle & ~self._over).sum())
+                result["env_progress_dx"] = self._grown / max(self._grown_in, 1)
+                self._grown, self._grown_in = 0, 0
+        if not recent:
             return result
-        recent = list(self.recent)
         return result | {
             "return": float(np.mean([e.total_reward for e in recent])),
             "episode_steps": float(np.mean([e.steps for e in recent])),
@@ -103,11 +149,16 @@ class EpisodeTracker:
 
 
 class Timings:
-    """Seconds spent in named parts of the loop."""
+    """Seconds spent in named parts of a loop.
+
+    Several threads may share one, each with names of its own: a name has a single
+    writer, and its total only grows.
+    """
 
     def __init__(self) -> None:
         """Starts the clock."""
         self._seconds: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
         self._since = time.perf_counter()
 
     @contextmanager
@@ -121,12 +172,89 @@ class Timings:
             self._seconds[name] = self._seconds.get(name, 0.0) + spent
 
     def shares(self) -> dict[str, float]:
-        """Share of the time since the last call, by name."""
-        now = time.perf_counter()
+        """Share of the wall-clock time since the last call, by name.
+
+        The names of one thread add up to 1 where they cover its loop. A block
+        counts when it ends; one that began before the last call may bring a share
+        to its bound of 1.
+        """
+        now, seconds = time.perf_counter(), dict(self._seconds)
         total = max(now - self._since, 1e-9)
-        result = {name: spent / total for name, spent in self._seconds.items()}
-        self._seconds, self._since = {}, now
+        result = {
+            name: min((value - self._reported.get(name, 0.0)) / total, 1.0)
+            for name, value in seconds.items()
+        }
+        self._reported, self._since = seconds, now
         return result
+
+
+def verdict(
+    shares: Mapping[str, float], gpu_utilisation: float | None, overlapped: bool
+) -> str:
+    """Says in one line what bounds the speed of a run, and what to change.
+
+    Args:
+        shares: of `Timings`: wait (for environments), copy, act, send, store, learn,
+            and where overlapped wait_learner (of the collector) and wait_batch (of
+            the learner). Missing ones count 0.
+        gpu_utilisation: share of the time that a GPU runs kernels (`Monitor`), None
+            without a GPU.
+        overlapped: whether collector and learner are two threads.
+
+    Returns:
+        The verdict, a colon, and its reason, whose figures change at every call.
+    """
+    name, share = _dominant(shares, overlapped)
+    if name == "wait":
+        return (
+            f"emulation-bound: acting waits {share:.0%} of the time for environments; "
+            "more cores and --num-threads help, a larger --model costs little"
+        )
+    if gpu_utilisation is not None and gpu_utilisation >= _GPU_BUSY:
+        return (
+            f"GPU-bound: kernels run {gpu_utilisation:.0%} of the time; a smaller "
+            "--model or fewer --passes help, faster environments would not"
+        )
+    if name == "act":
+        return (
+            f"acting-bound (CPU): acting and storing take {share:.0%} of the time; "
+            "larger groups (more --num-envs, fewer --groups) or a smaller --model help"
+        )
+    if not name:
+        return "balanced: no part holds the others up; only more of everything helps"
+    if gpu_utilisation is None:
+        return (
+            f"learning-bound (CPU): learning takes {share:.0%} of the time; a smaller "
+            "--model or fewer --passes help, faster environments would not"
+        )
+    meanwhile = "" if overlapped else ", --lag 1 to collect meanwhile"
+    return (
+        f"learning-bound (CPU): learning takes {share:.0%} of the time, yet the GPU "
+        f"runs kernels for only {gpu_utilisation:.0%}; a larger --minibatch-size, "
+        f"--cuda-graphs{meanwhile} help"
+    )
+
+
+def _dominant(shares: Mapping[str, float], overlapped: bool) -> tuple[str, float]:
+    """The part of the loop that bounds its speed, and its share; "" for none.
+
+    Where two threads overlap, it is a part of the one that the other waits for.
+    """
+    parts = {
+        # Waking more workers than there are cores left is waiting for them, too.
+        "wait": shares.get("wait", 0.0) + shares.get("send", 0.0),
+        "act": sum(shares.get(name, 0.0) for name in ("copy", "act", "store")),
+        "learn": shares.get("learn", 0.0),
+    }
+    if overlapped:
+        collector_waits = shares.get("wait_learner", 0.0)
+        learner_waits = shares.get("wait_batch", 0.0)
+        if max(collector_waits, learner_waits) < _HELD_UP:
+            return "", 0.0
+        for name in ("wait", "act") if collector_waits > learner_waits else ("learn",):
+            del parts[name]
+    name = max(parts, key=lambda part: parts[part])
+    return (name, parts[name]) if parts[name] >= _BOUND else ("", 0.0)
 
 
 class MetricsWriter:

@@ -1,36 +1,206 @@
-"""Defaults by hardware. The CPU's are those of the dataclasses themselves."""
+"""Defaults by hardware, what they need, and what to lower where it is too much.
+
+The CPU's are those of the dataclasses themselves.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
 
 from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.model import build_model
+from trainer.replay import capacity_of
+from trainer.rollouts import Rollouts
 
-PresetName = Literal["cpu", "gpu"]
+PresetName = Literal["cpu", "gpu-small", "gpu-mid", "gpu-large"]
+
+# Whom a preset is for; GB as cards are sold, which is 2^30 bytes.
+PRESETS: dict[PresetName, str] = {
+    "cpu": "no GPU",
+    "gpu-small": "below 12 GB",
+    "gpu-mid": "12 to 40 GB",
+    "gpu-large": "above 40 GB",
+}
+
+_ACTIONS = {"right_only": 5, "simple": 7, "complex": 12}
 
 
 def preset(name: PresetName) -> RunConfig:
     """The configuration a run starts from on a kind of device.
 
-    The GPU's has not been tuned: widths follow Cleanba (Huang et al. 2023) and
-    the level's own discount, reward and schedules are the CPU recipe's.
+    On a GPU: batches of 8,192 steps and IMPALA's network (Espeholt et al. 2018),
+    one pass, the learning rate warmed up and annealed as a cosine. The level's own
+    discount and reward are the CPU recipe's.
     """
-    cpu = RunConfig()
     if name == "cpu":
-        return cpu
-    return replace(
-        cpu,
-        max_steps=10_000_000,
-        env=replace(EnvConfig(), num_envs=512, batch_size=128),
+        return RunConfig()
+    learner = replace(
+        LearnerConfig(),
+        optimizer="adam",
+        unrolls_per_batch=256,
+        passes=1,
+        minibatch_size=2048,
+        lr=5e-4,
+        lr_end=5e-5,
+        lr_steps=8_000_000,
+        lr_schedule="cosine",
+        warmup_updates=50,
+        entropy_steps=4_800_000,
+    )
+    large = RunConfig(
+        mode="async",
+        lag=1,
+        max_steps=20_000_000,
+        env=replace(EnvConfig(), num_envs=1024, groups=4),
         model=ModelConfig(name="impala"),
-        learner=replace(
-            LearnerConfig(),
-            unrolls_per_batch=256,
-            minibatch_size=2048,
-            lr=5e-4,
-            lr_end=5e-5,
-            lr_steps=4_000_000,
-            entropy_steps=2_400_000,
-        ),
+        learner=learner,
+    )
+    if name == "gpu-large":
+        return large
+    if name == "gpu-mid":
+        return replace(large, env=replace(large.env, num_envs=512))
+    return replace(
+        large,
+        env=replace(large.env, num_envs=256),
+        model=ModelConfig(name="nature"),
+        learner=replace(learner, unrolls_per_batch=128, minibatch_size=1024),
+    )
+
+
+def choose_preset(device: torch.device) -> PresetName:
+    """The preset for a device, by its memory."""
+    if device.type != "cuda":
+        return "cpu"
+    # A card sold with 12 GB reports 11.6 to 12.0.
+    size = round(torch.cuda.get_device_properties(device).total_memory / 2**30)
+    if size < 12:
+        return "gpu-small"
+    return "gpu-mid" if size <= 40 else "gpu-large"
+
+
+def store_slots(config: RunConfig) -> int:
+    """Unrolls that the store holds: written, waiting, learned from, replayed."""
+    env, replay = config.env, config.replay
+    # A recv may complete the unrolls of a whole group beyond a full batch.
+    slots = env.num_envs + env.num_envs // env.groups
+    slots += config.fresh_unrolls * (config.lag + 1)
+    if not replay.replay_share:
+        return slots
+    return slots + capacity_of(replay, _slot_bytes(config))
+
+
+def _slot_bytes(config: RunConfig) -> int:
+    """Bytes of an unroll: a frame per row, and what belongs to it."""
+    shape, stack = _shape(config), config.env.stack_num
+    burn_in = config.replay.burn_in
+    return Rollouts.bytes_per_slot(config.learner.unroll, burn_in, shape, stack)
+
+
+def store_bytes(config: RunConfig) -> int:
+    """Bytes of the store on the device, replay included.
+
+    Without the memory's state, which is small beside the frames.
+    """
+    return store_slots(config) * _slot_bytes(config)
+
+
+def gradient_bytes(config: RunConfig) -> int:
+    """Bytes that one part of a minibatch keeps for its gradient.
+
+    Measured: what a forward on the CPU saves for each further row, in bf16 unless
+    the precision is fp32.
+    """
+    shape = _shape(config)
+    model = build_model(config.model, shape, _ACTIONS[config.env.action_set])
+    half = config.precision != "fp32"
+    few, more = (_saved_bytes(model, shape, rows, half) for rows in (2, 6))
+    part = config.learner.minibatch_size / config.learner.accumulate
+    return round((more - few) / 4 * part)
+
+
+def _saved_bytes(
+    model: nn.Module, shape: tuple[int, int, int], rows: int, half: bool
+) -> int:
+    """Bytes of all that a forward of some rows keeps for its gradient."""
+    saved: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    obs = torch.zeros(1, rows, *shape, dtype=torch.uint8)
+    state = torch.zeros(rows, cast(int, model.state_size))
+    first = torch.zeros(1, rows, dtype=torch.bool)
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooks, torch.autocast("cpu", torch.bfloat16, half):
+        model(obs, state, first)
+    return sum(saved.values())
+
+
+def _shape(config: RunConfig) -> tuple[int, int, int]:
+    env = config.resolved().env
+    return (env.stack_num, env.img_height, env.img_width)
+
+
+def table() -> str:
+    """The presets as a table in Markdown."""
+    head = (
+        "preset | for GPUs of | environments | groups | batch (unrolls x steps) | "
+        "minibatch | network | precision | mode, lag | store | gradient"
+    )
+    rows = [head, " | ".join(["---"] * len(head.split("|")))]
+    for name, whom in PRESETS.items():
+        config = preset(name)
+        env, learner = config.env, config.learner
+        cells: list[Any] = [
+            f"`{name}`",
+            whom,
+            f"{env.num_envs:,}",
+            env.groups,
+            f"{learner.unrolls_per_batch} x {learner.unroll}",
+            f"{learner.minibatch_size:,}",
+            config.model.name,
+            config.precision,
+            f"{config.mode}, {config.lag}",
+            _size(store_bytes(config)),
+            _size(gradient_bytes(config)),
+        ]
+        rows.append(" | ".join(str(cell) for cell in cells))
+    return "\n".join(f"| {row} |" for row in rows)
+
+
+def _size(count: int) -> str:
+    """Bytes for people."""
+    if count < 2**30:
+        return f"{count / 2**20:.0f} MB"
+    return f"{count / 2**30:.1f} GB"
+
+
+def out_of_memory_advice(config: RunConfig, error: BaseException) -> str:
+    """What to lower when the device's memory is full, with what it is now.
+
+    Args:
+        config: of the run.
+        error: what PyTorch raised; only its first sentence is repeated.
+    """
+    env, learner, replay = config.env, config.learner, config.replay
+    store = [
+        f"--num-envs (now {env.num_envs})",
+        f"--unrolls-per-batch ({learner.unrolls_per_batch})",
+        f"--unroll ({learner.unroll})",
+    ]
+    if replay.replay_share:
+        store.append(f"--replay-capacity ({replay.replay_capacity})")
+    what = str(error).strip().split("\n")[0].split(". ")[0]
+    return (
+        f"out of device memory ({what}). The store of unrolls takes about "
+        f"{_size(store_bytes(config))}: lower {', '.join(store)}. A gradient step "
+        f"takes more the more rows it has: lower --minibatch-size (now "
+        f"{learner.minibatch_size}) or raise --accumulate ({learner.accumulate}), "
+        "which changes nothing else"
     )

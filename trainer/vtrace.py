@@ -1,7 +1,7 @@
-"""V-trace: off-policy corrected value targets and policy-gradient advantages.
+"""V-trace and GAE: value targets and policy-gradient advantages.
 
 Pure functions on (time, batch) tensors, in float32 and without gradients. They
-know nothing of networks, environments or devices.
+know nothing of networks, environments, replay or burn-in.
 
 Source: Espeholt et al. 2018, "IMPALA" (arXiv:1802.01561), section 4.1, with
 rlax's lambda: it scales the trace coefficients and mixes the bootstrap of the
@@ -24,10 +24,17 @@ truncated and from nothing when it terminated.
 
 from __future__ import annotations
 
+import functools
+import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+_logger = logging.getLogger(__name__)
+
+Scan = Callable[[Tensor, Tensor], Tensor]
 
 
 class VTrace(NamedTuple):
@@ -53,16 +60,26 @@ class VTrace(NamedTuple):
 def reverse_scan(decay: Tensor, increment: Tensor) -> Tensor:
     """Solves x_t = increment_t + decay_t * x_{t+1} with x_T = 0.
 
-    A recurrence of length T in log2(T) vectorised steps (Hillis & Steele 1986):
-    after the step with stride k, increment_t holds the sum over the window
-    [t, t + 2k) and decay_t the product of the decays across it.
+    One kernel on a GPU with Triton, `vectorised_scan` elsewhere.
 
     Args:
-        decay: (T, ...) factors.
-        increment: (T, ...) terms.
+        decay: (T, B) float32 factors.
+        increment: (T, B) float32 terms.
 
     Returns:
-        (T, ...) the solution; the arguments are left alone.
+        (T, B) the solution; the arguments are left alone.
+    """
+    # Compiled, the vectorised form is fused by the compiler.
+    if increment.is_cuda and not torch.compiler.is_compiling():
+        return scan_for(increment.device)(decay, increment)
+    return vectorised_scan(decay, increment)
+
+
+def vectorised_scan(decay: Tensor, increment: Tensor) -> Tensor:
+    """Solves a recurrence of length T in log2(T) steps (Hillis & Steele 1986).
+
+    After the step with stride k, increment_t holds the sum over the window
+    [t, t + 2k) and decay_t the product of the decays across it.
     """
     decay, increment = decay.clone(), increment.clone()
     stride = 1
@@ -71,6 +88,27 @@ def reverse_scan(decay: Tensor, increment: Tensor) -> Tensor:
         decay[:-stride] = decay[:-stride] * decay[stride:]
         stride *= 2
     return increment
+
+
+@functools.cache
+def scan_for(device: torch.device) -> Scan:
+    """Chooses a device's scan by trying the Triton kernel once.
+
+    Triton can be missing, or lack the C compiler that it starts kernels with;
+    the log then says which, once.
+    """
+    try:
+        from trainer.scan_triton import reverse_scan as fused_scan
+
+        fused_scan(torch.ones(2, 1, device=device), torch.ones(2, 1, device=device))
+    except Exception as error:
+        _logger.warning(
+            "V-trace without its Triton kernel, in log2(T) small ones: %s: %s",
+            type(error).__name__,
+            error,
+        )
+        return vectorised_scan
+    return fused_scan
 
 
 @torch.no_grad()
@@ -147,4 +185,29 @@ def vtrace(
         pg_rhos=weights * ratios.clamp(max=pg_rho_bar),
         weights=weights,
         rhos=weights * rhos,
+    )
+
+
+def gae(
+    *,
+    values: Tensor,
+    rewards: Tensor,
+    done: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    lam: float,
+) -> VTrace:
+    """Generalised advantage estimation (Schulman et al. 2016, equation 16).
+
+    It is V-trace for a policy that has not changed: every ratio is 1, so that
+    `errors` is the advantage and `targets` V plus it. Arguments as in `vtrace`.
+    """
+    return vtrace(
+        log_ratios=torch.zeros_like(values[:-1]),
+        values=values,
+        rewards=rewards,
+        done=done,
+        truncated=truncated,
+        gamma=gamma,
+        lam=lam,
     )

@@ -2,88 +2,112 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-SHAPE = (4, 36, 36)
 NUM_ACTIONS = 3
+SIZE = 36
 
 
 class FakePool:
-    """Rewards the action whose column of the picture is bright.
+    """Rewards the action whose column of the newest picture is bright.
 
-    Completion order is shuffled, autoreset is next-step, every env has its own
-    episode length, and every third episode is truncated. The first pixels of a
-    picture say who and when: env, episode, step.
+    In async mode the order of completion is shuffled; in sync mode (batch_size ==
+    num_envs) recv answers the oldest request, in its order. Autoreset is next-step,
+    every env has its own episode length, every third episode is truncated, and an
+    env that was never reset takes any action for a reset.
+
+    Observations are stacks of pictures: a step shifts them by one, and those of an
+    episode's first row are four new ones that all differ, as after a restored
+    state. The first pixels of a picture say who and when: env, episode, step.
     """
 
-    observation_space = SimpleNamespace(shape=SHAPE)
-    action_space = SimpleNamespace(n=NUM_ACTIONS)
-
-    def __init__(self, num_envs=6, batch_size=4, seed=0):
+    def __init__(self, num_envs=6, batch_size=4, seed=0, *, stack=4, steps=(5, 1)):
         self.num_envs, self.batch_size = num_envs, batch_size
+        self.sync = batch_size == num_envs
+        self.steps = steps  # of an episode: of env 0, and how many more of the next
+        shape = (stack, SIZE, SIZE)
+        self.observation_space = SimpleNamespace(shape=shape)
+        self.action_space = SimpleNamespace(n=NUM_ACTIONS)
+        self.all_env_ids = np.arange(num_envs, dtype=np.int32)
         self.rng = np.random.default_rng(seed)
         self.step_of = np.zeros(num_envs, int)
         self.episode = np.full(num_envs, -1)
         self.over = np.ones(num_envs, bool)
         self.good = np.zeros(num_envs, int)
-        self.pending = []
+        self.stacks = np.zeros((num_envs, *shape), np.uint8)
+        self.requests = deque()
         self.closed = False
         self.sent = []  # (env, episode, step, action) of actions that counted
 
     def async_reset(self):
         self.over[:] = True
-        self.pending = [(env, 0) for env in range(self.num_envs)]
+        self.requests.append([(env, 0) for env in range(self.num_envs)])
 
     def send(self, action, env_id):
-        assert action.dtype == np.int32
+        assert action.dtype == env_id.dtype == np.int32
         assert action.shape == env_id.shape
-        waiting = {env for env, _ in self.pending}
-        for env, a in zip(env_id.tolist(), action.tolist(), strict=True):
-            assert env not in waiting, f"env {env} sent twice"
-            assert 0 <= a < NUM_ACTIONS
-            self.pending.append((env, a))
+        waiting = {env for request in self.requests for env, _ in request}
+        assert not waiting & set(env_id.tolist()), "an env was sent twice"
+        assert ((action >= 0) & (action < NUM_ACTIONS)).all()
+        self.requests.append(list(zip(env_id.tolist(), action.tolist(), strict=True)))
 
     def recv(self):
-        assert len(self.pending) >= self.batch_size, "recv would block for ever"
-        self.rng.shuffle(self.pending)
-        rows = [self.pending.pop() for _ in range(self.batch_size)]
+        rows = self._next_request() if self.sync else self._some_requests()
         results = [self._step(env, action) for env, action in rows]
-        obs, reward, terminated, truncated, x_pos, flag = map(
+        reward, terminated, truncated, x_pos, flag = map(
             np.array, zip(*results, strict=True)
         )
+        env_id = np.array([env for env, _ in rows], np.int32)
         info = {
-            "env_id": np.array([env for env, _ in rows], np.int32),
+            "env_id": env_id,
+            "elapsed_step": self.step_of[env_id].astype(np.int32),
             "x_pos": x_pos.astype(np.int32),
             "flag_get": flag.astype(bool),
         }
         return (
-            obs.astype(np.uint8),
+            self.stacks[env_id],
             reward.astype(np.float32),
             terminated.astype(bool),
             truncated.astype(bool),
             info,
         )
 
+    def _next_request(self):
+        assert self.requests, "recv would block for ever"
+        return self.requests.popleft()
+
+    def _some_requests(self):
+        waiting = [row for request in self.requests for row in request]
+        assert len(waiting) >= self.batch_size, "recv would block for ever"
+        self.rng.shuffle(waiting)
+        self.requests = deque([waiting[self.batch_size :]])
+        return waiting[: self.batch_size]
+
     def _step(self, env, action):
         if self.over[env]:
             self.over[env], self.step_of[env], self.good[env] = False, 0, 0
             self.episode[env] += 1
-            return self._picture(env), 0.0, False, False, 0, False
+            noise = np.random.default_rng((env, self.episode[env]))
+            self.stacks[env] = noise.integers(0, 100, self.stacks[env].shape)
+            self.stacks[env, -1] = self._picture(env)
+            return 0.0, False, False, 0, False
         where = (env, int(self.episode[env]), int(self.step_of[env]))
         self.sent.append((*where, action))
         right = action == self._answer(env)
         self.good[env] += right
         self.step_of[env] += 1
-        over = self.step_of[env] >= 5 + env
+        self.stacks[env, :-1] = self.stacks[env, 1:]
+        self.stacks[env, -1] = self._picture(env)
+        over = self.step_of[env] >= self.steps[0] + self.steps[1] * env
         self.over[env] = over
         truncated = over and self.episode[env] % 3 == 2
         cleared = over and self.good[env] == self.step_of[env]
         return (
-            self._picture(env),
             float(right),
             over and not truncated,
             truncated,
@@ -95,10 +119,10 @@ class FakePool:
         return (7 * env + 3 * self.episode[env] + self.step_of[env]) % NUM_ACTIONS
 
     def _picture(self, env):
-        picture = np.full(SHAPE, 144, np.uint8)
+        picture = np.full((SIZE, SIZE), 144, np.uint8)
         column = 12 * self._answer(env)
-        picture[:, :, column : column + 12] = 250
-        picture[0, 0, :3] = env, self.episode[env] % 256, self.step_of[env]
+        picture[:, column : column + 12] = 250
+        picture[0, :3] = env, self.episode[env] % 256, self.step_of[env]
         return picture
 
     def close(self):

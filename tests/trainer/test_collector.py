@@ -1,86 +1,134 @@
 """The acting loop keeps actions, rows and environments together."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from trainer.collector import Collector, make_pool
+from trainer.collector import Actor, Collector, make_pool
 from trainer.config import EnvConfig, ModelConfig
 from trainer.metrics import EpisodeTracker, Timings
 from trainer.model import build_model
-from trainer.rollouts import Rollouts
+from trainer.rollouts import Rollouts, observations
 
 CPU = torch.device("cpu")
 T = 5
+GRU = ModelConfig(memory="gru", memory_size=8)
 
 
-def make(pool, seed=0):
-    shape = pool.observation_space.shape
-    rollouts = Rollouts(
-        num_envs=pool.num_envs,
-        num_slots=pool.num_envs + 60,
-        unroll=T,
-        obs_shape=shape,
-        num_actions=3,
-        device=CPU,
-    )
-    torch.manual_seed(0)
-    collector = Collector(
-        pool,
-        build_model(ModelConfig(), shape, 3),
-        rollouts,
-        device=CPU,
-        dtype=None,
-        generator=torch.Generator().manual_seed(seed),
-        episodes=EpisodeTracker(pool.num_envs),
-        timings=Timings(),
-    )
-    collector.start()
-    return collector, rollouts
+def always():
+    return True
 
 
-def test_stored_actions_are_the_ones_sent(fake_pool):
-    pool = fake_pool()
-    collector, rollouts = make(pool)
-    collector.collect(40, version=3)
+class System:
+    """A collector with all it needs."""
+
+    def __init__(self, pool, model=None, *, seed=0, groups=2, burn_in=0, slots=60):
+        shape = pool.observation_space.shape
+        num_envs, num_actions = len(pool.all_env_ids), int(pool.action_space.n)
+        torch.manual_seed(0)
+        model = build_model(model or ModelConfig(), shape, num_actions)
+        self.pool = pool
+        self.actor = Actor(
+            model, device=CPU, dtype=None, generator=torch.Generator().manual_seed(seed)
+        )
+        self.rollouts = Rollouts(
+            num_envs=num_envs,
+            num_slots=num_envs + slots,
+            unroll=T,
+            obs_shape=shape,
+            num_actions=num_actions,
+            device=CPU,
+            stack_num=shape[0],
+            state_size=model.state_size,
+            burn_in=burn_in,
+        )
+        self.collector = Collector(
+            pool,
+            self.rollouts,
+            groups=groups,
+            asynchronous=num_envs != getattr(pool, "batch_size", num_envs),
+            state_size=model.state_size,
+            device=CPU,
+            episodes=EpisodeTracker(num_envs),
+            timings=Timings(),
+        )
+        self.collector.start()
+
+    def collect(self, count, more=always):
+        self.collector.collect(count, lambda: self.actor, more)
+
+    def batch(self, count):
+        """Collects and takes unrolls; they are not given back."""
+        self.collect(count)
+        return self.rollouts.batch(self.rollouts.take(count))
+
+    def pixels(self, batch):
+        return observations(batch.frames, batch.stacks, self.rollouts.obs_shape)
+
+
+@pytest.mark.parametrize("batch_size", [4, 6])
+def test_stored_actions_are_the_ones_sent(fake_pool, batch_size):
+    """In async mode, and in sync mode (batch_size 6)."""
+    pool = fake_pool(6, batch_size)
+    system = System(pool)
+    system.actor.version = 3
+    batch = system.batch(36)
+    pixels = system.pixels(batch)
     sent = {tuple(key): action for *key, action in pool.sent}
-    batch = rollouts.batch(rollouts.take(40))
     checked = 0
-    for b in range(40):
+    for b in range(36):
         for t in range(T):
-            pixels = batch.obs[batch.rows[t, b]]
-            key = tuple(pixels[0, 0, :3].tolist())
+            newest = pixels[t, b, -1]
+            key = tuple(newest[0, :3].tolist())
+            assert batch.first[t, b] == (key[2] == 0)
             if not batch.done[t, b]:
                 assert batch.actions[t, b] == sent[key]
                 # The reward of that action is on the next row.
-                right = pixels[0, 1, 12 * sent[key]] == 250
+                right = newest[1, 12 * sent[key]] == 250
                 assert batch.rewards[t + 1, b] == float(right)
                 checked += 1
     assert checked > 100
     assert batch.versions.eq(3).all()
-    assert collector.steps >= 40 * T
+    assert system.collector.steps >= 36 * T
 
 
-def test_stored_logits_and_values_are_the_models(fake_pool):
-    pool = fake_pool()
-    collector, rollouts = make(pool)
-    collector.collect(20, version=0)
-    batch = rollouts.batch(rollouts.take(20))
+@pytest.mark.parametrize("batch_size", [4, 6])
+def test_no_row_is_lost(fake_pool, batch_size):
+    """The unrolls of an environment join: each begins with the last one's end."""
+    pool = fake_pool(6, batch_size)
+    system = System(pool)
+    batch = system.batch(48)
+    newest = system.pixels(batch)[:, :, -1, 0, :3].long()
+    for env in range(6):
+        unrolls = [b for b in range(48) if newest[0, b, 0] == env]
+        assert len(unrolls) >= 4
+        clock = torch.cat([newest[:-1, b, 1:] for b in unrolls]).tolist()
+        assert clock[0] == [0, 0]
+        for before, row in itertools.pairwise(clock):
+            last = before[1] == 5 + env
+            assert row == ([before[0] + 1, 0] if last else [before[0], before[1] + 1])
+
+
+@pytest.mark.parametrize("batch_size", [4, 6])
+def test_stored_logits_and_values_are_the_models(fake_pool, batch_size):
+    system = System(fake_pool(6, batch_size))
+    batch = system.batch(24)
     with torch.no_grad():
-        output = collector._model(batch.obs[batch.rows.flatten()])
-    torch.testing.assert_close(
-        batch.logits.flatten(0, 1), output.logits, atol=1e-5, rtol=1e-4
-    )
-    torch.testing.assert_close(
-        batch.values.flatten(), output.values, atol=1e-5, rtol=1e-4
-    )
+        output, _ = system.actor.model(
+            system.pixels(batch), torch.zeros(24, 0), batch.first
+        )
+    near = {"atol": 1e-5, "rtol": 1e-4}
+    torch.testing.assert_close(batch.logits[:-1], output.logits[:-1], **near)
+    torch.testing.assert_close(batch.values, output.values, **near)
 
 
 def test_actions_follow_the_policy_and_the_seed(fake_pool):
     def actions(seed):
         pool = fake_pool()
-        collector, _ = make(pool, seed)
-        collector.collect(60, version=0)
+        System(pool, seed=seed).collect(60)
         return np.array([action for *_, action in pool.sent])
 
     first = actions(1)
@@ -90,24 +138,151 @@ def test_actions_follow_the_policy_and_the_seed(fake_pool):
     assert np.abs(shares - 1 / 3).max() < 0.15
 
 
-def test_make_pool_on_envpool_atari():
-    """EnvPool's own pool has the API that the collector uses."""
-    config = EnvConfig(
-        task="Pong-v5", num_envs=3, batch_size=2, num_threads=1, noop_max=4, stack_num=2
-    )
-    pool = make_pool(config, seed=11)
+def test_in_sync_mode_weights_change_between_unrolls_only(fake_pool):
+    """Rows that are trained on are of one version, the last one's value as well."""
+    system = System(fake_pool(6, 6))
+    for version in range(1, 6):
+        system.actor.version = version
+        # Two rounds of unrolls in one batch at the end.
+        count = 12 if version == 5 else 6
+        batch = system.batch(count)
+        assert batch.versions.eq(version).all()
+        assert system.rollouts.num_full == 0
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_sync_groups_wait_in_turn(fake_pool, groups):
+    """While one group is acted for, the requests of the others are outstanding."""
+    pool = fake_pool(6, 6)
+    outstanding = []
+    original = pool.recv
+
+    def recv():
+        outstanding.append(len(pool.requests))
+        return original()
+
+    pool.recv = recv
+    system = System(pool, groups=groups)
+    system.collect(12)
+    assert max(outstanding) == groups
+    assert sorted(outstanding)[len(outstanding) // 2] == groups
+
+
+@pytest.mark.parametrize("batch_size", [4, 6])
+def test_memory_is_carried_from_row_to_row(fake_pool, batch_size):
+    """A rerun over each environment's rows from its first one gives the same."""
+    system = System(fake_pool(6, batch_size), GRU)
+    batch = system.batch(48)
+    pixels = system.pixels(batch)
+    near = {"atol": 1e-4, "rtol": 1e-3}
+    for env in range(6):
+        unrolls = [b for b in range(48) if pixels[0, b, -1, 0, 0] == env]
+        obs = torch.cat([pixels[:-1, b] for b in unrolls])[:, None]
+        first = torch.cat([batch.first[:-1, b] for b in unrolls])[:, None]
+        assert first[0]
+        assert first.sum() >= 2
+        state = torch.zeros(1, 8)
+        for number, b in enumerate(unrolls):
+            torch.testing.assert_close(batch.state[b : b + 1], state, **near)
+            rows = slice(number * T, number * T + T)
+            with torch.no_grad():
+                output, state = system.actor.model(obs[rows], state, first[rows])
+            torch.testing.assert_close(
+                batch.logits[:-1, b], output.logits[:, 0], **near
+            )
+            torch.testing.assert_close(
+                batch.values[:-1, b], output.values[:, 0], **near
+            )
+    assert batch.state.abs().max() > 0.1
+
+
+def test_a_burn_in_begins_with_its_own_state(fake_pool):
+    """State and rows of a slot fit together also where slots overlap."""
+    system = System(fake_pool(6, 4), GRU, burn_in=3)
+    batch = system.batch(40)
+    with torch.no_grad():
+        output, _ = system.actor.model(system.pixels(batch), batch.state, batch.first)
+    near = {"atol": 1e-4, "rtol": 1e-3}
+    torch.testing.assert_close(batch.logits, output.logits, **near)
+    torch.testing.assert_close(batch.values, output.values, **near)
+
+
+def test_collecting_ends_when_it_is_told_to(fake_pool):
+    system = System(fake_pool(6, 6))
+    left = iter([True, True, False])
+    system.collect(6, more=lambda: next(left))
+    assert system.collector.steps == 6  # two groups of three
+    assert system.rollouts.num_full == 0
+
+
+def test_noise_is_drawn_before_each_group(fake_pool, monkeypatch):
+    system = System(fake_pool(6, 6), ModelConfig(noisy=True))
+    batch = system.batch(6)
+    with torch.no_grad():
+        output, _ = system.actor.model(
+            system.pixels(batch), torch.zeros(6, 0), batch.first
+        )
+    assert (output.logits - batch.logits)[:-1].abs().max() > 1e-4
+    # The same seed draws the same noise.
+    again = System(fake_pool(6, 6), ModelConfig(noisy=True)).batch(6)
+    assert torch.equal(batch.logits[:-1], again.logits[:-1])
+
+
+SMALL_GAME = EnvConfig(num_envs=4, num_threads=1, img_height=36, img_width=36)
+
+
+@pytest.mark.rom
+def test_sync_mode_is_the_same_on_any_number_of_threads():
+    batches = []
+    for threads in (1, 2):
+        pool = make_pool(replace(SMALL_GAME, num_threads=threads), seed=7)
+        try:
+            system = System(pool)
+            batch = system.batch(8)
+            batches.append((system.pixels(batch), *batch[2:]))
+        finally:
+            pool.close()
+    for one, two in zip(*batches, strict=True):
+        # The last row has not been answered: only its value is of this batch.
+        same = slice(-1) if one.shape[:1] == (T + 1,) else slice(None)
+        assert torch.equal(one[same], two[same])
+    assert torch.equal(batches[0][3], batches[1][3])
+    assert batches[0][0].float().std() > 1
+
+
+@pytest.mark.rom
+def test_async_mode_takes_the_environments_that_are_ready():
+    pool = make_pool(SMALL_GAME, seed=7, asynchronous=True)
     try:
-        assert pool.config["seed"] == 11
-        assert pool.config["noop_max"] == 4
-        pool.async_reset()
-        obs, *_, info = pool.recv()
-        assert obs.shape == (2, 2, 84, 84)
-        pool.send(np.zeros(2, np.int32), info["env_id"])
+        assert pool.config["batch_size"] == 2
+        pool.batch_size = 2
+        batch = System(pool).batch(12)
+        assert batch.rewards.isfinite().all()
     finally:
         pool.close()
 
 
-def test_every_option_reaches_the_game(monkeypatch):
+def test_make_pool_on_envpool_atari():
+    """EnvPool's own pool has the API that the collector uses."""
+    config = EnvConfig(
+        task="Pong-v5", num_envs=3, groups=3, num_threads=1, noop_max=4, stack_num=2
+    )
+    for asynchronous, count in ((True, 1), (False, 3)):
+        pool = make_pool(config, seed=11, asynchronous=asynchronous)
+        try:
+            assert pool.config["seed"] == 11
+            assert pool.config["noop_max"] == 4
+            pool.async_reset()
+            obs, *_, info = pool.recv()
+            assert obs.shape == (count, 2, 84, 84)
+            assert (info["elapsed_step"] == 0).all()
+            pool.send(np.zeros(count, np.int32), info["env_id"])
+        finally:
+            pool.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_every_option_reaches_the_game(monkeypatch, asynchronous):
     import mario_envpool
     from mario_envpool import _core
 
@@ -115,12 +290,25 @@ def test_every_option_reaches_the_game(monkeypatch):
     monkeypatch.setattr(
         mario_envpool, "make", lambda task, **options: given.update(options, task=task)
     )
-    config = EnvConfig(num_threads=3)
-    make_pool(config, seed=5)
+    config = EnvConfig(num_threads=3, img_height=60, img_width=72)
+    make_pool(config, seed=5, asynchronous=asynchronous)
     assert given.pop("env_type") == "gymnasium"
     assert given.pop("seed") == 5
-    assert given == vars(config)
+    assert given.pop("batch_size") == (32 if asynchronous else 64)
+    assert given == {k: v for k, v in vars(config).items() if k != "groups"}
     assert set(given) - {"task"} <= set(_core._MarioEnvSpec._config_keys)
+
+
+def test_threads_are_at_most_those_of_a_group(monkeypatch):
+    import mario_envpool
+
+    given = {}
+    monkeypatch.setattr(
+        mario_envpool, "make", lambda task, **options: given.update(options)
+    )
+    monkeypatch.setattr("trainer.collector.available_cores", lambda: 64)
+    make_pool(EnvConfig(num_envs=12, groups=3), seed=5)
+    assert given["num_threads"] == 4
 
 
 def test_unknown_task_is_an_error():

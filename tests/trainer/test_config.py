@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from trainer import config as config_module
-from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig, from_dict
+from trainer.config import (
+    EnvConfig,
+    LearnerConfig,
+    ModelConfig,
+    ReplayConfig,
+    RunConfig,
+    from_dict,
+)
 from trainer.device import autocast_dtype, choose_device
 from trainer.optim import linear
 from trainer.presets import preset
@@ -19,9 +26,10 @@ def test_json_round_trip(tmp_path):
     config = RunConfig(
         seed=9,
         run_dir=tmp_path,
-        env=EnvConfig(num_envs=8, batch_size=4),
-        model=ModelConfig(name="nano"),
+        env=EnvConfig(num_envs=8, groups=4),
+        model=ModelConfig(name="nano", widths=(8, 16)),
         learner=LearnerConfig(loss="impala"),
+        replay=ReplayConfig(replay_share=0.5),
     )
     path = tmp_path / "config.json"
     config_module.save(config, path, commit="abc")
@@ -34,12 +42,14 @@ def test_json_round_trip(tmp_path):
 
 def test_flags_reach_their_fields():
     config = parse(
-        "--device cpu --task SuperMarioBros-1-2-v0 --num-envs 16 --batch-size 8 "
+        "--device cpu --task SuperMarioBros-1-2-v0 --num-envs 16 --groups 4 "
         "--model nano --max-steps 5 --max-seconds 7.5 --seed 3 --run-dir x/y "
-        "--loss impala --no-normalise-advantages --wandb --resume c.pt".split()
+        "--loss impala --no-normalise-advantages --wandb --resume c.pt "
+        "--widths 8 16 --memory gru --replay-share 0.25 --lag 1 --mode async "
+        "--no-stop-when-solved --precision fp16".split()
     )
     assert config.env.task == "SuperMarioBros-1-2-v0"
-    assert (config.env.num_envs, config.env.batch_size) == (16, 8)
+    assert (config.env.num_envs, config.env.groups) == (16, 4)
     assert config.model.name == "nano"
     assert (config.max_steps, config.max_seconds, config.seed) == (5, 7.5, 3)
     assert config.run_dir == Path("x/y")
@@ -47,6 +57,10 @@ def test_flags_reach_their_fields():
     assert config.learner.loss == "impala"
     assert not config.learner.normalise_advantages
     assert config.wandb
+    assert (config.model.widths, config.model.memory) == ((8, 16), "gru")
+    assert config.replay.replay_share == 0.25
+    assert (config.lag, config.mode, config.precision) == (1, "async", "fp16")
+    assert not config.stop_when_solved
 
 
 def test_no_flags_on_a_cpu_are_the_defaults():
@@ -54,20 +68,16 @@ def test_no_flags_on_a_cpu_are_the_defaults():
 
 
 def test_preset_gives_defaults_and_flags_win():
-    config = parse(["--preset", "gpu", "--num-envs", "256"])
-    assert config.model.name == preset("gpu").model.name == "impala"
+    config = parse(["--preset", "gpu-large", "--num-envs", "256"])
+    large = preset("gpu-large")
+    assert config.model.name == large.model.name == "impala"
     assert config.env.num_envs == 256
-    assert config.env.batch_size == preset("gpu").env.batch_size
-    assert config.preset == "gpu"
-
-
-@pytest.mark.parametrize("name", ["cpu", "gpu"])
-def test_presets_are_valid(name):
-    preset(name).validate()
+    assert config.env.groups == large.env.groups == 4
+    assert config.preset == "gpu-large"
 
 
 def test_every_field_has_a_help_line():
-    for kind in (RunConfig, EnvConfig, ModelConfig, LearnerConfig):
+    for kind in (RunConfig, EnvConfig, ModelConfig, LearnerConfig, ReplayConfig):
         source = Path(config_module.__file__).read_text()
         body = source.split(f"class {kind.__name__}:")[1].split("\n@")[0]
         for field in dataclasses.fields(kind):
@@ -75,25 +85,118 @@ def test_every_field_has_a_help_line():
                 "env",
                 "model",
                 "learner",
+                "replay",
             ):
                 after = body.split(f"\n    {field.name}: ")[1].split("\n", 1)[1]
                 assert after.lstrip().startswith('"""'), field.name
 
 
+def learner(**fields):
+    return {"learner": LearnerConfig(**fields)}
+
+
+def replay(**fields):
+    return {"replay": ReplayConfig(**{"replay_share": 0.5} | fields)}
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"env": EnvConfig(num_envs=4, batch_size=5)}, "batch_size must be 1 to"),
-        ({"learner": LearnerConfig(passes=0)}, "passes must be at least 1, got 0"),
-        ({"learner": LearnerConfig(gamma=1.5)}, "gamma must be 0 to 1, got 1.5"),
+        (
+            {"env": EnvConfig(num_envs=4, groups=3)},
+            "groups must divide num_envs=4, got 3",
+        ),
+        (
+            {"env": EnvConfig(num_envs=4, groups=0)},
+            "groups must divide num_envs=4, got 0",
+        ),
+        ({"env": EnvConfig(num_envs=2, groups=4)}, "groups must divide num_envs=2"),
+        (learner(passes=0), "passes must be at least 1, got 0"),
+        (learner(unroll=0), "unroll must be at least 1, got 0"),
+        (learner(unrolls_per_batch=0), "unrolls_per_batch must be at least 1"),
+        (learner(minibatch_size=0), "minibatch_size must be at least 1"),
+        (learner(accumulate=0), "accumulate must be at least 1, got 0"),
+        (learner(warmup_updates=-1), "warmup_updates must be at least 0, got -1"),
+        (learner(target_updates=-1), "target_updates must be at least 0"),
+        (learner(learner_threads=-1), "learner_threads must be at least 0"),
+        (learner(gamma=1.5), "gamma must be 0 to 1, got 1.5"),
+        (learner(lam=-0.5), "lam must be 0 to 1, got -0.5"),
+        (learner(ema=1.01), "ema must be 0 to 1, got 1.01"),
         ({"max_steps": 0}, "max_steps must be"),
         ({"max_seconds": -1.0}, "max_seconds must be"),
+        ({"lag": -1}, "lag must be at least 0, got -1"),
+        ({"profile": -1}, "profile must be at least 0"),
+        ({"solve_rate": 1.5}, "solve_rate must be 0 to 1, got 1.5"),
+        ({"solve_episodes": 0}, "solve_episodes must be at least 1"),
         ({"seed": -1}, "seed must be 0 to 20000, got -1"),
+        (replay(replay_share=-0.1), "replay_share must be 0 to 1, got -0.1"),
+        (replay(replay_min_fresh=2.0), "replay_min_fresh must be 0 to 1"),
+        (replay(replay_bytes=-1), "replay_bytes must be at least 0"),
+        (replay(replay_alpha=-1.0), "replay_alpha must be 0 to 1"),
+        (replay(burn_in=-1), "burn_in must be at least 0"),
     ],
 )
 def test_wrong_values_are_named(change, text):
     with pytest.raises(ValueError, match=text):
         RunConfig(**change).validate()
+
+
+SMALL = EnvConfig(num_envs=32)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"serial": True, "lag": 1}, "serial has no overlap: lag must be 0, got 1"),
+        (learner(loss="impala", advantages="gae"), "gae needs loss=clip"),
+        (learner(loss="impala", target_updates=8), "target_updates needs loss=clip"),
+        (
+            learner(unrolls_per_batch=96),
+            "the 96 fresh ones .* must be a multiple of num_envs=64",
+        ),
+        (replay(), "the 32 fresh ones .* must be a multiple of num_envs=64"),
+        (
+            replay(replay_share=0.9, replay_min_fresh=0.25) | {"mode": "async"},
+            "replay_share=0.9 leaves less than replay_min_fresh=0.25",
+        ),
+        (replay() | {"env": SMALL} | learner(advantages="gae"), "advantages=vtrace"),
+        (replay() | {"env": SMALL} | learner(targets="stored"), "targets=recomputed"),
+        (
+            replay(replay_capacity=0) | {"env": SMALL},
+            "replay_capacity must be at least 1, got 0",
+        ),
+    ],
+)
+def test_what_excludes_each_other_is_refused(change, text):
+    with pytest.raises(ValueError, match=text):
+        RunConfig(**change).validate()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"serial": True},
+        {"lag": 2},
+        {"mode": "async"} | learner(unrolls_per_batch=96),
+        learner(unrolls_per_batch=128),
+        learner(loss="impala", passes=1),
+        learner(advantages="gae", targets="stored"),
+        learner(target_updates=8),
+        replay() | {"env": SMALL},
+        replay() | {"mode": "async"},
+        replay(replay_share=0.75) | learner(unrolls_per_batch=256),
+        replay(replay_share=0.875, replay_min_fresh=0.125) | {"mode": "async"},
+        replay(replay_share=0.0, replay_capacity=0) | learner(advantages="gae"),
+    ],
+)
+def test_what_goes_together_is_allowed(change):
+    RunConfig(**change).validate()
+
+
+def test_fresh_unrolls_are_what_replay_leaves():
+    assert RunConfig().fresh_unrolls == 64
+    assert RunConfig(**replay(replay_share=0.25)).fresh_unrolls == 48
 
 
 def test_devices(monkeypatch):

@@ -1,14 +1,14 @@
-"""Shards and the way of an array to the device."""
+"""Device, precision, and shards."""
 
-import logging
 import threading
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
-from trainer.device import Shards, Stage
+from trainer import device
+from trainer.device import Shards, autocast_dtype, choose_device
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def test_shards_keep_order_and_use_threads():
@@ -43,53 +43,37 @@ def test_shards_wait_for_all_before_an_error_leaves():
     with pytest.raises(ValueError, match="3 parts for 2"):
         shards.map(work, [1, 2, 3])
     shards.close()
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        Shards(0)
 
 
-def test_on_a_cpu_nothing_is_copied():
-    stage = Stage(torch.device("cpu"), pool=None)
-    array = np.arange(6, dtype=np.uint8)
-    assert stage(array).data_ptr() == array.ctypes.data
-    array.flags.writeable = False
-    tensor = stage(array)  # torch has no read-only tensors
-    assert tensor.data_ptr() != array.ctypes.data
-    assert tensor.tolist() == array.tolist()
-    stage.close()
+def test_devices(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == choose_device("cpu") == CPU
+    with pytest.raises(RuntimeError, match="use --device cpu or auto"):
+        choose_device("cuda")
+    for name in ("gpu", "cuda:x", "tpu:0"):
+        with pytest.raises(ValueError, match="must be auto, cpu, cuda or cuda:N"):
+            choose_device(name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert choose_device("auto") == choose_device("cuda") == CUDA
+    assert choose_device("cuda:0").index == 0
+    with pytest.raises(RuntimeError, match="there are 1 GPUs"):
+        choose_device("cuda:1")
 
 
-def make_stage_with_slabs(error=0):
-    """A stage whose CUDA runtime is a list of calls; slabs of a fake pool."""
-    pool = SimpleNamespace(_buffers=[(4096, 8192)], slab_growth=0)
-    stage, calls = Stage(torch.device("cpu"), pool), []
-
-    def register(start, size, flags):
-        calls.append((start, size))
-        return error
-
-    runtime = SimpleNamespace(cudaHostRegister=register)
-    stage._cuda = SimpleNamespace(cudart=lambda: runtime)
-    return stage, pool, calls
+@pytest.mark.parametrize("kind", [CPU, CUDA])
+def test_precision_that_is_asked_for_is_given(kind):
+    assert autocast_dtype(kind, "fp32") is None
+    assert autocast_dtype(kind, "bf16") is torch.bfloat16
+    assert autocast_dtype(kind, "fp16") is torch.float16
 
 
-def at(address, nbytes):
-    return SimpleNamespace(ctypes=SimpleNamespace(data=address), nbytes=nbytes)
-
-
-def test_slabs_are_page_locked_once_and_when_there_are_more():
-    stage, pool, calls = make_stage_with_slabs()
-    assert stage._page_locked(at(4096, 100))
-    assert not stage._page_locked(at(4096, 9000))
-    assert not stage._page_locked(at(20000, 100))
-    assert calls == [(4096, 8192)]
-    pool._buffers.append((16384, 8192))
-    pool.slab_growth = 1
-    assert stage._page_locked(at(20000, 100))
-    assert calls == [(4096, 8192), (16384, 8192)]
-
-
-def test_failing_to_page_lock_is_said_once(caplog):
-    stage, _, calls = make_stage_with_slabs(error=2)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            assert not stage._page_locked(at(4096, 100))
-    assert len(calls) == len(caplog.records) == 1
-    assert "page-locking" in caplog.text
+@pytest.mark.parametrize("has_it", [True, False])
+def test_automatic_precision_is_bf16_where_the_hardware_has_it(monkeypatch, has_it):
+    capability = (8, 0) if has_it else (7, 5)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(device, "_cpu_has_bf16", lambda: has_it)
+    assert autocast_dtype(CUDA, "auto") is (torch.bfloat16 if has_it else torch.float16)
+    assert autocast_dtype(CPU, "auto") is (torch.bfloat16 if has_it else None)

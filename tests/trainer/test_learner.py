@@ -1,112 +1,172 @@
 """The update: it learns, ignores what it must, and obeys every option."""
 
-from dataclasses import replace
+import copy
+import functools
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
-from trainer.config import LearnerConfig, ModelConfig
+from trainer.config import LearnerConfig, ModelConfig, ReplayConfig, RunConfig
 from trainer.device import Shards
 from trainer.learner import Learner, explained_variance
 from trainer.model import build_model
-from trainer.rollouts import Batch
+from trainer.rollouts import Batch, observations
 
 T, B, A, SHAPE = 8, 6, 3, (4, 36, 36)
-SMALL = LearnerConfig(
-    unroll=T, unrolls_per_batch=B, minibatch_size=16, passes=2, lr_steps=100,
-    entropy_steps=100,
+CPU = torch.device("cpu")
+SMALL = RunConfig(
+    learner=LearnerConfig(
+        unroll=T, unrolls_per_batch=B, minibatch_size=24, passes=2, lr_steps=100,
+        entropy_steps=100, adam_eps=1e-3,
+        optimizer="adam", lr=1e-3, lr_end=1e-4, entropy=0.01, entropy_end=0.001,
+    ),
+    model=ModelConfig(memory_size=8, memory_heads=2, memory_steps=3),
 )  # fmt: skip
+MEMORIES = ["none", "gru", "lstm", "gtrxl"]
 
 
-def make_batch(seed=0):
+def change(config=SMALL, **options):
+    """A config with options of any of its parts, and of its own, changed."""
+    for name in ("learner", "replay", "model"):
+        part = getattr(config, name)
+        own = {f.name for f in fields(part)} & set(options)
+        part = replace(part, **{key: options.pop(key) for key in own})
+        config = replace(config, **{name: part})
+    return replace(config, **options)
+
+
+def make_batch(config=SMALL, seed=0):
     """Random rows; column 0 terminates at row 3, column 1 is truncated there."""
     g = torch.Generator().manual_seed(seed)
-    rows = (T + 1) * B
-    done = torch.zeros(T + 1, B, dtype=torch.bool)
-    done[3, :2] = True
+    burn_in = config.replay.burn_in
+    K = burn_in + T + 1
+    frames = torch.randint(0, 256, (K * B * 4, 36 * 36), generator=g, dtype=torch.uint8)
+    done = torch.zeros(K, B, dtype=torch.bool)
+    done[burn_in + 3, :2] = True
     truncated = torch.zeros_like(done)
-    truncated[3, 1] = True
+    truncated[burn_in + 3, 1] = True
+    first = torch.zeros_like(done)
+    first[burn_in + 4, :2] = True
     return Batch(
-        obs=torch.randint(0, 256, (rows, *SHAPE), generator=g, dtype=torch.uint8),
-        rows=torch.randperm(rows, generator=g).view(T + 1, B),
-        actions=torch.randint(A, (T + 1, B), generator=g),
-        logits=0.3 * torch.randn(T + 1, B, A, generator=g),
-        values=torch.randn(T + 1, B, generator=g),
-        rewards=torch.randn(T + 1, B, generator=g),
+        frames=frames.view(torch.int64),
+        stacks=torch.randperm(K * B * 4, generator=g).view(K, B, 4),
+        actions=torch.randint(A, (K, B), generator=g),
+        logits=0.3 * torch.randn(K, B, A, generator=g),
+        values=torch.randn(K, B, generator=g),
+        rewards=torch.randn(K, B, generator=g),
         done=done,
         truncated=truncated,
-        versions=torch.zeros(T + 1, B, dtype=torch.int64),
+        first=first,
+        versions=torch.zeros(K, B, dtype=torch.int64),
+        state=0.5 * torch.randn(B, make_model(config).state_size, generator=g),
+        weights=torch.ones(B),
+        fresh=torch.ones(B, dtype=torch.bool),
     )
+
+
+def with_replay(batch, count=3, weight=1.0):
+    """The last `count` unrolls are replayed ones."""
+    weights, fresh = batch.weights.clone(), batch.fresh.clone()
+    weights[-count:], fresh[-count:] = weight, False
+    return batch._replace(weights=weights, fresh=fresh)
+
+
+def paint(batch, row, column, value):
+    """Makes the picture of a row one colour."""
+    pixels = batch.frames.view(torch.uint8).view(-1, 36 * 36).clone()
+    pixels[batch.stacks[row, column]] = value
+    return batch._replace(frames=pixels.view(torch.int64))
+
+
+def make_model(config=SMALL):
+    torch.manual_seed(5)
+    return build_model(config.model, SHAPE, A)
 
 
 def make_learner(config=SMALL, shards=1, dtype=None):
-    torch.manual_seed(5)
-    model = build_model(ModelConfig(name="pico"), SHAPE, A)
     return Learner(
-        model,
+        make_model(config),
         config,
-        device=torch.device("cpu"),
+        obs_shape=SHAPE,
+        device=CPU,
         dtype=dtype,
         shards=Shards(shards),
-        seed=1,
     )
 
 
-def weights_after(batch, config=SMALL, shards=1, step=50, dtype=None):
+def flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def weights_after(batch, config=SMALL, shards=1, step=50, dtype=None, updates=1):
     learner = make_learner(config, shards, dtype)
-    learner.update(batch, step)
-    return torch.cat([p.detach().flatten() for p in learner.model.parameters()])
+    for _ in range(updates):
+        learner.update(batch, step)
+    learner._shards.close()
+    return flat(learner.model)
 
 
+def evaluate(learner, batch):
+    learner._frames = batch.frames
+    return learner._evaluate(learner.model, batch)
+
+
+# -- it learns ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("loss", ["clip", "impala"])
-def test_overfits_one_batch(loss):
+def test_overfits_one_batch(loss, memory):
     """Actions that paid become likely, those that cost unlikely."""
-    batch = make_batch()
-    config = replace(
-        SMALL, loss=loss, passes=1, lr=3e-3, lr_end=3e-3, gamma=0.0, entropy=0.0,
-        entropy_end=0.0, normalise_advantages=False, clip_range=10.0,
-        minibatch_size=T * B, value_cost=0.0,
+    config = change(
+        loss=loss, memory=memory, passes=1, lr=8e-3, lr_end=8e-3, gamma=0.0,
+        entropy=0.0, entropy_end=0.0, normalise_advantages=False, clip_range=10.0,
+        minibatch_size=T * B, value_cost=0.0, adam_eps=1e-5,
     )  # fmt: skip
-    good = torch.tensor([1.0, 0.0, -1.0])[batch.actions]
-    batch.rewards[1:] = good[:-1]
-    uniform = torch.zeros_like(batch.logits)
-    batch = batch._replace(logits=uniform)
+    batch = make_batch(config)
+    batch.rewards[1:] = torch.tensor([1.0, 0.0, -1.0])[batch.actions][:-1]
+    batch = batch._replace(logits=torch.zeros_like(batch.logits))
     learner = make_learner(config)
-    for _ in range(150):
+    for _ in range(50):
         learner.update(batch, 0)
-    logits, values = learner._evaluate(batch)
+    logits, values = evaluate(learner, batch)
     probability = logits.softmax(-1)[:-1]
     real, actions = ~batch.done[:-1], batch.actions[:-1]
-    assert probability[..., 0][real & (actions == 0)].mean() > 0.9
-    assert probability[..., 2][real & (actions == 2)].mean() < 0.05
-    assert learner.statistics()["updates"] == 150
+    assert probability[..., 0][real & (actions == 0)].mean() > 0.7
+    assert probability[..., 2][real & (actions == 2)].mean() < 0.15
+    assert learner.statistics()["updates"] == 50
     assert values.isfinite().all()
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
-def test_critic_fits_fixed_returns(loss):
-    batch = make_batch()
-    batch.logits.zero_()
-    config = replace(
-        SMALL, loss=loss, passes=1, gamma=0.0, lr=2e-3, lr_end=2e-3, rho_bar=1e9,
-        pg_rho_bar=0.0, entropy=0.0, entropy_end=0.0, minibatch_size=T * B,
-        value_cost=5.0,
+@pytest.mark.parametrize(("loss", "memory"), [("clip", "none"), ("impala", "gru")])
+def test_critic_fits_fixed_returns(loss, memory):
+    config = change(
+        loss=loss, memory=memory, passes=1, gamma=0.0, lr=5e-3, lr_end=5e-3,
+        rho_bar=1e9, pg_rho_bar=0.0, entropy=0.0, entropy_end=0.0, value_cost=5.0,
+        minibatch_size=T * B, targets="recomputed", adam_eps=1e-5,
     )  # fmt: skip
+    batch = make_batch(config)
+    batch.logits.zero_()
     learner = make_learner(config)
-    for _ in range(150):
+    for _ in range(60):
         learner.update(batch, 0)
-    _, values = learner._evaluate(batch)
+    _, values = evaluate(learner, batch)
     # With gamma 0 and rho near 1 the target is the reward behind the row.
     real = ~batch.done[:-1]
     error = (values[:-1] - batch.rewards[1:])[real].square().mean()
     assert error < 0.3 * batch.rewards[1:][real].var()
 
 
+# -- what it must ignore -----------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
 @pytest.mark.parametrize("loss", ["clip", "impala"])
-def test_ignored_rows_do_not_matter(loss):
+def test_ignored_rows_do_not_matter(loss, memory):
     """Poison the transition out of a done row and the reward of row 0."""
-    config = replace(SMALL, loss=loss)
-    batch = make_batch()
+    config = change(loss=loss, memory=memory, targets="recomputed")
+    batch = make_batch(config)
     clean = weights_after(batch, config)
     batch.rewards[4, :2] = 1e6
     batch.rewards[0] = -1e6
@@ -114,83 +174,439 @@ def test_ignored_rows_do_not_matter(loss):
     batch.logits[3, :2] = torch.tensor([50.0, -50.0, 0.0])
     # Behind a termination nothing is bootstrapped: the final picture of column 0
     # is not even looked at.
-    batch.obs[batch.rows[3, 0]] = 255
+    batch = paint(batch, 3, 0, 255)
     assert torch.equal(weights_after(batch, config), clean)
-    batch.obs[batch.rows[3, 1]] = 255  # truncated: this one counts
+    batch = paint(batch, 3, 1, 255)  # truncated: this one counts
     assert not torch.equal(weights_after(batch, config), clean)
 
 
+@pytest.mark.parametrize("memory", MEMORIES[1:])
 @pytest.mark.parametrize("loss", ["clip", "impala"])
-def test_shards_add_up_to_the_whole(loss):
-    config = replace(SMALL, loss=loss, minibatch_size=24)
-    one = weights_after(make_batch(), config, shards=1)
-    two = weights_after(make_batch(), config, shards=2)
-    torch.testing.assert_close(one, two, atol=2e-5, rtol=1e-3)
+def test_no_state_leaks_over_the_end_of_an_episode(loss, memory):
+    """Rows before a first one, and the state, do not reach what is behind it."""
+    config = change(loss=loss, memory=memory, targets="recomputed", minibatch_size=64)
+    batch = make_batch(config)
+    # Rows up to the first one in every column, and only rows behind it count.
+    batch.done.zero_()
+    batch.done[:4] = True
+    batch.truncated.zero_()
+    batch.first.zero_()
+    batch.first[4] = True
+    clean = weights_after(batch, config)
+    poisoned = batch._replace(state=batch.state + 1)
+    for row in range(4):
+        for column in range(B):
+            poisoned = paint(poisoned, row, column, 255)
+    assert torch.equal(weights_after(poisoned, config), clean)
+    batch.first.zero_()  # as if the episode had gone on
+    assert not torch.equal(weights_after(batch, config), clean)
+
+
+@pytest.mark.parametrize("memory", MEMORIES[1:])
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+def test_a_burn_in_changes_the_state_and_has_no_gradient(loss, memory, monkeypatch):
+    config = change(loss=loss, memory=memory, burn_in=3, targets="recomputed")
+    batch = make_batch(config)
+    clean = weights_after(batch, config)
+    # Rewards, actions and logits before the unroll are nothing to learn from.
+    batch.rewards[: 3 + 1] = 1e6
+    batch.actions[:3] = 0
+    batch.logits[:3] = torch.tensor([50.0, -50.0, 0.0])
+    batch.done[:2, 2] = batch.truncated[:2, 2] = True
+    assert torch.equal(weights_after(batch, config), clean)
+    # Its pictures are: they make the state.
+    assert not torch.equal(weights_after(paint(batch, 1, 4, 255), config), clean)
+    learner, grads = make_learner(config), []
+    forward = learner.model.forward
+
+    def watch(obs, state, first):
+        if obs.shape[0] == 3:
+            grads.append(torch.is_grad_enabled())
+        return forward(obs, state, first)
+
+    monkeypatch.setattr(learner.model, "forward", watch)
+    learner.update(batch, 50)
+    assert grads
+    assert not any(grads)
+
+
+# -- parts add up to the whole -----------------------------------------------
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+def test_shards_and_parts_add_up_to_the_whole(loss, memory):
+    config = change(loss=loss, memory=memory, minibatch_size=T * B)
+    whole = weights_after(make_batch(config), config)
+    near = {"atol": 2e-5, "rtol": 1e-3}
+    two = weights_after(make_batch(config), config, shards=2)
+    torch.testing.assert_close(two, whole, **near)
+    parts = change(config, accumulate=2)
+    torch.testing.assert_close(weights_after(make_batch(config), parts), whole, **near)
+    both = weights_after(make_batch(config), parts, shards=2)
+    torch.testing.assert_close(both, whole, **near)
+
+
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+def test_accumulating_runs_the_network_on_smaller_parts(loss, monkeypatch):
+    def largest(accumulate):
+        config = change(
+            loss=loss, minibatch_size=T * B, accumulate=accumulate, targets="stored"
+        )
+        learner, sizes = make_learner(config), []
+        forward = learner.model.forward
+
+        def watch(obs, state, first):
+            if torch.is_grad_enabled():
+                sizes.append(obs.shape[0] * obs.shape[1])
+            return forward(obs, state, first)
+
+        monkeypatch.setattr(learner.model, "forward", watch)
+        learner.update(make_batch(config), 50)
+        return max(sizes)
+
+    assert largest(3) == largest(1) // 3
 
 
 @pytest.mark.parametrize("loss", ["clip", "impala"])
 def test_is_deterministic(loss):
-    config = replace(SMALL, loss=loss)
+    config = change(loss=loss)
     runs = [weights_after(make_batch(), config, shards=2) for _ in range(2)]
     assert torch.equal(*runs)
 
 
-OPTIONS = [
-    ("clip", "passes", 3),
-    ("clip", "minibatch_size", 8),
-    ("clip", "gamma", 0.5),
-    ("clip", "lam", 0.5),
-    ("clip", "rho_bar", 0.5),
-    ("clip", "c_bar", 0.5),
-    ("clip", "targets", "stored"),
-    ("clip", "clip_range", 0.01),
-    ("clip", "normalise_advantages", False),
-    ("clip", "value_loss", "squared"),
-    ("clip", "value_cost", 2.0),
-    ("clip", "lr", 5e-3),
-    ("clip", "lr_end", 5e-3),
-    ("clip", "lr_steps", 60),
-    ("clip", "adam_eps", 1e-2),
-    ("clip", "entropy", 0.5),
-    ("clip", "entropy_end", 0.5),
-    ("clip", "entropy_steps", 60),
-    ("clip", "max_grad_norm", 0.01),
-    ("clip", "loss", "impala"),
-    ("impala", "passes", 3),
-    ("impala", "minibatch_size", 8),
-    ("impala", "gamma", 0.5),
-    ("impala", "lam", 0.5),
-    ("impala", "rho_bar", 0.5),
-    ("impala", "c_bar", 0.5),
-    ("impala", "pg_rho_bar", 0.5),
-    ("impala", "normalise_advantages", False),
-    ("impala", "value_loss", "squared"),
-]
+# -- replay ------------------------------------------------------------------
+
+REPLAY = change(replay_share=0.5, replay_max_kl=10.0, replay_min_rho=0.0)
 
 
-@pytest.mark.parametrize(("loss", "name", "value"), OPTIONS)
-def test_every_option_does_something(loss, name, value):
-    base = replace(SMALL, loss=loss, adam_eps=1e-3)
-    changed = replace(base, **{name: value})
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+def test_importance_weights_scale_what_an_unroll_adds(loss):
+    config = change(REPLAY, loss=loss, minibatch_size=T * B)
     batch = make_batch()
-    assert not torch.equal(weights_after(batch, base), weights_after(batch, changed))
+    one = weights_after(with_replay(batch), config)
+    assert not torch.equal(weights_after(with_replay(batch, weight=0.5), config), one)
+    # Weight 0 is as if the unrolls were not there; here, other ones.
+    nothing = weights_after(with_replay(batch, weight=0.0), config)
+    other = batch._replace(rewards=batch.rewards.clone())
+    other.rewards[:, -3:] = 7.0
+    assert torch.equal(weights_after(with_replay(other, weight=0.0), config), nothing)
 
 
-def test_precision_does_something():
+@pytest.mark.parametrize("guard", ["replay_max_kl", "replay_min_rho"])
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+def test_replayed_unrolls_of_another_policy_are_left_out(loss, guard):
+    config = change(REPLAY, loss=loss, minibatch_size=T * B)
+    config = change(config, **{guard: 0.5})
+    batch = with_replay(make_batch())
+    # The last unroll was played by a policy that was sure of other actions.
+    batch.logits[:, -1] = 9.0 * torch.nn.functional.one_hot(
+        (batch.actions[:, -1] + (guard == "replay_max_kl")) % A, A
+    )
+    learner = make_learner(config)
+    learner.update(batch, 50)
+    statistics = learner.statistics()
+    assert statistics["replay/kept"] == pytest.approx(2 / 3)
+    assert statistics["replay/share"] == pytest.approx(0.5)
+    out = flat(learner.model)
+    batch.rewards[:, -1] = 1e3
+    assert torch.equal(weights_after(batch, config), out)
+    # The same unroll, fresh from the environments, is never left out.
+    fresh = batch._replace(fresh=torch.ones(B, dtype=torch.bool))
+    assert not torch.equal(weights_after(fresh, config), out)
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+def test_priorities_are_mean_advantages(loss, memory):
+    """Against GAE in a plain loop, where the policy is the one that acted."""
+    config = change(loss=loss, memory=memory, gamma=0.9, lam=0.8, lr=1e-9, lr_end=1e-9)
+    config = change(config, targets="recomputed")
+    batch = make_batch(config)
+    learner = make_learner(config)
+    logits, values = evaluate(learner, batch)
+    batch = batch._replace(logits=logits)
+    priorities = learner.update(batch, 0)
+    assert priorities.shape == (B,)
+    for b in range(B):
+        advantages, later = [], 0.0
+        for t in reversed(range(T)):
+            if batch.done[t, b]:
+                later = 0.0  # a reset: no transition
+                continue
+            over = bool(batch.done[t + 1, b] and not batch.truncated[t + 1, b])
+            target = batch.rewards[t + 1, b] + 0.9 * values[t + 1, b] * (not over)
+            carried = 0.0 if batch.done[t + 1, b] else 0.9 * 0.8 * later
+            later = target - values[t, b] + carried
+            advantages.append(abs(float(later)))
+        expected = sum(advantages) / len(advantages)
+        assert priorities[b].item() == pytest.approx(expected, abs=1e-3)
+
+
+# -- target network, averages, noise, precision ------------------------------
+
+
+def test_the_target_network_is_refreshed():
+    config = change(target_updates=2, lr=1e-2)
+    learner = make_learner(config)
+    start, batch = flat(learner.model), make_batch()
+    learner.update(batch, 50)
+    after_one = flat(learner.model)
+    assert torch.equal(flat(learner.target), start)
+    learner.update(batch, 50)
+    assert torch.equal(flat(learner.target), start)
+    after_two = flat(learner.model)
+    learner.update(batch, 50)
+    assert torch.equal(flat(learner.target), after_two)
+    assert not torch.equal(after_one, after_two)
+
+
+def test_the_target_network_has_the_noise_of_the_refresh():
+    learner = make_learner(change(noisy=True, target_updates=1, passes=1))
+    learner.update(make_batch(), 50)
+    noise = learner.model.head.value.noise_in.clone()
+    learner._update_clip = lambda batch: torch.zeros(B)
+    learner.update(make_batch(), 50)
+    assert torch.equal(learner.target.head.value.noise_in, noise)
+
+
+def test_averaged_weights_lag_behind():
+    learner = make_learner(change(ema=0.999))
+    start = flat(learner.model)
+    assert make_learner().ema is None
+    for _ in range(3):
+        learner.update(make_batch(), 50)
+    average, latest = flat(learner.ema.model), flat(learner.model)
+    moved = (latest - start).norm()
+    assert 0 < (average - start).norm() < moved
+    assert (latest - average).norm() < moved
+
+
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+def test_noise_is_drawn_before_each_gradient_step(loss, monkeypatch):
+    config = change(loss=loss, noisy=True, minibatch_size=T * B // 2)
+    learner, drawn = make_learner(config), []
+    draw, step = learner.model.resample_noise, learner.optimizer.step
+    monkeypatch.setattr(
+        learner.model, "resample_noise", lambda g: (drawn.append("noise"), draw(g))
+    )
+    monkeypatch.setattr(
+        learner.optimizer,
+        "step",
+        lambda *a, **k: (drawn.append("step"), step(*a, **k)),
+    )
+    learner.update(make_batch(), 50)
+    assert drawn == ["noise", "step"] * 4
+
+
+def test_bf16_is_near_fp32():
     batch = make_batch()
     exact, rounded = weights_after(batch), weights_after(batch, dtype=torch.bfloat16)
     assert not torch.equal(exact, rounded)
     assert (exact - rounded).abs().max() < 0.02
 
 
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+def test_fp16_has_a_scaled_loss(loss):
+    config = change(loss=loss, max_grad_norm=1e9)
+    batch = make_batch()
+    exact = weights_after(batch, config)
+    learner = make_learner(config, dtype=torch.float16)
+    learner.scaler._init_scale = 2.0**8
+    learner.update(batch, 50)
+    assert learner.scaler.get_scale() == 2.0**8
+    rounded = flat(learner.model)
+    assert not torch.equal(exact, rounded)
+    # Unscaled again before the step.
+    assert (exact - rounded).abs().max() < 0.02
+    assert learner.statistics()["gradient_norm"] < 100
+
+
+def test_fp16_skips_a_step_that_overflows():
+    learner = make_learner(dtype=torch.float16)
+    learner.scaler._init_scale = 2.0**120
+    start = flat(learner.model)
+    learner.update(make_batch(), 50)
+    assert learner.scaler.get_scale() < 2.0**120
+    after = flat(learner.model)
+    assert torch.equal(after, start)
+    assert after.isfinite().all()
+
+
+# -- options -----------------------------------------------------------------
+
+# Fields of LearnerConfig whose effect is a run's (unroll and unrolls_per_batch are
+# shapes of the store, tests/trainer/test_run.py) or none on numbers beyond rounding.
+NOT_HERE = {"unroll", "unrolls_per_batch", "learner_threads", "accumulate"}
+OPTIONS = [
+    ("passes", 3, {}),
+    ("minibatch_size", 8, {}),
+    ("gamma", 0.5, {}),
+    ("lam", 0.5, {}),
+    ("rho_bar", 0.5, {}),
+    ("c_bar", 0.5, {}),
+    ("pg_rho_bar", 0.5, {"loss": "impala"}),
+    ("targets", "stored", {}),
+    ("advantages", "gae", {}),
+    ("clip_range", 0.01, {}),
+    ("target_updates", 1, {}),
+    ("target_rho", 1.1, {"target_updates": 1}),
+    ("normalise_advantages", False, {}),
+    ("normalise_advantages", False, {"loss": "impala"}),
+    ("value_loss", "squared", {}),
+    ("value_loss", "squared", {"loss": "impala"}),
+    ("value_cost", 2.0, {}),
+    ("optimizer", "rmsprop", {}),
+    ("optimizer", "adamw", {"weight_decay": 0.1}),
+    ("optimizer", "muon", {}),
+    ("lr", 5e-3, {}),
+    ("lr_end", 5e-3, {}),
+    ("lr_steps", 60, {}),
+    ("lr_schedule", "cosine", {"lr_steps": 200}),
+    ("warmup_updates", 10, {}),
+    ("muon_lr", 0.1, {"optimizer": "muon"}),
+    ("momentum", 0.5, {"optimizer": "muon"}),
+    ("adam_eps", 1e-2, {}),
+    ("rmsprop_alpha", 0.5, {"optimizer": "rmsprop"}),
+    ("rmsprop_eps", 1e-4, {"optimizer": "rmsprop"}),
+    ("weight_decay", 0.1, {"optimizer": "adamw"}),
+    ("weight_decay", 0.1, {"optimizer": "muon"}),
+    ("entropy", 0.5, {}),
+    ("entropy_end", 0.5, {}),
+    ("entropy_steps", 60, {}),
+    ("max_grad_norm", 0.01, {}),
+    ("loss", "impala", {}),
+    ("loss", "impala", {"memory": "gru"}),
+    ("passes", 3, {"loss": "impala"}),
+    ("minibatch_size", 8, {"loss": "impala"}),
+    ("gamma", 0.5, {"loss": "impala"}),
+    ("lam", 0.5, {"loss": "impala"}),
+    ("rho_bar", 0.5, {"loss": "impala"}),
+    ("c_bar", 0.5, {"loss": "impala"}),
+    ("seed", 2, {}),
+    ("replay_max_kl", 1e-6, {"replay_share": 0.5}),
+    ("replay_min_rho", 1.0, {"replay_share": 0.5}),
+]
+
+
+@functools.cache
+def weights_of(config):
+    """After two updates: averages of gradients begin to matter with the second."""
+    return weights_after(with_replay(make_batch(config)), config, updates=2)
+
+
+@pytest.mark.parametrize(("name", "value", "given"), OPTIONS)
+def test_every_option_does_something(name, value, given):
+    base = change(**({"targets": "recomputed"} | given))
+    # Untouched by the guard unless it is what is looked at.
+    if name not in ("replay_max_kl", "replay_min_rho"):
+        base = change(base, replay_max_kl=9.0, replay_min_rho=0.0)
+    changed = change(base, **{name: value})
+    one, two = weights_of(base), weights_of(changed)
+    assert one.isfinite().all()
+    assert two.isfinite().all()
+    assert not torch.equal(one, two)
+
+
+def test_every_option_of_the_learner_is_looked_at():
+    known = {name for name, *_ in OPTIONS} | NOT_HERE | {"ema"}
+    assert known >= {f.name for f in fields(LearnerConfig)}
+    assert known - {f.name for f in fields(ReplayConfig)} - {"seed"} == {
+        f.name for f in fields(LearnerConfig)
+    }
+
+
 def test_stored_targets_equal_recomputed_ones_without_lag():
     batch = make_batch()
-    learner = make_learner()
-    logits, values = learner._evaluate(batch)
+    logits, values = evaluate(make_learner(), batch)
     batch = batch._replace(logits=logits, values=values)
-    recomputed = weights_after(batch, replace(SMALL, targets="recomputed"))
-    stored = weights_after(batch, replace(SMALL, targets="stored"))
+    recomputed = weights_after(batch, change(targets="recomputed"))
+    stored = weights_after(batch, change(targets="stored"))
     torch.testing.assert_close(recomputed, stored, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "stored"),
+    [
+        ({}, True),
+        ({"lag": 1}, False),
+        ({"mode": "async"}, False),
+        ({"replay_share": 0.5}, False),
+        ({"target_updates": 3}, False),
+        ({"targets": "recomputed"}, False),
+        ({"targets": "stored", "lag": 1}, True),
+    ],
+)
+def test_automatic_targets(options, stored):
+    batch = make_batch()
+    base = change(**options)
+    twin = change(base, targets="stored" if stored else "recomputed")
+    other = change(base, targets="recomputed" if stored else "stored")
+    result = weights_after(batch, base)
+    assert torch.equal(result, weights_after(batch, twin))
+    assert not torch.equal(result, weights_after(batch, other))
+
+
+def test_a_compiled_update_is_used(monkeypatch):
+    """--compile wraps the loss and V-trace; --serial leaves it."""
+    wrapped = []
+    monkeypatch.setattr(
+        "trainer.learner.compiled",
+        lambda function, name: (wrapped.append(name), function)[1],
+    )
+    make_learner(change(compile=True, serial=True))
+    assert wrapped == []
+    make_learner(change(compile=True))
+    assert wrapped == ["the loss", "V-trace"]
+
+
+# -- state -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"optimizer": "muon", "ema": 0.9},
+        {"target_updates": 2, "optimizer": "rmsprop"},
+        {"noisy": True, "memory": "gru"},
+    ],
+)
+def test_a_restored_learner_goes_on_as_if_nothing_had_been(options):
+    config = change(**options)
+    batch = make_batch(config)
+    learner = make_learner(config)
+    for _ in range(3):
+        learner.update(batch, 50)
+    state = copy.deepcopy(learner.state())
+    weights = learner.model.state_dict()
+    again = make_learner(config)
+    again.model.load_state_dict(weights)
+    again.restore(state)
+    if options.get("noisy"):
+        for own, other in zip(
+            again.model.buffers(), learner.model.buffers(), strict=True
+        ):
+            own.copy_(other)
+    for one in (learner, again):
+        one.update(batch, 60)
+    assert again.version == learner.version == 4
+    assert torch.equal(flat(again.model), flat(learner.model))
+    if learner.ema:
+        assert torch.equal(flat(again.ema.model), flat(learner.ema.model))
+    if learner.target:
+        assert torch.equal(flat(again.target), flat(learner.target))
+
+
+def test_what_a_resumed_run_adds_starts_from_its_weights():
+    learner = make_learner()
+    for _ in range(3):
+        learner.update(make_batch(), 50)
+    again = make_learner(change(ema=0.9, target_updates=10))
+    again.model.load_state_dict(learner.model.state_dict())
+    again.restore(learner.state())
+    assert torch.equal(flat(again.ema.model), flat(learner.model))
+    assert torch.equal(flat(again.target), flat(learner.model))
 
 
 def test_statistics_are_means_and_reset():
@@ -213,3 +629,11 @@ def test_explained_variance():
     assert explained_variance(targets, targets, shares) == 1
     mean = targets.mean().expand(10)
     assert explained_variance(mean, targets, shares).abs() < 1e-5
+
+
+def test_pictures_are_those_of_the_batch():
+    """The batch made here is one: its stacks give each row its own pictures."""
+    batch = paint(make_batch(), 2, 3, 200)
+    pixels = observations(batch.frames, batch.stacks, SHAPE)
+    assert (pixels[2, 3] == 200).all()
+    assert (pixels == 200).float().mean() < 0.1

@@ -2,18 +2,23 @@
 
 import json
 import sys
+import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from trainer import metrics
 from trainer.metrics import (
+    STAGNATION_STEPS,
     EpisodeTracker,
     MetricsWriter,
     Timings,
     format_seconds,
     progress_legend,
     progress_line,
+    verdict,
 )
 
 
@@ -66,6 +71,66 @@ def test_tracker_without_positions():
     tracker.add(one, np.array([0.0]), np.array([False]), {})
     tracker.add(one, np.array([1.0]), np.array([True]), {})
     assert tracker.recent[0] == (1.0, 1, 0, False)
+    statistics = tracker.statistics()
+    assert "env_progress_dx" not in statistics
+    assert "stagnation_envs" not in statistics
+
+
+def test_progress_is_the_growth_of_the_best_position():
+    tracker = EpisodeTracker(2)
+    add(tracker, 0, 0, False, x=40)  # where an episode opens is no progress
+    add(tracker, 1, 0, False, x=40)
+    assert tracker.statistics()["env_progress_dx"] == 0
+    add(tracker, 0, 0, False, x=50)
+    add(tracker, 1, 0, False, x=46)
+    add(tracker, 0, 0, False, x=45)  # back: nothing
+    add(tracker, 0, 0, True, x=60)
+    assert tracker.statistics()["env_progress_dx"] == (10 + 6 + 0 + 10) / 4
+    add(tracker, 0, 0, False, x=40)  # a new episode
+    add(tracker, 0, 0, False, x=43)
+    assert tracker.statistics()["env_progress_dx"] == 3
+
+
+def test_environments_without_progress_are_counted():
+    tracker = EpisodeTracker(2)
+    for env in (0, 1):
+        add(tracker, env, 0, False, x=40)
+    for step in range(STAGNATION_STEPS - 1):
+        add(tracker, 0, 0, False, x=40)
+        add(tracker, 1, 0, False, x=41 + step)
+    assert tracker.statistics()["stagnation_envs"] == 0
+    add(tracker, 0, 0, False, x=30)
+    assert tracker.statistics()["stagnation_envs"] == 1
+    add(tracker, 0, 0, False, x=41)  # it goes on
+    assert tracker.statistics()["stagnation_envs"] == 0
+    for _ in range(STAGNATION_STEPS):
+        add(tracker, 0, 0, False, x=41)
+    assert tracker.statistics()["stagnation_envs"] == 1
+    add(tracker, 0, 0, True, x=41)  # a finished episode does not stagnate
+    assert tracker.statistics()["stagnation_envs"] == 0
+    for _ in range(STAGNATION_STEPS):
+        assert tracker.statistics()["stagnation_envs"] == 0
+        add(tracker, 0, 0, False, x=0)
+    add(tracker, 0, 0, False, x=0)
+    assert tracker.statistics()["stagnation_envs"] == 1
+
+
+def test_a_tracker_is_read_while_another_thread_adds():
+    tracker, stop = EpisodeTracker(1, window=500), threading.Event()
+
+    def collect():
+        while not stop.is_set():
+            add(tracker, 0, 1, True)
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        tracker.clear_rate()
+        tracker.statistics()
+    stop.set()
+    thread.join()
+    assert tracker.statistics()["episodes"] == tracker.count > 0
 
 
 def test_writer_writes_jsonl_and_tensorboard(tmp_path):
@@ -125,9 +190,111 @@ def test_progress_line():
     assert format_seconds(3725) == "1:02:05"
 
 
-def test_timings_share_and_reset():
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still unless it is told to go on."""
+    now = [100.0]
+    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+
+    def go_on(seconds):
+        now[0] += seconds
+
+    return go_on
+
+
+def test_timings_are_shares_since_the_last_call(clock):
     timings = Timings()
-    with timings("a"):
-        pass
-    assert 0 <= timings.shares()["a"] <= 1
-    assert timings.shares() == {}
+    with timings("act"):
+        clock(1)
+    clock(2)
+    with timings("act"):
+        clock(1)
+    assert timings.shares() == {"act": 0.5}
+    with timings("learn"):
+        clock(3)
+    clock(1)
+    assert timings.shares() == {"act": 0, "learn": 0.75}
+    with timings("learn"):
+        clock(10)
+        timings.shares()  # in the middle of it
+    clock(5)
+    assert timings.shares() == {"act": 0, "learn": 1}
+
+
+def test_timings_of_two_threads_lose_nothing(monkeypatch):
+    """Each block of a worker takes one tick of its own clock."""
+    local, rounds, long = threading.local(), 20_000, 10**9
+
+    def now():
+        main = threading.current_thread() is threading.main_thread()
+        local.ticks = getattr(local, "ticks", 0) + (long if main else 1)
+        return local.ticks
+
+    monkeypatch.setattr(metrics.time, "perf_counter", now)
+    timings, totals = Timings(), {"act": 0.0, "learn": 0.0}
+
+    def loop(name):
+        for _ in range(rounds):
+            with timings(name):
+                pass
+
+    threads = [threading.Thread(target=loop, args=(name,)) for name in totals]
+    for thread in threads:
+        thread.start()
+    working = True
+    while working:
+        working = any(thread.is_alive() for thread in threads)
+        for name, share in timings.shares().items():
+            totals[name] += share * long
+    assert totals == {"act": rounds, "learn": rounds}
+
+
+WAITING = {"wait": 0.45, "act": 0.2, "store": 0.1, "learn": 0.25}
+LEARNING = {"wait": 0.2, "act": 0.1, "store": 0.1, "learn": 0.6}
+ACTING = {"wait": 0.1, "copy": 0.1, "act": 0.2, "send": 0.1, "store": 0.2, "learn": 0.3}
+MIXED = {"wait": 0.33, "act": 0.33, "learn": 0.33}
+# Collector and learner in two threads; each one's shares add up to 1.
+STARVED = {"wait": 0.7, "act": 0.3, "learn": 0.5, "wait_batch": 0.5}
+STARVED_BY_ACTING = {"wait": 0.2, "act": 0.5, "store": 0.3} | {
+    "learn": 0.5,
+    "wait_batch": 0.5,
+}
+HELD_UP = {"wait": 0.45, "act": 0.2, "wait_learner": 0.35, "learn": 1.0}
+EVEN = {"wait": 0.6, "act": 0.36, "wait_learner": 0.04, "learn": 0.95} | {
+    "wait_batch": 0.05
+}
+
+
+@pytest.mark.parametrize(
+    ("shares", "gpu", "overlapped", "expected", "remedy"),
+    [
+        (WAITING, None, False, "emulation-bound", "waits 45%"),
+        (WAITING, 0.3, False, "emulation-bound", "--num-threads"),
+        (LEARNING, None, False, "learning-bound (CPU)", "--passes"),
+        (LEARNING, 0.95, False, "GPU-bound", "kernels run 95%"),
+        (LEARNING, 0.4, False, "learning-bound (CPU)", "--lag 1"),
+        (ACTING, None, False, "acting-bound (CPU)", "take 50%"),
+        (ACTING, 0.3, False, "acting-bound (CPU)", "fewer --groups"),
+        (ACTING, 0.9, False, "GPU-bound", "--model"),
+        (MIXED, None, False, "balanced", "no part"),
+        (MIXED, 0.9, False, "GPU-bound", "--model"),
+        ({}, None, False, "balanced", "no part"),
+        (STARVED, 0.5, True, "emulation-bound", "waits 70%"),
+        (STARVED_BY_ACTING, 0.5, True, "acting-bound (CPU)", "take 80%"),
+        (STARVED_BY_ACTING, 0.9, True, "GPU-bound", "kernels run 90%"),
+        (HELD_UP, 0.9, True, "GPU-bound", "kernels run 90%"),
+        (HELD_UP, 0.5, True, "learning-bound (CPU)", "--minibatch-size"),
+        (HELD_UP, None, True, "learning-bound (CPU)", "--passes"),
+        (EVEN, 0.5, True, "balanced", "no part"),
+        (EVEN, 0.9, True, "GPU-bound", "kernels"),
+    ],
+)
+def test_the_verdict(shares, gpu, overlapped, expected, remedy):
+    text = verdict(shares, gpu, overlapped)
+    assert text.partition(":")[0] == expected
+    assert remedy in text
+    assert "\n" not in text
+
+
+def test_only_threads_in_turns_are_told_to_overlap():
+    assert "--lag" not in verdict(HELD_UP, 0.5, True)

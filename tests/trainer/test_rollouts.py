@@ -1,70 +1,158 @@
 """Unrolls hold what the pool said, in order, for every environment."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
 
-from trainer.rollouts import Rollouts
+from trainer.rollouts import Rollouts, observations
 
 T = 4
+CPU = torch.device("cpu")
 
 
-def make(num_envs=6, extra=8, shape=(4, 36, 36)):
+def make(num_envs=6, extra=8, shape=(4, 36, 36), **options):
+    options = {"stack_num": shape[0], "state_size": 2} | options
     return Rollouts(
         num_envs=num_envs,
         num_slots=num_envs + extra,
         unroll=T,
         obs_shape=shape,
         num_actions=3,
-        device=torch.device("cpu"),
+        device=CPU,
+        **options,
     )
+
+
+def pixels_of(rollouts, batch):
+    """(K, B, C, H, W) observations of a batch."""
+    return observations(batch.frames, batch.stacks, rollouts.obs_shape)
 
 
 def act(pool, rollouts, rng, version=0):
-    """One recv with random actions; returns what was decided."""
+    """One recv with random decisions; gives what was stored, row by row."""
     obs, reward, terminated, truncated, info = pool.recv()
-    n = len(reward)
+    n, env_id, done = len(reward), info["env_id"], terminated | truncated
+    first = info["elapsed_step"] == 0
     actions = torch.from_numpy(rng.integers(0, 3, n))
     logits = torch.from_numpy(rng.normal(size=(n, 3))).float()
     values = torch.from_numpy(rng.normal(size=n)).float()
+    state = torch.from_numpy(rng.normal(size=(n, 2))).float()
     rows = rollouts.write_env(
-        info["env_id"],
-        torch.from_numpy(obs),
-        torch.from_numpy(reward),
-        torch.from_numpy(terminated | truncated),
-        torch.from_numpy(truncated),
+        env_id,
+        first,
+        *map(torch.from_numpy, (obs, reward, done, truncated)),
+        state,
     )
     rollouts.write_policy(rows, actions, logits, values, version)
-    pool.send(actions.numpy().astype(np.int32), info["env_id"])
-    return info["env_id"], obs, reward, terminated | truncated, actions, values
+    pool.send(actions.numpy().astype(np.int32), env_id)
+    names = "obs rewards done truncated first actions logits values state".split()
+    fields = (obs, reward, done, truncated, first, actions, logits, values, state)
+    told = []
+    for i, env in enumerate(env_id.tolist()):
+        row = {name: np.asarray(f[i]) for name, f in zip(names, fields, strict=True)}
+        told.append((env, row | {"versions": np.asarray(version)}))
+    return told
 
 
-def test_unrolls_are_continuous_and_complete(fake_pool):
-    pool, rollouts, rng = fake_pool(), make(), np.random.default_rng(1)
+def play(pool, rollouts, recvs):
+    """Acts and takes every unroll; gives rows and unrolls of each environment."""
+    rng = np.random.default_rng(1)
+    told = {env: [] for env in range(pool.num_envs)}
+    taken = {env: [] for env in range(pool.num_envs)}
     pool.async_reset()
-    told = {env: [] for env in range(6)}
-    taken = {env: [] for env in range(6)}
-    for i in range(200):
-        for row in zip(*act(pool, rollouts, rng, version=i), strict=True):
-            told[int(row[0])].append(row[1:])
+    for version in range(recvs):
+        for env, row in act(pool, rollouts, rng, version):
+            told[env].append(row)
         rollouts.check_valid()
         while rollouts.num_full:
             slots = rollouts.take(1)
             batch = rollouts.batch(slots)
-            pixels = batch.obs[batch.rows[:, 0]].clone()
-            env = int(pixels[0, 0, 0, 0])
-            taken[env].append((pixels, batch))
+            taken[_owner_of(batch, rollouts, told)].append(
+                (pixels_of(rollouts, batch)[:, 0], batch)
+            )
             rollouts.release(slots)
+    return told, taken
+
+
+def _owner_of(batch, rollouts, told):
+    """The environment whose row this is, by its random value."""
+    value = batch.values[-1, 0].item()
+    return next(
+        env
+        for env, rows in told.items()
+        if any(row["values"] == value for row in rows[-2:])
+    )
+
+
+@pytest.mark.parametrize("burn_in", [0, 1, 2, T])
+@pytest.mark.parametrize("stack", [1, 4])
+def test_unrolls_are_what_the_pool_returned(fake_pool, burn_in, stack):
+    pool = fake_pool(stack=stack)
+    rollouts = make(shape=(stack, 36, 36), burn_in=burn_in)
+    told, taken = play(pool, rollouts, 70)
+    length = burn_in + T + 1
     for env, unrolls in taken.items():
-        assert len(unrolls) >= 20
+        assert len(unrolls) >= 8
         for number, (pixels, batch) in enumerate(unrolls):
-            rows = told[env][number * T : number * T + T + 1]
-            for t, (obs, reward, done, action, value) in enumerate(rows):
-                assert np.array_equal(pixels[t].numpy(), obs)
-                assert batch.rewards[t, 0] == reward
-                assert batch.done[t, 0] == done
-                assert batch.actions[t, 0] == action
-                assert batch.values[t, 0] == value
+            start = number * T
+            rows = told[env][start : start + length]
+            assert len(rows) == length
+            assert np.array_equal(pixels, np.stack([row["obs"] for row in rows]))
+            for name in set(rows[0]) - {"obs", "state"}:
+                stored = getattr(batch, name)[:, 0].numpy()
+                expected = np.stack([row[name] for row in rows])
+                assert np.array_equal(stored, expected), name
+            # The memory before row 0; at the very start there is none.
+            expected = rows[0]["state"] if number else np.zeros(2)
+            assert np.array_equal(batch.state[0], expected)
+    starts = sum(row["first"] for rows in told.values() for row in rows)
+    assert starts > 30
+
+
+def test_frames_are_stored_once(fake_pool):
+    pool, rollouts = fake_pool(steps=(100, 0)), make(extra=60)
+    pool.async_reset()
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        act(pool, rollouts, rng)
+    batch = rollouts.batch(rollouts.take(24))
+    # A whole stack for row 0, one frame for each row behind it.
+    for column in range(24):
+        assert batch.stacks[:, column].unique().numel() == 4 + T
+
+
+@pytest.mark.parametrize("burn_in", [0, T])
+def test_very_short_episodes_make_the_store_grow(fake_pool, caplog, burn_in):
+    pool = fake_pool(steps=(1, 0))
+    rollouts = make(burn_in=burn_in)
+    before = rollouts.frames.shape[0]
+    with caplog.at_level(logging.WARNING):
+        told, taken = play(pool, rollouts, 60)
+    assert rollouts.frames.shape[0] > before
+    warnings = [r for r in caplog.records if "grows from" in r.getMessage()]
+    assert len(warnings) == 1
+    for env, unrolls in taken.items():
+        for number, (pixels, _) in enumerate(unrolls):
+            rows = told[env][number * T : number * T + len(pixels)]
+            assert np.array_equal(pixels, np.stack([row["obs"] for row in rows]))
+
+
+def test_a_batch_outlives_the_growth_of_the_store(fake_pool):
+    pool, rollouts = fake_pool(steps=(30, 0)), make(extra=80)
+    rng = np.random.default_rng(1)
+    pool.async_reset()
+    while rollouts.num_full < 2:
+        act(pool, rollouts, rng)
+    slots = rollouts.take(2)
+    old = rollouts.batch(slots)
+    expected = pixels_of(rollouts, old)
+    pool.steps = (1, 0)
+    while rollouts.frames is old.frames:
+        act(pool, rollouts, rng)
+    assert torch.equal(pixels_of(rollouts, old), expected)
+    assert torch.equal(pixels_of(rollouts, rollouts.batch(slots)), expected)
 
 
 def test_truncation_is_kept_apart_from_done(fake_pool):
@@ -76,6 +164,37 @@ def test_truncation_is_kept_apart_from_done(fake_pool):
     assert batch.truncated.any()
     assert (batch.done & ~batch.truncated).any()
     assert not (batch.truncated & ~batch.done).any()
+
+
+def test_a_bootstrap_completes_unrolls_before_anything_is_decided(fake_pool):
+    """What is decided on the rows later is the next unroll's alone."""
+    pool, rollouts = fake_pool(6, 6), make()
+    pool.async_reset()
+    rng = np.random.default_rng(1)
+    for _ in range(T):
+        act(pool, rollouts, rng, version=3)
+    obs, reward, terminated, truncated, info = pool.recv()
+    done, first = terminated | truncated, info["elapsed_step"] == 0
+    assert rollouts.closes(info["env_id"])
+    rows = rollouts.write_env(
+        info["env_id"], first, *map(torch.from_numpy, (obs, reward, done, truncated))
+    )
+    assert rollouts.num_full == 0
+    values = torch.arange(6.0)
+    later = rollouts.write_bootstrap(rows, values, 4)
+    assert rollouts.num_full == 6
+    slots = rollouts.take(6)
+    decided = (torch.full((6,), 2), torch.randn(6, 3), torch.full((6,), 9.0))
+    rollouts.write_policy(later, *decided, version=5)
+    batch = rollouts.batch(slots)
+    assert torch.equal(batch.values[-1], values)
+    assert (batch.versions[:-1] == 3).all()
+    assert (batch.versions[-1] == 4).all()
+    index = rollouts._slot  # row 0 of the slots that are now written
+    assert (rollouts.values[index] == 9.0).all()
+    assert (rollouts.actions[index] == 2).all()
+    assert torch.equal(rollouts.logits[index], decided[1])
+    assert (rollouts.versions[index] == 5).all()
 
 
 def test_every_row_knows_its_policy(fake_pool):
@@ -93,12 +212,41 @@ def test_every_row_knows_its_policy(fake_pool):
     assert version == 2 * T
 
 
-def test_odd_observations_are_stored_too():
-    rollouts = make(num_envs=1, shape=(1, 3, 5))
-    obs = torch.randint(0, 255, (1, 1, 3, 5), dtype=torch.uint8)
+def test_a_batch_tells_fresh_unrolls_from_replayed_ones(fake_pool):
+    pool, rollouts, rng = fake_pool(), make(extra=40), np.random.default_rng(1)
+    pool.async_reset()
+    while rollouts.num_full < 5:
+        act(pool, rollouts, rng)
+    slots = rollouts.take(5)
+    rollouts.check_valid(kept=slots)
+    replayed, weights = torch.tensor([slots[4], slots[4]]), torch.tensor([0.5, 0.25])
+    batch = rollouts.batch(slots[:3], replayed, weights)
+    assert batch.fresh.tolist() == [True] * 3 + [False] * 2
+    assert batch.weights.tolist() == [1, 1, 1, 0.5, 0.25]
+    alone = rollouts.batch([slots[4]])
+    assert torch.equal(batch.values[:, 3:4], alone.values)
+    assert torch.equal(batch.stacks[:, 4:5], alone.stacks)
+    assert alone.fresh.all()
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5), (2, 3, 5), (6, 3, 3)])
+def test_odd_observations_are_stored_too(shape):
+    rollouts = make(num_envs=1, shape=shape, stack_num=max(1, shape[0] // 3))
     one = torch.zeros(1)
-    rows = rollouts.write_env(np.array([0], np.int32), obs, one, one.bool(), one.bool())
-    assert torch.equal(rollouts.obs[rows.acting], obs)
+    given = torch.randint(0, 255, (T + 1, *shape), dtype=torch.uint8)
+    for obs in given:
+        rows = rollouts.write_env(
+            np.array([0], np.int32),
+            np.array([True]),
+            obs[None],
+            one,
+            one.bool(),
+            one.bool(),
+            torch.zeros(1, 2),
+        )
+        rollouts.write_policy(rows, one.long(), torch.zeros(1, 3), one, 0)
+    batch = rollouts.batch(rollouts.take(1))
+    assert torch.equal(pixels_of(rollouts, batch)[:, 0], given)
 
 
 def test_running_out_of_slots_is_an_error(fake_pool):
@@ -111,7 +259,29 @@ def test_running_out_of_slots_is_an_error(fake_pool):
 
     with pytest.raises(RuntimeError, match="slots are free"):
         act_without_learning()
-    with pytest.raises(ValueError, match="must exceed"):
-        make(extra=0)
     with pytest.raises(ValueError, match="99 unrolls wanted"):
         rollouts.take(99)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"extra": 0}, "must exceed"),
+        ({"burn_in": T + 1}, "burn_in must be 0 to unroll=4, got 5"),
+        ({"burn_in": -1}, "burn_in must be 0 to unroll=4, got -1"),
+        ({"stack_num": 3}, "do not hold 3 frames"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_errors(options, says):
+    with pytest.raises(ValueError, match=says):
+        make(**options)
+
+
+def test_a_slot_is_about_as_large_as_said():
+    rollouts = make(num_envs=2, extra=8)
+    tensors = [v for v in vars(rollouts).values() if isinstance(v, torch.Tensor)]
+    size = sum(t.nbytes for t in tensors) / rollouts.num_slots
+    said = Rollouts.bytes_per_slot(
+        unroll=T, burn_in=0, obs_shape=(4, 36, 36), stack_num=4
+    )
+    assert 0.9 < said / size < 1.2

@@ -3,37 +3,68 @@
 import json
 import os
 import signal
+import sys
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
-from trainer import checkpoint, run
-from trainer.config import EnvConfig, LearnerConfig, RunConfig
+from trainer import checkpoint, evaluate, run
+from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
 from trainer.run import main, run_training
 
 CPU = torch.device("cpu")
+ENVS = 6
 
 
-def make_config(tmp_path, **changes):
+def change(config, **options):
+    """A config with options of any of its parts, and of its own, changed."""
+    for name in ("env", "learner", "replay", "model"):
+        part = getattr(config, name)
+        own = {f.name for f in fields(part)} & set(options) - {"name"}
+        part = replace(part, **{key: options.pop(key) for key in own})
+        config = replace(config, **{name: part})
+    return replace(config, **options)
+
+
+def make_config(tmp_path, **options):
     base = RunConfig(
         device="cpu",
         precision="fp32",
         run_dir=tmp_path / "run",
-        max_steps=2_000,
+        max_steps=600,
+        stop_when_solved=False,
         log_seconds=0.01,
-        env=EnvConfig(num_envs=6, batch_size=4),
+        env=EnvConfig(num_envs=ENVS, groups=2),
+        model=ModelConfig(memory_size=8, memory_heads=2, memory_steps=4),
         learner=LearnerConfig(
-            unroll=8, unrolls_per_batch=8, minibatch_size=32, learner_threads=2
+            unroll=8,
+            unrolls_per_batch=ENVS,
+            minibatch_size=24,
+            passes=2,
+            learner_threads=2,
+            optimizer="adam",
+            lr=1e-3,
         ),
     )
-    return replace(base, **changes)
+    return change(base, **options)
 
 
-def read_points(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
+def read_points(folder, name="metrics.jsonl"):
+    lines = (folder / name).read_text().splitlines()
     return [json.loads(line) for line in lines]
+
+
+def weights_in(folder, name="model"):
+    state = checkpoint.load(folder, CPU)[name]
+    return torch.cat([tensor.flatten() for tensor in state.values()])
+
+
+def threads_of_runs():
+    """Collectors and shards that still run."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith(("collector", "shard"))]
 
 
 @pytest.fixture
@@ -41,22 +72,25 @@ def pools(monkeypatch, fake_pool):
     """Makes runs use fake pools; gives the list of them."""
     made = []
 
-    def make(config, seed):
-        made.append(fake_pool(config.num_envs, config.batch_size, seed))
+    def make(config, seed, *, asynchronous=False):
+        group = config.num_envs // config.groups
+        batch_size = group if asynchronous else config.num_envs
+        made.append(fake_pool(config.num_envs, batch_size, seed))
         return made[-1]
 
     monkeypatch.setattr(run, "make_pool", make)
+    monkeypatch.setattr(evaluate, "make_pool", make)
     return made
 
 
 def test_a_run_leaves_everything(tmp_path, pools, capsys):
     metrics = run_training(make_config(tmp_path))
     folder = tmp_path / "run"
-    assert metrics["steps"] >= 2_000
+    assert metrics["steps"] >= 600
     assert metrics["solved"] == 0
     assert metrics["signal"] == 0
     config = json.loads((folder / "config.json").read_text())
-    assert config["env"]["num_envs"] == 6
+    assert config["env"]["num_envs"] == ENVS
     assert "commit" in config
     points = read_points(folder)
     assert points[-1]["step"] == metrics["steps"]
@@ -66,6 +100,7 @@ def test_a_run_leaves_everything(tmp_path, pools, capsys):
         "rollout/clear_rate",
         "learn/loss/total",
         "learn/rho",
+        "queue/free_slots",
         "time/sps",
         "time/share_wait",
         "time/share_learn",
@@ -76,23 +111,197 @@ def test_a_run_leaves_everything(tmp_path, pools, capsys):
     assert state["steps"] == metrics["steps"]
     assert pools[0].closed
     output = capsys.readouterr().out
-    assert "parameters on cpu" in output
+    assert "parameters" in output
     assert "SPS: environment steps per second" in output
     assert "max_steps reached" in output
     assert str(folder) in output
+    # What bounds the speed, in a line of its own.
+    assert any("bound" in line or "balanced" in line for line in output.splitlines())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"replay_share": 0.5, "unrolls_per_batch": 12, "replay_capacity": 10},
+        {"memory": "gru", "burn_in": 4},
+        {"memory": "gtrxl", "loss": "impala", "passes": 1},
+        {"lag": 1},
+        {"lag": 1, "mode": "async", "unrolls_per_batch": 4},
+        {"mode": "async", "unrolls_per_batch": 4},
+        {"unrolls_per_batch": 12},
+        {"optimizer": "muon", "ema": 0.9, "noisy": True},
+        {"precision": "bf16"},
+        {
+            "replay_share": 0.5, "unrolls_per_batch": 12, "replay_capacity": 10,
+            "memory": "lstm", "burn_in": 8, "lag": 1,
+        },
+    ],
+)  # fmt: skip
+def test_every_kind_of_run_ends_well(tmp_path, pools, options):
+    metrics = run_training(make_config(tmp_path, **options))
+    assert metrics["steps"] >= 600
+    assert weights_in(tmp_path / "run").isfinite().all()
+    assert metrics["learn/policy_lag"] <= 4 * metrics.get("lag", 1) + 2
+    if options.get("mode") != "async":
+        assert metrics["learn/policy_lag"] == options.get("lag", 0)
+    if "replay_share" in options:
+        assert metrics["replay/unrolls"] == 10
+        assert metrics["learn/replay/share"] == pytest.approx(0.5)
+        assert metrics["learn/replay/age"] > 0
+    assert threads_of_runs() == []
+
+
+def test_a_network_of_ones_own(tmp_path, pools, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "from trainer.model import ActorCritic\n"
+        "class Small(ActorCritic):\n"
+        "    def make_encoder(self, config, shape):\n"
+        "        body = nn.Sequential(nn.AvgPool2d(6), nn.Flatten())\n"
+        "        return body, body(torch.zeros(1, *shape)).shape[1]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = make_config(tmp_path, max_steps=200)
+    metrics = run_training(replace(config, model=ModelConfig(name="mine:Small")))
+    assert metrics["steps"] >= 200
+    sys.modules.pop("mine")
 
 
 @pytest.mark.parametrize("loss", ["clip", "impala"])
-def test_it_learns_and_stops_when_solved(tmp_path, pools, loss):
-    config = make_config(tmp_path, max_steps=30_000, stop_clear_rate=0.9)
-    learner = replace(
-        config.learner, loss=loss, lr=3e-3, gamma=0.5,
+def test_it_learns_and_stops_when_solved(tmp_path, pools, loss, capsys):
+    config = make_config(
+        tmp_path, max_steps=30_000, stop_when_solved=True, solve_rate=0.8,
+        solve_episodes=12, log_seconds=1.0, loss=loss, lr=3e-3, gamma=0.5,
         passes=4 if loss == "clip" else 1,
     )  # fmt: skip
-    metrics = run_training(replace(config, learner=learner))
+    metrics = run_training(config)
     assert metrics["solved"] == 1
     assert metrics["steps"] < 30_000
-    assert metrics["rollout/clear_rate"] >= 0.9
+    lines = read_points(tmp_path / "run", "evaluations.jsonl")
+    assert lines[-2]["name"] == "evaluation"
+    assert lines[-2]["clear_rate"] >= 0.8
+    assert lines[-1]["name"] == "second evaluation"
+    streams = [line["stream"] for line in lines]
+    assert streams == list(range(1, len(lines) + 1))
+    output = capsys.readouterr().out
+    assert "training episodes cleared the level" in output
+    assert "solved: " in output
+
+
+def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatch):
+    """It is tried again after 50 more episodes; the second one is never retried."""
+    rates, calls = [0.2, 0.95, 0.4], []
+
+    def fake(model, env, **options):
+        rate = rates[len(calls)]
+        calls.append((pools[0].episode.sum(), options["stream"], options["episodes"]))
+        return {
+            "clears": int(rate * 100),
+            "episodes": 100,
+            "clear_rate": rate,
+            "clear_rate_95": (0.0, 1.0),
+        }
+
+    monkeypatch.setattr(run, "evaluate_policy", fake)
+    monkeypatch.setattr(run.EpisodeTracker, "clear_rate", lambda self: 0.93)
+    config = make_config(tmp_path, stop_when_solved=True, max_steps=10_000)
+    metrics = run_training(config)
+    assert metrics["solved"] == 1
+    assert [stream for _, stream, _ in calls] == [1, 2, 3]
+    assert {episodes for *_, episodes in calls} == {100}
+    assert 50 <= calls[1][0] - calls[0][0] < 70
+    assert calls[2][0] - calls[1][0] == 0
+    assert metrics["evaluation/clear_rate"] == 0.4
+    assert len(read_points(tmp_path / "run", "evaluations.jsonl")) == 3
+
+
+def test_below_the_rate_nothing_is_evaluated(tmp_path, pools, monkeypatch):
+    monkeypatch.setattr(run.EpisodeTracker, "clear_rate", lambda self: 0.89)
+    monkeypatch.setattr(run, "evaluate_policy", lambda *_, **__: 1 / 0)
+    metrics = run_training(make_config(tmp_path, stop_when_solved=True))
+    assert metrics["solved"] == 0
+
+
+def test_no_stop_when_solved(tmp_path, pools, monkeypatch):
+    monkeypatch.setattr(run.EpisodeTracker, "clear_rate", lambda self: 1.0)
+    monkeypatch.setattr(run, "evaluate_policy", lambda *_, **__: 1 / 0)
+    config = run.parse(["--device", "cpu", "--no-stop-when-solved"])
+    assert not config.stop_when_solved
+    assert run_training(make_config(tmp_path))["solved"] == 0
+
+
+# -- the same seed, the same weights -----------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"lag": 1}, {"loss": "impala"}])
+def test_sync_runs_repeat_bit_for_bit(tmp_path, pools, options):
+    for name in "one", "two":
+        config = make_config(tmp_path / name, max_steps=1_000, **options)
+        run_training(replace(config, log_seconds=100.0))
+    one, two = (weights_in(tmp_path / name / "run") for name in ("one", "two"))
+    assert torch.equal(one, two)
+
+
+REPLAY = {"replay_share": 0.5, "unrolls_per_batch": 12, "replay_beta_steps": 10_000}
+
+
+@pytest.mark.parametrize(
+    ("base", "changed"),
+    [
+        ({}, {"seed": 2}),
+        ({}, {"lag": 1}),
+        ({"lag": 1}, {"lag": 2}),
+        ({}, {"mode": "async"}),
+        ({}, {"precision": "bf16"}),
+        ({}, {"unroll": 4}),
+        ({}, {"groups": 3}),
+        ({}, {"unrolls_per_batch": 12}),
+        ({"unrolls_per_batch": ENVS}, REPLAY),
+        (REPLAY, {"replay_capacity": 7}),
+        (REPLAY, {"replay_bytes": 130_000}),
+        (REPLAY, {"replay_alpha": 0.0}),
+        (REPLAY, {"replay_beta": 1.0}),
+        (REPLAY | {"replay_beta_steps": 100}, {"replay_beta_end": 0.5}),
+        (REPLAY, {"replay_beta_steps": 100}),
+        ({"memory": "gru"}, {"burn_in": 4}),
+    ],
+)
+def test_every_option_of_a_run_does_something(tmp_path, pools, base, changed):
+    one = weights_of_run(tmp_path, base)
+    two = weights_of_run(tmp_path, base | changed)
+    assert one.isfinite().all()
+    assert two.isfinite().all()
+    assert not torch.equal(one, two)
+
+
+_WEIGHTS = {}
+
+
+def weights_of_run(tmp_path, options):
+    """Weights after a short run; each is done once."""
+    key = repr(sorted(options.items()))
+    if key not in _WEIGHTS:
+        config = make_config(tmp_path / str(len(_WEIGHTS)), max_steps=400, **options)
+        run_training(replace(config, log_seconds=100.0))
+        _WEIGHTS[key] = weights_in(config.run_dir)
+    return _WEIGHTS[key]
+
+
+def test_serial_is_the_same_in_one_thread(tmp_path, pools, monkeypatch):
+    config = make_config(tmp_path / "one", learner_threads=1)
+    run_training(config)
+    seen = []
+    shards = run.Shards
+    monkeypatch.setattr(run, "Shards", lambda n: (seen.append(n), shards(n))[1])
+    serial = make_config(tmp_path / "two", learner_threads=2, serial=True)
+    run_training(serial)
+    assert seen == [1]
+    one, two = (weights_in(tmp_path / name / "run") for name in ("one", "two"))
+    assert torch.equal(one, two)
+
+
+# -- checkpoints -------------------------------------------------------------
 
 
 def test_resume_continues(tmp_path, pools, capsys):
@@ -103,18 +312,22 @@ def test_resume_continues(tmp_path, pools, capsys):
     resumed = run.Run(replace(first, resume=path, run_dir=tmp_path / "again"))
     for name, tensor in resumed.state()["model"].items():
         assert torch.equal(tensor, state["model"][name]), name
-    old, new = state["optimizer"]["state"], resumed.state()["optimizer"]["state"]
-    assert torch.equal(old[0]["exp_avg"], new[0]["exp_avg"])
-    for name in ("steps", "updates"):
-        assert resumed.state()[name] == state[name] > 0
-    for name in ("minibatch_rng", "action_rng"):
-        assert torch.equal(resumed.state()[name], state[name])
+    old, new = state["learner"], resumed.state()["learner"]
+    moments = [s["optimizer"]["state"][0]["exp_avg"] for s in (old, new)]
+    assert torch.equal(*moments)
+    assert resumed.state()["steps"] == state["steps"] > 0
+    assert new["updates"] == old["updates"] > 0
+    assert torch.equal(new["minibatch_rng"], old["minibatch_rng"])
+    assert torch.equal(resumed.state()["action_rng"], state["action_rng"])
     resumed.close()
     metrics = run_training(
-        replace(first, resume=path, run_dir=tmp_path / "more", max_steps=3_000)
+        replace(first, resume=path, run_dir=tmp_path / "more", max_steps=900)
     )
-    assert metrics["steps"] >= 3_000
-    assert metrics["learn/updates"] > state["updates"]
+    assert metrics["steps"] >= 900
+    assert metrics["learn/updates"] > old["updates"]
+    # The versions of the policy go on as well.
+    points = read_points(tmp_path / "more")
+    assert max(point["learn/policy_lag"] for point in points) == 0
     other = replace(first, resume=path, model=replace(first.model, name="nano"))
     with pytest.raises(ValueError, match="choose the same --model"):
         run_training(other)
@@ -124,9 +337,68 @@ def test_resume_continues(tmp_path, pools, capsys):
         run_training(replace(first, resume=tmp_path / "run"))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"replay_share": 0.5, "unrolls_per_batch": 12, "replay_capacity": 10},
+        {"optimizer": "muon", "ema": 0.9},
+        {"target_updates": 3, "noisy": True, "lag": 1},
+    ],
+)
+def test_resume_with_everything(tmp_path, pools, options):
+    config = make_config(tmp_path, **options)
+    run_training(config)
+    state = checkpoint.load(tmp_path / "run", CPU)
+    assert (state["ema"] is not None) == ("ema" in options)
+    assert (state["learner"]["target"] is not None) == ("target_updates" in options)
+    again = replace(
+        config, resume=tmp_path / "run", run_dir=tmp_path / "more", max_steps=900
+    )
+    metrics = run_training(again)
+    assert metrics["steps"] >= 900
+    assert metrics["learn/updates"] > state["learner"]["updates"]
+    assert weights_in(tmp_path / "more").isfinite().all()
+    if "ema" in options:
+        latest, average = (weights_in(tmp_path / "more", n) for n in ("model", "ema"))
+        assert 0 < (latest - average).norm() < latest.norm()
+
+
+def test_checkpoints_are_periodic(tmp_path, pools, monkeypatch):
+    saved = []
+    monkeypatch.setattr(run.Run, "save", lambda self: saved.append(1))
+    run_training(make_config(tmp_path, checkpoint_seconds=0.0))
+    assert len(saved) > 10
+
+
+def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
+    played = []
+
+    def fake(model, env, **options):
+        played.append(torch.cat([p.flatten() for p in model.parameters()]))
+        return {
+            "clears": 100, "episodes": 100, "clear_rate": 1.0,
+            "clear_rate_95": (0.9, 1.0),
+        }  # fmt: skip
+
+    monkeypatch.setattr(run, "evaluate_policy", fake)
+    monkeypatch.setattr(
+        run.EpisodeTracker, "clear_rate", lambda self: float(self.count > 20)
+    )
+    run_training(make_config(tmp_path, ema=0.99, stop_when_solved=True))
+    state = checkpoint.load(tmp_path / "run", CPU)
+    averaged = torch.cat([state["ema"][name].flatten() for name in state["ema"]])
+    assert torch.equal(played[0].detach(), averaged)
+    assert torch.equal(played[1].detach(), averaged)
+    assert not torch.equal(averaged, weights_in(tmp_path / "run"))
+
+
+# -- how a run ends ----------------------------------------------------------
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_with_a_checkpoint(tmp_path, pools, capsys, number):
-    config = make_config(tmp_path, max_steps=10**9, checkpoint_seconds=1e9)
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_signal_ends_the_run_with_a_checkpoint(tmp_path, pools, capsys, number, lag):
+    config = make_config(tmp_path, max_steps=10**9, checkpoint_seconds=1e9, lag=lag)
     before = signal.getsignal(number)
     timer = threading.Timer(1.0, os.kill, (os.getpid(), number))
     timer.start()
@@ -144,19 +416,14 @@ def test_a_signal_ends_the_run_with_a_checkpoint(tmp_path, pools, capsys, number
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
 def test_the_exit_status_names_the_signal(tmp_path, pools, number, status):
-    options = "--device cpu --num-envs 6 --batch-size 4 --unroll 8 --max-steps 999999"
+    options = (
+        "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --max-steps 999999"
+    )
     timer = threading.Timer(1.0, os.kill, (os.getpid(), number))
     timer.start()
     assert main([*options.split(), "--run-dir", str(tmp_path)]) == status
     timer.join()
     assert checkpoint.load(tmp_path, CPU)["steps"] > 0
-
-
-def test_checkpoints_are_periodic(tmp_path, pools, monkeypatch):
-    saved = []
-    monkeypatch.setattr(run.Run, "save", lambda self: saved.append(1))
-    run_training(make_config(tmp_path, checkpoint_seconds=0.0))
-    assert len(saved) > 10
 
 
 def test_a_time_limit_ends_the_run(tmp_path, pools):
@@ -165,25 +432,34 @@ def test_a_time_limit_ends_the_run(tmp_path, pools):
 
 
 def test_a_nan_loss_stops_the_run_and_keeps_the_batch(tmp_path, pools, monkeypatch):
-    class Broken(type(run.make_pool(EnvConfig(num_envs=1, batch_size=1), 0))):
-        def recv(self):
-            obs, reward, *rest = super().recv()
+    make = run.make_pool
+
+    def broken(*args, **kwargs):
+        pool = make(*args, **kwargs)
+        recv = pool.recv
+
+        def spoil():
+            obs, reward, *rest = recv()
             return obs, reward + float("nan"), *rest
 
-    monkeypatch.setattr(run, "make_pool", lambda config, seed: Broken(6, 4, seed))
+        pool.recv = spoil
+        return pool
+
+    monkeypatch.setattr(run, "make_pool", broken)
     with pytest.raises(RuntimeError, match=r"the loss is nan.*nan_batch\.pt"):
         run_training(make_config(tmp_path))
     batch = torch.load(tmp_path / "run" / "nan_batch.pt", weights_only=True)
-    assert batch["actions"].shape == (9, 8)
+    assert batch["actions"].shape == (9, ENVS)
 
 
-def test_a_failing_pool_still_leaves_a_checkpoint(tmp_path, pools, monkeypatch):
-    config = make_config(tmp_path)
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_failing_pool_still_leaves_a_checkpoint(tmp_path, pools, monkeypatch, lag):
+    config = make_config(tmp_path, lag=lag)
     original = run.Run.__init__
 
     def broken_later(self, config):
         original(self, config)
-        recv, left = self.pool.recv, [30]
+        recv, left = self.pool.recv, [50]
 
         def fail():
             left[0] -= 1
@@ -198,6 +474,58 @@ def test_a_failing_pool_still_leaves_a_checkpoint(tmp_path, pools, monkeypatch):
         run_training(config)
     assert (tmp_path / "run" / "checkpoint.pt").is_file()
     assert pools[0].closed
+    assert threads_of_runs() == []
+
+
+def test_a_profile_is_written(tmp_path, pools):
+    run_training(make_config(tmp_path, profile=1))
+    trace = json.loads((tmp_path / "run" / "trace.json").read_text())
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert {"collect", "learn"} <= names
+
+
+def test_a_full_device_is_explained(tmp_path, pools, monkeypatch, capsys):
+    def full(self, batch, step):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(run.Learner, "update", full)
+    options = "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6"
+    assert main([*options.split(), "--run-dir", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "out of device memory (CUDA out of memory)" in error
+    assert "--minibatch-size" in error
+    assert "--num-envs (now 6)" in error
+
+
+# -- options that are refused ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"burn_in": 4}, "burn_in=4 is for a network with a memory"),
+        ({"burn_in": 9, "memory": "gru"}, "burn_in must be at most unroll=8, got 9"),
+        (
+            {"replay_share": 0.5, "unrolls_per_batch": 12, "replay_bytes": 10},
+            "replay must keep at least one unroll",
+        ),
+        (
+            {
+                "replay_share": 0.5,
+                "unrolls_per_batch": 12,
+                "replay_capacity": 10**9,
+            },
+            "unrolls and replay need .* lower --replay-capacity",
+        ),
+        ({"unrolls_per_batch": 8}, "must be a multiple of num_envs=6"),
+        ({"serial": True, "lag": 1}, "lag must be 0"),
+        ({"groups": 4}, "groups must divide num_envs=6, got 4"),
+    ],
+)
+def test_options_that_do_not_fit_are_errors(tmp_path, pools, options, says):
+    with pytest.raises(ValueError, match=says):
+        run_training(make_config(tmp_path, **options))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -221,8 +549,8 @@ def test_a_wrong_option_is_one_line_and_status_2(
     file = tmp_path / "config.json"
     file.write_text("{}")
     words = options.format(file=file, folder=tmp_path).split()
-    counts = "--num-envs 2 --batch-size 2 --num-threads 1".split()
-    assert main([*words, *counts]) == 2
+    counts = "--num-envs 2 --groups 1 --num-threads 1"
+    assert main([*words, *counts.split(), "--unrolls-per-batch", "2"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
@@ -234,8 +562,9 @@ def test_a_failure_while_training_is_status_1(tmp_path, monkeypatch, pools, caps
     def fail(*arguments):
         raise RuntimeError("env 3: it broke")
 
-    monkeypatch.setattr(run, "_loop", fail)
-    assert main(["--device", "cpu", "--run-dir", str(tmp_path)]) == 1
+    monkeypatch.setattr(run._Loop, "run", fail)
+    options = "--device cpu --num-envs 6 --unrolls-per-batch 6"
+    assert main([*options.split(), "--run-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "error: env 3: it broke\n"
 
 
@@ -259,10 +588,13 @@ def test_default_run_dirs_do_not_collide(tmp_path, monkeypatch):
     assert str(run._new_run_dir("Task")) == "runs/Task-T-2"
 
 
+# -- real pools --------------------------------------------------------------
+
+
 def test_a_short_run_on_envpool_atari(tmp_path):
     """The whole loop on a real pool, whose ROM comes with EnvPool."""
     status = main(
-        f"--device cpu --task Pong-v5 --num-envs 4 --batch-size 2 --num-threads 1 "
+        f"--device cpu --task Pong-v5 --num-envs 4 --num-threads 1 "
         f"--unrolls-per-batch 4 --unroll 8 --minibatch-size 16 --max-steps 300 "
         f"--run-dir {tmp_path}".split()
     )
@@ -270,12 +602,43 @@ def test_a_short_run_on_envpool_atari(tmp_path):
     assert checkpoint.load(tmp_path / "checkpoint.pt", CPU)["steps"] >= 300
 
 
+def game(tmp_path, threads, **options):
+    """A small run on the game; an update takes 16 steps."""
+    config = RunConfig(
+        device="cpu",
+        precision="fp32",
+        run_dir=tmp_path,
+        log_seconds=100.0,
+        stop_when_solved=False,
+        env=EnvConfig(num_envs=4, num_threads=threads, img_height=36, img_width=36),
+        learner=LearnerConfig(
+            unroll=4, unrolls_per_batch=4, minibatch_size=16, passes=1
+        ),
+    )
+    return change(config, **options)
+
+
 @pytest.mark.rom
-def test_a_short_run_on_the_game(tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize(("lag", "updates"), [(0, 200), (1, 50)])
+def test_the_seed_decides_the_weights_on_any_number_of_threads(tmp_path, lag, updates):
+    weights = []
+    for number, threads in enumerate((1, 2)):
+        steps = updates * 4 * 4
+        config = game(tmp_path / str(number), threads, lag=lag, max_steps=steps)
+        metrics = run_training(config)
+        assert metrics["learn/updates"] >= updates
+        weights.append(weights_in(config.run_dir))
+    assert torch.equal(*weights)
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_short_run_on_the_game(tmp_path, mode):
     """The default task with its own options, for a few thousand steps."""
     status = main(
-        f"--device cpu --num-envs 16 --batch-size 8 --unrolls-per-batch 16 "
-        f"--max-steps 4000 --run-dir {tmp_path}".split()
+        f"--device cpu --num-envs 16 --unrolls-per-batch 16 --mode {mode} "
+        f"--max-steps 2000 --run-dir {tmp_path}".split()
     )
     assert status == 0
     points = read_points(tmp_path)

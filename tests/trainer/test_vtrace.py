@@ -1,12 +1,17 @@
-"""V-trace against a slow twin shaped like the paper, and by hand."""
+"""V-trace and GAE against slow twins shaped like the papers, and by hand."""
 
+import importlib.util
+import logging
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
-from trainer.vtrace import reverse_scan, vtrace
+from trainer.vtrace import gae, reverse_scan, scan_for, vectorised_scan, vtrace
 
 CLIPS = {"gamma": 0.9, "lam": 0.95, "rho_bar": 1.0, "c_bar": 1.0, "pg_rho_bar": 1.0}
 
@@ -137,25 +142,47 @@ def test_five_steps_by_hand_truncated():
     assert result.errors.flatten().tolist() == [1.375, 0.75, 3.0, 0.0, 2.0]
 
 
+def slow_gae(values, rewards, done, truncated, gamma, lam):
+    """Schulman et al. 2016, equation 16: a discounted sum of TD residuals."""
+    T, B = values.shape[0] - 1, values.shape[1]
+    advantages = np.zeros((T, B))
+    for b in range(B):
+        for s in range(T):
+            if done[s, b]:
+                continue
+            for t in range(s, T):
+                terminated = done[t + 1, b] and not truncated[t + 1, b]
+                following = 0.0 if terminated else values[t + 1, b]
+                residual = rewards[t + 1, b] + gamma * following - values[t, b]
+                advantages[s, b] += (gamma * lam) ** (t - s) * residual
+                if done[t + 1, b]:
+                    break
+    return advantages
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 4), (24, 5), (33, 2)])
+@pytest.mark.parametrize(("gamma", "lam"), [(0.97, 0.9), (1.0, 1.0), (0.9, 0.0)])
+def test_gae_equals_slow_twin(shape, gamma, lam):
+    rows = random_rows(np.random.default_rng(sum(shape)), *shape)
+    del rows["log_ratios"]
+    advantages = slow_gae(**rows, gamma=gamma, lam=lam)
+    result = gae(**tensors(rows), gamma=gamma, lam=lam)
+    np.testing.assert_allclose(result.errors, advantages, atol=1e-5)
+    targets = rows["values"][:-1] + advantages
+    np.testing.assert_allclose(result.targets, targets, atol=1e-5)
+    real = ~rows["done"][:-1]
+    for field in (result.weights, result.rhos, result.pg_rhos):
+        np.testing.assert_array_equal(field, real)
+
+
 def test_is_gae_on_policy_without_clips():
-    rows = random_rows(np.random.default_rng(3), 24, 5)
-    rows["log_ratios"][:] = 0
-    gamma, lam = 0.97, 0.9
-    done, values = rows["done"], rows["values"]
-    terminated = done & ~rows["truncated"]
-    gae, carry = np.zeros((24, 5)), np.zeros(5)
-    for t in reversed(range(24)):
-        delta = (
-            rows["rewards"][t + 1] + gamma * ~terminated[t + 1] * values[t + 1]
-        ) - values[t]
-        carry = np.where(done[t], 0, delta + gamma * lam * ~done[t + 1] * carry)
-        gae[t] = carry
+    rows = tensors(random_rows(np.random.default_rng(3), 24, 5))
+    rows["log_ratios"].zero_()
     inf = math.inf
-    result = vtrace(
-        **tensors(rows), gamma=gamma, lam=lam, rho_bar=inf, c_bar=inf, pg_rho_bar=inf
-    )
-    np.testing.assert_allclose(result.errors, gae, atol=1e-5)
-    np.testing.assert_allclose(result.targets, values[:-1] + gae, atol=1e-5)
+    result = vtrace(**rows, gamma=0.97, lam=0.9, rho_bar=inf, c_bar=inf, pg_rho_bar=inf)
+    del rows["log_ratios"]
+    for field, same in zip(result, gae(**rows, gamma=0.97, lam=0.9), strict=True):
+        assert torch.equal(field, same)
 
 
 @pytest.mark.parametrize("truncated", [False, True])
@@ -204,14 +231,88 @@ def test_wrong_shape_is_named():
         vtrace(**rows, **CLIPS)
 
 
+def slow_scan(decay, increment):
+    result, x = torch.zeros_like(increment), torch.zeros(increment.shape[1:])
+    for t in reversed(range(len(increment))):
+        x = increment[t] + decay[t] * x
+        result[t] = x
+    return result
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 31])
 def test_reverse_scan_equals_loop_and_keeps_arguments(length):
     decay, increment = torch.rand(length, 3), torch.randn(length, 3)
     copies = decay.clone(), increment.clone()
     result = reverse_scan(decay, increment)
-    x = torch.zeros(3)
-    for t in reversed(range(length)):
-        x = increment[t] + decay[t] * x
-        torch.testing.assert_close(result[t], x, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(result, slow_scan(*copies), atol=1e-5, rtol=1e-5)
     assert torch.equal(decay, copies[0])
     assert torch.equal(increment, copies[1])
+
+
+def test_reads_nothing_on_the_host():
+    # A meta tensor has no content: whatever looked at it would raise.
+    rows = tensors(random_rows(np.random.default_rng(8), 6, 2))
+    result = vtrace(**{name: row.to("meta") for name, row in rows.items()}, **CLIPS)
+    assert [field.shape for field in result] == [(6, 2)] * 5
+
+
+def test_compiles_as_one_graph():
+    rows = tensors(random_rows(np.random.default_rng(9), 5, 2))
+    compiled = torch.compile(vtrace, backend="eager", fullgraph=True)
+    for field, same in zip(
+        compiled(**rows, **CLIPS), vtrace(**rows, **CLIPS), strict=True
+    ):
+        torch.testing.assert_close(field, same)
+
+
+def test_missing_triton_is_said_once(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "trainer.scan_triton", None)
+    scan_for.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        scans = [scan_for(torch.device("cpu")) for _ in range(3)]
+    scan_for.cache_clear()
+    assert scans == [vectorised_scan] * 3
+    assert len(caplog.records) == 1
+    assert "without its Triton kernel" in caplog.text
+    assert "scan_triton" in caplog.text
+
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None,
+    reason="Triton is not installed; it comes with PyTorch's CUDA builds",
+)
+
+INTERPRETED = """
+import torch
+from trainer.vtrace import scan_for, vectorised_scan
+scan = scan_for(torch.device("cpu"))
+assert scan.__module__ == "trainer.scan_triton", scan
+for shape in (1, 1), (7, 45):
+    decay, increment = torch.rand(shape), torch.randn(shape)
+    # Transposed: rows that do not follow each other in memory.
+    other = decay.T.contiguous().T, increment.T.contiguous().T
+    expected = vectorised_scan(decay, increment)
+    torch.testing.assert_close(scan(decay, increment), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scan(*other), expected, atol=1e-5, rtol=1e-5)
+"""
+
+
+@needs_triton
+def test_triton_kernel_in_its_interpreter():
+    # Triton decides at import, so this needs a process of its own.
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", INTERPRETED]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+@needs_triton
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("shape", [(1, 1), (32, 64), (100, 45)])
+def test_triton_kernel_on_a_gpu(shape):
+    device = torch.device("cuda", torch.cuda.current_device())
+    assert scan_for(device).__module__ == "trainer.scan_triton"
+    decay, increment = torch.rand(shape), torch.randn(shape)
+    result = reverse_scan(decay.to(device), increment.to(device)).cpu()
+    expected = slow_scan(decay, increment)
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)

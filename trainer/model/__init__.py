@@ -1,5 +1,13 @@
-"""Networks: image encoders, heads, and the actor-critic made of them."""
+"""Networks: image encoders, memories, heads, and the actor-critic made of them."""
 
-from trainer.model.actor_critic import ActorCritic, PolicyOutput, build_model
+from trainer.model.actor_critic import ActorCritic, PolicyModel, PolicyOutput
+from trainer.model.build import ModelSize, build_model, describe_model
 
-__all__ = ["ActorCritic", "PolicyOutput", "build_model"]
+__all__ = [
+    "ActorCritic",
+    "ModelSize",
+    "PolicyModel",
+    "PolicyOutput",
+    "build_model",
+    "describe_model",
+]

@@ -1,4 +1,4 @@
-"""The actor-critic: an encoder and a head, from uint8 frames to a policy."""
+"""The actor-critic: encoder, memory and heads, from uint8 frames to a policy."""
 
 from __future__ import annotations
 
@@ -8,59 +8,110 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import ModelConfig
-from trainer.model.encoders import build_encoder
+from trainer.model.encoders import Shape, build_encoder
 from trainer.model.heads import PolicyValueHead
+from trainer.model.memory import build_memory
 
 
 class PolicyOutput(NamedTuple):
-    """Logits (N, A) and values (N,), both float32."""
+    """Logits (T, B, A) and values (T, B), both float32."""
 
     logits: Tensor
     values: Tensor
 
 
-class ActorCritic(nn.Module):
-    """Shared encoder, policy head and value head."""
+class PolicyModel(nn.Module):
+    """What collector, learner and evaluation may ask of a network.
 
-    def __init__(
-        self, config: ModelConfig, shape: tuple[int, int, int], num_actions: int
-    ) -> None:
+    Attributes:
+        state_size: S, floats of state per environment; 0 without memory.
+    """
+
+    state_size: int = 0
+
+    def forward(
+        self, obs: Tensor, state: Tensor, first: Tensor
+    ) -> tuple[PolicyOutput, Tensor]:
+        """Runs T rows of B environments; acting is T = 1.
+
+        Nothing in the module may change, and nothing be drawn: several threads
+        run it at once. Nor may it wait for the device: CUDA graphs record it.
+
+        Args:
+            obs: (T, B, C, H, W) uint8.
+            state: (B, S) float32 before row 0, zeros at the very start.
+            first: (T, B) bool, rows before which the state becomes zeros.
+
+        Returns:
+            The policy's output at all rows, and the state (B, S) after the last.
+        """
+        raise NotImplementedError
+
+    def resample_noise(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise, if any; called before each act and gradient step.
+
+        Args:
+            generator: on the model's device; None: the device's own.
+        """
+
+
+class ActorCritic(PolicyModel):
+    """Shared encoder, memory, policy head and value head.
+
+    The easy way to a network of your own is another encoder, with everything else
+    as configured. In a file `mine.py`, for `--model mine:Small`:
+
+        import torch
+        from torch import nn
+        from trainer.model import ActorCritic
+        from trainer.model.encoders import CentredConv2d
+
+        class Small(ActorCritic):
+            def make_encoder(self, config, shape):
+                body = nn.Sequential(
+                    CentredConv2d(shape[0], 8, 8, 8), nn.ReLU(), nn.Flatten()
+                )
+                size = body(torch.zeros(1, *shape)).shape[1]
+                return body, size
+
+    Pixels arrive as 0..255; `CentredConv2d` (encoders.py) centres them. To change
+    one of the encoders there, return `build_encoder(replace(config, name="nano"),
+    shape)`, or parts of it.
+    """
+
+    def __init__(self, config: ModelConfig, shape: Shape, num_actions: int) -> None:
         super().__init__()
-        self.encoder, features = build_encoder(config.name, shape)
-        self.head = PolicyValueHead(features, num_actions)
+        self.encoder, features = self.make_encoder(config, shape)
+        self.memory = build_memory(config, features)
+        if self.memory is not None:
+            features, self.state_size = self.memory.size, self.memory.state_size
+        self.head = PolicyValueHead(features, num_actions, config)
 
-    def forward(self, obs: Tensor) -> PolicyOutput:
-        """Maps uint8 observations (N, C, H, W) to logits and values.
+    def make_encoder(self, config: ModelConfig, shape: Shape) -> tuple[nn.Module, int]:
+        """The encoder, pixels (N, C, H, W) to (N, F), and F."""
+        return build_encoder(config, shape)
+
+    def resample_noise(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise for noisy heads."""
+        self.head.resample_noise(generator)
+
+    def forward(
+        self, obs: Tensor, state: Tensor, first: Tensor
+    ) -> tuple[PolicyOutput, Tensor]:
+        """See `PolicyModel.forward`.
 
         Pixels become the autocast type where autocast is on (0..255 are exact
         in bfloat16), float32 elsewhere; the first layer centres them.
         """
+        rows = obs.shape[:2]
         kind = obs.device.type
         on = torch.is_autocast_enabled(kind)
-        pixels = obs.to(torch.get_autocast_dtype(kind) if on else torch.float32)
-        return PolicyOutput(*self.head(self.encoder(pixels)))
-
-    def parameter_count(self) -> int:
-        """Number of trained scalars."""
-        return sum(p.numel() for p in self.parameters())
-
-
-def build_model(
-    config: ModelConfig, shape: tuple[int, ...], num_actions: int
-) -> ActorCritic:
-    """Builds the network of a run.
-
-    Args:
-        config: which one.
-        shape: observation shape; must be (channels, height, width).
-        num_actions: size of the discrete action space.
-
-    Raises:
-        ValueError: observations are not images, or the name is unknown.
-    """
-    if len(shape) != 3:
-        raise ValueError(
-            f"observations have shape {shape}; the encoders take images "
-            "(channels, height, width)"
-        )
-    return ActorCritic(config, (shape[0], shape[1], shape[2]), num_actions)
+        pixels = obs.flatten(0, 1)
+        pixels = pixels.to(torch.get_autocast_dtype(kind) if on else torch.float32)
+        features = self.encoder(pixels)
+        if self.memory is not None:
+            features, state = self.memory(features.unflatten(0, rows), state, first)
+            features = features.flatten(0, 1)
+        logits, values = self.head(features)
+        output = PolicyOutput(logits.unflatten(0, rows), values.unflatten(0, rows))
+        return output, state

@@ -1,24 +1,29 @@
 """Image encoders: uint8 pixels (N, C, H, W) to features (N, F).
 
-`pico` and `nano` are sized for acting and learning on a CPU; `nature` is Mnih
-et al. 2015; `impala` is the residual network of Espeholt et al. 2018 (figure 3,
-right) with 16-32-32 channels.
+`femto`, `pico` and `nano` are sized for acting and learning on a CPU, femto for
+images of 40x40; `nature` is Mnih et al. 2015; `impala` is the residual network of
+Espeholt et al. 2018 (figure 3, right) with 16-32-32 channels; `convnext` has the
+blocks of Liu et al. 2022 in three stages that fit 84x84.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from trainer.config import ModelConfig
 
 # Super Mario Bros frames are mostly one grey, the sky, near 144, and sprites
 # differ little from it. Six runs of six that fed x/255 never passed the first
 # goombas in 276 k steps; (x - 144) / 64 learned in the first run.
 PIXEL_MEAN = 144.0
 PIXEL_SCALE = 64.0
+
+Shape = tuple[int, int, int]
 
 
 class CentredConv2d(nn.Conv2d):
@@ -44,45 +49,6 @@ class CentredConv2d(nn.Conv2d):
         return F.conv2d(pixels, weight, self.bias - shift, self.stride)
 
 
-def _orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
-    """Orthogonal weights, zero bias (Schulman et al. 2017, as implemented)."""
-    if isinstance(module, nn.Conv2d | nn.Linear):
-        nn.init.orthogonal_(module.weight, gain)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-    elif isinstance(module, _Residual):
-        # Six blocks would multiply the variance of the stem by dozens.
-        nn.init.orthogonal_(module.second.weight, 0.1)
-
-
-def _plain(
-    shape: tuple[int, int, int], layers: list[tuple[int, int, int]], features: int
-) -> nn.Sequential:
-    """Convolutions of (channels, kernel, stride), then one linear layer."""
-    modules: list[nn.Module] = []
-    channels = shape[0]
-    for i, (width, kernel, stride) in enumerate(layers):
-        conv = CentredConv2d if i == 0 else nn.Conv2d
-        modules += [conv(channels, width, kernel, stride), nn.ReLU()]
-        channels = width
-    return _with_linear(nn.Sequential(*modules, nn.Flatten()), shape, features)
-
-
-def _with_linear(
-    body: nn.Sequential, shape: tuple[int, int, int], features: int
-) -> nn.Sequential:
-    """Appends the linear layer, sized by running one image through `body`."""
-    with torch.no_grad():
-        try:
-            flat = body(torch.zeros(1, *shape)).shape[1]
-        except RuntimeError as error:
-            raise ValueError(
-                f"images of {shape[1]}x{shape[2]} are too small for this network; "
-                "use 84x84 (img_height, img_width), or another --model"
-            ) from error
-    return nn.Sequential(*body, nn.Linear(flat, features), nn.ReLU())
-
-
 class _Residual(nn.Module):
     """relu-conv-relu-conv, added to its input."""
 
@@ -97,63 +63,171 @@ class _Residual(nn.Module):
         return x + branch
 
 
-def pico(shape: tuple[int, int, int]) -> nn.Sequential:
-    """16@8x8/6, 32@3x3/2, 128 features: half of nano's arithmetic."""
-    return _plain(shape, [(16, 8, 6), (32, 3, 2)], 128)
+class _ConvNeXt(nn.Module):
+    """Depthwise 7x7, norm, four times wider and back (Liu et al. 2022, figure 4)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.mix = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
+        self.norm = nn.LayerNorm(channels)
+        self.expand = nn.Linear(channels, 4 * channels)
+        self.reduce = nn.Linear(4 * channels, channels)
+        # .1 is for networks of up to 18 blocks (Touvron et al. 2021, section 2).
+        self.scale = nn.Parameter(torch.full((channels,), 0.1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) to the same shape."""
+        y = self.norm(self.mix(x).permute(0, 2, 3, 1))
+        y = self.reduce(F.gelu(self.expand(y)))
+        # The product would be float32 under autocast, and all that follows.
+        branch: Tensor = self.scale.to(y.dtype) * y
+        return x + branch.permute(0, 3, 1, 2)
 
 
-def nano(shape: tuple[int, int, int]) -> nn.Sequential:
-    """16@8x8/4, 32@4x4/2, 128 features (the shape of Mnih et al. 2013)."""
-    return _plain(shape, [(16, 8, 4), (32, 4, 2)], 128)
+class _ChannelNorm(nn.LayerNorm):
+    """Normalises the channels of each pixel of (N, C, H, W)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) to the same shape."""
+        y: Tensor = super().forward(x.permute(0, 2, 3, 1))
+        return y.permute(0, 3, 1, 2)
 
 
-def nature(shape: tuple[int, int, int]) -> nn.Sequential:
-    """32@8x8/4, 64@4x4/2, 64@3x3/1, 512 features."""
-    return _plain(shape, [(32, 8, 4), (64, 4, 2), (64, 3, 1)], 512)
-
-
-def impala(shape: tuple[int, int, int]) -> nn.Sequential:
-    """Three stages of conv, max-pool and two residual blocks; 256 features."""
+def _plain(
+    channels: int, widths: tuple[int, ...], kernels: tuple[tuple[int, int], ...]
+) -> list[nn.Module]:
+    """Convolutions with kernels of (size, stride), each with a ReLU."""
     modules: list[nn.Module] = []
-    channels = shape[0]
-    for i, width in enumerate((16, 32, 32)):
-        conv = CentredConv2d if i == 0 else nn.Conv2d
-        modules += [
-            conv(channels, width, 3, padding=1),
-            nn.MaxPool2d(3, 2, 1),
-            _Residual(width),
-            _Residual(width),
-        ]
+    for i, (width, (size, stride)) in enumerate(zip(widths, kernels, strict=True)):
+        conv = nn.Conv2d if i else CentredConv2d
+        modules += [conv(channels, width, size, stride), nn.ReLU()]
         channels = width
-    body = nn.Sequential(*modules, nn.ReLU(), nn.Flatten())
-    return _with_linear(body, shape, 256)
+    return modules
 
 
-ENCODERS: dict[str, Callable[[tuple[int, int, int]], nn.Sequential]] = {
-    "pico": pico,
-    "nano": nano,
-    "nature": nature,
-    "impala": impala,
+def _impala(channels: int, widths: tuple[int, ...], blocks: int) -> list[nn.Module]:
+    """Stages of a convolution, a max-pool that halves, and residual blocks."""
+    modules: list[nn.Module] = []
+    for i, width in enumerate(widths):
+        conv = nn.Conv2d if i else CentredConv2d
+        modules += [conv(channels, width, 3, padding=1), nn.MaxPool2d(3, 2, 1)]
+        modules += [_Residual(width) for _ in range(blocks)]
+        channels = width
+    return [*modules, nn.ReLU()]
+
+
+def _convnext(channels: int, widths: tuple[int, ...], blocks: int) -> list[nn.Module]:
+    """A stem of 4x4 patches, then stages of blocks with 2x2 patches between."""
+    modules: list[nn.Module] = []
+    for i, width in enumerate(widths):
+        if i:
+            modules += [_ChannelNorm(channels), nn.Conv2d(channels, width, 2, 2)]
+        else:
+            modules += [CentredConv2d(channels, width, 4, 4), _ChannelNorm(width)]
+        modules += [_ConvNeXt(width) for _ in range(blocks)]
+        channels = width
+    return [*modules, _ChannelNorm(channels)]
+
+
+class _Plan(NamedTuple):
+    """An encoder's own values; `kernels` for plain ones, `blocks` for the others."""
+
+    widths: tuple[int, ...]
+    features: int
+    kernels: tuple[tuple[int, int], ...] = ()
+    blocks: int = 0
+
+
+ENCODERS = {
+    "femto": _Plan((16, 32), 128, kernels=((4, 4), (3, 2))),  # for 40x40
+    "pico": _Plan((16, 32), 128, kernels=((8, 6), (3, 2))),  # half of nano's work
+    "nano": _Plan((16, 32), 128, kernels=((8, 4), (4, 2))),  # Mnih et al. 2013's
+    "nature": _Plan((32, 64, 64), 512, kernels=((8, 4), (4, 2), (3, 1))),
+    "impala": _Plan((16, 32, 32), 256, blocks=2),
+    "convnext": _Plan((32, 64, 96), 256, blocks=2),
 }
 
 
-def build_encoder(name: str, shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
-    """Builds an encoder by name.
+def build_encoder(config: ModelConfig, shape: Shape) -> tuple[nn.Sequential, int]:
+    """Builds an encoder by its name.
 
     Args:
-        name: a key of `ENCODERS`.
+        config: `name` is a key of `ENCODERS`; widths, blocks and features replace
+            its own values, layer_norm normalises what the last layer gives.
         shape: (C, H, W) of the images.
 
     Returns:
-        The module and its number of features.
+        The module and its number of features F.
 
     Raises:
-        ValueError: no such encoder, or the images are too small for it.
+        ValueError: no such encoder, the images are too small for it, or an option
+            that it does not have.
     """
-    if name not in ENCODERS:
-        raise ValueError(f"unknown model {name!r}; choose one of {', '.join(ENCODERS)}")
-    encoder = ENCODERS[name](shape)
+    plan = _customised(config)
+    if plan.kernels:
+        modules = _plain(shape[0], plan.widths, plan.kernels)
+    else:
+        stages = _impala if config.name == "impala" else _convnext
+        modules = stages(shape[0], plan.widths, plan.blocks)
+    modules.append(nn.Flatten())
+    modules.append(nn.Linear(_flat_size(modules, shape), plan.features))
+    if config.layer_norm:
+        modules.append(nn.LayerNorm(plan.features))
+    encoder = nn.Sequential(*modules, nn.ReLU())
     encoder.apply(_orthogonal)
-    linear = encoder[-2]
-    assert isinstance(linear, nn.Linear)
-    return encoder, linear.out_features
+    return encoder, plan.features
+
+
+def _customised(config: ModelConfig) -> _Plan:
+    """The encoder's values with the config's in their place."""
+    name = config.name
+    if name not in ENCODERS:
+        raise ValueError(
+            f"unknown model {name!r}; choose one of {', '.join(ENCODERS)}, or give "
+            "your own as module:Class"
+        )
+    plan = ENCODERS[name]
+    if min(config.features, config.blocks, *config.widths, 0) < 0 or 0 in config.widths:
+        raise ValueError(
+            f"widths={config.widths}, blocks={config.blocks} and features="
+            f"{config.features} must be positive (0 blocks or features: {name}'s own)"
+        )
+    if config.blocks and plan.kernels:
+        raise ValueError(
+            f"blocks={config.blocks}, but {name} has none; leave it 0, or take "
+            "impala or convnext"
+        )
+    if config.widths and plan.kernels and len(config.widths) != len(plan.widths):
+        raise ValueError(
+            f"widths={config.widths}, but {name} has {len(plan.widths)} convolutions; "
+            f"give as many, like its own {plan.widths}"
+        )
+    return plan._replace(
+        widths=config.widths or plan.widths,
+        features=config.features or plan.features,
+        blocks=config.blocks or plan.blocks,
+    )
+
+
+def _flat_size(modules: list[nn.Module], shape: Shape) -> int:
+    """Numbers per image behind `modules`, found by running one image."""
+    try:
+        with torch.no_grad():
+            flat: Tensor = nn.Sequential(*modules)(torch.zeros(1, *shape))
+    except RuntimeError as error:
+        raise ValueError(
+            f"images of {shape[1]}x{shape[2]} are too small for this network; "
+            "use 84x84 (img_height, img_width), fewer widths, or another --model"
+        ) from error
+    return flat.shape[1]
+
+
+def _orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
+    """Orthogonal weights, zero bias (Schulman et al. 2017, as implemented)."""
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        nn.init.orthogonal_(module.weight, gain)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, _Residual):
+        # Six blocks would multiply the variance of the stem by dozens.
+        nn.init.orthogonal_(module.second.weight, 0.1)

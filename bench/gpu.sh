@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Everything that only a GPU machine can tell, in one call: builds, runs the GPU tests,
+# measures the trainer, and trains on level 1-1. Needs no network if PyTorch with CUDA
+# and the other requirements are installed, or lie as wheels in a folder:
+#
+#   bench/gpu.sh [RESULTS [WHEELS]]
+#
+# RESULTS (default gpu-results/) gets one log per part and the run's folder. Parts that
+# fail do not keep the others from running; the exit status says whether any did.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+PYTHON="${PYTHON:-python3}"
+RESULTS="${1:-gpu-results}"
+WHEELS="${2:-}"
+mkdir -p "$RESULTS"
+FAILED=0
+
+part() {
+  local name="$1" start=$SECONDS
+  shift
+  echo "=== $name: $*"
+  "$@" 2>&1 | tee "$RESULTS/$name.log"
+  local status=${PIPESTATUS[0]}
+  echo "=== $name: status $status, $((SECONDS - start)) s"
+  [[ $status == 0 ]] || FAILED=1
+}
+
+if [[ -n $WHEELS ]]; then
+  part wheels "$PYTHON" -m pip install -q --no-index --find-links "$WHEELS" \
+    torch envpool gymnasium nes-py gym-super-mario-bros pybind11 numpy tensorboard \
+    tyro rich wandb psutil nvidia-ml-py pytest pytest-timeout hypothesis cmake ninja
+fi
+part build "$PYTHON" -m pip install -q --no-build-isolation --no-deps -e .
+part report "$PYTHON" -m mario_envpool
+part tests "$PYTHON" -m pytest -q tests/trainer/test_gpu.py tests/trainer/test_vtrace.py
+part learner "$PYTHON" bench/learner.py --models impala nature \
+  --replay-shares 0 0.5 --seconds 5 --repeats 3 --json
+part train "$PYTHON" -m trainer.run --max-seconds 300 --run-dir "$RESULTS/run"
+exit "$FAILED"

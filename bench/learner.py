@@ -1,0 +1,270 @@
+"""How fast the trainer is: environments alone, acting, learning, and all together.
+
+    python bench/learner.py                          pico, nano and nature; one pass
+    python bench/learner.py --replay-shares 0 0.5    and with half of a batch replayed
+    python bench/learner.py --models impala --preset gpu-large
+    python bench/learner.py -- --precision fp32      any flag of the trainer behind --
+
+One pass over each batch, so that a row counts the work of one environment step. The
+parts of a row are measured in turns with the whole, in one process; every figure is
+the median of --repeats. *serial* is what they would give one after the other,
+1 / (1/env + 1/act + 1/learn): a CPU that is never idle cannot be much faster, one that
+waits is slower. With collecting and learning at the same time (--lag 1 and above) the
+bound is the slower of the two instead, *min*.
+
+    env    steps/s of the pool alone, random actions
+    act    steps/s of the network alone, on groups, with sampling
+    learn  fresh steps/s of updates alone, replay included
+    end    environment steps/s of a run, collecting, learning and storing
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from trainer.collector import Actor, make_pool
+from trainer.config import RunConfig
+from trainer.device import choose_device, describe
+from trainer.run import Run, parse
+
+BUSY = 0.7  # load average from which on the bench warns
+PARTS = ("env", "act", "learn", "end")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one network did; rates in steps/s, one entry for each repeat."""
+
+    model: str
+    replay_share: float
+    overlapped: bool
+    rates: dict[str, list[float]]
+
+    def median(self, part: str) -> float:
+        """Median rate of a part."""
+        return statistics.median(self.rates[part])
+
+    def bounds(self) -> tuple[list[float], list[float]]:
+        """End / serial and end / min, repeat by repeat."""
+        serial, least = [], []
+        for env, act, learn, end in zip(*(self.rates[p] for p in PARTS), strict=True):
+            collect = 1 / env + 1 / act
+            serial.append(end * (collect + 1 / learn))
+            least.append(end / min(env, learn))
+        return serial, least
+
+    def as_dict(self) -> dict[str, Any]:
+        """For --json."""
+        serial, least = self.bounds()
+        return {
+            "model": self.model,
+            "replay_share": self.replay_share,
+            "overlapped": self.overlapped,
+            **{part: self.median(part) for part in PARTS},
+            "end_over_serial": statistics.median(serial),
+            "end_over_min": statistics.median(least),
+        }
+
+
+class Bench:
+    """One network's run, and its parts."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        """Builds a run and warms it up."""
+        self._run = Run(replace(config, run_dir=folder))
+        run = self._run
+        asynchronous = config.mode == "async"
+        self._pool = make_pool(config.env, seed=7, asynchronous=asynchronous)
+        self._group = config.env.num_envs // config.env.groups
+        self._start_pool(asynchronous)
+        self._actor = Actor(
+            run.model,
+            device=run.device,
+            dtype=run.dtype,
+            generator=run.actions,
+            graphs=config.cuda_graphs and run.device.type == "cuda",
+        )
+        shape = (self._group, *run.obs_shape)
+        self._pixels = torch.randint(0, 256, shape, dtype=torch.uint8)
+        self._pixels = self._pixels.to(run.device)
+        self._state = torch.zeros(self._group, run.model.state_size, device=run.device)
+        self._first = torch.zeros(self._group, dtype=torch.bool, device=run.device)
+        run.start()
+        self._batch = run.update()
+        for _ in range(3):
+            self._batch = run.update()
+
+    def _start_pool(self, asynchronous: bool) -> None:
+        if asynchronous:
+            self._pool.async_reset()
+            return
+        groups = len(self._pool.all_env_ids) // self._group
+        for ids in np.split(np.asarray(self._pool.all_env_ids, np.int32), groups):
+            self._pool.send(np.zeros(len(ids), np.int32), ids)
+
+    def measure(self, part: str, seconds: float) -> float:
+        """Steps per second of a part."""
+        work: Callable[[], int] = getattr(self, f"_{part}")
+        self._synchronise()
+        start, steps = time.perf_counter(), 0
+        while time.perf_counter() - start < seconds:
+            steps += work()
+        self._synchronise()
+        return steps / (time.perf_counter() - start)
+
+    def _synchronise(self) -> None:
+        if self._run.device.type == "cuda":
+            torch.cuda.synchronize(self._run.device)
+
+    def _env(self) -> int:
+        env_id = self._pool.recv()[-1]["env_id"]
+        actions = np.random.randint(0, 5, len(env_id)).astype(np.int32)
+        self._pool.send(actions, env_id)
+        return len(env_id)
+
+    def _act(self) -> int:
+        answer = self._actor(self._pixels, self._state, self._first)
+        answer.actions.to("cpu", torch.int32)
+        return self._group
+
+    def _learn(self) -> int:
+        self._run.learner.update(self._batch, self._run.collector.steps)
+        return self._run.config.fresh_unrolls * self._run.config.learner.unroll
+
+    def _end(self) -> int:
+        before = self._run.collector.steps
+        self._run.update()
+        return self._run.collector.steps - before
+
+    def close(self) -> None:
+        """Ends both pools."""
+        self._run.close()
+        self._pool.close()
+
+
+def measure_row(config: RunConfig, seconds: float, repeats: int) -> Row:
+    """All parts of one network, in turns."""
+    rates: dict[str, list[float]] = {part: [] for part in PARTS}
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(config, Path(folder))
+        try:
+            for _ in range(repeats):
+                for part in PARTS:
+                    rates[part].append(bench.measure(part, seconds))
+        finally:
+            bench.close()
+    return Row(config.model.name, config.replay.replay_share, config.lag > 0, rates)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Medians, and the ratios of the whole to its bounds."""
+    result = Table(title="steps per second (medians)")
+    for column in ("network", "replay", *PARTS, "end/serial", "end/min", "spread"):
+        result.add_column(column, justify="left" if column == "network" else "right")
+    for row in rows:
+        serial, least = row.bounds()
+        ends = row.rates["end"]
+        result.add_row(
+            row.model,
+            f"{row.replay_share:.0%}",
+            *(f"{row.median(part):,.0f}" for part in PARTS),
+            f"{statistics.median(serial):.2f}",
+            f"{statistics.median(least):.2f}",
+            f"{min(ends):,.0f}-{max(ends):,.0f}",
+        )
+    return result
+
+
+def configurations(arguments: argparse.Namespace) -> list[RunConfig]:
+    """The rows that the command line asks for."""
+    base = parse(
+        ["--device", arguments.device, "--preset", arguments.preset, *arguments.flags]
+    )
+    given = " ".join(arguments.flags)
+    if "--passes" not in given:
+        base = replace(base, learner=replace(base.learner, passes=1))
+    result = []
+    for name in arguments.models:
+        for share in arguments.replay_shares:
+            replay = replace(base.replay, replay_share=share)
+            num_envs = base.env.num_envs
+            learner = base.learner
+            if share and base.mode == "sync":
+                # Whole rounds of the environments are fresh, the rest is replayed.
+                fresh = max(num_envs, round(learner.unrolls_per_batch * (1 - share)))
+                learner = replace(learner, unrolls_per_batch=round(fresh / (1 - share)))
+            model = replace(base.model, name=name)
+            result.append(replace(base, model=model, replay=replay, learner=learner))
+    return result
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--models", nargs="+", default=["pico", "nano", "nature"])
+    add("--replay-shares", nargs="+", type=float, default=[0.0])
+    add("--device", default="auto")
+    add("--preset", default="auto")
+    add("--seconds", type=float, default=5.0, help="of each part, each time")
+    add("--repeats", type=int, default=5)
+    add("--json", action="store_true", help="one JSON object as the last line")
+    add("flags", nargs="*", help="behind --: flags of trainer.run")
+    return parser.parse_args(arguments)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    arguments = parse_arguments(argv)
+    console = Console()
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        console.print(
+            f"[yellow]load average {load:.1f}: the machine is busy, and the figures "
+            "are too low; ratios suffer less[/]"
+        )
+    rows = []
+    try:
+        for config in configurations(arguments):
+            config.validate()
+            rows.append(measure_row(config, arguments.seconds, arguments.repeats))
+            console.print(table(rows[-1:]))
+    except (ValueError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    device = choose_device(arguments.device)
+    console.print(table(rows))
+    if arguments.json:
+        print(
+            json.dumps(
+                {
+                    "rows": [row.as_dict() for row in rows],
+                    "device": describe(device, None),
+                    "torch": torch.__version__,
+                    "load": load,
+                    "flags": arguments.flags,
+                }
+            )
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

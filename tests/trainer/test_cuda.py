@@ -1,0 +1,347 @@
+"""What is for a GPU, on a fake one."""
+
+import logging
+import shutil
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from trainer import cuda
+from trainer.cuda import Fence, Graphed, Stage, compiled, own_stream
+from trainer.losses import Targets, actor_critic_loss
+
+CPU = torch.device("cpu")
+GPU = SimpleNamespace(type="cuda")
+
+
+class FakeCuda:
+    """torch.cuda, as far as it is used: it writes down what it is told."""
+
+    def __init__(self):
+        self.calls = []
+        self.current = "main"
+        self.events = 0
+        self.ready = set()
+        self.capture_fails = False
+        self.recording = None
+        self.register_error = 0
+        self.streams = 0
+
+    def current_stream(self, device):
+        return SimpleNamespace(
+            wait_event=lambda e: self.calls.append((self.current, "waits for", e.name))
+        )
+
+    def Stream(self, device):
+        self.streams += 1
+        name = f"stream {self.streams}"
+        return SimpleNamespace(
+            name=name, synchronize=lambda: self.calls.append(("synchronize", name))
+        )
+
+    @contextmanager
+    def stream(self, stream):
+        before, self.current = self.current, stream.name
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def Event(self):
+        self.events += 1
+        name = f"event {self.events}"
+
+        def record(stream):
+            self.calls.append((self.current, "records", name))
+
+        return SimpleNamespace(
+            name=name, record=record, query=lambda: name in self.ready
+        )
+
+    def CUDAGraph(self):
+        graph = SimpleNamespace(generators=[])
+        graph.register_generator_state = graph.generators.append
+        graph.replay = lambda: graph.run()
+        return graph
+
+    @contextmanager
+    def graph(self, graph, capture_error_mode):
+        assert capture_error_mode == "thread_local"
+        self.calls.append(("capture", graph))
+        if self.capture_fails:
+            raise RuntimeError("operation not permitted\nwhen stream is capturing")
+        self.recording = graph
+        yield
+        self.recording = None
+
+    def cudart(self):
+        def register(start, size, flags):
+            self.calls.append(("lock", start, size))
+            return self.register_error
+
+        return SimpleNamespace(
+            cudaHostRegister=register,
+            cudaHostUnregister=lambda start: self.calls.append(("unlock", start)),
+        )
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    result = FakeCuda()
+    monkeypatch.setattr(cuda, "_cuda", result)
+    return result
+
+
+def test_a_fence_makes_one_stream_wait_for_another(fake):
+    fence = Fence(GPU)
+    fence.wait()
+    assert fake.calls == []
+    fence.signal()
+    with fake.stream(SimpleNamespace(name="other")):
+        fence.signal()
+    fence.wait()
+    assert fake.calls[-2:] == [
+        ("main", "waits for", "event 1"),
+        ("main", "waits for", "event 2"),
+    ]
+    count = len(fake.calls)
+    fence.wait()
+    assert len(fake.calls) == count
+
+
+def test_on_a_cpu_there_are_no_streams(fake):
+    fence = Fence(CPU)
+    fence.signal()
+    fence.wait()
+    with own_stream(CPU):
+        assert fake.current == "main"
+    with own_stream(GPU):
+        assert fake.current == "stream 1"
+    assert fake.calls == []
+
+
+class Adder:
+    """Adds two to a tensor, and counts how often Python did."""
+
+    def __init__(self, fake, **options):
+        self.count = 0
+        options = {"name": "adding", "enabled": True} | options
+        self.graphed = Graphed(self.run, **options)
+        self.fake = fake
+
+    def run(self, x):
+        self.count += 1
+        graph = self.fake.recording
+        if graph is not None:
+            # It keeps the memory of this call and does the same again.
+            result = torch.empty_like(x)
+            graph.run = lambda: torch.add(x, 2, out=result)
+            return result
+        return x + 2
+
+
+def test_calls_are_recorded_and_replayed(fake):
+    add = Adder(fake)
+    for value in range(3):
+        assert add.graphed(torch.full((2,), value)).tolist() == [value + 2] * 2
+    assert (add.count, fake.calls) == (3, [])
+    given = torch.full((2,), 7)
+    result = add.graphed(given)
+    assert result.tolist() == [9, 9]
+    assert add.count == 4
+    for value in range(5):
+        assert add.graphed(torch.full((2,), value)) is result
+        assert result.tolist() == [value + 2] * 2
+    assert add.count == 4
+    assert given.tolist() == [7, 7]
+    # Other shapes run, and leave the recording as it is.
+    assert add.graphed(torch.zeros(3)).tolist() == [2, 2, 2]
+    assert add.count == 5
+    assert add.graphed(torch.full((2,), 1)) is result
+    assert add.count == 5
+
+
+def test_a_recording_is_made_again_after_a_reset(fake):
+    add = Adder(fake)
+    for _ in range(4):
+        old = add.graphed(torch.zeros(2))
+    add.graphed.reset()
+    for _ in range(3):
+        assert add.graphed(torch.zeros(2)) is not old
+    assert add.count == 7
+    assert sum(call[0] == "capture" for call in fake.calls) == 1
+    new = add.graphed(torch.ones(2))
+    assert new.tolist() == [3, 3]
+    assert new is not old
+    assert sum(call[0] == "capture" for call in fake.calls) == 2
+
+
+def test_random_numbers_of_a_graph_are_the_generators(fake):
+    generator = torch.Generator()
+    add = Adder(fake, generator=generator)
+    for _ in range(4):
+        add.graphed(torch.zeros(2))
+    graph = next(call[1] for call in fake.calls if call[0] == "capture")
+    assert graph.generators == [generator]
+
+
+def test_what_cannot_be_recorded_runs_without(fake, caplog):
+    fake.capture_fails = True
+    add = Adder(fake)
+    with caplog.at_level(logging.WARNING):
+        for value in range(8):
+            assert add.graphed(torch.full((2,), value)).tolist() == [value + 2] * 2
+    assert add.count == 8
+    assert len(fake.calls) == len(caplog.records) == 1
+    message = caplog.records[0].getMessage()
+    assert "no CUDA graph of adding" in message
+    assert "(operation not permitted)" in message
+
+
+def test_without_graphs_nothing_is_recorded(fake):
+    add = Adder(fake, enabled=False)
+    for _ in range(8):
+        add.graphed(torch.zeros(2))
+    assert (add.count, fake.calls) == (8, [])
+
+
+@pytest.mark.parametrize("when", ["wrapping", "running"])
+def test_what_cannot_be_compiled_runs_without(monkeypatch, caplog, when):
+    calls = []
+
+    def broken(*arguments, **options):
+        calls.append(arguments)
+        raise OSError("no compiler\nmany more lines")
+
+    wrap = broken if when == "wrapping" else lambda function, dynamic: broken
+    monkeypatch.setattr(torch, "compile", wrap)
+    add = compiled(torch.add, name="adding")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert add(torch.ones(2), 2).tolist() == [3, 3]
+    assert len(calls) == len(caplog.records) == 1
+    assert (
+        "torch.compile of adding failed, it runs without (no compiler)" in caplog.text
+    )
+
+
+def test_what_compiles_is_used(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: torch.sub)
+    assert compiled(torch.add, name="adding")(3, 1) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on import
+@pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"
+)
+def test_a_compiled_loss_is_the_loss(caplog):
+    n = 32
+    targets = Targets(
+        actions=torch.randint(3, (n,)),
+        log_mu=-torch.rand(n),
+        advantages=torch.randn(n),
+        values=torch.randn(n),
+        weights=torch.full((n,), 1 / n),
+    )
+    options = {
+        "clip_range": 0.2,
+        "target_rho": 2.0,
+        "value_cost": 0.5,
+        "value_kind": "huber",
+        "entropy_cost": torch.tensor(0.01),
+    }
+    results = []
+    for function in (actor_critic_loss, compiled(actor_critic_loss, name="the loss")):
+        logits = torch.arange(3.0 * n).view(n, 3).cos().requires_grad_()
+        values = torch.arange(float(n)).sin().requires_grad_()
+        loss = function(logits, values, targets, **options)
+        gradients = torch.autograd.grad(loss.total, (logits, values))
+        results.append([*(field.detach() for field in loss), *gradients])
+    assert "runs without" not in caplog.text
+    torch.testing.assert_close(*results)
+
+
+def test_on_a_cpu_nothing_is_copied():
+    stage = Stage(CPU, pool=None)
+    array = np.arange(6, dtype=np.uint8)
+    assert stage(array).data_ptr() == array.ctypes.data
+    array.flags.writeable = False
+    tensor = stage(array)  # torch has no read-only tensors
+    assert tensor.data_ptr() != array.ctypes.data
+    assert tensor.tolist() == array.tolist()
+    stage.close()
+
+
+class FakeTensor:
+    """A tensor whose way to the GPU is written down."""
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def pin_memory(self):
+        self.calls.append("pin")
+        return self
+
+    def to(self, device, non_blocking):
+        assert non_blocking
+        self.calls.append("copy")
+        return self
+
+    def record_stream(self, stream):
+        self.calls.append("record_stream")
+
+
+def test_arrays_are_held_until_they_are_copied(fake, monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch, "from_numpy", lambda array: FakeTensor(calls))
+    array = np.zeros(16, np.uint8)
+    start = array.ctypes.data
+    pool = SimpleNamespace(_buffers=[(start, 16)], slab_growth=0)
+    stage = Stage(GPU, pool)
+    stage(array)
+    assert calls == ["copy", "record_stream"]  # page-locked in place
+    assert fake.calls == [
+        ("lock", start, 16),
+        ("stream 1", "records", "event 1"),
+        ("main", "waits for", "event 1"),
+    ]
+    stage(np.zeros(4, np.uint8))
+    assert calls[2:] == ["pin", "copy", "record_stream"]
+    assert len(stage._held) == 2
+    fake.ready = {"event 1"}
+    stage(array)
+    assert [held[1][0] is array for held in stage._held] == [False, True]
+    stage.close()
+    assert not stage._held
+    assert fake.calls[-2:] == [("synchronize", "stream 1"), ("unlock", start)]
+
+
+def at(address, nbytes):
+    return SimpleNamespace(ctypes=SimpleNamespace(data=address), nbytes=nbytes)
+
+
+def test_slabs_are_page_locked_once_and_when_there_are_more(fake):
+    pool = SimpleNamespace(_buffers=[(4096, 8192)], slab_growth=0)
+    stage = Stage(GPU, pool)
+    assert stage._page_locked(at(4096, 100))
+    assert not stage._page_locked(at(4096, 9000))
+    assert not stage._page_locked(at(20000, 100))
+    assert fake.calls == [("lock", 4096, 8192)]
+    pool._buffers.append((16384, 8192))
+    pool.slab_growth = 1
+    assert stage._page_locked(at(20000, 100))
+    assert fake.calls == [("lock", 4096, 8192), ("lock", 16384, 8192)]
+
+
+def test_failing_to_page_lock_is_said_once(fake, caplog):
+    fake.register_error = 2
+    stage = Stage(GPU, SimpleNamespace(_buffers=[(4096, 8192)], slab_growth=0))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert not stage._page_locked(at(4096, 100))
+    assert len(fake.calls) == len(caplog.records) == 1
+    assert "page-locking" in caplog.text

@@ -1,0 +1,228 @@
+"""What only a GPU can prove; skipped where there is none."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from trainer import run
+from trainer.collector import Actor
+from trainer.config import (
+    EnvConfig,
+    LearnerConfig,
+    ModelConfig,
+    ReplayConfig,
+    RunConfig,
+)
+from trainer.cuda import Stage
+from trainer.device import Shards
+from trainer.learner import Learner
+from trainer.model import build_model
+from trainer.rollouts import Rollouts
+from trainer.run import run_training
+from trainer.vtrace import scan_for, vectorised_scan
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no CUDA device in this machine"
+)
+
+SHAPE, ACTIONS, T = (4, 84, 84), 5, 8
+
+
+def cuda():
+    return torch.device("cuda")
+
+
+def make_model(device, **options):
+    torch.manual_seed(3)
+    return build_model(ModelConfig(**options), SHAPE, ACTIONS).to(device)
+
+
+def filled_store(device, num_envs=8, seed=0):
+    """A store with one full unroll of every environment, of random rows."""
+    rng = np.random.default_rng(seed)
+    store = Rollouts(
+        num_envs=num_envs, num_slots=3 * num_envs, unroll=T, obs_shape=SHAPE,
+        num_actions=ACTIONS, device=device, stack_num=4,
+    )  # fmt: skip
+    ids = np.arange(num_envs, dtype=np.int32)
+    for _ in range(T + 1):
+        done = torch.from_numpy(rng.random(num_envs) < 0.1)
+        rows = store.write_env(
+            ids,
+            rng.random(num_envs) < 0.1,
+            torch.from_numpy(rng.integers(0, 256, (num_envs, *SHAPE), np.uint8)).to(
+                device
+            ),
+            torch.from_numpy(rng.normal(size=num_envs).astype(np.float32)).to(device),
+            done.to(device),
+            torch.zeros_like(done).to(device),
+        )
+        store.write_policy(
+            rows,
+            torch.from_numpy(rng.integers(0, ACTIONS, num_envs)).to(device),
+            torch.from_numpy(rng.normal(size=(num_envs, ACTIONS))).float().to(device),
+            torch.from_numpy(rng.normal(size=num_envs)).float().to(device),
+            version=0,
+        )
+    return store, store.take(num_envs)
+
+
+def test_stores_of_both_devices_are_equal():
+    (host, slots), (device, _) = filled_store(torch.device("cpu")), filled_store(cuda())
+    for name in ("stacks", "frames", "actions", "rewards", "done", "first"):
+        assert torch.equal(getattr(host, name), getattr(device, name).cpu()), name
+    assert torch.equal(host.batch(slots).stacks, device.batch(slots).stacks.cpu())
+
+
+@pytest.mark.parametrize("memory", ["none", "gru", "gtrxl"])
+def test_a_recorded_actor_says_what_an_unrecorded_one_says(memory):
+    model = make_model(cuda(), memory=memory)
+    actors = [
+        Actor(
+            model,
+            device=cuda(),
+            dtype=None,
+            generator=torch.Generator("cuda").manual_seed(1),
+            graphs=graphs,
+        )
+        for graphs in (False, True)
+    ]
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for i in range(8):
+            g = torch.Generator().manual_seed(i)
+            pixels = torch.randint(0, 256, (16, *SHAPE), generator=g, dtype=torch.uint8)
+            state = torch.randn(16, model.state_size, generator=g).cuda()
+            first = torch.rand(16, generator=g).cuda() < 0.3
+            plain, recorded = (
+                actor(pixels.cuda(), state.clone(), first) for actor in actors
+            )
+            for one, other in zip(plain[1:], recorded[1:], strict=True):
+                torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+    assert actors[1]._forward._graph is not None
+    counts = torch.stack(
+        [
+            torch.bincount(
+                actors[1](pixels.cuda(), state, first).actions, minlength=ACTIONS
+            )
+            for _ in range(50)
+        ]
+    )
+    assert counts.float().std(0).sum() > 0, "every replay drew the same noise"
+
+
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "muon"])
+def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
+    store, slots = filled_store(cuda())
+    weights = []
+    for graphs in (False, True):
+        config = RunConfig(
+            cuda_graphs=graphs,
+            learner=LearnerConfig(
+                unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss,
+                passes=2 if loss == "clip" else 1, optimizer=optimizer,
+                targets="recomputed",
+            ),
+        )  # fmt: skip
+        model = make_model(cuda())
+        learner = Learner(
+            model, config, obs_shape=SHAPE, device=cuda(), dtype=None, shards=Shards(1)
+        )
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for step in range(4):
+                learner.update(store.batch(slots), step * 1000)
+        statistics = learner.statistics()
+        assert statistics["loss/entropy"] > 0
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+        step_function = learner._clip_step if loss == "clip" else learner._impala_step
+        assert (step_function._graph is not None) == graphs
+    torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
+
+
+def test_the_kernel_scans_like_the_vectorised_one():
+    decay, increment = torch.rand(2, 65, 300, device="cuda")
+    torch.testing.assert_close(
+        scan_for(cuda())(decay, increment), vectorised_scan(decay, increment)
+    )
+
+
+def test_arrays_arrive_unchanged_while_the_pool_goes_on():
+    stage = Stage(cuda(), pool=None)
+    for i in range(20):
+        array = np.full((64, *SHAPE), i, np.uint8)
+        tensor = stage(array)
+        assert (tensor == i).all()
+    stage.close()
+
+
+BASE = RunConfig(
+    device="cuda", max_steps=3_000, log_seconds=1.0, stop_when_solved=False,
+    env=EnvConfig(num_envs=6, groups=2),
+    learner=LearnerConfig(unroll=8, unrolls_per_batch=6, minibatch_size=16, passes=2),
+)  # fmt: skip
+RUNS = {
+    "in turns": {},
+    "sync, overlapped": {"lag": 1},
+    "async, overlapped": {"lag": 1, "mode": "async"},
+    "fp16": {"precision": "fp16"},
+    "no graphs": {"cuda_graphs": False},
+    "compiled": {"compile": True},
+    "memory": {"lag": 1, "model": ModelConfig(memory="gru")},
+    "noisy": {"lag": 1, "model": ModelConfig(noisy=True)},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_whole_runs(tmp_path, monkeypatch, fake_pool, name):
+    config = replace(BASE, run_dir=tmp_path, **RUNS[name])
+
+    def make(env, seed, *, asynchronous=False):
+        batch = env.num_envs // env.groups if asynchronous else env.num_envs
+        return fake_pool(env.num_envs, batch, seed)
+
+    monkeypatch.setattr(run, "make_pool", make)
+    metrics = run_training(config)
+    assert metrics["steps"] >= 3_000
+    assert np.isfinite(metrics["learn/loss/total"])
+    assert metrics["learn/policy_lag"] <= config.lag + 1
+
+
+def test_replayed_runs(tmp_path, monkeypatch, fake_pool):
+    learner = replace(BASE.learner, unrolls_per_batch=12)
+    config = replace(
+        BASE, run_dir=tmp_path, lag=1, learner=learner,
+        replay=ReplayConfig(replay_share=0.5, replay_capacity=16),
+    )  # fmt: skip
+
+    def make(env, seed, *, asynchronous=False):
+        return fake_pool(env.num_envs, env.num_envs, seed)
+
+    monkeypatch.setattr(run, "make_pool", make)
+    assert run_training(config)["learn/replay/share"] > 0.4
+
+
+def test_sync_runs_are_equal(tmp_path, monkeypatch, fake_pool):
+    def make(env, seed, *, asynchronous=False):
+        return fake_pool(env.num_envs, env.num_envs, seed)
+
+    monkeypatch.setattr(run, "make_pool", make)
+    weights = []
+    for number in range(2):
+        config = replace(BASE, lag=1, run_dir=tmp_path / str(number))
+        trained = run.Run(config)
+        run.train(trained)
+        weights.append(copy.deepcopy(trained.model.state_dict()))
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
+
+
+@pytest.mark.rom
+@pytest.mark.slow
+def test_the_game_on_a_gpu(tmp_path):
+    status = run.main(
+        f"--preset gpu-small --max-steps 100000 --run-dir {tmp_path}".split()
+    )
+    assert status == 0

@@ -1,0 +1,307 @@
+"""Samples of host and GPU, the profiler and its ranges."""
+
+import json
+import logging
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from trainer import monitor
+from trainer.monitor import PROFILE_AFTER, Monitor, mark, profiler, thread_ids
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")
+# A run only records in earnest from here on.
+RECORDED = 2
+
+
+class FakeNvml:
+    """NVML with two cards; torch sees only the second one, as its card 1 of 2."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self):
+        self.open = 0
+        self.uuids = {"GPU-aaaa": "first", "GPU-bbbb": "second"}
+        self.addresses = {"00000000:03:00.0": "first", "00000001:c4:0a.0": "second"}
+        self.loads = [30, 50]
+        self.mute = set()
+
+    def nvmlInit(self):
+        if "init" in self.mute:
+            raise self.NVMLError("Driver Not Loaded")
+        self.open += 1
+
+    def nvmlShutdown(self):
+        self.open -= 1
+
+    def _find(self, table, key):
+        if key not in table:
+            raise self.NVMLError("Not Found")
+        return table[key]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        return self._find(self.uuids, uuid)
+
+    def nvmlDeviceGetHandleByPciBusId(self, address):
+        return self._find(self.addresses, address)
+
+    def _told(self, what, handle):
+        if what in self.mute or handle != "second":
+            raise self.NVMLError("Not Supported")
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        self._told("load", handle)
+        load = self.loads.pop(0) if len(self.loads) > 1 else self.loads[0]
+        return SimpleNamespace(gpu=load)
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        self._told("memory", handle)
+        return SimpleNamespace(used=3 * 2**30, total=8 * 2**30)
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        self._told("power", handle)
+        return 125_000
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    see(monkeypatch, uuid="bbbb")
+    return fake
+
+
+def see(monkeypatch, **properties):
+    """What torch tells of its card 1."""
+
+    def properties_of(device):
+        assert device == CUDA
+        return SimpleNamespace(**properties)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties_of)
+
+
+def sample_once(device=CUDA):
+    watch = Monitor(device, interval=1000)
+    values = watch.statistics()
+    watch.close()
+    return values
+
+
+def test_the_card_is_found_and_read(nvml):
+    values = sample_once()
+    assert values["gpu_utilisation"] == 0.3
+    assert values["gpu_memory_gb"] == 3
+    assert values["gpu_memory_total_gb"] == 8
+    assert values["gpu_power_w"] == 125
+    assert values["host_memory_gb"] > 0.05
+    assert nvml.open == 0
+
+
+def test_a_card_is_found_by_its_address(nvml, monkeypatch):
+    """Where NVML does not know the UUID (a slice of a card), or torch tells none."""
+    address = {"pci_domain_id": 1, "pci_bus_id": 0xC4, "pci_device_id": 10}
+    for uuid in ({"uuid": "cccc"}, {}):
+        see(monkeypatch, **uuid, **address)
+        assert sample_once()["gpu_memory_gb"] == 3
+
+
+def test_figures_that_the_card_does_not_tell_are_missing(nvml):
+    nvml.mute = {"load", "power"}
+    values = sample_once()
+    assert "gpu_utilisation" not in values
+    assert "gpu_power_w" not in values
+    assert values["gpu_memory_gb"] == 3
+
+
+def test_statistics_are_means_since_the_last_call(nvml):
+    nvml.loads = [30, 50, 70]
+    watch = Monitor(CUDA, interval=1000)
+    watch._sample()
+    assert watch.statistics()["gpu_utilisation"] == pytest.approx(0.4)
+    assert watch.statistics()["gpu_utilisation"] == pytest.approx(0.4)  # nothing new
+    watch._sample()
+    assert watch.statistics()["gpu_utilisation"] == pytest.approx(0.7)
+    watch.close()
+
+
+def test_sampling_goes_on_by_itself_until_closed(nvml):
+    nvml.loads = list(range(1000))
+    watch = Monitor(CUDA, interval=0.001)
+    deadline = time.monotonic() + 20
+    while len(nvml.loads) > 995 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    watch.close()
+    left = len(nvml.loads)
+    assert left <= 995
+    time.sleep(0.02)
+    assert len(nvml.loads) == left
+    watch.close()  # harmless
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        ("init", "NVML says Driver Not Loaded"),
+        ("unknown", "NVML does not find cuda:1 (Not Found)"),
+        ("untold", "NVML does not find cuda:1 (this PyTorch tells neither"),
+        ("missing", "pip install nvidia-ml-py"),
+    ],
+)
+def test_without_nvml_the_reason_is_said_once(
+    nvml, monkeypatch, caplog, problem, reason
+):
+    nvml.mute = {problem}
+    if problem == "unknown":
+        see(monkeypatch, uuid="x", pci_domain_id=0, pci_bus_id=0, pci_device_id=0)
+    elif problem == "untold":
+        see(monkeypatch)
+    elif problem == "missing":
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+    values = sample_once()
+    assert values.keys() == {"host_memory_gb", "cpu_percent"}
+    (record,) = caplog.records
+    assert reason in record.getMessage()
+    assert nvml.open == 0
+
+
+def test_a_cpu_asks_for_no_gpu(nvml, caplog):
+    nvml.mute = {"init"}
+    assert sample_once(CPU).keys() == {"host_memory_gb", "cpu_percent"}
+    assert not caplog.records
+
+
+def test_host_memory_is_this_process():
+    watch = Monitor(CPU, interval=1000)
+    before = watch.statistics()["host_memory_gb"]
+    block = torch.ones(64 * 2**20)  # 256 MB
+    watch._sample()
+    assert watch.statistics()["host_memory_gb"] - before > 0.2
+    watch.close()
+    del block
+
+
+def test_cpu_time_is_since_the_last_call(monkeypatch):
+    wall, spent = iter([0.0, 2.0, 6.0]), iter([1.0, 4.0, 5.0])
+    clock = SimpleNamespace(
+        perf_counter=lambda: next(wall), process_time=lambda: next(spent)
+    )
+    monkeypatch.setattr(monitor, "time", clock)
+    watch = Monitor(CPU, interval=1000)
+    assert watch.statistics()["cpu_percent"] == 150
+    assert watch.statistics()["cpu_percent"] == 25
+    watch.close()
+
+
+def names_in(path):
+    events = json.loads(path.read_text())["traceEvents"]
+    return [event["name"] for event in events if event.get("ph") == "X"]
+
+
+def run_updates(run_dir, updates, device=CPU, recorded=RECORDED):
+    with profiler(recorded, run_dir, device) as step:
+        for number in range(updates):
+            with mark(f"update {number}"):
+                torch.ones(8) @ torch.ones(8)
+            step()
+
+
+def test_the_trace_has_the_recorded_updates_and_no_others(tmp_path, capfd):
+    run_updates(tmp_path, PROFILE_AFTER + RECORDED + 2)
+    names = names_in(tmp_path / "trace.json")
+    found = {name for name in names if name.startswith("update")}
+    assert found == {f"update {PROFILE_AFTER + i}" for i in range(RECORDED)}
+    assert "aten::dot" in names
+    assert f"wrote {tmp_path}/trace.json" in capfd.readouterr().out
+
+
+def test_the_trace_has_other_threads(tmp_path):
+    go, done = threading.Event(), threading.Event()
+
+    def collect():
+        go.wait(30)
+        with mark("collecting"):
+            torch.ones(8) @ torch.ones(8)
+        done.set()
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    with profiler(1, tmp_path, CPU) as step:
+        for _ in range(PROFILE_AFTER):
+            step()
+        go.set()
+        assert done.wait(30)
+        step()
+    thread.join()
+    assert "collecting" in names_in(tmp_path / "trace.json")
+
+
+def test_a_run_that_ends_while_recording_has_a_trace(tmp_path):
+    run_updates(tmp_path, PROFILE_AFTER + 1, recorded=5)
+    assert f"update {PROFILE_AFTER}" in names_in(tmp_path / "trace.json")
+
+
+def test_a_run_that_ends_too_early_says_so(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        run_updates(tmp_path, PROFILE_AFTER - 1)
+    assert "nothing was profiled" in caplog.text
+    assert not (tmp_path / "trace.json").exists()
+
+
+def test_marks_are_free_when_nothing_is_recorded(tmp_path):
+    run_updates(tmp_path, 20, recorded=0)
+    assert not list(tmp_path.iterdir())
+    with profiler(RECORDED, tmp_path, CPU) as step:
+        assert mark("a") is mark("b")  # nothing is made
+        for _ in range(PROFILE_AFTER):
+            step()
+        assert mark("a") is not mark("b")
+    assert mark("a") is mark("b")
+
+
+def test_marks_on_cuda_are_nvtx_ranges_too(monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        torch.cuda.nvtx, "range", lambda name: opened.append(name) or mark(name)
+    )
+    monkeypatch.setattr(
+        torch.profiler, "record_function", lambda name: opened.append(name) or mark("")
+    )
+    with monitor._range_with_nvtx("learn"):
+        pass
+    assert opened == ["learn", "learn"]
+
+
+def test_the_time_of_workers_is_theirs_alone():
+    """One thread computes, another one sleeps; this one does both."""
+    before, stop = thread_ids(), threading.Event()
+
+    def compute():
+        while not stop.is_set():
+            sum(range(1000))
+
+    busy = threading.Thread(target=compute)
+    busy.start()
+    workers = thread_ids() - before
+    assert len(workers) == 1
+    idle = threading.Thread(target=stop.wait)
+    idle.start()
+    watches = [
+        Monitor(CPU, interval=1000, workers=w)
+        for w in (workers, thread_ids() - before - workers, frozenset())
+    ]
+    time.sleep(1.0)
+    shares = [watch.statistics().get("emulate") for watch in watches]
+    stop.set()
+    for thread in (busy, idle):
+        thread.join()
+    for watch in watches:
+        watch.close()
+    assert shares[0] > 0.02
+    assert shares[1] < shares[0] / 2
+    assert shares[2] is None

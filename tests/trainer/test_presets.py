@@ -1,0 +1,144 @@
+"""Presets: valid, chosen by hardware, and what they need is what they take."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from trainer.config import EnvConfig, LearnerConfig, ReplayConfig, RunConfig
+from trainer.presets import (
+    PRESETS,
+    choose_preset,
+    gradient_bytes,
+    out_of_memory_advice,
+    preset,
+    store_bytes,
+    store_slots,
+    table,
+)
+from trainer.rollouts import Rollouts
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_valid(name):
+    config = preset(name)
+    config.validate()
+    assert (config == RunConfig()) == (name == "cpu")
+
+
+def test_larger_cards_have_more_to_do():
+    names = list(PRESETS)
+    stores = [store_bytes(preset(name)) for name in names]
+    assert stores == sorted(stores)
+    envs = [preset(name).env.num_envs for name in names]
+    assert envs == sorted(set(envs))
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "expected"),
+    [
+        (8.0, "gpu-small"),
+        (11.0, "gpu-small"),
+        (11.75, "gpu-mid"),  # sold with 12
+        (23.6, "gpu-mid"),
+        (39.4, "gpu-mid"),  # sold with 40
+        (44.5, "gpu-large"),
+        (139.8, "gpu-large"),
+    ],
+)
+def test_the_card_chooses(monkeypatch, gigabytes, expected):
+    card = SimpleNamespace(total_memory=int(gigabytes * 2**30))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    assert choose_preset(torch.device("cuda")) == expected
+    assert choose_preset(torch.device("cpu")) == "cpu"
+
+
+def tensors_of(thing):
+    return [x for x in vars(thing).values() if isinstance(x, torch.Tensor)]
+
+
+@pytest.mark.parametrize("burn_in", [0, 8])
+def test_the_store_takes_what_is_said(burn_in):
+    """Against every tensor of a store with as many slots."""
+    config = RunConfig(
+        env=EnvConfig(num_envs=4, groups=2),
+        learner=LearnerConfig(unroll=16, unrolls_per_batch=8),
+        replay=ReplayConfig(replay_share=0.5, replay_capacity=6, burn_in=burn_in),
+    )
+    slots = store_slots(config)
+    assert slots == 4 + 2 + 4 + 6
+    store = Rollouts(
+        num_envs=4,
+        num_slots=slots,
+        unroll=16,
+        obs_shape=(4, 84, 84),
+        num_actions=5,
+        device=torch.device("cpu"),
+        stack_num=4,
+        burn_in=burn_in,
+    )
+    taken = sum(tensor.nbytes for tensor in tensors_of(store))
+    assert store_bytes(config) == pytest.approx(taken, rel=0.02)
+
+
+def test_slots_follow_lag_and_replay():
+    config = preset("gpu-large")
+    slots = store_slots(config)
+    assert slots == 1024 + 256 + 2 * 256
+    assert store_slots(replace(config, lag=3)) == slots + 2 * 256
+    shared = ReplayConfig(replay_share=0.5, replay_capacity=1000)
+    replayed = store_slots(replace(config, replay=shared))
+    assert replayed == slots - 2 * 128 + 1000
+    few = replace(shared, replay_bytes=100 * (store_bytes(config) // slots))
+    assert store_slots(replace(config, replay=few)) == slots - 2 * 128 + 100
+
+
+def test_a_gradient_step_takes_what_its_rows_save():
+    config = preset("gpu-large")
+    whole = gradient_bytes(config)
+    # The first stage's convolution alone keeps 16 channels of 84 x 84 in bf16.
+    assert whole > 2048 * 2 * 16 * 84 * 84
+    learner = replace(config.learner, accumulate=4)
+    assert gradient_bytes(replace(config, learner=learner)) == pytest.approx(whole / 4)
+    assert gradient_bytes(replace(config, precision="fp32")) > 1.5 * whole
+    assert gradient_bytes(replace(config, model=preset("cpu").model)) < whole / 10
+
+
+def test_the_table_says_what_the_presets_are():
+    lines = table().splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+    assert len(lines) == 2 + len(PRESETS)
+    for line, name in zip(lines[2:], PRESETS, strict=True):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        config = preset(name)
+        assert cells[0] == f"`{name}`"
+        assert cells[1] == PRESETS[name]
+        assert int(cells[2].replace(",", "")) == config.env.num_envs
+        assert cells[6] == config.model.name
+        for cell, size in zip(
+            cells[-2:], (store_bytes(config), gradient_bytes(config)), strict=True
+        ):
+            number, unit = cell.split()
+            said = float(number) * {"MB": 2**20, "GB": 2**30}[unit]
+            assert said == pytest.approx(size, rel=0.1)
+
+
+def test_out_of_memory_names_the_numbers_to_lower():
+    error = RuntimeError("CUDA out of memory. Tried to allocate 2 GiB.\nSee also ...")
+    config = replace(preset("gpu-mid"), learner=LearnerConfig(accumulate=2, unroll=48))
+    text = out_of_memory_advice(config, error)
+    assert "\n" not in text
+    assert "CUDA out of memory)" in text
+    for part in (
+        "--num-envs (now 512)",
+        "--unrolls-per-batch (64)",
+        "--unroll (48)",
+        "--minibatch-size (now 256)",
+        "--accumulate (2)",
+        f"{store_bytes(config) / 2**20:.0f} MB",
+    ):
+        assert part in text
+    assert "--replay-capacity" not in text
+    replayed = replace(config, replay=ReplayConfig(replay_share=0.5))
+    assert "--replay-capacity (256)" in out_of_memory_advice(replayed, error)

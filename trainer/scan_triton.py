@@ -1,0 +1,57 @@
+"""The reverse scan of V-trace as one CUDA kernel, written in Triton.
+
+A leaf that only `trainer.vtrace` imports, and only when it is about to use it:
+Triton comes with PyTorch's CUDA builds alone.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# Columns per program: one warp, so that few columns still fill several SMs.
+BLOCK = 32
+
+
+def _scan(
+    decay: tl.tensor,
+    increment: tl.tensor,
+    result: tl.tensor,
+    steps: int,
+    columns: int,
+    BLOCK: tl.constexpr,
+) -> None:
+    """x_t = increment_t + decay_t * x_{t+1} for BLOCK columns, from the last row."""
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < columns
+    x = tl.zeros((BLOCK,), tl.float32)
+    for back in range(steps):
+        at = (steps - 1 - back) * columns + column
+        x = tl.load(increment + at, inside) + tl.load(decay + at, inside) * x
+        tl.store(result + at, x, inside)
+
+
+_kernel = triton.jit(_scan)
+
+
+def reverse_scan(decay: Tensor, increment: Tensor) -> Tensor:
+    """As `trainer.vtrace.reverse_scan`, on (T, B) float32 tensors.
+
+    Args:
+        decay: (T, B) factors, on a GPU (or anywhere under TRITON_INTERPRET=1).
+        increment: (T, B) terms.
+
+    Returns:
+        (T, B) the solution.
+    """
+    decay, increment = decay.contiguous(), increment.contiguous()
+    result = torch.empty_like(increment)
+    steps, columns = increment.shape
+    grid = (triton.cdiv(columns, BLOCK),)
+    with torch.cuda.device(result.get_device()):  # kernels go to the current GPU
+        _kernel[grid](
+            decay, increment, result, steps, columns, BLOCK=BLOCK, num_warps=1
+        )
+    return result
