@@ -346,7 +346,8 @@ class RunConfig:
     lag: int = 0
     """Batches that collecting may be ahead of learning. 0: in turns, the best on a
     CPU. 1 and more: at the same time, in two threads; in sync mode every batch
-    is then exactly so many policies old, in async mode at most."""
+    is then exactly so many policies old; in async mode so many batches may wait,
+    and the lag of every row is measured (policy_lag)."""
 
     serial: bool = False
     """For debugging: one thread, no overlap, no CUDA graphs, no compilation."""

@@ -144,7 +144,8 @@ class Learner:
         if self.target is not None and self.version % c.target_updates == 0:
             _copy_weights(self.target, self.model)
         lag = (self.version - batch.versions[self._burn_in : -1]).float()
-        self._note("policy_lag", lag[:, batch.fresh].mean())
+        # Not lag[:, fresh]: that would wait for the device.
+        self._note("policy_lag", (lag.mean(0) * batch.fresh).sum() / batch.fresh.sum())
         if c.loss == "clip":
             priorities = self._update_clip(batch)
         else:

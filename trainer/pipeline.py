@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from trainer.collector import Actor, Collector
 from trainer.cuda import Fence, own_stream
@@ -111,8 +113,8 @@ class Weights:
             actor = (self._free if self._free else self._published).popleft()
         self._read[id(actor)].wait()
         with torch.no_grad():
-            own = tuple(actor.model.parameters())
-            torch._foreach_copy_(own, tuple(model.parameters()))
+            for own, new in zip(_tensors(actor.model), _tensors(model), strict=True):
+                own.copy_(new)
         actor.version = version
         self._written[id(actor)].signal()
         with self._changed:
@@ -142,6 +144,12 @@ class Weights:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+
+def _tensors(model: PolicyModel) -> Iterator[Tensor]:
+    """Parameters and buffers, always in the same order."""
+    yield from model.parameters()
+    yield from model.buffers()
 
 
 class Overlapped:

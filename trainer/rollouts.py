@@ -21,6 +21,7 @@ over a reset.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from typing import NamedTuple
 
@@ -161,6 +162,7 @@ class Rollouts:
         self._free: deque[int] = deque(range(num_envs, num_slots))
         self._full: deque[int] = deque()
         self._closing_slots: list[int] = []
+        self._growing = threading.Lock()
         self._completed, self._released = Fence(device), Fence(device)
 
     @property
@@ -388,12 +390,20 @@ class Rollouts:
             old,
             new,
         )
+        self._wait_for_device()
         grown = self.frames.new_zeros(self.num_slots, new, self.frames.shape[1])
         grown[:, :old] = self.frames.view(self.num_slots, old, -1)
-        self.frames = grown.flatten(0, 1)
-        self.stacks = self.stacks // old * new + self.stacks % old
+        stacks = self.stacks // old * new + self.stacks % old
+        self._wait_for_device()
+        with self._growing:
+            self.frames, self.stacks = grown.flatten(0, 1), stacks
         self._stack_of = self._stack_of // old * new + self._stack_of % old
         self._frames_per_slot = new
+
+    def _wait_for_device(self) -> None:
+        """Until no stream uses the old frames any more, or the new ones are there."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     # -- reading --------------------------------------------------------------
 
@@ -433,9 +443,12 @@ class Rollouts:
             importance = torch.cat([importance, weights])
         rows = torch.arange(self._last_row + 1, device=self.device)[:, None]
         index = rows * self.num_slots + slots
+        # The collecting thread may grow both, together.
+        with self._growing:
+            frames, stacks = self.frames, self.stacks
         return Batch(
-            frames=self.frames,
-            stacks=self.stacks[index],
+            frames=frames,
+            stacks=stacks[index],
             actions=self.actions[index],
             logits=self.logits[index],
             values=self.values[index],

@@ -18,19 +18,15 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import logging
-import math
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, cast
 
 import torch
@@ -49,19 +45,16 @@ from trainer.device import (
     describe,
     keep_large_blocks,
 )
-from trainer.evaluate import evaluate_policy
 from trainer.learner import Learner
+from trainer.loop import Loop, stop_on_signal
 from trainer.metrics import (
     EpisodeTracker,
     MetricsWriter,
     Timings,
-    format_seconds,
     progress_legend,
-    progress_line,
-    verdict,
 )
 from trainer.model import PolicyModel, build_model, describe_model
-from trainer.monitor import Monitor, mark, profiler, thread_ids
+from trainer.monitor import Monitor, mark, thread_ids
 from trainer.optim import linear
 from trainer.pipeline import InTurns, Overlapped, Pipeline
 from trainer.presets import choose_preset, out_of_memory_advice, preset
@@ -78,9 +71,15 @@ class Run:
     """Everything one run owns, built in order and closed in reverse."""
 
     def __init__(self, config: RunConfig) -> None:
-        """Builds environments, network, learner and files."""
+        """Builds environments, network, learner and files; closes them if it fails."""
         config.validate()
-        config = config.resolved()
+        self._closing = ExitStack()
+        with ExitStack() as on_error:
+            on_error.callback(self._closing.close)
+            self._build(config.resolved())
+            on_error.pop_all()
+
+    def _build(self, config: RunConfig) -> None:
         self.config = config
         self.device = choose_device(config.device)
         self.dtype = autocast_dtype(self.device, config.precision)
@@ -90,7 +89,8 @@ class Run:
         asynchronous = config.mode == "async"
         others = thread_ids()
         self.pool = make_pool(env, config.seed * SEED_STRIDE, asynchronous=asynchronous)
-        self.workers = thread_ids() - others
+        self._closing.callback(self.pool.close)
+        workers = thread_ids() - others
         self.obs_shape = tuple(self.pool.observation_space.shape)
         num_actions = int(self.pool.action_space.n)
         model = build_model(config.model, self.obs_shape, num_actions).to(self.device)
@@ -115,7 +115,8 @@ class Run:
         self.rollouts = self._make_store(num_actions)
         self.episodes = EpisodeTracker(env.num_envs)
         self.timings = Timings()
-        self.monitor = Monitor(self.device, workers=self.workers)
+        self.monitor = Monitor(self.device, workers=workers)
+        self._closing.callback(self.monitor.close)
         self.actions = torch.Generator(self.device).manual_seed(config.seed)
         self.steps = 0
         self.collector = Collector(
@@ -128,11 +129,13 @@ class Run:
             episodes=self.episodes,
             timings=self.timings,
         )
+        self._closing.callback(self.collector.close)
         if config.resume is not None:
             self.restore(checkpoint.load(config.resume, self.device, _RESUMED))
         self.run_dir = config.run_dir or _new_run_dir(env.task)
         self._start_run_dir()
         self.writer = MetricsWriter(self.run_dir, to_dict(config), wandb=config.wandb)
+        self._closing.callback(self.writer.close)
         self.pipeline: Pipeline | None = None
 
     def _set_up_arithmetic(self) -> None:
@@ -150,6 +153,7 @@ class Run:
             torch.backends.cudnn.deterministic = self.config.mode == "sync"
         single = not on_cpu or self.config.serial
         self.shards = Shards(1 if single else _shard_count(self.config))
+        self._closing.callback(self.shards.close)
 
     def _make_store(self, num_actions: int) -> Rollouts:
         """The store of unrolls, with room for replay."""
@@ -307,11 +311,7 @@ class Run:
         """Stops threads and closes files."""
         if self.pipeline is not None:
             self.pipeline.close()
-        self.collector.close()
-        self.pool.close()
-        self.shards.close()
-        self.monitor.close()
-        self.writer.close()
+        self._closing.close()
 
 
 def run_training(config: RunConfig) -> dict[str, float]:
@@ -339,177 +339,15 @@ def train(run: Run) -> dict[str, float]:
     started = time.perf_counter()
     try:
         print(_banner(run), flush=True)
-        with _stop_on_signal() as stopping, own_stream(run.device):
+        with stop_on_signal() as stopping, own_stream(run.device):
             run.start()
             try:
-                return _Loop(run, started, stopping).run()
+                return Loop(run, started, stopping).run()
             finally:
                 run.save()
                 print(f"wrote {run.run_dir}/ (checkpoint.pt, curves)", flush=True)
     finally:
         run.close()
-
-
-class _Loop:
-    """Collect, learn, report, until there is a reason to end."""
-
-    def __init__(self, run: Run, started: float, stopping: _Stop) -> None:
-        self._run, self._started, self._stopping = run, started, stopping
-        self._first_step = self._last_step = run.steps
-        self._last_log = self._last_save = started
-        self._values: dict[str, float] = {}
-        self._verdict = ""
-        self._attempts = 0
-        self._next_attempt = 0
-        self._evaluated: dict[str, float] = {}
-
-    def run(self) -> dict[str, float]:
-        """Trains; see `train`."""
-        run, config = self._run, self._run.config
-        reason = ""
-        with profiler(config.profile, run.run_dir, run.device) as updated:
-            while not reason:
-                batch = run.update()
-                updated()
-                reason = self._reason_to_end()
-                if reason or self._seconds_since(self._last_log) >= config.log_seconds:
-                    self._report(batch)
-                if self._seconds_since(self._last_save) >= config.checkpoint_seconds:
-                    run.save()
-                    self._last_save = time.perf_counter()
-        seconds = self._seconds_since(self._started)
-        print(
-            f"{reason} after {run.steps:,} steps, {format_seconds(seconds)}",
-            flush=True,
-        )
-        return (
-            self._values
-            | self._evaluated
-            | {
-                "steps": float(run.steps),
-                "seconds": seconds,
-                "solved": float(reason.startswith("solved")),
-                "signal": float(self._stopping.signal),
-            }
-        )
-
-    def _seconds_since(self, then: float) -> float:
-        return time.perf_counter() - then
-
-    def _report(self, batch: Batch) -> None:
-        """One point of every curve, and a line for people."""
-        run, config = self._run, self._run.config
-        now, steps = time.perf_counter(), run.steps
-        sps = (steps - self._last_step) / (now - self._last_log)
-        shares = run.timings.shares()
-        hardware = run.monitor.statistics()
-        if "emulate" in hardware:
-            shares["emulate"] = hardware.pop("emulate")
-        values = {f"rollout/{k}": v for k, v in run.episodes.statistics().items()}
-        values |= {f"learn/{k}": v for k, v in run.learner.statistics().items()}
-        values |= {f"time/share_{k}": v for k, v in shares.items()}
-        values |= {f"system/{k}": v for k, v in hardware.items()}
-        values["queue/full_unrolls"] = float(run.rollouts.num_full)
-        values["queue/free_slots"] = float(run.rollouts.num_free)
-        if run.replay is not None:
-            values["replay/unrolls"] = float(len(run.replay))
-        values["time/sps"] = sps
-        values["time/frames_per_s"] = sps * config.env.frame_skip
-        values["time/seconds"] = now - self._started
-        run.writer.write(steps, values)
-        eta = _eta_s(config, now - self._started, steps - self._first_step, steps)
-        print(progress_line(steps, values, eta), flush=True)
-        self._tell_verdict(shares, hardware.get("gpu_utilisation"))
-        if not math.isfinite(values.get("learn/loss/total", 0.0)):
-            torch.save(batch._asdict(), run.run_dir / "nan_batch.pt")
-            raise RuntimeError(
-                f"the loss is {values['learn/loss/total']}; the last batch is in "
-                f"{run.run_dir}/nan_batch.pt. Try a lower --lr or --precision fp32"
-            )
-        self._values = values
-        self._last_log, self._last_step = now, steps
-
-    def _tell_verdict(self, shares: dict[str, float], gpu: float | None) -> None:
-        """Says what bounds the speed, when that has changed."""
-        text = verdict(shares, gpu, self._run.config.lag > 0)
-        kind = text.partition(":")[0]
-        if kind != self._verdict:
-            print(text, flush=True)
-            self._verdict = kind
-
-    def _reason_to_end(self) -> str:
-        """Why the run ends now, "" if it does not."""
-        run, config = self._run, self._run.config
-        if self._stopping.signal:
-            return "interrupted"
-        if config.stop_when_solved and self._solved():
-            return f"solved: {self._evaluated['evaluation/clear_rate']:.0%} cleared"
-        if run.steps >= config.max_steps:
-            return "max_steps reached"
-        seconds = self._seconds_since(self._started)
-        if config.max_seconds and seconds >= config.max_seconds:
-            return "max_seconds reached"
-        return ""
-
-    def _solved(self) -> bool:
-        """Whether an evaluation confirms what the training episodes suggest."""
-        run, config = self._run, self._run.config
-        count = run.episodes.count
-        rate = run.episodes.clear_rate()
-        if not rate or rate < config.solve_rate or count < self._next_attempt:
-            return False
-        self._next_attempt = count + _EPISODES_BETWEEN_ATTEMPTS
-        steps, seconds = run.steps, self._seconds_since(self._started)
-        print(
-            f"{rate:.0%} of the last 100 training episodes cleared the level after "
-            f"{steps:,} steps, {format_seconds(seconds)}",
-            flush=True,
-        )
-        if self._evaluate("evaluation") < config.solve_rate:
-            return False
-        # The first one was chosen by its result; this one was not.
-        self._evaluate("second evaluation")
-        return True
-
-    def _evaluate(self, name: str) -> float:
-        """Plays fresh episodes; returns their clear rate."""
-        run, config = self._run, self._run.config
-        model = copy.deepcopy(run.model)
-        if run.learner.ema is not None:
-            run.learner.ema.copy_to(model)
-        self._attempts += 1
-        result = evaluate_policy(
-            model,
-            config.env,
-            episodes=config.solve_episodes,
-            seed=config.seed,
-            stream=self._attempts,
-            device=run.device,
-            dtype=run.dtype,
-        )
-        seconds = self._seconds_since(self._started)
-        result |= {"steps": run.steps, "seconds": seconds, "name": name}
-        low, high = result["clear_rate_95"]
-        print(
-            f"{name}: {result['clears']} of {result['episodes']} episodes cleared "
-            f"(95 % interval {low:.1%} to {high:.1%}), {format_seconds(seconds)}",
-            flush=True,
-        )
-        with (run.run_dir / "evaluations.jsonl").open("a") as file:
-            file.write(json.dumps(result) + "\n")
-        rate = float(result["clear_rate"])
-        self._evaluated["evaluation/clear_rate"] = rate
-        run.writer.write(run.steps, {"evaluation/clear_rate": rate})
-        return rate
-
-
-def _eta_s(config: RunConfig, seconds: float, done: int, steps: int) -> float:
-    """Seconds to the first of max_steps and max_seconds; solving ends sooner."""
-    rate = done / max(seconds, 1e-9)
-    eta = (config.max_steps - steps) / max(rate, 1e-9)
-    if config.max_seconds:
-        eta = min(eta, config.max_seconds - seconds)
-    return eta
 
 
 def _shard_count(config: RunConfig) -> int:
@@ -580,35 +418,6 @@ def _commit() -> str | None:
     return result.stdout.strip()
 
 
-class _Stop:
-    """Which signal asked the run to end; 0: none."""
-
-    signal = 0
-
-
-@contextmanager
-def _stop_on_signal() -> Iterator[_Stop]:
-    """Notes Ctrl-C and SIGTERM; a second one interrupts at once."""
-    stopping = _Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopping
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        del frame
-        if stopping.signal:
-            raise KeyboardInterrupt
-        print(f"\n{signal.Signals(number).name}: ending after this update", flush=True)
-        stopping.signal = number
-
-    old = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
 def parse(argv: Sequence[str]) -> RunConfig:
     """Reads the command line, with the defaults of the preset it names.
 
@@ -647,7 +456,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {out_of_memory_advice(config, error)}", file=sys.stderr)
         return status
     except (ValueError, RuntimeError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        # A thread's error arrives as the cause of another one.
+        memory = isinstance(error.__cause__, torch.OutOfMemoryError)
+        text = out_of_memory_advice(config, error) if memory else error
+        print(f"error: {text}", file=sys.stderr)
         return status
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

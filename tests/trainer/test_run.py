@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from trainer import checkpoint, evaluate, run
+from trainer import checkpoint, evaluate, loop, run
 from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
 from trainer.run import main, run_training
 
@@ -203,7 +203,7 @@ def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatc
             "clear_rate_95": (0.0, 1.0),
         }
 
-    monkeypatch.setattr(run, "evaluate_policy", fake)
+    monkeypatch.setattr(loop, "evaluate_policy", fake)
     monkeypatch.setattr(run.EpisodeTracker, "clear_rate", lambda self: 0.93)
     config = make_config(tmp_path, stop_when_solved=True, max_steps=10_000)
     metrics = run_training(config)
@@ -218,14 +218,14 @@ def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatc
 
 def test_below_the_rate_nothing_is_evaluated(tmp_path, pools, monkeypatch):
     monkeypatch.setattr(run.EpisodeTracker, "clear_rate", lambda self: 0.89)
-    monkeypatch.setattr(run, "evaluate_policy", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(loop, "evaluate_policy", lambda *_, **__: 1 / 0)
     metrics = run_training(make_config(tmp_path, stop_when_solved=True))
     assert metrics["solved"] == 0
 
 
 def test_no_stop_when_solved(tmp_path, pools, monkeypatch):
     monkeypatch.setattr(run.EpisodeTracker, "clear_rate", lambda self: 1.0)
-    monkeypatch.setattr(run, "evaluate_policy", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(loop, "evaluate_policy", lambda *_, **__: 1 / 0)
     config = run.parse(["--device", "cpu", "--no-stop-when-solved"])
     assert not config.stop_when_solved
     assert run_training(make_config(tmp_path))["solved"] == 0
@@ -380,7 +380,7 @@ def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
             "clear_rate_95": (0.9, 1.0),
         }  # fmt: skip
 
-    monkeypatch.setattr(run, "evaluate_policy", fake)
+    monkeypatch.setattr(loop, "evaluate_policy", fake)
     monkeypatch.setattr(
         run.EpisodeTracker, "clear_rate", lambda self: float(self.count > 20)
     )
@@ -562,7 +562,7 @@ def test_a_failure_while_training_is_status_1(tmp_path, monkeypatch, pools, caps
     def fail(*arguments):
         raise RuntimeError("env 3: it broke")
 
-    monkeypatch.setattr(run._Loop, "run", fail)
+    monkeypatch.setattr(run.Loop, "run", fail)
     options = "--device cpu --num-envs 6 --unrolls-per-batch 6"
     assert main([*options.split(), "--run-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "error: env 3: it broke\n"
