@@ -5,16 +5,16 @@
     python bench/learner.py --models impala --preset gpu-large
     python bench/learner.py -- --precision fp32      any flag of the trainer behind --
 
-One pass over each batch, so that a row counts the work of one environment step. The
-parts of a row are measured in turns with the whole, in one process; every figure is
-the median of --repeats. *serial* is what they would give one after the other,
-1 / (1/env + 1/act + 1/learn): a CPU that is never idle cannot be much faster, one that
-waits is slower. With collecting and learning at the same time (--lag 1 and above) the
-bound is the slower of the two instead, *min*.
+Steps are of four frames, and one pass is made over each batch, so that a row counts
+the work of one environment step. The parts of a row are measured in turns with the
+whole, in one process; every figure is the median of --repeats. *serial* is what they
+would give one after the other, 1 / (1/env + 1/act + 1/learn): a CPU that is never idle
+cannot be much faster, one that waits is slower. With collecting and learning at the
+same time (--lag 1 and above) the bound is the slower of the two instead, *min*.
 
     env    steps/s of the pool alone, random actions
     act    steps/s of the network alone, on groups, with sampling
-    learn  fresh steps/s of updates alone, replay included
+    learn  fresh steps/s of updates alone, replayed rows included
     end    environment steps/s of a run, collecting, learning and storing
 """
 
@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from rich.table import Table
 
 from trainer.collector import Actor, make_pool
 from trainer.config import RunConfig
+from trainer.cuda import own_stream
 from trainer.device import choose_device, describe
 from trainer.run import Run, parse
 
@@ -89,7 +91,7 @@ class Bench:
         self._run = Run(replace(config, run_dir=folder))
         run = self._run
         asynchronous = config.mode == "async"
-        self._pool = make_pool(config.env, seed=7, asynchronous=asynchronous)
+        self._pool = make_pool(run.config.env, seed=7, asynchronous=asynchronous)
         self._group = config.env.num_envs // config.env.groups
         self._start_pool(asynchronous)
         self._actor = Actor(
@@ -161,13 +163,11 @@ def measure_row(config: RunConfig, seconds: float, repeats: int) -> Row:
     """All parts of one network, in turns."""
     rates: dict[str, list[float]] = {part: [] for part in PARTS}
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(config, Path(folder))
-        try:
+        device = choose_device(config.device)
+        with own_stream(device), closing(Bench(config, Path(folder))) as bench:
             for _ in range(repeats):
                 for part in PARTS:
                     rates[part].append(bench.measure(part, seconds))
-        finally:
-            bench.close()
     return Row(config.model.name, config.replay.replay_share, config.lag > 0, rates)
 
 
@@ -192,9 +192,8 @@ def table(rows: Sequence[Row]) -> Table:
 
 def configurations(arguments: argparse.Namespace) -> list[RunConfig]:
     """The rows that the command line asks for."""
-    base = parse(
-        ["--device", arguments.device, "--preset", arguments.preset, *arguments.flags]
-    )
+    chosen = ["--device", arguments.device, "--preset", arguments.preset]
+    base = parse([*chosen, "--frame-skip", "4", *arguments.flags])
     given = " ".join(arguments.flags)
     if "--passes" not in given:
         base = replace(base, learner=replace(base.learner, passes=1))

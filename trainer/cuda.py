@@ -7,6 +7,7 @@ trainer is written once.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -19,8 +20,18 @@ from torch import Tensor
 
 _logger = logging.getLogger(__name__)
 
+# PyTorch records one graph at a time in a process.
+_recording = threading.Lock()
+
 # torch.cuda is not fully typed; Any keeps the checker out of it.
 _cuda: Any = torch.cuda
+
+
+def wait_for_device(device: torch.device) -> None:
+    """Waits for all streams, and for a recording that another thread makes."""
+    if device.type == "cuda":
+        with _recording:
+            _cuda.synchronize(device)
 
 
 def own_stream(device: torch.device) -> AbstractContextManager[Any]:
@@ -122,7 +133,7 @@ class Graphed:
             if self._generator is not None:
                 graph.register_generator_state(self._generator)
             # Another thread may be collecting: only this one's calls matter.
-            with _cuda.graph(graph, capture_error_mode="thread_local"):
+            with _recording, _cuda.graph(graph, capture_error_mode="thread_local"):
                 self._output = self._function(*self._inputs)
             self._graph = graph
         except RuntimeError as error:

@@ -12,6 +12,7 @@ Statistics stay on the device, summed, until `statistics()` fetches them.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ from trainer.optim import (
 )
 from trainer.rollouts import Batch, observations
 from trainer.vtrace import VTrace, gae, vtrace
+
+_logger = logging.getLogger(__name__)
 
 
 class Minibatch(NamedTuple):
@@ -92,7 +95,9 @@ class Learner:
         self.version = 0
         graphs = config.cuda_graphs and device.type == "cuda" and not config.serial
         # A scaled loss skips steps that overflow, and asks the host whether to.
-        graphs = graphs and dtype is not torch.float16
+        if graphs and dtype is torch.float16:
+            _logger.warning("no CUDA graph of the gradient step: fp16 scales the loss")
+            graphs = False
         self.optimizer = build_optimizer(model, c, capturable=graphs)
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
         self.ema = Ema(model, c.ema) if c.ema else None
@@ -104,8 +109,10 @@ class Learner:
         self._by_rows = c.loss == "clip" and not model.state_size
         self._obs_shape = obs_shape
         self._shards = shards
-        self._params = list(model.parameters())
+        self._params = [p for p in model.parameters() if p.requires_grad]
+        # On the device: recorded graphs read them.
         self._entropy_cost = torch.tensor(c.entropy, device=device)
+        self._version = torch.zeros((), dtype=torch.int64, device=device)
         self._frames = torch.empty(0)
         self._sums: dict[str, Tensor] = {}
         self._lr_factor = 1.0
@@ -137,6 +144,7 @@ class Learner:
         set_learning_rate(self.optimizer, self._lr_factor)
         cost = linear(c.entropy, c.entropy_end, c.entropy_steps, step)
         self._entropy_cost.fill_(cost)
+        self._version.fill_(self.version)
         if batch.frames is not self._frames:
             self._frames = batch.frames
             self._clip_step.reset()
@@ -353,7 +361,7 @@ class Learner:
         kept = batch.fresh | near
         replayed = (~batch.fresh).float()
         share = replayed / replayed.sum().clamp(min=1)
-        age = (self.version - batch.versions[rows]).float().mean(0)
+        age = (self._version - batch.versions[rows]).float().mean(0)
         self._note("replay/share", replayed.mean())
         self._note("replay/kept", (share * near).sum())
         self._note("replay/kl", (share * kl).sum())
@@ -368,7 +376,10 @@ class Learner:
         obs = observations(self._frames, stacks, self._obs_shape)
         burn_in = self._burn_in
         # Autocast belongs to a thread: it has to be entered in every shard.
-        with torch.autocast(self.device.type, self.dtype, self.dtype is not None):
+        # No cache: weights cast without gradients would be reused with them.
+        with torch.autocast(
+            self.device.type, self.dtype, self.dtype is not None, cache_enabled=False
+        ):
             if burn_in:
                 with torch.no_grad():
                     _, state = model(obs[:burn_in], state, first[:burn_in])
@@ -496,7 +507,8 @@ class Learner:
         What the config did not have then starts from these weights.
         """
         self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # empty unless it was fp16 then, too
+            self.scaler.load_state_dict(state["scaler"])
         latest = self.model.state_dict()
         if self.ema:
             self.ema.load_state_dict(state["ema"] or latest)

@@ -120,6 +120,7 @@ class Loop:
         values["queue/free_slots"] = float(run.rollouts.num_free)
         if run.replay is not None:
             values["replay/unrolls"] = float(len(run.replay))
+            values |= {k: v.item() for k, v in run.replay.statistics().items()}
         values["time/sps"] = sps
         values["time/frames_per_s"] = sps * config.env.frame_skip
         values["time/seconds"] = now - self._started
@@ -205,6 +206,7 @@ class Loop:
         )
         # Not the speed of training.
         self._last_log += self._seconds_since(began)
+        run.timings.skip(self._seconds_since(began))
         seconds = self._seconds_since(self._started)
         result |= {"steps": run.steps, "seconds": seconds, "name": name}
         low, high = result["clear_rate_95"]

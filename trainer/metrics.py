@@ -126,9 +126,12 @@ class EpisodeTracker:
         `env_progress_dx` is the mean growth of an episode's best position per step
         since the last call, and `stagnation_envs` counts the environments without
         a new one for STAGNATION_STEPS steps by now; both need positions.
+        `first_clear_episode` is there from the first clear on.
         """
         with self._lock:
             result = {"episodes": float(self.count)}
+            if self.first_clear is not None:
+                result["first_clear_episode"] = float(self.first_clear)
             recent = list(self.recent)
             if self._has_x:
                 idle = self._steps - self._best_step >= STAGNATION_STEPS
@@ -170,6 +173,10 @@ class Timings:
         finally:
             spent = time.perf_counter() - start
             self._seconds[name] = self._seconds.get(name, 0.0) + spent
+
+    def skip(self, seconds: float) -> None:
+        """Leaves the last `seconds` out of the time that shares are of."""
+        self._since += seconds
 
     def shares(self) -> dict[str, float]:
         """Share of the wall-clock time since the last call, by name.

@@ -8,8 +8,8 @@ while the main thread learns.
     sync, lag 1  batch k with weights k - 1   learns batch k - 1, publishes weights k
     async        never stops while fewer than lag batches wait
 
-Batch 0 is collected and learned on the main thread, which records the graphs of
-both before a second thread exists.
+Batch 0 is collected and learned on the main thread; the collecting thread starts
+with batch 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from trainer.collector import Actor, Collector
-from trainer.cuda import Fence, own_stream
+from trainer.cuda import Fence, own_stream, wait_for_device
 from trainer.metrics import Timings
 from trainer.model import PolicyModel
 from trainer.rollouts import Rollouts
@@ -206,8 +206,7 @@ class Overlapped:
                 self._unrolls, lambda: self._weights.current, lambda: True
             )
         elif self._thread is None:
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
+            wait_for_device(self._device)
             self._thread = threading.Thread(target=self._work, name="collector")
             self._thread.start()
         with self._timings("wait_batch"), self._changed:
@@ -216,7 +215,10 @@ class Overlapped:
             )
         if self._error is not None:
             raise RuntimeError(f"collecting failed: {self._error}") from self._error
-        return self._rollouts.take(self._unrolls)
+        slots = self._rollouts.take(self._unrolls)
+        with self._changed:
+            self._changed.notify_all()  # there is room now, not only after learning
+        return slots
 
     def publish(self, version: int) -> None:
         """See `Pipeline`."""

@@ -41,6 +41,7 @@ def preset(name: PresetName) -> RunConfig:
     learner = replace(
         LearnerConfig(),
         optimizer="adam",
+        gamma=0.95,
         unrolls_per_batch=256,
         passes=1,
         minibatch_size=2048,
@@ -55,7 +56,7 @@ def preset(name: PresetName) -> RunConfig:
         mode="async",
         lag=1,
         max_steps=20_000_000,
-        env=replace(EnvConfig(), num_envs=1024, groups=4),
+        env=replace(EnvConfig(), num_envs=1024, groups=4, frame_skip=4),
         model=ModelConfig(name="impala"),
         learner=learner,
     )

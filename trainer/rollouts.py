@@ -30,7 +30,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.cuda import Fence
+from trainer.cuda import Fence, wait_for_device
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -390,20 +390,15 @@ class Rollouts:
             old,
             new,
         )
-        self._wait_for_device()
+        wait_for_device(self.device)  # nobody uses the old frames any more
         grown = self.frames.new_zeros(self.num_slots, new, self.frames.shape[1])
         grown[:, :old] = self.frames.view(self.num_slots, old, -1)
         stacks = self.stacks // old * new + self.stacks % old
-        self._wait_for_device()
+        wait_for_device(self.device)
         with self._growing:
             self.frames, self.stacks = grown.flatten(0, 1), stacks
         self._stack_of = self._stack_of // old * new + self._stack_of % old
         self._frames_per_slot = new
-
-    def _wait_for_device(self) -> None:
-        """Until no stream uses the old frames any more, or the new ones are there."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     # -- reading --------------------------------------------------------------
 

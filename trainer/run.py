@@ -63,8 +63,6 @@ from trainer.rollouts import Batch, Rollouts
 
 # What a checkpoint must hold to go on from it.
 _RESUMED = ("config", "model", "learner", "steps", "action_rng")
-# Episodes between two attempts to show that a level is solved.
-_EPISODES_BETWEEN_ATTEMPTS = 50
 
 
 class Run:
@@ -246,6 +244,10 @@ class Run:
             else:
                 batch = self.rollouts.batch(slots)
             priorities = self.learner.update(batch, step)
+            if config.lag and self.device.type == "cuda":
+                # Only finished weights and slots are handed over: the collector
+                # would otherwise wait for the update it is meant to overlap.
+                torch.cuda.current_stream(self.device).synchronize()
             released = slots
             if self.replay is not None:
                 if replayed is not None:
@@ -304,7 +306,10 @@ class Run:
         self.actions.set_state(state["action_rng"].cpu())
 
     def save(self) -> None:
-        """Writes the checkpoint."""
+        """Writes the checkpoint, unless the weights are not finite any more."""
+        if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
+            print("the weights are not finite: the checkpoint is left as it was")
+            return
         checkpoint.save(self.checkpoint_path, self.state())
 
     def close(self) -> None:

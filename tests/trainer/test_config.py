@@ -226,3 +226,15 @@ def test_linear_schedule():
     assert linear(1.0, 0.0, 100, 25) == 0.75
     assert linear(1.0, 0.5, 100, 500) == 0.5
     assert linear(1.0, 0.5, 0, 0) == 0.5
+
+
+def test_images_have_the_size_that_the_network_is_made_for():
+    def size(**options):
+        env = EnvConfig(**{k: v for k, v in options.items() if k != "name"})
+        model = ModelConfig(name=options.get("name", "femto"))
+        resolved = RunConfig(env=env, model=model).resolved().env
+        return resolved.img_height, resolved.img_width
+
+    assert size() == (40, 40)
+    assert size(name="nano") == size(name="mine:Own") == (84, 84)
+    assert size(name="nano", img_height=64, img_width=48) == (64, 48)

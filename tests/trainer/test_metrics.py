@@ -46,6 +46,7 @@ def test_tracker_follows_autoreset():
     assert tracker.first_clear == 2
     assert tracker.clear_rate() == 0.5
     statistics = tracker.statistics()
+    assert statistics["first_clear_episode"] == 2
     assert statistics["best_x_50"] == 175
     for _ in range(2):  # the 300 leaves the window and stays the run's
         add(tracker, 1, 0, False, x=40)
@@ -298,3 +299,14 @@ def test_the_verdict(shares, gpu, overlapped, expected, remedy):
 
 def test_only_threads_in_turns_are_told_to_overlap():
     assert "--lag" not in verdict(HELD_UP, 0.5, True)
+
+
+def test_skipped_time_counts_for_no_share(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+    timings = Timings()
+    with timings("learn"):
+        now[0] += 1.0
+    now[0] += 8.0
+    timings.skip(8.0)
+    assert timings.shares() == {"learn": 1.0}

@@ -25,7 +25,7 @@ SMALL = {"memory_size": 8, "memory_heads": 2, "memory_steps": 4, "memory_layers"
 
 
 def build(**options):
-    return build_model(ModelConfig(**options), SHAPE, 5)
+    return build_model(ModelConfig(**{"name": "pico", **options}), SHAPE, 5)
 
 
 def run(model, obs=OBS):
@@ -430,7 +430,10 @@ def test_an_exception_inside_says_what_was_asked():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "huge"}, "unknown model 'huge'; choose one of pico.*module:Class"),
+        (
+            {"name": "huge"},
+            "unknown model 'huge'; choose one of femto, pico.*module:Class",
+        ),
         ({"blocks": 3}, "blocks=3, but pico has none.*impala or convnext"),
         ({"widths": (16,)}, r"widths=\(16,\), but pico has 2 convolutions"),
         ({"name": "impala", "widths": (16, 0)}, "must be positive"),

@@ -257,6 +257,20 @@ def test_an_async_collector_is_held_back(make_system, lag):
     assert system.timings.shares()["wait_learner"] > 0
 
 
+def test_the_next_batch_is_collected_while_one_is_learned_from(make_system):
+    """Taking a batch makes room; nothing has to be learned first."""
+    system = make_system(lag=1, exact=False)
+    system.update()
+    for _ in range(4):
+        slots = system.pipeline.next_batch()
+        deadline = time.monotonic() + 30
+        while system.rollouts.num_full < ENVS and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert system.rollouts.num_full >= ENVS
+        system.rollouts.release(slots)
+    system.pipeline.close()
+
+
 def test_an_async_batch_is_collected_with_new_weights(make_system):
     system = make_system(lag=1, exact=False)
     versions = [system.update(pause=0.02).versions.max().item() for _ in range(10)]

@@ -62,7 +62,7 @@ def tensors_of(thing):
 def test_the_store_takes_what_is_said(burn_in):
     """Against every tensor of a store with as many slots."""
     config = RunConfig(
-        env=EnvConfig(num_envs=4, groups=2),
+        env=EnvConfig(num_envs=4, groups=2, img_height=84, img_width=84),
         learner=LearnerConfig(unroll=16, unrolls_per_batch=8),
         replay=ReplayConfig(replay_share=0.5, replay_capacity=6, burn_in=burn_in),
     )
@@ -134,7 +134,7 @@ def test_out_of_memory_names_the_numbers_to_lower():
         "--num-envs (now 512)",
         "--unrolls-per-batch (64)",
         "--unroll (48)",
-        "--minibatch-size (now 256)",
+        "--minibatch-size (now 512)",
         "--accumulate (2)",
         f"{store_bytes(config) / 2**20:.0f} MB",
     ):

@@ -450,6 +450,9 @@ def test_a_nan_loss_stops_the_run_and_keeps_the_batch(tmp_path, pools, monkeypat
         run_training(make_config(tmp_path))
     batch = torch.load(tmp_path / "run" / "nan_batch.pt", weights_only=True)
     assert batch["actions"].shape == (9, ENVS)
+    assert batch["obs"].shape[:2] == (9, ENVS)
+    # Weights that are lost replace no checkpoint.
+    assert not (tmp_path / "run" / "checkpoint.pt").exists()
 
 
 @pytest.mark.parametrize("lag", [0, 1])
