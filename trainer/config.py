@@ -487,7 +487,8 @@ class RunConfig:
             raise ValueError(
                 f"in sync mode a batch holds whole rounds of unrolls: the "
                 f"{self.fresh_unrolls} fresh ones (unrolls_per_batch less "
-                f"replay_share) must be a multiple of num_envs={self.env.num_envs}"
+                f"replay_share) must be a multiple of num_envs={self.env.num_envs}; "
+                "raise unrolls_per_batch, lower num_envs, or choose mode=async"
             )
         if not replay.replay_share:
             return
