@@ -15,7 +15,8 @@ same time (--lag 1 and above) the bound is the slower of the two instead, *min*.
     env    steps/s of the pool alone, random actions
     act    steps/s of the network alone, on groups, with sampling
     learn  fresh steps/s of updates alone, replayed rows included
-    end    environment steps/s of a run, collecting, learning and storing
+    end    environment steps/s of a run, collecting, learning and storing; the columns
+           behind it are its ratios to *serial* and *min*
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -173,8 +175,8 @@ def measure_row(config: RunConfig, seconds: float, repeats: int) -> Row:
 
 def table(rows: Sequence[Row]) -> Table:
     """Medians, and the ratios of the whole to its bounds."""
-    result = Table(title="steps per second (medians)")
-    for column in ("network", "replay", *PARTS, "end/serial", "end/min", "spread"):
+    result = Table(title="steps per second (medians)", box=SIMPLE)
+    for column in ("network", "replay", *PARTS, "/serial", "/min", "end (k)"):
         result.add_column(column, justify="left" if column == "network" else "right")
     for row in rows:
         serial, least = row.bounds()
@@ -185,7 +187,7 @@ def table(rows: Sequence[Row]) -> Table:
             *(f"{row.median(part):,.0f}" for part in PARTS),
             f"{statistics.median(serial):.2f}",
             f"{statistics.median(least):.2f}",
-            f"{min(ends):,.0f}-{max(ends):,.0f}",
+            f"{min(ends) / 1000:.1f}-{max(ends) / 1000:.1f}",
         )
     return result
 
@@ -244,7 +246,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for config in configurations(arguments):
             config.validate()
             rows.append(measure_row(config, arguments.seconds, arguments.repeats))
-            console.print(table(rows[-1:]))
+            rates = rows[-1].rates["end"]
+            console.print(
+                f"{config.model.name}, {config.replay.replay_share:.0%} replayed: "
+                f"{statistics.median(rates):,.0f} steps/s"
+            )
     except (ValueError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
