@@ -68,7 +68,7 @@ def make_pool(config: EnvConfig, seed: int, *, asynchronous: bool = False) -> An
         "num_threads": config.num_threads or min(available_cores(), group),
         "seed": seed,
     }
-    if config.task in mario_envpool.list_all_envs():
+    if is_native(config.task):
         for name in vars(config):
             if name not in (*options, "task", "groups"):
                 options[name] = getattr(config, name)
@@ -82,10 +82,14 @@ def groups_of(config: EnvConfig, *, asynchronous: bool) -> int:
 
     Given two, their recv in sync mode returns rows of both, and others twice.
     """
+    return config.groups if asynchronous or is_native(config.task) else 1
+
+
+def is_native(task: str) -> bool:
+    """Whether the task is one of ours; EnvPool's own pools can do less."""
     import mario_envpool
 
-    native = config.task in mario_envpool.list_all_envs()
-    return config.groups if native or asynchronous else 1
+    return task in mario_envpool.list_all_envs()
 
 
 def _check_image_task(task: str) -> None:

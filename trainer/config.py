@@ -424,6 +424,17 @@ class RunConfig:
         count = self.learner.unrolls_per_batch
         return count - round(count * self.replay.replay_share)
 
+    @property
+    def working_slots(self) -> int:
+        """Unrolls in the store without replay.
+
+        One for each environment, batches that wait and the one that is learned
+        from, and what a recv of a whole group may complete beyond a batch.
+        """
+        env = self.env
+        batches = (self.lag + 1) * self.fresh_unrolls
+        return env.num_envs + env.num_envs // env.groups + batches
+
     def validate(self) -> None:
         """Checks what no single field can.
 

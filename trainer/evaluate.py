@@ -31,7 +31,7 @@ import tyro
 from torch import Tensor, nn
 
 from trainer import checkpoint
-from trainer.collector import SEED_STRIDE, make_pool, sample
+from trainer.collector import SEED_STRIDE, is_native, make_pool, sample
 from trainer.config import MAX_SEED, EnvConfig, ModelConfig, check_seed, from_dict
 from trainer.cuda import Stage
 from trainer.device import autocast_dtype, choose_device, keep_large_blocks
@@ -139,7 +139,7 @@ def evaluate_policy(
         raise ValueError(f"episodes must be at least 1, got {episodes}")
     if not 0 <= sticky < 1:
         raise ValueError(f"sticky must be 0 to below 1, got {sticky:g}")
-    native = _is_native(env.task)
+    native = is_native(env.task)
     if sticky and not native:
         raise ValueError(f"task {env.task} has no sticky actions, got {sticky:g}")
     num_envs = min(episodes, MAX_ENVS)
@@ -169,13 +169,6 @@ def evaluate_policy(
     options = {"noops": noops, "sticky": sticky, "argmax": argmax}
     options |= {"seed": seed, "stream": stream}
     return options | summarise(played, has_flag)
-
-
-def _is_native(task: str) -> bool:
-    """Whether the task is one of ours; EnvPool's own pools can do less."""
-    import mario_envpool
-
-    return task in mario_envpool.list_all_envs()
 
 
 @contextmanager

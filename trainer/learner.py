@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ from trainer.model import PolicyModel, PolicyOutput
 from trainer.optim import (
     Ema,
     build_optimizer,
+    copy_weights,
     learning_rate_factor,
     linear,
     set_learning_rate,
@@ -36,6 +38,8 @@ from trainer.rollouts import Batch, observations
 from trainer.vtrace import VTrace, gae, vtrace
 
 _logger = logging.getLogger(__name__)
+
+Gradient = tuple[Loss, list[Tensor]]
 
 
 class Minibatch(NamedTuple):
@@ -150,7 +154,7 @@ class Learner:
             self._clip_step.reset()
             self._impala_step.reset()
         if self.target is not None and self.version % c.target_updates == 0:
-            _copy_weights(self.target, self.model)
+            copy_weights(self.target, self.model)
         lag = (self.version - batch.versions[self._burn_in : -1]).float()
         # Not lag[:, fresh]: that would wait for the device.
         self._note("policy_lag", (lag.mean(0) * batch.fresh).sum() / batch.fresh.sum())
@@ -232,17 +236,14 @@ class Learner:
             advantages = normalise(advantages, weights)
         whole = whole._replace(weights=weights, advantages=advantages)
 
-        def gradient(pick: Tensor) -> tuple[Loss, list[Tensor]]:
-            total: tuple[Loss, list[Tensor]] | None = None
-            for some in self._accumulated(pick):
-                part = Minibatch(*(field[:, some] for field in whole))
-                output = self._unroll(
-                    self.model, part.stacks, part.state[0], part.first
-                )
-                targets = Targets(*(field.flatten() for field in part[3:]))
-                total = _add(total, self._gradient(output, targets, clip=True))
-            assert total is not None
-            return total
+        def part_gradient(some: Tensor) -> Gradient:
+            part = Minibatch(*(field[:, some] for field in whole))
+            output = self._unroll(self.model, part.stacks, part.state[0], part.first)
+            targets = Targets(*(field.flatten() for field in part[3:]))
+            return self._gradient(output, targets, clip=True)
+
+        def gradient(pick: Tensor) -> Gradient:
+            return reduce(_add, map(part_gradient, self._accumulated(pick)))
 
         self._apply(self._shards.map(gradient, self._split(weights.shape[1])))
 
@@ -295,20 +296,17 @@ class Learner:
             weights=weights,
         )
 
-        def gradient(shard: int) -> tuple[Loss, list[Tensor]]:
-            total: tuple[Loss, list[Tensor]] | None = None
-            for some in self._accumulated(picks[shard]):
-                output = outputs[shard]
-                if not keep_graph:
-                    part = select(whole, some)
-                    output = self._unroll(
-                        self.model, part.stacks, part.state, part.first
-                    )
-                acting = PolicyOutput(output.logits[:-1], output.values[:-1])
-                mine = Targets(*(field[:, some].flatten() for field in targets[:-1]))
-                total = _add(total, self._gradient(acting, mine, clip=False))
-            assert total is not None
-            return total
+        def part_gradient(output: PolicyOutput, some: Tensor) -> Gradient:
+            if not keep_graph:
+                part = select(whole, some)
+                output = self._unroll(self.model, part.stacks, part.state, part.first)
+            acting = PolicyOutput(output.logits[:-1], output.values[:-1])
+            mine = Targets(*(field[:, some].flatten() for field in targets[:-1]))
+            return self._gradient(acting, mine, clip=False)
+
+        def gradient(shard: int) -> Gradient:
+            parts = self._accumulated(picks[shard])
+            return reduce(_add, (part_gradient(outputs[shard], p) for p in parts))
 
         self._apply(self._shards.map(gradient, list(range(len(picks)))))
         return priorities
@@ -411,7 +409,7 @@ class Learner:
 
     def _gradient(
         self, output: PolicyOutput, targets: Targets, *, clip: bool
-    ) -> tuple[Loss, list[Tensor]]:
+    ) -> Gradient:
         c = self.config
         loss: Loss = self._loss(
             output.logits.flatten(0, 1),
@@ -427,13 +425,9 @@ class Learner:
         gradients = torch.autograd.grad(self.scaler.scale(loss.total), self._params)
         return loss._replace(total=loss.total.detach()), list(gradients)
 
-    def _apply(self, parts: list[tuple[Loss, list[Tensor]]]) -> None:
+    def _apply(self, parts: list[Gradient]) -> None:
         """Adds the gradients of the shards in order, clips, and steps."""
-        total: tuple[Loss, list[Tensor]] | None = None
-        for part in parts:
-            total = _add(total, part)
-        assert total is not None
-        loss, gradients = total
+        loss, gradients = reduce(_add, parts)
         for param, gradient in zip(self._params, gradients, strict=True):
             param.grad = gradient
         self.scaler.unscale_(self.optimizer)
@@ -527,23 +521,10 @@ def _targets_are_stored(config: RunConfig) -> bool:
     return c.targets == "stored"
 
 
-def _add(
-    total: tuple[Loss, list[Tensor]] | None, part: tuple[Loss, list[Tensor]]
-) -> tuple[Loss, list[Tensor]]:
+def _add(total: Gradient, part: Gradient) -> Gradient:
     """Sums losses and, in place, gradients."""
-    if total is None:
-        return part
     torch._foreach_add_(total[1], part[1])
     return Loss(*(a + b for a, b in zip(total[0], part[0], strict=True))), total[1]
-
-
-def _copy_weights(target: torch.nn.Module, source: torch.nn.Module) -> None:
-    """Makes the parameters of two like modules equal."""
-    with torch.no_grad():
-        for kind in ("parameters", "buffers"):
-            own, given = getattr(target, kind)(), getattr(source, kind)()
-            for mine, theirs in zip(own, given, strict=True):
-                mine.copy_(theirs)
 
 
 def log_prob(logits: Tensor, actions: Tensor) -> Tensor:

@@ -316,6 +316,15 @@ def _iterate_squares(x: Tensor) -> Tensor:
     return product @ x
 
 
+@torch.no_grad()
+def copy_weights(target: nn.Module, source: nn.Module) -> None:
+    """Makes parameters and buffers of two like modules equal, in place."""
+    for kind in ("parameters", "buffers"):
+        own, given = getattr(target, kind)(), getattr(source, kind)()
+        for mine, theirs in zip(own, given, strict=True):
+            mine.copy_(theirs)
+
+
 class Ema:
     """Exponential moving average of a model's weights, for evaluation.
 

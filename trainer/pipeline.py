@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from trainer.collector import Actor, Collector
 from trainer.cuda import Fence, own_stream, wait_for_device
 from trainer.metrics import Timings
 from trainer.model import PolicyModel
+from trainer.optim import copy_weights
 from trainer.rollouts import Rollouts
 
 
@@ -112,9 +111,7 @@ class Weights:
                 return
             actor = (self._free if self._free else self._published).popleft()
         self._read[id(actor)].wait()
-        with torch.no_grad():
-            for own, new in zip(_tensors(actor.model), _tensors(model), strict=True):
-                own.copy_(new)
+        copy_weights(actor.model, model)
         actor.version = version
         self._written[id(actor)].signal()
         with self._changed:
@@ -144,12 +141,6 @@ class Weights:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-
-
-def _tensors(model: PolicyModel) -> Iterator[Tensor]:
-    """Parameters and buffers, always in the same order."""
-    yield from model.parameters()
-    yield from model.buffers()
 
 
 class Overlapped:

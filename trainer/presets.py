@@ -85,13 +85,9 @@ def choose_preset(device: torch.device) -> PresetName:
 
 def store_slots(config: RunConfig) -> int:
     """Unrolls that the store holds: written, waiting, learned from, replayed."""
-    env, replay = config.env, config.replay
-    # A recv may complete the unrolls of a whole group beyond a full batch.
-    slots = env.num_envs + env.num_envs // env.groups
-    slots += config.fresh_unrolls * (config.lag + 1)
-    if not replay.replay_share:
-        return slots
-    return slots + capacity_of(replay, _slot_bytes(config))
+    if not config.replay.replay_share:
+        return config.working_slots
+    return config.working_slots + capacity_of(config.replay, _slot_bytes(config))
 
 
 def _slot_bytes(config: RunConfig) -> int:

@@ -163,10 +163,7 @@ class Run:
             "stack_num": _frames_in(self.obs_shape, env.stack_num),
         }
         bytes_per_slot = Rollouts.bytes_per_slot(**spec)
-        # One slot for each environment; batches that wait and the one that is
-        # learned from; what a recv completes beyond a batch.
-        slots = env.num_envs + (c.lag + 1) * c.fresh_unrolls
-        slots += env.num_envs // env.groups
+        slots = c.working_slots
         capacity = 0
         if c.replay.replay_share:
             capacity = capacity_of(c.replay, bytes_per_slot)
