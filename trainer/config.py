@@ -393,6 +393,10 @@ class RunConfig:
     log_seconds: float = 5.0
     """Seconds between progress lines and points of the curves."""
 
+    dashboard: Literal["auto", "on", "off"] = "auto"
+    """What the terminal shows: a live dashboard, or a line every log_seconds. auto:
+    live where stdout is a terminal that can move its cursor, else lines."""
+
     checkpoint_seconds: float = 60.0
     """Seconds between checkpoints; there is always one at the end."""
 

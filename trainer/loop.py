@@ -8,8 +8,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ import torch
 
 from trainer.config import RunConfig
 from trainer.evaluate import evaluate_policy
-from trainer.metrics import format_seconds, progress_line, verdict
+from trainer.metrics import format_seconds
 from trainer.monitor import profiler
 from trainer.rollouts import Batch, observations
 
@@ -35,8 +35,8 @@ class Stop:
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[Stop]:
-    """Notes Ctrl-C and SIGTERM; a second one interrupts at once."""
+def stop_on_signal(say: Callable[[str], None]) -> Iterator[Stop]:
+    """Notes Ctrl-C and SIGTERM, and says so; a second one interrupts at once."""
     stopping = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stopping
@@ -46,8 +46,10 @@ def stop_on_signal() -> Iterator[Stop]:
         del frame
         if stopping.signal:
             raise KeyboardInterrupt
-        print(f"\n{signal.Signals(number).name}: ending after this update", flush=True)
         stopping.signal = number
+        # Python's files are not reentrant; the message may be lost, the signal not.
+        with suppress(RuntimeError):
+            say(f"{signal.Signals(number).name}: ending after this update")
 
     old = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -65,7 +67,6 @@ class Loop:
         self._first_step = self._last_step = run.steps
         self._last_log = self._last_save = started
         self._values: dict[str, float] = {}
-        self._verdict = ""
         self._attempts = 0
         self._next_attempt = 0
         self._evaluated: dict[str, float] = {}
@@ -85,9 +86,8 @@ class Loop:
                     run.save()
                     self._last_save = time.perf_counter()
         seconds = self._seconds_since(self._started)
-        print(
-            f"{reason} after {run.steps:,} steps, {format_seconds(seconds)}",
-            flush=True,
+        run.display.say(
+            f"{reason} after {run.steps:,} steps, {format_seconds(seconds)}"
         )
         return (
             self._values
@@ -126,8 +126,7 @@ class Loop:
         values["time/seconds"] = now - self._started
         run.writer.write(steps, values)
         eta = _eta_s(config, now - self._started, steps - self._first_step, steps)
-        print(progress_line(steps, values, eta), flush=True)
-        self._tell_verdict(shares, hardware.get("gpu_utilisation"))
+        run.display.report(steps, values, eta)
         if not math.isfinite(values.get("learn/loss/total", 0.0)):
             self._save_batch(batch)
             raise RuntimeError(
@@ -144,14 +143,6 @@ class Loop:
             fields.pop("frames"), fields.pop("stacks"), self._run.obs_shape
         )
         torch.save(fields, self._run.run_dir / "nan_batch.pt")
-
-    def _tell_verdict(self, shares: dict[str, float], gpu: float | None) -> None:
-        """Says what bounds the speed, when that has changed."""
-        text = verdict(shares, gpu, self._run.config.lag > 0)
-        kind = text.partition(":")[0]
-        if kind != self._verdict:
-            print(text, flush=True)
-            self._verdict = kind
 
     def _reason_to_end(self) -> str:
         """Why the run ends now, "" if it does not."""
@@ -176,10 +167,9 @@ class Loop:
             return False
         self._next_attempt = count + _EPISODES_BETWEEN_ATTEMPTS
         steps, seconds = run.steps, self._seconds_since(self._started)
-        print(
+        run.display.say(
             f"{rate:.0%} of the last 100 training episodes cleared the level after "
-            f"{steps:,} steps, {format_seconds(seconds)}",
-            flush=True,
+            f"{steps:,} steps, {format_seconds(seconds)}"
         )
         if self._evaluate("evaluation") < config.solve_rate:
             return False
@@ -210,10 +200,9 @@ class Loop:
         seconds = self._seconds_since(self._started)
         result |= {"steps": run.steps, "seconds": seconds, "name": name}
         low, high = result["clear_rate_95"]
-        print(
+        run.display.say(
             f"{name}: {result['clears']} of {result['episodes']} episodes cleared "
-            f"(95 % interval {low:.1%} to {high:.1%}), {format_seconds(seconds)}",
-            flush=True,
+            f"(95 % interval {low:.1%} to {high:.1%}), {format_seconds(seconds)}"
         )
         with (run.run_dir / "evaluations.jsonl").open("a") as file:
             file.write(json.dumps(result) + "\n")

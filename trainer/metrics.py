@@ -1,4 +1,4 @@
-"""What a run reports: episodes, time shares, curves and the progress line."""
+"""What a run reports: episodes, time shares and curves."""
 
 from __future__ import annotations
 
@@ -312,34 +312,6 @@ class MetricsWriter:
         self._lines.close()
         if self._wandb is not None:
             self._wandb.finish()
-
-
-def progress_legend(frame_skip: int) -> str:
-    """What the columns of `progress_line` are, for the start of a run."""
-    return (
-        f"columns: environment steps ({frame_skip} frames each) | SPS: environment "
-        "steps per second | return: mean of the\n"
-        "last 100 episodes | x mean50: furthest x of an episode, mean of the last 50 | "
-        "max: furthest x of\n"
-        "this run | clear: share of the last 100 episodes that cleared the level | "
-        "ETA: to max_steps or max_seconds"
-    )
-
-
-def progress_line(step: int, values: Mapping[str, float], eta_s: float) -> str:
-    """The line a person reads while the run goes on."""
-    parts = [f"{step:>9,} steps", f"{values.get('time/sps', 0.0):6,.0f} SPS"]
-    if "rollout/return" in values:
-        parts += [
-            f"return {values['rollout/return']:7.2f}",
-            f"x mean50 {values['rollout/best_x_50']:5.0f}",
-            f"max {values['rollout/best_x_run']:5.0f}",
-            f"clear {values['rollout/clear_rate']:4.0%}",
-        ]
-    else:
-        parts.append("no episode has ended yet")
-    parts.append(f"ETA {format_seconds(eta_s)}")
-    return " | ".join(parts)
 
 
 def format_seconds(seconds: float) -> str:

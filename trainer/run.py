@@ -37,6 +37,7 @@ from trainer import config as config_module
 from trainer.collector import SEED_STRIDE, Actor, Collector, groups_of, make_pool
 from trainer.config import RunConfig, to_dict
 from trainer.cuda import own_stream
+from trainer.dashboard import make_display
 from trainer.device import (
     Shards,
     autocast_dtype,
@@ -47,13 +48,8 @@ from trainer.device import (
 )
 from trainer.learner import Learner
 from trainer.loop import Loop, stop_on_signal
-from trainer.metrics import (
-    EpisodeTracker,
-    MetricsWriter,
-    Timings,
-    progress_legend,
-)
-from trainer.model import PolicyModel, build_model, describe_model
+from trainer.metrics import EpisodeTracker, MetricsWriter, Timings
+from trainer.model import PolicyModel, build_model
 from trainer.monitor import Monitor, mark, thread_ids
 from trainer.optim import linear
 from trainer.pipeline import InTurns, Overlapped, Pipeline
@@ -79,6 +75,8 @@ class Run:
 
     def _build(self, config: RunConfig) -> None:
         self.config = config
+        self.display = make_display(config.dashboard)
+        self._closing.callback(self.display.close)
         self.device = choose_device(config.device)
         self.dtype = autocast_dtype(self.device, config.precision)
         torch.manual_seed(config.seed)
@@ -305,9 +303,12 @@ class Run:
     def save(self) -> None:
         """Writes the checkpoint, unless the weights are not finite any more."""
         if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
-            print("the weights are not finite: the checkpoint is left as it was")
+            self.display.say(
+                "the weights are not finite: the checkpoint is left as it was"
+            )
             return
         checkpoint.save(self.checkpoint_path, self.state())
+        self.display.checkpoint(self.checkpoint_path, self.steps)
 
     def close(self) -> None:
         """Stops threads and closes files."""
@@ -340,14 +341,14 @@ def train(run: Run) -> dict[str, float]:
     """
     started = time.perf_counter()
     try:
-        print(_banner(run), flush=True)
-        with stop_on_signal() as stopping, own_stream(run.device):
+        run.display.start(run)
+        with stop_on_signal(run.display.say) as stopping, own_stream(run.device):
             run.start()
             try:
                 return Loop(run, started, stopping).run()
             finally:
                 run.save()
-                print(f"wrote {run.run_dir}/ (checkpoint.pt, curves)", flush=True)
+                run.display.say(f"wrote {run.run_dir}/ (checkpoint.pt, curves)")
     finally:
         run.close()
 
@@ -365,28 +366,6 @@ def _shard_count(config: RunConfig) -> int:
 def _frames_in(shape: tuple[int, ...], stack_num: int) -> int:
     """Frames that an observation can be cut into."""
     return stack_num if len(shape) == 3 and shape[0] % stack_num == 0 else 1
-
-
-def _banner(run: Run) -> str:
-    config, env = run.config, run.config.env
-    size = describe_model(run.model, run.obs_shape)
-    overlap = (
-        f"collecting up to {config.lag} batches ahead of learning"
-        if config.lag
-        else "collecting and learning in turns"
-    )
-    fallback = ""
-    if config.device == "auto" and run.device.type == "cpu":
-        fallback = " (--device auto found no usable GPU)"
-    return (
-        f"{env.task}: {env.num_envs} environments in {env.groups} groups, "
-        f"{config.mode}, {overlap}\n"
-        f"{config.model.name}: {size.parameters:,} parameters, "
-        f"{size.forward_flops / 1e6:.1f} MFLOP per observation, on "
-        f"{describe(run.device, run.dtype)}{fallback}\n"
-        f"writing to {run.run_dir}/ (tensorboard --logdir {run.run_dir.parent})\n"
-        f"{progress_legend(env.frame_skip)}"
-    )
 
 
 def _new_run_dir(task: str) -> Path:

@@ -1,4 +1,4 @@
-"""Episode statistics, the writer and the progress line."""
+"""Episode statistics, the writer, time shares and the verdict."""
 
 import json
 import sys
@@ -15,9 +15,6 @@ from trainer.metrics import (
     EpisodeTracker,
     MetricsWriter,
     Timings,
-    format_seconds,
-    progress_legend,
-    progress_line,
     verdict,
 )
 
@@ -171,24 +168,6 @@ def test_wandb_is_offline_without_a_key(tmp_path, monkeypatch, key, mode):
     assert calls[0]["mode"] == mode
     assert calls[0]["config"] == {"seed": 1}
     assert calls[1:] == [(5, {"x": 1.0}), "finish"]
-
-
-def test_progress_line():
-    values = {
-        "time/sps": 3210.4,
-        "rollout/return": 1.5,
-        "rollout/best_x_50": 812.3,
-        "rollout/best_x_run": 3161.0,
-        "rollout/clear_rate": 0.25,
-    }
-    line = progress_line(123456, values, eta_s=200)
-    columns = ("123,456 steps", "3,210 SPS", "return    1.50", "x mean50   812")
-    for text in (*columns, "max  3161", "clear  25%", "ETA 3:20"):
-        assert text in line
-    for column in ("SPS", "return", "x mean50", "max", "clear", "ETA"):
-        assert f"{column}: " in progress_legend(4)
-    assert "no episode" in progress_line(1, {}, 0)
-    assert format_seconds(3725) == "1:02:05"
 
 
 @pytest.fixture
