@@ -47,6 +47,9 @@ namespace mario {
   X(bool, reward_clip, false, "reward becomes its sign: -1, 0 or 1")          \
   X(int, noop_max, 0,                                                         \
     "0 to this many idle frames at each reset, drawn from the seed")          \
+  X(std::vector<int>, noops, {},                                              \
+    "idle frames at each reset, exactly: environment i has number i mod n; "  \
+    "replaces noop_max")                                                      \
   X(double, repeat_action_probability, 0.0,                                   \
     "chance, at every frame, that the buttons of the frame before stay "      \
     "pressed (sticky actions)")                                               \

@@ -243,7 +243,7 @@ pool::Outcome Env::Reset(Scratch& scratch) {
   const int stage = ChooseStage();
   LoadStart(stage);
   const uint64_t frames_before = game_.frames();
-  if (shared_->config().noop_max > 0) RunNoops(stage);
+  RunNoops(stage);
   BeginEpisode();
   if (game_.frames() == frames_before) {
     const std::vector<uint8_t>& frame = shared_->start(stage, env_id_).frame;
@@ -273,9 +273,18 @@ void Env::LoadStart(int stage) {
   if (shared_->config().frame_max) game_.record(1) = start.records[1];
 }
 
+int Env::ChooseNoops() {
+  const Config& config = shared_->config();
+  if (!config.noops.empty()) {
+    return config.noops[static_cast<size_t>(env_id_) % config.noops.size()];
+  }
+  if (config.noop_max == 0) return 0;
+  return static_cast<int>(
+      random_.Below(static_cast<uint32_t>(config.noop_max) + 1));
+}
+
 void Env::RunNoops(int stage) {
-  const int frames = static_cast<int>(
-      random_.Below(static_cast<uint32_t>(shared_->config().noop_max) + 1));
+  const int frames = ChooseNoops();
   for (int i = 0; i < frames; ++i) {
     game_.RunFrame(0, nullptr);
     const Facts facts = game_.facts();
@@ -325,11 +334,15 @@ pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
   for (int i = 0; i < config.frame_skip; ++i) {
     const uint64_t number = game_.frames() + 1;
     uint8_t* pixels = nullptr;
-    if (i >= first_drawn) {
+    if (i >= first_drawn || scratch.film != nullptr) {
       pixels = scratch.pixels[number & 1].data();
       drawn.frame[number & 1] = number;
     }
     game_.RunFrame(Sticky(buttons), pixels);
+    if (scratch.film != nullptr) {
+      scratch.film->insert(scratch.film->end(), pixels,
+                           pixels + nes::kScreenPixels);
+    }
     const Facts facts = game_.facts();
     CountFrame(facts, &tally);
     end = FindEnd(facts, tally);
@@ -518,7 +531,11 @@ void Env::Render(Scratch& scratch, uint8_t* rgb) const {
   scratch.console.set_state(record.before);
   uint8_t* pixels = scratch.pixels[0].data();
   scratch.console.RunFrame(record.buttons, pixels);
-  for (int i = 0; i < nes::kScreenPixels; ++i) {
+  ToRgb(pixels, nes::kScreenPixels, rgb);
+}
+
+void Env::ToRgb(const uint8_t* pixels, size_t count, uint8_t* rgb) {
+  for (size_t i = 0; i < count; ++i) {
     std::memcpy(rgb + 3 * i, nes::kPalette[pixels[i] & 63].data(), 3);
   }
 }

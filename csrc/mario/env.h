@@ -143,6 +143,8 @@ class Env {
     explicit Scratch(const Shared& shared);
     nes::Console console;  // runs remembered frames again, with pixels
     std::vector<uint8_t> pixels[2];
+    /// Not null: Step appends the picture of each of its frames.
+    std::vector<uint8_t>* film = nullptr;
   };
 
   static std::vector<pool::Field> Fields(const Shared& shared);
@@ -164,6 +166,8 @@ class Env {
                         Scratch& scratch);
   /// The picture of the last frame that was run, (240, 256, 3) RGB.
   void Render(Scratch& scratch, uint8_t* rgb) const;
+  /// Palette indices, `count` of them, to RGB.
+  static void ToRgb(const uint8_t* pixels, size_t count, uint8_t* rgb);
 
   const Info& info() const { return episode_.info; }
   Game& game() { return game_; }
@@ -178,6 +182,7 @@ class Env {
   int ChooseStage();
   bool PlaysOn(Scratch& scratch);
   void BeginEpisode();
+  int ChooseNoops();
   void RunNoops(int stage);
   void LoadStart(int stage);
   void RunCountedFrame(uint8_t buttons, bool draw, Scratch& scratch,

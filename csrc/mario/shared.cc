@@ -77,6 +77,11 @@ std::string Text(const std::vector<std::string>& value) {
   }
   return text;
 }
+std::string Text(const std::vector<int>& value) {
+  std::string text;
+  for (const int item : value) text += Text(item) + ",";
+  return text;
+}
 
 uint64_t HashOptions(const Config& config) {
   uint64_t hash = 0xCBF29CE484222325u;
@@ -114,6 +119,9 @@ void Env::Shared::ValidateRanges() const {
   CheckRange("frame_skip", config_.frame_skip, 1, kMaxSkip);
   CheckRange("stack_num", config_.stack_num, 1, kMaxStack);
   CheckRange("noop_max", config_.noop_max, 0, kMaxNoops);
+  for (const int noops : config_.noops) {
+    CheckRange("noops", noops, 0, kMaxNoops);
+  }
   CheckRange("stall_steps", config_.stall_steps, 0, INT32_MAX);
   const double sticky = config_.repeat_action_probability;
   if (!(sticky >= 0.0 && sticky < 1.0)) {

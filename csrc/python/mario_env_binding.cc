@@ -74,6 +74,27 @@ class SingleEnv {
                           Read());
   }
 
+  /// (frames, reward, terminated, truncated, fields): a step with the picture
+  /// of each frame it ran, (n, 240, 256, 3) RGB; skipped waits have none.
+  py::tuple Film(int action) {
+    RequireAction(action);
+    std::vector<uint8_t> film;
+    pool::Outcome outcome;
+    {
+      const py::gil_scoped_release release;
+      const Filming filming(scratch_, &film);
+      outcome = env_.Step(action, scratch_);
+    }
+    py::array_t<uint8_t> frames(
+        {static_cast<py::ssize_t>(film.size() / nes::kScreenPixels),
+         static_cast<py::ssize_t>(mario::Env::kRenderHeight),
+         static_cast<py::ssize_t>(mario::Env::kRenderWidth),
+         static_cast<py::ssize_t>(3)});
+    mario::Env::ToRgb(film.data(), film.size(), frames.mutable_data());
+    return py::make_tuple(frames, outcome.reward, outcome.terminated,
+                          outcome.truncated, Read());
+  }
+
   /// Every field of the last result by name, "obs" included.
   py::dict Read() const {
     py::dict result;
@@ -139,6 +160,16 @@ class SingleEnv {
   }
 
  private:
+  /// Films as long as it lives; a step may throw.
+  struct Filming {
+    Filming(mario::Env::Scratch& scratch, std::vector<uint8_t>* film)
+        : scratch(scratch) {
+      scratch.film = film;
+    }
+    ~Filming() { scratch.film = nullptr; }
+    mario::Env::Scratch& scratch;
+  };
+
   void RequireAction(int action) const {
     if (action >= 0 && action < num_actions()) return;
     throw std::out_of_range("action " + std::to_string(action) +
@@ -161,6 +192,7 @@ void BindMarioEnv(py::module_& module) {
            py::arg("env_id") = 0, py::arg("seed") = 0)
       .def("reset", &SingleEnv::Reset, py::arg("seed") = py::none())
       .def("step", &SingleEnv::Step, py::arg("action"))
+      .def("film", &SingleEnv::Film, py::arg("action"))
       .def("step_many", &SingleEnv::StepMany, py::arg("actions"))
       .def("snapshot", &SingleEnv::Snapshot)
       .def("restore", &SingleEnv::Restore, py::arg("blob"),

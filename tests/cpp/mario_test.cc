@@ -154,6 +154,7 @@ TEST(SharedTest, RefusesWhatNoEnvironmentCanDo) {
   refused([](mario::Config* c) { c->img_width = -84; });
   refused([](mario::Config* c) { c->img_height = 1 << 30; });
   refused([](mario::Config* c) { c->noop_max = 1 << 30; });
+  refused([](mario::Config* c) { c->noops = {0, -1}; });
   refused([](mario::Config* c) { c->reward_death = -1e300; });
   refused([](mario::Config* c) { c->custom_actions = {""}; });
   refused([](mario::Config* c) { c->custom_actions = {"jump"}; });

@@ -192,6 +192,16 @@ def test_noop_starts_are_drawn_from_the_seed(make_env: Any) -> None:
     assert env.frames - before == counts[0]
 
 
+def test_noops_are_exact(make_env: Any) -> None:
+    options = {"noops": [0, 7, 30], "noop_max": 12, "frame_skip": 1}
+    for number in range(4):
+        env = make_env(number=number, **options)
+        for _ in range(3):
+            before = env.frames
+            env.reset()
+            assert env.frames - before == (0, 7, 30, 0)[number]
+
+
 def test_noop_start_shows_the_waited_frames(make_env: Any) -> None:
     env = make_env(noop_max=40, seed=2, img_height=240, img_width=256)
     for _ in range(5):
