@@ -113,6 +113,7 @@ class Loop:
         if "emulate" in hardware:
             shares["emulate"] = hardware.pop("emulate")
         values = {f"rollout/{k}": v for k, v in run.episodes.statistics().items()}
+        values |= {f"levels/{k}": v for k, v in run.episodes.level_rates().items()}
         values |= {f"learn/{k}": v for k, v in run.learner.statistics().items()}
         values |= {f"time/share_{k}": v for k, v in shares.items()}
         values |= {f"system/{k}": v for k, v in hardware.items()}

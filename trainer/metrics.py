@@ -17,6 +17,9 @@ import numpy.typing as npt
 # Steps without a new best position after which an environment stagnates.
 STAGNATION_STEPS = 50
 
+# More than the stages of a world: a level's number is world * this + stage.
+_STAGES = 16
+
 # A part of the loop is the bottleneck from this share of its thread's time on; a
 # thread that waits for the other one longer than the second share is held up.
 _BOUND, _HELD_UP = 0.4, 0.1
@@ -55,6 +58,9 @@ class EpisodeTracker:
         # Growth of the best positions, and steps, since the last statistics().
         self._grown, self._grown_in = 0, 0
         self._has_x = False
+        # Clears of the last episodes by the level they began in, a number for each.
+        self._levels: dict[int, deque[bool]] = {}
+        self._level = np.zeros(num_envs, np.int64)
 
     def add(
         self,
@@ -63,7 +69,10 @@ class EpisodeTracker:
         done: npt.NDArray[np.bool_],
         info: Mapping[str, Any],
     ) -> None:
-        """Takes the rows of one recv; `x_pos` and `flag_get` may be missing."""
+        """Takes the rows of one recv.
+
+        `x_pos`, `flag_get`, `world` and `stage` may be missing.
+        """
         with self._lock:
             opening = self._over[env_id]
             fresh = env_id[opening]
@@ -76,6 +85,9 @@ class EpisodeTracker:
             self._steps[env_id] += 1
             if "x_pos" in info:
                 self._add_positions(env_id, opening, info["x_pos"])
+            if "world" in info and "stage" in info:
+                level = info["world"] * _STAGES + info["stage"]
+                self._level[fresh] = level[opening]
             flags = info.get("flag_get")
             for row in np.flatnonzero(done):
                 cleared = bool(flags[row]) if flags is not None else False
@@ -102,6 +114,10 @@ class EpisodeTracker:
         self.best_x = max(self.best_x, int(self._best_x[env]))
         if cleared and self.first_clear is None:
             self.first_clear = self.count
+        level = int(self._level[env])
+        if level:
+            window = deque[bool](maxlen=self.recent.maxlen)
+            self._levels.setdefault(level, window).append(cleared)
         self.recent.append(
             Episode(
                 float(self._reward[env]),
@@ -118,6 +134,18 @@ class EpisodeTracker:
         if len(recent) < (self.recent.maxlen or 1):
             return 0.0
         return float(np.mean([episode.cleared for episode in recent]))
+
+    def level_rates(self) -> dict[str, float]:
+        """Share of clears by level, as "4-2", over each one's last `window` episodes.
+
+        Levels without a finished episode are not there. Empty for a task of one
+        level, or one that does not tell. An episode belongs to the level it began in.
+        """
+        with self._lock:
+            rates = {k: float(np.mean(v)) for k, v in sorted(self._levels.items())}
+        if len(rates) < 2:
+            return {}
+        return {f"{k // _STAGES}-{k % _STAGES}": rate for k, rate in rates.items()}
 
     def statistics(self) -> dict[str, float]:
         """Means over the window; `best_x_50` over the last 50 episodes.

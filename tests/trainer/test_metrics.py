@@ -113,6 +113,31 @@ def test_environments_without_progress_are_counted():
     assert tracker.statistics()["stagnation_envs"] == 1
 
 
+def test_clear_rates_by_level():
+    tracker = EpisodeTracker(2, window=2)
+
+    def play(env, world, stage, clears):
+        for flag in clears:
+            for done in (False, True):
+                info = {
+                    "flag_get": np.array([flag and done]),
+                    # What the last row says is not where the episode began.
+                    "world": np.array([8 if done else world]),
+                    "stage": np.array([stage]),
+                }
+                ids, zero = np.array([env], np.int32), np.zeros(1, np.float32)
+                tracker.add(ids, zero, np.array([done]), info)
+
+    assert tracker.level_rates() == {}
+    play(0, 4, 2, [True])
+    assert tracker.level_rates() == {}  # one level is what clear_rate tells
+    play(1, 1, 3, [True, True, False])
+    play(0, 4, 2, [True])
+    assert tracker.level_rates() == {"1-3": 0.5, "4-2": 1.0}
+    assert list(tracker.level_rates()) == ["1-3", "4-2"]
+    assert tracker.statistics()["clear_rate"] == 0.5
+
+
 def test_a_tracker_is_read_while_another_thread_adds():
     tracker, stop = EpisodeTracker(1, window=500), threading.Event()
 
