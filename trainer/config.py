@@ -445,12 +445,13 @@ class RunConfig:
         Raises:
             ValueError: what was given, what is allowed.
         """
+        self.check_fields()
+        self._check_combinations()
+
+    def check_fields(self) -> None:
+        """Raises ValueError for a number that its field never takes."""
         env, learner, replay = self.env, self.learner, self.replay
         check_seed(self.seed)
-        if not 1 <= env.groups <= env.num_envs or env.num_envs % env.groups:
-            raise ValueError(
-                f"groups must divide num_envs={env.num_envs}, got {env.groups}"
-            )
         _check_least(learner, 1, "unroll unrolls_per_batch passes minibatch_size")
         _check_least(learner, 1, "accumulate")
         _check_least(env, 0, "img_height img_width")
@@ -473,20 +474,23 @@ class RunConfig:
         _check_least(self.model, 1, "memory_steps")
         _check_least(self, 0, "log_seconds checkpoint_seconds")
         _check_least(replay, 0, "replay_bytes burn_in")
-        if replay.burn_in > learner.unroll:
-            raise ValueError(
-                f"burn_in must be at most unroll={learner.unroll}, got {replay.burn_in}"
-            )
         _check_least(replay, 1, "replay_beta_steps")
         _check_share(learner, "gamma lam ema momentum rmsprop_alpha")
         _check_share(self, "solve_rate")
         _check_share(replay, "replay_share replay_min_fresh replay_alpha")
         _check_share(replay, "replay_beta replay_beta_end")
-        self._check_combinations()
 
     def _check_combinations(self) -> None:
         """Raises ValueError for options that exclude each other."""
-        learner, replay = self.learner, self.replay
+        env, learner, replay = self.env, self.learner, self.replay
+        if not 1 <= env.groups <= env.num_envs or env.num_envs % env.groups:
+            raise ValueError(
+                f"groups must divide num_envs={env.num_envs}, got {env.groups}"
+            )
+        if replay.burn_in > learner.unroll:
+            raise ValueError(
+                f"burn_in must be at most unroll={learner.unroll}, got {replay.burn_in}"
+            )
         if self.serial and self.lag:
             raise ValueError(f"serial has no overlap: lag must be 0, got {self.lag}")
         if learner.loss == "impala" and learner.advantages == "gae":
@@ -498,11 +502,11 @@ class RunConfig:
                 "target_updates needs targets=recomputed: its network says anew what "
                 "was stored"
             )
-        if self.mode == "sync" and self.fresh_unrolls % self.env.num_envs:
+        if self.mode == "sync" and self.fresh_unrolls % env.num_envs:
             raise ValueError(
                 f"in sync mode a batch holds whole rounds of unrolls: the "
                 f"{self.fresh_unrolls} fresh ones (unrolls_per_batch less "
-                f"replay_share) must be a multiple of num_envs={self.env.num_envs}; "
+                f"replay_share) must be a multiple of num_envs={env.num_envs}; "
                 "raise unrolls_per_batch, lower num_envs, or choose mode=async"
             )
         if not replay.replay_share:

@@ -72,6 +72,25 @@ class PlainDisplay:
         """Nothing is open."""
 
 
+class QuietDisplay:
+    """Nothing at all, for runs of which somebody else tells."""
+
+    def start(self, run: Run) -> None:
+        """Shows nothing."""
+
+    def say(self, text: str) -> None:
+        """Shows nothing."""
+
+    def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
+        """Shows nothing."""
+
+    def checkpoint(self, path: Path, step: int) -> None:
+        """Shows nothing."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def verdict_of(values: Mapping[str, float], overlapped: bool) -> str:
     """The `verdict` on a point of the curves."""
     prefix = "time/share_"

@@ -37,7 +37,7 @@ from trainer import config as config_module
 from trainer.collector import SEED_STRIDE, Actor, Collector, groups_of, make_pool
 from trainer.config import RunConfig, to_dict
 from trainer.cuda import own_stream
-from trainer.dashboard import make_display
+from trainer.dashboard import Display, make_display
 from trainer.device import (
     Shards,
     autocast_dtype,
@@ -64,9 +64,10 @@ _RESUMED = ("config", "model", "learner", "steps", "action_rng")
 class Run:
     """Everything one run owns, built in order and closed in reverse."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, display: Display | None = None) -> None:
         """Builds environments, network, learner and files; closes them if it fails."""
         config.validate()
+        self.display = display or make_display(config.dashboard)
         self._closing = ExitStack()
         with ExitStack() as on_error:
             on_error.callback(self._closing.close)
@@ -75,7 +76,6 @@ class Run:
 
     def _build(self, config: RunConfig) -> None:
         self.config = config
-        self.display = make_display(config.dashboard)
         self._closing.callback(self.display.close)
         self.device = choose_device(config.device)
         self.dtype = autocast_dtype(self.device, config.precision)
@@ -317,13 +317,16 @@ class Run:
         self._closing.close()
 
 
-def run_training(config: RunConfig) -> dict[str, float]:
+def run_training(config: RunConfig, display: Display | None = None) -> dict[str, float]:
     """Builds a run and trains it; see `train`.
 
     Args:
         config: everything about the run.
+        display: what is told of the run; None: the one that the config names. What
+            its `report` raises ends the run, with a checkpoint, and reaches the
+            caller: a search stops hopeless trials so.
     """
-    return train(Run(config))
+    return train(Run(config, display))
 
 
 def train(run: Run) -> dict[str, float]:
