@@ -460,7 +460,7 @@ def test_a_failing_pool_still_leaves_a_checkpoint(tmp_path, pools, monkeypatch, 
     config = make_config(tmp_path, lag=lag)
     original = run.Run.__init__
 
-    def broken_later(self, config):
+    def broken_later(self, config, display=None):
         original(self, config)
         recv, left = self.pool.recv, [50]
 
