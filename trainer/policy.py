@@ -12,7 +12,7 @@ from trainer import checkpoint
 from trainer.collector import make_pool
 from trainer.config import EnvConfig, ModelConfig, from_dict
 from trainer.device import autocast_dtype, choose_device, keep_large_blocks
-from trainer.model import PolicyModel, build_model
+from trainer.model import PolicyModel, build_model, to_device
 
 
 class Policy(NamedTuple):
@@ -62,7 +62,7 @@ def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy
     kind = from_dict(ModelConfig, state["config"]["model"])
     averaged = ema and state.get("ema") is not None
     shape, num_actions = _spaces(env)
-    model = build_model(kind, shape, num_actions).to(device)
+    model = to_device(build_model(kind, shape, num_actions), kind.name, device)
     checkpoint.load_weights(model, state["ema" if averaged else "model"])
     return Policy(
         model=model.eval(),

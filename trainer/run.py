@@ -2,10 +2,11 @@
 
 One loop: collect unrolls, learn from them, report. Everything a run leaves
 behind is in its folder: config.json, metrics.jsonl, TensorBoard curves and
-checkpoint.pt.
+checkpoints.
 
     python -m trainer.run --max-seconds 600
     python -m trainer.run --task SuperMarioBros-1-2-v0 --model nano --gamma 0.99
+    python -m trainer.run --resume auto
     tensorboard --logdir runs
 
 Ctrl-C and SIGTERM end a run after the update it is in, with a checkpoint. Exit
@@ -27,13 +28,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import tyro
 
-from trainer import checkpoint
+from trainer import checkpoint, resume
 from trainer import config as config_module
+from trainer.checkpoint import Checkpoints
 from trainer.collector import SEED_STRIDE, Actor, Collector, groups_of, make_pool
 from trainer.config import RunConfig, to_dict
 from trainer.cuda import own_stream
@@ -47,18 +49,21 @@ from trainer.device import (
     keep_large_blocks,
 )
 from trainer.learner import Learner
-from trainer.loop import Loop, stop_on_signal
-from trainer.metrics import EpisodeTracker, MetricsWriter, Timings
-from trainer.model import PolicyModel, build_model
+from trainer.loop import Loop, Progress, stop_on_signal
+from trainer.metrics import (
+    EpisodeTracker,
+    Lines,
+    MetricsWriter,
+    Timings,
+    drop_after,
+)
+from trainer.model import PolicyModel, build_model, to_device
 from trainer.monitor import Monitor, mark, thread_ids
 from trainer.optim import linear
 from trainer.pipeline import InTurns, Overlapped, Pipeline
 from trainer.presets import choose_preset, out_of_memory_advice, preset
 from trainer.replay import PrioritizedReplay, capacity_of, check_fits
 from trainer.rollouts import Batch, Rollouts
-
-# What a checkpoint must hold to go on from it.
-_RESUMED = ("config", "model", "learner", "steps", "action_rng")
 
 
 class Run:
@@ -88,12 +93,11 @@ class Run:
         self._closing.callback(self.pool.close)
         workers = thread_ids() - others
         self.obs_shape = tuple(self.pool.observation_space.shape)
-        num_actions = int(self.pool.action_space.n)
-        model = build_model(config.model, self.obs_shape, num_actions).to(self.device)
-        if config.channels_last and self.device.type == "cuda":
-            # nn.Module.to has it, its annotations do not.
-            cast(Any, model).to(memory_format=torch.channels_last)
-        self.model: PolicyModel = model
+        self.num_actions = int(self.pool.action_space.n)
+        model = build_model(config.model, self.obs_shape, self.num_actions)
+        self.model: PolicyModel = to_device(
+            model, config.model.name, self.device, channels_last=config.channels_last
+        )
         if config.replay.burn_in and not model.state_size:
             raise ValueError(
                 f"burn_in={config.replay.burn_in} is for a network with a memory; "
@@ -108,7 +112,7 @@ class Run:
             shards=self.shards,
         )
         self.replay: PrioritizedReplay | None = None
-        self.rollouts = self._make_store(num_actions)
+        self.rollouts = self._make_store()
         self.episodes = EpisodeTracker(env.num_envs)
         self.timings = Timings()
         self.monitor = Monitor(self.device, workers=workers)
@@ -126,13 +130,37 @@ class Run:
             timings=self.timings,
         )
         self._closing.callback(self.collector.close)
-        if config.resume is not None:
-            self.restore(checkpoint.load(config.resume, self.device, _RESUMED))
-        self.run_dir = config.run_dir or _new_run_dir(env.task)
-        self._start_run_dir()
-        self.writer = MetricsWriter(self.run_dir, to_dict(config), wandb=config.wandb)
-        self._closing.callback(self.writer.close)
+        self.progress = Progress()
         self.pipeline: Pipeline | None = None
+        self._start_run_dir(self._resume())
+        self.writer = MetricsWriter(
+            self.run_dir,
+            to_dict(config),
+            wandb=config.wandb,
+            resumed_at=self.steps or None,
+            say=self.display.say,
+        )
+        self._closing.callback(self.writer.close)
+        self.evaluations = Lines(self.run_dir / "evaluations.jsonl", self.display.say)
+        self._closing.callback(self.evaluations.close)
+
+    def _resume(self) -> Path | None:
+        """Goes on from a checkpoint if the config says so; returns its run's folder."""
+        config = self.config
+        if config.resume is None:
+            return None
+        path = resume.locate(config.resume, config.env.task)
+        state = checkpoint.load(path, self.device, resume.NEEDS)
+        source = checkpoint.run_dir_of(path)
+        old_task = state["config"]["env"]["task"]
+        if source is not None and config.env.task != old_task and not config.run_dir:
+            raise ValueError(
+                f"{source} is a run of task {old_task}: to go on from it with "
+                f"{config.env.task}, give a folder of its own with --run-dir"
+            )
+        resume.restore(self, state)
+        self.display.say(f"resumed from {path} at {self.steps:,} steps")
+        return source
 
     def _set_up_arithmetic(self) -> None:
         """Threads and precision of PyTorch."""
@@ -151,7 +179,7 @@ class Run:
         self.shards = Shards(1 if single else _shard_count(self.config))
         self._closing.callback(self.shards.close)
 
-    def _make_store(self, num_actions: int) -> Rollouts:
+    def _make_store(self) -> Rollouts:
         """The store of unrolls, with room for replay."""
         c, env = self.config, self.config.env
         spec: dict[str, Any] = {
@@ -177,7 +205,7 @@ class Run:
         return Rollouts(
             num_envs=env.num_envs,
             num_slots=slots + capacity,
-            num_actions=num_actions,
+            num_actions=self.num_actions,
             device=self.device,
             state_size=self.model.state_size,
             **spec,
@@ -252,10 +280,28 @@ class Run:
         self.pipeline.publish(self.learner.version)
         return batch
 
-    def _start_run_dir(self) -> None:
-        """Makes the run folder, with config.json in it."""
+    def _start_run_dir(self, source: Path | None) -> None:
+        """Makes the run folder, with config.json in it, or goes on in one.
+
+        Args:
+            source: folder of the run that is resumed.
+        """
+        config = self.config
+        self.run_dir = config.run_dir or source or _new_run_dir(config.env.task)
+        if config.resume is None and checkpoint.list_files(self.run_dir):
+            raise ValueError(
+                f"{self.run_dir} holds the checkpoints of another run: go on with it "
+                f"(--resume {self.run_dir}), or choose another --run-dir"
+            )
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
+            self.checkpoints = Checkpoints(
+                self.run_dir, config.keep_checkpoints, self.display.say
+            )
+            self._closing.callback(self.checkpoints.close)
+            if config.resume is not None:
+                drop_after(self.run_dir, self.steps)
+                self.progress.best_clear_rate = resume.best_in(self.run_dir)
             config_module.save(
                 self.config,
                 self.run_dir / "config.json",
@@ -268,47 +314,27 @@ class Run:
                 "choose another with --run-dir"
             ) from error
 
-    @property
-    def checkpoint_path(self) -> Path:
-        """Where the latest checkpoint is."""
-        return self.run_dir / "checkpoint.pt"
+    def save(self, *, best: bool = False, complete: bool = True) -> bool:
+        """Writes a checkpoint, or says why it cannot.
 
-    def state(self) -> dict[str, Any]:
-        """What a resumed run needs, and an evaluation."""
-        return {
-            "config": to_dict(self.config),
-            "model": self.model.state_dict(),
-            "ema": self.learner.ema.state_dict() if self.learner.ema else None,
-            "learner": self.learner.state(),
-            "steps": self.steps,
-            "action_rng": self.actions.get_state(),
-        }
+        Args:
+            best: to best.pt, instead of one of the last few.
+            complete: False if an update was interrupted: episodes will begin anew.
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continues from `state()`.
-
-        Raises:
-            ValueError: its network is another one.
+        Returns:
+            Whether it is written.
         """
-        if state["config"]["model"] != to_dict(self.config.model):
-            raise ValueError(
-                f"the checkpoint holds model {state['config']['model']}, this run has "
-                f"{to_dict(self.config.model)}; choose the same --model"
-            )
-        checkpoint.load_weights(self.model, state["model"])
-        self.learner.restore(state["learner"])
-        self.steps = state["steps"]
-        self.actions.set_state(state["action_rng"].cpu())
-
-    def save(self) -> None:
-        """Writes the checkpoint, unless the weights are not finite any more."""
         if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
-            self.display.say(
-                "the weights are not finite: the checkpoint is left as it was"
-            )
-            return
-        checkpoint.save(self.checkpoint_path, self.state())
-        self.display.checkpoint(self.checkpoint_path, self.steps)
+            self.display.say("the weights are not finite: they are not saved")
+            return False
+        state = resume.capture(self, complete=complete)
+        if best:
+            path = self.checkpoints.save_best(state)
+        else:
+            path = self.checkpoints.save(state, self.steps)
+        if path is not None:
+            self.display.checkpoint(path, self.steps)
+        return path is not None
 
     def close(self) -> None:
         """Stops threads and closes files."""
@@ -340,7 +366,8 @@ def train(run: Run) -> dict[str, float]:
         (the number of the one that ended it, else 0).
 
     Raises:
-        RuntimeError: the loss became NaN; the batch is saved in the run folder.
+        RuntimeError: the loss became NaN (the batch is saved in the run folder), or
+            the last checkpoint could not be written.
     """
     started = time.perf_counter()
     try:
@@ -348,10 +375,17 @@ def train(run: Run) -> dict[str, float]:
         with stop_on_signal(run.display.say) as stopping, own_stream(run.device):
             run.start()
             try:
-                return Loop(run, started, stopping).run()
-            finally:
-                run.save()
-                run.display.say(f"wrote {run.run_dir}/ (checkpoint.pt, curves)")
+                metrics = Loop(run, started, stopping).run()
+            except BaseException:
+                run.save(complete=False)
+                raise
+            if not run.save():
+                raise RuntimeError(
+                    f"the last checkpoint, at {run.steps:,} steps, is not written; "
+                    f"{run.run_dir}/{checkpoint.FOLDER}/ has those before it"
+                )
+            run.display.say(f"wrote {run.run_dir}/ (checkpoints, curves)")
+            return metrics
     finally:
         run.close()
 
@@ -403,20 +437,34 @@ def _commit() -> str | None:
 
 
 def parse(argv: Sequence[str]) -> RunConfig:
-    """Reads the command line, with the defaults of the preset it names.
+    """Reads the command line, with the defaults of the run or preset it names.
 
     Args:
         argv: arguments without the program's name.
+
+    Raises:
+        ValueError, OSError: `--resume` names no checkpoint to go on from.
     """
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", default="auto")
     early.add_argument("--device", default="auto")
+    early.add_argument("--resume", type=Path)
+    early.add_argument("--task")
     known, _ = early.parse_known_args(argv)
-    name = known.preset
-    if name == "auto":
-        name = choose_preset(choose_device(known.device))
-    default = preset(name)
-    return tyro.cli(
+    if known.resume is not None:
+        if known.preset != "auto":
+            raise ValueError(
+                f"--resume goes on with the options of its run: leave --preset "
+                f"{known.preset} out, and give single options instead"
+            )
+        known.resume = resume.locate(known.resume, known.task)
+        default = resume.config_of(known.resume)
+    else:
+        name = known.preset
+        if name == "auto":
+            name = choose_preset(choose_device(known.device))
+        default = preset(name)
+    config = tyro.cli(
         RunConfig,
         args=list(argv),
         default=replace(default, preset="auto"),
@@ -424,6 +472,7 @@ def parse(argv: Sequence[str]) -> RunConfig:
         description=__doc__,
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    return replace(config, resume=known.resume)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

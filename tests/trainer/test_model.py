@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import conv2d
 
 from trainer.config import ModelConfig
-from trainer.model import ActorCritic, build_model, describe_model
+from trainer.model import ActorCritic, build_model, describe_model, to_device
 from trainer.model.encoders import PIXEL_MEAN, PIXEL_SCALE, CentredConv2d, build_encoder
 from trainer.model.heads import NoisyLinear
 
@@ -119,6 +119,17 @@ def test_channels_last_agrees(name):
         model.to(memory_format=torch.channels_last)
         assert model.encoder[0].weight.stride(1) == 1
         torch.testing.assert_close(run(model), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels_last", "stride"),
+    [("impala", True, 1), ("impala", False, 9), ("pico", True, 64)],
+)
+def test_layout_on_a_cpu(name, channels_last, stride):
+    model = build(name=name)
+    cpu = torch.device("cpu")
+    model = to_device(model, name, cpu, channels_last=channels_last)
+    assert model.encoder[0].weight.stride(1) == stride
 
 
 @pytest.mark.parametrize("memory", ["none", *MEMORIES])

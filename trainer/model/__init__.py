@@ -1,7 +1,7 @@
 """Networks: image encoders, memories, heads, and the actor-critic made of them."""
 
 from trainer.model.actor_critic import ActorCritic, PolicyModel, PolicyOutput
-from trainer.model.build import ModelSize, build_model, describe_model
+from trainer.model.build import ModelSize, build_model, describe_model, to_device
 
 __all__ = [
     "ActorCritic",
@@ -10,4 +10,5 @@ __all__ = [
     "PolicyOutput",
     "build_model",
     "describe_model",
+    "to_device",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,30 @@ class ModelSize(NamedTuple):
 
     parameters: int
     forward_flops: int
+
+
+# Networks of many small kernels, which PyTorch's bf16 convolutions on a CPU compute
+# faster with the channels last: training impala takes half of the time, acting a
+# third; pico and nano would take 1.2 to 1.6 times as long.
+_CHANNELS_LAST_ON_CPU = ("impala", "convnext")
+
+
+def to_device(
+    model: PolicyModel, name: str, device: torch.device, *, channels_last: bool = True
+) -> PolicyModel:
+    """Moves a network to its device, in the layout that is fastest there.
+
+    Args:
+        model: what `build_model` gave.
+        name: ModelConfig.name.
+        device: where it goes.
+        channels_last: False keeps PyTorch's own layout everywhere.
+    """
+    model = model.to(device)
+    if channels_last and (device.type == "cuda" or name in _CHANNELS_LAST_ON_CPU):
+        # nn.Module.to has it, its annotations do not.
+        cast(Any, model).to(memory_format=torch.channels_last)
+    return model
 
 
 def build_model(
