@@ -1,34 +1,56 @@
 """Checkpoints: everything that has to continue, written whole or not at all.
 
-A file is `torch.load(weights_only=True)`-able: tensors and plain types only.
+A run keeps the last few in RUN_DIR/checkpoints, step-000204800.pt and so on, and
+best.pt from when most of its episodes were clears. A file is a zip archive of
+tensors and plain types (`torch.load(weights_only=True)`): reading one never runs
+code from it, and the checksums of the archive tell when a bit of it has changed.
 """
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
-from collections.abc import Iterable, Mapping
+import re
+import shutil
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-VERSION = 1
+VERSION = 2
+
+FOLDER = "checkpoints"
+BEST = "best.pt"
+_TEMPORARY = ".tmp"
+
+_logger = logging.getLogger(__name__)
 
 
-def save(path: Path, state: dict[str, Any]) -> None:
+def save(path: Path, state: Mapping[str, Any]) -> None:
     """Replaces `path` atomically: another file first, then a rename.
 
     Args:
-        path: the checkpoint.
+        path: the checkpoint; its folder exists.
         state: tensors, numbers, strings, and lists and dicts of these.
+
+    Raises:
+        OSError: the disk is full, say. What was at `path` is there as before, and
+            nothing else is.
     """
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        torch.save({"version": VERSION, **state}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary = path.with_name(path.name + _TEMPORARY)
+    try:
+        with temporary.open("wb") as file:
+            _dump({"version": VERSION, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     # The rename itself lives in the folder.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -37,47 +59,168 @@ def save(path: Path, state: dict[str, Any]) -> None:
         os.close(folder)
 
 
+def _dump(state: dict[str, Any], file: Any) -> None:
+    """torch.save, with the file's own error where there is one."""
+    try:
+        torch.save(state, file)
+    except RuntimeError as error:
+        # PyTorch's writer reports a full disk as an unexpected position.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
 def load(path: Path, device: torch.device, needs: Iterable[str] = ()) -> dict[str, Any]:
     """Reads a checkpoint without running any code from it.
 
     Args:
-        path: the file, or the folder of its run.
-        device: where its tensors go; generator states stay on the host.
+        path: the file, or the folder of its run: then the newest valid one. Where
+            newer ones are damaged, the log says so.
+        device: where its tensors go.
         needs: names that must be in it.
 
     Raises:
         FileNotFoundError: there is none.
+        OSError: it cannot be read.
         ValueError: it is damaged, of another version, or none of ours.
     """
-    if path.is_dir():
-        path = path / "checkpoint.pt"
-    if not path.is_file():
+    return _load(path, device, needs)[1]
+
+
+def find(path: Path, needs: Iterable[str] = ()) -> Path:
+    """The file that `load` reads, given a file or the folder of a run.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it cannot be read.
+        ValueError: it is damaged, of another version, or none of ours.
+    """
+    return _load(path, torch.device("cpu"), needs)[0]
+
+
+def _load(
+    path: Path, device: torch.device, needs: Iterable[str]
+) -> tuple[Path, dict[str, Any]]:
+    needs = list(needs)
+    if not path.is_dir():
+        return path, _read(path, device, needs)
+    files = list_files(path)
+    if not files:
         raise FileNotFoundError(
-            f"no checkpoint at {path}; runs write theirs to RUN_DIR/checkpoint.pt"
+            f"no checkpoint at {path}; runs write theirs to RUN_DIR/{FOLDER}/"
         )
-    foreign = (
-        f"{path} is not a checkpoint of this trainer, or it is damaged (%s); runs "
-        "write theirs to RUN_DIR/checkpoint.pt"
-    )
+    for number, file in enumerate(files):
+        try:
+            return file, _read(file, device, needs)
+        except (OSError, ValueError) as error:
+            if number + 1 == len(files):
+                raise
+            _logger.warning("%s; trying %s", error, files[number + 1].name)
+    raise AssertionError("the last file returns or raises")
+
+
+def list_files(run_dir: Path) -> list[Path]:
+    """Checkpoints of a run (or in a folder of them), newest first, best.pt last."""
+    folder = run_dir if run_dir.name == FOLDER else run_dir / FOLDER
+    steps = [path for path in folder.glob("step-*.pt") if step_of(path) is not None]
+    best = [folder / BEST] if (folder / BEST).exists() else []
+    return sorted(steps, key=lambda path: step_of(path) or 0, reverse=True) + best
+
+
+def step_of(path: Path) -> int | None:
+    """Environment steps in the name of a checkpoint, None if it has none."""
+    match = re.fullmatch(r"step-(\d+)\.pt", path.name)
+    return int(match[1]) if match else None
+
+
+def run_dir_of(path: Path) -> Path | None:
+    """The folder of the run that a checkpoint file lies in, None if it is elsewhere."""
+    folder = path.resolve().parent
+    return path.parent.parent if folder.name == FOLDER else None
+
+
+def _read(path: Path, device: torch.device, needs: list[str]) -> dict[str, Any]:
+    """Reads one file, after its checksums."""
+    _check_archive(path)
+    foreign = f"{path} is not a checkpoint of this trainer"
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     except OSError:
         raise
     except Exception as error:
-        # Bytes that are no checkpoint end in any of a dozen types, with pages of
-        # advice on how to load them unsafely.
-        raise ValueError(foreign % type(error).__name__) from error
+        # Whatever else is in an archive ends in any of a dozen types, with pages
+        # of advice on how to load it unsafely.
+        code = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if code:
+            raise ValueError(
+                f"{foreign}: it holds {code[1]}, which is code and not data; it was "
+                "not run"
+            ) from error
+        raise ValueError(f"{foreign}: PyTorch cannot read it") from error
     if not isinstance(state, dict) or "version" not in state:
-        raise ValueError(foreign % "no version in it")
+        raise ValueError(f"{foreign}: it is another file of PyTorch's, with no version")
     if state["version"] != VERSION:
         raise ValueError(
             f"{path} is a checkpoint of version {state['version']}; this trainer reads "
-            f"{VERSION}"
+            f"version {VERSION}"
         )
     missing = [name for name in needs if name not in state]
     if missing:
-        raise ValueError(foreign % f"no {', '.join(missing)} in it")
+        raise ValueError(f"{path} is incomplete: no {', '.join(missing)} in it")
+    _check_finite(path, state)
     return state
+
+
+def _check_archive(path: Path) -> None:
+    """Raises unless a file is a whole archive of PyTorch's."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+            if not start:
+                raise ValueError(f"{path} is empty: its writing was cut off")
+            if not b"PK\x03\x04".startswith(start):
+                raise ValueError(
+                    f"{path} is not a checkpoint of this trainer: it begins like "
+                    "another kind of file"
+                )
+            if not zipfile.is_zipfile(file):
+                raise ValueError(
+                    f"{path} is cut off after {path.stat().st_size:,} bytes: the end "
+                    "of the archive is missing"
+                )
+            _check_records(path, zipfile.ZipFile(file))
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"no checkpoint at {path}; runs write theirs to RUN_DIR/{FOLDER}/"
+        ) from None
+    except OSError as error:
+        raise OSError(f"cannot read {path} ({error.strerror})") from error
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+        # What zipfile says to bits of its table of contents that have changed.
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _check_records(path: Path, archive: zipfile.ZipFile) -> None:
+    """Compares the checksums of all records; PyTorch itself ignores them."""
+    damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"{path} is damaged: the checksum of {damaged} is wrong")
+    if not any(name.endswith("/data.pkl") for name in archive.namelist()):
+        raise ValueError(
+            f"{path} is not a checkpoint of this trainer: it is a zip archive, but not "
+            "one of PyTorch's"
+        )
+
+
+def _check_finite(path: Path, state: Mapping[str, Any]) -> None:
+    """Raises ValueError for weights that are NaN or infinite."""
+    for kind in ("model", "ema"):
+        for name, tensor in (state.get(kind) or {}).items():
+            if not bool(tensor.isfinite().all()):
+                raise ValueError(
+                    f"{path} is of no use: {name} in {kind} is not finite, which "
+                    "happens when a run diverges; take an older one"
+                )
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -96,3 +239,92 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                 "the image that it was trained with"
             )
     model.load_state_dict(weights)
+
+
+class Checkpoints:
+    """The checkpoints of one run folder, which belongs to one process at a time."""
+
+    def __init__(self, run_dir: Path, keep: int, say: Callable[[str], None]) -> None:
+        """Takes the folder, and clears away what an interrupted writing left.
+
+        Args:
+            run_dir: existing folder.
+            keep: how many checkpoints stay, best.pt not counted.
+            say: told of what could not be written.
+
+        Raises:
+            ValueError: another process writes to it.
+            OSError: the folder cannot be made.
+        """
+        self._keep, self._say = keep, say
+        self.folder = run_dir / FOLDER
+        self.folder.mkdir(exist_ok=True)
+        self._lock = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise ValueError(
+                f"another process is writing to {run_dir}; wait for its end, or give "
+                "this run a folder of its own with --run-dir"
+            ) from None
+        except OSError:
+            pass  # a network file system without locks
+        for path in self.folder.glob(f"*{_TEMPORARY}"):
+            path.unlink()
+
+    def save(self, state: Mapping[str, Any], step: int) -> Path | None:
+        """Writes a checkpoint, then deletes the oldest beyond those that are kept.
+
+        Those of a later step belong to a course that was given up when the run was
+        resumed from an earlier one; they go, too.
+
+        Args:
+            state: see `save`.
+            step: environment steps, for the name.
+
+        Returns:
+            The file, or None: it could not be written, which was said.
+        """
+        path = self._write(f"step-{step:09}.pt", state)
+        if path is not None:
+            others = [p for p in list_files(self.folder) if p not in (path,)]
+            steps = [p for p in others if p.name != BEST]
+            older = [p for p in steps if (step_of(p) or 0) < step]
+            for old in set(steps) - set(older[: self._keep - 1]):
+                old.unlink(missing_ok=True)
+        return path
+
+    def save_best(self, state: Mapping[str, Any]) -> Path | None:
+        """Writes best.pt; see `save`."""
+        return self._write(BEST, state)
+
+    def _write(self, name: str, state: Mapping[str, Any]) -> Path | None:
+        path = self.folder / name
+        try:
+            save(path, state)
+        except OSError as error:
+            free = shutil.disk_usage(self.folder).free
+            kept = [p.name for p in list_files(self.folder)]
+            self._say(
+                f"could not write {path} ({error.strerror or error}; "
+                f"{free / 1e6:,.1f} MB free); training goes on, and "
+                + (f"{', '.join(kept)} stay as they are" if kept else "there is none")
+            )
+            return None
+        return path
+
+    def close(self) -> None:
+        """Lets other processes have the folder."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def is_taken(run_dir: Path) -> bool:
+    """Whether a process is writing to a run folder."""
+    try:
+        Checkpoints(run_dir, 1, lambda text: None).close()
+    except ValueError:
+        return True
+    return False

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,9 @@ _COUNTS = ("num_envs", "max_episode_steps")
 SEED_STRIDE = 100_003
 
 
-def make_pool(config: EnvConfig, seed: int, *, asynchronous: bool = False) -> Any:
+def make_pool(
+    config: EnvConfig, seed: int, *, asynchronous: bool = False, **more: Any
+) -> Any:
     """Builds environments, an EnvPool object (gymnasium kind).
 
     Args:
@@ -43,6 +45,7 @@ def make_pool(config: EnvConfig, seed: int, *, asynchronous: bool = False) -> An
         seed: environment i is seeded seed + i.
         asynchronous: recv gives the num_envs / groups that are ready first;
             otherwise what was sent, in that order.
+        more: other options of our own tasks, such as stages.
 
     Raises:
         ValueError: there is no such task, or it is not one for the trainer.
@@ -72,6 +75,7 @@ def make_pool(config: EnvConfig, seed: int, *, asynchronous: bool = False) -> An
         for name in vars(config):
             if name not in (*options, "task", "groups"):
                 options[name] = getattr(config, name)
+        options |= more
         return mario_envpool.make(config.task, env_type="gymnasium", **options)
     _check_image_task(config.task)
     return envpool.make(config.task, env_type="gymnasium", **options)
@@ -251,8 +255,18 @@ class Collector:
         self._groups = np.split(np.arange(num_envs, dtype=np.int32), groups)
         self._pending: deque[tuple[_Received, Rows]] = deque()
 
+    @property
+    def resumed(self) -> bool:
+        """Whether episodes go on that another run began."""
+        return bool(self._pending)
+
     def start(self) -> None:
-        """Resets all environments; their first rows come with `collect`."""
+        """Resets all environments, unless they were restored.
+
+        Their first rows come with `collect`.
+        """
+        if self.resumed:
+            return
         if self._asynchronous:
             self._pool.async_reset()
             return
@@ -306,16 +320,27 @@ class Collector:
         self._episodes.add(env_id, reward, done, info)
         self.steps += len(env_id)
         with self._timings("copy"):
-            stage = self._stage
-            envs = stage(env_id.astype(np.int64))
             truncated = np.asarray(truncated, dtype=bool)
-            return _Received(
-                env_id=env_id,
-                first=first,
-                envs=envs,
-                inputs=(stage(obs), self._state[envs], stage(first)),
-                results=(stage(reward), stage(done), stage(truncated)),
-            )
+            return self._staged(env_id, first, obs, (reward, done, truncated))
+
+    def _staged(
+        self,
+        env_id: npt.NDArray[np.int32],
+        first: npt.NDArray[np.bool_],
+        obs: npt.NDArray[np.uint8],
+        results: tuple[npt.NDArray[Any], ...],
+    ) -> _Received:
+        """Brings rows to the device, with the memory of their environments."""
+        stage = self._stage
+        envs = stage(env_id.astype(np.int64))
+        reward, done, truncated = map(stage, results)
+        return _Received(
+            env_id=env_id,
+            first=first,
+            envs=envs,
+            inputs=(stage(obs), self._state[envs], stage(first)),
+            results=(reward, done, truncated),
+        )
 
     def _answer(self, actor: Actor, received: _Received) -> Answer:
         """Decides and sends."""
@@ -347,6 +372,49 @@ class Collector:
             self._rollouts.write_policy(
                 rows, answer.actions, answer.logits, answer.values, version
             )
+
+    def state(self, kept: Sequence[int]) -> dict[str, Any] | None:
+        """What episodes and unrolls need to go on, between two calls of `collect`.
+
+        Args:
+            kept: slots of replay to save.
+
+        Returns:
+            None where environments are still stepping (async mode), or the pool has
+            no snapshots.
+        """
+        at_rest = len(self._pending) == len(self._groups)
+        if self._asynchronous or not at_rest or not hasattr(self._pool, "snapshot"):
+            return None
+        ids = np.arange(len(self._state), dtype=np.int32)
+        return {
+            "steps": self.steps,
+            "environments": torch.from_numpy(self._pool.snapshot(ids)),
+            "memory": self._state,
+            "rollouts": self._rollouts.snapshot(kept),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from what `state` gave, before `start`.
+
+        Raises:
+            ValueError: the pool refuses the snapshots; nothing has changed then.
+        """
+        ids = np.arange(len(self._state), dtype=np.int32)
+        self._pool.restore(ids, state["environments"].cpu().numpy())
+        self.steps = state["steps"]
+        self._state.copy_(state["memory"])
+        self._rollouts.restore(state["rollouts"])
+        # All the groups at once, each with the row it had before: it was stored,
+        # and what to do on it has not been decided.
+        obs, reward, terminated, truncated, info = self._pool.recv()
+        first = np.asarray(info["elapsed_step"] == 0)
+        results = (reward, terminated | truncated, np.asarray(truncated, dtype=bool))
+        for group in self._groups:
+            received = self._staged(
+                group, first[group], obs[group], tuple(x[group] for x in results)
+            )
+            self._pending.append((received, self._rollouts.newest(group)))
 
     def close(self) -> None:
         """Ends transfers; the pool stays open."""

@@ -491,6 +491,9 @@ class Learner:
             "scaler": self.scaler.state_dict(),
             "ema": self.ema.state_dict() if self.ema else None,
             "target": self.target.state_dict() if self.target else None,
+            # The noise of noisy layers is in no state dict.
+            "buffers": dict(self.model.named_buffers()),
+            "target_buffers": dict(self.target.named_buffers()) if self.target else {},
             "updates": self.version,
             "minibatch_rng": self.generator.get_state(),
         }
@@ -508,8 +511,17 @@ class Learner:
             self.ema.load_state_dict(state["ema"] or latest)
         if self.target:
             self.target.load_state_dict(state["target"] or latest)
+            _copy_buffers(self.target, state["target_buffers"])
+        _copy_buffers(self.model, state["buffers"])
         self.version = state["updates"]
         self.generator.set_state(state["minibatch_rng"].cpu())
+
+
+@torch.no_grad()
+def _copy_buffers(model: PolicyModel, buffers: dict[str, Tensor]) -> None:
+    for name, buffer in model.named_buffers():
+        if name in buffers:
+            buffer.copy_(buffers[name])
 
 
 def _targets_are_stored(config: RunConfig) -> bool:

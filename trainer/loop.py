@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import torch
 
-from trainer.config import RunConfig
 from trainer.evaluate import evaluate_policy
 from trainer.metrics import format_seconds
 from trainer.monitor import profiler
@@ -26,6 +25,27 @@ if TYPE_CHECKING:
 
 # Episodes between two attempts to show that a level is solved.
 _EPISODES_BETWEEN_ATTEMPTS = 50
+
+
+@dataclass
+class Progress:
+    """Counters that go on when a run is resumed.
+
+    Attributes:
+        seconds: wall-clock time so far.
+        attempts: evaluations so far.
+        next_attempt: episodes from which on the next one may be.
+        evaluated: what the last one found.
+        best_clear_rate: the best rolling one that best.pt is of.
+        ended: why the run came to its end; "": it did not.
+    """
+
+    seconds: float = 0.0
+    attempts: int = 0
+    next_attempt: int = 0
+    evaluated: dict[str, float] = field(default_factory=dict)
+    best_clear_rate: float = 0.0
+    ended: str = ""
 
 
 class Stop:
@@ -64,12 +84,11 @@ class Loop:
 
     def __init__(self, run: Run, started: float, stopping: Stop) -> None:
         self._run, self._started, self._stopping = run, started, stopping
+        self._progress = run.progress
+        self._seconds_before = run.progress.seconds
         self._first_step = self._last_step = run.steps
         self._last_log = self._last_save = started
         self._values: dict[str, float] = {}
-        self._attempts = 0
-        self._next_attempt = 0
-        self._evaluated: dict[str, float] = {}
 
     def run(self) -> dict[str, float]:
         """Trains; see `train`."""
@@ -80,18 +99,22 @@ class Loop:
                 batch = run.update()
                 updated()
                 reason = self._reason_to_end()
+                self._progress.seconds = self._seconds()
                 if reason or self._seconds_since(self._last_log) >= config.log_seconds:
                     self._report(batch)
+                    self._save_if_best()
                 if self._seconds_since(self._last_save) >= config.checkpoint_seconds:
                     run.save()
                     self._last_save = time.perf_counter()
-        seconds = self._seconds_since(self._started)
+        seconds = self._seconds()
+        if not self._stopping.signal:
+            self._progress.ended = reason
         run.display.say(
             f"{reason} after {run.steps:,} steps, {format_seconds(seconds)}"
         )
         return (
             self._values
-            | self._evaluated
+            | self._progress.evaluated
             | {
                 "steps": float(run.steps),
                 "seconds": seconds,
@@ -102,6 +125,28 @@ class Loop:
 
     def _seconds_since(self, then: float) -> float:
         return time.perf_counter() - then
+
+    def _seconds(self) -> float:
+        """Wall-clock time of the run, with what came before it was resumed."""
+        return self._seconds_before + self._seconds_since(self._started)
+
+    def _eta_s(self) -> float:
+        """Seconds to the first of max_steps and max_seconds; solving ends sooner."""
+        config, steps = self._run.config, self._run.steps
+        seconds = self._seconds_since(self._started)
+        rate = (steps - self._first_step) / max(seconds, 1e-9)
+        eta = (config.max_steps - steps) / max(rate, 1e-9)
+        if config.max_seconds:
+            eta = min(eta, config.max_seconds - self._seconds())
+        return eta
+
+    def _save_if_best(self) -> None:
+        """Keeps the weights of the best rolling clear rate."""
+        rate, best = self._run.episodes.clear_rate(), self._progress.best_clear_rate
+        if rate > best:
+            self._progress.best_clear_rate = rate
+            if not self._run.save(best=True):
+                self._progress.best_clear_rate = best
 
     def _report(self, batch: Batch) -> None:
         """One point of every curve, and a line for people."""
@@ -124,9 +169,9 @@ class Loop:
             values |= {k: v.item() for k, v in run.replay.statistics().items()}
         values["time/sps"] = sps
         values["time/frames_per_s"] = sps * config.env.frame_skip
-        values["time/seconds"] = now - self._started
+        values["time/seconds"] = self._seconds()
         run.writer.write(steps, values)
-        eta = _eta_s(config, now - self._started, steps - self._first_step, steps)
+        eta = self._eta_s()
         run.display.report(steps, values, eta)
         if not math.isfinite(values.get("learn/loss/total", 0.0)):
             self._save_batch(batch)
@@ -151,11 +196,11 @@ class Loop:
         if self._stopping.signal:
             return "interrupted"
         if config.stop_when_solved and self._solved():
-            return f"solved: {self._evaluated['evaluation/clear_rate']:.0%} cleared"
+            rate = self._progress.evaluated["evaluation/clear_rate"]
+            return f"solved: {rate:.0%} cleared"
         if run.steps >= config.max_steps:
             return "max_steps reached"
-        seconds = self._seconds_since(self._started)
-        if config.max_seconds and seconds >= config.max_seconds:
+        if config.max_seconds and self._seconds() >= config.max_seconds:
             return "max_seconds reached"
         return ""
 
@@ -164,10 +209,10 @@ class Loop:
         run, config = self._run, self._run.config
         count = run.episodes.count
         rate = run.episodes.clear_rate()
-        if not rate or rate < config.solve_rate or count < self._next_attempt:
+        if not rate or rate < config.solve_rate or count < self._progress.next_attempt:
             return False
-        self._next_attempt = count + _EPISODES_BETWEEN_ATTEMPTS
-        steps, seconds = run.steps, self._seconds_since(self._started)
+        self._progress.next_attempt = count + _EPISODES_BETWEEN_ATTEMPTS
+        steps, seconds = run.steps, self._seconds()
         run.display.say(
             f"{rate:.0%} of the last 100 training episodes cleared the level after "
             f"{steps:,} steps, {format_seconds(seconds)}"
@@ -184,39 +229,29 @@ class Loop:
         model = copy.deepcopy(run.model)
         if run.learner.ema is not None:
             run.learner.ema.copy_to(model)
-        self._attempts += 1
+        self._progress.attempts += 1
         began = time.perf_counter()
         result = evaluate_policy(
             model,
             config.env,
             episodes=config.solve_episodes,
             seed=config.seed,
-            stream=self._attempts,
+            stream=self._progress.attempts,
             device=run.device,
             dtype=run.dtype,
         )
         # Not the speed of training.
         self._last_log += self._seconds_since(began)
         run.timings.skip(self._seconds_since(began))
-        seconds = self._seconds_since(self._started)
+        seconds = self._seconds()
         result |= {"steps": run.steps, "seconds": seconds, "name": name}
         low, high = result["clear_rate_95"]
         run.display.say(
             f"{name}: {result['clears']} of {result['episodes']} episodes cleared "
             f"(95 % interval {low:.1%} to {high:.1%}), {format_seconds(seconds)}"
         )
-        with (run.run_dir / "evaluations.jsonl").open("a") as file:
-            file.write(json.dumps(result) + "\n")
+        run.evaluations.write(result)
         rate = float(result["clear_rate"])
-        self._evaluated["evaluation/clear_rate"] = rate
+        self._progress.evaluated["evaluation/clear_rate"] = rate
         run.writer.write(run.steps, {"evaluation/clear_rate": rate})
         return rate
-
-
-def _eta_s(config: RunConfig, seconds: float, done: int, steps: int) -> float:
-    """Seconds to the first of max_steps and max_seconds; solving ends sooner."""
-    rate = done / max(seconds, 1e-9)
-    eta = (config.max_steps - steps) / max(rate, 1e-9)
-    if config.max_seconds:
-        eta = min(eta, config.max_seconds - seconds)
-    return eta

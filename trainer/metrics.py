@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 # Steps without a new best position after which an environment stagnates.
 STAGNATION_STEPS = 50
@@ -42,6 +46,9 @@ class EpisodeTracker:
     With next-step autoreset the row after a `done` row is the reset: it opens the
     next episode, and its reward is 0. One thread may add while another reads.
     """
+
+    # Arrays of one number per environment, about its open episode.
+    _OPEN = ("_reward", "_steps", "_best_x", "_best_step", "_over", "_level")
 
     def __init__(self, num_envs: int, window: int = 100) -> None:
         """Starts with no episodes; rates are over the last `window`."""
@@ -126,6 +133,42 @@ class EpisodeTracker:
                 cleared,
             )
         )
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs, in plain types and tensors."""
+        with self._lock:
+            return {
+                "count": self.count,
+                "first_clear": self.first_clear,
+                "best_x": self.best_x,
+                "recent": [list(episode) for episode in self.recent],
+                "levels": {level: list(c) for level, c in self._levels.items()},
+                "has_x": self._has_x,
+                "open": {
+                    name: torch.from_numpy(getattr(self, name).copy())
+                    for name in self._OPEN
+                },
+            }
+
+    def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
+        """Continues from `state()`.
+
+        Args:
+            state: of a tracker with the same window.
+            going_on: whether the open episodes go on, too, in as many environments;
+                otherwise new ones begin.
+        """
+        with self._lock:
+            self.count, self.first_clear = state["count"], state["first_clear"]
+            self.best_x, self._has_x = state["best_x"], state["has_x"]
+            self.recent.clear()
+            self.recent.extend(Episode(*episode) for episode in state["recent"])
+            self._levels = {
+                level: deque(clears, maxlen=self.recent.maxlen)
+                for level, clears in state["levels"].items()
+            }
+            for name in self._OPEN if going_on else ():
+                setattr(self, name, state["open"][name].cpu().numpy().copy())
 
     def clear_rate(self) -> float:
         """Share of clears in a full window, 0 before there is one."""
@@ -270,6 +313,13 @@ def verdict(
     )
 
 
+def verdict_of(values: Mapping[str, float], overlapped: bool) -> str:
+    """The `verdict` on a point of the curves, `values` as in metrics.jsonl."""
+    prefix = "time/share_"
+    shares = {k.removeprefix(prefix): v for k, v in values.items() if prefix in k}
+    return verdict(shares, values.get("system/gpu_utilisation"), overlapped)
+
+
 def _dominant(shares: Mapping[str, float], overlapped: bool) -> tuple[str, float]:
     """The part of the loop that bounds its speed, and its share; "" for none.
 
@@ -292,11 +342,84 @@ def _dominant(shares: Mapping[str, float], overlapped: bool) -> tuple[str, float
     return (name, parts[name]) if parts[name] >= _BOUND else ("", 0.0)
 
 
+class Lines:
+    """A file of JSON objects, one per line; a full disk loses lines, not the run."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        """Opens the file to append to it.
+
+        Args:
+            path: of the file.
+            say: told when lines begin and end to be lost.
+        """
+        self._path, self._say = path, say
+        self._file = path.open("ab", buffering=0)
+        self._lost = 0
+
+    def write(self, row: Mapping[str, Any]) -> bool:
+        """Appends a line, whole or not at all; returns whether it is there."""
+        # Python writes NaN as a bare word, which is not JSON.
+        plain = {
+            k: None if isinstance(v, float) and not math.isfinite(v) else v
+            for k, v in row.items()
+        }
+        line = (json.dumps(plain) + "\n").encode()
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._file.truncate(end)
+            if not self._lost:
+                self._say(
+                    f"could not write to {self._path} ({error.strerror}); training "
+                    "goes on without these lines"
+                )
+            self._lost += 1
+            return False
+        if self._lost:
+            self._say(f"writing to {self._path} again; {self._lost} lines are missing")
+            self._lost = 0
+        return True
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def drop_after(run_dir: Path, step: int) -> None:
+    """Drops the rows of a run beyond a step, and what was cut off at the end."""
+    for name, key in (("metrics.jsonl", "step"), ("evaluations.jsonl", "steps")):
+        path = run_dir / name
+        if not path.is_file():
+            continue
+        lines = path.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if _step_in(line, key) <= step]
+        if kept != lines:
+            temporary = path.with_name(f"{name}.tmp")
+            temporary.write_text("".join(kept))
+            temporary.replace(path)
+
+
+def _step_in(line: str, key: str) -> float:
+    """The step of a row; infinite if it is not a whole one."""
+    try:
+        return float(json.loads(line)[key]) if line.endswith("\n") else math.inf
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
 class MetricsWriter:
-    """Writes scalars to TensorBoard, to metrics.jsonl, and to W&B if asked."""
+    """Writes scalars to metrics.jsonl, to TensorBoard, and to W&B if asked."""
 
     def __init__(
-        self, run_dir: Path, config: Mapping[str, Any], *, wandb: bool = False
+        self,
+        run_dir: Path,
+        config: Mapping[str, Any],
+        *,
+        wandb: bool = False,
+        resumed_at: int | None = None,
+        say: Callable[[str], None] = print,
     ) -> None:
         """Opens the files.
 
@@ -304,12 +427,13 @@ class MetricsWriter:
             run_dir: existing folder.
             config: shown by W&B.
             wandb: whether to log there; offline when no API key is found.
+            resumed_at: step of the checkpoint of a resumed run: TensorBoard hides
+                what it has of later ones.
+            say: told when something cannot be written.
         """
-        # Only a run that writes curves pays for these imports.
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._board: Any = SummaryWriter(str(run_dir))
-        self._lines = (run_dir / "metrics.jsonl").open("a")
+        self._run_dir = run_dir
+        self._lines = Lines(run_dir / "metrics.jsonl", say)
+        self._board = self._open_board(resumed_at)
         self._wandb: Any = None
         if wandb:
             import wandb as client
@@ -323,21 +447,41 @@ class MetricsWriter:
                 mode="online" if online else "offline",
             )
 
+    def _open_board(self, resumed_at: int | None = None) -> Any:
+        # Only a run that writes curves pays for this import.
+        from torch.utils.tensorboard import SummaryWriter
+
+        purge = None if resumed_at is None else resumed_at + 1
+        return SummaryWriter(str(self._run_dir), purge_step=purge)
+
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one point of every curve, at an environment step."""
-        for name, value in values.items():
-            self._board.add_scalar(name, value, step)
-        # Python writes NaN as a bare word, which is not JSON.
-        plain = {k: v if np.isfinite(v) else None for k, v in values.items()}
-        self._lines.write(json.dumps({"step": step, **plain}) + "\n")
-        self._lines.flush()
+        """Writes one point of every curve, at an environment step.
+
+        Where the disk is full, the point is lost and the run goes on.
+        """
+        written = self._lines.write({"step": step, **values})
+        if written:
+            self._write_board(step, values)
         if self._wandb is not None:
             self._wandb.log(dict(values), step=step)
 
+    def _write_board(self, step: int, values: Mapping[str, float]) -> None:
+        """One point for TensorBoard, on the disk before it returns."""
+        try:
+            self._board = self._board or self._open_board()
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)
+            self._board.flush()
+        except OSError:
+            # Its writer is of no use after an error; the next point gets a new one.
+            self._board = None
+
     def close(self) -> None:
         """Flushes and closes everything."""
-        self._board.close()
         self._lines.close()
+        if self._board is not None:
+            with suppress(OSError):
+                self._board.close()
         if self._wandb is not None:
             self._wandb.finish()
 

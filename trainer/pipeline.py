@@ -38,6 +38,15 @@ class Pipeline(Protocol):
     def publish(self, version: int) -> None:
         """The learner's weights are a new version."""
 
+    def settle(self) -> bool:
+        """Waits until collecting cannot go on without the next weights.
+
+        Called between two updates, after `publish`.
+
+        Returns:
+            Whether it comes to rest at all; in async mode it does not.
+        """
+
     def close(self) -> None:
         """Ends collecting."""
 
@@ -70,6 +79,10 @@ class InTurns:
         """See `Pipeline`."""
         self._actor.version = version
 
+    def settle(self) -> bool:
+        """See `Pipeline`; between two batches nothing moves."""
+        return True
+
     def close(self) -> None:
         """See `Pipeline`."""
 
@@ -100,6 +113,7 @@ class Weights:
         self._changed = threading.Condition()
         self._read = {id(actor): Fence(device) for actor in actors}
         self._written = {id(actor): Fence(device) for actor in actors}
+        self._waiting = False
         self._closed = False
 
     def publish(self, model: PolicyModel, version: int) -> None:
@@ -126,7 +140,10 @@ class Weights:
         """
         with self._changed:
             if self._exact:
+                self._waiting = True
+                self._changed.notify_all()
                 self._changed.wait_for(lambda: self._published or self._closed)
+                self._waiting = False
             if not self._published:
                 return not self._closed
             self._read[id(self.current)].signal()
@@ -135,6 +152,13 @@ class Weights:
             self._changed.notify_all()
         self._written[id(self.current)].wait()
         return True
+
+    def wait_until_used(self) -> None:
+        """Waits until `advance` wants a set that is not published yet; if exact."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (self._waiting and not self._published) or self._closed
+            )
 
     def close(self) -> None:
         """Wakes whoever waits, for good."""
@@ -182,7 +206,9 @@ class Overlapped:
         self._stopped = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
-        self._began = False
+        # A resumed run has its next batches already: those that the lag allows.
+        self._began = collector.resumed
+        self._next = lag + 1 if collector.resumed else 1
         collector.start()
 
     def next_batch(self) -> list[int]:
@@ -196,26 +222,47 @@ class Overlapped:
             self._collector.collect(
                 self._unrolls, lambda: self._weights.current, lambda: True
             )
-        elif self._thread is None:
-            wait_for_device(self._device)
-            self._thread = threading.Thread(target=self._work, name="collector")
-            self._thread.start()
+        else:
+            self._start_thread()
         with self._timings("wait_batch"), self._changed:
             self._changed.wait_for(
                 lambda: self._rollouts.num_full >= self._unrolls or self._error
             )
-        if self._error is not None:
-            raise RuntimeError(f"collecting failed: {self._error}") from self._error
+        self._check()
         slots = self._rollouts.take(self._unrolls)
         with self._changed:
             self._changed.notify_all()  # there is room now, not only after learning
         return slots
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            wait_for_device(self._device)
+            self._thread = threading.Thread(target=self._work, name="collector")
+            self._thread.start()
+
+    def _check(self) -> None:
+        """Raises RuntimeError if collecting failed."""
+        if self._error is not None:
+            raise RuntimeError(f"collecting failed: {self._error}") from self._error
 
     def publish(self, version: int) -> None:
         """See `Pipeline`."""
         self._weights.publish(self._model, version)
         with self._changed:
             self._changed.notify_all()
+
+    def settle(self) -> bool:
+        """See `Pipeline`.
+
+        Raises:
+            RuntimeError: collecting failed; its cause is the exception.
+        """
+        if not self._exact:
+            return False
+        self._start_thread()
+        self._weights.wait_until_used()
+        self._check()
+        return True
 
     def _work(self) -> None:
         """The collecting thread."""
@@ -225,13 +272,13 @@ class Overlapped:
                 (self._collect_exact if self._exact else self._collect_freely)()
         except BaseException as error:
             self._error = error
+            self._weights.close()  # nobody is to wait for this thread
         with self._changed:
             self._changed.notify_all()
 
     def _collect_exact(self) -> None:
-        batch = 1
         while not self._stopped:
-            if batch > self._lag:
+            if self._next > self._lag:
                 with self._timings("wait_learner"):
                     if not self._weights.advance():
                         return
@@ -240,7 +287,7 @@ class Overlapped:
             )
             with self._changed:
                 self._changed.notify_all()
-            batch += 1
+            self._next += 1
 
     def _collect_freely(self) -> None:
         def newest() -> Actor:

@@ -23,7 +23,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -456,6 +457,73 @@ class Rollouts:
             weights=importance,
             fresh=is_fresh,
         )
+
+    # -- checkpoints ----------------------------------------------------------
+
+    def newest(self, env_id: npt.NDArray[np.int32]) -> Rows:
+        """The rows that environments wrote last, to be decided on."""
+        index = (self._cursor[env_id] - 1) * self.num_slots + self._slot[env_id]
+        none = self._to_device(np.empty(0, np.int64))
+        return Rows(self._to_device(index), none, none)
+
+    def snapshot(self, kept: Sequence[int] = ()) -> dict[str, Any]:
+        """Slots that are written, full or kept, and where each one has its place.
+
+        Args:
+            kept: slots of replay to save; others that are taken count as free.
+        """
+        used = [*self._slot.tolist(), *self._full, *kept]
+        free = [*self._free]
+        free += sorted(set(range(self.num_slots)) - {*used, *free})
+        index = self._to_device(np.array(used, np.int64))
+        frames = self.frames.view(self.num_slots, self._frames_per_slot, -1)
+        most = int(self._frames_used[used].max())
+        return {
+            "used": used,
+            "full": list(self._full),
+            "free": free,
+            "slot": torch.from_numpy(self._slot.copy()),
+            "cursor": torch.from_numpy(self._cursor.copy()),
+            "rows": {
+                name: store.view(-1, self.num_slots, *store.shape[1:])[:, index]
+                for name, store in self._stores()
+            },
+            "state": self.state[index],
+            "next_state": self._next_state,
+            "frames": frames[index, :most],
+            "frames_per_slot": self._frames_per_slot,
+            "frames_used": torch.from_numpy(self._frames_used[used]),
+            "stack_of": torch.from_numpy(self._stack_of.copy()),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from what `snapshot` gave, in a store of the same size."""
+        used = state["used"]
+        index = self._to_device(np.array(used, np.int64))
+        self._free, self._full = deque(state["free"]), deque(state["full"])
+        self._slot = state["slot"].cpu().numpy().copy()
+        self._cursor = state["cursor"].cpu().numpy().copy()
+        self._stack_of = state["stack_of"].cpu().numpy().copy()
+        self._frames_used[used] = state["frames_used"].cpu().numpy()
+        for name, store in self._stores():
+            rows = store.view(-1, self.num_slots, *store.shape[1:])
+            rows[:, index] = state["rows"][name]
+        self.state[index] = state["state"]
+        self._next_state.copy_(state["next_state"])
+        if state["frames_per_slot"] != self._frames_per_slot:  # it had grown
+            self._frames_per_slot = state["frames_per_slot"]
+            count = self.num_slots * self._frames_per_slot
+            self.frames = self.frames.new_zeros(count, self.frames.shape[1])
+        frames = self.frames.view(self.num_slots, self._frames_per_slot, -1)
+        frames[index, : state["frames"].shape[1]] = state["frames"]
+
+    def _stores(self) -> list[tuple[str, Tensor]]:
+        """The tensors of one entry per row, by name."""
+        names = ("stacks", "actions", "logits", "values", "rewards", "done")
+        return [
+            (name, getattr(self, name))
+            for name in (*names, "truncated", "first", "versions")
+        ]
 
     def _to_device(self, array: IntArray) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from types import SimpleNamespace
 
@@ -9,8 +10,22 @@ import numpy as np
 import pytest
 import torch
 
+from trainer import evaluate, run
+
 NUM_ACTIONS = 3
 SIZE = 36
+RESTORED = -1  # in the place of an action
+
+
+def pickle_row(values):
+    """Some arrays and numbers as (1024 n,) uint8, of equal length for equal ones."""
+    data = pickle.dumps([np.asarray(value) for value in values])
+    data += bytes(-len(data) % 1024)
+    return np.frombuffer(data, np.uint8)
+
+
+def unpickle_row(row):
+    return pickle.loads(row.tobytes())
 
 
 class FakePool:
@@ -25,6 +40,8 @@ class FakePool:
     episode's first row are four new ones that all differ, as after a restored
     state. The first pixels of a picture say who and when: env, episode, step.
     """
+
+    _STATE = ("step_of", "episode", "over", "good", "stacks")
 
     def __init__(self, num_envs=6, batch_size=4, seed=0, *, stack=4, steps=(5, 1)):
         self.num_envs, self.batch_size = num_envs, batch_size
@@ -42,6 +59,7 @@ class FakePool:
         self.stacks = np.zeros((num_envs, *shape), np.uint8)
         self.requests = deque()
         self.closed = False
+        self.refuses = False  # snapshots
         self.sent = []  # (env, episode, step, action) of actions that counted
 
     def async_reset(self):
@@ -58,7 +76,7 @@ class FakePool:
 
     def recv(self):
         rows = self._next_request() if self.sync else self._some_requests()
-        results = [self._step(env, action) for env, action in rows]
+        results = [self._result(env, action) for env, action in rows]
         reward, terminated, truncated, x_pos, flag = map(
             np.array, zip(*results, strict=True)
         )
@@ -87,6 +105,26 @@ class FakePool:
         self.rng.shuffle(waiting)
         self.requests = deque([waiting[self.batch_size :]])
         return waiting[: self.batch_size]
+
+    def snapshot(self, env_id):
+        """What `restore` takes: a row of bytes for each env."""
+        parts = [getattr(self, name)[env_id] for name in self._STATE]
+        return np.stack([pickle_row(row) for row in zip(*parts, strict=True)])
+
+    def restore(self, env_id, blobs, rng="saved"):
+        assert rng == "saved"
+        if self.refuses:
+            raise ValueError("blob 0 is refused: saved by another version")
+        for env, blob in zip(env_id.tolist(), blobs, strict=True):
+            for name, value in zip(self._STATE, unpickle_row(blob), strict=True):
+                getattr(self, name)[env] = value
+        self.requests.append([(env, RESTORED) for env in env_id.tolist()])
+
+    def _result(self, env, action):
+        if action == RESTORED:  # the row before the snapshot, without its reward
+            done = bool(self.over[env])
+            return 0.0, done, False, 10 * self.good[env], False
+        return self._step(env, action)
 
     def _step(self, env, action):
         if self.over[env]:
@@ -132,6 +170,22 @@ class FakePool:
 @pytest.fixture
 def fake_pool():
     return FakePool
+
+
+@pytest.fixture
+def pools(monkeypatch):
+    """Makes runs use fake pools; gives the list of them."""
+    made = []
+
+    def make(config, seed, *, asynchronous=False, **options):
+        group = config.num_envs // config.groups
+        batch_size = group if asynchronous else config.num_envs
+        made.append(FakePool(config.num_envs, batch_size, seed))
+        return made[-1]
+
+    monkeypatch.setattr(run, "make_pool", make)
+    monkeypatch.setattr(evaluate, "make_pool", make)
+    return made
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,254 @@
+"""How a run goes on: what its checkpoint holds, where it is, what may differ.
+
+In sync mode with the same config the continued run is the uninterrupted one, bit
+for bit. With another one all that still fits continues, and what does not is said.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from trainer import checkpoint
+from trainer.config import RunConfig, from_dict, to_dict
+from trainer.cuda import wait_for_device
+
+if TYPE_CHECKING:
+    from trainer.run import Run
+
+# What a checkpoint must hold to go on from it.
+NEEDS = (
+    "config", "model", "learner", "steps", "progress", "spaces", "rng", "episodes",
+    "collecting", "replay",
+)  # fmt: skip
+
+# Options without which neither episodes nor unrolls can go on, besides env.*.
+_LAYOUT = {
+    "mode", "lag", "seed", "learner.unroll", "learner.unrolls_per_batch",
+    "replay.replay_share", "replay.replay_capacity", "replay.replay_bytes",
+    "replay.burn_in",
+}  # fmt: skip
+# Options that say where and how a run is shown, not what it does.
+_OUTER = {"preset", "run_dir", "resume", "dashboard"}
+
+AUTO = Path("auto")
+
+
+def capture(run: Run, *, complete: bool) -> dict[str, Any]:
+    """Everything that a run needs to go on; read it before the next update.
+
+    Args:
+        run: between two updates.
+        complete: False after a failure: without episodes and unrolls, which may
+            be amid anything.
+    """
+    complete = complete and run.pipeline is not None and run.pipeline.settle()
+    wait_for_device(run.device)
+    replay = None
+    if complete and run.replay is not None and run.config.checkpoint_replay:
+        replay = run.replay.state_dict()
+    kept = replay["slots"] if replay else []
+    return {
+        "config": to_dict(run.config),
+        "spaces": {"observation": list(run.obs_shape), "actions": run.num_actions},
+        "model": run.model.state_dict(),
+        "ema": run.learner.ema.state_dict() if run.learner.ema else None,
+        "learner": run.learner.state(),
+        "steps": run.steps,
+        "progress": dataclasses.asdict(run.progress),
+        "rng": _generators(run),
+        "episodes": run.episodes.state(),
+        "collecting": run.collector.state(kept) if complete else None,
+        "replay": replay,
+    }
+
+
+def _generators(run: Run) -> dict[str, Tensor]:
+    """States of the generators that do not belong to a part of the run."""
+    states = {"actions": run.actions.get_state(), "global": torch.get_rng_state()}
+    if run.device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(run.device)
+    return states
+
+
+def restore(run: Run, state: dict[str, Any]) -> None:
+    """Goes on from what `capture` gave, in a run that has not started.
+
+    Raises:
+        ValueError: its network is another one, or there is nothing left to do.
+    """
+    old, new = _flat(state["config"]), _flat(to_dict(run.config))
+    _check_network(run, state, old, new)
+    checkpoint.load_weights(run.model, state["model"])
+    run.learner.restore(state["learner"])
+    run.steps = state["steps"]
+    run.progress = type(run.progress)(**state["progress"])
+    _check_left(run)
+    run.progress.ended = ""
+
+    changed = [n for n in new if n not in _OUTER and old.get(n, new[n]) != new[n]]
+    if changed:
+        parts = [f"{n.rpartition('.')[2]} {old[n]} -> {new[n]}" for n in changed]
+        run.display.say(f"changed since the checkpoint: {', '.join(parts)}")
+    moved = [n for n in changed if _is_layout(n)]
+    if "seed" not in changed:
+        run.actions.set_state(state["rng"]["actions"].cpu())
+        torch.set_rng_state(state["rng"]["global"].cpu())
+        if run.device.type == "cuda" and "cuda" in state["rng"]:
+            torch.cuda.set_rng_state(state["rng"]["cuda"].cpu(), run.device)
+    else:
+        run.learner.generator.manual_seed(run.config.seed)
+    if "env.task" not in changed:
+        run.episodes.restore(state["episodes"], going_on=False)
+    _restore_collecting(run, state, moved)
+
+
+def _restore_collecting(run: Run, state: dict[str, Any], moved: list[str]) -> None:
+    """Episodes, unrolls and replay, or the reason why they begin anew."""
+    reason = ""
+    if moved:
+        names = ", ".join(name.rpartition(".")[2] for name in moved)
+        reason = f"with another {names}"
+    elif state["collecting"] is None:
+        reason = _why_no_episodes(run)
+    else:
+        try:
+            run.collector.restore(state["collecting"])
+            run.episodes.restore(state["episodes"], going_on=True)
+        except ValueError as error:
+            reason = f"the environments refuse their snapshots: {error}"
+    kept = not reason and state["replay"] is not None
+    if kept and run.replay is not None:
+        run.replay.load_state_dict(state["replay"])
+    lines = [f"new episodes begin: {reason}"] if reason else []
+    if run.replay is not None and not kept:
+        hint = "" if run.config.checkpoint_replay else " (--checkpoint-replay keeps it)"
+        lines.append(f"replay begins empty{hint}")
+    for line in lines:
+        run.display.say(f"{line}; the run is not, bit for bit, the uninterrupted one")
+
+
+def _why_no_episodes(run: Run) -> str:
+    """Why a checkpoint of such a run has no episodes in it."""
+    if not hasattr(run.pool, "snapshot"):
+        return f"{run.config.env.task} has no snapshots"
+    if run.config.mode == "async":
+        return "in async mode environments are never all at rest"
+    return "the checkpoint was written after a failure"
+
+
+def _check_network(
+    run: Run, state: dict[str, Any], old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    """Raises ValueError where weights cannot mean the same."""
+    pairs = {n: (old[n], new[n]) for n in new if n.startswith("model.") and n in old}
+    spaces = state["spaces"]
+    pairs["observations"] = tuple(spaces["observation"]), run.obs_shape
+    pairs["number of actions"] = spaces["actions"], run.num_actions
+    for name, (there, here) in pairs.items():
+        if there != here:
+            raise ValueError(
+                f"the checkpoint cannot go on here: {name.removeprefix('model.')} is "
+                f"{there} there and {here} here; choose the model, the actions and the "
+                "image that it was trained with"
+            )
+
+
+def _check_left(run: Run) -> None:
+    """Raises ValueError if the run is at its end already."""
+    config, seconds = run.config, run.progress.seconds
+    if run.steps >= config.max_steps:
+        raise ValueError(
+            f"the checkpoint is at {run.steps:,} steps, and max_steps is "
+            f"{config.max_steps:,}: raise --max-steps to go on"
+        )
+    if config.max_seconds and seconds >= config.max_seconds:
+        raise ValueError(
+            f"the checkpoint is at {seconds:.0f} s, and max_seconds is "
+            f"{config.max_seconds:g}: raise --max-seconds to go on (0: no limit)"
+        )
+
+
+def _is_layout(name: str) -> bool:
+    if name.startswith("env."):
+        return name != "env.num_threads"
+    return name in _LAYOUT
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    """Nested options as {"learner.lr": ...}."""
+    result: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            result |= {f"{name}.{key}": part for key, part in value.items()}
+        else:
+            result[name] = value
+    return result
+
+
+def locate(path: Path, task: str | None = None) -> Path:
+    """The checkpoint file that `--resume` means.
+
+    Args:
+        path: a file, the folder of a run, or "auto": the run under runs/ that wrote
+            a checkpoint last, has not come to its end, and is not running now.
+        task: for auto, the task of the run; None: any.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it cannot be read.
+        ValueError: it is damaged, of another version, or none of ours.
+    """
+    if path != AUTO:
+        return checkpoint.find(path, NEEDS)
+    runs = [p for p in Path("runs").glob("*") if checkpoint.list_files(p)]
+    runs.sort(key=_written, reverse=True)
+    passed = []
+    for run_dir in runs:
+        why_not = _why_not(run_dir, task)
+        if not why_not:
+            return checkpoint.find(run_dir, NEEDS)
+        passed.append(f"{run_dir.name} ({why_not})")
+    tried = f" among {', '.join(passed[:3])}" if passed else ""
+    raise FileNotFoundError(
+        f"--resume auto finds no run to go on with in {Path('runs').resolve()}{tried}; "
+        "name one (--resume RUN_DIR), or leave --resume out to begin a new one"
+    )
+
+
+def _written(run_dir: Path) -> float:
+    return max(path.stat().st_mtime for path in checkpoint.list_files(run_dir))
+
+
+def _why_not(run_dir: Path, task: str | None) -> str:
+    """Why a run is not one to go on with, "" if it is."""
+    if checkpoint.is_taken(run_dir):
+        return "running"
+    try:
+        state = checkpoint.load(run_dir, torch.device("cpu"), NEEDS)
+    except (OSError, ValueError):
+        return "no valid checkpoint"
+    if task is not None and state["config"]["env"]["task"] != task:
+        return f"task {state['config']['env']['task']}"
+    return str(state["progress"]["ended"])
+
+
+def config_of(path: Path) -> RunConfig:
+    """The config of the run that a checkpoint is of, to go on in its folder."""
+    state = checkpoint.load(path, torch.device("cpu"), NEEDS)
+    config = from_dict(RunConfig, state["config"])
+    return dataclasses.replace(config, resume=path, run_dir=None)
+
+
+def best_in(run_dir: Path) -> float:
+    """The rolling clear rate that the best.pt of a run folder is of, 0 without one."""
+    path = run_dir / checkpoint.FOLDER / checkpoint.BEST
+    try:
+        state = checkpoint.load(path, torch.device("cpu"), NEEDS)
+    except (OSError, ValueError):
+        return 0.0
+    return float(state["progress"]["best_clear_rate"])
