@@ -1,17 +1,34 @@
-"""What a person sees of a run: lines in a file or pipe."""
+"""What a person sees of a run: a live dashboard, or lines in a file or pipe."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from rich.console import Console, RenderableType
+from rich.control import Control
+from rich.live import Live
+from rich.text import Text
+
 from trainer.device import describe
-from trainer.metrics import format_seconds, verdict
+from trainer.metrics import format_seconds, verdict_of
 from trainer.model import describe_model
+from trainer.panels import Board, view
 
 if TYPE_CHECKING:
     from trainer.run import Run
+
+
+# Share of a core's time that drawing may take.
+_MOST_OF_A_CORE = 0.005
 
 
 class Display(Protocol):
@@ -91,11 +108,154 @@ class QuietDisplay:
         """Nothing is open."""
 
 
-def verdict_of(values: Mapping[str, float], overlapped: bool) -> str:
-    """The `verdict` on a point of the curves."""
-    prefix = "time/share_"
-    shares = {k.removeprefix(prefix): v for k, v in values.items() if prefix in k}
-    return verdict(shares, values.get("system/gpu_utilisation"), overlapped)
+class LiveDisplay:
+    """A dashboard that fills the terminal; messages also scroll away above it.
+
+    It is drawn by a thread of its own, once a second and when the terminal has
+    changed its size. What anybody prints or logs meanwhile is a message, too.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        """Opens the terminal.
+
+        Args:
+            console: where to draw, with a file of its own; by default stdout.
+        """
+        self._console = console or Console(file=sys.stdout, highlight=False)
+        self._board: Board | None = None
+        self._run: Run | None = None
+        self._closing = ExitStack()
+        self._stop = threading.Event()
+        self._size = self._console.size
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._draw,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def start(self, run: Run) -> None:
+        """Prints what is run, and draws from here on."""
+        self.say(banner(run))
+        config = run.config
+        model = f"{config.model.name} on {describe(run.device, run.dtype)}"
+        self._run = run
+        self._board = Board(
+            task=config.env.task,
+            about=f"{model}, {config.mode}",
+            max_steps=config.max_steps,
+            max_seconds=config.max_seconds,
+            solve_rate=config.solve_rate,
+            overlapped=config.lag > 0,
+            replay_capacity=run.replay.capacity if run.replay is not None else 0,
+            step=run.steps,
+        )
+        self._live.start(refresh=True)
+        self._closing.callback(self._live.stop)
+        self._closing.enter_context(_captured(self.say))
+        thread = threading.Thread(target=self._redraw, name="dashboard", daemon=True)
+        thread.start()
+        self._closing.callback(thread.join)
+        self._closing.callback(self._stop.set)
+
+    def say(self, text: str) -> None:
+        """Prints a message above the dashboard, and shows it in it for a while."""
+        board = self._board
+        if board is not None:
+            board.messages.append((board.seconds(), text))
+        self._console.print(Text(text), soft_wrap=True)
+
+    def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
+        """Takes the values that are drawn from now on."""
+        if self._board is not None:
+            self._board.report(step, values, eta_s)
+
+    def checkpoint(self, path: Path, step: int) -> None:
+        """Takes what is drawn of the last checkpoint."""
+        if self._board is not None:
+            self._board.saved = (self._board.seconds(), step, str(path))
+
+    def close(self) -> None:
+        """Leaves the last picture where it is, and the terminal as it was."""
+        self._closing.close()
+        self._board = self._run = None
+
+    def _redraw(self) -> None:
+        """The thread: draws once a second, or less often where that costs more."""
+        due = 0.0
+        while not self._stop.wait(0.25):
+            now, spent = time.monotonic(), time.thread_time()
+            if now >= due or self._console.size != self._size:
+                self._live.refresh()
+                cost = time.thread_time() - spent
+                due = now + max(1.0, cost / _MOST_OF_A_CORE)
+
+    def _draw(self) -> RenderableType:
+        size, board, run = self._console.size, self._board, self._run
+        if size != self._size:
+            # What the old size has left cannot be found again, line by line.
+            self._console.control(Control.clear(), Control.home())
+            self._size = size
+        if board is None or run is None:
+            return Text("")
+        board.step = run.steps
+        try:
+            return view(board, size.width, size.height)
+        except Exception as error:  # a picture is no reason to end a run
+            return Text(f"the dashboard cannot be drawn: {error!r}")
+
+
+class _Lines(io.TextIOBase):
+    """A text file whose lines are messages."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._rest = say, threading.local()
+
+    def write(self, text: str) -> int:
+        """Keeps what is not a whole line yet, for each thread."""
+        *lines, self._rest.text = (getattr(self._rest, "text", "") + text).split("\n")
+        if any(lines):
+            self._say("\n".join(lines))
+        return len(text)
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+
+def _captured(say: Callable[[str], None]) -> ExitStack:
+    """Turns into messages what is printed and logged, until it is closed."""
+    stack, lines = ExitStack(), _Lines(say)
+    # Handlers of the logging module keep the file that stderr once was.
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
+            stack.callback(handler.setStream, handler.stream)
+            handler.setStream(lines)
+    stack.enter_context(redirect_stdout(lines))
+    stack.enter_context(redirect_stderr(lines))
+    return stack
+
+
+def make_display(mode: str) -> Display:
+    """The display for stdout.
+
+    Args:
+        mode: auto, on or off, as `RunConfig.dashboard` says.
+
+    Raises:
+        ValueError: it is on, and stdout is not a terminal.
+    """
+    terminal = sys.stdout.isatty()
+    if mode == "on" and not terminal:
+        raise ValueError(
+            "dashboard=on needs a terminal, and stdout is a file or a pipe; choose "
+            "dashboard=auto or off"
+        )
+    able = terminal and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    return (
+        LiveDisplay() if mode == "on" or (mode == "auto" and able) else PlainDisplay()
+    )
 
 
 def banner(run: Run) -> str:
@@ -146,13 +306,3 @@ def progress_line(step: int, values: Mapping[str, float], eta_s: float) -> str:
         parts.append("no episode has ended yet")
     parts.append(f"ETA {format_seconds(eta_s)}")
     return " | ".join(parts)
-
-
-def make_display(mode: str) -> Display:
-    """The display for stdout.
-
-    Args:
-        mode: auto, on or off, as RunConfig.dashboard says.
-    """
-    del mode
-    return PlainDisplay()

@@ -1,7 +1,63 @@
 """What a person sees of a run."""
 
-from trainer.dashboard import progress_legend, progress_line
+import io
+import logging
+import random
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+
+from trainer import dashboard
+from trainer.charts import chart, sparkline
+from trainer.config import RunConfig
+from trainer.dashboard import (
+    LiveDisplay,
+    PlainDisplay,
+    make_display,
+    progress_legend,
+    progress_line,
+)
 from trainer.metrics import format_seconds
+from trainer.panels import Board, about_seconds, seconds_to_rate, view
+
+VALUES = {
+    "rollout/episodes": 2000.0,
+    "rollout/first_clear_episode": 594.0,
+    "rollout/return": 29.4,
+    "rollout/best_x_50": 3028.2,
+    "rollout/best_x_run": 3161.0,
+    "rollout/clear_rate": 0.91,
+    "learn/loss/total": -0.0021,
+    "learn/loss/entropy": 0.197,
+    "learn/explained_variance": 0.87,
+    "learn/learning_rate": 6.77e-4,
+    "learn/gradient_norm": 0.64,
+    "time/share_wait": 0.18,
+    "time/share_learn": 0.44,
+    "time/share_emulate": 0.15,
+    "time/sps": 6886.6,
+    "system/host_memory_gb": 0.54,
+    "system/cpu_percent": 171.2,
+}
+GPU = {"system/gpu_utilisation": 1.0, "system/gpu_memory_gb": 139.2}
+REPLAY = {"replay/unrolls": 16384.0, "learn/replay/share": 0.5}
+REPLAY |= {"learn/replay/age": 12.3, "learn/replay/kept": 0.934}
+LEVELS = {
+    f"levels/{w}-{s}": random.Random(w).random()
+    for w in range(1, 9)
+    for s in range(1, 5)
+}
+ESCAPE = "\x1b"
+
+
+# -- plain lines -------------------------------------------------------------
 
 
 def test_progress_line():
@@ -20,3 +76,313 @@ def test_progress_line():
         assert f"{column}: " in progress_legend(4)
     assert "no episode" in progress_line(1, {}, 0)
     assert format_seconds(3725) == "1:02:05"
+
+
+def test_a_pipe_gets_plain_lines(capsys):
+    display = make_display("auto")  # of pytest's captured stdout
+    assert isinstance(display, PlainDisplay)
+    display.say("hello")
+    for wait, learn in ((0.1, 0.6), (0.1, 0.61), (0.7, 0.1)):
+        values = VALUES | {"time/share_wait": wait, "time/share_learn": learn}
+        display.report(1000, values, 60.0)
+    display.checkpoint(Path("x.pt"), 1000)
+    display.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "hello"
+    # The verdict comes when it is another one, not when its figures are.
+    starts = [line.split()[0].rstrip(":") for line in lines[1:]]
+    assert starts == ["1,000", "learning-bound", "1,000", "1,000", "emulation-bound"]
+    assert ESCAPE not in "".join(lines)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("mode", "terminal", "kind", "expected"),
+    [
+        ("auto", True, "xterm-256color", LiveDisplay),
+        ("auto", True, "dumb", PlainDisplay),
+        ("auto", False, "xterm-256color", PlainDisplay),
+        ("off", True, "xterm-256color", PlainDisplay),
+        ("on", True, "dumb", LiveDisplay),
+    ],
+)
+def test_which_display(monkeypatch, mode, terminal, kind, expected):
+    monkeypatch.setattr(sys, "stdout", Terminal() if terminal else io.StringIO())
+    monkeypatch.setenv("TERM", kind)
+    assert type(make_display(mode)) is expected
+
+
+def test_a_dashboard_needs_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with pytest.raises(ValueError, match=r"dashboard=on needs a terminal.*auto or off"):
+        make_display("on")
+
+
+# -- the picture -------------------------------------------------------------
+
+
+def make_board(points=10, **values):
+    board = Board(
+        "SuperMarioBrosRandomStages-v0",
+        "impala on cuda:0 (NVIDIA H200), bfloat16, async",
+        max_steps=1_000_000_000,
+        replay_capacity=16384,
+    )
+    for i in range(points):
+        board.started = time.perf_counter() - 3600 * (i + 1)
+        board.report(98_765_432 * i, VALUES | values, 86_400.0)
+    return board
+
+
+def draw(board, width, height):
+    console = Console(
+        file=io.StringIO(), width=width, height=height, force_terminal=True
+    )
+    console.print(view(board, width, height))
+    text = console.file.getvalue()
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in text.splitlines()]
+
+
+def full_board():
+    board = make_board(**GPU, **REPLAY, **LEVELS)
+    board.saved = (
+        board.seconds() - 12,
+        98_765_432,
+        "runs/SuperMarioBrosRandomStages-v0-20260101-000000/checkpoints/step-098765432.pt",
+    )
+    board.messages.append((10.0, "first clear: videos/first-clear.mp4"))
+    board.messages.append((3000.0, "evaluation: 93 of 100 episodes cleared " * 4))
+    return board
+
+
+BOARDS = {
+    "new": lambda: make_board(points=0),
+    "few values": lambda: make_board(**{"rollout/clear_rate": float("nan")}),
+    "everything": full_board,
+}
+SIZES = [(80, 24), (200, 50), (100, 30), (120, 40), (76, 24), (60, 20), (40, 12)]
+
+
+@pytest.mark.parametrize("size", [*SIZES, (20, 5), (8, 2), (300, 100)], ids=str)
+@pytest.mark.parametrize("kind", BOARDS)
+def test_every_size_is_filled_exactly(kind, size):
+    width, height = size
+    lines = draw(BOARDS[kind](), width, height)
+    assert len(lines) == height
+    assert {len(line) for line in lines} == {width}
+
+
+@pytest.mark.parametrize("size", SIZES[:4], ids=str)
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_nothing_is_cut(size, overlapped):
+    board = full_board()
+    board.overlapped = overlapped
+    lines = draw(board, *size)
+    text = "\n".join(lines)
+    # A path may lose its first folders, and nothing else its end.
+    assert text.count("…") <= text.count("…/") <= 1
+    for part in (
+        "91%", "3,028", "29.40", "3,161", "594", "reached", "6,887", "18%", "44%",
+        "CPU 171%, 0.5 GB  GPU 100%, 139 GB", "-0.0021", "0.197", "0.87", "6.8e-04",
+        "0.64", "16,384/16,384, age 12.3", "50% of batch, 93% kept",
+        "0:12 ago, at 98,765,432", "step-098765432.pt", "GPU-bound",
+        "93 of 100", "ETA 24:00:00",
+    ):  # fmt: skip
+        assert part in text, part
+    grid = [re.search(r"│ -\d ([ \d]+)│", line) for line in lines]
+    assert [len(row[1].split()) for row in grid if row] == [8] * 4
+
+
+def test_more_room_shows_more():
+    small, large = ("\n".join(draw(full_board(), *size)) for size in SIZES[:2])
+    for title in ("Explained variance", "Entropy", "Best x, mean"):
+        assert title in large
+        assert title not in small
+    assert "kernels run 100% of the time" in " ".join(large.split())
+
+
+def test_columns_do_not_move():
+    """The same place for every figure, whatever its size."""
+    labels = ("clear rate", "SPS", "loss", "entropy", "■ learn", "ETA", "checkpoint")
+    small = {"time/sps": 1.0, "learn/loss/total": 0.0, "time/share_learn": 0.01}
+    boards = make_board(points=0), make_board(**small), full_board()
+    for lines in zip(*(draw(board, 80, 24) for board in boards), strict=True):
+        for label in labels:
+            places = {line.find(label) for line in lines}
+            assert len(places) == 1, (label, lines)
+
+
+def test_the_newest_messages_are_shown_whole():
+    board = make_board()
+    for i in range(9):
+        board.messages.append((60.0 * i, f"message {i} " + "word " * 20))
+    text = "\n".join(draw(board, 80, 24))
+    assert "message 8" in text
+    assert "8:00  message 8" in text
+    assert "message 5" not in text
+    assert text.count("message") == text.count(":00  message")
+
+
+def test_a_sparkline():
+    points = ((0.0, 0.0), (10.0, 1.0))
+    assert sparkline(points, 8) == "▁▁▂▃▅▆▇█"
+    assert sparkline(points, 4, 0.0, 2.0) == "▁▁▃▄"
+    assert sparkline(((5.0, 3.0),), 3) == "▁▁▁"
+    assert sparkline((), 3) == "   "
+    # Columns share the time, not the points.
+    late = ((0.0, 0.0), (8.0, 0.0), (9.0, 0.0), (10.0, 1.0))
+    assert sparkline(late, 6, 0.0, 1.0) == "▁▁▁▁▁█"
+
+
+def test_a_chart():
+    points = ((0.0, 0.0), (10.0, 1.0))
+    assert chart(points, 2, 1) == ["⡠⠊"]
+    assert chart(points, 4, 2) == ["  ⡠⠊", "⡠⠊  "]
+    assert chart((), 2, 1) == ["  "]
+    steep = chart(((0.0, 0.0), (1.0, 0.0), (1.0, 1.0)), 1, 3)
+    assert all(line.strip() for line in steep)  # one line without a gap
+
+
+def test_curves_keep_the_newest_points():
+    board = make_board(points=0)
+    for i in range(3000):
+        board.started = time.perf_counter() - i
+        board.report(i, {"time/sps": float(i)}, 0.0)
+    points = board.curves["time/sps"]
+    assert len(points) <= 1024
+    assert points[0][1] == 0
+    assert [value for _, value in points[-100:]] == list(range(2900, 3000))
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ([0.1, 0.2, 0.3, 0.4, 0.5], 40.0),
+        ([0.0] * 20 + [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], 10.0),
+        ([0.5, 0.92], 0.0),
+        ([0.5, 0.5, 0.5, 0.505], None),
+        ([0.8, 0.7, 0.6], None),
+        ([0.5, 0.6], None),
+        ([], None),
+    ],
+)
+def test_when_it_is_solved_by_the_slope(rates, expected):
+    points = [(10.0 * i, rate) for i, rate in enumerate(rates)]
+    seconds = seconds_to_rate(points, 0.9)
+    assert seconds == (None if expected is None else pytest.approx(expected))
+
+
+def test_about_seconds():
+    says = {3: "5 s", 42: "40 s", 89: "90 s", 100: "2 min", 3600: "60 min"}
+    assert {s: about_seconds(s) for s in says} == says
+    assert about_seconds(8000) == "2 h"
+
+
+# -- the live display --------------------------------------------------------
+
+
+def make_run():
+    """As much of a run as a display looks at."""
+    device = torch.device("cpu")
+    return SimpleNamespace(
+        config=RunConfig(), device=device, dtype=None, replay=None, steps=7
+    )
+
+
+@pytest.fixture
+def live(monkeypatch):
+    """A started live display on a terminal of 80x24, and its run."""
+    monkeypatch.setattr(dashboard, "banner", lambda run: "what is run")
+    file = Terminal()
+    display = LiveDisplay(
+        Console(file=file, width=80, height=24, force_terminal=True, highlight=False)
+    )
+    run = make_run()
+    display.start(run)
+    yield display, run, file
+    display.close()
+
+
+def test_what_is_printed_and_logged_is_a_message(monkeypatch):
+    monkeypatch.setattr(dashboard, "banner", lambda run: "")
+    root, handler = logging.getLogger(), logging.StreamHandler()
+    before = sys.stdout, sys.stderr
+    root.addHandler(handler)
+    file = Terminal()
+    display = LiveDisplay(Console(file=file, force_terminal=True))
+    try:
+        display.start(make_run())
+        logging.getLogger("trainer.test").warning("no GPU figures")
+        print("printed", end=" ")
+        thread = threading.Thread(target=print, args=("by a thread",))
+        thread.start()
+        thread.join()
+        print("in two parts")
+        print("an error", file=sys.stderr)
+        said = [text for _, text in display._board.messages]
+        assert said == [
+            "no GPU figures", "by a thread", "printed in two parts", "an error"
+        ]  # fmt: skip
+        assert all(text in file.getvalue() for text in said)
+    finally:
+        display.close()
+        root.removeHandler(handler)
+    assert (sys.stdout, sys.stderr) == before
+    assert handler.stream is sys.stderr
+
+
+def test_it_draws_what_is_reported(live):
+    display, run, file = live
+    run.steps = 123_456
+    display.report(123_000, VALUES, 60.0)
+    display.checkpoint(Path("runs/x/checkpoints/step-000123000.pt"), 123_000)
+    display.say("evaluation: 93 of 100")
+    display._live.refresh()
+    text = file.getvalue()
+    for part in (
+        "what is run",
+        "123,456 of",
+        "3,028",
+        "step-000123000.pt",
+        "93 of 100",
+    ):
+        assert part in text, part
+
+
+def test_the_terminal_is_left_as_it_was(live):
+    display, _, file = live
+    display.close()
+    display.close()
+    display.say("the end")
+    text = file.getvalue()
+    assert text.count(f"{ESCAPE}[?25l") == text.count(f"{ESCAPE}[?25h") == 1
+    assert text.endswith("the end\n")
+    names = [thread.name for thread in threading.enumerate()]
+    assert "dashboard" not in names
+
+
+def test_a_new_size_clears_what_the_old_one_left(live):
+    display, _, file = live
+    display._console.width = 100
+    file.truncate(0)
+    display._live.refresh()
+    assert f"{ESCAPE}[2J" in file.getvalue()
+    widths = {
+        len(line)
+        for line in re.sub(r"\x1b\[[0-9;?]*\w", "", file.getvalue()).splitlines()
+        if "│" in line
+    }
+    assert widths == {100}
+
+
+def test_a_broken_picture_ends_no_run(live, monkeypatch):
+    display, _, file = live
+    monkeypatch.setattr(dashboard, "view", lambda *_: 1 / 0)
+    display.say("still here")
+    display._live.refresh()
+    assert "still here" in file.getvalue()
+    assert "cannot be drawn: ZeroDivisionError" in file.getvalue()
