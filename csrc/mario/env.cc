@@ -131,7 +131,7 @@ constexpr InfoField kInfoFields[] = {
     Int32("info:x_pos", offsetof(Info, x_pos), 65535),
     Int32("info:y_pos", offsetof(Info, y_pos), 510),
     Int32("info:area", offsetof(Info, area), 256),
-    Int32("info:area_pointer", offsetof(Info, area_pointer), 255),
+    Int32("info:area_pointer", offsetof(Info, area_pointer), 127),
     Int32("info:best_x", offsetof(Info, best_x), 65535),
     {"info:wrong_pass", pool::DType::kBool, offsetof(Info, wrong_pass), 0, 1},
     {"info:end_reason", pool::DType::kInt8, offsetof(Info, end_reason), 0, 6},

@@ -40,7 +40,10 @@ class Facts {
   int world() const { return ram_[ram::kWorld] + 1; }
   int stage() const { return ram_[ram::kStage] + 1; }
   int area() const { return ram_[ram::kArea] + 1; }
-  int area_pointer() const { return ram_[ram::kAreaPointer]; }
+  /// The loaded room as the game's tables number it: type * 32 + number.
+  int area_pointer() const {
+    return (ram_[ram::kAreaType] & 3) << 5 | (ram_[ram::kAreaOfType] & 31);
+  }
   int lives() const { return ram_[ram::kLives]; }
   int time() const { return Digits<3>(ram::kTime); }
   int score() const { return Digits<6>(ram::kScore); }
@@ -74,7 +77,7 @@ class Facts {
   uint32_t room_key() const {
     return static_cast<uint32_t>(ram_[ram::kWorld]) << 16 |
            static_cast<uint32_t>(ram_[ram::kStage]) << 8 |
-           ram_[ram::kAreaPointer];
+           static_cast<uint32_t>(area_pointer());
   }
   int page() const { return ram_[ram::kPlayerPage]; }
   int loop_command() const { return ram_[ram::kLoopCommand]; }

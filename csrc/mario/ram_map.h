@@ -20,17 +20,20 @@ constexpr uint16_t kLoopCorrect = 0x06D9;      // "MultiLoopCorrectCntr"
 constexpr uint16_t kLoopPass = 0x06DA;         // "MultiLoopPassCntr"
 constexpr uint16_t kChangeAreaTimer = 0x06DE;  // "ChangeAreaTimer"
 constexpr uint16_t kLoopCommand = 0x0745;      // "LoopCommand"
-constexpr uint16_t kAreaPointer = 0x0750;      // which room's data is loaded
-constexpr uint16_t kPowerStatus = 0x0756;      // 0 small, 1 tall, 2 fireball
-constexpr uint16_t kLives = 0x075A;            // lives left; $FF: game over
-constexpr uint16_t kStage = 0x075C;            // shown stage - 1
-constexpr uint16_t kWorld = 0x075F;            // shown world - 1
-constexpr uint16_t kArea = 0x0760;             // room of the world, counted on
-constexpr uint16_t kOperMode = 0x0770;         // see below
-constexpr uint16_t kPrelevelTimer = 0x07A0;    // "ScreenTimer"
-constexpr uint16_t kScore = 0x07DE;            // six decimal digits
-constexpr uint16_t kCoins = 0x07ED;            // two decimal digits
-constexpr uint16_t kTime = 0x07F8;             // three decimal digits
+// The room whose data is loaded, in two parts. "AreaPointer" at $0750 is no
+// help: it names the room behind the next pipe from when that is in sight.
+constexpr uint16_t kAreaType = 0x074E;       // "AreaType": water, ground, ...
+constexpr uint16_t kAreaOfType = 0x074F;     // "AreaAddrsLOffset"
+constexpr uint16_t kPowerStatus = 0x0756;    // 0 small, 1 tall, 2 fireball
+constexpr uint16_t kLives = 0x075A;          // lives left; $FF: game over
+constexpr uint16_t kStage = 0x075C;          // shown stage - 1
+constexpr uint16_t kWorld = 0x075F;          // shown world - 1
+constexpr uint16_t kArea = 0x0760;           // room of the world, counted on
+constexpr uint16_t kOperMode = 0x0770;       // see below
+constexpr uint16_t kPrelevelTimer = 0x07A0;  // "ScreenTimer"
+constexpr uint16_t kScore = 0x07DE;          // six decimal digits
+constexpr uint16_t kCoins = 0x07ED;          // two decimal digits
+constexpr uint16_t kTime = 0x07F8;           // three decimal digits
 
 // Values of kPlayerState.
 constexpr uint8_t kStateDead = 0x06;

@@ -278,3 +278,25 @@ def test_render_is_the_last_frame(make_env: Any) -> None:
         gray = env.render().astype(int) @ [4899, 9617, 1868]
         assert np.array_equal(obs[0], (gray + 8192) >> 14), t
         assert np.array_equal(obs, twin.step(action)[3]["obs"]), t
+
+
+@pytest.mark.parametrize(
+    ("stage", "pointer"), [("1-1", 0x25), ("1-2", 0x40), ("2-2", 0x01), ("8-4", 0x65)]
+)
+def test_area_pointer_is_that_of_the_loaded_room(
+    make_env: Any, stage: str, pointer: int
+) -> None:
+    """Not that of the room behind the next pipe, which $0750 holds."""
+    env = make_env(stages=[stage], frame_skip=1, action_set="raw")
+    pointers = {int(env.reset()["info:area_pointer"])}
+    announced = set()
+    for _ in range(1400):
+        # Over all obstacles at full speed.
+        env.ram[[0x0716, 0xB5, 0xCE, 0x9F, 0x57]] = 1, 0, 160, 0, 40
+        env.ram[[0x0723, 0x0745]] = 0  # no locked screen, no maze
+        _, terminated, _, result = env.step(0x82)
+        assert not terminated
+        pointers.add(int(result["info:area_pointer"]))
+        announced.add(int(env.ram[0x0750]))
+    assert pointers == {pointer}
+    assert announced - {pointer}
