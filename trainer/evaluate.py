@@ -1,14 +1,30 @@
 """Plays a policy: `python -m trainer.evaluate --checkpoint RUN_OR_FILE`.
 
-Prints how often the policy clears its level, how far it comes, and what it earns,
-in the environments of its own run but with seeds that no run trains with. With
-`--sticky 0 0.1` also how it holds when buttons stick, one row for each chance.
+By level: how often the policy clears it, how far it comes, what it earns, and how
+its other episodes end. Levels are those of its run, or `--levels 1-1,4-2`, or all.
+Each is played twice over, with seeds that no run trains with:
 
-Every environment plays a number of episodes that is fixed beforehand. Taking the
-first N that end would favour the short ones, which are the early deaths.
+- sampled: `--episodes` with actions drawn from the policy, as in training. The clear
+  rate has a 95 % interval (Wilson).
+- argmax: with the likeliest action at every step. Nothing is left to chance then,
+  so each start of 0 to `--noops` idle frames is played once: k of 31.
+
+The two may differ widely in either direction. An episode counts as a failure when
+`--stall` steps bring no new best position, and when the game's clock runs out.
+
+"Levels in a row" says how far one gets from 1-1 when every level has to be cleared
+at the first attempt, each from its own start: with sampled actions the sum of p1,
+p1 p2, p1 p2 p3, and so on, p being the clear rates in the order of the game; with
+argmax the number of levels from 1-1 on that are cleared from the same start, the
+mean of all starts.
 
     python -m trainer.evaluate --checkpoint runs/TASK-TIME
-    python -m trainer.evaluate --checkpoint checkpoint.pt --episodes 1000 --json
+    python -m trainer.evaluate --checkpoint runs/TASK-TIME --levels all
+    python -m trainer.evaluate --checkpoint runs/TASK-TIME --sticky 0 0.1 --json
+
+A run that goes on meanwhile is not disturbed. Besides the table there are
+table.json, heatmap.png, and deaths-1-1.png and so on in the folder `evaluation` of
+the run. Tasks without levels, such as the whole game, have a table alone.
 
 Exit status: 0, or 2 with one line `error: ...` on stderr.
 """
@@ -16,35 +32,37 @@ Exit status: 0, or 2 with one line `error: ...` on stderr.
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import tyro
-from torch import Tensor, nn
+from torch import nn
 
-from trainer import checkpoint
-from trainer.collector import SEED_STRIDE, is_native, make_pool, sample
-from trainer.config import MAX_SEED, EnvConfig, ModelConfig, check_seed, from_dict
-from trainer.cuda import Stage
-from trainer.device import autocast_dtype, choose_device, keep_large_blocks
-from trainer.metrics import Episode, EpisodeTracker
-from trainer.model import build_model
+from trainer.collector import is_native, make_pool
+from trainer.config import EnvConfig
+from trainer.episodes import MAX_SEEDS, Played, first_seed, play, wilson
+from trainer.levels import (
+    LevelResult,
+    by_options,
+    game_of,
+    level_result,
+    levels_in_a_row,
+    own_levels,
+    parse_levels,
+)
+from trainer.policy import load_policy, playing_device
+from trainer.tables import progress, show
 
-# Environments of an evaluation, at most.
-MAX_ENVS = 128
+# Environments that play at the same time, at most; and per level, one at least.
+_MAX_ENVS = 512
 
-# Evaluations have the seeds from here to 2^31, above those of all runs, in blocks
-# of MAX_ENVS. As many blocks as fit, but no common factor with MAX_SEED + 1.
-_FIRST_SEED = (MAX_SEED + 1) * SEED_STRIDE
-_BLOCKS = 1_150_000
+# The game's own clock ends an episode sooner.
+_NO_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -52,20 +70,27 @@ class EvaluateConfig:
     """Plays a checkpoint and says how well it does."""
 
     checkpoint: Path
-    """Checkpoint, or the folder of a run."""
+    """Checkpoint, or the folder of a run, whose newest one it then is."""
+
+    levels: str = ""
+    """Levels such as 1-1,4-2, or all; by default what the run trained on."""
 
     episodes: int = 100
-    """Episodes to count, exactly."""
+    """Sampled episodes of each level, exactly."""
 
     noops: int = 30
     """Idle frames before each episode, 0 to this many."""
 
     sticky: tuple[float, ...] = (0.0,)
     """Chance at every frame that the buttons stay as they were, whatever the run
-    trained with; several give a row each."""
+    trained with; several give a table each."""
 
-    argmax: bool = False
-    """Take the likeliest action; otherwise actions are sampled, as in training."""
+    argmax: bool = True
+    """Also play the likeliest actions, once from each start."""
+
+    stall: int = 250
+    """Steps without a new best position after which an episode has failed; 0: no
+    such limit."""
 
     ema: bool = True
     """Play the averaged weights where the checkpoint has them."""
@@ -78,24 +103,104 @@ class EvaluateConfig:
     """auto (cuda where there is one), cpu, cuda or cuda:N."""
 
     json: bool = False
-    """Print JSON, one object per line and value of sticky, instead of the table."""
+    """Print what table.json holds, instead of the table."""
+
+    out: Path | None = None
+    """Folder for table.json and the pictures; by default evaluation in the run's."""
+
+    pictures: bool = True
+    """Draw the heat-map and the maps of deaths."""
 
 
-def first_seed(seed: int, stream: int = 0) -> int:
-    """The seed of environment 0 of an evaluation; environment i has i more.
+def evaluate_levels(
+    model: nn.Module,
+    env: EnvConfig,
+    *,
+    levels: Sequence[str],
+    episodes: int,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    noops: int = 30,
+    sticky: float = 0.0,
+    argmax: bool = False,
+    stall: int = 250,
+    tell: Callable[[int], None] | None = None,
+) -> list[LevelResult]:
+    """Plays levels, all at once; the same arguments, the same episodes.
 
-    A run with seed s trains with s * SEED_STRIDE + i, all below; no evaluation
-    uses such a seed. The streams of one seed differ from each other, and up to
-    the 57th also from those of other seeds.
+    Any number of emulation threads gives the same result. The game's clock and
+    `stall` are the only limits of an episode.
 
     Args:
-        seed: 0 to MAX_SEED.
-        stream: which evaluation with this seed; the command is stream 0.
+        model: the policy, on the device; its noise is off while it plays.
+        env: of its run; counts, idle frames and limits are replaced.
+        levels: such as "1-1", distinct.
+        episodes: of each level, exactly. With argmax it means nothing: each start
+            of 0 to `noops` idle frames is played once.
+        seed: of environments and actions, 0 to MAX_SEED.
+        device: of the model.
+        dtype: autocast type of the network, None for float32.
+        noops: idle frames before an episode, 0 to this many.
+        sticky: chance at every frame that the buttons stay as they were.
+        argmax: take the likeliest action instead of a sample.
+        stall: steps without a new best position that end an episode; 0: none do.
+        tell: called with the number of episodes that have just ended.
+
+    Returns:
+        One result for each level, in the order of `levels`.
+
+    Raises:
+        ValueError: an argument is out of range, or the task has no levels.
     """
-    check_seed(seed)
-    if not 0 <= stream < _BLOCKS:
-        raise ValueError(f"stream must be 0 to {_BLOCKS - 1}, got {stream}")
-    return _FIRST_SEED + (stream * (MAX_SEED + 1) + seed) % _BLOCKS * MAX_ENVS
+    if not levels:
+        raise ValueError("levels must name one at least, got none")
+    parse_levels(",".join(levels), env.task)
+    if stall < 0:
+        raise ValueError(f"stall must be at least 0, got {stall}")
+    if argmax and not 0 <= noops < MAX_SEEDS:
+        raise ValueError(f"noops must be 0 to {MAX_SEEDS - 1}, got {noops}")
+    starts = np.arange(noops + 1)
+    share = len(starts) if argmax else episodes
+    copies = len(starts) if argmax else _copies(episodes, len(levels))
+    # Environment i plays level i % n. The seeds do not depend on the other levels.
+    seeds = first_seed(seed) + np.repeat(np.arange(copies), len(levels))
+    options: dict[str, Any] = {"stages": list(levels), "env_seed": seeds.tolist()}
+    if argmax:
+        options["noops"] = np.repeat(starts, len(levels)).tolist()
+    played = _play(
+        model,
+        replace(
+            env,
+            task=game_of(env.task),
+            stall_steps=stall,
+            max_episode_steps=_NO_LIMIT,
+        ),
+        num_envs=copies * len(levels),
+        episodes=share * len(levels),
+        seed=first_seed(seed),
+        device=device,
+        dtype=dtype,
+        noop_max=noops,
+        sticky=sticky,
+        argmax=argmax,
+        tell=tell,
+        **options,
+    )
+    return [
+        level_result(
+            level,
+            [p for p in played if p.env % len(levels) == number],
+            sticky=sticky,
+            starts=len(levels) if argmax else 0,
+        )
+        for number, level in enumerate(levels)
+    ]
+
+
+def _copies(episodes: int, levels: int) -> int:
+    """Environments of each level: no more than play as often as another, or once."""
+    return max(1, min(episodes, MAX_SEEDS, _MAX_ENVS // levels))
 
 
 def evaluate_policy(
@@ -111,7 +216,7 @@ def evaluate_policy(
     sticky: float = 0.0,
     argmax: bool = False,
 ) -> dict[str, Any]:
-    """Plays a policy in new environments; the same arguments, the same episodes.
+    """Plays a policy in the task of its run; the same arguments, the same episodes.
 
     Any number of emulation threads gives the same result. The weights must stay
     as they are meanwhile.
@@ -135,6 +240,39 @@ def evaluate_policy(
     Raises:
         ValueError: an argument is out of range, or the task has no sticky actions.
     """
+    played = _play(
+        model,
+        env,
+        num_envs=min(episodes, MAX_SEEDS),
+        episodes=episodes,
+        seed=first_seed(seed, stream),
+        device=device,
+        dtype=dtype,
+        noop_max=noops,
+        sticky=sticky,
+        argmax=argmax,
+    )
+    options = {"noops": noops, "sticky": sticky, "argmax": argmax}
+    options |= {"seed": seed, "stream": stream}
+    return options | summarise(played)
+
+
+def _play(
+    model: nn.Module,
+    env: EnvConfig,
+    *,
+    num_envs: int,
+    episodes: int,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    noop_max: int,
+    sticky: float,
+    argmax: bool,
+    tell: Callable[[int], None] | None = None,
+    **options: Any,
+) -> list[Played]:
+    """Opens a pool, plays in it, and closes it."""
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
     if not 0 <= sticky < 1:
@@ -142,151 +280,35 @@ def evaluate_policy(
     native = is_native(env.task)
     if sticky and not native:
         raise ValueError(f"task {env.task} has no sticky actions, got {sticky:g}")
-    num_envs = min(episodes, MAX_ENVS)
     env = replace(
         env,
         num_envs=num_envs,
         groups=1,
         num_threads=min(env.num_threads, num_envs),
-        noop_max=noops,
+        noop_max=noop_max,
         repeat_action_probability=sticky,
     )
-    generator = torch.Generator(device).manual_seed(first_seed(seed, stream))
-    pool = make_pool(env, first_seed(seed, stream))
+    generator = torch.Generator(device).manual_seed(seed)
+    pool = make_pool(env, seed, **options)
     try:
-        with _evaluating(model):
-            played, has_flag = play(
-                pool,
-                model,
-                episodes,
-                device=device,
-                dtype=dtype,
-                generator=None if argmax else generator,
-                groups=2 if native else 1,
-            )
+        return play(
+            pool,
+            model,
+            episodes,
+            device=device,
+            dtype=dtype,
+            generator=None if argmax else generator,
+            groups=2 if native else 1,
+            tell=tell,
+        )
     finally:
         pool.close()
-    options = {"noops": noops, "sticky": sticky, "argmax": argmax}
-    options |= {"seed": seed, "stream": stream}
-    return options | summarise(played, has_flag)
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switches a network to evaluation, and back to what it was."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
-
-
-def play(
-    pool: Any,
-    model: nn.Module,
-    num_episodes: int,
-    *,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    generator: torch.Generator | None,
-    groups: int = 1,
-) -> tuple[list[Episode], bool]:
-    """Plays `num_episodes` episodes, as evenly as can be over the environments.
-
-    An environment stops when it has played its share.
-
-    Args:
-        pool: in sync mode, which decides the order of all that is sampled.
-        model: the policy, on the device.
-        num_episodes: to play.
-        device: of the model.
-        dtype: autocast type of the network, None for float32.
-        generator: of the sampled actions; None takes the likeliest.
-        groups: one group is acted for while the others emulate. More than one
-            needs a pool that takes several requests at a time.
-
-    Returns:
-        The episodes, and whether the task tells of clears.
-    """
-    num_envs = len(pool.all_env_ids)
-    left = np.full(num_envs, num_episodes // num_envs)
-    left[: num_episodes % num_envs] += 1
-    episodes = EpisodeTracker(num_envs, window=num_episodes)
-    actor = _Actor(pool, model, device, generator)
-    pool.async_reset()
-    # All answer at first, then group by group.
-    waiting, parts = 1, groups
-    # One autocast for all: it casts the weights once.
-    with torch.no_grad(), torch.autocast(device.type, dtype, dtype is not None):
-        while waiting:
-            obs, reward, terminated, truncated, info = pool.recv()
-            env_id, done = info["env_id"], terminated | truncated
-            known = {k: info[k] for k in ("x_pos", "flag_get") if k in info}
-            episodes.add(env_id, reward, done, known)
-            left[env_id[done]] -= 1
-            going = np.flatnonzero(left[env_id] > 0)
-            opening = info["elapsed_step"] == 0
-            for rows in np.array_split(going, parts):
-                if rows.size:
-                    # A slice is a view, the pool's own memory.
-                    pick = rows if rows.size < len(env_id) else slice(None)
-                    actor.send(obs[pick], env_id[pick], opening[pick])
-                    waiting += 1
-            waiting, parts = waiting - 1, 1
-    actor.close()
-    return list(episodes.recent), "flag_get" in info
-
-
-class _Actor:
-    """The policy with the memory of every environment."""
-
-    def __init__(
-        self,
-        pool: Any,
-        model: nn.Module,
-        device: torch.device,
-        generator: torch.Generator | None,
-    ) -> None:
-        self._pool = pool
-        self._model = model
-        self._generator = generator
-        self._stage = Stage(device, pool)
-        size = cast(int, model.state_size)
-        self._state = torch.zeros(len(pool.all_env_ids), size, device=device)
-
-    def send(
-        self,
-        obs: npt.NDArray[np.uint8],
-        env_id: npt.NDArray[np.int32],
-        first: npt.NDArray[np.bool_],
-    ) -> None:
-        """Acts for some environments."""
-        env = self._stage(env_id.astype(np.int64))
-        pixels, opening = self._stage(obs), self._stage(first)
-        output, state = self._model(pixels[None], self._state[env], opening[None])
-        self._state[env] = state
-        logits: Tensor = output.logits[0]
-        actions = (
-            sample(logits, self._generator) if self._generator else logits.argmax(-1)
-        )
-        self._pool.send(actions.to("cpu", torch.int32).numpy(), env_id)
-
-    def close(self) -> None:
-        """Ends transfers."""
-        self._stage.close()
-
-
-def wilson(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """The interval of a rate (Wilson 1927), by default with 95 % confidence."""
-    rate, square = successes / count, z * z / count
-    centre = (rate + square / 2) / (1 + square)
-    spread = math.sqrt(rate * (1 - rate) * square + square * square / 4) / (1 + square)
-    return max(0.0, centre - spread), min(1.0, centre + spread)
-
-
-def summarise(episodes: Sequence[Episode], has_flag: bool) -> dict[str, Any]:
+def summarise(played: Sequence[Played]) -> dict[str, Any]:
     """Rates, means and medians; None where there is nothing to say."""
+    episodes = [p.episode for p in played]
+    has_flag = "flag_get" in played[0].last
     clears = [e.steps for e in episodes if e.cleared]
     best = [e.best_x for e in episodes]
     result: dict[str, Any] = {
@@ -304,103 +326,119 @@ def summarise(episodes: Sequence[Episode], has_flag: bool) -> dict[str, Any]:
     return result
 
 
-def evaluate(config: EvaluateConfig) -> list[dict[str, Any]]:
+class Evaluation(NamedTuple):
+    """What the command found out.
+
+    Attributes:
+        about: what was played: checkpoint, task, levels and options.
+        levels: results by level; sampled ones and argmax for each value of sticky.
+        rows: `evaluate_policy`'s results, for tasks without levels.
+    """
+
+    about: dict[str, Any]
+    levels: list[LevelResult]
+    rows: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types: what table.json holds."""
+        if not self.levels:
+            return self.about | {"results": self.rows}
+        return self.about | {
+            "results": [result.to_dict() for result in self.levels],
+            "levels_in_a_row": [
+                {"sticky": sticky, "argmax": argmax, "levels": levels_in_a_row(part)}
+                for (sticky, argmax), part in by_options(self.levels).items()
+            ],
+        }
+
+
+def evaluate(
+    config: EvaluateConfig, tell: Callable[[int, int], None] | None = None
+) -> Evaluation:
     """Plays a checkpoint.
 
-    Returns:
-        For each value of sticky, `evaluate_policy`'s numbers and what was played.
+    Args:
+        config: of the command.
+        tell: called with the episodes that have ended and those there will be.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        ValueError: an option is out of range.
     """
-    device = choose_device(config.device)
-    if device.type == "cpu":
-        keep_large_blocks()
-        # Acting is one thread beside the emulation.
-        torch.set_num_threads(1)
-    state = checkpoint.load(
-        config.checkpoint, device, needs=("config", "model", "steps")
-    )
-    trained = state["config"]
-    env = from_dict(EnvConfig, trained["env"])
-    averaged = config.ema and state.get("ema") is not None
-    played = {
+    device = playing_device(config.device)
+    policy = load_policy(config.checkpoint, device, ema=config.ema)
+    task = policy.env.task
+    levels = parse_levels(config.levels, task) if config.levels else own_levels(task)
+    about = {
         "checkpoint": str(config.checkpoint),
-        "task": env.task,
-        "trained_steps": state["steps"],
-        "weights": "ema" if averaged else "latest",
-        "frame_skip": env.frame_skip,
+        "task": task,
+        "trained_steps": policy.steps,
+        "weights": "ema" if policy.averaged else "latest",
+        "frame_skip": policy.env.frame_skip,
         "device": str(device),
+        "seed": config.seed,
+        "noops": config.noops,
+        "episodes": config.episodes,
     }
-    shape, num_actions = _spaces(env)
-    kind = from_dict(ModelConfig, trained["model"])
-    model = build_model(kind, shape, num_actions).to(device)
-    checkpoint.load_weights(model, state["ema" if averaged else "model"])
-    return [
-        played
-        | evaluate_policy(
-            model,
-            env,
-            episodes=config.episodes,
-            seed=config.seed,
-            device=device,
-            dtype=autocast_dtype(device, trained["precision"]),
-            noops=config.noops,
-            sticky=sticky,
-            argmax=config.argmax,
-        )
-        for sticky in config.sticky
-    ]
-
-
-def _spaces(env: EnvConfig) -> tuple[tuple[int, ...], int]:
-    """The shape of an observation, and the number of actions."""
-    pool = make_pool(replace(env, num_envs=1, groups=1, num_threads=1), seed=0)
-    try:
-        return tuple(pool.observation_space.shape), int(pool.action_space.n)
-    finally:
-        pool.close()
-
-
-def table(results: Sequence[dict[str, Any]]) -> str:
-    """What a person reads: one row for each result, all of one checkpoint."""
-    one = results[0]
-    actions = "likeliest actions" if one["argmax"] else "sampled actions"
-    weights = "averaged weights" if one["weights"] == "ema" else "latest weights"
-    lines = [
-        f"{one['checkpoint']}: {one['task']}, {one['trained_steps']:,} steps, "
-        f"{weights}",
-        f"{one['episodes']} episodes, {actions}, up to {one['noops']} idle frames, "
-        f"seed {one['seed']}; a step is {one['frame_skip']} frames",
-    ]
-    rows = [_cells(result) for result in results]
-    widths = {k: max(len(k), *(len(row[k]) for row in rows)) for k in rows[0]}
-    for row in ({name: name for name in widths}, *rows):
-        lines.append("  ".join(row[k].rjust(widths[k]) for k in widths).rstrip())
-    return "\n".join(lines)
-
-
-def _cells(result: dict[str, Any]) -> dict[str, str]:
-    """A row of the table, by the names of its columns."""
-    cells = {
-        "return": f"{result['return_mean']:.2f}",
-        "episode steps": f"{result['episode_steps_mean']:.0f}",
-    }
-    if result["clear_rate"] is None:
-        return cells
-    low, high = result["clear_rate_95"]
-    steps = (
-        f"{result['steps_to_clear_mean']:.0f} / {result['steps_to_clear_median']:.0f}"
-        if result["clears"]
-        else "-"
+    if levels:
+        about |= {"levels": list(levels), "stall": config.stall}
+    kinds = [(sticky, argmax) for sticky in config.sticky for argmax in (False, True)]
+    if not config.argmax:
+        kinds = [(sticky, argmax) for sticky, argmax in kinds if not argmax]
+    total = len(levels) * sum(
+        config.noops + 1 if argmax else config.episodes for _, argmax in kinds
     )
-    return {
-        "sticky": f"{result['sticky']:g}",
-        "cleared": f"{result['clear_rate']:.1%}",
-        "95 % interval": f"{low:.1%} to {high:.1%}",
-        "best x mean / median": (
-            f"{result['best_x_mean']:.0f} / {result['best_x_median']:.0f}"
-        ),
-        **cells,
-        "steps to clear mean / median": steps,
-    }
+    done = 0
+
+    def count(ended: int) -> None:
+        nonlocal done
+        done += ended
+        if tell is not None:
+            tell(done, total)
+
+    results: list[LevelResult] = []
+    rows: list[dict[str, Any]] = []
+    for sticky, argmax in kinds:
+        options: dict[str, Any] = {
+            "episodes": config.episodes,
+            "seed": config.seed,
+            "device": device,
+            "dtype": policy.dtype,
+            "noops": config.noops,
+            "sticky": sticky,
+            "argmax": argmax,
+        }
+        if levels:
+            results += evaluate_levels(
+                policy.model,
+                policy.env,
+                levels=levels,
+                stall=config.stall,
+                tell=count,
+                **options,
+            )
+        else:
+            rows.append(evaluate_policy(policy.model, policy.env, **options))
+    return Evaluation(about, results, rows)
+
+
+def folder_of(checkpoint: Path) -> Path | None:
+    """Where the evaluation of a checkpoint belongs; None if it lies in no run."""
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.absolute().parent
+    if folder.name == "checkpoints":
+        folder = folder.parent
+    return folder / "evaluation" if (folder / "config.json").is_file() else None
+
+
+def _write(config: EvaluateConfig, result: Evaluation) -> list[Path]:
+    """Writes table.json and the pictures; returns what it wrote."""
+    out = config.out or folder_of(config.checkpoint)
+    if out is None:
+        return []
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "table.json"
+    path.write_text(json.dumps(result.to_dict(), indent=2) + "\n")
+    return [path]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -412,14 +450,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
     )
     try:
-        results = evaluate(config)
+        with progress() as tell:
+            result = evaluate(config, tell)
+        written = _write(config, result)
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    lines = [json.dumps(result) for result in results]
-    print("\n".join(lines) if config.json else table(results))
+    if config.json:
+        print(json.dumps(result.to_dict(), indent=2))
+    else:
+        show(result.about, result.levels, result.rows)
+        for path in written:
+            print(f"wrote {path}")
     return 0
 
 

@@ -1,211 +1,54 @@
-"""Evaluation: exactly N episodes, no favour to short ones, unseen seeds."""
+"""Evaluation: tasks, levels, the command."""
 
 import json
-from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
-from torch import nn
+from players import SHAPE, Counter, Pixels, SyncPool
 
-from trainer import checkpoint, evaluate
-from trainer.collector import SEED_STRIDE
-from trainer.config import MAX_SEED, EnvConfig, ModelConfig, RunConfig, to_dict
+from trainer import checkpoint, evaluate, policy
+from trainer.config import EnvConfig, ModelConfig, RunConfig, to_dict
+from trainer.episodes import Played, first_seed
 from trainer.evaluate import (
-    MAX_ENVS,
     EvaluateConfig,
+    evaluate_levels,
     evaluate_policy,
-    first_seed,
     main,
-    play,
     summarise,
-    wilson,
 )
 from trainer.metrics import Episode
 from trainer.model import build_model
 
 CPU = torch.device("cpu")
-SHAPE = (1, 2, 2)
 
 
-class SyncPool:
-    """EnvPool's API in sync mode: requests are answered in their order.
+class Opened(NamedTuple):
+    """A pool, and what it was made from."""
 
-    The right action is (env + step) % 3, and the picture shows the env only.
-    Episodes of env i have 5 + i steps.
-    """
-
-    observation_space = SimpleNamespace(shape=SHAPE)
-    action_space = SimpleNamespace(n=3)
-
-    def __init__(self, num_envs):
-        self.all_env_ids = np.arange(num_envs, dtype=np.int32)
-        self.step_of = np.full(num_envs, -1)
-        self.right = np.zeros(num_envs, int)
-        self.sent = np.zeros(num_envs, int)
-        self.requests = deque()
-        self.most_requests = 0
-        self.closed = False
-
-    def async_reset(self):
-        self.requests.append((self.all_env_ids, np.zeros(len(self.all_env_ids))))
-
-    def send(self, action, env_id):
-        assert action.dtype == np.int32
-        assert action.shape == env_id.shape
-        self.sent[env_id] += 1
-        self.requests.append((env_id, action))
-        self.most_requests = max(self.most_requests, len(self.requests))
-
-    def recv(self):
-        env_id, action = self.requests.popleft()
-        over = self.step_of[env_id] == 4 + env_id + 1
-        opening = over | (self.step_of[env_id] < 0)
-        good = ~opening & (action == (env_id + self.step_of[env_id]) % 3)
-        self.step_of[env_id] = np.where(opening, 0, self.step_of[env_id] + 1)
-        self.right[env_id] = np.where(opening, 0, self.right[env_id] + good)
-        step, right = self.step_of[env_id], self.right[env_id]
-        done = step == 5 + env_id
-        info = {
-            "env_id": env_id,
-            "x_pos": 10 * right,
-            "flag_get": done & (right == step),
-            "elapsed_step": step.astype(np.int32),
-        }
-        obs = np.broadcast_to(env_id[:, None, None, None], (len(env_id), *SHAPE))
-        reward = good.astype(np.float32)
-        return obs.astype(np.uint8), reward, done, np.zeros_like(done), info
-
-    def close(self):
-        self.closed = True
+    env: EnvConfig
+    seed: int
+    pool: SyncPool
+    more: dict
 
 
-class Counter(nn.Module):
-    """Counts the steps of an episode in its memory, and so knows the right action.
-
-    `sharpness` 0 makes all actions alike.
-    """
-
-    state_size = 1
-
-    def __init__(self, sharpness=30.0):
-        super().__init__()
-        self.sharpness = nn.Parameter(torch.tensor(sharpness))
-
-    def forward(self, obs, state, first):
-        assert not self.training
-        assert not torch.is_grad_enabled()
-        step = torch.where(first[0, :, None], 0.0, state)
-        right = (obs[0, :, 0, 0, 0] + step[:, 0]).long() % 3
-        logits = nn.functional.one_hot(right, 3) * self.sharpness
-        output = SimpleNamespace(logits=logits[None], values=None)
-        return output, step + 1
-
-
-class Pixels(nn.Module):
-    """A policy without memory that looks at the mean of the newest frame."""
-
-    state_size = 0
-
-    def __init__(self, num_actions):
-        super().__init__()
-        self.heads = nn.Linear(1, num_actions)
-
-    def forward(self, obs, state, first):
-        bright = obs[0, :, -1].float().mean((-1, -2))[:, None] / 255
-        return SimpleNamespace(logits=self.heads(bright)[None]), state
-
-
-def play_fake(num_episodes, *, sharpness=30.0, seed=0, groups=2, argmax=False):
-    pool = SyncPool(6)
-    model = Counter(sharpness).eval()
-    generator = None if argmax else torch.Generator().manual_seed(seed)
-    episodes, has_flag = play(
-        pool,
-        model,
-        num_episodes,
-        device=CPU,
-        dtype=None,
-        generator=generator,
-        groups=groups,
-    )
-    assert has_flag
-    return episodes, pool
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("num_episodes", [6, 20, 25])
-def test_every_environment_plays_its_share(num_episodes, groups):
-    """Each length comes as often as can be, and nobody plays for nothing."""
-    episodes, pool = play_fake(num_episodes, groups=groups, sharpness=0.0)
-    share, more = divmod(num_episodes, 6)
-    shares = np.array([share + (env < more) for env in range(6)])
-    counts = np.bincount([e.steps for e in episodes], minlength=11)[5:]
-    assert counts.tolist() == shares.tolist()
-    steps_and_resets = shares * (np.arange(6) + 6) - 1
-    assert pool.sent.tolist() == steps_and_resets.tolist()
-    for episode in episodes:
-        assert episode.best_x == 10 * episode.total_reward
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-def test_one_group_emulates_while_another_is_acted_for(groups):
-    _, pool = play_fake(12, groups=groups)
-    assert pool.most_requests == groups
-
-
-@pytest.mark.parametrize("argmax", [True, False])
-def test_memory_belongs_to_its_environment_and_episode(argmax):
-    """Only a policy that counts the steps of each episode clears all."""
-    episodes, _ = play_fake(20, argmax=argmax)
-    assert all(episode.cleared for episode in episodes)
-
-
-def test_the_seed_decides():
-    first, _ = play_fake(12, seed=1, sharpness=0.0)
-    assert play_fake(12, seed=1, sharpness=0.0)[0] == first
-    assert play_fake(12, seed=2, sharpness=0.0)[0] != first
-    assert not all(episode.cleared for episode in first)
-    # The likeliest action needs no luck, however little it is ahead.
-    assert all(e.cleared for e in play_fake(12, sharpness=0.01, argmax=True)[0])
-
-
-def test_no_evaluation_has_a_seed_of_training():
-    last_of_training = MAX_SEED * SEED_STRIDE + SEED_STRIDE - 1
-    seeds = [first_seed(seed, k) for seed in (0, 1, MAX_SEED) for k in range(57)]
-    assert min(seeds) > last_of_training
-    assert max(seeds) + MAX_ENVS <= 2**31
-    ordered = np.sort(seeds)
-    assert np.diff(ordered).min() >= MAX_ENVS
-    long_run = {first_seed(7, k) for k in range(100_000)}
-    assert len(long_run) == 100_000
-    with pytest.raises(ValueError, match="seed must be 0 to 20000, got 20001"):
-        first_seed(20_001)
-    with pytest.raises(ValueError, match="stream must be 0 to 1149999, got -1"):
-        first_seed(0, -1)
-
-
-def test_wilson():
-    low, high = wilson(90, 100)
-    assert (round(low, 4), round(high, 4)) == (0.8256, 0.9448)
-    assert wilson(0, 10)[0] == 0
-    assert round(wilson(0, 10)[1], 4) == 0.2775
-    assert wilson(10, 10)[1] == pytest.approx(1)
+def as_played(episodes):
+    return [Played(0, episode, {"flag_get": episode.cleared}) for episode in episodes]
 
 
 def test_summary():
     episodes = [Episode(1.0, 300, 3161, True), Episode(-1.0, 20, 300, False)]
-    result = summarise([*episodes, Episode(3.0, 280, 3161, True)], True)
+    result = summarise(as_played([*episodes, Episode(3.0, 280, 3161, True)]))
     assert result["clears"] == 2
     assert result["clear_rate"] == pytest.approx(2 / 3)
     assert result["best_x_mean"] == pytest.approx(2207.33, abs=0.01)
     assert result["best_x_median"] == 3161
     assert result["return_mean"] == 1
     assert result["steps_to_clear_mean"] == result["steps_to_clear_median"] == 290
-    assert summarise(episodes[1:], True)["steps_to_clear_mean"] is None
-    assert summarise(episodes, False)["clear_rate"] is None
+    assert summarise(as_played(episodes[1:]))["steps_to_clear_mean"] is None
+    assert summarise([Played(0, episodes[0], {})])["clear_rate"] is None
 
 
 @pytest.fixture
@@ -213,9 +56,9 @@ def pools(monkeypatch):
     """The fake pools that evaluations open, and what they asked for."""
     opened = []
 
-    def make(env, seed):
+    def make(env, seed, **more):
         pool = SyncPool(env.num_envs)
-        opened.append((env, seed, pool))
+        opened.append(Opened(env, seed, pool, more))
         return pool
 
     monkeypatch.setattr(evaluate, "make_pool", make)
@@ -232,7 +75,8 @@ def test_a_live_model_is_played_and_left_as_it_was(pools):
     assert model.training
     assert result["episodes"] == 12
     assert (result["noops"], result["sticky"], result["argmax"]) == (9, 0.1, False)
-    env, seed, pool = pools[0]
+    env, seed, pool, more = pools[0]
+    assert more == {}
     assert env == replace(
         trained,
         num_envs=12,
@@ -245,10 +89,10 @@ def test_a_live_model_is_played_and_left_as_it_was(pools):
     assert pool.most_requests == 2
     assert pool.closed
     plain = evaluate_policy(model, trained, **options)
-    assert pools[1][0].repeat_action_probability == 0  # not the run's
+    assert pools[1].env.repeat_action_probability == 0  # not the run's
     assert plain == evaluate_policy(model, trained, **options)
     second = evaluate_policy(model, trained, **options, stream=1)
-    assert pools[-1][1] == first_seed(3, 1)
+    assert pools[-1].seed == first_seed(3, 1)
     assert second["return_mean"] != plain["return_mean"]  # other samples too
     assert evaluate_policy(model, trained, **options, argmax=True)["clears"] == 12
 
@@ -262,7 +106,7 @@ def test_the_model_is_left_as_it_was_after_an_error(pools):
     with pytest.raises(RuntimeError, match="out of luck"):
         evaluate_policy(model, EnvConfig(), episodes=2, seed=1, device=CPU, dtype=None)
     assert model.training
-    assert pools[0][2].closed
+    assert pools[0].pool.closed
 
 
 def test_wrong_arguments_are_named():
@@ -276,15 +120,75 @@ def test_wrong_arguments_are_named():
         evaluate_policy(Counter(), pong, episodes=1, sticky=0.1, **options)
 
 
+def test_levels_share_a_pool(pools):
+    trained = EnvConfig(num_envs=512, groups=4, stall_steps=77)
+    given = {"seed": 3, "device": CPU, "dtype": None, "levels": ["1-1", "4-2", "8-4"]}
+    results = evaluate_levels(Counter(), trained, episodes=5, **given, noops=9)
+    assert [r.level for r in results] == given["levels"]
+    assert [r.episodes for r in results] == [5] * 3
+    assert [r.clear_rate for r in results] == [1.0] * 3
+    env, seed, _, more = pools[0]
+    assert (env.task, env.stall_steps) == ("SuperMarioBros-v0", 250)
+    assert (env.num_envs, env.noop_max) == (15, 9)
+    assert env.max_episode_steps > 10_000
+    assert more["stages"] == given["levels"]
+    # Equal copies of each level, whatever the other levels are.
+    assert more["env_seed"] == [seed + i // 3 for i in range(15)]
+    assert "noops" not in more
+
+
+@pytest.mark.parametrize("episodes", [7, 100, 1001])
+def test_no_level_is_played_more_than_another(pools, monkeypatch, episodes):
+    monkeypatch.setattr(evaluate, "_MAX_ENVS", 20)
+    given = {"seed": 1, "device": CPU, "dtype": None, "levels": ["1-1", "1-2", "1-3"]}
+    results = evaluate_levels(Counter(0.0), EnvConfig(), episodes=episodes, **given)
+    assert [r.episodes for r in results] == [episodes] * 3
+    assert pools[0].env.num_envs == 18
+    assert len({r.return_mean for r in results}) > 1  # each has its own
+
+
+def test_argmax_plays_each_start_once(pools):
+    given = {"seed": 3, "device": CPU, "dtype": None, "levels": ["1-1", "1-2"]}
+    results = evaluate_levels(
+        Counter(), EnvConfig(), episodes=5, argmax=True, noops=30, **given
+    )
+    assert [r.episodes for r in results] == [31, 31]
+    assert [r.cleared_starts for r in results] == [list(range(31))] * 2
+    more = pools[0].more
+    starts = list(zip(more["noops"], more["stages"] * 31, strict=True))
+    assert sorted(starts) == [(k, s) for k in range(31) for s in ("1-1", "1-2")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"levels": ["9-1"]}, "there is no level '9-1' in SuperMarioBros-v0"),
+        ({"levels": []}, "levels must name one at least, got none"),
+        ({"stall": -1}, "stall must be at least 0, got -1"),
+        ({"episodes": 0}, "episodes must be at least 1, got 0"),
+        ({"argmax": True, "noops": 128}, "noops must be 0 to 127, got 128"),
+        ({"task": "Pong-v5"}, "task Pong-v5 has no levels"),
+    ],
+)
+def test_wrong_levels_are_named(options, message):
+    given = {"levels": ["1-1"], "episodes": 1, "seed": 1, "device": CPU, "dtype": None}
+    env = EnvConfig(task=options.pop("task", "SuperMarioBros-1-1-v0"))
+    with pytest.raises(ValueError, match=message):
+        evaluate_levels(Counter(), env, **(given | options))
+
+
 def save_checkpoint(path, config, model, **more):
     state = {"config": to_dict(config), "model": model.state_dict(), "steps": 7}
-    checkpoint.save(path / "checkpoint.pt", state | more)
+    (path / "checkpoints").mkdir(exist_ok=True)
+    (path / "config.json").write_text("{}")
+    checkpoint.save(path / "checkpoints" / "step-000000007.pt", state | more)
 
 
 @pytest.fixture
 def run_dir(tmp_path, monkeypatch):
     """A checkpoint whose averaged weights know the answers; the latest do not."""
-    monkeypatch.setattr(evaluate, "build_model", lambda *_: Counter())
+    monkeypatch.setattr(policy, "build_model", lambda *_: Counter())
+    monkeypatch.setattr(policy, "_spaces", lambda *_: (SHAPE, 3))
     ema = Counter(30.0).state_dict()
     env = EnvConfig(num_envs=8, groups=2, stall_steps=77)
     config = RunConfig(env=env, precision="fp32")
@@ -293,69 +197,89 @@ def run_dir(tmp_path, monkeypatch):
 
 
 def command(*words):
-    return main(["--device", "cpu", *map(str, words)])
+    return main(["--device", "cpu", "--no-pictures", *map(str, words)])
 
 
 def test_the_command_plays_the_averaged_weights(pools, run_dir, capsys):
     words = ("--checkpoint", run_dir, "--episodes", 5, "--json")
     assert command(*words) == 0
     averaged = json.loads(capsys.readouterr().out)
-    assert (averaged["weights"], averaged["clear_rate"]) == ("ema", 1.0)
-    assert averaged["trained_steps"] == 7
-    assert averaged["episodes"] == 5
-    assert pools[-1][0].stall_steps == 77
-    assert command(*words, "--no-ema") == 0
+    assert (averaged["weights"], averaged["trained_steps"]) == ("ema", 7)
+    assert averaged["levels"] == ["1-1"]
+    sampled, argmax = averaged["results"]
+    assert (sampled["argmax"], sampled["episodes"]) == (False, 5)
+    assert (argmax["argmax"], argmax["episodes"]) == (True, 31)
+    assert sampled["clear_rate"] == argmax["clear_rate"] == 1
+    assert json.loads((run_dir / "evaluation" / "table.json").read_text()) == averaged
+    assert command(*words, "--no-ema", "--no-argmax") == 0
     latest = json.loads(capsys.readouterr().out)
-    assert (latest["weights"], latest["clear_rate"]) == ("latest", 0.0)
-    save_checkpoint(run_dir, RunConfig(precision="fp32"), Counter(-30.0), ema=None)
-    assert command(*words) == 0
-    assert json.loads(capsys.readouterr().out)["weights"] == "latest"
+    assert latest["weights"] == "latest"
+    assert [result["clear_rate"] for result in latest["results"]] == [0.0]
 
 
-def test_each_sticky_chance_has_a_row(pools, run_dir, capsys):
+def test_the_command_plays_any_levels(pools, run_dir, tmp_path, capsys):
+    words = ("--checkpoint", run_dir, "--episodes", 2, "--stall", 9)
+    assert command(*words, "--levels", "1-1, 1-2", "--out", tmp_path / "x") == 0
+    assert pools[0].more["stages"] == ["1-1", "1-2"]
+    assert pools[0].env.stall_steps == 9
+    assert "levels in a row from 1-1: 2.00" in capsys.readouterr().out
+    (row,) = json.loads((tmp_path / "x" / "table.json").read_text())["levels_in_a_row"][
+        1:
+    ]
+    assert row == {"sticky": 0.0, "argmax": True, "levels": 2.0}
+    assert command(*words, "--levels", "all") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("31/31" in line for line in lines) == 32
+    assert max(len(line) for line in lines[1:-1]) <= 80
+
+
+def test_each_sticky_chance_has_a_table(pools, run_dir, capsys):
     words = ("--checkpoint", run_dir, "--episodes", 4, "--sticky", 0, 0.1)
-    assert command(*words, "--argmax", "--noops", 9, "--seed", 3) == 0
-    head, what, titles, plain, sticky = capsys.readouterr().out.splitlines()
-    assert head.endswith("SuperMarioBros-1-1-v0, 7 steps, averaged weights")
-    assert what.startswith("4 episodes, likeliest actions, up to 9 idle frames, seed 3")
-    assert titles.split()[:2] == ["sticky", "cleared"]
-    assert plain.split()[:2] == ["0", "100.0%"]
-    assert sticky.split()[:2] == ["0.1", "100.0%"]
-    assert titles.index("cleared") + len("cleared") == plain.index("%") + 1
-    chances = [env.repeat_action_probability for env, _, _ in pools[-2:]]
-    assert chances == [0, 0.1]
-    assert {(env.noop_max, seed) for env, seed, _ in pools[-2:]} == {(9, first_seed(3))}
-    assert command(*words, "--json") == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["sticky"] for row in rows] == [0, 0.1]
+    assert command(*words, "--no-argmax", "--noops", 9, "--seed", 3) == 0
+    text = capsys.readouterr().out
+    head = "SuperMarioBros-1-1-v0, 7 steps, averaged weights; seed 3, 0 to 9 idle"
+    assert head in text
+    plain, sticky = text.split("chance of 0.1")
+    assert plain.count("100.0 %") == sticky.count("100.0 %") == 2
+    assert [p.env.repeat_action_probability for p in pools] == [0, 0.1]
+    assert {(p.env.noop_max, p.seed) for p in pools} == {(9, first_seed(3))}
 
 
 def test_errors_are_one_line(tmp_path, pools, run_dir, capsys):
-    assert command("--checkpoint", tmp_path / "none") == 2
-    assert capsys.readouterr().err.startswith("error: no checkpoint at")
-    assert command("--checkpoint", run_dir, "--episodes", 0) == 2
-    assert capsys.readouterr().err == "error: episodes must be at least 1, got 0\n"
+    def error(*words):
+        assert command(*words) == 2
+        text = capsys.readouterr().err
+        assert text.count("\n") == 1
+        return text
+
+    assert error("--checkpoint", tmp_path / "none").startswith("error: no checkpoint")
+    of_run = ("--checkpoint", run_dir)
+    zero = error(*of_run, "--episodes", 0)
+    assert zero == "error: episodes must be at least 1, got 0\n"
     for seed in ("-1", "20001"):
-        assert command("--checkpoint", run_dir, "--seed", seed) == 2
-        assert f"must be 0 to 20000, got {seed}" in capsys.readouterr().err
+        assert f"must be 0 to 20000, got {seed}" in error(*of_run, "--seed", seed)
+    for levels in ("9-1", "1-5", "11", "1-1;1-2", ","):
+        text = error(*of_run, "--levels", levels)
+        assert text.endswith("1-1 to 8-4, as in 1-1,4-2, or all\n")
     (tmp_path / "checkpoint.pt").write_text("{}")
-    assert command("--checkpoint", tmp_path) == 2
-    assert "is not a checkpoint" in capsys.readouterr().err
+    assert "is not a checkpoint" in error("--checkpoint", tmp_path / "checkpoint.pt")
 
 
 def test_on_envpool_atari(tmp_path, monkeypatch, capsys):
     """A task without clears and positions."""
-    monkeypatch.setattr(evaluate, "build_model", lambda *_: Pixels(6))
+    monkeypatch.setattr(policy, "build_model", lambda *_: Pixels(6))
     env = EnvConfig(task="Pong-v5", num_envs=2, num_threads=1, max_episode_steps=40)
     save_checkpoint(tmp_path, RunConfig(env=env, precision="fp32"), Pixels(6))
-    words = ("--checkpoint", tmp_path, "--episodes", 3)
+    words = ("--checkpoint", tmp_path, "--episodes", 3, "--no-argmax")
     assert command(*words, "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+    (result,) = json.loads(capsys.readouterr().out)["results"]
     assert result["episodes"] == 3
     assert result["episode_steps_mean"] == 40
     assert result["clear_rate"] is result["best_x_mean"] is None
     assert command(*words) == 0
     assert "clear" not in capsys.readouterr().out
+    assert command(*words, "--levels", "1-1") == 2
+    assert "task Pong-v5 has no levels" in capsys.readouterr().err
 
 
 def play_game(**options):
@@ -380,11 +304,69 @@ def test_on_the_game():
     assert alike[0] == alike[1]
 
 
+class Still(Pixels):
+    """Never does a thing."""
+
+    def forward(self, obs, state, first):
+        output, state = super().forward(obs, state, first)
+        return SimpleNamespace(
+            logits=output.logits * 0 + torch.tensor([9.0] + [0] * 4)
+        ), state
+
+
+LEVELS = ("1-1", "1-2", "2-2")
+
+
+def play_levels(model=None, **options):
+    torch.manual_seed(0)
+    env = EnvConfig(num_threads=options.pop("num_threads", 1))
+    given = {"levels": LEVELS, "episodes": 4, "seed": 1, "device": CPU, "dtype": None}
+    return evaluate_levels(model or Pixels(5), env, **(given | options))
+
+
+@pytest.mark.rom
+def test_levels_of_the_game():
+    """The arguments decide the table, the number of threads does not."""
+    first = play_levels()
+    for result in first:
+        ends = result.clears + len(result.deaths) + result.stalled + result.timed_out
+        assert result.episodes == ends == 4
+        assert result.best_x_median > 100
+        assert all(0 <= place.x < 5000 for place in result.deaths)
+        assert all(0 <= place.y < 300 for place in result.deaths)
+    assert play_levels(num_threads=2) == first
+    for other in ({"seed": 2}, {"sticky": 0.9}, {"noops": 3}):
+        assert play_levels(**other) != first, other
+
+
+@pytest.mark.rom
+def test_who_stands_still_has_stalled():
+    (result,) = play_levels(Still(5), levels=["2-2"], stall=20, argmax=True)
+    assert result.stalled == result.episodes == 31
+    assert result.deaths == []
+    assert len(result.stalls) == 31
+    (result,) = play_levels(Still(5), levels=["1-1"], stall=0, argmax=True, noops=1)
+    assert result.timed_out == result.episodes == 2
+    assert result.stalled == 0
+    assert result.deaths == []
+
+
+@pytest.mark.rom
+def test_argmax_starts_differ():
+    """31 starts are 31 different games, and the same ones every time."""
+    model = build_model(ModelConfig(name="nano"), (4, 84, 84), 5)
+    first = play_levels(model, argmax=True, episodes=1)
+    assert play_levels(model, argmax=True, episodes=9, num_threads=2) == first
+    assert all(r.episodes == 31 for r in first)
+    assert all(len(set(r.deaths)) > 1 for r in first)
+
+
 @pytest.mark.rom
 def test_the_command_on_the_game(tmp_path):
-    env = EnvConfig(num_envs=4, num_threads=1, max_episode_steps=60)
+    env = EnvConfig(num_envs=4, num_threads=1)
     model = build_model(ModelConfig(), (4, 84, 84), 5)
     save_checkpoint(tmp_path, RunConfig(env=env, precision="fp32"), model)
-    (result,) = evaluate.evaluate(EvaluateConfig(tmp_path, episodes=3, device="cpu"))
-    assert result["episodes"] == 3
-    assert result["best_x_mean"] > 40
+    config = EvaluateConfig(tmp_path, episodes=3, device="cpu", stall=30)
+    result = evaluate.evaluate(config)
+    assert [r.episodes for r in result.levels] == [3, 31]
+    assert result.levels[0].best_x_median > 40

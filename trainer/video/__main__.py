@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from trainer.evaluate import first_seed
+from trainer.episodes import first_seed
 from trainer.policy import Policy, load_policy, playing_device
 from trainer.video.draw import Grid, Reading, tint
 from trainer.video.encode import VideoWriter, check_suffix

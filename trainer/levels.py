@@ -1,0 +1,230 @@
+"""Levels: their names, the tasks they are played in, and how a policy did in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainer.episodes import Played, wilson
+
+STAGES = 4
+_WORLDS = {"SuperMarioBros": 8, "SuperMarioBros2": 4}
+
+_TASK = re.compile(
+    r"(?P<game>SuperMarioBros2?)(RandomStages|-(?P<level>\d-\d))?-v(?P<version>\d)"
+)
+
+# Above this, info's y_pos at a death is that of one who fell out of the screen: y is
+# a byte, which has wrapped around.
+_FELL = 240
+
+
+def game_of(task: str) -> str:
+    """The task that plays any level of the same game with the same ROM.
+
+    Raises:
+        ValueError: the task has no levels.
+    """
+    match = _TASK.fullmatch(task)
+    if match is None:
+        raise ValueError(f"task {task} has no levels; leave --levels out")
+    return f"{match['game']}-v{match['version']}"
+
+
+def all_levels(task: str) -> tuple[str, ...]:
+    """Every level of a task's game, in order: "1-1" to "8-4"."""
+    worlds = _WORLDS[game_of(task).partition("-")[0]]
+    return tuple(
+        f"{world}-{stage}"
+        for world in range(1, worlds + 1)
+        for stage in range(1, STAGES + 1)
+    )
+
+
+def own_levels(task: str) -> tuple[str, ...]:
+    """The levels whose episodes a task plays one by one; () if it has none."""
+    match = _TASK.fullmatch(task)
+    if match is None:
+        return ()
+    if match["level"]:
+        return (match["level"],)
+    return all_levels(task) if "RandomStages" in task else ()
+
+
+def parse_levels(text: str, task: str) -> tuple[str, ...]:
+    """Levels from what a user wrote: "1-1,4-2" or "all".
+
+    Raises:
+        ValueError: there is no such level, or the task has none.
+    """
+    known = all_levels(task)
+    if text.strip() == "all":
+        return known
+    levels = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for level in levels:
+        if level not in known:
+            raise ValueError(
+                f"there is no level {level!r} in {game_of(task)}; levels are "
+                f"{known[0]} to {known[-1]}, as in 1-1,4-2, or all"
+            )
+    return levels
+
+
+class Place(NamedTuple):
+    """Where an episode ended.
+
+    Attributes:
+        area: info's area_pointer, the room.
+        x: pixels from the left end of the room.
+        y: pixels above the bottom of the screen; 0 for who fell out of it.
+    """
+
+    area: int
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class LevelResult:
+    """How a policy did in one level.
+
+    Every episode is one of: cleared, died, stalled, timed out.
+
+    Attributes:
+        level: such as "1-1".
+        argmax: whether the likeliest actions were played, not sampled ones.
+        sticky: chance at every frame that the buttons stayed as they were.
+        episodes: how many were played.
+        clears: how many of them reached the flag or the axe.
+        clear_rate: their share.
+        interval: of the clear rate with 95 % confidence. With argmax and no sticky
+            actions the starts are all there are, and it means little.
+        return_mean: mean sum of the run's rewards.
+        best_x_median: median of each episode's largest x.
+        steps_to_clear_median: median length of the cleared episodes.
+        stalled: episodes that made no progress for too long.
+        timed_out: episodes in which the game's clock ran out.
+        deaths: where the others died.
+        stalls: where the stalled ones stood.
+        cleared_starts: with argmax, the idle frames before the cleared episodes.
+    """
+
+    level: str
+    argmax: bool
+    sticky: float
+    episodes: int
+    clears: int
+    clear_rate: float
+    interval: tuple[float, float]
+    return_mean: float
+    best_x_median: float
+    steps_to_clear_median: float | None
+    stalled: int
+    timed_out: int
+    deaths: list[Place]
+    stalls: list[Place]
+    cleared_starts: list[int] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self)
+
+
+def level_result(
+    level: str, played: Sequence[Played], *, sticky: float, starts: int
+) -> LevelResult:
+    """What the episodes of one level come to.
+
+    Args:
+        level: its name.
+        played: its episodes.
+        sticky: chance of a repeated action.
+        starts: with argmax the number of levels: environment i had i // levels idle
+            frames; else 0.
+    """
+    ends = [_end(p.last) for p in played]
+    clears = [p.episode.steps for p in played if p.episode.cleared]
+    cleared_at = sorted(p.env // starts for p in played if p.episode.cleared and starts)
+
+    def places(end: str) -> list[Place]:
+        return sorted(
+            _place(p.last) for p, e in zip(played, ends, strict=True) if e == end
+        )
+
+    return LevelResult(
+        level=level,
+        argmax=starts > 0,
+        sticky=sticky,
+        episodes=len(played),
+        clears=len(clears),
+        clear_rate=len(clears) / len(played),
+        interval=wilson(len(clears), len(played)),
+        return_mean=float(np.mean([p.episode.total_reward for p in played])),
+        best_x_median=float(np.median([p.episode.best_x for p in played])),
+        steps_to_clear_median=float(np.median(clears)) if clears else None,
+        stalled=ends.count("stalled"),
+        timed_out=ends.count("timed out"),
+        deaths=places("died"),
+        stalls=places("stalled"),
+        cleared_starts=cleared_at if starts else None,
+    )
+
+
+def _end(last: dict[str, int]) -> str:
+    """How an episode of a level ended."""
+    from mario_envpool import END_REASONS
+
+    if last["flag_get"]:
+        return "cleared"
+    if END_REASONS[last["end_reason"]] == "stall":
+        return "stalled"
+    return "timed out" if last["time"] == 0 else "died"
+
+
+def _place(last: dict[str, int]) -> Place:
+    y = last["y_pos"]
+    fell = _FELL <= y <= 255  # above 255 is over the top of the screen
+    return Place(last["area_pointer"], last["x_pos"], 0 if fell else y)
+
+
+def levels_in_a_row(results: Sequence[LevelResult]) -> float | None:
+    """How many levels from 1-1 on are cleared at the first attempt, on average.
+
+    With sampled actions the sum of p1, p1 p2, p1 p2 p3, ...: the expected number if
+    the levels are independent of each other. With argmax the mean over the starts
+    of the number of levels that are cleared one after the other from that start.
+
+    Args:
+        results: of one policy, all sampled or all argmax, in the order of the game.
+
+    Returns:
+        The mean; None unless they begin with 1-1, 1-2. The first level that was
+        not evaluated ends the row.
+    """
+    row = []
+    for level, result in zip(all_levels("SuperMarioBros-v0"), results, strict=False):
+        if result.level != level:
+            break
+        row.append(result)
+    if len(row) < 2:
+        return None
+    if not row[0].argmax:
+        return float(np.cumprod([result.clear_rate for result in row]).sum())
+    cleared = np.zeros((len(row), row[0].episodes), bool)
+    for k, result in enumerate(row):
+        cleared[k, result.cleared_starts] = True
+    return float(np.cumprod(cleared, axis=0).sum(axis=0).mean())
+
+
+def by_options(
+    results: Sequence[LevelResult],
+) -> dict[tuple[float, bool], list[LevelResult]]:
+    """Results by (sticky, argmax), in their order."""
+    parts: dict[tuple[float, bool], list[LevelResult]] = {}
+    for result in results:
+        parts.setdefault((result.sticky, result.argmax), []).append(result)
+    return parts
