@@ -60,3 +60,39 @@ def threads_of_runs():
     """Collectors and shards that still run."""
     names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith(("collector", "shard"))]
+
+
+def differences(one, two, path=""):
+    """Where two checkpoints differ, as a list of names."""
+    if isinstance(one, torch.Tensor):
+        same = one.dtype == two.dtype and torch.equal(one, two)
+        return [] if same else [path]
+    if isinstance(one, dict):
+        if set(one) != set(two):
+            return [f"{path}: {set(one) ^ set(two)}"]
+        return [d for k in one for d in differences(one[k], two[k], f"{path}/{k}")]
+    if isinstance(one, (list, tuple)) and len(one) == len(two):
+        pairs = enumerate(zip(one, two, strict=True))
+        return [d for i, (a, b) in pairs for d in differences(a, b, f"{path}/{i}")]
+    return [] if one == two else [f"{path}: {one} != {two}"]
+
+
+def essence(run_dir):
+    """All of a checkpoint but the time it took and where it lies."""
+    state = checkpoint.load(run_dir, CPU)
+    # These depend on the clock, and rates are looked at when a point is written.
+    del state["config"], state["progress"]["seconds"]
+    del state["progress"]["best_clear_rate"]
+    # Rows beyond the cursors are what earlier unrolls left there.
+    rollouts = state["collecting"]["rollouts"]
+    written = int(rollouts["cursor"].max())
+    whole = bool(rollouts["full"]) or len(rollouts["used"]) > len(rollouts["cursor"])
+    if not whole:
+        rollouts["rows"] = {k: v[:written] for k, v in rollouts["rows"].items()}
+    else:
+        count = len(rollouts["cursor"])
+        for rows in rollouts["rows"].values():
+            rows[written:, :count] = 0
+    for number, used in enumerate(rollouts["frames_used"].tolist()):
+        rollouts["frames"][number, used:] = 0
+    return state

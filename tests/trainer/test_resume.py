@@ -6,7 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_runs import CPU, ENVS, change, make_config, read_points, threads_of_runs
+from small_runs import (
+    CPU,
+    ENVS,
+    change,
+    differences,
+    essence,
+    make_config,
+    read_points,
+    threads_of_runs,
+)
 
 from trainer import checkpoint, resume, run
 from trainer.run import main, run_training
@@ -29,40 +38,6 @@ EXACT = [
     {"target_updates": 3, "noisy": True, "lag": 1},
     {"unrolls_per_batch": 12, "optimizer": "rmsprop", "warmup_updates": 30},
 ]
-
-
-def differences(one, two, path=""):
-    """Where two checkpoints differ, as a list of names."""
-    if isinstance(one, torch.Tensor):
-        same = one.dtype == two.dtype and torch.equal(one, two)
-        return [] if same else [path]
-    if isinstance(one, dict):
-        if set(one) != set(two):
-            return [f"{path}: {set(one) ^ set(two)}"]
-        return [d for k in one for d in differences(one[k], two[k], f"{path}/{k}")]
-    if isinstance(one, (list, tuple)) and len(one) == len(two):
-        pairs = enumerate(zip(one, two, strict=True))
-        return [d for i, (a, b) in pairs for d in differences(a, b, f"{path}/{i}")]
-    return [] if one == two else [f"{path}: {one} != {two}"]
-
-
-def essence(run_dir, device=CPU):
-    """All of a checkpoint but the time it took and where it lies."""
-    state = checkpoint.load(run_dir, device)
-    del state["config"], state["progress"]["seconds"]
-    # Rows beyond the cursors are what earlier unrolls left there.
-    rollouts = state["collecting"]["rollouts"]
-    written = int(rollouts["cursor"].max())
-    whole = bool(rollouts["full"]) or len(rollouts["used"]) > len(rollouts["cursor"])
-    if not whole:
-        rollouts["rows"] = {k: v[:written] for k, v in rollouts["rows"].items()}
-    else:
-        count = len(rollouts["cursor"])
-        for rows in rollouts["rows"].values():
-            rows[written:, :count] = 0
-    for number, used in enumerate(rollouts["frames_used"].tolist()):
-        rollouts["frames"][number, used:] = 0
-    return state
 
 
 @pytest.mark.parametrize("options", EXACT, ids=lambda o: "-".join(o) or "default")
