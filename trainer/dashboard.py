@@ -121,6 +121,8 @@ class LiveDisplay:
         Args:
             console: where to draw, with a file of its own; by default stdout.
         """
+        self.drawing_s = 0.0
+        """Processor time that drawing has taken, in seconds."""
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._board: Board | None = None
         self._run: Run | None = None
@@ -150,6 +152,9 @@ class LiveDisplay:
             overlapped=config.lag > 0,
             replay_capacity=run.replay.capacity if run.replay is not None else 0,
             step=run.steps,
+        )
+        self._board.messages.append(
+            (0.0, f"writing to {run.run_dir}/; Ctrl-C ends the run with a checkpoint")
         )
         self._live.start(refresh=True)
         self._closing.callback(self._live.stop)
@@ -189,6 +194,7 @@ class LiveDisplay:
             if now >= due or self._console.size != self._size:
                 self._live.refresh()
                 cost = time.thread_time() - spent
+                self.drawing_s += cost
                 due = now + max(1.0, cost / _MOST_OF_A_CORE)
 
     def _draw(self) -> RenderableType:

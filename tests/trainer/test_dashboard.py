@@ -289,8 +289,9 @@ def make_run():
     """As much of a run as a display looks at."""
     device = torch.device("cpu")
     return SimpleNamespace(
-        config=RunConfig(), device=device, dtype=None, replay=None, steps=7
-    )
+        config=RunConfig(), device=device, dtype=None, replay=None, steps=7,
+        run_dir=Path("runs/x"),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -323,7 +324,8 @@ def test_what_is_printed_and_logged_is_a_message(monkeypatch):
         thread.join()
         print("in two parts")
         print("an error", file=sys.stderr)
-        said = [text for _, text in display._board.messages]
+        hint, *said = [text for _, text in display._board.messages]
+        assert hint.startswith("writing to runs/x/; Ctrl-C ends")
         assert said == [
             "no GPU figures", "by a thread", "printed in two parts", "an error"
         ]  # fmt: skip
