@@ -13,7 +13,7 @@ import difflib
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ from trainer.device import available_cores
 from trainer.metrics import EpisodeTracker, Timings
 from trainer.model import PolicyModel, PolicyOutput
 from trainer.rollouts import Rollouts, Rows
+
+if TYPE_CHECKING:
+    from trainer.video.record import Recorder
 
 # Of EnvConfig, what any image task of EnvPool takes.
 _COMMON = ("frame_skip", "stack_num", "img_height", "img_width", "noop_max")
@@ -229,6 +232,7 @@ class Collector:
         device: torch.device,
         episodes: EpisodeTracker,
         timings: Timings,
+        recorder: Recorder | None = None,
     ) -> None:
         """Prepares to act.
 
@@ -241,6 +245,7 @@ class Collector:
             device: of the model.
             episodes: told of every row.
             timings: told where the time goes.
+            recorder: told of every row and decision, for videos.
         """
         self.steps = 0
         self._pool = pool
@@ -249,6 +254,7 @@ class Collector:
         self._device = device
         self._episodes = episodes
         self._timings = timings
+        self._recorder = recorder
         self._stage = Stage(device, pool)
         num_envs = len(pool.all_env_ids)
         self._state = torch.zeros(num_envs, state_size, device=device)
@@ -317,8 +323,10 @@ class Collector:
             obs, reward, terminated, truncated, info = self._pool.recv()
         env_id, done = info["env_id"], terminated | truncated
         first = np.asarray(info["elapsed_step"] == 0)
-        self._episodes.add(env_id, reward, done, info)
+        finished = self._episodes.add(env_id, reward, done, info)
         self.steps += len(env_id)
+        if self._recorder is not None:
+            self._recorder.follow(env_id, first, finished, self.steps)
         with self._timings("copy"):
             truncated = np.asarray(truncated, dtype=bool)
             return self._staged(env_id, first, obs, (reward, done, truncated))
@@ -349,6 +357,12 @@ class Collector:
             actions = answer.actions.to("cpu", torch.int32).numpy()
         with self._timings("send"):
             self._pool.send(actions, received.env_id)
+        if self._recorder is not None:
+            with self._timings("store"):
+                logits, values = answer.logits.cpu(), answer.values.cpu()
+                self._recorder.record(
+                    received.env_id, actions, logits.numpy(), values.numpy()
+                )
         return answer
 
     def _bootstrap(self, actor: Actor, received: _Received, rows: Rows) -> Rows:

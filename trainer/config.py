@@ -412,6 +412,10 @@ class RunConfig:
     """Write replay into checkpoints, as large as it is on the device. Without it a
     resumed run fills replay anew."""
 
+    videos: bool = True
+    """Film the first clear and the best episode so far, for videos/ in the run folder,
+    TensorBoard and W&B."""
+
     profile: int = 0
     """Updates to record with PyTorch's profiler (trace.json in the run folder, with
     NVTX ranges on CUDA), from the tenth on; 0: none."""

@@ -173,6 +173,8 @@ class Loop:
         run.writer.write(steps, values)
         eta = self._eta_s()
         run.display.report(steps, values, eta)
+        if run.filmer is not None:
+            run.filmer.show(run.writer)
         if not math.isfinite(values.get("learn/loss/total", 0.0)):
             self._save_batch(batch)
             raise RuntimeError(

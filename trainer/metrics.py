@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import struct
 import threading
 import time
 from collections import deque
@@ -75,10 +76,13 @@ class EpisodeTracker:
         reward: npt.NDArray[np.float32],
         done: npt.NDArray[np.bool_],
         info: Mapping[str, Any],
-    ) -> None:
+    ) -> list[tuple[int, Episode]]:
         """Takes the rows of one recv.
 
         `x_pos`, `flag_get`, `world` and `stage` may be missing.
+
+        Returns:
+            The environments whose rows ended episodes, and these.
         """
         with self._lock:
             opening = self._over[env_id]
@@ -96,9 +100,12 @@ class EpisodeTracker:
                 level = info["world"] * _STAGES + info["stage"]
                 self._level[fresh] = level[opening]
             flags = info.get("flag_get")
+            finished = []
             for row in np.flatnonzero(done):
                 cleared = bool(flags[row]) if flags is not None else False
-                self._add_episode(env_id[row], cleared)
+                env = int(env_id[row])
+                finished.append((env, self._add_episode(env, cleared)))
+            return finished
 
     def _add_positions(
         self,
@@ -116,7 +123,7 @@ class EpisodeTracker:
         self._grown += int((best - old)[~opening].sum())
         self._grown_in += int((~opening).sum())
 
-    def _add_episode(self, env: int, cleared: bool) -> None:
+    def _add_episode(self, env: int, cleared: bool) -> Episode:
         self.count += 1
         self.best_x = max(self.best_x, int(self._best_x[env]))
         if cleared and self.first_clear is None:
@@ -125,14 +132,14 @@ class EpisodeTracker:
         if level:
             window = deque[bool](maxlen=self.recent.maxlen)
             self._levels.setdefault(level, window).append(cleared)
-        self.recent.append(
-            Episode(
-                float(self._reward[env]),
-                int(self._steps[env]),
-                int(self._best_x[env]),
-                cleared,
-            )
+        episode = Episode(
+            float(self._reward[env]),
+            int(self._steps[env]),
+            int(self._best_x[env]),
+            cleared,
         )
+        self.recent.append(episode)
+        return episode
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, in plain types and tensors."""
@@ -475,6 +482,36 @@ class MetricsWriter:
         except OSError:
             # Its writer is of no use after an error; the next point gets a new one.
             self._board = None
+
+    def write_video(self, step: int, name: str, path: Path, gif: bytes) -> None:
+        """Shows a video in TensorBoard and W&B.
+
+        Args:
+            step: environment step of what it shows.
+            name: of the video.
+            path: the MP4, for W&B.
+            gif: a small GIF: what TensorBoard shows, which has no videos.
+        """
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        # Width and height stand at the same place in every GIF.
+        width, height = struct.unpack("<HH", gif[6:10])
+        image = Summary.Image(
+            height=height, width=width, colorspace=3, encoded_image_string=gif
+        )
+        summary = Summary(value=[Summary.Value(tag=f"videos/{name}", image=image)])
+        if self._board is not None:
+            try:
+                self._board._get_file_writer().add_summary(summary, step)
+                self._board.flush()
+            except OSError:
+                self._board = None
+        if self._wandb is not None:
+            import wandb as client
+
+            video = client.Video(str(path), format="mp4")
+            # Its steps only rise: this joins the latest ones.
+            self._wandb.log({f"videos/{name}": video})
 
     def close(self) -> None:
         """Flushes and closes everything."""

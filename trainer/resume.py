@@ -33,7 +33,7 @@ _LAYOUT = {
     "replay.burn_in",
 }  # fmt: skip
 # Options that say where and how a run is shown, not what it does.
-_OUTER = {"preset", "run_dir", "resume", "dashboard"}
+_OUTER = {"preset", "run_dir", "resume", "dashboard", "videos"}
 
 AUTO = Path("auto")
 

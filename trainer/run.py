@@ -36,7 +36,14 @@ import tyro
 from trainer import checkpoint, resume
 from trainer import config as config_module
 from trainer.checkpoint import Checkpoints
-from trainer.collector import SEED_STRIDE, Actor, Collector, groups_of, make_pool
+from trainer.collector import (
+    SEED_STRIDE,
+    Actor,
+    Collector,
+    groups_of,
+    is_native,
+    make_pool,
+)
 from trainer.config import RunConfig, to_dict
 from trainer.cuda import own_stream
 from trainer.dashboard import Display, make_display
@@ -64,6 +71,7 @@ from trainer.pipeline import InTurns, Overlapped, Pipeline
 from trainer.presets import choose_preset, out_of_memory_advice, preset
 from trainer.replay import PrioritizedReplay, capacity_of, check_fits
 from trainer.rollouts import Batch, Rollouts
+from trainer.video.record import Filmer
 
 
 class Run:
@@ -119,6 +127,9 @@ class Run:
         self._closing.callback(self.monitor.close)
         self.actions = torch.Generator(self.device).manual_seed(config.seed)
         self.steps = 0
+        self.filmer: Filmer | None = None
+        if config.videos and is_native(env.task):
+            self.filmer = Filmer(self.pool, self.display.say)
         self.collector = Collector(
             self.pool,
             self.rollouts,
@@ -128,6 +139,7 @@ class Run:
             device=self.device,
             episodes=self.episodes,
             timings=self.timings,
+            recorder=self.filmer.recorder if self.filmer else None,
         )
         self._closing.callback(self.collector.close)
         self.progress = Progress()
@@ -143,6 +155,9 @@ class Run:
         self._closing.callback(self.writer.close)
         self.evaluations = Lines(self.run_dir / "evaluations.jsonl", self.display.say)
         self._closing.callback(self.evaluations.close)
+        if self.filmer is not None:
+            self.filmer.open(self.run_dir / "videos")
+            self._closing.callback(self.filmer.close)
 
     def _resume(self) -> Path | None:
         """Goes on from a checkpoint if the config says so; returns its run's folder."""
@@ -384,7 +399,9 @@ def train(run: Run) -> dict[str, float]:
                     f"the last checkpoint, at {run.steps:,} steps, is not written; "
                     f"{run.run_dir}/{checkpoint.FOLDER}/ has those before it"
                 )
-            run.display.say(f"wrote {run.run_dir}/ (checkpoints, curves)")
+            if run.filmer is not None:
+                run.filmer.finish(run.writer)
+            run.display.say(f"wrote {run.run_dir}/ (checkpoints, curves, videos)")
             return metrics
     finally:
         run.close()
