@@ -31,6 +31,7 @@ def make_config(tmp_path, **options):
         max_steps=600,
         stop_when_solved=False,
         log_seconds=0.01,
+        videos=False,  # of fake games there are none
         env=EnvConfig(num_envs=ENVS, groups=2),
         model=ModelConfig(memory_size=8, memory_heads=2, memory_steps=4),
         learner=LearnerConfig(
