@@ -8,6 +8,7 @@ code from it, and the checksums of the archive tell when a bit of it has changed
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -119,6 +120,25 @@ def _load(
     raise AssertionError("the last file returns or raises")
 
 
+def hand_over(source: Path, run_dir: Path) -> None:
+    """Makes a checkpoint the only one of another run.
+
+    Whenever it is interrupted, doing it again brings it to its end.
+
+    Args:
+        source: file, named by its step.
+        run_dir: folder of a run that is not going on.
+    """
+    folder = run_dir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / (source.name + _TEMPORARY)
+    shutil.copyfile(source, temporary)
+    os.replace(temporary, folder / source.name)
+    for path in list_files(run_dir):
+        if path.name != source.name:
+            path.unlink()
+
+
 def list_files(run_dir: Path) -> list[Path]:
     """Checkpoints of a run (or in a folder of them), newest first, best.pt last."""
     folder = run_dir if run_dir.name == FOLDER else run_dir / FOLDER
@@ -156,7 +176,7 @@ def _read(path: Path, device: torch.device, needs: list[str]) -> dict[str, Any]:
                 f"{foreign}: it holds {code[1]}, which is code and not data; it was "
                 "not run"
             ) from error
-        raise ValueError(f"{foreign}: PyTorch cannot read it") from error
+        raise ValueError(f"{path} is damaged: PyTorch cannot read it") from error
     if not isinstance(state, dict) or "version" not in state:
         raise ValueError(f"{foreign}: it is another file of PyTorch's, with no version")
     if state["version"] != VERSION:
@@ -194,6 +214,8 @@ def _check_archive(path: Path) -> None:
             f"no checkpoint at {path}; runs write theirs to RUN_DIR/{FOLDER}/"
         ) from None
     except OSError as error:
+        if error.errno == errno.EINVAL:  # a place before the beginning
+            raise ValueError(f"{path} is damaged: wrong table of contents") from error
         raise OSError(f"cannot read {path} ({error.strerror})") from error
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
         # What zipfile says to bits of its table of contents that have changed.

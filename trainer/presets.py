@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.device import available_cores
 from trainer.model import build_model
 from trainer.replay import capacity_of
 from trainer.rollouts import Rollouts
@@ -81,6 +82,19 @@ def choose_preset(device: torch.device) -> PresetName:
     if size < 12:
         return "gpu-small"
     return "gpu-mid" if size <= 40 else "gpu-large"
+
+
+def share_cores(config: RunConfig, jobs: int) -> RunConfig:
+    """The config of one of several runs at the same time: its share of the threads."""
+    if jobs == 1:
+        return config
+    cores = max(1, available_cores() // jobs)
+    env, learner = config.env, config.learner
+    return replace(
+        config,
+        env=replace(env, num_threads=env.num_threads or cores),
+        learner=replace(learner, learner_threads=learner.learner_threads or cores),
+    )
 
 
 def store_slots(config: RunConfig) -> int:
