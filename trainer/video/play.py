@@ -23,13 +23,13 @@ class Decision(NamedTuple):
 
     Attributes:
         action: index.
-        probabilities: (A,) float32.
-        value: the critic's.
+        probabilities: (A,) float32; a person's are not known.
+        value: the critic's, None for a person.
     """
 
     action: int
-    probabilities: npt.NDArray[np.float32]
-    value: float
+    probabilities: npt.NDArray[np.float32] | None
+    value: float | None
 
 
 Decide = Callable[[Step], Decision]

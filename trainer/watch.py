@@ -1,0 +1,185 @@
+"""Shows a policy live: `python -m trainer.watch --checkpoint RUN_OR_FILE`.
+
+In a window where there is a display and pygame, else in the terminal, in half-block
+characters. Before each episode the newest checkpoint of the run is loaded, so one
+can watch a run while it trains. With `--human` you play yourself: arrows move, x
+jumps, z runs. q quits. A terminal tells of key presses and not of releases: there a
+key counts as held for 0.3 seconds, and each press renews all that are held.
+
+    python -m trainer.watch --checkpoint runs/TASK-TIME
+    python -m trainer.watch --checkpoint runs/TASK-TIME --level 1-2 --speed 0.5
+    python -m trainer.watch --human --level 4-1
+
+Exit status: 0, or 2 with one line `error: ...` on stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from trainer.config import EnvConfig
+from trainer.episodes import first_seed
+from trainer.policy import load_policy, playing_device
+from trainer.video.film import FRAMES_PER_SECOND, LEVELS, FilmedEnv, Step, game_config
+from trainer.video.play import Decision, Player, Shot, film_episode
+from trainer.video.screens import KEYS_HELP, QuitError, Screen, open_screen
+
+# Further behind than this the game is slowed down, not shown in jumps.
+_MOST_BEHIND_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class WatchConfig:
+    """Shows a policy live, or lets you play."""
+
+    checkpoint: Path | None = None
+    """Checkpoint, or the folder of a run: then the newest before each episode."""
+
+    level: str = ""
+    """Level, 1-1 to 8-4; by default the run's own, or 1-1 for a person."""
+
+    speed: float = 1.0
+    """1 is the game's own speed; 0.5 is slow motion."""
+
+    human: bool = False
+    """Play yourself: arrows, x (A), z (B), Enter (start), q to quit."""
+
+    argmax: bool = False
+    """Take the likeliest action; otherwise actions are sampled, as in training."""
+
+    episodes: int = 0
+    """End after this many episodes; 0: when you press q."""
+
+    display: Literal["auto", "window", "terminal"] = "auto"
+    """auto: a window where there is a display and pygame, else the terminal."""
+
+    seed: int = 1
+    """Seed of environments and actions, 0 to 20,000."""
+
+    device: str = "cpu"
+    """cpu, cuda or cuda:N, or auto."""
+
+
+def watch(config: WatchConfig) -> None:
+    """Shows episodes until there are enough.
+
+    Raises:
+        ValueError: an option is out of range, or there is nothing to show it on.
+        FileNotFoundError: there is no checkpoint.
+    """
+    if not config.speed > 0:
+        raise ValueError(f"speed must be above 0, got {config.speed:g}")
+    if config.episodes < 0:
+        raise ValueError(f"episodes must be at least 0, got {config.episodes}")
+    if config.level and config.level not in LEVELS:
+        raise ValueError(f"there is no level {config.level!r}; choose 1-1 to 8-4")
+    if config.human == (config.checkpoint is not None):
+        raise ValueError(
+            "give either --checkpoint RUN_OR_FILE, to watch its policy, or --human, to "
+            "play yourself"
+        )
+    if config.checkpoint is not None:
+        # Before the screen changes: what is wrong is then easy to read.
+        load_policy(config.checkpoint, playing_device(config.device))
+    with closing(open_screen(config.display)) as screen:
+        episodes = _played(config, screen) if config.human else _watched(config)
+        pace = _Pace(config.speed)
+        try:
+            for number, shots in enumerate(episodes, start=1):
+                for shot in shots:
+                    for frame in shot.frames:
+                        if pace.wait():
+                            screen.show(frame, shot.reading)
+                if number == config.episodes:
+                    return
+        except QuitError:
+            return
+
+
+def _watched(config: WatchConfig) -> Iterator[Iterator[Shot]]:
+    """Episodes of the policy, each with the newest weights."""
+    assert config.checkpoint is not None
+    device, seed = playing_device(config.device), first_seed(config.seed)
+    policy = load_policy(config.checkpoint, device)
+    options = game_config(policy.env, level=config.level, repeat_action_probability=0.0)
+    game = FilmedEnv(options, seed=seed)
+    number = 0
+    while True:
+        player = Player(policy, 1, seed=seed + number, argmax=config.argmax)
+        number += 1
+        caption = f"{policy.steps:,} steps"
+        yield film_episode(game, game.reset(), player.alone, caption)
+        if config.checkpoint.is_dir():
+            policy = load_policy(config.checkpoint, device)
+
+
+def _played(config: WatchConfig, screen: Screen) -> Iterator[Iterator[Shot]]:
+    """Episodes of the person at the keyboard; a clear leads to the next level."""
+    level = LEVELS.index(config.level or LEVELS[0])
+    endings = []
+
+    def decide(step: Step) -> Decision:
+        del step
+        return Decision(screen.buttons(), None, None)
+
+    def noted(shots: Iterator[Shot]) -> Iterator[Shot]:
+        for shot in shots:
+            yield shot
+        endings.append(shot.reading.ending)
+
+    # One frame per step: a person is faster than a policy.
+    env = EnvConfig(frame_skip=1, noop_max=0, stall_steps=0, max_episode_steps=10**9)
+    while True:
+        # Of the levels that are cleared one after the other, "raw" has all buttons.
+        options = game_config(env, level=LEVELS[level]) | {"action_set": "raw"}
+        game = FilmedEnv(options, seed=config.seed)
+        yield noted(film_episode(game, game.reset(), decide, KEYS_HELP))
+        if endings[-1] == "cleared":
+            level = (level + 1) % len(LEVELS)
+
+
+class _Pace:
+    """Keeps the game's time."""
+
+    def __init__(self, speed: float) -> None:
+        self._period = 1 / (FRAMES_PER_SECOND * speed)
+        self._due = time.monotonic()
+
+    def wait(self) -> bool:
+        """Waits for the next frame's time; False if it is over and not to be shown."""
+        self._due += self._period
+        left = self._due - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+            return True
+        if left < -_MOST_BEHIND_SECONDS:
+            self._due = time.monotonic()
+            return True
+        return left > -self._period
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    config = tyro.cli(
+        WatchConfig, args=argv, prog="python -m trainer.watch", description=__doc__
+    )
+    try:
+        watch(config)
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
