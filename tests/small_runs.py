@@ -84,16 +84,13 @@ def essence(run_dir):
     # These depend on the clock, and rates are looked at when a point is written.
     del state["config"], state["progress"]["seconds"]
     del state["progress"]["best_clear_rate"]
-    # Rows beyond the cursors are what earlier unrolls left there.
+    # Of the slots being written, the rest is what earlier unrolls left there; on the
+    # newest row nothing has been decided.
     rollouts = state["collecting"]["rollouts"]
-    written = int(rollouts["cursor"].max())
-    whole = bool(rollouts["full"]) or len(rollouts["used"]) > len(rollouts["cursor"])
-    if not whole:
-        rollouts["rows"] = {k: v[:written] for k, v in rollouts["rows"].items()}
-    else:
-        count = len(rollouts["cursor"])
-        for rows in rollouts["rows"].values():
-            rows[written:, :count] = 0
+    num_envs, written = len(rollouts["cursor"]), int(rollouts["cursor"].max())
+    for name, rows in rollouts["rows"].items():
+        decided = name in ("actions", "logits", "values", "versions")
+        rows[written - decided :, :num_envs] = 0
     for number, used in enumerate(rollouts["frames_used"].tolist()):
         rollouts["frames"][number, used:] = 0
     return state

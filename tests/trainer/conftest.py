@@ -42,6 +42,7 @@ class FakePool:
     """
 
     _STATE = ("step_of", "episode", "over", "good", "stacks")
+    refuses = False  # snapshots
 
     def __init__(self, num_envs=6, batch_size=4, seed=0, *, stack=4, steps=(5, 1)):
         self.num_envs, self.batch_size = num_envs, batch_size
@@ -59,7 +60,6 @@ class FakePool:
         self.stacks = np.zeros((num_envs, *shape), np.uint8)
         self.requests = deque()
         self.closed = False
-        self.refuses = False  # snapshots
         self.sent = []  # (env, episode, step, action) of actions that counted
 
     def async_reset(self):
