@@ -172,7 +172,7 @@ class Objective:
         config: SearchConfig,
         base: RunConfig,
         ranges: Space,
-        train: Train = run.run_training,
+        train: Train,
     ) -> None:
         """Notes what all trials have in common.
 
@@ -180,7 +180,7 @@ class Objective:
             config: of the search.
             base: config of a run, before a trial's values.
             ranges: of those values.
-            train: runs a config; tests have one that is faster.
+            train: runs a config.
         """
         self._config, self._ranges, self._train = config, ranges, train
         self._base = share_cores(base, config.jobs)
@@ -343,13 +343,13 @@ def work(study: optuna.Study, objective: Objective, total: int) -> None:
         time.sleep(_POLL_S)
 
 
-def _worker(config: SearchConfig, base: RunConfig) -> None:
+def _worker(config: SearchConfig, base: RunConfig, train: Train) -> None:
     """A further process of --jobs."""
     try:
         with _quiet_optuna():
             ranges = space.read_space(config.space, base)
             study = open_study(config, base, ranges)
-            work(study, Objective(config, base, ranges), config.trials)
+            work(study, Objective(config, base, ranges, train), config.trials)
     except KeyboardInterrupt:
         return
 
@@ -367,12 +367,15 @@ def _quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(old)
 
 
-def search(config: SearchConfig, base: RunConfig) -> optuna.Study:
+def search(
+    config: SearchConfig, base: RunConfig, train: Train = run.run_training
+) -> optuna.Study:
     """Runs a search to its end.
 
     Args:
         config: of the search.
         base: config of a run, before a trial's values.
+        train: runs a config.
 
     Raises:
         ValueError: something given cannot be.
@@ -391,13 +394,13 @@ def search(config: SearchConfig, base: RunConfig) -> optuna.Study:
     )
     context = multiprocessing.get_context("spawn")
     others = [
-        context.Process(target=_worker, args=(config, base))
+        context.Process(target=_worker, args=(config, base, train))
         for _ in range(min(config.jobs, config.trials - done) - 1)
     ]
     try:
         for process in others:
             process.start()
-        work(study, Objective(config, base, ranges), config.trials)
+        work(study, Objective(config, base, ranges, train), config.trials)
         for process in others:
             process.join()
     finally:

@@ -134,12 +134,14 @@ class Numbers:
         whole number or step.
         """
         up = rng.random() < 0.5
-        if self.log:
-            change = value * (0.25 if up else 0.2)
-        else:
-            change = (self.high - self.low) / 5
-        change = max(change, self.step or (1 if self.whole else 0))
-        return self._nearest(value + change if up else value - change)
+        width = (self.high - self.low) / 5
+        change = value * (1.25 if up else 0.8) - value
+        if not self.log:
+            change = width if up else -width
+        least = self.step or (1 if self.whole else 0)
+        if abs(change) < least:
+            change = least if up else -least
+        return self._nearest(value + change)
 
     def _nearest(self, value: float) -> Value:
         if self.step:
