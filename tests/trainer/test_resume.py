@@ -313,7 +313,9 @@ def test_replay_that_was_not_saved(tmp_path, pools, capsys):
 
 # -- the command -----------------------------------------------------------------
 
-SMALL = "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --lr 0.003 --no-videos".split()
+SMALL = (
+    "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --lr 0.003 --no-videos"
+).split()
 
 
 def test_the_command_goes_on_with_the_options_of_the_run(tmp_path, pools, monkeypatch):
