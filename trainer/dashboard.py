@@ -6,12 +6,13 @@ import io
 import logging
 import os
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from rich.console import Console, RenderableType
 from rich.control import Control
@@ -56,26 +57,62 @@ class Display(Protocol):
         """Shows nothing more; may be called again."""
 
 
+class _Record:
+    """Keeps messages in messages.txt of the run folder, each with its time."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._early: list[str] = []
+        self._file: TextIO | None = None
+
+    def open(self, folder: Path) -> None:
+        """From here on in a file, with what was said before."""
+        with suppress(OSError):
+            self._file = (folder / "messages.txt").open("a", buffering=1)
+        early, self._early = self._early, []
+        for text in early:
+            self.add(text)
+
+    def add(self, text: str) -> None:
+        """A message; a full disk loses it."""
+        stamp = format_seconds(time.perf_counter() - self._began)
+        if self._file is None:
+            self._early.append(text)
+            return
+        with suppress(OSError, ValueError):
+            text = textwrap.indent(text, " " * 10).lstrip()
+            self._file.write(f"{stamp:>8}  {text}\n")
+
+    def close(self) -> None:
+        """Ends the file; may be called again."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+
+
 class PlainDisplay:
     """A line per point and per message, for files and pipes."""
 
     def __init__(self) -> None:
+        self._record = _Record()
         self._overlapped = False
         self._verdict = ""
 
     def start(self, run: Run) -> None:
         """Prints what is run, and what the columns of its lines are."""
         self._overlapped = run.config.lag > 0
+        self._record.open(run.run_dir)
         self.say(banner(run))
-        self.say(progress_legend(run.config.env.frame_skip))
+        print(progress_legend(run.config.env.frame_skip), flush=True)
 
     def say(self, text: str) -> None:
         """Prints a message."""
+        self._record.add(text)
         print(text, flush=True)
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
         """Prints a line, and the verdict on the speed when that has changed."""
-        self.say(progress_line(step, values, eta_s))
+        print(progress_line(step, values, eta_s), flush=True)
         text = verdict_of(values, self._overlapped)
         kind = text.partition(":")[0]
         if kind != self._verdict:
@@ -86,7 +123,8 @@ class PlainDisplay:
         """Prints nothing: there are too many."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Ends the record of messages."""
+        self._record.close()
 
 
 class QuietDisplay:
@@ -124,6 +162,7 @@ class LiveDisplay:
         self.drawing_s = 0.0
         """Processor time that drawing has taken, in seconds."""
         self._console = console or Console(file=sys.stdout, highlight=False)
+        self._record = _Record()
         self._board: Board | None = None
         self._run: Run | None = None
         self._closing = ExitStack()
@@ -139,6 +178,7 @@ class LiveDisplay:
 
     def start(self, run: Run) -> None:
         """Prints what is run, and draws from here on."""
+        self._record.open(run.run_dir)
         self.say(banner(run))
         config = run.config
         model = f"{config.model.name} on {describe(run.device, run.dtype)}"
@@ -169,6 +209,7 @@ class LiveDisplay:
         board = self._board
         if board is not None:
             board.messages.append((board.seconds(), text))
+        self._record.add(text)
         self._console.print(Text(text), soft_wrap=True)
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
@@ -184,6 +225,7 @@ class LiveDisplay:
     def close(self) -> None:
         """Leaves the last picture where it is, and the terminal as it was."""
         self._closing.close()
+        self._record.close()
         self._board = self._run = None
 
     def _redraw(self) -> None:

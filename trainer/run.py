@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
+import shlex
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from typing import Any
 import torch
 import tyro
 
-from trainer import checkpoint, resume
+from trainer import checkpoint, report, resume
 from trainer import config as config_module
 from trainer.checkpoint import Checkpoints
 from trainer.collector import (
@@ -55,14 +56,13 @@ from trainer.device import (
     describe,
     keep_large_blocks,
 )
+from trainer.files import Lines, drop_after
 from trainer.learner import Learner
 from trainer.loop import Loop, Progress, stop_on_signal
 from trainer.metrics import (
     EpisodeTracker,
-    Lines,
     MetricsWriter,
     Timings,
-    drop_after,
 )
 from trainer.model import PolicyModel, build_model, to_device
 from trainer.monitor import Monitor, mark, thread_ids
@@ -173,8 +173,7 @@ class Run:
                 f"{source} is a run of task {old_task}: to go on from it with "
                 f"{config.env.task}, give a folder of its own with --run-dir"
             )
-        resume.restore(self, state)
-        self.display.say(f"resumed from {path} at {self.steps:,} steps")
+        resume.restore(self, path, state)
         return source
 
     def _set_up_arithmetic(self) -> None:
@@ -322,6 +321,7 @@ class Run:
                 self.run_dir / "config.json",
                 commit=_commit(),
                 device_used=describe(self.device, self.dtype),
+                command=shlex.join(sys.orig_argv),
             )
         except OSError as error:
             raise OSError(
@@ -492,6 +492,14 @@ def parse(argv: Sequence[str]) -> RunConfig:
     return replace(config, resume=known.resume)
 
 
+def _write_report(folder: Path) -> None:
+    """Writes the page about a run; without one it is still a finished run."""
+    try:
+        print(f"wrote {report.write([folder])}", flush=True)
+    except Exception as error:
+        print(f"no report.html: {error}", file=sys.stderr)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
@@ -502,6 +510,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run = Run(config)
         status = 1
         ended_by = int(train(run)["signal"])
+        _write_report(run.run_dir)
     except torch.OutOfMemoryError as error:
         print(f"error: {out_of_memory_advice(config, error)}", file=sys.stderr)
         return status

@@ -282,15 +282,44 @@ def test_about_seconds():
     assert about_seconds(8000) == "2 h"
 
 
+@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+def test_messages_are_kept(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(dashboard, "banner", lambda run: "what is run\nand where")
+    display = kind()
+    display.say("before there is a folder")
+    display.start(make_run(tmp_path))
+    display.say("evaluation: 93 of 100")
+    display.report(10, VALUES, 1.0)
+    display.close()
+    display.say("too late")
+    assert (tmp_path / "messages.txt").read_text().splitlines()[:4] == [
+        "    0:00  before there is a folder",
+        "    0:00  what is run",
+        "          and where",
+        "    0:00  evaluation: 93 of 100",
+    ]
+    assert "too late" not in (tmp_path / "messages.txt").read_text()
+
+
+@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+def test_a_folder_that_takes_no_messages_is_no_error(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(dashboard, "banner", lambda run: "what is run")
+    display = kind()
+    display.say("early")
+    display.start(make_run(tmp_path / "missing"))
+    display.say("late")
+    display.close()
+
+
 # -- the live display --------------------------------------------------------
 
 
-def make_run():
+def make_run(run_dir=Path("runs/x")):
     """As much of a run as a display looks at."""
     device = torch.device("cpu")
     return SimpleNamespace(
         config=RunConfig(), device=device, dtype=None, replay=None, steps=7,
-        run_dir=Path("runs/x"),
+        run_dir=run_dir,
     )  # fmt: skip
 
 

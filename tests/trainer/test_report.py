@@ -1,0 +1,234 @@
+"""The page about a run."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+from trainer import report
+from trainer.config import RunConfig, save, to_dict
+from trainer.report import main, write
+from trainer.run_files import read_run
+
+EVIL = "<script>alert('1 & 2')</script>"
+PNG = b"\x89PNG not really"
+VOID = {"meta", "img", "path", "use", "rect"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in order, and keeps what a test looks at."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.text = [], [], []
+        self.references = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.references += [v for k, v in attributes if k in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def points(count=30):
+    for i in range(1, count + 1):
+        yield {
+            "step": 1000 * i,
+            "time/seconds": 5.0 * i,
+            "time/sps": 200.0,
+            "rollout/clear_rate": i / count,
+            "rollout/return": float(i),
+            "rollout/best_x_50": 100.0 * i,
+            "rollout/episodes": 10.0 * i,
+            "rollout/first_clear_episode": 12.0,
+            "learn/loss/total": None,
+            "learn/loss/entropy": 1 / i,
+            "time/share_wait": 0.2,
+            "time/share_learn": 0.5,
+            "levels/1-1": 0.95,
+            "levels/8-4": 0.05,
+        }
+
+
+EVALUATION = {
+    "episodes": 100, "clears": 93, "clear_rate": 0.93, "clear_rate_95": [0.86, 0.97],
+    "return_mean": 29.2, "best_x_median": 3161.0, "steps_to_clear_median": 188.0,
+    "steps": 30000, "seconds": 150.0,
+}  # fmt: skip
+LEVEL = {
+    "level": "4-2", "argmax": True, "sticky": 0.0, "episodes": 31, "clears": 5,
+    "clear_rate": 0.16, "interval": [0.07, 0.33], "return_mean": 1.0,
+    "best_x_median": 900.0, "steps_to_clear_median": None, "stalled": 3,
+    "timed_out": 0, "deaths": [[1, 2, 3]] * 23,
+}  # fmt: skip
+
+
+def make_run(folder, seed=1, solved=True):
+    (folder / "checkpoints").mkdir(parents=True)
+    config = RunConfig(seed=seed)
+    save(config, folder / "config.json", commit="abc123", command=EVIL)
+    lines = [json.dumps(p) for p in points()]
+    lines.insert(7, lines[7][:40])  # what a kill leaves
+    lines.append(json.dumps({"step": 30000, "evaluation/clear_rate": 0.93}))
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 3')
+    names = ["evaluation", *(["second evaluation"] if solved else [])]
+    found = [json.dumps(EVALUATION | {"name": name}) for name in names]
+    (folder / "evaluations.jsonl").write_text("\n".join(found))
+    (folder / "checkpoints" / "step-000030000.pt").write_bytes(b"x" * 100)
+    (folder / "messages.txt").write_text(f"    0:01  {EVIL}\n")
+    for name in ("evaluation/heatmap.png", "evaluation/deaths-4-2.png"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(PNG)
+    (folder / "videos").mkdir()
+    (folder / "videos" / "first clear.mp4").write_bytes(b"a film")
+    (folder / "videos" / "videos.json").write_text("{}")
+    table = {"checkpoint": EVIL, "trained_steps": 30000, "results": [LEVEL]}
+    (folder / "evaluation" / "table.json").write_text(json.dumps(table))
+    return folder
+
+
+def test_a_page_has_everything(tmp_path):
+    page = write([make_run(tmp_path / "run")])
+    assert page == tmp_path / "run" / "report.html"
+    text = page.read_text()
+    parsed = Page(text)
+    shown = " ".join(" ".join(parsed.text).split())
+    for section in (
+        "Curves", "Levels in training", "Evaluation", "Evaluation by level", "Heat-map",
+        "Deaths", "Videos", "Checkpoints", "Settings", "Messages",
+    ):  # fmt: skip
+        assert f"<h2>{section}</h2>" in text
+    for part in (
+        "SuperMarioBros-1-1-v0 solved", "93%", "(86% to 97%)", "30,000", "2:30", "300",
+        "abc123", "second evaluation", "step-000030000.pt", "2 damaged lines", "95%",
+        "Shares of the time", "Clear rate over time", "Entropy",
+    ):  # fmt: skip
+        assert part in shown, part
+    row = "4-2 likeliest 0 31 16% (7% to 33%) 1 900 - 23 3 0"
+    cells = re.findall(r"<tr>(.*?)</tr>", text)
+    assert row in [" ".join(re.findall(r"<td>(.*?)</td>", cell)) for cell in cells]
+    assert parsed.tags.count("img") == 2
+    assert parsed.tags.count("video") == 1
+    assert "Not there" not in shown
+    assert "Loss of the" not in shown  # there is no such curve
+
+
+def test_a_page_needs_no_network_and_runs_nothing(tmp_path):
+    text = write([make_run(tmp_path / "run")]).read_text()
+    parsed = Page(text)
+    assert parsed.references
+    for reference in parsed.references:
+        assert not re.match(r"(?i)\s*(https?:|//|javascript:)", reference), reference
+    assert not re.search(r"url\((?!#)|@import|https?://", text)
+    assert "script" not in parsed.tags
+    assert "link" not in parsed.tags
+    assert text.count("&lt;script&gt;alert(&#x27;1 &amp; 2&#x27;)") == 3
+
+
+def test_ids_are_not_repeated(tmp_path):
+    text = write([make_run(tmp_path / "run")]).read_text()
+    found = re.findall(r' id="([^"]*)"', text)
+    for name in set(found):
+        # Equal paths have equal names, and only those.
+        marked = re.findall(rf'id="{name}">\s*(<[^>]*>)', text)
+        assert len(set(marked)) <= 1, name
+
+
+def test_what_is_large_is_linked(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "MAX_EMBEDDED", len(PNG))
+    text = write([make_run(tmp_path / "run")]).read_text()
+    assert text.count("data:image/png;base64,") == 1
+    assert 'src="evaluation/deaths-4-2.png"' in text
+    assert '<video controls loop muted playsinline src="videos/first%20clear.mp4">' in (
+        text
+    )
+    assert "beside this page" in text
+
+
+def test_an_old_or_empty_run_gives_a_page(tmp_path):
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "config.json").write_text("{ damaged")
+    (folder / "checkpoint.pt").write_bytes(b"x")
+    text = write([folder]).read_text()
+    Page(text)
+    assert "checkpoint.pt" in text
+    assert "not solved" in text
+    assert "Not there: curves, " in text
+
+
+def test_settings_that_are_no_defaults_stand_out(tmp_path):
+    folder = make_run(tmp_path / "run", seed=7)
+    data = json.loads((folder / "config.json").read_text())
+    data["learner"]["lr"] = 0.5
+    data["learner"]["gone"] = 1
+    (folder / "config.json").write_text(json.dumps(data))
+    text = write([folder]).read_text()
+    short, whole = text[text.index("Settings") :].split("<details>")
+    for name in ("seed", "learner.lr"):
+        assert f"<tr class=special><td>{name}</td>" in short
+        assert f"<tr class=special><td>{name}</td>" in whole
+    assert "learner.gamma" not in short
+    assert "<tr><td>learner.gamma</td>" in whole
+    count = sum(len(v) if isinstance(v, dict) else 1 for v in data.values()) - 3
+    assert whole.count("<tr") == count + 1  # without commit, command and `gone`
+
+
+def test_several_runs_are_compared(tmp_path):
+    folders = [make_run(tmp_path / f"seed-{i}", i, solved=i == 1) for i in (1, 2)]
+    page = write(folders)
+    assert page == tmp_path / "comparison.html"
+    text = page.read_text()
+    Page(text)
+    assert "2 runs" in text
+    for name in ("seed-1", "seed-2"):
+        assert f"<td>{name}</td>" in text
+        assert f">{name}</span>" in text  # the key of the colours
+    assert "<td>seed</td><td>1</td><td>2</td><td>1</td>" in text
+    one = write(folders[:1], tmp_path / "one.html").read_text()
+    assert text.count("#d97b29") > one.count("#d97b29")  # a second line
+
+
+def test_the_defaults_need_no_table(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    config = to_dict(RunConfig().resolved())
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "All as by default." in write([folder]).read_text()
+
+
+def test_damaged_lines_are_left_out(tmp_path):
+    run = read_run(make_run(tmp_path / "run"))
+    assert run.damaged == 2
+    assert len(run.points) == 31
+    assert run.last["rollout/clear_rate"] == 1.0
+    assert run.last["evaluation/clear_rate"] == 0.93
+
+
+def test_the_command(tmp_path, capsys):
+    folder = make_run(tmp_path / "run")
+    assert main([str(folder), "--output", str(tmp_path / "x.html")]) == 0
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'x.html'}\n"
+    for arguments, says in (
+        ([str(tmp_path)], "is not the folder of a run"),
+        ([str(tmp_path / "none")], "is not the folder of a run"),
+        ([str(folder), "--output", str(tmp_path / "no" / "x.html")], "No such file"),
+        ([], "name at least one folder"),
+    ):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1
+        assert says in error
