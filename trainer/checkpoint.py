@@ -22,42 +22,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.files import TEMPORARY, replacing
+
 VERSION = 2
 
 FOLDER = "checkpoints"
 BEST = "best.pt"
-_TEMPORARY = ".tmp"
 
 _logger = logging.getLogger(__name__)
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
-    """Replaces `path` atomically: another file first, then a rename.
+    """Writes a checkpoint atomically.
 
     Args:
-        path: the checkpoint; its folder exists.
+        path: of the file, which may exist; its folder does.
         state: tensors, numbers, strings, and lists and dicts of these.
 
     Raises:
         OSError: the disk is full, say. What was at `path` is there as before, and
             nothing else is.
     """
-    temporary = path.with_name(path.name + _TEMPORARY)
-    try:
-        with temporary.open("wb") as file:
-            _dump({"version": VERSION, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    # The rename itself lives in the folder.
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with replacing(path) as file:
+        _dump({"version": VERSION, **state}, file)
 
 
 def _dump(state: dict[str, Any], file: Any) -> None:
@@ -131,9 +118,8 @@ def hand_over(source: Path, run_dir: Path) -> None:
     """
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / (source.name + _TEMPORARY)
-    shutil.copyfile(source, temporary)
-    os.replace(temporary, folder / source.name)
+    with source.open("rb") as given, replacing(folder / source.name) as file:
+        shutil.copyfileobj(given, file)
     for path in list_files(run_dir):
         if path.name != source.name:
             path.unlink()
@@ -292,7 +278,7 @@ class Checkpoints:
             ) from None
         except OSError:
             pass  # a network file system without locks
-        for path in self.folder.glob(f"*{_TEMPORARY}"):
+        for path in self.folder.glob(f"*{TEMPORARY}"):
             path.unlink()
 
     def save(self, state: Mapping[str, Any], step: int) -> Path | None:

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from trainer.files import replacing
+
 T = TypeVar("T")
 
 # Pools take seeds of 32 bits; a run uses a block of them per seed (collector.py).
@@ -618,4 +620,6 @@ def _is_path(hint: Any) -> bool:
 
 def save(config: RunConfig, path: Path, **extra: object) -> None:
     """Writes a config, and what else is known of the run, as JSON."""
-    path.write_text(json.dumps(to_dict(config) | extra, indent=2) + "\n")
+    text = json.dumps(to_dict(config) | extra, indent=2) + "\n"
+    with replacing(path) as file:
+        file.write(text.encode())

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import json
-import math
-import os
+import shutil
 import struct
 import threading
 import time
@@ -19,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainer.files import Lines
+
 # Steps without a new best position after which an environment stagnates.
 STAGNATION_STEPS = 50
 
@@ -28,6 +27,8 @@ _STAGES = 16
 # A part of the loop is the bottleneck from this share of its thread's time on; a
 # thread that waits for the other one longer than the second share is held up.
 _BOUND, _HELD_UP = 0.4, 0.1
+# TensorBoard's writer does not survive a full disk, so it is not led there.
+_BOARD_NEEDS_BYTES = 2**20
 # A GPU that runs kernels for this share of the time has no more to give.
 _GPU_BUSY = 0.8
 
@@ -349,73 +350,6 @@ def _dominant(shares: Mapping[str, float], overlapped: bool) -> tuple[str, float
     return (name, parts[name]) if parts[name] >= _BOUND else ("", 0.0)
 
 
-class Lines:
-    """A file of JSON objects, one per line; a full disk loses lines, not the run."""
-
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
-        """Opens the file to append to it.
-
-        Args:
-            path: of the file.
-            say: told when lines begin and end to be lost.
-        """
-        self._path, self._say = path, say
-        self._file = path.open("ab", buffering=0)
-        self._lost = 0
-
-    def write(self, row: Mapping[str, Any]) -> bool:
-        """Appends a line, whole or not at all; returns whether it is there."""
-        # Python writes NaN as a bare word, which is not JSON.
-        plain = {
-            k: None if isinstance(v, float) and not math.isfinite(v) else v
-            for k, v in row.items()
-        }
-        line = (json.dumps(plain) + "\n").encode()
-        end = self._file.seek(0, os.SEEK_END)
-        try:
-            if self._file.write(line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            self._file.truncate(end)
-            if not self._lost:
-                self._say(
-                    f"could not write to {self._path} ({error.strerror}); training "
-                    "goes on without these lines"
-                )
-            self._lost += 1
-            return False
-        if self._lost:
-            self._say(f"writing to {self._path} again; {self._lost} lines are missing")
-            self._lost = 0
-        return True
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-
-def drop_after(run_dir: Path, step: int) -> None:
-    """Drops the rows of a run beyond a step, and what was cut off at the end."""
-    for name, key in (("metrics.jsonl", "step"), ("evaluations.jsonl", "steps")):
-        path = run_dir / name
-        if not path.is_file():
-            continue
-        lines = path.read_text().splitlines(keepends=True)
-        kept = [line for line in lines if _step_in(line, key) <= step]
-        if kept != lines:
-            temporary = path.with_name(f"{name}.tmp")
-            temporary.write_text("".join(kept))
-            temporary.replace(path)
-
-
-def _step_in(line: str, key: str) -> float:
-    """The step of a row; infinite if it is not a whole one."""
-    try:
-        return float(json.loads(line)[key]) if line.endswith("\n") else math.inf
-    except (ValueError, KeyError, TypeError):
-        return math.inf
-
-
 class MetricsWriter:
     """Writes scalars to metrics.jsonl, to TensorBoard, and to W&B if asked."""
 
@@ -467,7 +401,7 @@ class MetricsWriter:
         Where the disk is full, the point is lost and the run goes on.
         """
         written = self._lines.write({"step": step, **values})
-        if written:
+        if written and shutil.disk_usage(self._run_dir).free >= _BOARD_NEEDS_BYTES:
             self._write_board(step, values)
         if self._wandb is not None:
             self._wandb.log(dict(values), step=step)

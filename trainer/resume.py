@@ -75,8 +75,13 @@ def _generators(run: Run) -> dict[str, Tensor]:
     return states
 
 
-def restore(run: Run, state: dict[str, Any]) -> None:
+def restore(run: Run, path: Path, state: dict[str, Any]) -> None:
     """Goes on from what `capture` gave, in a run that has not started.
+
+    Args:
+        run: with the same network.
+        path: of the checkpoint, to tell.
+        state: of the checkpoint.
 
     Raises:
         ValueError: its network is another one, or there is nothing left to do.
@@ -89,6 +94,7 @@ def restore(run: Run, state: dict[str, Any]) -> None:
     run.progress = type(run.progress)(**state["progress"])
     _check_left(run)
     run.progress.ended = ""
+    run.display.say(f"resumed from {path} at {run.steps:,} steps")
 
     changed = [n for n in new if n not in _OUTER and old.get(n, new[n]) != new[n]]
     if changed:
@@ -213,7 +219,7 @@ def locate(path: Path, task: str | None = None) -> Path:
         if not why_not:
             return checkpoint.find(run_dir, NEEDS)
         passed.append(f"{run_dir.name} ({why_not})")
-    tried = f" among {', '.join(passed[:3])}" if passed else ""
+    tried = f" (passed over: {', '.join(passed[:3])})" if passed else ""
     raise FileNotFoundError(
         f"--resume auto finds no run to go on with in {Path('runs').resolve()}{tried}; "
         "name one (--resume RUN_DIR), or leave --resume out to begin a new one"

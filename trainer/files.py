@@ -1,0 +1,112 @@
+"""Files that are whole or not there, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+TEMPORARY = ".tmp"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Replaces a file atomically: another file first, then a rename.
+
+    Args:
+        path: of the file; its folder exists.
+
+    Yields:
+        What to write to. When the block ends, the file is on the disk.
+
+    Raises:
+        OSError: the disk is full, say. What was at `path` is there as before, and
+            nothing else is; the same after any other exception.
+    """
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    # The rename itself lives in the folder.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class Lines:
+    """A file of JSON objects, one per line; a full disk loses lines, not the run."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        """Opens the file to append to it.
+
+        Args:
+            path: of the file.
+            say: told when lines begin and end to be lost.
+        """
+        self._path, self._say = path, say
+        self._file = path.open("ab", buffering=0)
+        self._lost = 0
+
+    def write(self, row: Mapping[str, Any]) -> bool:
+        """Appends a line, whole or not at all; returns whether it is there."""
+        # Python writes NaN as a bare word, which is not JSON.
+        plain = {
+            k: None if isinstance(v, float) and not math.isfinite(v) else v
+            for k, v in row.items()
+        }
+        line = (json.dumps(plain) + "\n").encode()
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._file.truncate(end)
+            if not self._lost:
+                self._say(
+                    f"could not write to {self._path} ({error.strerror}); training "
+                    "goes on without these lines"
+                )
+            self._lost += 1
+            return False
+        if self._lost:
+            self._say(f"writing to {self._path} again; {self._lost} lines are missing")
+            self._lost = 0
+        return True
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def drop_after(run_dir: Path, step: int) -> None:
+    """Drops the rows of a run beyond a step, and what was cut off at the end."""
+    for name, key in (("metrics.jsonl", "step"), ("evaluations.jsonl", "steps")):
+        path = run_dir / name
+        if not path.is_file():
+            continue
+        lines = path.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if _step_in(line, key) <= step]
+        if kept != lines:
+            with replacing(path) as file:
+                file.write("".join(kept).encode())
+
+
+def _step_in(line: str, key: str) -> float:
+    """The step of a row; infinite if it is not a whole one."""
+    try:
+        return float(json.loads(line)[key]) if line.endswith("\n") else math.inf
+    except (ValueError, KeyError, TypeError):
+        return math.inf
