@@ -17,7 +17,6 @@ it failed later. The reason of 1 and 2 is one line on stderr, `error: ...`.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import logging
 import shlex
@@ -27,12 +26,10 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 
 from trainer import checkpoint, report, resume
 from trainer import config as config_module
@@ -45,6 +42,7 @@ from trainer.collector import (
     is_native,
     make_pool,
 )
+from trainer.command import parse
 from trainer.config import RunConfig, to_dict
 from trainer.cuda import own_stream
 from trainer.dashboard import Display, make_display
@@ -68,7 +66,7 @@ from trainer.model import PolicyModel, build_model, to_device
 from trainer.monitor import Monitor, mark, thread_ids
 from trainer.optim import linear
 from trainer.pipeline import InTurns, Overlapped, Pipeline
-from trainer.presets import choose_preset, out_of_memory_advice, preset
+from trainer.presets import out_of_memory_advice
 from trainer.replay import PrioritizedReplay, capacity_of, check_fits
 from trainer.rollouts import Batch, Rollouts
 from trainer.video.record import Filmer
@@ -453,45 +451,6 @@ def _commit() -> str | None:
     return result.stdout.strip()
 
 
-def parse(argv: Sequence[str]) -> RunConfig:
-    """Reads the command line, with the defaults of the run or preset it names.
-
-    Args:
-        argv: arguments without the program's name.
-
-    Raises:
-        ValueError, OSError: `--resume` names no checkpoint to go on from.
-    """
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--preset", default="auto")
-    early.add_argument("--device", default="auto")
-    early.add_argument("--resume", type=Path)
-    early.add_argument("--task")
-    known, _ = early.parse_known_args(argv)
-    if known.resume is not None:
-        if known.preset != "auto":
-            raise ValueError(
-                f"--resume goes on with the options of its run: leave --preset "
-                f"{known.preset} out, and give single options instead"
-            )
-        known.resume = resume.locate(known.resume, known.task)
-        default = resume.config_of(known.resume)
-    else:
-        name = known.preset
-        if name == "auto":
-            name = choose_preset(choose_device(known.device))
-        default = preset(name)
-    config = tyro.cli(
-        RunConfig,
-        args=list(argv),
-        default=replace(default, preset="auto"),
-        prog="python -m trainer.run",
-        description=__doc__,
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
-    return replace(config, resume=known.resume)
-
-
 def _write_report(folder: Path) -> None:
     """Writes the page about a run; without one it is still a finished run."""
     try:
@@ -506,7 +465,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     status = 2
     config = RunConfig()
     try:
-        config = parse(sys.argv[1:] if argv is None else argv)
+        config = parse(sys.argv[1:] if argv is None else argv, __doc__ or "")
         run = Run(config)
         status = 1
         ended_by = int(train(run)["signal"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from trainer import config as config_module
+from trainer.command import parse
 from trainer.config import (
     EnvConfig,
     LearnerConfig,
@@ -19,7 +20,6 @@ from trainer.config import (
 from trainer.device import autocast_dtype, choose_device
 from trainer.optim import linear
 from trainer.presets import preset
-from trainer.run import parse
 
 
 def test_json_round_trip(tmp_path):
@@ -44,7 +44,7 @@ def test_flags_reach_their_fields():
     config = parse(
         "--device cpu --task SuperMarioBros-1-2-v0 --num-envs 16 --groups 4 "
         "--model nano --max-steps 5 --max-seconds 7.5 --seed 3 --run-dir x/y "
-        "--loss impala --no-normalise-advantages --wandb --resume c.pt "
+        "--loss impala --no-normalise-advantages --wandb --keep-checkpoints 5 "
         "--widths 8 16 --memory gru --replay-share 0.25 --lag 1 --mode async "
         "--no-stop-when-solved --precision fp16".split()
     )
@@ -53,7 +53,7 @@ def test_flags_reach_their_fields():
     assert config.model.name == "nano"
     assert (config.max_steps, config.max_seconds, config.seed) == (5, 7.5, 3)
     assert config.run_dir == Path("x/y")
-    assert config.resume == Path("c.pt")
+    assert config.keep_checkpoints == 5
     assert config.learner.loss == "impala"
     assert not config.learner.normalise_advantages
     assert config.wandb
