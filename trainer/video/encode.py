@@ -70,13 +70,19 @@ class VideoWriter:
         gif = path.suffix.lower() == ".gif"
         if not gif and (width % 2 or height % 2):
             raise ValueError(f"MP4 needs an even size, got {width} x {height}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(
+                f"cannot write to the folder {path.parent} ({error.strerror})"
+            ) from error
+        ffmpeg = _ffmpeg()
         self._path, self._shape = path, (height, width, 3)
         self._partial = path.with_name(f".partial-{path.name}")
         self._scratch = tempfile.TemporaryDirectory()
         self._log = Path(self._scratch.name) / "ffmpeg.log"
         command = [] if not background else _politely()
-        command += [_ffmpeg(), "-y", "-loglevel", "error", "-f", "rawvideo"]
+        command += [ffmpeg, "-y", "-loglevel", "error", "-f", "rawvideo"]
         command += ["-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:.6g}"]
         command += ["-i", "-"]
         if gif:

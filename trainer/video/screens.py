@@ -33,7 +33,7 @@ _SMALLEST = (20, 8)  # columns and rows
 _ARROWS = {"A": nes.UP, "B": nes.DOWN, "C": nes.RIGHT, "D": nes.LEFT}
 _LETTERS = {"x": nes.A, "z": nes.B, "\r": nes.START, "\n": nes.START}
 _OPPOSITES = ({nes.LEFT, nes.RIGHT}, {nes.UP, nes.DOWN})
-KEYS_HELP = "arrows move, x jumps (A), z runs (B), q quits"
+KEYS_HELP = "arrows, x jump, z run, q quit"
 
 
 class QuitError(Exception):
@@ -313,9 +313,8 @@ def status_line(reading: Reading, columns: int) -> str:
     if reading.probabilities is not None:
         cells[1] += f"{reading.probabilities[reading.action]:5.0%}"
     cells += [f"x {reading.x:<4}", f"step {reading.step:<4}"]
-    cells.append(f"return {reading.total:6.2f}")
-    if reading.value is not None:
-        cells.append(f"value {reading.value:6.2f}")
+    if reading.value is not None:  # a person has neither value nor return
+        cells += [f"return {reading.total:6.2f}", f"value {reading.value:6.2f}"]
     cells.append(reading.caption)
     line = ""
     for cell in cells:
