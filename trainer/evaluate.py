@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -430,15 +430,19 @@ def folder_of(checkpoint: Path) -> Path | None:
     return folder / "evaluation" if (folder / "config.json").is_file() else None
 
 
-def _write(config: EvaluateConfig, result: Evaluation) -> list[Path]:
-    """Writes table.json and the pictures; returns what it wrote."""
+def _write(config: EvaluateConfig, result: Evaluation) -> Iterator[Path]:
+    """Writes table.json and the pictures; yields what it has written."""
     out = config.out or folder_of(config.checkpoint)
     if out is None:
-        return []
+        return
     out.mkdir(parents=True, exist_ok=True)
     path = out / "table.json"
     path.write_text(json.dumps(result.to_dict(), indent=2) + "\n")
-    return [path]
+    yield path
+    if config.pictures and result.levels:
+        from trainer.plots import draw  # matplotlib takes its time
+
+        yield from draw(result.about, result.levels, out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -452,18 +456,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with progress() as tell:
             result = evaluate(config, tell)
-        written = _write(config, result)
+        if config.json:
+            print(json.dumps(result.to_dict(), indent=2), flush=True)
+        else:
+            show(result.about, result.levels, result.rows)
+        written = list(_write(config, result))
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    if config.json:
-        print(json.dumps(result.to_dict(), indent=2))
-    else:
-        show(result.about, result.levels, result.rows)
-        for path in written:
-            print(f"wrote {path}")
+    if written and not config.json:
+        pictures = f" and {len(written) - 1} pictures" if len(written) > 1 else ""
+        print(f"wrote {written[0].name}{pictures} to {written[0].parent}")
     return 0
 
 

@@ -20,7 +20,7 @@ _TASK = re.compile(
 
 # Above this, info's y_pos at a death is that of one who fell out of the screen: y is
 # a byte, which has wrapped around.
-_FELL = 240
+_FELL = 248
 
 
 def game_of(task: str) -> str:
@@ -80,7 +80,7 @@ class Place(NamedTuple):
     Attributes:
         area: info's area_pointer, the room.
         x: pixels from the left end of the room.
-        y: pixels above the bottom of the screen; 0 for who fell out of it.
+        y: info's y_pos, pixels from below; 0 for who fell out of the screen.
     """
 
     area: int
