@@ -34,6 +34,8 @@ from trainer.video.screens import KEYS_HELP, QuitError, Screen, open_screen
 
 # Further behind than this the game is slowed down, not shown in jumps.
 _MOST_BEHIND_SECONDS = 0.25
+# Pictures that may be left out in a row.
+_MOST_LEFT_OUT = 3
 
 
 @dataclass(frozen=True)
@@ -147,23 +149,26 @@ def _played(config: WatchConfig, screen: Screen) -> Iterator[Iterator[Shot]]:
 
 
 class _Pace:
-    """Keeps the game's time."""
+    """Keeps the game's time, and leaves pictures out where that is too fast."""
 
     def __init__(self, speed: float) -> None:
         self._period = 1 / (FRAMES_PER_SECOND * speed)
         self._due = time.monotonic()
+        self._left_out = 0
 
     def wait(self) -> bool:
-        """Waits for the next frame's time; False if it is over and not to be shown."""
+        """Waits for the next frame's time; False if there is none to show it."""
         self._due += self._period
         left = self._due - time.monotonic()
+        if left < -_MOST_BEHIND_SECONDS:
+            self._due -= left
         if left > 0:
             time.sleep(left)
-            return True
-        if left < -_MOST_BEHIND_SECONDS:
-            self._due = time.monotonic()
-            return True
-        return left > -self._period
+        elif self._left_out < _MOST_LEFT_OUT:
+            self._left_out += 1
+            return False
+        self._left_out = 0
+        return True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
