@@ -58,7 +58,7 @@ class Display(Protocol):
 
 
 class _Record:
-    """Keeps messages in messages.txt of the run folder, each with its time."""
+    """Keeps messages in messages.txt of the run folder, with the time of the run."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
@@ -69,6 +69,7 @@ class _Record:
         """From here on in a file, with what was said before."""
         with suppress(OSError):
             self._file = (folder / "messages.txt").open("a", buffering=1)
+        self._began = time.perf_counter()
         early, self._early = self._early, []
         for text in early:
             self.add(text)

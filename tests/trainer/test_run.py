@@ -330,15 +330,30 @@ def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
 # -- how a run ends ----------------------------------------------------------
 
 
+@pytest.fixture
+def signal_soon(monkeypatch):
+    """Sends this process a signal a second after the next run has started."""
+    start = run.Run.start
+
+    def prepare(number):
+        def begin(self):
+            start(self)
+            threading.Timer(1.0, os.kill, (os.getpid(), number)).start()
+
+        monkeypatch.setattr(run.Run, "start", begin)
+
+    return prepare
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("lag", [0, 1])
-def test_a_signal_ends_the_run_with_a_checkpoint(tmp_path, pools, capsys, number, lag):
+def test_a_signal_ends_the_run_with_a_checkpoint(
+    tmp_path, pools, capsys, signal_soon, number, lag
+):
     config = make_config(tmp_path, max_steps=10**9, checkpoint_seconds=1e9, lag=lag)
     before = signal.getsignal(number)
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), number))
-    timer.start()
+    signal_soon(number)
     metrics = run_training(config)
-    timer.join()
     assert 0 < metrics["steps"] < 10**9
     state = checkpoint.load(tmp_path / "run", CPU)
     assert state["steps"] == metrics["steps"]
@@ -350,14 +365,12 @@ def test_a_signal_ends_the_run_with_a_checkpoint(tmp_path, pools, capsys, number
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
-def test_the_exit_status_names_the_signal(tmp_path, pools, number, status):
+def test_the_exit_status_names_the_signal(tmp_path, pools, signal_soon, number, status):
     options = (
         "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --max-steps 999999"
     )
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), number))
-    timer.start()
+    signal_soon(number)
     assert main([*options.split(), "--run-dir", str(tmp_path)]) == status
-    timer.join()
     assert checkpoint.load(tmp_path, CPU)["steps"] > 0
 
 
