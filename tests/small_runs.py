@@ -42,6 +42,7 @@ def make_config(tmp_path, **options):
             learner_threads=2,
             optimizer="adam",
             lr=1e-3,
+            ema=0.0,
         ),
     )
     return change(base, **options)

@@ -185,7 +185,7 @@ def test_two_runs_in_one_folder_at_a_time(done):
         ({"unroll": 4}, "new episodes begin: with another unroll; the run is not, bit"),
         ({"seed": 5}, "new episodes begin: with another seed"),
         ({"mode": "async"}, "new episodes begin: with another mode"),
-        ({"ema": 0.5, "target_updates": 2}, "target_updates 0 -> 2, ema 0.9 -> 0.5"),
+        ({"ema": 0.5, "target_updates": 2}, "target_updates 0 -> 2, ema 0.0 -> 0.5"),
         (REPLAY, "replay begins empty; the run is not"),
     ],
     ids=lambda o: next(iter(o)) if isinstance(o, dict) else "",
@@ -353,7 +353,7 @@ def test_auto_finds_the_run_to_go_on_with(tmp_path, monkeypatch, capsys):
     assert "finds no run to go on with in" in capsys.readouterr().err
     make_run("solved", ended="solved: 95% cleared", age=0)
     assert main(["--resume", "auto"]) == 2
-    assert "among solved (solved: 95% cleared)" in capsys.readouterr().err
+    assert "(passed over: solved (solved: 95% cleared))" in capsys.readouterr().err
     make_run("damaged", age=1).write_bytes(b"")
     running = make_run("running", age=2)
     lock = checkpoint.Checkpoints(running.parent.parent, 3, print)

@@ -367,7 +367,8 @@ def test_a_signal_ends_the_run_with_a_checkpoint(
 )
 def test_the_exit_status_names_the_signal(tmp_path, pools, signal_soon, number, status):
     options = (
-        "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --max-steps 999999"
+        "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --no-videos "
+        "--max-steps 999999"
     )
     signal_soon(number)
     assert main([*options.split(), "--run-dir", str(tmp_path)]) == status
@@ -440,7 +441,7 @@ def test_a_full_device_is_explained(tmp_path, pools, monkeypatch, capsys):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(run.Learner, "update", full)
-    options = "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6"
+    options = "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --no-videos"
     assert main([*options.split(), "--run-dir", str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert "out of device memory (CUDA out of memory)" in error
@@ -514,7 +515,7 @@ def test_a_failure_while_training_is_status_1(tmp_path, monkeypatch, pools, caps
         raise RuntimeError("env 3: it broke")
 
     monkeypatch.setattr(run.Loop, "run", fail)
-    options = "--device cpu --num-envs 6 --unrolls-per-batch 6"
+    options = "--device cpu --num-envs 6 --unrolls-per-batch 6 --no-videos"
     assert main([*options.split(), "--run-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "error: env 3: it broke\n"
 
