@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +30,7 @@ from trainer.config import EnvConfig
 from trainer.episodes import first_seed
 from trainer.policy import load_policy, playing_device
 from trainer.video.film import FRAMES_PER_SECOND, LEVELS, FilmedEnv, Step, game_config
-from trainer.video.play import Decision, Player, Shot, film_episode
+from trainer.video.play import Decision, Player, Shot, film_episode, trained
 from trainer.video.screens import KEYS_HELP, QuitError, Screen, open_screen
 
 # Further behind than this the game is slowed down, not shown in jumps.
@@ -88,39 +89,43 @@ def watch(config: WatchConfig) -> None:
             "give either --checkpoint RUN_OR_FILE, to watch its policy, or --human, to "
             "play yourself"
         )
-    if config.checkpoint is not None:
-        # Before the screen changes: what is wrong is then easy to read.
-        load_policy(config.checkpoint, playing_device(config.device))
+    # What may be wrong comes before the screen changes: it is then easy to read.
+    watched = None if config.human else _Watched(config)
     with closing(open_screen(config.display)) as screen:
-        episodes = _played(config, screen) if config.human else _watched(config)
+        episodes = _played(config, screen) if watched is None else watched.episodes()
         pace = _Pace(config.speed)
         try:
-            for number, shots in enumerate(episodes, start=1):
+            for shots in islice(episodes, config.episodes or None):
                 for shot in shots:
                     for frame in shot.frames:
                         if pace.wait():
                             screen.show(frame, shot.reading)
-                if number == config.episodes:
-                    return
         except QuitError:
             return
 
 
-def _watched(config: WatchConfig) -> Iterator[Iterator[Shot]]:
-    """Episodes of the policy, each with the newest weights."""
-    assert config.checkpoint is not None
-    device, seed = playing_device(config.device), first_seed(config.seed)
-    policy = load_policy(config.checkpoint, device)
-    options = game_config(policy.env, level=config.level, repeat_action_probability=0.0)
-    game = FilmedEnv(options, seed=seed)
-    number = 0
-    while True:
-        player = Player(policy, 1, seed=seed + number, argmax=config.argmax)
-        number += 1
-        caption = f"{policy.steps:,} steps"
-        yield film_episode(game, game.reset(), player.alone, caption)
-        if config.checkpoint.is_dir():
-            policy = load_policy(config.checkpoint, device)
+class _Watched:
+    """Episodes of a policy, each with the newest weights."""
+
+    def __init__(self, config: WatchConfig) -> None:
+        assert config.checkpoint is not None
+        self._path, self._argmax = config.checkpoint, config.argmax
+        self._seed = first_seed(config.seed)
+        self._device = playing_device(config.device)
+        self._policy = load_policy(self._path, self._device)
+        options = game_config(
+            self._policy.env, level=config.level, repeat_action_probability=0.0
+        )
+        self._game = FilmedEnv(options, seed=self._seed)
+
+    def episodes(self) -> Iterator[Iterator[Shot]]:
+        """One after the other, without end."""
+        for seed in count(self._seed):
+            player = Player(self._policy, 1, seed=seed, argmax=self._argmax)
+            caption = trained(self._policy.steps)
+            yield film_episode(self._game, self._game.reset(), player.alone, caption)
+            if self._path.is_dir():
+                self._policy = load_policy(self._path, self._device)
 
 
 def _played(config: WatchConfig, screen: Screen) -> Iterator[Iterator[Shot]]:

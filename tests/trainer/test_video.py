@@ -151,7 +151,8 @@ def test_wrong_pictures_are_refused(tmp_path):
 
 NAMES = [button_names(b) for b in (0, 128, 129, 130, 131, 1, 64, 65, 66, 67, 32, 16)]
 READING = Reading(
-    level="8-4", caption="1,000,000,000 steps", buttons=131, names=NAMES, action=4,
+    level="8-4", caption="trained 100,000,000 steps", buttons=131, names=NAMES,
+    action=4,
     probabilities=np.eye(12, dtype=np.float32)[4], value=-123.45, total=-123.45,
     step=12345, x=65535, obs=np.full((4, 84, 84), 200, np.uint8),
 )  # fmt: skip

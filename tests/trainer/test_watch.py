@@ -32,7 +32,7 @@ from trainer.video.screens import (
 
 NAMES = [button_names(b) for b in (0, 128, 129, 130, 131)]
 READING = Reading(
-    level="1-1", caption="1,234 steps", buttons=131, names=NAMES, action=4,
+    level="1-1", caption="trained 1,234 steps", buttons=131, names=NAMES, action=4,
     probabilities=np.array([0.1, 0.1, 0.1, 0.1, 0.6], np.float32), value=1.25,
     total=12.5, step=77, x=1234, obs=None,
 )  # fmt: skip
@@ -273,7 +273,10 @@ def test_the_newest_weights_are_watched(tmp_path, screen):
     words = ["--checkpoint", str(tmp_path), "--episodes", "2", "--speed", "1000"]
     assert watch.main(words) == 0
     captions = [reading.caption for reading in screen.readings]
-    assert list(dict.fromkeys(captions)) == ["1,000 steps", "2,000 steps"]
+    assert list(dict.fromkeys(captions)) == [
+        "trained 1,000 steps",
+        "trained 2,000 steps",
+    ]
     assert {r.action for r in screen.readings} == {4}
     assert screen.readings[-1].ending == "died"
     assert screen.closed == 1

@@ -32,7 +32,7 @@ from trainer.video.film import (
     Step,
     game_config,
 )
-from trainer.video.play import Camera, Player, film_episode
+from trainer.video.play import Camera, Player, film_episode, trained
 
 _STILL_SECONDS = 1.5  # at the end of a grid
 _MOST_COLUMNS = 8
@@ -174,9 +174,9 @@ def _film_in_turn(
             seed = first_seed(config.seed) + i
             player = Player(policy, 1, seed=seed, argmax=config.argmax)
             for episode in range(config.episodes):
-                caption = f"{policy.steps:,} steps"
+                caption = trained(policy.steps)
                 if config.episodes > 1:
-                    caption += f", episode {episode + 1} of {config.episodes}"
+                    caption = f"episode {episode + 1} of {config.episodes}"
                 for shot in film_episode(game, game.reset(), player.alone, caption):
                     pictures = camera.develop(shot) if count < limit else ()
                     for picture in pictures:

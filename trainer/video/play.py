@@ -134,6 +134,11 @@ def film_episode(
     yield Shot(np.repeat(last, _STILL_FRAMES, axis=0), reading)
 
 
+def trained(steps: int) -> str:
+    """The caption of a policy."""
+    return f"trained {steps:,} steps"
+
+
 class Camera:
     """Makes of shots the pictures of a video, at a lower rate if asked."""
 

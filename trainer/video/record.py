@@ -24,7 +24,7 @@ import numpy.typing as npt
 from trainer.metrics import Episode, MetricsWriter
 from trainer.video.encode import VideoWriter
 from trainer.video.film import FilmedEnv, Step
-from trainer.video.play import Camera, Decision, Shot, film_episode
+from trainer.video.play import Camera, Decision, Shot, film_episode, trained
 
 FIRST_CLEAR, BEST = "first-clear", "best"
 # What is known of each video, for resumed runs and reports.
@@ -359,7 +359,7 @@ def replay(recording: Recording, config: dict[str, Any]) -> Iterator[Shot]:
 
     expected = recording.episode
     differs = "an episode was not the same when it was played again"
-    for shot in film_episode(game, start, decide, f"{recording.run_steps:,} steps"):
+    for shot in film_episode(game, start, decide, trained(recording.run_steps)):
         yield shot
     got = (shot.reading.step, shot.reading.ending == "cleared")
     if got != (expected.steps, expected.cleared) or not np.isclose(
