@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainer.batch import Batch, observations, select
 from trainer.config import RunConfig
 from trainer.cuda import Graphed, compiled
 from trainer.device import Shards
@@ -34,7 +35,6 @@ from trainer.optim import (
     linear,
     set_learning_rate,
 )
-from trainer.rollouts import Batch, observations
 from trainer.vtrace import VTrace, gae, vtrace
 
 _logger = logging.getLogger(__name__)
@@ -542,17 +542,6 @@ def _add(total: Gradient, part: Gradient) -> Gradient:
 def log_prob(logits: Tensor, actions: Tensor) -> Tensor:
     """Gives log pi(a) for logits (..., A) and actions (...)."""
     return F.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-
-
-def select(batch: Batch, columns: Tensor) -> Batch:
-    """Some unrolls of a batch."""
-    per_unroll = ("state", "weights", "fresh")
-    fields = {
-        name: field[columns] if name in per_unroll else field[:, columns]
-        for name, field in zip(Batch._fields, batch, strict=True)
-        if name != "frames"
-    }
-    return Batch(frames=batch.frames, **fields)
 
 
 def explained_variance(values: Tensor, targets: Tensor, shares: Tensor) -> Tensor:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from trainer.batch import Batch, observations
 from trainer.evaluate import evaluate_policy
 from trainer.metrics import format_seconds
 from trainer.monitor import profiler
-from trainer.rollouts import Batch, observations
 
 if TYPE_CHECKING:
     from trainer.run import Run

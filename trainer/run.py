@@ -33,6 +33,7 @@ import torch
 
 from trainer import checkpoint, report, resume
 from trainer import config as config_module
+from trainer.batch import Batch
 from trainer.checkpoint import Checkpoints
 from trainer.collector import (
     SEED_STRIDE,
@@ -68,7 +69,7 @@ from trainer.optim import linear
 from trainer.pipeline import InTurns, Overlapped, Pipeline
 from trainer.presets import out_of_memory_advice
 from trainer.replay import PrioritizedReplay, capacity_of, check_fits
-from trainer.rollouts import Batch, Rollouts
+from trainer.rollouts import Rollouts
 from trainer.video.record import Filmer
 
 

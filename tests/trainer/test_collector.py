@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.batch import observations
 from trainer.collector import Actor, Collector, make_pool
 from trainer.config import EnvConfig, ModelConfig
 from trainer.metrics import EpisodeTracker, Timings
 from trainer.model import build_model
-from trainer.rollouts import Rollouts, observations
+from trainer.rollouts import Rollouts
 
 CPU = torch.device("cpu")
 T = 5

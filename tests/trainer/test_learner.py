@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from trainer.batch import Batch, observations
 from trainer.config import LearnerConfig, ModelConfig, ReplayConfig, RunConfig
 from trainer.device import Shards
 from trainer.learner import Learner, explained_variance
 from trainer.model import build_model
-from trainer.rollouts import Batch, observations
 
 T, B, A, SHAPE = 8, 6, 3, (4, 36, 36)
 CPU = torch.device("cpu")

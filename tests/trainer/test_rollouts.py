@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.rollouts import Rollouts, observations
+from trainer.batch import observations
+from trainer.rollouts import Rollouts
 
 T = 4
 CPU = torch.device("cpu")

@@ -1,0 +1,77 @@
+"""What the learner gets: unrolls side by side, and the observations behind them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """B unrolls of K = burn_in + T + 1 rows. Frames stay in the store.
+
+    Attributes:
+        frames: (all frames, words) of the store.
+        stacks: (K, B, stack) int64 frames of each row's observation.
+        actions: (K, B) int64; the last row's has not been answered yet.
+        logits: (K, B, A) float32 of the behaviour policy.
+        values: (K, B) float32 of the critic at that time.
+        rewards: (K, B) float32 that came with each row.
+        done: (K, B) bool.
+        truncated: (K, B) bool.
+        first: (K, B) bool, the row begins an episode.
+        versions: (K, B) int64 policy version that acted on each row.
+        state: (B, state size) float32, the memory before the first row.
+        weights: (B,) float32 importance of each unroll; 1 for fresh ones.
+        fresh: (B,) bool, not from replay.
+    """
+
+    frames: Tensor
+    stacks: Tensor
+    actions: Tensor
+    logits: Tensor
+    values: Tensor
+    rewards: Tensor
+    done: Tensor
+    truncated: Tensor
+    first: Tensor
+    versions: Tensor
+    state: Tensor
+    weights: Tensor
+    fresh: Tensor
+
+
+def select(batch: Batch, columns: Tensor) -> Batch:
+    """Some unrolls of a batch."""
+    per_unroll = ("state", "weights", "fresh")
+    fields = {
+        name: field[columns] if name in per_unroll else field[:, columns]
+        for name, field in zip(Batch._fields, batch, strict=True)
+        if name != "frames"
+    }
+    return Batch(frames=batch.frames, **fields)
+
+
+def observations(frames: Tensor, stacks: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Rebuilds stacks of frames.
+
+    Args:
+        frames: (all frames, words), a `Batch`'s.
+        stacks: (..., stack) int64 indices of them.
+        shape: (C, H, W) of an observation.
+
+    Returns:
+        (..., C, H, W) uint8.
+    """
+    pixels = frames.index_select(0, stacks.flatten()).view(torch.uint8)
+    return pixels.view(*stacks.shape[:-1], *shape)
+
+
+def as_words(rows: Tensor) -> Tensor:
+    """(n, bytes) as (n, words) where it divides: eight times fewer elements.
+
+    Measured on one Zen 4 core for 28 KB rows: index_copy_ of uint8 takes 22 us a
+    row, of int64 3 us.
+    """
+    return rows.view(torch.int64) if rows.shape[1] % 8 == 0 else rows
