@@ -373,7 +373,7 @@ def test_the_target_network_has_the_noise_of_the_refresh():
 def test_averaged_weights_lag_behind():
     learner = make_learner(change(ema=0.999))
     start = flat(learner.model)
-    assert make_learner().ema is None
+    assert make_learner(change(ema=0.0)).ema is None
     for _ in range(3):
         learner.update(make_batch(), 50)
     average, latest = flat(learner.ema.model), flat(learner.model)
@@ -599,7 +599,7 @@ def test_a_restored_learner_goes_on_as_if_nothing_had_been(options):
 
 
 def test_what_a_resumed_run_adds_starts_from_its_weights():
-    learner = make_learner()
+    learner = make_learner(change(ema=0.0))
     for _ in range(3):
         learner.update(make_batch(), 50)
     again = make_learner(change(ema=0.9, target_updates=10))
