@@ -1,0 +1,32 @@
+# Everything to train, in one image. With docker >= 23 (BuildKit):
+#
+#     docker build -t mario-envpool .                                        # CPU
+#     docker build -t mario-envpool:cuda \
+#         --build-arg TORCH_INDEX=https://pypi.org/simple .                  # CUDA
+#     docker run --rm -it -v "$PWD/runs:/home/mario/runs" mario-envpool
+#     docker run --rm -it --gpus all -v "$PWD/runs:/home/mario/runs" mario-envpool:cuda
+#
+# A GPU needs the NVIDIA container toolkit on the host; the CUDA libraries come with
+# torch. ROM files are those of the package gym-super-mario-bros: .dockerignore lets
+# no other into the build.
+ARG BASE=python:3.11-slim-bookworm
+FROM ${BASE}
+
+# The compiler stays: Triton and torch.compile (--compile) need one at run time.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
+
+ARG TORCH=2.13.0
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN pip install --no-cache-dir torch==${TORCH} --index-url ${TORCH_INDEX}
+
+# Mounted, not copied: the sources leave no layer behind.
+RUN --mount=type=bind,target=/source,rw \
+    pip install --no-cache-dir "/source[search]"
+
+# Runs go to ./runs, here a folder that the host may share.
+RUN useradd --create-home --uid 1000 mario && install -d -o mario /home/mario/runs
+USER mario
+WORKDIR /home/mario
+CMD ["python", "-m", "trainer.run"]
