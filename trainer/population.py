@@ -28,6 +28,7 @@ from typing import Any
 import tyro
 
 from trainer import checkpoint, run, space
+from trainer.command import parse
 from trainer.config import MAX_SEED, RunConfig
 from trainer.dashboard import QuietDisplay
 from trainer.presets import share_cores
@@ -211,6 +212,7 @@ def evolve(config: PopulationConfig, base: RunConfig) -> Population:
     for name, least in (("members", 2), ("generations", 1), ("jobs", 1)):
         if (value := getattr(config, name)) < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+    space.check_base(base)
     population = Population(config, base)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(config.jobs, context) as pool:
@@ -230,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prog = "python -m trainer.population"
     config = tyro.cli(PopulationConfig, args=own, prog=prog, description=__doc__)
     try:
-        evolve(config, run.parse(flags))
+        evolve(config, parse(flags))
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
         return 130

@@ -32,6 +32,7 @@ import tyro
 
 from trainer import run, space
 from trainer.collector import is_native
+from trainer.command import parse
 from trainer.config import MAX_SEED, RunConfig
 from trainer.dashboard import QuietDisplay
 from trainer.metrics import format_seconds
@@ -152,15 +153,17 @@ class Trial(QuietDisplay):
         Raises:
             optuna.TrialPruned: the trial is hopeless.
         """
+        if step < self._next:
+            return
         rate = values.get("rollout/clear_rate", 0.0)
         while self._next <= step:
             self._point += 1
             # Lower is better where the objective is a time.
             self._trial.report(1 - rate if self._minimise else rate, self._point)
             self._next += self._every
-        self._trial.set_user_attr("clear_rate", rate)
-        self._trial.set_user_attr("steps", step)
         if self._trial.should_prune():
+            self._trial.set_user_attr("clear_rate", rate)
+            self._trial.set_user_attr("steps", step)
             raise optuna.TrialPruned
 
 
@@ -233,6 +236,7 @@ class Objective:
         rate = metrics.get("rollout/clear_rate", 0.0)
         trial.set_user_attr("clear_rate", rate)
         trial.set_user_attr("steps", int(metrics["steps"]))
+        trial.set_user_attr("solved", bool(metrics["solved"]))
         if not search.minimise:
             return rate
         if metrics["solved"]:
@@ -383,6 +387,7 @@ def search(
             the next call.
     """
     config.validate()
+    space.check_base(base)
     base = _base(config, base)
     ranges = space.read_space(config.space, base)
     study = open_study(config, base, ranges)
@@ -428,7 +433,6 @@ def _base(config: SearchConfig, base: RunConfig) -> RunConfig:
         max_steps=config.max_steps,
         max_seconds=config.max_seconds,
         stop_when_solved=config.minimise,
-        resume=None,
         videos=False,
         log_seconds=min(base.log_seconds, 1.0),
     )
@@ -442,7 +446,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         with _quiet_optuna():
-            study = search(config, run.parse(flags))
+            study = search(config, parse(flags))
             value = "seconds to clear" if config.minimise else "clear rate"
             finish(study, config.folder, value, flags)
     except KeyboardInterrupt:

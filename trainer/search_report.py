@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import optuna
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+from optuna.exceptions import ExperimentalWarning
 from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from optuna.visualization import matplotlib as plots
 from rich.console import Console
 from rich.table import Table
 
@@ -85,32 +91,47 @@ def write_plots(study: optuna.Study, folder: Path, value: str) -> list[str]:
     Returns:
         What was written, and what could not be drawn and why.
     """
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    from matplotlib import pyplot
-    from optuna.visualization import matplotlib as plots
-
+    matplotlib.use("Agg")
     names = list(study.best_trial.params)
     wide = max(8.0, 1.6 * len(names))
     drawings: dict[str, tuple[Callable[..., Any], float, dict[str, Any]]] = {
         "history": (plots.plot_optimization_history, 8, {"target_name": value}),
-        "importances": (plots.plot_param_importances, 8, {}),
+        "importances": (plots.plot_param_importances, 8, {"target_name": value}),
         "parallel": (plots.plot_parallel_coordinate, wide, {"target_name": value}),
         "slice": (plots.plot_slice, 2.4 * len(names), {"target_name": value}),
     }
     told = []
     for name, (draw, width, options) in drawings.items():
         path = folder / f"{name}.png"
-        try:
-            draw(study, **options)
-        except (ValueError, RuntimeError, ImportError) as error:
-            told.append(f"no {path}: {error}")
-        else:
-            figure = pyplot.gcf()
-            figure.set_size_inches(width, 5)
-            figure.savefig(path, dpi=120, bbox_inches="tight")
-            told.append(str(path))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", UserWarning)
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            try:
+                draw(study, **options)
+            except (ValueError, RuntimeError, ImportError) as error:
+                told.append(f"no {path}: {error}")
+            else:
+                figure = pyplot.gcf()
+                _tidy(figure, name)
+                figure.set_size_inches(width, 5)
+                figure.savefig(path, dpi=120, bbox_inches="tight")
+                remarks = "".join(f" ({warning.message})" for warning in caught)
+                told.append(f"{path}{remarks}")
         pyplot.close("all")
     return told
+
+
+def _tidy(figure: Figure, name: str) -> None:
+    """Makes room: few numbers on logarithmic axes, no grids on top of each other."""
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+                axis.set_major_formatter(FormatStrFormatter("%g"))
+                axis.set_minor_formatter(NullFormatter())
+        if name == "parallel":
+            axes.grid(False)
 
 
 def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) -> None:
@@ -139,3 +160,8 @@ def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) 
     text = json.dumps(result | {"command": command}, indent=2)
     (folder / "best.json").write_text(text + "\n")
     print(f"best: trial {best.number}, {value} {best.value:.4g}\n{command}")
+    if not (_maximises(study) or best.user_attrs["solved"]):
+        print(
+            "It did not solve the level, so its value is max_seconds x (2 - its clear "
+            "rate): raise --max-seconds and --max-steps"
+        )

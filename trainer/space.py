@@ -360,6 +360,17 @@ def explore(
     }
 
 
+def check_base(base: RunConfig) -> None:
+    """Raises ValueError for options that every run of a search has for itself."""
+    for name in ("resume", "run_dir"):
+        if getattr(base, name) is not None:
+            flag = name.replace("_", "-")
+            raise ValueError(
+                f"--{flag} cannot hold for several runs, each has a folder of its own; "
+                "leave it out"
+            )
+
+
 def setup(base: RunConfig, space: Space, **options: Any) -> dict[str, Any]:
     """What must stay the same when a search goes on, as plain JSON types."""
     ranges = {flag: repr(some) for flag, some in space.items()}

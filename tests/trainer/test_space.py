@@ -1,5 +1,6 @@
 """Space files: what they may say, and what is made of it."""
 
+import dataclasses
 import random
 
 import pytest
@@ -153,7 +154,7 @@ def test_a_missing_file_is_an_error(tmp_path):
 
 
 def test_flags_are_those_of_the_trainer():
-    from trainer.run import parse
+    from trainer.command import parse
 
     values = {"lr": 0.00123456, "passes": 2, "layer_norm": True, "cuda_graphs": False}
     values |= {"widths": (8, 16), "optimizer": "adam", "model": "nano"}
@@ -165,6 +166,13 @@ def test_flags_are_those_of_the_trainer():
     assert config.model.widths == (8, 16)
     assert config.model.layer_norm
     assert not config.cuda_graphs
+
+
+@pytest.mark.parametrize("name", ["resume", "run_dir"])
+def test_runs_have_folders_of_their_own(name, tmp_path):
+    space.check_base(BASE)
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} cannot hold"):
+        space.check_base(dataclasses.replace(BASE, **{name: tmp_path}))
 
 
 def test_a_changed_setup_is_named(tmp_path):

@@ -1,0 +1,40 @@
+"""Runs that take no time, for tests of what is built on `run_training`.
+
+In a module of their own, so that other processes find them.
+"""
+
+import os
+import signal
+import time
+
+
+def metrics(**options):
+    """What a run returns."""
+    result = {"steps": 2000.0, "seconds": 50.0, "solved": 1.0, "signal": 0.0}
+    return result | {"rollout/clear_rate": 0.95} | options
+
+
+def quick(config, display):
+    """Takes a time that depends on its settings only."""
+    config.run_dir.mkdir(parents=True)
+    display.report(1000, {"rollout/clear_rate": 0.5}, 0.0)
+    return metrics(seconds=10 * config.learner.passes)
+
+
+def slow(config, display):
+    """Lets other processes have a share, and says who it was."""
+    time.sleep(0.2)
+    config.run_dir.mkdir(parents=True)
+    (config.run_dir / "pid").write_text(str(os.getpid()))
+    return metrics()
+
+
+def dying(config, display):
+    """Its process is killed, the first time."""
+    mark = config.run_dir.parent / "killed"
+    if not mark.exists():
+        mark.touch()
+        # Optuna's thread has noted that the trial is alive.
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return metrics()

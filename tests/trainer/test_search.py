@@ -1,0 +1,429 @@
+"""Searches: trials, their ends, going on, sharing. Most runs take no time here."""
+
+import json
+import multiprocessing
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+optuna = pytest.importorskip("optuna")
+
+from optuna.trial import TrialState  # noqa: E402
+from stub_runs import dying, metrics, quick, slow  # noqa: E402
+
+from trainer import search as module  # noqa: E402
+from trainer import space  # noqa: E402
+from trainer.config import RunConfig  # noqa: E402
+from trainer.search import SearchConfig, main, search  # noqa: E402
+from trainer.search_report import best_command, counted, write_plots  # noqa: E402
+
+# Optuna marks parts that we use as experimental.
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+
+BASE = RunConfig(device="cpu")
+SPACE = """
+[lr]
+low = 1e-4
+high = 1e-2
+log = true
+[passes]
+low = 1
+high = 4
+[optimizer]
+choices = ["adam", "muon"]
+"""
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory):
+    """A database with its tables, which take longer to make than all the rest."""
+    path = tmp_path_factory.mktemp("database") / "study.db"
+    optuna.storages.RDBStorage(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def config(tmp_path, empty_database):
+    folder = tmp_path / "out" / "search"
+    folder.mkdir(parents=True)
+    shutil.copy(empty_database, folder)
+    path = tmp_path / "space.toml"
+    path.write_text(SPACE)
+    return SearchConfig(
+        space=path,
+        trials=3,
+        max_steps=2000,
+        max_seconds=100.0,
+        pruner="none",
+        out=tmp_path / "out",
+    )
+
+
+def change(config, **options):
+    from dataclasses import replace
+
+    return replace(config, **options)
+
+
+def states(study):
+    return [trial.state for trial in study.trials]
+
+
+def test_a_search_runs_its_trials_and_finds_the_best(config, capsys):
+    study = search(config, BASE, quick)
+    assert states(study) == [TrialState.COMPLETE] * 3
+    # The settings that are known go first.
+    assert study.trials[0].params == {"lr": 1e-3, "passes": 3, "optimizer": "muon"}
+    for trial in study.trials:
+        assert trial.value == 10 * trial.params["passes"]
+        assert trial.user_attrs["steps"] == 2000
+    assert {path.name for path in config.folder.iterdir()} == {
+        "study.db",
+        "trial-000",
+        "trial-001",
+        "trial-002",
+    }
+    assert "trial 0: 30" in capsys.readouterr().out
+
+
+def test_runs_get_the_trials_settings_and_the_searches(config):
+    seen = []
+
+    def train(run_config, display):
+        seen.append(run_config)
+        return metrics()
+
+    study = search(change(config, seeds=2), BASE, train)
+    assert len(seen) == 6
+    assert len({c.seed for c in seen}) == 6
+    assert {c.run_dir.name for c in seen} == {"seed-0", "seed-1"}
+    for number, run_config in enumerate(seen):
+        params = study.trials[number // 2].params
+        assert run_config.learner.lr == params["lr"]
+        assert run_config.learner.optimizer == params["optimizer"]
+        assert run_config.max_steps == 2000
+        assert run_config.max_seconds == 100
+        assert run_config.stop_when_solved
+        run_config.validate()
+
+
+def test_the_value_is_the_mean_of_the_seeds(config):
+    seconds = iter([10.0, 30.0])
+    study = search(
+        change(config, seeds=2, trials=1),
+        BASE,
+        lambda c, d: metrics(seconds=next(seconds)),
+    )
+    assert study.best_value == 20
+
+
+def test_a_run_that_solves_nothing_is_worse_than_any_that_does(config):
+    rates = iter([0.0, 0.5, 1.0])
+    study = search(
+        config,
+        BASE,
+        lambda c, d: metrics(
+            solved=0.0, seconds=1.0, **{"rollout/clear_rate": next(rates)}
+        ),
+    )
+    assert [trial.value for trial in study.trials] == [200, 150, 100]
+
+
+def test_clear_rate_is_maximised_over_whole_runs(config):
+    rates = iter([0.2, 0.9, 0.4])
+
+    def train(run_config, display):
+        assert not run_config.stop_when_solved
+        return metrics(**{"rollout/clear_rate": next(rates)})
+
+    study = search(change(config, objective="clear-rate"), BASE, train)
+    assert study.best_value == 0.9
+
+
+@pytest.mark.parametrize("objective", ["time-to-clear", "clear-rate"])
+@pytest.mark.parametrize("pruner", ["median", "hyperband"])
+def test_hopeless_trials_are_pruned(config, objective, pruner):
+    def train(run_config, display):
+        number = int(run_config.run_dir.name.removeprefix("trial-"))
+        # The first ones clear the level, the others never do.
+        for step in range(0, 2001, 400):
+            rate = step / 2000 if number < 6 else 0.0
+            display.report(step, {"rollout/clear_rate": rate}, 0.0)
+        return metrics()
+
+    count = 10 if pruner == "median" else 16
+    config = change(config, objective=objective, pruner=pruner, trials=count)
+    study = search(config, BASE, train)
+    good, bad = study.trials[:6], study.trials[6:]
+    assert any(trial.state == TrialState.PRUNED for trial in bad)
+    if pruner == "median":
+        assert all(trial.state == TrialState.COMPLETE for trial in good)
+        assert all(trial.state == TrialState.PRUNED for trial in bad)
+        assert bad[0].user_attrs["steps"] < 2000
+
+
+def test_no_pruner_prunes_nothing(config):
+    rates = iter([1.0] * 6 + [0.0] * 2)
+
+    def train(run_config, display):
+        rate = next(rates)
+        for step in range(0, 2001, 100):
+            display.report(step, {"rollout/clear_rate": rate}, 0.0)
+        return metrics()
+
+    study = search(change(config, trials=8), BASE, train)
+    assert states(study) == [TrialState.COMPLETE] * 8
+
+
+def test_reports_are_at_steps_that_all_trials_share(config):
+    def train(run_config, display):
+        for step in (130, 650, 2000):
+            display.report(step, {"rollout/clear_rate": step / 2000}, 0.0)
+        return metrics()
+
+    study = search(change(config, trials=1), BASE, train)
+    points = study.trials[0].intermediate_values
+    assert list(points) == list(range(1, 21))
+    assert points[1] == 1 - 130 / 2000
+    assert points[2] == points[6] == 1 - 650 / 2000
+    assert points[20] == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("the loss is nan"), MemoryError("all of it"), ValueError("x")],
+)
+def test_a_failing_trial_does_not_end_the_search(config, error):
+    outcomes = iter([metrics(), error, metrics()])
+
+    def train(run_config, display):
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    study = search(config, BASE, train)
+    assert states(study) == [
+        TrialState.COMPLETE,
+        TrialState.FAIL,
+        TrialState.COMPLETE,
+    ]
+    assert study.trials[1].user_attrs["error"] == str(error)
+
+
+def test_a_bug_ends_it(config):
+    def train(run_config, display):
+        raise KeyError("typo")
+
+    with pytest.raises(KeyError, match="typo"):
+        search(config, BASE, train)
+
+
+@pytest.mark.parametrize("signalled", [True, False])
+def test_an_interrupted_search_goes_on_with_the_same_trial(config, signalled):
+    count = iter(range(100))
+
+    def train(run_config, display):
+        if next(count) == 1:
+            if signalled:
+                return metrics(signal=float(signal.SIGINT))
+            raise KeyboardInterrupt
+        return metrics()
+
+    with pytest.raises(KeyboardInterrupt):
+        search(config, BASE, train)
+    study = search(config, BASE, train)
+    assert len(study.trials) == 4
+    assert study.trials[1].state == TrialState.FAIL
+    assert study.trials[2].params == study.trials[1].params
+    assert [trial.number for trial in counted(study)] == [0, 2, 3]
+    assert next(count) == 4
+    # All is done; nothing runs.
+    search(config, BASE, train)
+    assert next(count) == 5
+
+
+def test_more_trials_may_be_asked_for_later(config):
+    search(config, BASE, quick)
+    study = search(change(config, trials=5, pruner="median"), BASE, quick)
+    assert len(study.trials) == 5
+
+
+def test_a_killed_trial_is_begun_again(config, monkeypatch, capsys):
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(
+        target=search, args=(change(config, trials=1), BASE, dying)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    for name, value in (("HEARTBEAT", 1), ("GRACE", 2), ("POLL", 0.1)):
+        monkeypatch.setattr(module, f"_{name}_S", value)
+    study = search(change(config, trials=1), BASE, dying)
+    assert states(study) == [TrialState.FAIL, TrialState.COMPLETE]
+    assert study.trials[0].params == study.trials[1].params
+    assert "waiting for 1 trial" in capsys.readouterr().out
+
+
+def test_processes_share_the_work(config):
+    study = search(change(config, trials=12, jobs=2), BASE, slow)
+    assert all(state == TrialState.COMPLETE for state in states(study))
+    # Two may begin the last one at the same moment.
+    assert 12 <= len(study.trials) <= 13
+    assert len({path.read_text() for path in config.folder.glob("*/pid")}) == 2
+
+
+def test_jobs_divide_the_cores(config, monkeypatch):
+    from trainer import presets
+
+    monkeypatch.setattr(presets, "available_cores", lambda: 8)
+    seen = []
+    objective = module.Objective(
+        change(config, jobs=4),
+        BASE,
+        space.read_space(config.space, BASE),
+        lambda c, d: seen.append(c) or metrics(),
+    )
+    optuna.create_study().optimize(objective, n_trials=1)
+    assert seen[0].learner.learner_threads == seen[0].env.num_threads == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "clear-rate"}, "another objective"),
+        ({"seeds": 2}, "another seeds"),
+        ({"max_steps": 5}, "another trainer flags"),
+        ({"space": None}, "another space"),
+    ],
+)
+def test_a_search_goes_on_only_as_it_was_begun(config, options, message):
+    search(config, BASE, quick)
+    with pytest.raises(ValueError, match=f"'search' was begun with {message}"):
+        search(change(config, **options), BASE, quick)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trials": 0}, "trials must be at least 1, got 0"),
+        ({"jobs": 0}, "jobs must be at least 1"),
+        ({"seeds": 0}, "seeds must be at least 1"),
+        ({"max_steps": 0}, "max_steps must be at least 1"),
+        ({"max_seconds": 0.0}, "max_seconds must be above 0"),
+        ({"name": "a/b"}, "name is that of a folder"),
+        ({"name": ""}, "name is that of a folder"),
+        ({"storage": "nosuch://x"}, "cannot open --storage nosuch://x"),
+        ({"storage": "sqlite:////no/such/folder/x.db"}, "cannot open --storage"),
+    ],
+)
+def test_wrong_options_are_named(config, options, message):
+    with pytest.raises(ValueError, match=message):
+        search(change(config, **options), BASE, quick)
+
+
+def test_tasks_without_clears_are_refused(config):
+    base = change(BASE, env=change(BASE.env, task="Pong-v5"))
+    with pytest.raises(ValueError, match="Pong-v5 does not tell of clears"):
+        search(config, base, quick)
+
+
+def test_another_database_may_be_named(config, tmp_path):
+    url = f"sqlite:///{tmp_path}/mine.db"
+    search(change(config, storage=url), BASE, quick)
+    assert optuna.get_all_study_names(url) == ["search"]
+    assert not optuna.get_all_study_names(f"sqlite:///{config.folder}/study.db")
+
+
+def test_the_report(config, capsys, tmp_path):
+    outcomes = iter([30.0, 20.0, RuntimeError("the loss is nan"), 40.0, 25.0])
+
+    def train(run_config, display):
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return metrics(seconds=outcome)
+
+    study = search(change(config, trials=5), BASE, train)
+    capsys.readouterr()
+    module.finish(study, config.folder, "seconds to clear", ["--task", "a b"])
+    out = capsys.readouterr().out
+    rows = [
+        line.split()[1] for line in out.splitlines() if "%" in line or "fail" in line
+    ]
+    assert rows == ["1", "4", "0", "3", "2"]  # best first, then those that did not end
+    assert "the loss is nan" in " ".join(out.split())
+    command = best_command(study, ["--task", "a b"])
+    assert command.startswith("python -m trainer.run --task 'a b' --lr ")
+    assert command in out
+    best = json.loads((config.folder / "best.json").read_text())
+    assert best["trial"] == 1
+    assert best["seconds to clear"] == 20
+    assert best["command"] == command
+    for name in ("history", "importances", "parallel", "slice"):
+        assert (config.folder / f"{name}.png").stat().st_size > 5000
+
+
+def test_a_plot_that_cannot_be_drawn_says_why(config):
+    study = search(change(config, trials=1), BASE, quick)
+    told = write_plots(study, config.folder, "seconds to clear")
+    assert len(told) == 4
+    assert "too small to compute importances" in told[1]
+
+
+def test_a_search_without_any_result_is_an_error(config):
+    def train(run_config, display):
+        raise RuntimeError("no")
+
+    study = search(config, BASE, train)
+    with pytest.raises(RuntimeError, match="no trial came to its end"):
+        module.finish(study, config.folder, "seconds to clear", [])
+
+
+def test_the_command(config, monkeypatch, capsys):
+    flags = ["--space", str(config.space), "--trials", "2", "--out", str(config.out)]
+    monkeypatch.setattr(module.run, "run_training", quick)
+    monkeypatch.setattr(search, "__defaults__", (quick,))
+    assert main([*flags, "--", "--device", "cpu", "--gamma", "0.9"]) == 0
+    out = capsys.readouterr().out
+    assert "search 'search': 0 of 2 trials done" in out
+    assert "python -m trainer.run --device cpu --gamma 0.9 --lr" in out
+    assert main([*flags, "--trials", "0"]) == 2
+    assert capsys.readouterr().err.startswith("error: trials must be at least 1")
+    assert main([*flags, "--name", "x", "--", "--task", "Nope-v0"]) == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_ctrl_c_is_status_130(config, monkeypatch, capsys):
+    def train(run_config, display):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search, "__defaults__", (train,))
+    flags = ["--space", str(config.space), "--out", str(config.out)]
+    assert main([*flags, "--", "--device", "cpu"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+
+
+def test_without_optuna_one_line_says_what_to_install():
+    code = (
+        "import sys; sys.modules['optuna'] = None; sys.argv = ['x'];"
+        "import runpy; runpy.run_module('trainer.search', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: trainer.search needs Optuna")
+    assert "pip install -e '.[search]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.rom
+def test_a_search_on_the_game(config, capsys):
+    flags = ["--space", str(config.space), "--out", str(config.out), "--trials", "2"]
+    flags += ["--max-steps", "600", "--", "--device", "cpu", "--num-envs", "8"]
+    flags += ["--unrolls-per-batch", "8"]
+    assert main(flags) == 0
+    assert (config.folder / "trial-001" / "checkpoints").is_dir()
+    assert "best: trial" in capsys.readouterr().out
