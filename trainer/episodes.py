@@ -30,7 +30,7 @@ _FIRST_SEED = (MAX_SEED + 1) * SEED_STRIDE
 _BLOCKS = 1_150_000
 
 # Rows of one forward pass on a CPU. The activations of more leave its caches.
-_CPU_ROWS = 64
+_CPU_ROWS = 128
 
 # What is kept of the row that ends an episode, where the task tells it.
 _LAST = ("x_pos", "y_pos", "area_pointer", "time", "end_reason", "flag_get")

@@ -21,7 +21,7 @@ _COLOURS = colormaps["cividis"]
 _DPI = 100
 
 # A strip of a room is at most so wide, in pixels; so are margins around the strips.
-_STRIP, _LEFT, _RIGHT, _TOP, _GAP = 1280, 24, 24, 64, 40
+_STRIP, _LEFT, _RIGHT, _TOP, _GAP = 1408, 24, 24, 76, 40
 _TILE = 16
 # Ends less than so many pixels apart are one mark.
 _NEAR = 24
@@ -184,8 +184,9 @@ def death_map(
         axes.set_xticks(range(-(-left // 256) * 256, left + columns, 256))
         axes.tick_params(labelsize=8, length=3)
         axes.set_yticks([])
-        _mark(axes, [p for p in result.deaths if p.area == area], rows, "died")
-        _mark(axes, [p for p in result.stalls if p.area == area], rows, "stalled")
+        for end, places in (("died", result.deaths), ("stalled", result.stalls)):
+            here = [p for p in places if p.area == area]
+            _mark(axes, here, (left, left + columns), rows, end)
         # Marks at the edge show whole.
         axes.set_xlim(left, left + columns)
         axes.set_ylim(0, rows)
@@ -213,10 +214,14 @@ _STYLES: dict[str, dict[str, Any]] = {
 _NUMBERS = {"died": "white", "stalled": "black"}
 
 
-def _mark(axes: Axes, places: Sequence[Place], rows: int, end: str) -> None:
-    """Marks places, the larger the more there are."""
+def _mark(
+    axes: Axes, places: Sequence[Place], span: tuple[int, int], rows: int, end: str
+) -> None:
+    """Marks the places of a strip, the larger the more there are."""
     for members in sorted(_clusters(places), key=len):
         x, y = position(members, rows)
+        if not span[0] <= x < span[1]:
+            continue
         size = 90 + 40 * len(members) ** 0.8
         axes.scatter([x], [y], s=size, clip_on=False, zorder=3, **_STYLES[end])
         axes.text(

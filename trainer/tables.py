@@ -17,6 +17,11 @@ from trainer.levels import LevelResult, Place, by_options, levels_in_a_row
 # Deaths within so many pixels of each other are at one place.
 _PLACE_WIDTH = 32
 
+_LEGEND = (
+    "{} sampled episodes a level; argmax: starts cleared; best x, steps to clear:\n"
+    "medians; stall, time: ended so; dies at: x where most died, and how many"
+)
+
 
 @contextmanager
 def progress() -> Iterator[Callable[[int, int], None] | None]:
@@ -51,7 +56,7 @@ def show(
     weights = "averaged weights" if about["weights"] == "ema" else "latest weights"
     console.print(
         f"{about['checkpoint']}: {about['task']}, {about['trained_steps']:,} steps, "
-        f"{weights}; seed {about['seed']}, 0 to {about['noops']} idle frames, a step "
+        f"{weights}\nseed {about['seed']}, 0 to {about['noops']} idle frames; a step "
         f"is {about['frame_skip']} frames",
         soft_wrap=True,
     )
@@ -65,6 +70,7 @@ def show(
         if sticky:
             console.print(f"\nbuttons stay as they were with a chance of {sticky:g}:")
         console.print(level_table(sampled, argmax))
+        console.print(_LEGEND.format(about["episodes"]), style="dim")
         _say_in_a_row(console, sampled, argmax)
 
 
@@ -76,7 +82,7 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
         argmax: results of the likeliest actions for the same levels, or none.
     """
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
-    names = "level cleared 95_%_interval argmax return best_x steps died stall time"
+    names = "level cleared 95_%_range argmax return best_x steps died stall time"
     for name in (*names.split(), "dies_at"):
         table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
     for number, result in enumerate(sampled):
@@ -84,7 +90,7 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
         table.add_row(
             result.level,
             _rate(result.clear_rate),
-            f"{100 * low:.1f}-{100 * high:.1f} %",
+            f"{100 * low:.1f}-{100 * high:.1f}",
             _k_of_n([argmax[number]]) if argmax else "-",
             f"{result.return_mean:.2f}",
             f"{result.best_x_median:.0f}",

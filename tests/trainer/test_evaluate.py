@@ -237,10 +237,10 @@ def test_each_sticky_chance_has_a_table(pools, run_dir, capsys):
     words = ("--checkpoint", run_dir, "--episodes", 4, "--sticky", 0, 0.1)
     assert command(*words, "--no-argmax", "--noops", 9, "--seed", 3) == 0
     text = capsys.readouterr().out
-    head = "SuperMarioBros-1-1-v0, 7 steps, averaged weights; seed 3, 0 to 9 idle"
+    head = "SuperMarioBros-1-1-v0, 7 steps, averaged weights\nseed 3, 0 to 9 idle"
     assert head in text
     plain, sticky = text.split("chance of 0.1")
-    assert plain.count("100.0 %") == sticky.count("100.0 %") == 2
+    assert plain.count("100.0 %") == sticky.count("100.0 %") == 1
     assert [p.env.repeat_action_probability for p in pools] == [0, 0.1]
     assert {(p.env.noop_max, p.seed) for p in pools} == {(9, first_seed(3))}
 
