@@ -21,7 +21,7 @@ from trainer.video.draw import gif_palette
 _MP4 = (
     *("-vf", "scale=out_color_matrix=bt709:out_range=tv"),
     *("-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709"),
-    *("-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p"),
+    *("-c:v", "libx264", "-crf", "18", "-pix_fmt", "yuv420p"),
     *("-movflags", "+faststart"),
 )
 # Pixel art must not be dithered; unchanged rectangles are left out.
@@ -60,7 +60,7 @@ class VideoWriter:
             width: of the pictures in pixels; even for MP4, as is the height.
             height: of the pictures.
             fps: pictures per second.
-            background: take one core only, and only while nobody else wants it.
+            background: take one core at most, and that at a low priority.
 
         Raises:
             ValueError: it is neither MP4 nor GIF, or the size is odd.
@@ -90,7 +90,7 @@ class VideoWriter:
             Image.fromarray(gif_palette()).save(palette)
             command += ["-i", str(palette), *_GIF]
         else:
-            command += _MP4
+            command += [*_MP4, "-preset", "superfast" if background else "veryfast"]
         if background:
             command += ["-threads", "1"]
         with self._log.open("wb") as log:
@@ -185,6 +185,6 @@ def _ffmpeg() -> str:
 
 
 def _politely() -> list[str]:
-    """The start of a command line that runs with the lowest priority."""
+    """The start of a command line that runs with a low priority."""
     nice = shutil.which("nice")
-    return [nice, "-n", "19"] if nice else []
+    return [nice, "-n", "10"] if nice else []

@@ -32,8 +32,9 @@ INDEX = "videos.json"
 
 # Longer episodes are not filmed: the arrays below would be mostly empty.
 _MOST_STEPS = 4096
-# A better episode waits until the last film of a best one is so old.
-_SECONDS_BETWEEN_BEST = 60.0
+# From the start of one film to the next, and half of it before the first: a film is
+# about three seconds of a core, a hundredth of what two cores do in that time.
+_SECONDS_BETWEEN = 120.0
 # Seconds of rest per second of work, while a run trains.
 _REST = 4.0
 # Every second frame in the video, every sixth in TensorBoard.
@@ -169,14 +170,14 @@ class Filmer:
         self,
         pool: Any,
         say: Callable[[str], None],
-        seconds_between: float = _SECONDS_BETWEEN_BEST,
+        seconds_between: float = _SECONDS_BETWEEN,
     ) -> None:
         """Prepares; nothing is filmed before `open`.
 
         Args:
             pool: whose episodes are filmed.
             say: told of every video, and of what goes wrong.
-            seconds_between: between two films of a best episode.
+            seconds_between: of the starts of two films, while the run trains.
         """
         self.recorder = Recorder(pool, self.take, self.wanted)
         self._config, self._say = dict(pool.config), say
@@ -189,7 +190,7 @@ class Filmer:
         self._waiting: dict[str, Recording] = {}
         self._finished: list[Video] = []
         self._state = "filming"  # then "hurrying" and "closed"
-        self._last_best = time.monotonic()
+        self._due = time.monotonic() + seconds_between / 2
         self._thread: threading.Thread | None = None
 
     def open(self, folder: Path) -> None:
@@ -274,22 +275,19 @@ class Filmer:
             self._say(f"no more videos are made: {error}")
 
     def _next(self) -> tuple[str, Recording] | None:
-        """Waits for something to film; None at the end."""
+        """Waits for something to film, and until it is time; None at the end."""
         with self._changed:
             while self._state != "closed":
+                left = self._due - time.monotonic()
+                hurrying = self._state == "hurrying"
                 for name in (FIRST_CLEAR, BEST):
-                    if name in self._waiting and self._due(name):
+                    if name in self._waiting and (hurrying or left <= 0):
+                        self._due = time.monotonic() + self._between
                         return name, self._waiting.pop(name)
-                if self._state == "hurrying":
+                if hurrying:
                     return None
-                # A best one may become due without a call.
-                self._changed.wait(timeout=1.0 if self._waiting else None)
+                self._changed.wait(timeout=max(left, 0.0) if self._waiting else None)
             return None
-
-    def _due(self, name: str) -> bool:
-        if name == FIRST_CLEAR or self._state == "hurrying":
-            return True
-        return time.monotonic() - self._last_best >= self._between
 
     def _film(self, name: str, recording: Recording) -> Video:
         """Writes one video."""
@@ -315,8 +313,6 @@ class Filmer:
                     time.sleep(_REST * (time.perf_counter() - started))
             writers.close()
             video = Video(name, path, gif.read_bytes(), recording)
-        if name == BEST:
-            self._last_best = time.monotonic()
         self._note(video)
         return video
 
