@@ -62,6 +62,13 @@ class PopulationConfig:
     out: Path = Path("runs/population")
     """Folder of all populations; one writes to OUT/NAME, a member to member-0 there."""
 
+    def validate(self) -> None:
+        """Raises ValueError for a number that is too small."""
+        least = {"members": 2, "generations": 1, "steps_per_generation": 1, "jobs": 1}
+        for name, number in least.items():
+            if (value := getattr(self, name)) < number:
+                raise ValueError(f"{name} must be at least {number}, got {value}")
+
 
 def train_member(config: RunConfig) -> Metrics:
     """Trains for a generation; what fails has the metric `error`."""
@@ -209,9 +216,7 @@ class Population:
 
 def evolve(config: PopulationConfig, base: RunConfig) -> Population:
     """Trains a population to its last generation."""
-    for name, least in (("members", 2), ("generations", 1), ("jobs", 1)):
-        if (value := getattr(config, name)) < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
+    config.validate()
     space.check_base(base)
     population = Population(config, base)
     context = multiprocessing.get_context("spawn")
