@@ -398,9 +398,11 @@ def train(run: Run) -> dict[str, float]:
                     f"the last checkpoint, at {run.steps:,} steps, is not written; "
                     f"{run.run_dir}/{checkpoint.FOLDER}/ has those before it"
                 )
+            parts = "checkpoints, curves"
             if run.filmer is not None:
                 run.filmer.finish(run.writer)
-            run.display.say(f"wrote {run.run_dir}/ (checkpoints, curves, videos)")
+                parts += ", videos"
+            run.display.say(f"wrote {run.run_dir}/ ({parts})")
             return metrics
     finally:
         run.close()

@@ -48,7 +48,7 @@ class VideoConfig:
     """Checkpoint, or the folder of a run."""
 
     levels: Annotated[str, tyro.conf.arg(aliases=["--level"])] = ""
-    """Levels such as 1-1 or 1-1,4-2, or all 32; by default what the run plays."""
+    """Levels such as 1-1 or 1-1,4-2, or "all"; by default what the run plays."""
 
     grid: bool = False
     """All levels at once, one tile each, instead of one after the other."""

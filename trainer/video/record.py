@@ -33,7 +33,7 @@ INDEX = "videos.json"
 # Longer episodes are not filmed: the arrays below would be mostly empty.
 _MOST_STEPS = 4096
 # From the start of one film to the next, and half of it before the first: a film is
-# about three seconds of a core, a hundredth of what two cores do in that time.
+# about four seconds of one core.
 _SECONDS_BETWEEN = 120.0
 # Seconds of rest per second of work, while a run trains.
 _REST = 4.0
