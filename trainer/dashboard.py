@@ -5,18 +5,27 @@ from __future__ import annotations
 import io
 import logging
 import os
+import signal
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import (
+    ExitStack,
+    contextmanager,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.control import Control
 from rich.live import Live
+from rich.segment import ControlType
 from rich.text import Text
 
 from trainer.device import describe
@@ -168,7 +177,7 @@ class LiveDisplay:
         self._run: Run | None = None
         self._closing = ExitStack()
         self._stop = threading.Event()
-        self._size = self._console.size
+        self._size: ConsoleDimensions | None = None  # of the last picture
         self._live = Live(
             console=self._console,
             get_renderable=self._draw,
@@ -197,9 +206,11 @@ class LiveDisplay:
         self._board.messages.append(
             (0.0, f"writing to {run.run_dir}/; Ctrl-C ends the run with a checkpoint")
         )
-        self._live.start(refresh=True)
+        self._live.start()
+        self._refresh()
         self._closing.callback(self._live.stop)
         self._closing.enter_context(_captured(self.say))
+        self._closing.enter_context(_suspendable(self._console))
         thread = threading.Thread(target=self._redraw, name="dashboard", daemon=True)
         thread.start()
         self._closing.callback(thread.join)
@@ -212,6 +223,7 @@ class LiveDisplay:
             board.messages.append((board.seconds(), text))
         self._record.add(text)
         self._console.print(Text(text), soft_wrap=True)
+        self._park()
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
         """Takes the values that are drawn from now on."""
@@ -226,6 +238,7 @@ class LiveDisplay:
     def close(self) -> None:
         """Leaves the last picture where it is, and the terminal as it was."""
         self._closing.close()
+        self._size = None
         self._record.close()
         self._board = self._run = None
 
@@ -235,17 +248,29 @@ class LiveDisplay:
         while not self._stop.wait(0.25):
             now, spent = time.monotonic(), time.thread_time()
             if now >= due or self._console.size != self._size:
-                self._live.refresh()
+                self._refresh()
                 cost = time.thread_time() - spent
                 self.drawing_s += cost
                 due = now + max(1.0, cost / _MOST_OF_A_CORE)
 
+    def _refresh(self) -> None:
+        self._live.refresh()
+        self._park()
+
+    def _park(self) -> None:
+        """Puts the cursor where the terminal's own ^C does not begin a new line."""
+        if self._size is not None:
+            self._console.control(Control(ControlType.CARRIAGE_RETURN))
+
     def _draw(self) -> RenderableType:
         size, board, run = self._console.size, self._board, self._run
-        if size != self._size:
-            # What the old size has left cannot be found again, line by line.
-            self._console.control(Control.clear(), Control.home())
-            self._size = size
+        # The picture fills the terminal, so its place is known, whatever others have
+        # written meanwhile; only the first one follows what was there before.
+        if self._size is not None:
+            self._console.control(Control.home())
+        if self._size not in (None, size):
+            self._console.control(Control.clear())
+        self._size = size
         if board is None or run is None:
             return Text("")
         board.step = run.steps
@@ -271,6 +296,29 @@ class _Lines(io.TextIOBase):
     def writable(self) -> bool:
         """It is."""
         return True
+
+
+@contextmanager
+def _suspendable(console: Console) -> Iterator[None]:
+    """Shows the cursor while Ctrl-Z has stopped the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def suspend(number: int, frame: FrameType | None) -> None:
+        del frame
+        console.show_cursor(True)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        # From here on it goes on.
+        signal.signal(number, suspend)
+        console.show_cursor(False)
+
+    old = signal.signal(signal.SIGTSTP, suspend)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, old)
 
 
 def _captured(say: Callable[[str], None]) -> ExitStack:

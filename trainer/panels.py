@@ -364,7 +364,8 @@ def _hardware(values: Mapping[str, float]) -> Text:
         )
 
     text.append("CPU ", _LABEL).append(_number(values, "system/cpu_percent", ".0f"))
-    text.append("%" + memory("system/host_memory_gb"))
+    text.append("%" if "system/cpu_percent" in values else "")
+    text.append(memory("system/host_memory_gb"))
     if "system/gpu_utilisation" in values or "system/gpu_memory_gb" in values:
         text.append("  GPU ", _LABEL)
         text.append(_number(values, "system/gpu_utilisation", ".0%"))

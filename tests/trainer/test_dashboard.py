@@ -2,8 +2,10 @@
 
 import io
 import logging
+import os
 import random
 import re
+import signal
 import sys
 import threading
 import time
@@ -372,7 +374,7 @@ def test_it_draws_what_is_reported(live):
     display.report(123_000, VALUES, 60.0)
     display.checkpoint(Path("runs/x/checkpoints/step-000123000.pt"), 123_000)
     display.say("evaluation: 93 of 100")
-    display._live.refresh()
+    display._refresh()
     text = file.getvalue()
     for part in (
         "what is run",
@@ -396,11 +398,27 @@ def test_the_terminal_is_left_as_it_was(live):
     assert "dashboard" not in names
 
 
+def test_a_stopped_process_shows_its_cursor(live, monkeypatch):
+    display, _, file = live
+    shown = []
+    hidden, visible = f"{ESCAPE}[?25l", f"{ESCAPE}[?25h"
+
+    def stop(process, number):
+        shown.append((process, number, file.getvalue().endswith(visible)))
+
+    monkeypatch.setattr(dashboard.os, "kill", stop)
+    signal.getsignal(signal.SIGTSTP)(signal.SIGTSTP, None)
+    assert shown == [(os.getpid(), signal.SIGTSTP, True)]
+    assert file.getvalue().rindex(hidden) > file.getvalue().rindex(visible)
+    display.close()
+    assert signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
+
+
 def test_a_new_size_clears_what_the_old_one_left(live):
     display, _, file = live
     display._console.width = 100
     file.truncate(0)
-    display._live.refresh()
+    display._refresh()
     assert f"{ESCAPE}[2J" in file.getvalue()
     widths = {
         len(line)
@@ -414,6 +432,6 @@ def test_a_broken_picture_ends_no_run(live, monkeypatch):
     display, _, file = live
     monkeypatch.setattr(dashboard, "view", lambda *_: 1 / 0)
     display.say("still here")
-    display._live.refresh()
+    display._refresh()
     assert "still here" in file.getvalue()
     assert "cannot be drawn: ZeroDivisionError" in file.getvalue()
