@@ -42,12 +42,13 @@ class FakePool:
     """
 
     _STATE = ("step_of", "episode", "over", "good", "stacks")
+    STEPS = (5, 1)  # of an episode: of env 0, and how many more of the next
     refuses = False  # snapshots
 
-    def __init__(self, num_envs=6, batch_size=4, seed=0, *, stack=4, steps=(5, 1)):
+    def __init__(self, num_envs=6, batch_size=4, seed=0, *, stack=4, steps=None):
         self.num_envs, self.batch_size = num_envs, batch_size
         self.sync = batch_size == num_envs
-        self.steps = steps  # of an episode: of env 0, and how many more of the next
+        self.steps = steps or self.STEPS
         shape = (stack, SIZE, SIZE)
         self.observation_space = SimpleNamespace(shape=shape)
         self.action_space = SimpleNamespace(n=NUM_ACTIONS)

@@ -70,6 +70,21 @@ def test_the_game_goes_on_exactly(tmp_path, lag):
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
 
 
+def test_memories_go_on_in_episodes_longer_than_unrolls(
+    tmp_path, pools, fake_pool, monkeypatch
+):
+    """Nothing but what was saved tells them what was before."""
+    monkeypatch.setattr(fake_pool, "STEPS", (90, 7))
+    options = {"memory": "lstm", "burn_in": 8, "log_seconds": 100.0}
+    whole = make_config(tmp_path / "whole", max_steps=432, **options)
+    run_training(whole)
+    parts = replace(whole, run_dir=tmp_path / "parts" / "run")
+    for steps in (144, 288, 432):
+        start = None if steps == 144 else parts.run_dir
+        run_training(replace(parts, max_steps=steps, resume=start))
+    assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
+
+
 # -- what goes on, and where ---------------------------------------------------
 
 
