@@ -55,7 +55,7 @@ from trainer.levels import (
     own_levels,
     parse_levels,
 )
-from trainer.policy import load_policy, playing_device
+from trainer.policy import Policy, load_policy, playing_device
 from trainer.tables import progress, show
 
 # Environments that play at the same time, at most; and per level, one at least.
@@ -156,11 +156,9 @@ def evaluate_levels(
     if not levels:
         raise ValueError("levels must name one at least, got none")
     parse_levels(",".join(levels), env.task)
-    if stall < 0:
-        raise ValueError(f"stall must be at least 0, got {stall}")
-    if argmax and not 0 <= noops < MAX_SEEDS:
-        raise ValueError(f"noops must be 0 to {MAX_SEEDS - 1}, got {noops}")
-    starts = np.arange(noops + 1)
+    _check(env, episodes, sticky)
+    _check_limits(noops, stall)
+    starts = range(noops + 1)
     share = len(starts) if argmax else episodes
     copies = len(starts) if argmax else _copies(episodes, len(levels))
     # Environment i plays level i % n. The seeds do not depend on the other levels.
@@ -196,6 +194,24 @@ def evaluate_levels(
         )
         for number, level in enumerate(levels)
     ]
+
+
+def _check(env: EnvConfig, episodes: int, sticky: float) -> None:
+    """Raises ValueError for what no task can do."""
+    if episodes < 1:
+        raise ValueError(f"episodes must be at least 1, got {episodes}")
+    if not 0 <= sticky < 1:
+        raise ValueError(f"sticky must be 0 to below 1, got {sticky:g}")
+    if sticky and not is_native(env.task):
+        raise ValueError(f"task {env.task} has no sticky actions, got {sticky:g}")
+
+
+def _check_limits(noops: int, stall: int) -> None:
+    """Raises ValueError for what no level can do."""
+    if not 0 <= noops < MAX_SEEDS:
+        raise ValueError(f"noops must be 0 to {MAX_SEEDS - 1}, got {noops}")
+    if stall < 0:
+        raise ValueError(f"stall must be at least 0, got {stall}")
 
 
 def _copies(episodes: int, levels: int) -> int:
@@ -273,13 +289,7 @@ def _play(
     **options: Any,
 ) -> list[Played]:
     """Opens a pool, plays in it, and closes it."""
-    if episodes < 1:
-        raise ValueError(f"episodes must be at least 1, got {episodes}")
-    if not 0 <= sticky < 1:
-        raise ValueError(f"sticky must be 0 to below 1, got {sticky:g}")
-    native = is_native(env.task)
-    if sticky and not native:
-        raise ValueError(f"task {env.task} has no sticky actions, got {sticky:g}")
+    _check(env, episodes, sticky)
     env = replace(
         env,
         num_envs=num_envs,
@@ -298,7 +308,7 @@ def _play(
             device=device,
             dtype=dtype,
             generator=None if argmax else generator,
-            groups=2 if native else 1,
+            groups=2 if is_native(env.task) else 1,
             tell=tell,
         )
     finally:
@@ -369,26 +379,14 @@ def evaluate(
     policy = load_policy(config.checkpoint, device, ema=config.ema)
     task = policy.env.task
     levels = parse_levels(config.levels, task) if config.levels else own_levels(task)
-    about = {
-        "checkpoint": str(config.checkpoint),
-        "task": task,
-        "trained_steps": policy.steps,
-        "weights": "ema" if policy.averaged else "latest",
-        "frame_skip": policy.env.frame_skip,
-        "device": str(device),
-        "seed": config.seed,
-        "noops": config.noops,
-        "episodes": config.episodes,
-    }
+    for sticky in config.sticky:
+        _check(policy.env, config.episodes, sticky)
     if levels:
-        about |= {"levels": list(levels), "stall": config.stall}
-    kinds = [(sticky, argmax) for sticky in config.sticky for argmax in (False, True)]
-    if not config.argmax:
-        kinds = [(sticky, argmax) for sticky, argmax in kinds if not argmax]
-    total = len(levels) * sum(
-        config.noops + 1 if argmax else config.episodes for _, argmax in kinds
-    )
-    done = 0
+        _check_limits(config.noops, config.stall)
+    # Sampled first, for each value of sticky.
+    ways = [(s, a) for s in config.sticky for a in (False, True)[: 1 + config.argmax]]
+    shares = [config.noops + 1 if argmax else config.episodes for _, argmax in ways]
+    done, total = 0, len(levels) * sum(shares)
 
     def count(ended: int) -> None:
         nonlocal done
@@ -398,7 +396,7 @@ def evaluate(
 
     results: list[LevelResult] = []
     rows: list[dict[str, Any]] = []
-    for sticky, argmax in kinds:
+    for sticky, argmax in ways:
         options: dict[str, Any] = {
             "episodes": config.episodes,
             "seed": config.seed,
@@ -409,17 +407,29 @@ def evaluate(
             "argmax": argmax,
         }
         if levels:
-            results += evaluate_levels(
-                policy.model,
-                policy.env,
-                levels=levels,
-                stall=config.stall,
-                tell=count,
-                **options,
-            )
+            options |= {"levels": levels, "stall": config.stall, "tell": count}
+            results += evaluate_levels(policy.model, policy.env, **options)
         else:
             rows.append(evaluate_policy(policy.model, policy.env, **options))
-    return Evaluation(about, results, rows)
+    return Evaluation(_about(config, policy, levels), results, rows)
+
+
+def _about(
+    config: EvaluateConfig, policy: Policy, levels: Sequence[str]
+) -> dict[str, Any]:
+    """What was played, and how."""
+    about = {
+        "checkpoint": str(config.checkpoint),
+        "task": policy.env.task,
+        "trained_steps": policy.steps,
+        "weights": "ema" if policy.averaged else "latest",
+        "frame_skip": policy.env.frame_skip,
+        "device": str(policy.device),
+        "seed": config.seed,
+        "noops": config.noops,
+        "episodes": config.episodes,
+    }
+    return about | {"levels": list(levels), "stall": config.stall} if levels else about
 
 
 def folder_of(checkpoint: Path) -> Path | None:

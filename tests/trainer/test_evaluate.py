@@ -166,7 +166,9 @@ def test_argmax_plays_each_start_once(pools):
         ({"levels": []}, "levels must name one at least, got none"),
         ({"stall": -1}, "stall must be at least 0, got -1"),
         ({"episodes": 0}, "episodes must be at least 1, got 0"),
-        ({"argmax": True, "noops": 128}, "noops must be 0 to 127, got 128"),
+        ({"episodes": -1}, "episodes must be at least 1, got -1"),
+        ({"sticky": 1.0}, "sticky must be 0 to below 1, got 1"),
+        ({"noops": 128}, "noops must be 0 to 127, got 128"),
         ({"task": "Pong-v5"}, "task Pong-v5 has no levels"),
     ],
 )
@@ -258,6 +260,11 @@ def test_errors_are_one_line(tmp_path, pools, run_dir, capsys):
     assert zero == "error: episodes must be at least 1, got 0\n"
     for seed in ("-1", "20001"):
         assert f"must be 0 to 20000, got {seed}" in error(*of_run, "--seed", seed)
+    # Nothing is played before everything is known to be possible.
+    played = len(pools)
+    assert "got 1.5" in error(*of_run, "--sticky", 0, 1.5)
+    assert "got 200" in error(*of_run, "--noops", 200)
+    assert len(pools) == played
     for levels in ("9-1", "1-5", "11", "1-1;1-2", ","):
         text = error(*of_run, "--levels", levels)
         assert text.endswith("1-1 to 8-4, as in 1-1,4-2, or all\n")
