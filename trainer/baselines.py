@@ -35,7 +35,7 @@ from rich.table import Table
 from torch import Tensor
 
 from mario_envpool.actions import ACTION_SETS
-from trainer import run
+from trainer import checkpoint, run
 from trainer.config import EnvConfig, RunConfig
 from trainer.dashboard import QuietDisplay
 from trainer.episodes import wilson
@@ -247,7 +247,10 @@ def baselines(config: BaselinesConfig) -> dict[str, list[LevelResult]]:
         )
     device = playing_device(config.device)
     # All are loaded before any plays: a wrong path is noticed at once.
-    given = {_name(path): load_policy(path, device) for path in config.checkpoint}
+    given: dict[str, Policy] = {}
+    for path in config.checkpoint:
+        name = _name(path)
+        given[str(path) if name in given else name] = load_policy(path, device)
     policies = {
         name: Policy(model.to(device).eval(), env, device, None, 0, False)
         for name, model in scripted(env).items()
@@ -274,29 +277,30 @@ def baselines(config: BaselinesConfig) -> dict[str, list[LevelResult]]:
 
 def _name(path: Path) -> str:
     """A checkpoint's row: the folder of the run, and the file if one was named."""
-    return path.resolve().name
+    run_dir = checkpoint.run_dir_of(path)
+    return f"{run_dir.resolve().name}/{path.name}" if run_dir else path.resolve().name
 
 
 def table(results: dict[str, list[LevelResult]]) -> Table:
-    """A row for each policy, over all levels."""
+    """A row for each policy, over all levels; at most 80 columns wide."""
     many = len(next(iter(results.values()))) > 1
     shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1), header_style="bold")
     shown.add_column("policy")
     columns = ["cleared", "95 % interval", "best x", "return", "steps to clear"]
-    for column in [*columns, *["levels cleared once"] * many]:
+    for column in [*columns, *["levels"] * many]:
         shown.add_column(column, justify="right")
     for name, rows in results.items():
         clears, episodes = sum(r.clears for r in rows), sum(r.episodes for r in rows)
         low, high = wilson(clears, episodes)
         cells = [
-            f"{clears / episodes:.1%}",
-            f"{low:.1%} to {high:.1%}",
+            f"{100 * clears / episodes:.1f} %",
+            f"{100 * low:.1f}-{100 * high:.1f} %",
             f"{_mean(rows, lambda r: r.best_x_median):.0f}",
             f"{_mean(rows, lambda r: r.return_mean):.2f}",
             f"{_mean(rows, lambda r: r.steps_to_clear_median):.0f}" if clears else "-",
         ]
         if many:
-            cells.append(f"{sum(r.clears > 0 for r in rows)} of {len(rows)}")
+            cells.append(f"{sum(r.clears > 0 for r in rows)}/{len(rows)}")
         shown.add_row(name, *cells)
     return shown
 
@@ -342,9 +346,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     Console().print(table(results))
     print(
-        f"{config.levels}, {config.episodes} episodes each, sampled actions, 0 to "
-        f"{config.noops} idle frames, seed {config.seed}; best x, return and steps are "
-        f"medians or means of each level, averaged: {path}"
+        f"levels {config.levels}; {config.episodes} episodes of each, sampled actions, "
+        f"0 to {config.noops} idle frames, seed {config.seed}\n"
+        "best x and steps to clear: medians of each level, averaged; "
+        f"levels: cleared once at least\n{path}"
     )
     return 0
 
