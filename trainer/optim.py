@@ -287,7 +287,8 @@ def orthogonalise(matrix: Tensor) -> Tensor:
         (M, N) float32.
     """
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
-    blocks = (block / (block.norm() + 1e-7) for block in wide.split(_BLOCK_ROWS))
+    parts = torch.split(wide, _BLOCK_ROWS)
+    blocks = (block / (block.norm() + 1e-7) for block in parts)
     iterate = _iterate if wide.is_cuda else _iterate_squares
     result = torch.cat([iterate(block) for block in blocks])
     return result if matrix.shape[0] <= matrix.shape[1] else result.mT
