@@ -178,7 +178,7 @@ def played(monkeypatch):
         if "missing" in str(path):
             raise FileNotFoundError(f"no checkpoint at {path}")
         return Policy(
-            Constant([0.0]), replace(ENV, frame_skip=4), device, None, 1, True
+            Constant([0.0]).eval(), replace(ENV, frame_skip=4), device, None, 1, True
         )
 
     monkeypatch.setattr(module, "evaluate_levels", evaluate)
