@@ -171,9 +171,10 @@ def a2c_config(task: str) -> RunConfig:
     One gradient step for each batch, which the current policy has just played: the
     ratio in the clip loss is then 1, its gradient the plain policy gradient, and A2C
     the special case of PPO that Huang et al. 2022 (arXiv:2205.09123) describe.
-    Advantages of five steps (lambda 1), not normalised, RMSProp at 7e-4, a squared
-    value loss: as in OpenAI's A2C. No V-trace, replay, overlap or averaged weights.
-    Environments, network, discount and entropy bonus are the CPU recipe's.
+    Advantages of five steps (lambda 1), not normalised, RMSProp at 7e-4 with epsilon
+    1e-5, a squared value loss: as in OpenAI's A2C. No V-trace, replay, overlap or
+    averaged weights. Environments, network, discount and entropy bonus are the CPU
+    recipe's.
 
     Args:
         task: to train on.
@@ -192,6 +193,7 @@ def a2c_config(task: str) -> RunConfig:
         normalise_advantages=False,
         value_loss="squared",
         optimizer="rmsprop",
+        rmsprop_eps=1e-5,
         lr=7e-4,
         lr_end=0.0,
         ema=0.0,
