@@ -1,12 +1,13 @@
-"""What the live dashboard costs: drawing, and the speed of runs with it and without.
+"""What the live dashboard costs: drawing, and the speed of a run with it and without.
 
-    python bench/dashboard.py                      level 1-1, three pairs of 20 s
-    python bench/dashboard.py --width 80 --height 24 --pairs 5
+    python bench/dashboard.py                           level 1-1, a minute, 200x50
+    python bench/dashboard.py --width 80 --height 24 -- --lag 1
 
-Runs take turns, one with lines in a file and one with the dashboard, which draws as in
-a terminal of that size, to a file. *drawing* is the processor time of the thread that
-draws, as a share of one core over the time of the run; *speed* is steps/s with the
-dashboard over steps/s without, the median of the pairs.
+One run, whose dashboard is drawn, to a file, during every other pair of updates only.
+*drawing* is the processor time of the thread that draws, as a share of one core over
+the time of the run. *time* and *work* are the mean wall-clock and processor time of an
+update with the dashboard over those without, and their standard errors, which others
+on the machine make large.
 """
 
 from __future__ import annotations
@@ -22,21 +23,55 @@ from pathlib import Path
 
 from rich.console import Console
 
-from trainer.dashboard import Display, LiveDisplay, PlainDisplay
-from trainer.run import parse, run_training
+from trainer.command import parse
+from trainer.dashboard import LiveDisplay
+from trainer.rollouts import Batch
+from trainer.run import Run, train
+
+SETTLING = 4  # first updates, which are not counted
+Times = dict[bool, list[float]]  # of updates, by whether the dashboard was drawn
 
 
-def steps_per_second(flags: list[str], seconds: float, display: Display) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        config = replace(
-            parse(flags),
-            run_dir=Path(folder) / "run",
-            max_seconds=seconds,
-            max_steps=10**9,
-            stop_when_solved=False,
-        )
-        metrics = run_training(config, display)
-    return metrics["steps"] / metrics["seconds"]
+class Switched(LiveDisplay):
+    """A dashboard that is drawn only while it is on."""
+
+    on = True
+
+    def _refresh(self) -> None:
+        if self.on:
+            super()._refresh()
+
+
+class Measured(Run):
+    """A run that switches its dashboard on and off, and times its updates."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        self.count = 0
+        self.wall: Times = {True: [], False: []}
+        self.work: Times = {True: [], False: []}
+
+    def update(self) -> Batch:
+        """Times one."""
+        self.display.on = on = self.count // 2 % 2 == 0
+        wall, work = time.perf_counter(), time.process_time()
+        batch = super().update()
+        self.count += 1
+        if self.count > SETTLING:
+            self.wall[on].append(time.perf_counter() - wall)
+            self.work[on].append(time.process_time() - work)
+        return batch
+
+
+def ratio(times: Times) -> str:
+    """Mean with the dashboard over mean without, and its standard error."""
+    means = {on: statistics.mean(values) for on, values in times.items()}
+    errors = [
+        statistics.stdev(values) / len(values) ** 0.5 / means[on]
+        for on, values in times.items()
+    ]
+    result = means[True] / means[False]
+    return f"{result:.3f} +- {result * (errors[0] ** 2 + errors[1] ** 2) ** 0.5:.3f}"
 
 
 def main() -> None:
@@ -45,30 +80,27 @@ def main() -> None:
     )
     parser.add_argument("--width", type=int, default=200, help="columns")
     parser.add_argument("--height", type=int, default=50, help="lines")
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each run")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the run")
     parser.add_argument("flags", nargs="*", help="of the trainer, behind --")
     options = parser.parse_args()
-    drawing, ratios = [], []
-    for pair in range(options.pairs):
-        rates = {}
-        # Whoever comes first in a pair comes second in the next.
-        for live in (False, True) if pair % 2 == 0 else (True, False):
-            with open(os.devnull, "w") as file, redirect_stdout(file):
-                size = {"width": options.width, "height": options.height}
-                console = Console(file=file, force_terminal=True, **size)
-                display = LiveDisplay(console) if live else PlainDisplay()
-                began = time.perf_counter()
-                rates[live] = steps_per_second(options.flags, options.seconds, display)
-                wall = time.perf_counter() - began
-            if isinstance(display, LiveDisplay):
-                drawing.append(display.drawing_s / wall)
-        ratios.append(rates[True] / rates[False])
-        print(f"{rates[False]:8,.0f} steps/s with lines, {rates[True]:8,.0f} live")
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as file:
+        config = replace(
+            parse(options.flags),
+            run_dir=Path(folder) / "run",
+            max_seconds=options.seconds,
+            max_steps=10**9,
+            stop_when_solved=False,
+        )
+        size = {"width": options.width, "height": options.height}
+        display = Switched(Console(file=file, force_terminal=True, **size))
+        with redirect_stdout(file):
+            run = Measured(config, display)
+            seconds = train(run)["seconds"]
+    # It is drawn half of the time.
+    share = 2 * display.drawing_s / seconds
     print(
-        f"{options.width}x{options.height}: drawing {statistics.median(drawing):.2%} "
-        f"of a core, speed {statistics.median(ratios):.3f} "
-        f"({min(ratios):.3f} to {max(ratios):.3f})"
+        f"{options.width}x{options.height}, {run.count} updates: drawing {share:.2%} "
+        f"of a core, time {ratio(run.wall)}, work {ratio(run.work)}"
     )
 
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from trainer.run import Run
 
 
-# Share of a core's time that drawing may take.
-_MOST_OF_A_CORE = 0.005
+# Share of the time that drawing may take.
+_MOST_OF_THE_TIME = 0.005
 
 
 class Display(Protocol):
@@ -246,12 +246,13 @@ class LiveDisplay:
         """The thread: draws once a second, or less often where that costs more."""
         due = 0.0
         while not self._stop.wait(0.25):
-            now, spent = time.monotonic(), time.thread_time()
-            if now >= due or self._console.size != self._size:
+            began, spent = time.perf_counter(), time.thread_time()
+            if began >= due or self._console.size != self._size:
                 self._refresh()
-                cost = time.thread_time() - spent
-                self.drawing_s += cost
-                due = now + max(1.0, cost / _MOST_OF_A_CORE)
+                now = time.perf_counter()
+                # Others may wait as long as this took, not only as long as it computed.
+                due = now + min(10.0, max(1.0, (now - began) / _MOST_OF_THE_TIME))
+                self.drawing_s += time.thread_time() - spent
 
     def _refresh(self) -> None:
         self._live.refresh()
