@@ -1,4 +1,4 @@
-"""What the learner gets: unrolls side by side, and the observations behind them."""
+"""What the store takes and gives: rows, batches of unrolls, observations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Rows(NamedTuple):
+    """Where the rows of one recv were written: flat indices k * S + slot.
+
+    Attributes:
+        acting: (n,) int64 rows the environments act from.
+        closing: (m,) int64 last rows of unrolls that this recv completed.
+        closing_of: (m,) positions of these among the n rows.
+    """
+
+    acting: Tensor
+    closing: Tensor
+    closing_of: Tensor
 
 
 class Batch(NamedTuple):

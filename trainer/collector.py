@@ -20,12 +20,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from trainer.batch import Rows
 from trainer.config import IMAGE_SIZE, EnvConfig
 from trainer.cuda import Graphed, Stage
 from trainer.device import available_cores
 from trainer.metrics import EpisodeTracker, Timings
 from trainer.model import PolicyModel, PolicyOutput
-from trainer.rollouts import Rollouts, Rows
+from trainer.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from trainer.video.record import Recorder

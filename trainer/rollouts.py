@@ -24,34 +24,20 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.batch import Batch, as_words, observations
+from trainer.batch import Batch, Rows, as_words, observations
 from trainer.cuda import Fence, wait_for_device
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _logger = logging.getLogger(__name__)
-
-
-class Rows(NamedTuple):
-    """Where the rows of one recv were written: flat indices k * S + slot.
-
-    Attributes:
-        acting: (n,) int64 rows the environments act from.
-        closing: (m,) int64 last rows of unrolls that this recv completed.
-        closing_of: (m,) positions of these among the n rows.
-    """
-
-    acting: Tensor
-    closing: Tensor
-    closing_of: Tensor
 
 
 class Rollouts:
