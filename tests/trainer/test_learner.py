@@ -120,7 +120,7 @@ def evaluate(learner, batch):
 def test_overfits_one_batch(loss, memory):
     """Actions that paid become likely, those that cost unlikely."""
     config = change(
-        loss=loss, memory=memory, passes=1, lr=8e-3, lr_end=8e-3, gamma=0.0,
+        loss=loss, memory=memory, passes=1, lr=3e-3, lr_end=3e-3, gamma=0.0,
         entropy=0.0, entropy_end=0.0, normalise_advantages=False, clip_range=10.0,
         minibatch_size=T * B, value_cost=0.0, adam_eps=1e-5,
     )  # fmt: skip
@@ -128,14 +128,14 @@ def test_overfits_one_batch(loss, memory):
     batch.rewards[1:] = torch.tensor([1.0, 0.0, -1.0])[batch.actions][:-1]
     batch = batch._replace(logits=torch.zeros_like(batch.logits))
     learner = make_learner(config)
-    for _ in range(50):
+    for _ in range(100):
         learner.update(batch, 0)
     logits, values = evaluate(learner, batch)
     probability = logits.softmax(-1)[:-1]
     real, actions = ~batch.done[:-1], batch.actions[:-1]
     assert probability[..., 0][real & (actions == 0)].mean() > 0.7
     assert probability[..., 2][real & (actions == 2)].mean() < 0.15
-    assert learner.statistics()["updates"] == 50
+    assert learner.statistics()["updates"] == 100
     assert values.isfinite().all()
 
 
