@@ -47,6 +47,7 @@ from trainer.collector import is_native, make_pool
 from trainer.config import EnvConfig
 from trainer.episodes import MAX_SEEDS, Played, first_seed, play, wilson
 from trainer.levels import (
+    STALL_STEPS,
     LevelResult,
     by_options,
     game_of,
@@ -88,9 +89,9 @@ class EvaluateConfig:
     argmax: bool = True
     """Also play the likeliest actions, once from each start."""
 
-    stall: int = 250
-    """Steps without a new best position after which an episode has failed; 0: no
-    such limit."""
+    stall: int = STALL_STEPS
+    """Steps without a new best position after which an episode of a level has failed;
+    0: no such limit."""
 
     ema: bool = True
     """Play the averaged weights where the checkpoint has them."""
@@ -124,7 +125,7 @@ def evaluate_levels(
     noops: int = 30,
     sticky: float = 0.0,
     argmax: bool = False,
-    stall: int = 250,
+    stall: int = STALL_STEPS,
     tell: Callable[[int], None] | None = None,
 ) -> list[LevelResult]:
     """Plays levels, all at once; the same arguments, the same episodes.
@@ -158,14 +159,15 @@ def evaluate_levels(
     parse_levels(",".join(levels), env.task)
     _check(env, episodes, sticky)
     _check_limits(noops, stall)
-    starts = range(noops + 1)
-    share = len(starts) if argmax else episodes
-    copies = len(starts) if argmax else _copies(episodes, len(levels))
+    copies = noops + 1 if argmax else _copies(episodes, len(levels))
+    share = copies if argmax else episodes
     # Environment i plays level i % n. The seeds do not depend on the other levels.
-    seeds = first_seed(seed) + np.repeat(np.arange(copies), len(levels))
+    copy_of = np.repeat(np.arange(copies), len(levels))
+    seeds = first_seed(seed) + copy_of
     options: dict[str, Any] = {"stages": list(levels), "env_seed": seeds.tolist()}
+    starts = copy_of.tolist() if argmax else None
     if argmax:
-        options["noops"] = np.repeat(starts, len(levels)).tolist()
+        options["noops"] = starts
     played = _play(
         model,
         replace(
@@ -190,7 +192,7 @@ def evaluate_levels(
             level,
             [p for p in played if p.env % len(levels) == number],
             sticky=sticky,
-            starts=len(levels) if argmax else 0,
+            starts=starts,
         )
         for number, level in enumerate(levels)
     ]

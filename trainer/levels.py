@@ -12,6 +12,9 @@ import numpy as np
 from trainer.episodes import Played, wilson
 
 STAGES = 4
+# Steps without a new best position after which an episode of a level has failed.
+STALL_STEPS = 250
+
 _WORLDS = {"SuperMarioBros": 8, "SuperMarioBros2": 4}
 
 _TASK = re.compile(
@@ -55,22 +58,27 @@ def own_levels(task: str) -> tuple[str, ...]:
     return all_levels(task) if "RandomStages" in task else ()
 
 
+def check_level(level: str, task: str, hint: str = "") -> None:
+    """Raises ValueError, which ends with a hint, unless a task's game has a level."""
+    known = all_levels(task)
+    if level not in known:
+        raise ValueError(
+            f"there is no level {level!r} in {game_of(task)}; levels are {known[0]} to "
+            f"{known[-1]}{hint}"
+        )
+
+
 def parse_levels(text: str, task: str) -> tuple[str, ...]:
-    """Levels from what a user wrote: "1-1,4-2" or "all".
+    """Levels from what a user wrote: "1-1,4-2" or "all"; each of them once.
 
     Raises:
         ValueError: there is no such level, or the task has none.
     """
-    known = all_levels(task)
     if text.strip() == "all":
-        return known
+        return all_levels(task)
     levels = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for level in levels:
-        if level not in known:
-            raise ValueError(
-                f"there is no level {level!r} in {game_of(task)}; levels are "
-                f"{known[0]} to {known[-1]}, as in 1-1,4-2, or all"
-            )
+        check_level(level, task, ", as in 1-1,4-2, or all")
     return levels
 
 
@@ -135,7 +143,11 @@ class LevelResult:
 
 
 def level_result(
-    level: str, played: Sequence[Played], *, sticky: float, starts: int
+    level: str,
+    played: Sequence[Played],
+    *,
+    sticky: float,
+    starts: Sequence[int] | None = None,
 ) -> LevelResult:
     """What the episodes of one level come to.
 
@@ -143,12 +155,13 @@ def level_result(
         level: its name.
         played: its episodes.
         sticky: chance of a repeated action.
-        starts: with argmax the number of levels: environment i had i // levels idle
-            frames; else 0.
+        starts: with argmax, the idle frames of each environment; else None.
     """
     ends = [_end(p.last) for p in played]
     clears = [p.episode.steps for p in played if p.episode.cleared]
-    cleared_at = sorted(p.env // starts for p in played if p.episode.cleared and starts)
+    cleared_starts = None
+    if starts is not None:
+        cleared_starts = sorted(starts[p.env] for p in played if p.episode.cleared)
 
     def places(end: str) -> list[Place]:
         return sorted(
@@ -157,7 +170,7 @@ def level_result(
 
     return LevelResult(
         level=level,
-        argmax=starts > 0,
+        argmax=starts is not None,
         sticky=sticky,
         episodes=len(played),
         clears=len(clears),
@@ -170,7 +183,7 @@ def level_result(
         timed_out=ends.count("timed out"),
         deaths=places("died"),
         stalls=places("stalled"),
-        cleared_starts=cleared_at if starts else None,
+        cleared_starts=cleared_starts,
     )
 
 

@@ -74,6 +74,18 @@ def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy
     )
 
 
+def run_folder(path: Path) -> Path | None:
+    """The folder of the run of a checkpoint; None if it lies in none.
+
+    Args:
+        path: as given to `load_policy`.
+    """
+    folder = path if path.is_dir() else path.absolute().parent
+    if folder.name == checkpoint.FOLDER:
+        folder = folder.parent
+    return folder if (folder / "config.json").is_file() else None
+
+
 def _spaces(env: EnvConfig) -> tuple[tuple[int, ...], int]:
     """The shape of an observation, and the number of actions."""
     pool = make_pool(replace(env, num_envs=1, groups=1, num_threads=1), seed=0)

@@ -28,8 +28,9 @@ import tyro
 
 from trainer.config import EnvConfig
 from trainer.episodes import first_seed
+from trainer.levels import all_levels, check_level
 from trainer.policy import load_policy, playing_device
-from trainer.video.film import FRAMES_PER_SECOND, LEVELS, FilmedEnv, Step, game_config
+from trainer.video.film import FRAMES_PER_SECOND, FilmedEnv, Step, game_config
 from trainer.video.play import Decision, Player, Shot, film_episode, trained
 from trainer.video.screens import KEYS_HELP, QuitError, Screen, open_screen
 
@@ -37,6 +38,9 @@ from trainer.video.screens import KEYS_HELP, QuitError, Screen, open_screen
 _MOST_BEHIND_SECONDS = 0.25
 # Pictures that may be left out in a row.
 _MOST_LEFT_OUT = 3
+
+# What a person plays: one frame per step, as people are faster than policies.
+_HUMAN = EnvConfig(frame_skip=1, noop_max=0, stall_steps=0, max_episode_steps=10**9)
 
 
 @dataclass(frozen=True)
@@ -82,14 +86,14 @@ def watch(config: WatchConfig) -> None:
         raise ValueError(f"speed must be above 0, got {config.speed:g}")
     if config.episodes < 0:
         raise ValueError(f"episodes must be at least 0, got {config.episodes}")
-    if config.level and config.level not in LEVELS:
-        raise ValueError(f"there is no level {config.level!r}; choose 1-1 to 8-4")
     if config.human == (config.checkpoint is not None):
         raise ValueError(
             "give either --checkpoint RUN_OR_FILE, to watch its policy, or --human, to "
             "play yourself"
         )
     # What may be wrong comes before the screen changes: it is then easy to read.
+    if config.human and config.level:
+        check_level(config.level, _HUMAN.task)
     watched = None if config.human else _Watched(config)
     with closing(open_screen(config.display)) as screen:
         episodes = _played(config, screen) if watched is None else watched.episodes()
@@ -130,7 +134,8 @@ class _Watched:
 
 def _played(config: WatchConfig, screen: Screen) -> Iterator[Iterator[Shot]]:
     """Episodes of the person at the keyboard; a clear leads to the next level."""
-    level = LEVELS.index(config.level or LEVELS[0])
+    levels = all_levels(_HUMAN.task)
+    level = levels.index(config.level or levels[0])
     endings = []
 
     def decide(step: Step) -> Decision:
@@ -142,15 +147,13 @@ def _played(config: WatchConfig, screen: Screen) -> Iterator[Iterator[Shot]]:
             yield shot
         endings.append(shot.reading.ending)
 
-    # One frame per step: a person is faster than a policy.
-    env = EnvConfig(frame_skip=1, noop_max=0, stall_steps=0, max_episode_steps=10**9)
     while True:
         # Of the levels that are cleared one after the other, "raw" has all buttons.
-        options = game_config(env, level=LEVELS[level]) | {"action_set": "raw"}
+        options = game_config(_HUMAN, level=levels[level]) | {"action_set": "raw"}
         game = FilmedEnv(options, seed=config.seed)
         yield noted(film_episode(game, game.reset(), decide, KEYS_HELP))
         if endings[-1] == "cleared":
-            level = (level + 1) % len(LEVELS)
+            level = (level + 1) % len(levels)
 
 
 class _Pace:

@@ -158,7 +158,7 @@ def result(level, clears, episodes=10, best_x=300):
         Played(0, Episode(1.0, 50, best_x, i < clears), last | {"flag_get": i < clears})
         for i in range(episodes)
     ]
-    return level_result(level, played, sticky=0.0, starts=0)
+    return level_result(level, played, sticky=0.0)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def result(level, clears, episodes=10, argmax=False, sticky=0.0):
         level,
         [played(env, reason) for env, reason in enumerate(reasons)],
         sticky=sticky,
-        starts=int(argmax),
+        starts=range(episodes) if argmax else None,
     )
 
 
@@ -93,7 +93,7 @@ def test_every_episode_ends_in_one_way():
         played(0, NONE, x=95, time=0),  # out of steps at the same moment
         played(0, STALL, x=434, y=79),
     ]
-    level = level_result("1-1", episodes, sticky=0.1, starts=0)
+    level = level_result("1-1", episodes, sticky=0.1)
     assert (level.level, level.argmax, level.sticky) == ("1-1", False, 0.1)
     assert (level.episodes, level.clears, level.clear_rate) == (8, 2, 0.25)
     assert level.interval == wilson(2, 8)
@@ -115,8 +115,9 @@ def test_every_episode_ends_in_one_way():
 
 def test_starts_that_were_cleared():
     """With two levels, environment i had i // 2 idle frames."""
+    starts = [i // 2 for i in range(18)]
     episodes = [played(1 + 2 * k, FLAG if k in (0, 7) else DEATH) for k in range(9)]
-    level = level_result("1-2", episodes[::-1], sticky=0.0, starts=2)
+    level = level_result("1-2", episodes[::-1], sticky=0.0, starts=starts)
     assert level.argmax
     assert level.cleared_starts == [0, 7]
 

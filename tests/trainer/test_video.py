@@ -20,7 +20,7 @@ from trainer.metrics import Episode, EpisodeTracker
 from trainer.model import build_model
 from trainer.run import run_training
 from trainer.video import encode
-from trainer.video.__main__ import best_columns, main, parse_levels
+from trainer.video.__main__ import best_columns, main
 from trainer.video.draw import (
     ACCENT,
     BACKGROUND,
@@ -268,15 +268,6 @@ def test_tints_keep_the_picture_recognisable():
 def test_columns_of_a_grid():
     assert best_columns(32) == 8
     assert [best_columns(n) for n in (1, 2, 4, 6)] == [1, 2, 2, 3]
-
-
-def test_levels():
-    assert parse_levels("") == [""]
-    assert parse_levels("1-1, 4-2") == ["1-1", "4-2"]
-    assert len(parse_levels("all")) == 32
-    for text in ("9-1", "1-1,", "x"):
-        with pytest.raises(ValueError, match=r"there is no level .*; choose 1-1 to"):
-            parse_levels(text)
 
 
 # Playing again.
@@ -554,7 +545,7 @@ def test_the_command_films_a_grid(run_dir, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--level", "9-9"), "there is no level '9-9'; choose 1-1 to 8-4"),
+        (("--level", "9-9"), "there is no level '9-9' in SuperMarioBros-v0; levels"),
         (("--episodes", 0), "episodes must be at least 1, got 0"),
         (("--grid", "--episodes", 2), "a grid shows one episode of each level"),
         (("--out", "a.avi"), "a.avi is neither MP4 nor GIF; give a name that ends in"),
@@ -577,6 +568,11 @@ def test_bad_input_is_one_line(run_dir, capsys, words, message):
 def test_no_checkpoint_is_one_line(tmp_path, capsys):
     assert command("--checkpoint", tmp_path / "none.pt") == 2
     assert capsys.readouterr().err.startswith("error: no checkpoint at ")
+
+
+def test_levels_are_those_of_the_game():
+    with pytest.raises(ValueError, match=r"SuperMarioBros2-v0; levels are 1-1 to 4-4"):
+        game_config(EnvConfig(task="SuperMarioBros2-v0"), level="5-1")
 
 
 def test_films_are_of_our_own_game():

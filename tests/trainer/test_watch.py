@@ -326,7 +326,7 @@ def test_the_pace(monkeypatch):
         (["--human", "--checkpoint", "x"], "give either --checkpoint"),
         (["--human", "--speed", "0"], "speed must be above 0, got 0"),
         (["--human", "--episodes", "-1"], "episodes must be at least 0, got -1"),
-        (["--human", "--level", "0-1"], "there is no level '0-1'; choose 1-1 to 8-4"),
+        (["--human", "--level", "0-1"], "there is no level '0-1' in Super"),
         (["--checkpoint", "none.pt"], "no checkpoint at none.pt"),
         (["--human", "--display", "terminal"], "neither a display nor a terminal"),
     ],

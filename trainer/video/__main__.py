@@ -22,22 +22,15 @@ from typing import Annotated, Literal
 import tyro
 
 from trainer.episodes import first_seed
-from trainer.policy import Policy, load_policy, playing_device
+from trainer.levels import STALL_STEPS, parse_levels
+from trainer.policy import Policy, load_policy, playing_device, run_folder
 from trainer.video.draw import Grid, Reading, tint
 from trainer.video.encode import VideoWriter, check_suffix
-from trainer.video.film import (
-    FRAMES_PER_SECOND,
-    LEVELS,
-    FilmedEnv,
-    Step,
-    game_config,
-)
+from trainer.video.film import FRAMES_PER_SECOND, FilmedEnv, Step, game_config
 from trainer.video.play import Camera, Player, film_episode, trained
 
 _STILL_SECONDS = 1.5  # at the end of a grid
 _MOST_COLUMNS = 8
-# An episode without a new best position for so many steps has failed.
-STALL_STEPS = 250
 
 
 @dataclass(frozen=True)
@@ -84,24 +77,6 @@ class VideoConfig:
     """auto (cuda where there is one), cpu, cuda or cuda:N."""
 
 
-def parse_levels(text: str) -> list[str]:
-    """The levels of "all" or of a list with commas; [""] for the run's own.
-
-    Raises:
-        ValueError: one of them does not exist.
-    """
-    if text in ("", "all"):
-        return list(LEVELS) if text else [""]
-    levels = [level.strip() for level in text.split(",")]
-    for level in levels:
-        if level not in LEVELS:
-            raise ValueError(
-                f"there is no level {level!r}; choose 1-1 to 8-4, several with commas, "
-                "or all"
-            )
-    return levels
-
-
 def film(config: VideoConfig) -> Path:
     """Writes the video that a config asks for; returns its path.
 
@@ -110,7 +85,6 @@ def film(config: VideoConfig) -> Path:
         FileNotFoundError: there is no checkpoint.
         OSError: the file cannot be written.
     """
-    levels = parse_levels(config.levels)
     for name, least in (("episodes", 1), ("scale", 0), ("max_seconds", 1)):
         if getattr(config, name) < least:
             raise ValueError(
@@ -125,6 +99,8 @@ def film(config: VideoConfig) -> Path:
     policy = load_policy(
         config.checkpoint, playing_device(config.device), ema=config.ema
     )
+    # "" is what the run plays.
+    levels = parse_levels(config.levels, policy.env.task) if config.levels else ("",)
     seed = first_seed(config.seed)
     games = [
         FilmedEnv(
@@ -153,14 +129,12 @@ def _out(config: VideoConfig, name: str) -> Path:
     """Where to write: beside the run's own videos, if nothing else is said."""
     if config.out is not None:
         return config.out
-    start = config.checkpoint
-    folders = [start, *start.resolve().parents]
-    run_dir = next((f for f in folders if (f / "config.json").is_file()), Path())
+    run_dir = run_folder(config.checkpoint) or Path()
     return run_dir / "videos" / f"{name}.mp4"
 
 
 def _film_in_turn(
-    config: VideoConfig, policy: Policy, games: list[FilmedEnv], levels: list[str]
+    config: VideoConfig, policy: Policy, games: list[FilmedEnv], levels: Sequence[str]
 ) -> Path:
     """One episode after the other."""
     path = _out(config, "-to-".join(dict.fromkeys((levels[0], levels[-1]))) or "play")
@@ -227,7 +201,7 @@ class _Tile:
 
 
 def _film_grid(
-    config: VideoConfig, policy: Policy, games: list[FilmedEnv], levels: list[str]
+    config: VideoConfig, policy: Policy, games: list[FilmedEnv], levels: Sequence[str]
 ) -> Path:
     """All games at once, until all have ended."""
     path = _out(config, "grid")

@@ -17,12 +17,11 @@ import numpy.typing as npt
 from mario_envpool import _core, nes, rom
 from trainer.collector import is_native, make_pool
 from trainer.config import EnvConfig
+from trainer.levels import check_level
 
 # The NTSC console draws 60.0988 frames a second.
 FRAMES_PER_SECOND = 60.0988
 HEIGHT, WIDTH = 240, 256
-
-LEVELS = tuple(f"{world}-{stage}" for world in range(1, 9) for stage in range(1, 5))
 
 # Keys of a pool's configuration that are the pool's and not the game's.
 _OF_THE_POOL = {
@@ -88,8 +87,8 @@ def game_config(env: EnvConfig, *, level: str = "", **changes: Any) -> dict[str,
         raise ValueError(
             f"films are of the Super Mario Bros. tasks; this run's is {env.task}"
         )
-    if level and level not in LEVELS:
-        raise ValueError(f"there is no level {level!r}; choose 1-1 to 8-4")
+    if level:
+        check_level(level, env.task)
     env = replace(env, num_envs=1, groups=1, num_threads=1, **changes)
     pool = make_pool(env, seed=0)
     config = dict(pool.config)
