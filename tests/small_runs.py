@@ -1,7 +1,9 @@
 """Runs of a second or less on fake pools, and how to look at what they leave."""
 
 import json
+import resource
 import threading
+from contextlib import contextmanager
 from dataclasses import fields, replace
 
 import torch
@@ -46,6 +48,17 @@ def make_config(tmp_path, **options):
         ),
     )
     return change(base, **options)
+
+
+@contextmanager
+def full_disk():
+    """No file may grow: every write is an OSError, "File too large"."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
 def read_points(folder, name="metrics.jsonl"):

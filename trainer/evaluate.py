@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +46,7 @@ from torch import nn
 from trainer.collector import is_native, make_pool
 from trainer.config import EnvConfig
 from trainer.episodes import MAX_SEEDS, Played, first_seed, play, wilson
+from trainer.files import replacing
 from trainer.levels import (
     STALL_STEPS,
     LevelResult,
@@ -56,7 +57,7 @@ from trainer.levels import (
     own_levels,
     parse_levels,
 )
-from trainer.policy import Policy, load_policy, playing_device
+from trainer.policy import Policy, load_policy, playing_device, run_folder
 from trainer.tables import progress, show
 
 # Environments that play at the same time, at most; and per level, one at least.
@@ -381,12 +382,15 @@ def evaluate(
     policy = load_policy(config.checkpoint, device, ema=config.ema)
     task = policy.env.task
     levels = parse_levels(config.levels, task) if config.levels else own_levels(task)
+    if not config.sticky:
+        raise ValueError("sticky takes one chance or several, got none")
     for sticky in config.sticky:
         _check(policy.env, config.episodes, sticky)
     if levels:
         _check_limits(config.noops, config.stall)
     # Sampled first, for each value of sticky.
-    ways = [(s, a) for s in config.sticky for a in (False, True)[: 1 + config.argmax]]
+    chances = dict.fromkeys(config.sticky)
+    ways = [(s, a) for s in chances for a in (False, True)[: 1 + config.argmax]]
     shares = [config.noops + 1 if argmax else config.episodes for _, argmax in ways]
     done, total = 0, len(levels) * sum(shares)
 
@@ -434,27 +438,31 @@ def _about(
     return about | {"levels": list(levels), "stall": config.stall} if levels else about
 
 
-def folder_of(checkpoint: Path) -> Path | None:
-    """Where the evaluation of a checkpoint belongs; None if it lies in no run."""
-    folder = checkpoint if checkpoint.is_dir() else checkpoint.absolute().parent
-    if folder.name == "checkpoints":
-        folder = folder.parent
-    return folder / "evaluation" if (folder / "config.json").is_file() else None
-
-
-def _write(config: EvaluateConfig, result: Evaluation) -> Iterator[Path]:
-    """Writes table.json and the pictures; yields what it has written."""
-    out = config.out or folder_of(config.checkpoint)
+def _write(config: EvaluateConfig, result: Evaluation) -> str:
+    """Writes table.json and the pictures; returns a line that says so."""
+    out = config.out
     if out is None:
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "table.json"
-    path.write_text(json.dumps(result.to_dict(), indent=2) + "\n")
-    yield path
-    if config.pictures and result.levels:
-        from trainer.plots import draw  # matplotlib takes its time
+        run_dir = run_folder(config.checkpoint)
+        if run_dir is None:
+            return f"nothing is written: {config.checkpoint} is in no run; see --out"
+        out = run_dir / "evaluation"
+    pictures: list[Path] = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with replacing(out / "table.json") as file:
+            file.write((json.dumps(result.to_dict(), indent=2) + "\n").encode())
+        if config.pictures and result.levels:
+            from trainer.plots import draw  # matplotlib takes its time
 
-        yield from draw(result.about, result.levels, out)
+            pictures = list(draw(result.about, result.levels, out))
+    except OSError as error:
+        raise OSError(
+            f"cannot write to the folder {out} ({error.strerror or error}); choose "
+            "another with --out"
+        ) from error
+    count = len(pictures)
+    more = f" and {count} picture{'s' * (count > 1)}" if count else ""
+    return f"wrote table.json{more} to {out}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -472,15 +480,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(json.dumps(result.to_dict(), indent=2), flush=True)
         else:
             show(result.about, result.levels, result.rows)
-        written = list(_write(config, result))
+        written = _write(config, result)
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    if written and not config.json:
-        pictures = f" and {len(written) - 1} pictures" if len(written) > 1 else ""
-        print(f"wrote {written[0].name}{pictures} to {written[0].parent}")
+    if not config.json:
+        print(written)
     return 0
 
 

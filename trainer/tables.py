@@ -59,6 +59,7 @@ def show(
         f"{weights}\nseed {about['seed']}, 0 to {about['noops']} idle frames; a step "
         f"is {about['frame_skip']} frames",
         soft_wrap=True,
+        markup=False,  # of a path
     )
     if rows:
         console.print(_task_table(rows))

@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 import torch
 from players import SHAPE, Counter, Pixels, SyncPool
+from small_runs import full_disk
 
 from trainer import checkpoint, evaluate, policy
 from trainer.config import EnvConfig, ModelConfig, RunConfig, to_dict
@@ -264,12 +266,61 @@ def test_errors_are_one_line(tmp_path, pools, run_dir, capsys):
     played = len(pools)
     assert "got 1.5" in error(*of_run, "--sticky", 0, 1.5)
     assert "got 200" in error(*of_run, "--noops", 200)
+    assert "several, got none" in error(*of_run, "--sticky")
     assert len(pools) == played
     for levels in ("9-1", "1-5", "11", "1-1;1-2", ","):
         text = error(*of_run, "--levels", levels)
         assert text.endswith("1-1 to 8-4, as in 1-1,4-2, or all\n")
     (tmp_path / "checkpoint.pt").write_text("{}")
     assert "is not a checkpoint" in error("--checkpoint", tmp_path / "checkpoint.pt")
+
+
+def test_a_chance_given_twice_is_played_once(pools, run_dir, capsys):
+    words = ("--checkpoint", run_dir, "--episodes", 2, "--sticky", 0.1, 0, 0.1)
+    assert command(*words, "--no-argmax", "--json") == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [result["sticky"] for result in results] == [0.1, 0]
+
+
+def test_a_folder_that_cannot_be_written_to(pools, run_dir, capsys):
+    """The table is shown all the same, and an older file is whole."""
+    words = ("--checkpoint", run_dir, "--episodes", 2)
+    (run_dir / "evaluation").write_text("a file")
+    assert command(*words) == 2
+    shown = capsys.readouterr()
+    assert "31/31" in shown.out
+    assert shown.err.startswith(f"error: cannot write to the folder {run_dir}/eval")
+    assert shown.err.endswith("choose another with --out\n")
+    out = run_dir / "other"
+    assert command(*words, "--out", out) == 0
+    before = (out / "table.json").read_text()
+    with full_disk():
+        assert command(*words, "--out", out, "--seed", 2) == 2
+    assert {path.name: path.read_text() for path in out.iterdir()} == {
+        "table.json": before
+    }
+
+
+def test_a_checkpoint_that_lies_in_no_run(pools, run_dir, capsys):
+    file = run_dir / "x[red]y" / "some.pt"
+    file.parent.mkdir()
+    (run_dir / "checkpoints" / "step-000000007.pt").rename(file)
+    assert command("--checkpoint", file, "--episodes", 2) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{file}: SuperMarioBros-1-1-v0")  # no markup
+    assert out.endswith(f"nothing is written: {file} is in no run; see --out\n")
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_the_run_of_a_checkpoint(run_dir, monkeypatch):
+    folder = run_dir / "checkpoints"
+    for path in (run_dir, folder, folder / "best.pt", run_dir / "best.pt"):
+        assert policy.run_folder(path) == run_dir
+    monkeypatch.chdir(folder)
+    assert policy.run_folder(Path("best.pt")) == run_dir
+    # A config.json further up is something else.
+    for path in (run_dir / "a" / "best.pt", folder / "b" / "best.pt"):
+        assert policy.run_folder(path) is None
 
 
 def test_on_envpool_atari(tmp_path, monkeypatch, capsys):
