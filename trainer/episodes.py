@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -105,21 +105,21 @@ def play(
     num_envs = len(pool.all_env_ids)
     left = np.full(num_envs, num_episodes // num_envs)
     left[: num_episodes % num_envs] += 1
-    tracker = EpisodeTracker(num_envs, window=num_envs)
+    tracker = EpisodeTracker(num_envs)
     actor = _Actor(pool, model, device, generator)
     played: list[Played] = []
     pool.async_reset()
     # All answer at first, then group by group.
     waiting, parts = 1, groups
-    with _evaluating(model, device, dtype):
+    with _evaluating(model, device, dtype), closing(actor):
         while waiting:
             obs, reward, terminated, truncated, info = pool.recv()
             env_id, done = info["env_id"], terminated | truncated
-            tracker.add(env_id, reward, done, info)
-            if done.any():
-                played += _ended(tracker, env_id, done, info)
-                if tell is not None:
-                    tell(int(done.sum()))
+            finished = tracker.add(env_id, reward, done, info)
+            for row, (env, episode) in zip(np.flatnonzero(done), finished, strict=True):
+                played.append(Played(env, episode, _last(info, row)))
+            if finished and tell is not None:
+                tell(len(finished))
             left[env_id[done]] -= 1
             going = np.flatnonzero(left[env_id] > 0)
             opening = info["elapsed_step"] == 0
@@ -130,22 +130,12 @@ def play(
                     actor.send(obs[pick], env_id[pick], opening[pick])
                     waiting += 1
             waiting, parts = waiting - 1, 1
-    actor.close()
     return played
 
 
-def _ended(
-    tracker: EpisodeTracker,
-    env_id: npt.NDArray[np.int32],
-    done: npt.NDArray[np.bool_],
-    info: Mapping[str, Any],
-) -> Iterator[Played]:
-    """The episodes that ended with some rows, of which the tracker has been told."""
-    rows = np.flatnonzero(done)
-    newest = list(tracker.recent)[-rows.size :]
-    for row, episode in zip(rows, newest, strict=True):
-        last = {name: int(info[name][row]) for name in _LAST if name in info}
-        yield Played(int(env_id[row]), episode, last)
+def _last(info: Mapping[str, Any], row: np.intp) -> dict[str, int]:
+    """What is kept of a row that ended an episode."""
+    return {name: int(info[name][row]) for name in _LAST if name in info}
 
 
 @contextmanager

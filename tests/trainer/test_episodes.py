@@ -82,6 +82,18 @@ def test_the_end_of_every_episode_is_told():
     assert sum(told) == len(played) == 20
 
 
+def test_transfers_end_whatever_happens(monkeypatch):
+    """They read the pool's memory, which its owner frees next."""
+    closed = []
+    monkeypatch.setattr(episodes.Stage, "close", closed.append)
+    play_fake(6)
+    assert len(closed) == 1
+    monkeypatch.setattr(episodes, "sample", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        play_fake(6)
+    assert len(closed) == 2
+
+
 def test_the_seed_decides():
     first, _ = play_fake(12, seed=1, sharpness=0.0)
     assert play_fake(12, seed=1, sharpness=0.0)[0] == first
