@@ -57,6 +57,7 @@ _COLUMN = 16  # pixels
 _MARGIN = 64  # behind the last object: the rest of a castle, say
 _SCREEN = 256
 _LAST_X = 32 * _SCREEN  # no room has more pages
+_SLOWEST = 2  # pixels a frame, on average
 _RIGHT_AND_B = 0x82
 
 # A console image: 16 bytes, then what the processor sees from $8000 on.
@@ -108,7 +109,7 @@ def _scan(env: Any, image: bytes) -> npt.NDArray[np.uint8]:
     ram = env.ram
     picture = np.zeros((240 - HUD_ROWS, _LAST_X, 3), np.uint8)
     done, end = 0, None
-    while end is None or done < end:
+    for _ in range(_LAST_X // _SLOWEST):
         ram[_HELD_AT] = _HELD_VALUES
         ram[_SPRITES] = _BELOW
         camera = _word(ram, *_CAMERA)
@@ -116,15 +117,15 @@ def _scan(env: Any, image: bytes) -> npt.NDArray[np.uint8]:
         if end is None and _is_complete(ram, image):
             page, column = (int(ram[at]) for at in _BUILDING)
             end = max(_SCREEN, page * _SCREEN + column * _COLUMN + _MARGIN)
-        if camera + _SCREEN > _LAST_X:
-            raise RuntimeError(f"the room does not end within {_LAST_X} pixels")
         # Whole columns: a block is then of one frame.
-        new = (camera + _SCREEN) // _COLUMN * _COLUMN
+        new = min(camera + _SCREEN, _LAST_X) // _COLUMN * _COLUMN
         if new > done:
             screen = env.render()[HUD_ROWS:]
             picture[:, done:new] = screen[:, done - camera : new - camera]
             done = new
-    return picture[:, :end].copy()
+        if end is not None and done >= end:
+            return picture[:, :end].copy()
+    raise RuntimeError(f"the room does not end within {_LAST_X} pixels")
 
 
 def _word(ram: npt.NDArray[np.uint8], high: int, low: int) -> int:

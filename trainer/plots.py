@@ -14,7 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from trainer.atlas import room_picture
-from trainer.levels import STAGES, LevelResult, Place, by_options, levels_in_a_row
+from trainer.levels import (
+    STAGES,
+    LevelResult,
+    Place,
+    all_levels,
+    by_options,
+    levels_in_a_row,
+)
 
 # Even for the colour-blind, light is more than dark.
 _COLOURS = colormaps["cividis"]
@@ -61,7 +68,13 @@ def draw(
         path = folder / "heatmap.png"
         row = levels_in_a_row(sampled)
         more = "" if row is None else f"\n{row:.2f} levels in a row from 1-1"
-        heat_map(sampled, argmax, path, title=f"{title} of each level{more}")
+        heat_map(
+            sampled,
+            argmax,
+            path,
+            worlds=len(all_levels(about["task"])) // STAGES,
+            title=f"{title} of each level{more}",
+        )
         yield path
     for result in sampled:
         rooms = _rooms(about["task"], result)
@@ -88,6 +101,7 @@ def heat_map(
     argmax: Sequence[LevelResult],
     path: Path,
     *,
+    worlds: int,
     title: str,
 ) -> None:
     """Draws the clear rates, a row for each world and a column for each stage.
@@ -96,10 +110,10 @@ def heat_map(
         sampled: results of sampled actions: the colours and the large numbers.
         argmax: results of the likeliest actions, or none: the small numbers.
         path: of the PNG.
-        title: one line above it.
+        worlds: of the game.
+        title: above it.
     """
     starts = {result.level: result for result in argmax}
-    worlds = max(8, *(int(result.level[0]) for result in sampled))
     figure = Figure(figsize=(6.4, 0.9 + 0.82 * worlds), dpi=_DPI, layout="constrained")
     axes = figure.add_subplot()
     axes.set_facecolor("0.93")

@@ -1,9 +1,12 @@
 """Pictures of whole rooms, compared with what the game shows."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from mario_envpool import _core
+from trainer import atlas
 from trainer.atlas import HUD_ROWS, room_picture
 from trainer.levels import all_levels
 
@@ -67,6 +70,16 @@ def test_rooms_behind_pipes():
     blue = (water[..., 2] > 200) & (water[..., 0] < 50)
     assert blue.mean() > 0.3
     assert (bonus == 0).all(-1).mean() > 0.3
+
+
+def test_a_camera_that_stands_still_ends_the_search():
+    env = SimpleNamespace(
+        ram=np.zeros(2048, np.uint8),
+        step=lambda action: None,
+        render=lambda: np.zeros((240, 256, 3), np.uint8),
+    )
+    with pytest.raises(RuntimeError, match="does not end within 8192 pixels"):
+        atlas._scan(env, bytes(0x8010))
 
 
 def test_a_room_that_is_not_there():

@@ -46,7 +46,7 @@ def test_a_heat_map_shows_the_rates(tmp_path):
 
     def draw(clears):
         levels = [result("1-1", clears), result("8-4", 0)]
-        plots.heat_map(levels, [], tmp_path / "x.png", title="title")
+        plots.heat_map(levels, [], tmp_path / "x.png", worlds=8, title="title")
         return pixels(tmp_path / "x.png")
 
     full, empty = draw(10), draw(0)
@@ -59,6 +59,15 @@ def test_a_heat_map_shows_the_rates(tmp_path):
     height, width = np.ptp(where, axis=0)
     assert height < full.shape[0] / 8
     assert width < full.shape[1] / 4
+
+
+def test_a_heat_map_has_the_worlds_of_the_game(tmp_path):
+    about = ABOUT | {"task": "SuperMarioBros2-v0"}
+    levels = [result(level, 10) for level in all_levels(about["task"])]
+    list(plots.draw(about, levels, tmp_path))
+    lost = pixels(tmp_path / "heatmap.png")
+    list(plots.draw(ABOUT, levels, tmp_path))
+    assert len(lost) < 0.6 * len(pixels(tmp_path / "heatmap.png"))
 
 
 def test_a_death_map_has_marks_where_they_belong(tmp_path):
