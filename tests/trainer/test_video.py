@@ -4,13 +4,14 @@ import json
 import re
 import subprocess
 from dataclasses import replace
+from types import SimpleNamespace
 
 import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_runs import change
+from small_runs import change, full_disk
 
 from mario_envpool import nes
 from trainer import checkpoint
@@ -20,6 +21,7 @@ from trainer.metrics import Episode, EpisodeTracker
 from trainer.model import build_model
 from trainer.run import run_training
 from trainer.video import encode
+from trainer.video import record as record_module
 from trainer.video.__main__ import best_columns, main
 from trainer.video.draw import (
     ACCENT,
@@ -36,7 +38,15 @@ from trainer.video.draw import (
 from trainer.video.encode import VideoWriter
 from trainer.video.film import FilmedEnv, button_names, game_config
 from trainer.video.play import Camera, Shot
-from trainer.video.record import BEST, INDEX, Filmer, Recorder, replay
+from trainer.video.record import (
+    BEST,
+    INDEX,
+    Filmer,
+    Recorder,
+    Recording,
+    Video,
+    replay,
+)
 
 
 def read(path):
@@ -124,6 +134,16 @@ def test_what_ffmpeg_says_is_told(tmp_path, monkeypatch):
         with pytest.raises(OSError, match=r"ffmpeg could not write .*a\.mp4: .+"):
             write(pictures)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_taken_by_a_folder(tmp_path):
+    (tmp_path / "a.mp4").mkdir()
+    with (
+        pytest.raises(IsADirectoryError),
+        VideoWriter(tmp_path / "a.mp4", width=64, height=48, fps=30) as writer,
+    ):
+        writer.write(stripes(0))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
 
 
 def test_without_ffmpeg(tmp_path, monkeypatch):
@@ -364,6 +384,40 @@ def test_episodes_whose_beginning_was_not_seen_are_left_out():
     recorder.follow(only, none, ended, 66)
     assert len(taken) == 1
     pool.close()
+
+
+def test_the_odds_of_a_very_sure_network():
+    recording = Recording(
+        start=b"",
+        actions=np.zeros(2, np.int16),
+        logits=np.array([[300, 0, -300], [0, 0, -np.inf]], np.float16),
+        values=np.zeros(2, np.float16),
+        episode=Episode(0.0, 2, 40, False),
+        env=0,
+        run_steps=2,
+    )
+    decisions = record_module._decisions(recording)
+    odds = [decision.probabilities.tolist() for decision in decisions]
+    assert odds == [[1, 0, 0], [0.5, 0.5, 0]]
+
+
+def test_the_index_of_videos_is_whole_or_as_before(tmp_path):
+    pool = SimpleNamespace(
+        all_env_ids=[0],
+        config={"max_episode_steps": 9},
+        action_space=SimpleNamespace(n=2),
+    )
+    filmer = Filmer(pool, print)
+    filmer.open(tmp_path)
+    none = np.zeros((0, 2))
+    episode = Episode(1.0, 5, 40, True)
+    first = Recording(b"", none, none, none, episode, env=0, run_steps=7)
+    second = first._replace(run_steps=8)
+    filmer._note(Video(BEST, tmp_path / "best.mp4", b"", first))
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        filmer._note(Video(BEST, tmp_path / "best.mp4", b"", second))
+    filmer.close()
+    assert json.loads((tmp_path / INDEX).read_text())[BEST]["run_steps"] == 7
 
 
 class Board:

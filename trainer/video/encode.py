@@ -127,16 +127,16 @@ class VideoWriter:
         Raises:
             OSError: ffmpeg has failed.
         """
-        self._close_pipe()
-        if self._process.wait():
-            message = self._failure()
-            self.abort()
-            raise OSError(message)
-        self._partial.replace(self._path)
-        self._scratch.cleanup()
+        try:
+            self._close_pipe()
+            if self._process.wait():
+                raise OSError(self._failure())
+            self._partial.replace(self._path)
+        finally:
+            self.abort()  # what is left of it
 
     def abort(self) -> None:
-        """Ends without a file; a second call does nothing."""
+        """Ends without a file, if that is not finished."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()

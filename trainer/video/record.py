@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainer.files import replacing
 from trainer.metrics import Episode, MetricsWriter
 from trainer.video.encode import VideoWriter
 from trainer.video.film import FilmedEnv, Step
@@ -326,7 +327,8 @@ class Filmer:
             "cleared": episode.cleared,
             "run_steps": video.recording.run_steps,
         }
-        (self._folder / INDEX).write_text(json.dumps(self._known, indent=2) + "\n")
+        with replacing(self._folder / INDEX) as file:
+            file.write((json.dumps(self._known, indent=2) + "\n").encode())
 
 
 class _ClosedError(Exception):
@@ -368,7 +370,9 @@ def replay(recording: Recording, config: dict[str, Any]) -> Iterator[Shot]:
 
 
 def _decisions(recording: Recording) -> Iterator[Decision]:
-    odds = np.exp(recording.logits.astype(np.float32))
+    logits = recording.logits.astype(np.float32)
+    # Of a network that is very sure, exp alone would be infinite.
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
     odds /= odds.sum(-1, keepdims=True)
     values = recording.values.astype(float)
     for action, chances, value in zip(recording.actions, odds, values, strict=True):
