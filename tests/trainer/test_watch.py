@@ -4,6 +4,7 @@ import io
 import os
 import pty
 import re
+import signal
 import termios
 import time
 
@@ -171,6 +172,17 @@ def test_the_terminal_is_left_as_it_was(keys, monkeypatch):
     assert text.count("\x1b[?1049l") == 1
 
 
+def test_a_request_to_end_is_a_ctrl_c(keys):
+    """So that the terminal is left as it was."""
+    before = signal.getsignal(signal.SIGTERM)
+    terminal = Terminal(io.StringIO())
+    assert signal.getsignal(signal.SIGTERM) != before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    terminal.close()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_a_new_size_is_drawn_anew(keys, monkeypatch):
     size = (80, 24)
     monkeypatch.setattr(screens.shutil, "get_terminal_size", lambda: size)
@@ -216,6 +228,13 @@ def test_a_window(monkeypatch):
     with pytest.raises(QuitError):
         window.show(frame, READING)
     window.close()
+
+
+def test_a_display_that_is_not_there(monkeypatch):
+    pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "none-such")
+    with pytest.raises(ValueError, match=r"none-such .*; --display terminal needs"):
+        Window()
 
 
 # The command.

@@ -7,6 +7,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -93,9 +94,9 @@ class Window:
             ) from None
         self._pygame = pygame
         self._camera = Camera(scale=2)
-        pygame.display.init()
-        pygame.display.set_caption(f"mario-envpool: {KEYS_HELP}")
         try:
+            pygame.display.init()
+            pygame.display.set_caption(f"mario-envpool: {KEYS_HELP}")
             self._surface: Any = pygame.display.set_mode(self._camera.size)
         except pygame.error as error:
             raise ValueError(
@@ -148,6 +149,8 @@ class Terminal:
         self._shown: list[str] = []
         self._size = (0, 0)
         self._opened = True
+        # Being told to end leaves the terminal as it was, as Ctrl-C does.
+        self._on_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
         # Another screen, so that what was there comes back; no cursor.
         self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
 
@@ -178,6 +181,7 @@ class Terminal:
         """See `Screen.close`."""
         if self._opened:
             self._opened = False
+            signal.signal(signal.SIGTERM, self._on_term)
             self._keyboard.close()
             self._write("\x1b[?2026l\x1b[0m\x1b[?25h\x1b[?1049l")
 
