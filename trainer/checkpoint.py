@@ -141,8 +141,10 @@ def step_of(path: Path) -> int | None:
 
 def run_dir_of(path: Path) -> Path | None:
     """The folder of the run that a checkpoint file lies in, None if it is elsewhere."""
-    folder = path.resolve().parent
-    return path.parent.parent if folder.name == FOLDER else None
+    if path.resolve().parent.name != FOLDER:
+        return None
+    # The parent of "." is "." in pathlib.
+    return Path(os.path.normpath(path.parent / ".."))
 
 
 def _read(path: Path, device: torch.device, needs: list[str]) -> dict[str, Any]:
@@ -296,7 +298,7 @@ class Checkpoints:
         """
         path = self._write(f"step-{step:09}.pt", state)
         if path is not None:
-            others = [p for p in list_files(self.folder) if p not in (path,)]
+            others = [p for p in list_files(self.folder) if p != path]
             steps = [p for p in others if p.name != BEST]
             older = [p for p in steps if (step_of(p) or 0) < step]
             for old in set(steps) - set(older[: self._keep - 1]):

@@ -91,22 +91,30 @@ class Lines:
         self._file.close()
 
 
-def drop_after(run_dir: Path, step: int) -> None:
-    """Drops the rows of a run beyond a step, and what was cut off at the end."""
+def drop_after(run_dir: Path, step: int) -> int:
+    """Drops the rows of a run beyond a step, and what was cut off at the end.
+
+    Returns:
+        How many.
+    """
+    dropped = 0
     for name, key in (("metrics.jsonl", "step"), ("evaluations.jsonl", "steps")):
         path = run_dir / name
         if not path.is_file():
             continue
-        lines = path.read_text().splitlines(keepends=True)
+        # Bytes: after a power cut there may be anything.
+        lines = path.read_bytes().splitlines(keepends=True)
         kept = [line for line in lines if _step_in(line, key) <= step]
         if kept != lines:
             with replacing(path) as file:
-                file.write("".join(kept).encode())
+                file.write(b"".join(kept))
+            dropped += len(lines) - len(kept)
+    return dropped
 
 
-def _step_in(line: str, key: str) -> float:
+def _step_in(line: bytes, key: str) -> float:
     """The step of a row; infinite if it is not a whole one."""
     try:
-        return float(json.loads(line)[key]) if line.endswith("\n") else math.inf
+        return float(json.loads(line)[key]) if line.endswith(b"\n") else math.inf
     except (ValueError, KeyError, TypeError):
         return math.inf

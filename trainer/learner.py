@@ -501,7 +501,8 @@ class Learner:
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from `state()`, the model having its weights already.
 
-        What the config did not have then starts from these weights.
+        What the config did not have then starts from these weights. A generator of
+        another kind of device has another state: then this one begins anew.
         """
         self.optimizer.load_state_dict(state["optimizer"])
         if state["scaler"]:  # empty unless it was fp16 then, too
@@ -514,7 +515,9 @@ class Learner:
             _copy_buffers(self.target, state["target_buffers"])
         _copy_buffers(self.model, state["buffers"])
         self.version = state["updates"]
-        self.generator.set_state(state["minibatch_rng"].cpu())
+        saved = state["minibatch_rng"].cpu()
+        if saved.shape == self.generator.get_state().shape:
+            self.generator.set_state(saved)
 
 
 @torch.no_grad()

@@ -23,6 +23,8 @@ from trainer.monitor import profiler
 if TYPE_CHECKING:
     from trainer.run import Run
 
+_INTERRUPTED = "interrupted"  # the one reason to end after which there is more to do
+
 # Episodes between two attempts to show that a level is solved.
 _EPISODES_BETWEEN_ATTEMPTS = 50
 
@@ -67,8 +69,9 @@ def stop_on_signal(say: Callable[[str], None]) -> Iterator[Stop]:
         if stopping.signal:
             raise KeyboardInterrupt
         stopping.signal = number
-        # Python's files are not reentrant; the message may be lost, the signal not.
-        with suppress(RuntimeError):
+        # Python's files are not reentrant, and Ctrl-C may have ended who reads them;
+        # the message may be lost, the signal not.
+        with suppress(RuntimeError, OSError):
             say(f"{signal.Signals(number).name}: ending after this update")
 
     old = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -107,8 +110,8 @@ class Loop:
                     run.save()
                     self._last_save = time.perf_counter()
         seconds = self._seconds()
-        if not self._stopping.signal:
-            self._progress.ended = reason
+        # Not by the signal: it may have come while the last evaluation was played.
+        self._progress.ended = "" if reason == _INTERRUPTED else reason
         run.display.say(
             f"{reason} after {run.steps:,} steps, {format_seconds(seconds)}"
         )
@@ -119,7 +122,6 @@ class Loop:
                 "steps": float(run.steps),
                 "seconds": seconds,
                 "solved": float(reason.startswith("solved")),
-                "signal": float(self._stopping.signal),
             }
         )
 
@@ -196,7 +198,7 @@ class Loop:
         """Why the run ends now, "" if it does not."""
         run, config = self._run, self._run.config
         if self._stopping.signal:
-            return "interrupted"
+            return _INTERRUPTED
         if config.stop_when_solved and self._solved():
             rate = self._progress.evaluated["evaluation/clear_rate"]
             return f"solved: {rate:.0%} cleared"

@@ -368,8 +368,8 @@ class MetricsWriter:
             run_dir: existing folder.
             config: shown by W&B.
             wandb: whether to log there; offline when no API key is found.
-            resumed_at: step of the checkpoint of a resumed run: TensorBoard hides
-                what it has of later ones.
+            resumed_at: step that the run goes on from, 0 for a new one: TensorBoard
+                hides what it has of later ones.
             say: told when something cannot be written.
         """
         self._run_dir = run_dir

@@ -75,6 +75,14 @@ def _generators(run: Run) -> dict[str, Tensor]:
     return states
 
 
+def _restore_generators(run: Run, states: dict[str, Tensor]) -> None:
+    """Continues from what `_generators` gave, on the same kind of device."""
+    run.actions.set_state(states["actions"].cpu())
+    torch.set_rng_state(states["global"].cpu())
+    if run.device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"].cpu(), run.device)
+
+
 def restore(run: Run, path: Path, state: dict[str, Any]) -> None:
     """Goes on from what `capture` gave, in a run that has not started.
 
@@ -101,15 +109,18 @@ def restore(run: Run, path: Path, state: dict[str, Any]) -> None:
         parts = [f"{n.rpartition('.')[2]} {old[n]} -> {new[n]}" for n in changed]
         run.display.say(f"changed since the checkpoint: {', '.join(parts)}")
     moved = [n for n in changed if _is_layout(n)]
-    if "seed" not in changed:
-        run.actions.set_state(state["rng"]["actions"].cpu())
-        torch.set_rng_state(state["rng"]["global"].cpu())
-        if run.device.type == "cuda" and "cuda" in state["rng"]:
-            torch.cuda.set_rng_state(state["rng"]["cuda"].cpu(), run.device)
+    if ("cuda" in state["rng"]) != (run.device.type == "cuda"):
+        moved.append("kind of device")
+    if {"seed", "kind of device"}.isdisjoint(moved):
+        _restore_generators(run, state["rng"])
     else:
         run.learner.generator.manual_seed(run.config.seed)
-    if "env.task" not in changed:
+    if "env.task" in changed:
+        # Counted in episodes of the other task, and found with it.
+        run.progress.next_attempt, run.progress.evaluated = 0, {}
+    else:
         run.episodes.restore(state["episodes"], going_on=False)
+    run.collector.steps = run.steps
     _restore_collecting(run, state, moved)
 
 

@@ -58,11 +58,7 @@ from trainer.device import (
 from trainer.files import Lines, drop_after
 from trainer.learner import Learner
 from trainer.loop import Loop, Progress, stop_on_signal
-from trainer.metrics import (
-    EpisodeTracker,
-    MetricsWriter,
-    Timings,
-)
+from trainer.metrics import EpisodeTracker, MetricsWriter, Timings
 from trainer.model import PolicyModel, build_model, to_device
 from trainer.monitor import Monitor, mark, thread_ids
 from trainer.optim import linear
@@ -144,11 +140,15 @@ class Run:
         self.progress = Progress()
         self.pipeline: Pipeline | None = None
         self._start_run_dir(self._resume())
+        self._open_files()
+
+    def _open_files(self) -> None:
+        """Opens what is written to all the time, in the run folder."""
         self.writer = MetricsWriter(
             self.run_dir,
-            to_dict(config),
-            wandb=config.wandb,
-            resumed_at=self.steps or None,
+            to_dict(self.config),
+            wandb=self.config.wandb,
+            resumed_at=self.steps,
             say=self.display.say,
         )
         self._closing.callback(self.writer.close)
@@ -301,7 +301,8 @@ class Run:
         """
         config = self.config
         self.run_dir = config.run_dir or source or _new_run_dir(config.env.task)
-        if config.resume is None and checkpoint.list_files(self.run_dir):
+        own = source is not None and source.resolve() == self.run_dir.resolve()
+        if not own and checkpoint.list_files(self.run_dir):
             raise ValueError(
                 f"{self.run_dir} holds the checkpoints of another run: go on with it "
                 f"(--resume {self.run_dir}), or choose another --run-dir"
@@ -312,9 +313,14 @@ class Run:
                 self.run_dir, config.keep_checkpoints, self.display.say
             )
             self._closing.callback(self.checkpoints.close)
-            if config.resume is not None:
-                drop_after(self.run_dir, self.steps)
-                self.progress.best_clear_rate = resume.best_in(self.run_dir)
+            # A run that was killed before its first checkpoint leaves lines, too.
+            lost = drop_after(self.run_dir, self.steps)
+            if lost and not own:
+                self.display.say(
+                    f"{self.run_dir} had {lost} lines of a run without a checkpoint, "
+                    "which are dropped"
+                )
+            self.progress.best_clear_rate = resume.best_in(self.run_dir)
             config_module.save(
                 self.config,
                 self.run_dir / "config.json",
@@ -377,7 +383,7 @@ def train(run: Run) -> dict[str, float]:
 
     Returns:
         The last metrics, with `steps`, `seconds`, `solved` (0 or 1) and `signal`
-        (the number of the one that ended it, else 0).
+        (the number of the one that came meanwhile, else 0).
 
     Raises:
         RuntimeError: the loss became NaN (the batch is saved in the run folder), or
@@ -391,7 +397,7 @@ def train(run: Run) -> dict[str, float]:
             try:
                 metrics = Loop(run, started, stopping).run()
             except BaseException:
-                run.save(complete=False)
+                _save_after_failure(run)
                 raise
             if not run.save():
                 raise RuntimeError(
@@ -403,9 +409,18 @@ def train(run: Run) -> dict[str, float]:
                 run.filmer.finish(run.writer)
                 parts += ", videos"
             run.display.say(f"wrote {run.run_dir}/ ({parts})")
-            return metrics
+            # One may have come since the loop ended.
+            return metrics | {"signal": float(stopping.signal)}
     finally:
         run.close()
+
+
+def _save_after_failure(run: Run) -> None:
+    """Writes a checkpoint if it can; the failure stays what is told of."""
+    try:
+        run.save(complete=False)
+    except Exception as error:
+        run.display.say(f"no checkpoint of this moment: {error}")
 
 
 def _shard_count(config: RunConfig) -> int:
@@ -436,15 +451,8 @@ def _new_run_dir(task: str) -> Path:
 def _commit() -> str | None:
     """The commit of the trainer's own repository, "-dirty" if it was changed."""
     folder = Path(__file__).resolve().parent
-    command = [
-        "git",
-        "-C",
-        str(folder),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-    ]
+    options = "describe --always --dirty --abbrev=40".split()
+    command = ["git", "-C", str(folder), *options]
     try:
         result = subprocess.run(
             command, capture_output=True, text=True, timeout=10, check=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 from collections import deque
 from types import SimpleNamespace
 
@@ -187,6 +188,22 @@ def pools(monkeypatch):
     monkeypatch.setattr(run, "make_pool", make)
     monkeypatch.setattr(evaluate, "make_pool", make)
     return made
+
+
+@pytest.fixture
+def small_disk(tmp_path, request):
+    """A real file system of as much memory as the test's parameter says."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "none", str(disk)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        pytest.skip(f"no mount command: {error}")
+    if mounted.returncode:
+        pytest.skip(f"may not mount a small disk: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ import errno
 import io
 import os
 import pickle
-import subprocess
 import zipfile
 
 import pytest
@@ -333,22 +332,7 @@ def test_the_old_ones_go_only_when_the_new_one_is_on_the_disk(
     assert names(tmp_path) == [two, three]
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of one megabyte."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True)
-    except OSError as error:
-        pytest.skip(f"no mount command: {error}")
-    if mounted.returncode:
-        pytest.skip(f"may not mount a small disk: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["1m"], indirect=True)
 def test_a_small_disk_really_full(small_disk, said):
     folder = Checkpoints(small_disk, 3, said.append)
     state = STATE | {"model": {"w": torch.zeros(100_000)}}  # 0.4 MB

@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 
 import pytest
+import torch
 from small_runs import (
     CPU,
     change,
@@ -16,6 +17,7 @@ from small_runs import (
 )
 
 from trainer import checkpoint, resume, run
+from trainer.metrics import MetricsWriter
 from trainer.run import main, run_training
 
 REPLAY = {
@@ -178,6 +180,47 @@ def test_a_new_run_spoils_no_other(done):
         run_training(done)
 
 
+def test_a_resumed_run_spoils_no_other(tmp_path, done):
+    other = replace(done, run_dir=tmp_path / "other", max_steps=500)
+    run_training(other)
+    before = {p: p.read_bytes() for p in other.run_dir.rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match=r"other holds the checkpoints of another run"):
+        go_on(done, run_dir=other.run_dir)
+    assert {
+        p: p.read_bytes() for p in other.run_dir.rglob("*") if p.is_file()
+    } == before
+
+
+def test_a_run_that_was_killed_early_leaves_nothing_to_the_next(
+    tmp_path, pools, capsys
+):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = make_config(tmp_path, max_steps=300)
+    config.run_dir.mkdir()
+    killed = MetricsWriter(config.run_dir, {})
+    for step in (96, 9_999):
+        killed.write(step, {"time/sps": 1.0})
+    killed.close()
+    run_training(config)
+    says = f"{config.run_dir} had 2 lines of a run without a checkpoint, which are dr"
+    assert says in capsys.readouterr().out
+    steps = [point["step"] for point in read_points(config.run_dir)]
+    assert steps == sorted(set(steps))
+    board = EventAccumulator(str(config.run_dir))
+    board.Reload()
+    assert [event.step for event in board.Scalars("time/sps")] == steps
+
+
+def test_the_run_of_a_checkpoint_wherever_one_stands(done, monkeypatch):
+    path = checkpoint.find(done.run_dir)
+    assert checkpoint.run_dir_of(path) == done.run_dir
+    for folder, name in ((path.parent, path.name), (done.run_dir, path.parent.name)):
+        monkeypatch.chdir(folder)
+        name = resume.Path(name) if name == path.name else resume.Path(name, path.name)
+        assert checkpoint.run_dir_of(name).resolve() == done.run_dir.resolve()
+
+
 def test_two_runs_in_one_folder_at_a_time(done):
     first = run.Run(replace(done, resume=done.run_dir, max_steps=900))
     rows = (done.run_dir / "metrics.jsonl").read_bytes()
@@ -264,8 +307,15 @@ def test_other_pictures_or_actions_are_an_error(done, name):
 
 
 def test_another_task_in_a_folder_of_its_own(tmp_path, done, capsys):
+    path = checkpoint.find(done.run_dir)
+    state = checkpoint.load(path, CPU)
+    state["progress"] |= {"next_attempt": 9_999, "evaluated": {"x": 1.0}}
+    checkpoint.save(path, state)
     resumed = go_on(done, run_dir=tmp_path / "new", task="SuperMarioBros-1-2-v0")
     assert "with another task" in capsys.readouterr().out
+    # Nor is what was found with it, and when it would have been tried again.
+    assert resumed.progress.evaluated == {}
+    assert resumed.progress.next_attempt == 0
     # The episodes of the other task are not those of this one.
     assert read_points(tmp_path / "new")[0]["rollout/episodes"] < 30
     assert resumed.steps >= 500
@@ -283,6 +333,20 @@ def test_a_pool_without_snapshots(tmp_path, pools, fake_pool, monkeypatch, capsy
     assert says in capsys.readouterr().out
 
 
+def test_a_checkpoint_of_a_gpu(done, capsys):
+    """Its generators have other states; the games and all else could go on."""
+    path = checkpoint.find(done.run_dir)
+    state = checkpoint.load(path, CPU)
+    other = torch.zeros(16, dtype=torch.uint8)
+    state["rng"] |= {"actions": other, "cuda": other}
+    state["learner"]["minibatch_rng"] = other
+    checkpoint.save(path, state)
+    resumed = go_on(done)
+    output = capsys.readouterr().out
+    assert "new episodes begin: with another kind of device; the run is not" in output
+    assert resumed.steps >= 500
+
+
 def test_snapshots_that_are_refused(done, fake_pool, monkeypatch, capsys):
     monkeypatch.setattr(fake_pool, "refuses", True)
     go_on(done)
@@ -298,6 +362,8 @@ def test_async_mode(tmp_path, pools, capsys):
     resumed = go_on(config)
     assert "in async mode environments are never all at rest" in capsys.readouterr().out
     assert resumed.learner.version > 500 / 8 / 4
+    # Videos are named by the collector's count.
+    assert resumed.collector.steps >= resumed.steps
 
 
 def test_a_checkpoint_of_a_failure(tmp_path, pools, monkeypatch, capsys):

@@ -375,6 +375,48 @@ def test_the_exit_status_names_the_signal(tmp_path, pools, signal_soon, number, 
     assert checkpoint.load(tmp_path, CPU)["steps"] > 0
 
 
+def test_a_signal_amid_the_last_evaluation(tmp_path, pools, monkeypatch):
+    """The run is at its end all the same; whoever runs several hears of the signal."""
+
+    def fake(model, env, **options):
+        os.kill(os.getpid(), signal.SIGINT)
+        monkeypatch.setattr(loop, "evaluate_policy", lambda *_, **__: result)
+        return result
+
+    result = {
+        "clears": 100, "episodes": 100, "clear_rate": 1.0, "clear_rate_95": (0.9, 1.0),
+    }  # fmt: skip
+    monkeypatch.setattr(loop, "evaluate_policy", fake)
+    monkeypatch.setattr(run.EpisodeTracker, "clear_rate", lambda self: 1.0)
+    metrics = run_training(make_config(tmp_path, stop_when_solved=True))
+    assert (metrics["solved"], metrics["signal"]) == (1, signal.SIGINT)
+    state = checkpoint.load(tmp_path / "run", CPU)
+    assert state["progress"]["ended"] == "solved: 100% cleared"
+
+
+def test_a_signal_after_the_last_update_is_not_lost(tmp_path, pools, monkeypatch):
+    save = run.Run.save
+
+    def slow(self, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return save(self, **options)
+
+    config = make_config(tmp_path, max_steps=200, checkpoint_seconds=1e9)
+    monkeypatch.setattr(run.Run, "save", slow)
+    assert run_training(config)["signal"] == signal.SIGTERM
+    assert checkpoint.load(tmp_path / "run", CPU)["progress"]["ended"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("reentrant"), BrokenPipeError()])
+def test_a_signal_that_cannot_be_told_of_counts(error):
+    def say(text):
+        raise error
+
+    with loop.stop_on_signal(say) as stopping:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopping.signal == signal.SIGTERM
+
+
 def test_a_time_limit_ends_the_run(tmp_path, pools):
     metrics = run_training(make_config(tmp_path, max_steps=10**9, max_seconds=1.0))
     assert 1.0 <= metrics["seconds"] < 20
@@ -427,6 +469,20 @@ def test_a_failing_pool_still_leaves_a_checkpoint(tmp_path, pools, monkeypatch, 
     assert checkpoint.load(tmp_path / "run", CPU)["collecting"] is None
     assert pools[0].closed
     assert threads_of_runs() == []
+
+
+def test_a_checkpoint_that_fails_hides_no_failure(tmp_path, pools, monkeypatch, capsys):
+    def lost(*args, **kwargs):
+        raise RuntimeError("the device is lost")
+
+    def fail(self, batch, step):
+        monkeypatch.setattr(run.resume, "capture", lost)
+        raise RuntimeError("env 3: it broke")
+
+    monkeypatch.setattr(run.Learner, "update", fail)
+    with pytest.raises(RuntimeError, match="env 3: it broke"):
+        run_training(make_config(tmp_path))
+    assert "no checkpoint of this moment: the device is lost" in capsys.readouterr().out
 
 
 def test_a_profile_is_written(tmp_path, pools):
