@@ -77,7 +77,8 @@ class _Record:
     def open(self, folder: Path) -> None:
         """From here on in a file, with what was said before."""
         with suppress(OSError):
-            self._file = (folder / "messages.txt").open("a", buffering=1)
+            path = folder / "messages.txt"
+            self._file = path.open("a", buffering=1, encoding="utf-8")
         self._began = time.perf_counter()
         early, self._early = self._early, []
         for text in early:
@@ -113,16 +114,16 @@ class PlainDisplay:
         self._overlapped = run.config.lag > 0
         self._record.open(run.run_dir)
         self.say(banner(run))
-        print(progress_legend(run.config.env.frame_skip), flush=True)
+        _print(progress_legend(run.config.env.frame_skip))
 
     def say(self, text: str) -> None:
         """Prints a message."""
         self._record.add(text)
-        print(text, flush=True)
+        _print(text)
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
         """Prints a line, and the verdict on the speed when that has changed."""
-        print(progress_line(step, values, eta_s), flush=True)
+        _print(progress_line(step, values, eta_s))
         text = verdict_of(values, self._overlapped)
         kind = text.partition(":")[0]
         if kind != self._verdict:
@@ -135,6 +136,20 @@ class PlainDisplay:
     def close(self) -> None:
         """Ends the record of messages."""
         self._record.close()
+
+
+def _print(text: str) -> None:
+    """Prints a line; where that fails, the run goes on without it."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Nobody reads it any more: Ctrl-C ends `| tee`, too. Nor do the next lines
+        # fail, or the last flush of Python, which would be another exit status.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except OSError:
+        pass  # a log on a full disk; there may be room again
 
 
 class QuietDisplay:
@@ -207,8 +222,8 @@ class LiveDisplay:
             (0.0, f"writing to {run.run_dir}/; Ctrl-C ends the run with a checkpoint")
         )
         self._live.start()
-        self._refresh()
         self._closing.callback(self._live.stop)
+        self._refresh()
         self._closing.enter_context(_captured(self.say))
         self._closing.enter_context(_suspendable(self._console))
         thread = threading.Thread(target=self._redraw, name="dashboard", daemon=True)
@@ -222,8 +237,9 @@ class LiveDisplay:
         if board is not None:
             board.messages.append((board.seconds(), text))
         self._record.add(text)
-        self._console.print(Text(text), soft_wrap=True)
-        self._park()
+        with suppress(OSError):  # the terminal is gone, the run goes on
+            self._console.print(Text(text), soft_wrap=True)
+            self._park()
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
         """Takes the values that are drawn from now on."""
@@ -306,14 +322,19 @@ def _suspendable(console: Console) -> Iterator[None]:
         yield
         return
 
+    def show(cursor: bool) -> None:
+        # Python's files are not reentrant, and this may come amid a write.
+        with suppress(RuntimeError, OSError):
+            console.show_cursor(cursor)
+
     def suspend(number: int, frame: FrameType | None) -> None:
         del frame
-        console.show_cursor(True)
+        show(True)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         # From here on it goes on.
         signal.signal(number, suspend)
-        console.show_cursor(False)
+        show(False)
 
     old = signal.signal(signal.SIGTSTP, suspend)
     try:
@@ -351,6 +372,8 @@ def make_display(mode: str) -> Display:
             "dashboard=auto or off"
         )
     able = terminal and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    # What is drawn is in no other encoding.
+    able = able and (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     return (
         LiveDisplay() if mode == "on" or (mode == "auto" and able) else PlainDisplay()
     )

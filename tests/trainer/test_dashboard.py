@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -97,7 +98,32 @@ def test_a_pipe_gets_plain_lines(capsys):
     assert ESCAPE not in "".join(lines)
 
 
+@pytest.mark.parametrize("kind", ["closed pipe", "full disk"])
+def test_lines_that_cannot_be_printed_end_no_run(kind):
+    """Ctrl-C also ends what a run is piped to."""
+    script = (
+        "import sys; from trainer.dashboard import PlainDisplay\n"
+        "display = PlainDisplay()\n"
+        "for i in range(3): display.say(str(i))\n"
+        "print('went on', file=sys.stderr)"
+    )
+    if kind == "full disk":
+        stdout = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, stdout = os.pipe()
+        os.close(reader)
+    process = subprocess.run(
+        [sys.executable, "-c", script], stdout=stdout, stderr=subprocess.PIPE, text=True
+    )
+    os.close(stdout)
+    assert process.stderr.startswith("went on\n")
+    if kind == "closed pipe":
+        assert (process.returncode, process.stderr) == (0, "went on\n")
+
+
 class Terminal(io.StringIO):
+    encoding = "UTF-8"
+
     def isatty(self):
         return True
 
@@ -116,6 +142,14 @@ def test_which_display(monkeypatch, mode, terminal, kind, expected):
     monkeypatch.setattr(sys, "stdout", Terminal() if terminal else io.StringIO())
     monkeypatch.setenv("TERM", kind)
     assert type(make_display(mode)) is expected
+
+
+def test_no_dashboard_in_an_encoding_without_its_characters(monkeypatch):
+    terminal = Terminal()
+    terminal.encoding = "iso8859-1"
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert type(make_display("auto")) is PlainDisplay
 
 
 def test_a_dashboard_needs_a_terminal(monkeypatch):
@@ -412,6 +446,33 @@ def test_a_stopped_process_shows_its_cursor(live, monkeypatch):
     assert file.getvalue().rindex(hidden) > file.getvalue().rindex(visible)
     display.close()
     assert signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
+
+
+def test_a_process_stops_amid_a_write(live, monkeypatch):
+    """Python's files are not reentrant."""
+    display, _, _ = live
+    stopped = []
+
+    def busy(show):
+        raise RuntimeError("reentrant call")
+
+    monkeypatch.setattr(display._console, "show_cursor", busy)
+    monkeypatch.setattr(dashboard.os, "kill", lambda *call: stopped.append(call))
+    signal.getsignal(signal.SIGTSTP)(signal.SIGTSTP, None)
+    assert stopped == [(os.getpid(), signal.SIGTSTP)]
+    monkeypatch.undo()
+
+
+def test_a_terminal_that_is_gone_ends_no_run(live, monkeypatch):
+    display, _, file = live
+
+    def gone(text):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(file, "write", gone)
+        display.say("nobody sees this")
+    assert "nobody sees this" in [text for _, text in display._board.messages]
 
 
 def test_a_new_size_clears_what_the_old_one_left(live):
