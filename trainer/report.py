@@ -29,6 +29,7 @@ import tyro
 
 from trainer.config import RunConfig, to_dict
 from trainer.figures import curves
+from trainer.files import replacing
 from trainer.metrics import format_seconds
 from trainer.run_files import RunFiles, read_run
 
@@ -197,7 +198,7 @@ class _Media:
 
 def _checkpoints(run: RunFiles) -> str:
     found = sorted((run.folder / "checkpoints").glob("*.pt"))
-    found += sorted(run.folder.glob("*.pt"))
+    found += run.folder.glob("checkpoint.pt")  # of early versions
     rows = []
     for path in found:
         about = path.stat()
@@ -302,7 +303,7 @@ def render(runs: Sequence[RunFiles], page: Path) -> str:
     note += f"{lost} damaged lines left out. " if lost else ""
     head = _headline(runs[0]) if len(runs) == 1 else _comparison(runs)
     title = runs[0].task if len(runs) == 1 else f"{len(runs)} runs"
-    style = Path(__file__).with_suffix(".css").read_text()
+    style = Path(__file__).with_suffix(".css").read_text("utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -324,13 +325,15 @@ def write(folders: Sequence[Path], output: Path | None = None) -> Path:
 
     Raises:
         ValueError: one of them is not the folder of a run.
+        OSError: the page cannot be written; an older one is as it was.
     """
     runs = [read_run(folder) for folder in folders]
     single = folders[0] / "report.html"
     page = output or (
         single if len(runs) == 1 else folders[0].parent / "comparison.html"
     )
-    page.write_text(render(runs, page))
+    with replacing(page) as file:
+        file.write(render(runs, page).encode())
     return page
 
 

@@ -65,7 +65,7 @@ def read_run(folder: Path) -> RunFiles:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        return path.read_text("utf-8", errors="replace")
     except OSError:
         return ""
 

@@ -4,7 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 
-from trainer import report
+from trainer import files, report
 from trainer.config import RunConfig, save, to_dict
 from trainer.report import main, write
 from trainer.run_files import read_run
@@ -167,6 +167,25 @@ def test_an_old_or_empty_run_gives_a_page(tmp_path):
     assert "checkpoint.pt" in text
     assert "not solved" in text
     assert "Not there: curves, " in text
+
+
+def test_a_batch_is_no_checkpoint(tmp_path):
+    folder = make_run(tmp_path / "run")
+    (folder / "nan_batch.pt").write_bytes(b"x")
+    assert "nan_batch" not in write([folder]).read_text()
+
+
+def test_an_old_page_stays_where_a_new_one_cannot_be_written(tmp_path, monkeypatch):
+    page = write([make_run(tmp_path / "run")])
+    before = page.read_bytes()
+
+    def full(number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    assert main([str(tmp_path / "run")]) == 2
+    assert page.read_bytes() == before
+    assert not list(page.parent.glob("*.tmp"))
 
 
 def test_settings_that_are_no_defaults_stand_out(tmp_path):
