@@ -35,10 +35,15 @@ def wait_for_device(device: torch.device) -> None:
 
 
 def own_stream(device: torch.device) -> AbstractContextManager[Any]:
-    """Work inside the `with` block is ordered by a new stream; GPU only."""
+    """Work inside the `with` block is ordered by a new stream; GPU only.
+
+    It begins after all that the current stream has been given, such as weights.
+    """
     if device.type != "cuda":
         return nullcontext()
-    context: AbstractContextManager[Any] = _cuda.stream(_cuda.Stream(device))
+    stream = _cuda.Stream(device)
+    stream.wait_stream(_cuda.current_stream(device))
+    context: AbstractContextManager[Any] = _cuda.stream(stream)
     return context
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from small_runs import differences, essence
 
 from trainer import run
 from trainer.collector import Actor
@@ -160,6 +161,7 @@ def test_arrays_arrive_unchanged_while_the_pool_goes_on():
 
 BASE = RunConfig(
     device="cuda", max_steps=3_000, log_seconds=1.0, stop_when_solved=False,
+    videos=False,  # of fake games there are none
     env=EnvConfig(num_envs=6, groups=2),
     learner=LearnerConfig(unroll=8, unrolls_per_batch=6, minibatch_size=16, passes=2),
 )  # fmt: skip
@@ -217,6 +219,26 @@ def test_sync_runs_are_equal(tmp_path, monkeypatch, fake_pool):
         weights.append(copy.deepcopy(trained.model.state_dict()))
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name]), name
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_resumed_runs_are_the_uninterrupted_one(tmp_path, monkeypatch, fake_pool, lag):
+    """Graphs are recorded anew, and streams wait for what was restored."""
+
+    def make(env, seed, *, asynchronous=False):
+        return fake_pool(env.num_envs, env.num_envs, seed)
+
+    monkeypatch.setattr(run, "make_pool", make)
+    whole = replace(BASE, lag=lag, run_dir=tmp_path / "whole")
+    run_training(whole)
+    parts = replace(whole, run_dir=tmp_path / "parts")
+    for steps in (1_000, 2_000, whole.max_steps):
+        start = None if steps == 1_000 else parts.run_dir
+        run_training(replace(parts, max_steps=steps, resume=start))
+    expected, got = essence(whole.run_dir), essence(parts.run_dir)
+    for state in (expected, got):  # rates are looked at when a point is written
+        del state["progress"]
+    assert differences(expected, got) == []
 
 
 @pytest.mark.rom
