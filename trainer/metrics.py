@@ -401,10 +401,15 @@ class MetricsWriter:
         Where the disk is full, the point is lost and the run goes on.
         """
         written = self._lines.write({"step": step, **values})
-        if written and shutil.disk_usage(self._run_dir).free >= _BOARD_NEEDS_BYTES:
+        if written and self._has_room():
             self._write_board(step, values)
         if self._wandb is not None:
             self._wandb.log(dict(values), step=step)
+
+    def _has_room(self, size: int = 0) -> bool:
+        """Whether TensorBoard can have so many bytes, and some more."""
+        free = shutil.disk_usage(self._run_dir).free
+        return free >= size + _BOARD_NEEDS_BYTES
 
     def _write_board(self, step: int, values: Mapping[str, float]) -> None:
         """One point for TensorBoard, on the disk before it returns."""
@@ -434,7 +439,7 @@ class MetricsWriter:
             height=height, width=width, colorspace=3, encoded_image_string=gif
         )
         summary = Summary(value=[Summary.Value(tag=f"videos/{name}", image=image)])
-        if self._board is not None:
+        if self._board is not None and self._has_room(len(gif)):
             try:
                 self._board._get_file_writer().add_summary(summary, step)
                 self._board.flush()

@@ -173,6 +173,19 @@ def test_writer_writes_jsonl_and_tensorboard(tmp_path):
     assert [(e.step, e.value) for e in events.Scalars("a/b")] == [(10, 1.5), (20, 2.5)]
 
 
+def test_tensorboard_has_no_video_where_there_is_no_room(tmp_path, monkeypatch):
+    """Its writer does not survive a full disk."""
+    gif = b"GIF89a" + bytes(100)
+    writer = metrics.MetricsWriter(tmp_path, {})
+    writer.write_video(1, "first", tmp_path / "x.mp4", gif)
+    monkeypatch.setattr(metrics, "_BOARD_NEEDS_BYTES", 2**60)
+    writer.write_video(2, "second", tmp_path / "x.mp4", gif)
+    writer.close()
+    (events,) = tmp_path.glob("events*")
+    assert b"videos/first" in events.read_bytes()
+    assert b"videos/second" not in events.read_bytes()
+
+
 @pytest.mark.parametrize(("key", "mode"), [(None, "offline"), ("k", "online")])
 def test_wandb_is_offline_without_a_key(tmp_path, monkeypatch, key, mode):
     calls = []
