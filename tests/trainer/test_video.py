@@ -401,13 +401,26 @@ def test_the_odds_of_a_very_sure_network():
     assert odds == [[1, 0, 0], [0.5, 0.5, 0]]
 
 
+POOL = SimpleNamespace(
+    all_env_ids=[0],
+    config={"max_episode_steps": 9},
+    action_space=SimpleNamespace(n=2),
+)
+
+
+@pytest.mark.parametrize(
+    "index", ["", "[]", "7", '{"best": 7}', '{"best": {"return": "high"}}', "\0\0"]
+)
+def test_a_foreign_index_of_videos_is_as_none(tmp_path, index):
+    (tmp_path / INDEX).write_text(index)
+    filmer = Filmer(POOL, print)
+    filmer.open(tmp_path)
+    assert filmer.wanted(Episode(-100.0, 5, 40, False))
+    filmer.close()
+
+
 def test_the_index_of_videos_is_whole_or_as_before(tmp_path):
-    pool = SimpleNamespace(
-        all_env_ids=[0],
-        config={"max_episode_steps": 9},
-        action_space=SimpleNamespace(n=2),
-    )
-    filmer = Filmer(pool, print)
+    filmer = Filmer(POOL, print)
     filmer.open(tmp_path)
     none = np.zeros((0, 2))
     episode = Episode(1.0, 5, 40, True)

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -201,12 +201,12 @@ class Filmer:
             folder: for the videos; where a resumed run finds those it has.
         """
         self._folder = folder
-        try:
-            self._known = json.loads((folder / INDEX).read_text())
-            self._best = self._known.get(BEST, {}).get("return", self._best)
-            self._cleared = FIRST_CLEAR in self._known
-        except (OSError, ValueError):
-            self._known = {}
+        # An index that is not there, or not ours, is as none.
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            known = dict(json.loads((folder / INDEX).read_text()))
+            if BEST in known:
+                self._best = float(known[BEST]["return"])
+            self._known, self._cleared = known, FIRST_CLEAR in known
         self._thread = threading.Thread(target=self._work, name="filming", daemon=True)
         self._thread.start()
 
