@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from players import SHAPE, Counter, Pixels, SyncPool
@@ -23,6 +24,9 @@ from trainer.evaluate import (
 )
 from trainer.metrics import Episode
 from trainer.model import build_model
+from trainer.policy import Policy
+from trainer.video.film import FilmedEnv, game_config
+from trainer.video.play import Player, film_episode
 
 CPU = torch.device("cpu")
 
@@ -417,6 +421,31 @@ def test_argmax_starts_differ():
     assert play_levels(model, argmax=True, episodes=9, num_threads=2) == first
     assert all(r.episodes == 31 for r in first)
     assert all(len(set(r.deaths)) > 1 for r in first)
+
+
+@pytest.mark.rom
+def test_what_is_evaluated_is_what_would_be_filmed():
+    """One environment after the other, without pool, groups and batches."""
+    torch.manual_seed(0)
+    env = EnvConfig(num_threads=1)
+    model = build_model(ModelConfig(), (4, 84, 84), 5).eval()
+    given = {"noops": 3, "stall": 40, "argmax": True, "dtype": None, "device": CPU}
+    played = Policy(model, env, CPU, None, 0, averaged=False)
+    for result in evaluate_levels(
+        model, env, levels=LEVELS, episodes=1, seed=1, **given
+    ):
+        ends = {"died": [], "stopped": []}
+        returns = []
+        for start in range(4):
+            options = game_config(env, level=result.level, noop_max=0, stall_steps=40)
+            game = FilmedEnv(options | {"noops": [start]}, seed=9)
+            player = Player(played, 1, seed=0, argmax=True)
+            *_, shot = film_episode(game, game.reset(), player.alone, "")
+            returns.append(shot.reading.total)
+            ends[shot.reading.ending].append(shot.reading.x)
+        assert result.return_mean == pytest.approx(np.mean(returns), abs=1e-6)
+        assert [place.x for place in result.deaths] == sorted(ends["died"])
+        assert [place.x for place in result.stalls] == sorted(ends["stopped"])
 
 
 @pytest.mark.rom
