@@ -76,14 +76,14 @@ def load(path: Path, device: torch.device, needs: Iterable[str] = ()) -> dict[st
 
 
 def find(path: Path, needs: Iterable[str] = ()) -> Path:
-    """The file that `load` reads, given a file or the folder of a run.
+    """The file that `load` reads, given a file, itself unread, or a run's folder.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is none in the folder.
         OSError: it cannot be read.
         ValueError: it is damaged, of another version, or none of ours.
     """
-    return _load(path, torch.device("cpu"), needs)[0]
+    return _load(path, torch.device("cpu"), needs)[0] if path.is_dir() else path
 
 
 def _load(
@@ -94,9 +94,7 @@ def _load(
         return path, _read(path, device, needs)
     files = list_files(path)
     if not files:
-        raise FileNotFoundError(
-            f"no checkpoint at {path}; runs write theirs to RUN_DIR/{FOLDER}/"
-        )
+        raise _none_at(path)
     for number, file in enumerate(files):
         try:
             return file, _read(file, device, needs)
@@ -105,6 +103,12 @@ def _load(
                 raise
             _logger.warning("%s; trying %s", error, files[number + 1].name)
     raise AssertionError("the last file returns or raises")
+
+
+def _none_at(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"no checkpoint at {path}; runs write theirs to RUN_DIR/{FOLDER}/"
+    )
 
 
 def hand_over(source: Path, run_dir: Path) -> None:
@@ -198,9 +202,7 @@ def _check_archive(path: Path) -> None:
                 )
             _check_records(path, zipfile.ZipFile(file))
     except FileNotFoundError:
-        raise FileNotFoundError(
-            f"no checkpoint at {path}; runs write theirs to RUN_DIR/{FOLDER}/"
-        ) from None
+        raise _none_at(path) from None
     except OSError as error:
         if error.errno == errno.EINVAL:  # a place before the beginning
             raise ValueError(f"{path} is damaged: wrong table of contents") from error
@@ -269,17 +271,13 @@ class Checkpoints:
         self._keep, self._say = keep, say
         self.folder = run_dir / FOLDER
         self.folder.mkdir(exist_ok=True)
-        self._lock = os.open(self.folder, os.O_RDONLY)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = _lock(self.folder)
         except BlockingIOError:
-            os.close(self._lock)
             raise ValueError(
                 f"another process is writing to {run_dir}; wait for its end, or give "
                 "this run a folder of its own with --run-dir"
             ) from None
-        except OSError:
-            pass  # a network file system without locks
         for path in self.folder.glob(f"*{TEMPORARY}"):
             path.unlink()
 
@@ -332,9 +330,26 @@ class Checkpoints:
 
 
 def is_taken(run_dir: Path) -> bool:
-    """Whether a process is writing to a run folder."""
+    """Whether a process is writing to a run folder; changes nothing in it."""
     try:
-        Checkpoints(run_dir, 1, lambda text: None).close()
-    except ValueError:
+        os.close(_lock(run_dir / FOLDER))
+    except BlockingIOError:
         return True
     return False
+
+
+def _lock(folder: Path) -> int:
+    """Takes a folder for this process, until what is returned is closed.
+
+    Raises:
+        BlockingIOError: another one has it.
+    """
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise
+    except OSError:
+        pass  # a network file system without locks
+    return lock

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -578,6 +579,17 @@ def to_dict(config: Any) -> dict[str, Any]:
         return str(value) if isinstance(value, Path) else value
 
     result: dict[str, Any] = plain(config)
+    return result
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The options of what `to_dict` gave by dotted names, such as "learner.lr"."""
+    result: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            result |= flat(value, f"{prefix}{name}.")
+        else:
+            result[prefix + name] = value
     return result
 
 

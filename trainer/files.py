@@ -91,6 +91,11 @@ class Lines:
         self._file.close()
 
 
+def same_folder(one: Path | None, other: Path | None) -> bool:
+    """Whether two paths lead to one folder; False where one is None."""
+    return one is not None and other is not None and one.resolve() == other.resolve()
+
+
 def drop_after(run_dir: Path, step: int) -> int:
     """Drops the rows of a run beyond a step, and what was cut off at the end.
 

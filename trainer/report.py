@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 import tyro
 
-from trainer.config import RunConfig, to_dict
+from trainer.config import RunConfig, flat, to_dict
 from trainer.figures import curves
 from trainer.files import replacing
 from trainer.metrics import format_seconds
@@ -132,21 +132,10 @@ def _levels(run: RunFiles) -> str:
     return f'<div class="wide"><table class="levels">{rows}</table></div>'
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted name."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
 def _settings(runs: Sequence[RunFiles]) -> str:
     """All settings; those that are no defaults, or differ, stand out."""
-    defaults = _flat(to_dict(RunConfig().resolved()))
-    configs = [_flat(run.config) for run in runs]
+    defaults = flat(to_dict(RunConfig().resolved()))
+    configs = [flat(run.config) for run in runs]
     rows, notable = "", []
     for name in [n for n in defaults if any(n in c for c in configs)]:
         values = [config.get(name, defaults[name]) for config in configs]

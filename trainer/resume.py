@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trainer import checkpoint
-from trainer.config import RunConfig, from_dict, to_dict
+from trainer.config import RunConfig, flat, from_dict, to_dict
 from trainer.cuda import wait_for_device
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def restore(run: Run, path: Path, state: dict[str, Any]) -> None:
     Raises:
         ValueError: its network is another one, or there is nothing left to do.
     """
-    old, new = _flat(state["config"]), _flat(to_dict(run.config))
+    old, new = flat(state["config"]), flat(to_dict(run.config))
     _check_network(run, state, old, new)
     checkpoint.load_weights(run.model, state["model"])
     run.learner.restore(state["learner"])
@@ -194,17 +194,6 @@ def _is_layout(name: str) -> bool:
     if name.startswith("env."):
         return name != "env.num_threads"
     return name in _LAYOUT
-
-
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """Nested options as {"learner.lr": ...}."""
-    result: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            result |= {f"{name}.{key}": part for key, part in value.items()}
-        else:
-            result[name] = value
-    return result
 
 
 def locate(path: Path, task: str | None = None) -> Path:

@@ -55,7 +55,7 @@ from trainer.device import (
     describe,
     keep_large_blocks,
 )
-from trainer.files import Lines, drop_after
+from trainer.files import Lines, drop_after, same_folder
 from trainer.learner import Learner
 from trainer.loop import Loop, Progress, stop_on_signal
 from trainer.metrics import EpisodeTracker, MetricsWriter, Timings
@@ -167,7 +167,9 @@ class Run:
         state = checkpoint.load(path, self.device, resume.NEEDS)
         source = checkpoint.run_dir_of(path)
         old_task = state["config"]["env"]["task"]
-        if source is not None and config.env.task != old_task and not config.run_dir:
+        if config.env.task != old_task and same_folder(
+            source, config.run_dir or source
+        ):
             raise ValueError(
                 f"{source} is a run of task {old_task}: to go on from it with "
                 f"{config.env.task}, give a folder of its own with --run-dir"
@@ -301,7 +303,7 @@ class Run:
         """
         config = self.config
         self.run_dir = config.run_dir or source or _new_run_dir(config.env.task)
-        own = source is not None and source.resolve() == self.run_dir.resolve()
+        own = same_folder(source, self.run_dir)
         if not own and checkpoint.list_files(self.run_dir):
             raise ValueError(
                 f"{self.run_dir} holds the checkpoints of another run: go on with it "

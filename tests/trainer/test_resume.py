@@ -277,6 +277,7 @@ def test_the_same_checkpoint_with_another_seed_goes_another_way(tmp_path, done):
             {"task": "SuperMarioBros-1-2-v0", "run_dir": None},
             "give a folder of its own",
         ),
+        ({"task": "SuperMarioBros-1-2-v0"}, "give a folder of its own"),
     ],
     ids=lambda o: next(iter(o)) if isinstance(o, dict) else "",
 )
@@ -397,6 +398,21 @@ def test_replay_that_was_not_saved(tmp_path, pools, capsys):
 SMALL = (
     "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --lr 0.003 --no-videos"
 ).split()
+
+
+def test_a_file_is_read_once_by_the_command_and_once_by_the_run(done, monkeypatch):
+    """It may hold replay, and be large."""
+    read, original = [], checkpoint._read
+
+    def note(path, *args):
+        read.append(path.name)
+        return original(path, *args)
+
+    monkeypatch.setattr(checkpoint, "_read", note)
+    path = checkpoint.find(done.run_dir)
+    read.clear()
+    assert main(["--resume", str(path), "--max-steps", "500"]) == 0
+    assert read.count(path.name) == 2
 
 
 def test_the_command_goes_on_with_the_options_of_the_run(tmp_path, pools, monkeypatch):
