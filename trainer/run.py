@@ -165,11 +165,9 @@ class Run:
             return None
         path = resume.locate(config.resume, config.env.task)
         state = checkpoint.load(path, self.device, resume.NEEDS)
-        source = checkpoint.run_dir_of(path)
+        source, run_dir = checkpoint.run_dir_of(path), config.run_dir
         old_task = state["config"]["env"]["task"]
-        if config.env.task != old_task and same_folder(
-            source, config.run_dir or source
-        ):
+        if config.env.task != old_task and same_folder(source, run_dir or source):
             raise ValueError(
                 f"{source} is a run of task {old_task}: to go on from it with "
                 f"{config.env.task}, give a folder of its own with --run-dir"
