@@ -28,7 +28,8 @@ part() {
 if [[ -n $WHEELS ]]; then
   part wheels "$PYTHON" -m pip install -q --no-index --find-links "$WHEELS" \
     torch envpool gymnasium nes-py gym-super-mario-bros pybind11 numpy tensorboard \
-    tyro rich wandb psutil nvidia-ml-py pytest pytest-timeout hypothesis cmake ninja
+    tyro rich wandb psutil nvidia-ml-py pillow matplotlib imageio-ffmpeg \
+    pytest pytest-timeout hypothesis cmake ninja
 fi
 part build "$PYTHON" -m pip install -q --no-build-isolation --no-deps -e .
 part report "$PYTHON" -m mario_envpool
