@@ -155,7 +155,7 @@ def _why_no_episodes(run: Run) -> str:
         return f"{run.config.env.task} has no snapshots"
     if run.config.mode == "async":
         return "in async mode environments are never all at rest"
-    return "the checkpoint was written after a failure"
+    return "the checkpoint was written after a failure or a second Ctrl-C"
 
 
 def _check_network(
