@@ -36,6 +36,7 @@ from torch import Tensor
 
 from mario_envpool.actions import ACTION_SETS
 from trainer import checkpoint, run
+from trainer.command import main_of
 from trainer.config import EnvConfig, RunConfig
 from trainer.dashboard import QuietDisplay
 from trainer.episodes import wilson
@@ -330,22 +331,9 @@ def write(config: BaselinesConfig, results: dict[str, list[LevelResult]]) -> Pat
     return path
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
-    config = tyro.cli(
-        BaselinesConfig,
-        args=argv,
-        prog="python -m trainer.baselines",
-        description=__doc__,
-    )
-    try:
-        results = baselines(config)
-        path = write(config, results)
-    except (ValueError, RuntimeError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+def _show(config: BaselinesConfig) -> None:
+    results = baselines(config)
+    path = write(config, results)
     Console().print(table(results))
     print(
         f"levels {config.levels}; {config.episodes} episodes of each, sampled actions, "
@@ -353,7 +341,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "best x and steps to clear: medians of each level, averaged; "
         f"levels: cleared once at least\n{path}"
     )
-    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    return main_of(BaselinesConfig, _show, "baselines", __doc__, argv)
 
 
 if __name__ == "__main__":

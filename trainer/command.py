@@ -1,11 +1,13 @@
-"""The command line of a run, with the defaults of a preset or of an earlier run."""
+"""Command lines: a run's, with its defaults, and what the others have in common."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import tyro
 
@@ -13,6 +15,40 @@ from trainer import resume
 from trainer.config import RunConfig
 from trainer.device import choose_device
 from trainer.presets import choose_preset, preset
+
+Config = TypeVar("Config")
+
+
+def main_of(
+    kind: type[Config],
+    work: Callable[[Config], object],
+    name: str,
+    description: str | None,
+    argv: Sequence[str] | None,
+) -> int:
+    """Reads the options of a command and does its work.
+
+    Args:
+        kind: dataclass of the options.
+        work: takes one.
+        name: of the command, python -m trainer.NAME.
+        description: for --help.
+        argv: arguments without the program's name, None for those of the process.
+
+    Returns:
+        The exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on
+        stderr.
+    """
+    prog = f"python -m trainer.{name}"
+    config = tyro.cli(kind, args=argv, prog=prog, description=description)
+    try:
+        work(config)
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
 def parse(argv: Sequence[str], description: str = "") -> RunConfig:

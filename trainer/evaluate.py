@@ -40,10 +40,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import tyro
 from torch import nn
 
 from trainer.collector import is_native, make_pool
+from trainer.command import main_of
 from trainer.config import EnvConfig
 from trainer.episodes import MAX_SEEDS, Played, first_seed, play, wilson
 from trainer.files import replacing
@@ -465,30 +465,21 @@ def _write(config: EvaluateConfig, result: Evaluation) -> str:
     return f"wrote table.json{more} to {out}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
-    config = tyro.cli(
-        EvaluateConfig,
-        args=argv,
-        prog="python -m trainer.evaluate",
-        description=__doc__,
-    )
-    try:
-        with progress() as tell:
-            result = evaluate(config, tell)
-        if config.json:
-            print(json.dumps(result.to_dict(), indent=2), flush=True)
-        else:
-            show(result.about, result.levels, result.rows)
-        written = _write(config, result)
-    except (ValueError, RuntimeError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+def _show(config: EvaluateConfig) -> None:
+    with progress() as tell:
+        result = evaluate(config, tell)
+    if config.json:
+        print(json.dumps(result.to_dict(), indent=2), flush=True)
+    else:
+        show(result.about, result.levels, result.rows)
+    written = _write(config, result)
     if not config.json:
         print(written)
-    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    return main_of(EvaluateConfig, _show, "evaluate", __doc__, argv)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 import tyro
 
+from trainer.command import main_of
 from trainer.config import RunConfig, flat, to_dict
 from trainer.figures import curves
 from trainer.files import replacing
@@ -338,19 +339,15 @@ class ReportConfig:
     beside the folder of the first of several."""
 
 
+def _report(config: ReportConfig) -> None:
+    if not config.runs:
+        raise ValueError("name at least one folder of a run, such as runs/<run>")
+    print(f"wrote {write(config.runs, config.output)}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    config = tyro.cli(
-        ReportConfig, args=argv, prog="python -m trainer.report", description=__doc__
-    )
-    try:
-        if not config.runs:
-            raise ValueError("name at least one folder of a run, such as runs/<run>")
-        print(f"wrote {write(config.runs, config.output)}")
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return main_of(ReportConfig, _report, "report", __doc__, argv)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
+from trainer.command import main_of
 from trainer.config import EnvConfig
 from trainer.episodes import first_seed
 from trainer.levels import all_levels, check_level
@@ -181,17 +180,7 @@ class _Pace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    config = tyro.cli(
-        WatchConfig, args=argv, prog="python -m trainer.watch", description=__doc__
-    )
-    try:
-        watch(config)
-    except (ValueError, RuntimeError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return main_of(WatchConfig, watch, "watch", __doc__, argv)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from trainer.command import main_of
 from trainer.episodes import first_seed
 from trainer.levels import STALL_STEPS, parse_levels
 from trainer.policy import Policy, load_policy, playing_device, run_folder
@@ -258,17 +259,7 @@ def _show(grid: Grid, index: int, tile: _Tile, frame: int) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    config = tyro.cli(
-        VideoConfig, args=argv, prog="python -m trainer.video", description=__doc__
-    )
-    try:
-        film(config)
-    except (ValueError, RuntimeError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return main_of(VideoConfig, film, "video", __doc__, argv)
 
 
 if __name__ == "__main__":
