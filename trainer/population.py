@@ -237,6 +237,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     prog = "python -m trainer.population"
     config = tyro.cli(PopulationConfig, args=own, prog=prog, description=__doc__)
     try:
+        instead = "--generations and --steps-per-generation"
+        space.check_flags(flags, {"--max-steps": instead, "--max-seconds": instead})
         evolve(config, parse(flags))
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)

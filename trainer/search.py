@@ -194,10 +194,11 @@ class Objective:
         outcome = "failed"
         try:
             values = suggest(trial, self._ranges)
+            print(f"trial {trial.number}: begins; {space.flags(values)}", flush=True)
             config = space.apply(self._base, self._ranges, values)
             runs = range(self._config.seeds)
             value = math.fsum(self._run(trial, config, i) for i in runs) / len(runs)
-            outcome = f"{value:.4g}"
+            outcome = f"{value:.4g} (clear {trial.user_attrs['clear_rate']:.0%})"
             return value
         except optuna.TrialPruned:
             outcome = "pruned"
@@ -215,8 +216,7 @@ class Objective:
             seconds = time.perf_counter() - began
             trial.set_user_attr("seconds", seconds)
             print(
-                f"trial {trial.number}: {outcome}, {format_seconds(seconds)}; "
-                f"{space.flags(trial.params)}",
+                f"trial {trial.number}: {outcome}, {format_seconds(seconds)}",
                 flush=True,
             )
 
@@ -394,7 +394,8 @@ def search(
     done = sum(trial.state.is_finished() for trial in counted(study))
     print(
         f"search {config.name!r}: {done} of {config.trials} trials done; "
-        f"{', '.join(ranges)} in {config.folder}/",
+        f"{', '.join(ranges)} in {config.folder}/; a run ends after "
+        f"{config.max_steps:,} steps or {format_seconds(config.max_seconds)}",
         flush=True,
     )
     context = multiprocessing.get_context("spawn")
@@ -446,6 +447,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         with _quiet_optuna():
+            own_limits = {name: name for name in ("--max-steps", "--max-seconds")}
+            space.check_flags(flags, own_limits)
             study = search(config, parse(flags))
             value = "seconds to clear" if config.minimise else "clear rate"
             finish(study, config.folder, value, flags)

@@ -371,6 +371,21 @@ def check_base(base: RunConfig) -> None:
             )
 
 
+def check_flags(flags: Sequence[str], instead: Mapping[str, str]) -> None:
+    """Raises ValueError for a flag behind `--` that would be overruled.
+
+    Args:
+        flags: of the trainer, as given for all runs.
+        instead: flags that are not among those, and what to give before `--`.
+    """
+    for flag in flags:
+        name = flag.split("=")[0].replace("_", "-")
+        if name in instead:
+            raise ValueError(
+                f"{name} behind -- would be overruled; give {instead[name]} before --"
+            )
+
+
 def setup(base: RunConfig, space: Space, **options: Any) -> dict[str, Any]:
     """What must stay the same when a search goes on, as plain JSON types."""
     ranges = {flag: repr(some) for flag, some in space.items()}

@@ -390,11 +390,15 @@ def test_the_command(config, monkeypatch, capsys):
     assert main([*flags, "--", "--device", "cpu", "--gamma", "0.9"]) == 0
     out = capsys.readouterr().out
     assert "search 'search': 0 of 2 trials done" in out
+    assert "a run ends after 400,000 steps or 5:00" in out
+    assert "trial 0: begins; --lr" in out
     assert "python -m trainer.run --device cpu --gamma 0.9 --lr" in out
     assert main([*flags, "--trials", "0"]) == 2
     assert capsys.readouterr().err.startswith("error: trials must be at least 1")
     assert main([*flags, "--name", "x", "--", "--task", "Nope-v0"]) == 2
     assert "error: " in capsys.readouterr().err
+    assert main([*flags, "--name", "x", "--", "--max-steps", "9"]) == 2
+    assert "give --max-steps before --" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_status_130(config, monkeypatch, capsys):

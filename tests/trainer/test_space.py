@@ -175,6 +175,15 @@ def test_runs_have_folders_of_their_own(name, tmp_path):
         space.check_base(dataclasses.replace(BASE, **{name: tmp_path}))
 
 
+@pytest.mark.parametrize(
+    "flag", [["--max-steps", "9"], ["--max-steps=9"], ["--max_steps", "9"]]
+)
+def test_flags_that_would_be_overruled_are_refused(flag):
+    space.check_flags(["--model", "nano"], {"--max-steps": "--steps"})
+    with pytest.raises(ValueError, match=r"--max-steps behind -- .* give --steps"):
+        space.check_flags(["--model", "nano", *flag], {"--max-steps": "--steps"})
+
+
 def test_a_changed_setup_is_named(tmp_path):
     ranges = read_space(None, BASE)
     old = space.setup(BASE, ranges, members=4)
