@@ -60,7 +60,8 @@ def make_pool(
 
     known = envpool.list_all_envs()
     if config.task not in known:
-        near = difflib.get_close_matches(config.task, known, n=4, cutoff=0.4)
+        near = [task for task in known if task.startswith(config.task)][:4]
+        near = near or difflib.get_close_matches(config.task, known, n=4, cutoff=0.4)
         hint = f"near ids: {', '.join(near)}" if near else "no id is near"
         raise ValueError(
             f"there is no task {config.task!r}; {hint} (all: envpool.list_all_envs() "

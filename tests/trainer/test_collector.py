@@ -317,3 +317,5 @@ def test_unknown_task_is_an_error():
         make_pool(EnvConfig(task="NoSuchGame-v5"), seed=1)
     with pytest.raises(ValueError, match=r"near ids: SuperMarioBros-\d-\d-v0"):
         make_pool(EnvConfig(task="SuperMarioBros-1-9-v0"), seed=1)
+    with pytest.raises(ValueError, match=r"near ids: SuperMarioBros-1-1-v0, "):
+        make_pool(EnvConfig(task="SuperMarioBros-1-1"), seed=1)
