@@ -174,7 +174,7 @@ def _read(path: Path, device: torch.device, needs: list[str]) -> dict[str, Any]:
     if state["version"] != VERSION:
         raise ValueError(
             f"{path} is a checkpoint of version {state['version']}; this trainer reads "
-            f"version {VERSION}"
+            f"version {VERSION}; use the trainer that wrote it, or train again"
         )
     missing = [name for name in needs if name not in state]
     if missing:

@@ -112,8 +112,9 @@ class Loop:
         seconds = self._seconds()
         # Not by the signal: it may have come while the last evaluation was played.
         self._progress.ended = "" if reason == _INTERRUPTED else reason
+        more = f"; --resume {run.run_dir} goes on" if reason == _INTERRUPTED else ""
         run.display.say(
-            f"{reason} after {run.steps:,} steps, {format_seconds(seconds)}"
+            f"{reason} after {run.steps:,} steps, {format_seconds(seconds)}{more}"
         )
         return (
             self._values
