@@ -339,7 +339,7 @@ def _show(config: BaselinesConfig) -> None:
         f"levels {config.levels}; {config.episodes} episodes of each, sampled actions, "
         f"0 to {config.noops} idle frames, seed {config.seed}\n"
         "best x and steps to clear: medians of each level, averaged; "
-        f"levels: cleared once at least\n{path}"
+        f"levels: cleared once at least\nwrote {path}"
     )
 
 
