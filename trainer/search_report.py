@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import optuna
 from matplotlib import pyplot
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter, NullLocator
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.study import StudyDirection
@@ -130,6 +131,11 @@ def _tidy(figure: Figure, name: str) -> None:
                 axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
                 axis.set_major_formatter(FormatStrFormatter("%g"))
                 axis.set_minor_formatter(NullFormatter())
+        if name == "slice" and axes.get_xscale() == "log":
+            # Narrow: two numbers have room, whatever the range.
+            axes.set_xticks(np.geomspace(*axes.get_xlim(), 7)[[1, 5]])
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter(FormatStrFormatter("%.2g"))
         if name == "parallel":
             axes.grid(False)
 

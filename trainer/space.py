@@ -211,6 +211,10 @@ def read_space(path: Path | None, base: RunConfig) -> Space:
     path = path or DEFAULT_SPACE
     try:
         tables = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise OSError(
+            f"cannot read the space file {path} ({error.strerror or error})"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from error
     space: Space = {}

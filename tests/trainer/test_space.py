@@ -24,6 +24,11 @@ def test_the_space_of_the_package_is_valid_and_holds_the_recipe():
     assert all(some.field.part == "learner" for some in ranges.values())
 
 
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(OSError, match=r"cannot read the space file .*/no.toml \(No"):
+        read_space(tmp_path / "no.toml", BASE)
+
+
 @pytest.mark.parametrize("name", ["lr", "learner.lr", '"learner.lr"'])
 def test_fields_are_named_with_or_without_their_part(tmp_path, name):
     ranges = read(tmp_path, f"[{name}]\nlow = 1e-4\nhigh = 1e-3\nlog = true")
