@@ -79,6 +79,12 @@ def _whole(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, (int, float)) else "-"
 
 
+def _return(result: Mapping[str, Any]) -> str | None:
+    """The mean return, with as many digits in every row."""
+    value = result.get("return_mean")
+    return f"{value:.2f}" if isinstance(value, (int, float)) else None
+
+
 def _evaluations(runs: Sequence[RunFiles]) -> str:
     """What the runs themselves have played, to find out whether they are done."""
     heads = ["run", "evaluation", "after steps", "time", "episodes", "cleared (95 %)"]
@@ -86,7 +92,7 @@ def _evaluations(runs: Sequence[RunFiles]) -> str:
     rows = [
         (run.folder.name, e.get("name"), _whole(e.get("steps")),
          format_seconds(e.get("seconds") or 0), e.get("episodes"), _rate(e),
-         e.get("return_mean"), _whole(e.get("best_x_median")),
+         _return(e), _whole(e.get("best_x_median")),
          _whole(e.get("steps_to_clear_median")))
         for run in runs for e in run.evaluations
     ]  # fmt: skip
@@ -103,7 +109,7 @@ def _evaluated_levels(run: RunFiles) -> str:
     rows = [
         (r.get("level") or about.get("task"),
          "likeliest" if r.get("argmax") else "sampled", r.get("sticky"),
-         r.get("episodes"), _rate(r), r.get("return_mean"),
+         r.get("episodes"), _rate(r), _return(r),
          _whole(r.get("best_x_median")), _whole(r.get("steps_to_clear_median")),
          len(r["deaths"]) if "deaths" in r else None, r.get("stalled"),
          r.get("timed_out"))
