@@ -598,6 +598,7 @@ def test_the_command_films_a_grid(run_dir, capsys):
     words = ("--levels", "1-1,1-3,4-1,8-4", "--grid", "--max-seconds", 5)
     assert command("--checkpoint", run_dir, *words) == 0
     out = capsys.readouterr().out
+    assert out.startswith("filming 4 levels at once\n")
     assert "of 4 levels cleared" in out
     meta, pictures = read(run_dir / "videos" / "grid.mp4")
     grid = Grid(["1-1"] * 4, columns=2, scale=1)

@@ -216,6 +216,7 @@ def _film_grid(
     fps = FRAMES_PER_SECOND / every
     count, limit = 0, int(config.max_seconds * fps)
     frame_skip = policy.env.frame_skip
+    print(f"filming {len(tiles)} levels at once", flush=True)  # it may take minutes
     with VideoWriter(path, width=grid.width, height=grid.height, fps=fps) as writer:
         frame_number = 0
         while count < limit and not all(tile.ending for tile in tiles):
