@@ -32,14 +32,17 @@ class FakeCuda:
 
     def current_stream(self, device):
         return SimpleNamespace(
-            wait_event=lambda e: self.calls.append((self.current, "waits for", e.name))
+            name=self.current,
+            wait_event=lambda e: self.calls.append((self.current, "waits for", e.name)),
         )
 
     def Stream(self, device):
         self.streams += 1
         name = f"stream {self.streams}"
         return SimpleNamespace(
-            name=name, synchronize=lambda: self.calls.append(("synchronize", name))
+            name=name,
+            synchronize=lambda: self.calls.append(("synchronize", name)),
+            wait_stream=lambda s: self.calls.append((name, "waits for", s.name)),
         )
 
     @contextmanager
@@ -118,9 +121,14 @@ def test_on_a_cpu_there_are_no_streams(fake):
     fence.wait()
     with own_stream(CPU):
         assert fake.current == "main"
+    assert fake.calls == []
+
+
+def test_a_stream_of_its_own(fake):
     with own_stream(GPU):
         assert fake.current == "stream 1"
-    assert fake.calls == []
+    # Weights may still be on their way.
+    assert fake.calls == [("stream 1", "waits for", "main")]
 
 
 class Adder:
