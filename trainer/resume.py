@@ -101,8 +101,9 @@ def restore(run: Run, path: Path, state: dict[str, Any]) -> None:
     run.steps = state["steps"]
     run.progress = type(run.progress)(**state["progress"])
     _check_left(run)
+    ended = f", where it had ended: {run.progress.ended}" if run.progress.ended else ""
     run.progress.ended = ""
-    run.display.say(f"resumed from {path} at {run.steps:,} steps")
+    run.display.say(f"resumed from {path} at {run.steps:,} steps{ended}")
 
     changed = [n for n in new if n not in _OUTER and old.get(n, new[n]) != new[n]]
     if changed:

@@ -257,6 +257,7 @@ def test_resume_continues(tmp_path, pools, capsys):
         replace(first, resume=path, run_dir=tmp_path / "more", max_steps=900)
     )
     assert metrics["steps"] >= 900
+    assert "where it had ended: max_steps reached" in capsys.readouterr().out
     assert metrics["learn/updates"] > old["updates"]
     # The versions of the policy go on as well.
     points = read_points(tmp_path / "more")

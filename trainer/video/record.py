@@ -239,6 +239,8 @@ class Filmer:
 
     def finish(self, writer: MetricsWriter) -> None:
         """Films what waits, without rests, and shows it."""
+        if self._waiting:
+            self._say("filming what is left, a few seconds")
         self._end("hurrying")
         self.show(writer)
 
