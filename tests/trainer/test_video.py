@@ -443,11 +443,11 @@ class Board:
         self.videos.append((step, name, path, gif))
 
 
-def film(folder, taken, env=ENV):
+def film(folder, taken, env=ENV, seconds_between=0.0):
     """What a filmer says and shows of some recordings."""
     said, board = [], Board()
     pool = make_pool(replace(env, num_envs=1, groups=1), seed=0)
-    filmer = Filmer(pool, said.append, seconds_between=0.0)
+    filmer = Filmer(pool, said.append, seconds_between=seconds_between)
     filmer.open(folder)
     for recording in taken:
         if filmer.wanted(recording.episode):
@@ -484,9 +484,17 @@ def test_what_goes_wrong_is_said_once(tmp_path):
     taken, _, _ = record(ENV, 60)
     (tmp_path / "videos").write_text("no folder")
     said, board = film(tmp_path / "videos", taken)
-    assert len(said) == 1
-    assert said[0].startswith("no more videos are made: ")
+    problems = [text for text in said if text.startswith("no more videos are made: ")]
+    assert len(problems) == 1
     assert board.videos == []
+
+
+@pytest.mark.rom
+def test_what_waits_is_filmed_at_the_end(tmp_path):
+    taken, _, _ = record(ENV, 60)
+    said, board = film(tmp_path, taken, seconds_between=1e6)
+    assert said[0] == "filming what is left, a few seconds"
+    assert len(board.videos) == len(said) - 1 >= 1
 
 
 @pytest.mark.rom
