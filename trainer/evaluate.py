@@ -33,7 +33,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -438,41 +439,57 @@ def _about(
     return about | {"levels": list(levels), "stall": config.stall} if levels else about
 
 
-def _write(config: EvaluateConfig, result: Evaluation) -> str:
-    """Writes table.json and the pictures; returns a line that says so."""
+def _folder(config: EvaluateConfig) -> Path | None:
+    """Makes the folder to write to, before anything is played; None: there is none."""
     out = config.out
     if out is None:
         run_dir = run_folder(config.checkpoint)
         if run_dir is None:
-            return f"nothing is written: {config.checkpoint} is in no run; see --out"
+            return None
         out = run_dir / "evaluation"
-    pictures: list[Path] = []
-    try:
+    with _writing_to(out):
         out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    """Says of an OSError which folder it is about, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"cannot write to the folder {folder} ({error.strerror or error}); choose "
+            "another with --out"
+        ) from error
+
+
+def _write(config: EvaluateConfig, result: Evaluation, out: Path) -> str:
+    """Writes table.json and the pictures; returns a line that says so."""
+    pictures: list[Path] = []
+    with _writing_to(out):
         with replacing(out / "table.json") as file:
             file.write((json.dumps(result.to_dict(), indent=2) + "\n").encode())
         if config.pictures and result.levels:
             from trainer.plots import draw  # matplotlib takes its time
 
             pictures = list(draw(result.about, result.levels, out))
-    except OSError as error:
-        raise OSError(
-            f"cannot write to the folder {out} ({error.strerror or error}); choose "
-            "another with --out"
-        ) from error
     count = len(pictures)
     more = f" and {count} picture{'s' * (count > 1)}" if count else ""
     return f"wrote table.json{more} to {out}"
 
 
 def _show(config: EvaluateConfig) -> None:
+    out = _folder(config)
     with progress() as tell:
         result = evaluate(config, tell)
     if config.json:
         print(json.dumps(result.to_dict(), indent=2), flush=True)
     else:
         show(result.about, result.levels, result.rows)
-    written = _write(config, result)
+    written = f"nothing is written: {config.checkpoint} is in no run; see --out"
+    if out is not None:
+        written = _write(config, result, out)
     if not config.json:
         print(written)
 

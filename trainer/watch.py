@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from trainer.video.screens import KEYS_HELP, QuitError, Screen, open_screen
 _MOST_BEHIND_SECONDS = 0.25
 # Pictures that may be left out in a row.
 _MOST_LEFT_OUT = 3
+# Episodes that are told of at the end, the last ones.
+_MOST_TOLD = 20
 
 # What a person plays: one frame per step, as people are faster than policies.
 _HUMAN = EnvConfig(frame_skip=1, noop_max=0, stall_steps=0, max_episode_steps=10**9)
@@ -94,6 +97,19 @@ def watch(config: WatchConfig) -> None:
     if config.human and config.level:
         check_level(config.level, _HUMAN.task)
     watched = None if config.human else _Watched(config)
+    ended: deque[str] = deque(maxlen=_MOST_TOLD)
+    try:
+        _show_episodes(config, watched, ended)
+    finally:
+        # The screen is the terminal's own again.
+        for line in ended:
+            print(line)
+
+
+def _show_episodes(
+    config: WatchConfig, watched: _Watched | None, ended: deque[str]
+) -> None:
+    """Shows episodes, and notes how each ended."""
     with closing(open_screen(config.display)) as screen:
         episodes = _played(config, screen) if watched is None else watched.episodes()
         pace = _Pace(config.speed)
@@ -103,6 +119,8 @@ def watch(config: WatchConfig) -> None:
                     for frame in shot.frames:
                         if pace.wait():
                             screen.show(frame, shot.reading)
+                    reading = shot.reading
+                ended.append(str(reading))
         except QuitError:
             return
 

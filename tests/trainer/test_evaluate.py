@@ -287,12 +287,12 @@ def test_a_chance_given_twice_is_played_once(pools, run_dir, capsys):
 
 
 def test_a_folder_that_cannot_be_written_to(pools, run_dir, capsys):
-    """The table is shown all the same, and an older file is whole."""
+    """That is said first; with a full disk the table is shown, an older one whole."""
     words = ("--checkpoint", run_dir, "--episodes", 2)
     (run_dir / "evaluation").write_text("a file")
     assert command(*words) == 2
     shown = capsys.readouterr()
-    assert "31/31" in shown.out
+    assert not shown.out
     assert shown.err.startswith(f"error: cannot write to the folder {run_dir}/eval")
     assert shown.err.endswith("choose another with --out\n")
     out = run_dir / "other"
@@ -300,6 +300,9 @@ def test_a_folder_that_cannot_be_written_to(pools, run_dir, capsys):
     before = (out / "table.json").read_text()
     with full_disk():
         assert command(*words, "--out", out, "--seed", 2) == 2
+    shown = capsys.readouterr()
+    assert "31/31" in shown.out
+    assert f"cannot write to the folder {out}" in shown.err
     assert {path.name: path.read_text() for path in out.iterdir()} == {
         "table.json": before
     }

@@ -592,6 +592,17 @@ def test_the_command_without_panel_as_gif_and_several_levels(run_dir, tmp_path, 
 
 
 @pytest.mark.rom
+def test_what_the_video_does_not_show_is_said(run_dir, tmp_path, capsys):
+    words = ("--out", tmp_path / "x.gif", "--episodes", 2, "--max-seconds", 1)
+    assert command("--checkpoint", run_dir, *words) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line.endswith("after the end of the video") for line in told[:2]] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.rom
 def test_the_same_seed_is_the_same_video(run_dir, tmp_path):
     files = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -608,6 +619,7 @@ def test_the_command_films_a_grid(run_dir, capsys):
     out = capsys.readouterr().out
     assert out.startswith("filming 4 levels at once\n")
     assert "of 4 levels cleared" in out
+    assert "\n8-4: died after " in out
     meta, pictures = read(run_dir / "videos" / "grid.mp4")
     grid = Grid(["1-1"] * 4, columns=2, scale=1)
     assert meta["size"] == (grid.width, grid.height)

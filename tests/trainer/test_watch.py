@@ -279,7 +279,7 @@ def save_policy(run_dir, steps, action=4):
 
 
 @pytest.mark.rom
-def test_the_newest_weights_are_watched(tmp_path, screen):
+def test_the_newest_weights_are_watched(tmp_path, screen, capsys):
     save_policy(tmp_path, 1000)
     show = screen.show
 
@@ -299,6 +299,9 @@ def test_the_newest_weights_are_watched(tmp_path, screen):
     assert {r.action for r in screen.readings} == {4}
     assert screen.readings[-1].ending == "died"
     assert screen.closed == 1
+    told = capsys.readouterr().out.splitlines()
+    assert [line[:16] for line in told] == ["1-1: died after "] * 2
+    assert told[1] == str(screen.readings[-1])
 
 
 @pytest.mark.rom

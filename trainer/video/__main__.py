@@ -25,7 +25,7 @@ from trainer.command import main_of
 from trainer.episodes import first_seed
 from trainer.levels import STALL_STEPS, parse_levels
 from trainer.policy import Policy, load_policy, playing_device, run_folder
-from trainer.video.draw import Grid, Reading, tint
+from trainer.video.draw import Grid, tint
 from trainer.video.encode import VideoWriter, check_suffix
 from trainer.video.film import FRAMES_PER_SECOND, FilmedEnv, Step, game_config
 from trainer.video.play import Camera, Player, film_episode, trained
@@ -157,17 +157,10 @@ def _film_in_turn(
                     for picture in pictures:
                         writer.write(picture)
                         count += 1
-                _tell(shot.reading)
+                cut = "" if count < limit else ", after the end of the video"
+                print(f"{shot.reading}{cut}", flush=True)
     _tell_written(path, camera.size, count, camera.fps)
     return path
-
-
-def _tell(reading: Reading) -> None:
-    print(
-        f"{reading.level}: {reading.ending} after {reading.step} steps at x "
-        f"{reading.x}, return {reading.total:.2f}",
-        flush=True,
-    )
 
 
 def _tell_written(path: Path, size: tuple[int, int], count: int, fps: float) -> None:
@@ -226,7 +219,9 @@ def _film_grid(
                     tile.advance(game.step(decision.action))
             for frame in range(frame_skip):
                 for i, tile in enumerate(tiles):
-                    _show(grid, i, tile, frame)
+                    if not tile.ending:
+                        _show(grid, i, tile, frame)
+                        _tell_end(tile)
                 if frame_number % every == 0:
                     writer.write(grid.canvas)
                     count += 1
@@ -235,10 +230,9 @@ def _film_grid(
             writer.write(grid.canvas)
             count += 1
     for tile in tiles:
-        print(
-            f"{tile.level}: {tile.ending or 'cut off'} after {tile.count} steps at x "
-            f"{tile.step.info['x_pos']}, return {tile.total:.2f}"
-        )
+        if not tile.ending:
+            tile.ending = "cut off"
+            _tell_end(tile)
     cleared = sum(tile.ending == "cleared" for tile in tiles)
     print(f"{cleared} of {len(tiles)} levels cleared")
     _tell_written(path, (grid.width, grid.height), count, fps)
@@ -246,9 +240,7 @@ def _film_grid(
 
 
 def _show(grid: Grid, index: int, tile: _Tile, frame: int) -> None:
-    """One frame of one tile; tinted once its episode has ended."""
-    if tile.ending:
-        return
+    """One frame of one tile; tinted when its episode ends."""
     frames = tile.step.frames
     if frame < len(frames):
         grid.show(index, frames[frame])
@@ -256,6 +248,16 @@ def _show(grid: Grid, index: int, tile: _Tile, frame: int) -> None:
         tile.ending = tile.step.ending
         grid.label(index, tile.level, tile.ending)
         grid.show(index, tint(frames[-1], tile.ending))
+
+
+def _tell_end(tile: _Tile) -> None:
+    """Prints a line once a tile's episode has ended."""
+    if tile.ending:
+        print(
+            f"{tile.level}: {tile.ending} after {tile.count} steps at x "
+            f"{tile.step.info['x_pos']}, return {tile.total:.2f}",
+            flush=True,
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -108,6 +108,13 @@ class Reading:
     obs: Picture | None
     ending: str = ""
 
+    def __str__(self) -> str:
+        """How far the episode is, in a line."""
+        return (
+            f"{self.level}: {self.ending or 'not over'} after {self.step} steps at x "
+            f"{self.x}, return {self.total:.2f}"
+        )
+
 
 class Panel:
     """Draws readings, each (240 * scale, 128 * scale, 3)."""
