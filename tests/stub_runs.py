@@ -7,6 +7,17 @@ import os
 import signal
 import time
 
+# A space file with a range of either kind of number.
+SPACE = """
+[lr]
+low = 1e-4
+high = 1e-2
+log = true
+[passes]
+low = 1
+high = 4
+"""
+
 
 def metrics(**options):
     """What a run returns."""

@@ -19,7 +19,6 @@ Exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on stderr.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +40,7 @@ from trainer.config import EnvConfig, RunConfig
 from trainer.dashboard import QuietDisplay
 from trainer.episodes import wilson
 from trainer.evaluate import evaluate_levels
+from trainer.files import write_json
 from trainer.levels import LevelResult, parse_levels
 from trainer.model import PolicyModel, PolicyOutput
 from trainer.policy import Policy, load_policy, playing_device
@@ -327,7 +327,7 @@ def write(config: BaselinesConfig, results: dict[str, list[LevelResult]]) -> Pat
     }
     config.out.mkdir(parents=True, exist_ok=True)
     path = config.out / "baselines.json"
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    write_json(path, content)
     return path
 
 

@@ -8,7 +8,6 @@ recipe; `presets.py` has the one for a GPU. This module knows nothing of torch.
 from __future__ import annotations
 
 import dataclasses
-import json
 import types
 import typing
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from trainer.files import replacing
+from trainer.files import write_json
 
 T = TypeVar("T")
 
@@ -632,6 +631,4 @@ def _is_path(hint: Any) -> bool:
 
 def save(config: RunConfig, path: Path, **extra: object) -> None:
     """Writes a config, and what else is known of the run, as JSON."""
-    text = json.dumps(to_dict(config) | extra, indent=2) + "\n"
-    with replacing(path) as file:
-        file.write(text.encode())
+    write_json(path, to_dict(config) | extra)

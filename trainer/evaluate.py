@@ -47,7 +47,7 @@ from trainer.collector import is_native, make_pool
 from trainer.command import main_of
 from trainer.config import EnvConfig
 from trainer.episodes import MAX_SEEDS, Played, first_seed, play, wilson
-from trainer.files import replacing
+from trainer.files import write_json
 from trainer.levels import (
     STALL_STEPS,
     LevelResult,
@@ -468,8 +468,7 @@ def _write(config: EvaluateConfig, result: Evaluation, out: Path) -> str:
     """Writes table.json and the pictures; returns a line that says so."""
     pictures: list[Path] = []
     with _writing_to(out):
-        with replacing(out / "table.json") as file:
-            file.write((json.dumps(result.to_dict(), indent=2) + "\n").encode())
+        write_json(out / "table.json", result.to_dict())
         if config.pictures and result.levels:
             from trainer.plots import draw  # matplotlib takes its time
 

@@ -46,6 +46,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.close(folder)
 
 
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replaces a file by a JSON object that people can read; see `replacing`."""
+    with replacing(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
+
+
 class Lines:
     """A file of JSON objects, one per line; a full disk loses lines, not the run."""
 

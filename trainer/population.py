@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +30,9 @@ from trainer import checkpoint, run, space
 from trainer.command import parse
 from trainer.config import MAX_SEED, RunConfig
 from trainer.dashboard import QuietDisplay
+from trainer.files import write_json
 from trainer.presets import share_cores
+from trainer.run_files import read_run
 
 Metrics = dict[str, Any]
 
@@ -75,8 +76,7 @@ def train_member(config: RunConfig) -> Metrics:
     path = config.resume
     if path is not None and (checkpoint.step_of(path) or 0) >= config.max_steps:
         # It was killed after its end, before that was noted.
-        last = (path.parent.parent / "metrics.jsonl").read_text().splitlines()[-1]
-        return dict(json.loads(last)) | {"signal": 0}
+        return read_run(path.parent.parent).points[-1] | {"signal": 0}
     try:
         return dict(run.run_training(config, QuietDisplay()))
     except (ValueError, RuntimeError) as error:
@@ -136,9 +136,7 @@ class Population:
         print(f"generation {event['generation']}: {text}", flush=True)
         with (self.folder / "population.jsonl").open("a") as file:
             file.write(json.dumps(event) + "\n")
-        temporary = self.folder / "state.json.tmp"
-        temporary.write_text(json.dumps(self.state, indent=1))
-        os.replace(temporary, self.folder / "state.json")
+        write_json(self.folder / "state.json", self.state)
 
     def folder_of(self, number: int) -> Path:
         """Folder of a member's run."""

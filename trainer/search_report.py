@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer import space
+from trainer.files import write_json
 from trainer.metrics import format_seconds
 
 
@@ -163,8 +163,7 @@ def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) 
         print(line)
     best, command = study.best_trial, best_command(study, flags)
     result = {"trial": best.number, value: best.value, "params": best.params}
-    text = json.dumps(result | {"command": command}, indent=2)
-    (folder / "best.json").write_text(text + "\n")
+    write_json(folder / "best.json", result | {"command": command})
     print(f"best: trial {best.number}, {value} {best.value:.4g}\n{command}")
     if not (_maximises(study) or best.user_attrs["solved"]):
         print(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from stub_runs import metrics
+from stub_runs import SPACE, metrics
 
 from trainer import checkpoint, space
 from trainer import population as module
@@ -14,15 +14,6 @@ from trainer.config import RunConfig
 from trainer.population import PopulationConfig, evolve, main
 
 BASE = RunConfig(device="cpu", seed=5)
-SPACE = """
-[lr]
-low = 1e-4
-high = 1e-2
-log = true
-[passes]
-low = 1
-high = 4
-"""
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 optuna = pytest.importorskip("optuna")
 
 from optuna.trial import TrialState  # noqa: E402
+from stub_runs import SPACE as NUMBERS  # noqa: E402
 from stub_runs import dying, metrics, quick, slow  # noqa: E402
 
 from trainer import search as module  # noqa: E402
@@ -24,17 +25,13 @@ from trainer.search_report import best_command, counted, write_plots  # noqa: E4
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
 BASE = RunConfig(device="cpu")
-SPACE = """
-[lr]
-low = 1e-4
-high = 1e-2
-log = true
-[passes]
-low = 1
-high = 4
+SPACE = (
+    NUMBERS
+    + """
 [optimizer]
 choices = ["adam", "muon"]
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer.files import replacing
+from trainer.files import write_json
 from trainer.metrics import Episode, MetricsWriter
 from trainer.video.encode import VideoWriter
 from trainer.video.film import FilmedEnv, Step
@@ -329,8 +329,7 @@ class Filmer:
             "cleared": episode.cleared,
             "run_steps": video.recording.run_steps,
         }
-        with replacing(self._folder / INDEX) as file:
-            file.write((json.dumps(self._known, indent=2) + "\n").encode())
+        write_json(self._folder / INDEX, self._known)
 
 
 class _ClosedError(Exception):
