@@ -25,12 +25,13 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Literal
 
+from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.command import main_of
 from trainer.config import EnvConfig
 from trainer.episodes import first_seed
 from trainer.levels import all_levels, check_level
 from trainer.policy import load_policy, playing_device
-from trainer.video.film import FRAMES_PER_SECOND, FilmedEnv, Step, game_config
+from trainer.video.film import FilmedEnv, Step, game_config
 from trainer.video.play import Decision, Player, Shot, film_episode, trained
 from trainer.video.screens import KEYS_HELP, QuitError, Screen, open_screen
 

@@ -21,13 +21,14 @@ from typing import Annotated, Literal
 
 import tyro
 
+from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.command import main_of
 from trainer.episodes import first_seed
 from trainer.levels import STALL_STEPS, parse_levels
 from trainer.policy import Policy, load_policy, playing_device, run_folder
 from trainer.video.draw import Grid, tint
 from trainer.video.encode import VideoWriter, check_suffix
-from trainer.video.film import FRAMES_PER_SECOND, FilmedEnv, Step, game_config
+from trainer.video.film import FilmedEnv, Step, game_config
 from trainer.video.play import Camera, Player, film_episode, trained
 
 _STILL_SECONDS = 1.5  # at the end of a grid
@@ -186,11 +187,11 @@ class _Tile:
 
     def __init__(self, level: str, start: Step) -> None:
         self.level, self.step = level, start
-        self.total, self.count, self.next_frame = 0.0, 0, 0
+        self.total, self.count = 0.0, 0
         self.ending = ""
 
     def advance(self, step: Step) -> None:
-        self.step, self.next_frame = step, 0
+        self.step = step
         self.total, self.count = self.total + step.reward, self.count + 1
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from mario_envpool import _core, nes
+from trainer.video.film import HEIGHT, WIDTH
 
 Picture = npt.NDArray[np.uint8]
 Colour = tuple[int, int, int]
@@ -121,7 +122,7 @@ class Panel:
 
     def __init__(self, scale: int) -> None:
         self._scale = scale
-        self._width, self._height = PANEL_WIDTH * scale, 240 * scale
+        self._width, self._height = PANEL_WIDTH * scale, HEIGHT * scale
 
     def draw(self, reading: Reading) -> Picture:
         """Draws one reading."""
@@ -283,7 +284,7 @@ class Grid:
     def __init__(self, levels: Sequence[str], columns: int, scale: int) -> None:
         self._columns, self._scale = columns, scale
         rows = -(-len(levels) // columns)
-        tile = (256 * scale, (240 + HEADER_HEIGHT) * scale)
+        tile = (WIDTH * scale, (HEIGHT + HEADER_HEIGHT) * scale)
         self._step = (tile[0] + self.GAP, tile[1] + self.GAP)
         self.width = columns * self._step[0] + self.GAP
         self.height = rows * self._step[1] + self.GAP
@@ -300,7 +301,7 @@ class Grid:
     def label(self, tile: int, level: str, ending: str = "") -> None:
         """Writes a tile's header."""
         scale = self._scale
-        size = (256 * scale, HEADER_HEIGHT * scale)
+        size = (WIDTH * scale, HEADER_HEIGHT * scale)
         image = Image.new("RGB", size, ENDINGS.get(ending, SURFACE))
         pen = ImageDraw.Draw(image)
         ink = BACKGROUND if ending else TEXT

@@ -19,8 +19,7 @@ from trainer.collector import is_native, make_pool
 from trainer.config import EnvConfig
 from trainer.levels import check_level
 
-# The NTSC console draws 60.0988 frames a second.
-FRAMES_PER_SECOND = 60.0988
+# Rows and columns of the game's picture.
 HEIGHT, WIDTH = 240, 256
 
 # Keys of a pool's configuration that are the pool's and not the game's.

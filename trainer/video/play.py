@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.collector import sample
 from trainer.policy import Policy
-from trainer.video.draw import Panel, Picture, Reading, enlarge
-from trainer.video.film import FRAMES_PER_SECOND, FilmedEnv, Step, button_names
+from trainer.video.draw import PANEL_WIDTH, Panel, Picture, Reading, enlarge
+from trainer.video.film import HEIGHT, WIDTH, FilmedEnv, Step, button_names
 
 # After the end: the fall or the flag, then a still.
 _AFTERMATH_FRAMES, _STILL_FRAMES = 100, 50
@@ -155,8 +156,8 @@ class Camera:
         self._count = 0
         self._drawn: tuple[Reading, Picture] | None = None
         self.fps = FRAMES_PER_SECOND / every
-        width = 256 + (128 if overlay else 0)
-        self.size = (width * scale, 240 * scale)
+        width = WIDTH + (PANEL_WIDTH if overlay else 0)
+        self.size = (width * scale, HEIGHT * scale)
         """Width and height of the pictures."""
 
     def develop(self, shot: Shot) -> Iterator[Picture]:
