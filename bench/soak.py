@@ -2,6 +2,7 @@
 
     python bench/soak.py                   10 minutes on all cores
     python bench/soak.py --minutes 0.1     the short stand-in for continuous integration
+    python bench/soak.py --frames 1e8      until so many frames have been played
 
 An asynchronous pool with a thread for each core plays random stages with random
 buttons. What an environment is told at its n-th step depends on the environment and n
@@ -19,6 +20,7 @@ import os
 import sys
 import time
 import zlib
+from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,8 @@ import mario_envpool
 
 # A stream's hash is noted every so many results of an environment.
 NOTE_EVERY = 64
+# The default of the option frame_skip; frames that the task skips come on top.
+FRAMES_PER_STEP = 4
 # Resident memory may grow this much after the first tenth of the run.
 GROWTH_BYTES = 16 * 2**20
 
@@ -40,13 +44,15 @@ class Stream:
 
     results: int = 0
     crc: int = 0
-    notes: list[int] = field(default_factory=list)
+    # Four bytes each, so that notes of days are no growth of memory.
+    notes: array[int] = field(default_factory=lambda: array("I"))
 
-    def add(self, row: bytes) -> None:
-        """Appends one result."""
-        self.crc = zlib.crc32(row, self.crc)
+    def add(self, obs: np.ndarray, row: bytes) -> None:
+        """Appends one result: with each note all frames of `obs`, else the newest."""
         self.results += 1
-        if self.results % NOTE_EVERY == 0:
+        whole = self.results % NOTE_EVERY == 0
+        self.crc = zlib.crc32(obs if whole else obs[-1], zlib.crc32(row, self.crc))
+        if whole:
             self.notes.append(self.crc)
 
 
@@ -61,6 +67,7 @@ class Player:
         )
         self.streams = [Stream() for _ in range(count)]
         self._results = np.zeros(count, np.int64)
+        self.steps = 0  # of all environments
         self._tape = workload.action_tape("right-biased", count, arguments.seed)
         self.pool.async_reset()
 
@@ -90,8 +97,9 @@ class Player:
             axis=1,
         )
         for row, env in enumerate(ids.tolist()):
-            self.streams[env].add(obs[row].tobytes() + small[row].tobytes())
+            self.streams[env].add(obs[row], small[row].tobytes())
         self._results[ids] += 1
+        self.steps += len(ids)
         return np.asarray(ids)
 
     def send(self, ids: np.ndarray) -> None:
@@ -116,22 +124,28 @@ def soak(arguments: argparse.Namespace) -> tuple[list[Stream], list[str]]:
     batch = max(1, arguments.num_envs // 4)
     player = Player(arguments, batch_size=batch, num_threads=arguments.num_threads)
     start = time.monotonic()
-    seconds = arguments.minutes * 60
-    settled, most, told = 0, 0, 0.0
-    while (elapsed := time.monotonic() - start) < seconds:
+    settled, most, told, done = 0, 0, 0.0, 0.0
+    while done < 1:
         player.send(player.receive())
-        if elapsed - told > min(10.0, seconds / 20):
+        elapsed = time.monotonic() - start
+        steps = player.steps
+        done = (
+            FRAMES_PER_STEP * steps / arguments.frames
+            if arguments.frames
+            else elapsed / (arguments.minutes * 60)
+        )
+        if elapsed - told > min(10.0, arguments.minutes * 3) or done >= 1:
             told, now = elapsed, resident_bytes()
-            if elapsed > seconds / 10:
+            if done > 0.1:
                 settled = settled or now
                 most = max(most, now)
-            steps = sum(stream.results for stream in player.streams)
             print(
-                f"{elapsed:7.0f} s  {steps:12,} results  {steps / elapsed:9,.0f} /s  "
-                f"{now / 2**20:8.1f} MiB",
+                f"{elapsed:7.0f} s  {steps * FRAMES_PER_STEP:13,} frames  "
+                f"{steps / elapsed:9,.0f} results/s  {now / 2**20:8.1f} MiB",
                 flush=True,
             )
     player.pool.close()
+    print(f"memory grew by {(most - settled) / 2**20:.1f} MiB after the first tenth")
     wrong = []
     if most - settled > GROWTH_BYTES:
         wrong.append(f"memory grew by {(most - settled) / 2**20:.1f} MiB")
@@ -178,6 +192,7 @@ def main() -> int:
     )
     add = parser.add_argument
     add("--minutes", type=float, default=10.0, help="of the long run (default: 10)")
+    add("--frames", type=float, default=0.0, help="play so many, instead of --minutes")
     add(
         "--rerun-minutes",
         type=float,
