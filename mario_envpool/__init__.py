@@ -20,7 +20,7 @@ from envpool.python.api import py_env
 from envpool.registration import registry as _registry
 
 try:
-    from ._core import _MarioEnvPool, _MarioEnvSpec
+    from .pool import RewardFn, _MarioEnvPool, _MarioEnvSpec
 except ModuleNotFoundError as error:
     if error.name != "mario_envpool._core":
         raise
@@ -62,12 +62,20 @@ __all__ = [
 ]
 
 
-def make(task_id: str, env_type: str = "gymnasium", **config: Any) -> Any:
+def make(
+    task_id: str,
+    env_type: str = "gymnasium",
+    *,
+    reward_fn: RewardFn | None = None,
+    **config: Any,
+) -> Any:
     """Makes a pool of environments: ``envpool.make`` for the ids of this package.
 
     Args:
         task_id: an id of ``list_all_envs()``, with or without ``mario_envpool/``.
         env_type: "gymnasium" or "dm".
+        reward_fn: a reward of your own, a function from a batch to its rewards: see
+            ``MarioGymnasiumEnvPool.reward_fn``.
         **config: ``num_envs``, ``batch_size``, ``seed`` and the other keys of EnvPool,
             ``render_mode``, and the options of the game.
 
@@ -84,7 +92,9 @@ def make(task_id: str, env_type: str = "gymnasium", **config: Any) -> Any:
         raise ValueError(f"env_type={env_type!r} is not 'gymnasium' or 'dm'")
     kind = "dm" if env_type == "dm" else "gymnasium"
     plain = _known(task_id)
-    return _registry.make(plain, kind, **checked(plain, config))
+    pool = cast(Any, _registry.make(plain, kind, **checked(plain, config)))
+    pool.reward_fn = reward_fn
+    return pool
 
 
 def make_gymnasium(task_id: str, **config: Any) -> Any:

@@ -1,0 +1,180 @@
+"""What Python adds to the native classes before EnvPool's layer goes around them.
+
+A reward of the user's own (``reward_fn``), and actions as lists of buttons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._core import _MarioEnvPool as _NativePool
+from ._core import _MarioEnvSpec as _NativeSpec
+
+#: ``reward_fn(batch)``: from the arrays of a batch to its rewards, shape (n,).
+RewardFn = Callable[[dict[str, npt.NDArray[Any]]], npt.ArrayLike]
+
+_KEYS = _NativePool._state_keys
+# Keys of the native batch whose names differ, or that are no use to a reward.
+_UNUSED = ("done", "trunc", "reward", "discount", "step_type", "info:players.env_id")
+_REWARD = _KEYS.index("reward")
+_ENV_ID = _KEYS.index("info:env_id")
+
+_HELD = (
+    "the last batch has no rewards yet, as reward_fn failed: recv() calls reward_fn "
+    "again, a reset of all its environments drops it"
+)
+
+
+class _MarioEnvSpec(_NativeSpec):
+    """The native spec; ``custom_actions`` may be lists of buttons."""
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        at = self._config_keys.index("custom_actions")
+        super().__init__((*values[:at], joined_buttons(values[at]), *values[at + 1 :]))
+
+
+class _MarioEnvPool(_NativePool):
+    """The native pool, with a reward of the user's own.
+
+    Whatever goes wrong in ``reward_fn``, the batch is kept: ``recv`` calls it again.
+    """
+
+    _reward_fn: RewardFn | None = None
+    _held: list[npt.NDArray[Any]] | None = None  # a batch that has no reward yet
+
+    @property
+    def reward_fn(self) -> RewardFn | None:
+        """The function that makes the rewards; None: the native ones.
+
+        It gets a dictionary of the arrays of a batch of n rows (``obs``, ``reward``,
+        ``terminated``, ``truncated``, ``env_id``, ``elapsed_step`` and every field of
+        ``info``) and returns n numbers. It is called once for each batch, before anyone
+        sees it. The reward of a row that begins an episode stays 0.
+        """
+        return self._reward_fn
+
+    @reward_fn.setter
+    def reward_fn(self, reward_fn: RewardFn | None) -> None:
+        if reward_fn is not None and not callable(reward_fn):
+            raise TypeError(
+                f"reward_fn={reward_fn!r} is no function; give one that takes the "
+                "dictionary of a batch and returns its rewards, or None"
+            )
+        self._reward_fn = reward_fn
+
+    def _recv(self) -> list[npt.NDArray[Any]]:
+        arrays = super()._recv() if self._held is None else self._held
+        if self._reward_fn is not None:
+            self._held = arrays
+            arrays[_REWARD] = own_rewards(self._reward_fn, arrays)
+        self._held = None
+        return arrays
+
+    def _send(self, arrays: Sequence[npt.NDArray[np.int32]]) -> None:
+        if self._held is not None:
+            raise RuntimeError(_HELD)
+        super()._send(arrays)
+
+    def _reset(
+        self, env_ids: npt.NDArray[np.int32], seeds: Sequence[int] | None = None
+    ) -> None:
+        self._check_held(env_ids)
+        super()._reset(env_ids, seeds)
+        self._held = None
+
+    def restore(
+        self,
+        env_ids: npt.NDArray[np.int32],
+        blobs: npt.NDArray[np.uint8],
+        rng: str = "saved",
+    ) -> None:
+        """Puts snapshots back; the rows come by ``recv``, like those of a reset."""
+        self._check_held(env_ids)
+        super().restore(env_ids, blobs, rng)
+        self._held = None
+
+    def _check_held(self, env_ids: npt.NDArray[np.int32]) -> None:
+        """A batch without rewards is dropped only if all of it begins anew."""
+        if self._held is not None and not np.isin(self._held[_ENV_ID], env_ids).all():
+            raise RuntimeError(_HELD)
+
+
+def own_rewards(
+    reward_fn: RewardFn, arrays: list[npt.NDArray[Any]]
+) -> npt.NDArray[np.float32]:
+    """Returns the rewards that ``reward_fn`` makes of a native batch, float32 (n,).
+
+    Raises:
+        RuntimeError: it raised something, which is the cause.
+        TypeError: what it returned are no real numbers.
+        ValueError: they have another shape, or are not all finite.
+    """
+    native = dict(zip(_KEYS, arrays, strict=True))
+    batch = {
+        key.removeprefix("info:"): array
+        for key, array in native.items()
+        if key not in _UNUSED
+    }
+    batch["reward"] = native["reward"]
+    batch["terminated"] = native["done"] & ~native["trunc"]
+    batch["truncated"] = native["trunc"]
+    try:
+        result = np.asarray(reward_fn(batch))
+    except Exception as error:
+        raise RuntimeError(
+            f"reward_fn raised {type(error).__name__}: {error}"
+        ) from error
+    n = len(native["reward"])
+    if result.dtype.kind not in "fiub":
+        raise TypeError(
+            f"reward_fn returned an array of {result.dtype}; return float32, ({n},)"
+        )
+    if result.shape != (n,):
+        raise ValueError(
+            f"reward_fn returned the shape {result.shape}; return one reward for each "
+            f"row of the batch, ({n},)"
+        )
+    with np.errstate(over="ignore"):
+        rewards = result.astype(np.float32)
+    wrong = np.flatnonzero(~np.isfinite(rewards))
+    if wrong.size:
+        row = wrong[0]
+        raise ValueError(
+            f"reward_fn returned {result[row]} for environment {batch['env_id'][row]}; "
+            "rewards must be finite"
+        )
+    rewards[native["elapsed_step"] == 0] = 0
+    return rewards
+
+
+def joined_buttons(actions: Any) -> Any:
+    """Returns ``custom_actions`` as the native spec takes them: ``"right+A"``.
+
+    Args:
+        actions: button lists as text, or as lists such as ``["right", "A"]``, which is
+            how gym-super-mario-bros has them.
+
+    Raises:
+        TypeError: an action is neither.
+    """
+    if isinstance(actions, str) or not isinstance(actions, Iterable):
+        raise TypeError(
+            f"custom_actions={actions!r} is no list of actions; give one such as "
+            "[['NOOP'], ['right'], ['right', 'A']] or ['NOOP', 'right', 'right+A']"
+        )
+    return [_joined(action) for action in actions]
+
+
+def _joined(action: Any) -> str:
+    if isinstance(action, str):
+        return action
+    if isinstance(action, list | tuple) and all(isinstance(b, str) for b in action):
+        return "+".join(action)
+    raise TypeError(
+        f"custom_actions has the action {action!r}; give a list of button names such "
+        "as ['right', 'A'], or text such as 'right+A'"
+    )
