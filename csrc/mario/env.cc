@@ -3,6 +3,7 @@
 #include "mario/env.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <limits>
@@ -232,7 +233,6 @@ int Env::ChooseStage() {
 }
 
 pool::Outcome Env::Reset(Scratch& scratch) {
-  outcome_ = pool::Outcome{};
   if (reseed_) {
     random_.Seed(seed_);
     stage_random_.Seed(static_cast<uint32_t>(seed_));
@@ -240,7 +240,12 @@ pool::Outcome Env::Reset(Scratch& scratch) {
     episode_.plays_on = 0;
   }
   if (episode_.plays_on && PlaysOn(scratch)) return outcome_;
-  const int stage = ChooseStage();
+  return ResetTo(ChooseStage(), scratch);
+}
+
+pool::Outcome Env::ResetTo(int stage, Scratch& scratch) {
+  outcome_ = pool::Outcome{};
+  episode_.plays_on = 0;
   LoadStart(stage);
   const uint64_t frames_before = game_.frames();
   RunNoops(stage);
@@ -257,6 +262,7 @@ pool::Outcome Env::Reset(Scratch& scratch) {
 
 // episodic_life: the game goes on after a lost life, unless it was the last.
 bool Env::PlaysOn(Scratch& scratch) {
+  outcome_ = pool::Outcome{};
   episode_.plays_on = 0;
   game_.SkipWaits(/*whole_game=*/true);
   if (game_.facts().game_over()) return false;
@@ -352,6 +358,10 @@ pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
       tally.score = std::max(0, score - episode_.score_last);
       episode_.score_last = score;
       ReadInfo(facts);
+      if (scratch.info_ram != nullptr) {
+        std::memcpy(scratch.info_ram, game_.console().ram(),
+                    sizeof(nes::State::ram));
+      }
     }
     if (end != EndReason::kNone) break;
     game_.SkipWaits(shared_->whole_game());
@@ -535,9 +545,23 @@ void Env::Render(Scratch& scratch, uint8_t* rgb) const {
 }
 
 void Env::ToRgb(const uint8_t* pixels, size_t count, uint8_t* rgb) {
-  for (size_t i = 0; i < count; ++i) {
-    std::memcpy(rgb + 3 * i, nes::kPalette[pixels[i] & 63].data(), 3);
+  // Four bytes are written for three, faster than three: the next pixel's
+  // replace the fourth, and the last pixel has no next one.
+  struct Padded {
+    uint8_t bytes[4];
+  };
+  static const auto kColours = [] {
+    std::array<Padded, 64> colours{};
+    for (size_t i = 0; i < colours.size(); ++i) {
+      std::memcpy(colours[i].bytes, nes::kPalette[i].data(), 3);
+    }
+    return colours;
+  }();
+  if (count == 0) return;
+  for (size_t i = 0; i + 1 < count; ++i) {
+    std::memcpy(rgb + 3 * i, kColours[pixels[i] & 63].bytes, 4);
   }
+  std::memcpy(rgb + 3 * (count - 1), kColours[pixels[count - 1] & 63].bytes, 3);
 }
 
 size_t Env::SnapshotBytes() const {

@@ -145,6 +145,9 @@ class Env {
     std::vector<uint8_t> pixels[2];
     /// Not null: Step appends the picture of each of its frames.
     std::vector<uint8_t>* film = nullptr;
+    /// Not null: Step leaves the work RAM here from which it read the info; a
+    /// skipped wait changes the game's own after that.
+    uint8_t* info_ram = nullptr;
   };
 
   static std::vector<pool::Field> Fields(const Shared& shared);
@@ -157,6 +160,8 @@ class Env {
 
   void Seed(uint64_t seed);
   pool::Outcome Reset(Scratch& scratch);
+  /// A reset to number `stage` of Shared::stages(), whatever the options say.
+  pool::Outcome ResetTo(int stage, Scratch& scratch);
   pool::Outcome Step(int32_t action, Scratch& scratch);
   void Write(const pool::Row& row) const;
 

@@ -4,11 +4,16 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -58,20 +63,46 @@ class SingleEnv {
       : shared_(MakeShared(rom, options)),
         fields_(mario::Env::Fields(*shared_)),
         scratch_(*shared_),
-        env_(shared_, env_id, seed) {}
+        env_(shared_, env_id, seed) {
+    scratch_.info_ram = info_ram_.data();
+  }
 
-  py::dict Reset(std::optional<uint64_t> seed) {
+  /// `stage` is a number of the option `stages`; without one the options
+  /// choose.
+  py::dict Reset(std::optional<uint64_t> seed, std::optional<int> stage) {
     if (seed) env_.Seed(*seed);
-    env_.Reset(scratch_);
+    if (stage) {
+      RequireStage(*stage);
+      env_.ResetTo(*stage, scratch_);
+    } else {
+      env_.Reset(scratch_);
+    }
+    Moved();
     return Read();
   }
 
   /// (reward, terminated, truncated, fields)
   py::tuple Step(int action) {
-    RequireAction(action);
-    const pool::Outcome outcome = env_.Step(action, scratch_);
+    const pool::Outcome outcome = Run(action);
     return py::make_tuple(outcome.reward, outcome.terminated, outcome.truncated,
                           Read());
+  }
+
+  /// (picture, reward, terminated, truncated, numbers): a step as
+  /// gym-super-mario-bros shows it.
+  py::tuple Play(int action) {
+    const pool::Outcome outcome = Run(action);
+    return py::make_tuple(Render(), outcome.reward, outcome.terminated,
+                          outcome.truncated, Numbers());
+  }
+
+  /// Plays one frame beside the task: no reward, no end, no info.
+  void Advance(int buttons) {
+    if (buttons < 0 || buttons > 255) {
+      throw std::out_of_range("buttons=" + std::to_string(buttons) +
+                              " is no byte; give 0 to 255");
+    }
+    env_.game().RunFrame(static_cast<uint8_t>(buttons), nullptr);
   }
 
   /// (frames, reward, terminated, truncated, fields): a step with the picture
@@ -84,6 +115,7 @@ class SingleEnv {
       const py::gil_scoped_release release;
       const Filming filming(scratch_, &film);
       outcome = env_.Step(action, scratch_);
+      observed_ = env_.game().frames();
     }
     py::array_t<uint8_t> frames(
         {static_cast<py::ssize_t>(film.size() / nes::kScreenPixels),
@@ -110,6 +142,21 @@ class SingleEnv {
     return result;
   }
 
+  /// The numbers among the info fields, by name without "info:", as Python's.
+  py::dict Numbers() const {
+    constexpr std::string_view kPrefix = "info:";
+    const Rows rows(fields_);
+    env_.Write(pool::Row{rows.at.data()});
+    py::dict result;
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      const pool::Field& field = fields_[i];
+      if (!field.name.starts_with(kPrefix) || !field.shape.empty()) continue;
+      result[py::str(field.name.substr(kPrefix.size()))] =
+          Number(field.dtype, rows.at[i]);
+    }
+    return result;
+  }
+
   /// Steps and resets without leaving native code, for timing.
   void StepMany(const std::vector<int>& actions) {
     for (const int action : actions) {
@@ -117,6 +164,7 @@ class SingleEnv {
       const pool::Outcome outcome = env_.Step(action, scratch_);
       if (outcome.terminated || outcome.truncated) env_.Reset(scratch_);
     }
+    Moved();
   }
 
   py::bytes Snapshot() const {
@@ -135,6 +183,7 @@ class SingleEnv {
     env_.Restore(reinterpret_cast<const std::byte*>(blob.data()),
                  keep_rng ? pool::RngMode::kKeep : pool::RngMode::kSaved,
                  scratch_);
+    Moved();
     return Read();
   }
 
@@ -143,16 +192,29 @@ class SingleEnv {
     const std::string blob = save;
     env_.game().console().Load(
         {reinterpret_cast<const std::byte*>(blob.data()), blob.size()});
+    Moved();
   }
 
+  /// The picture of the last frame; after a step it is there already.
   py::array_t<uint8_t> Render() {
     py::array_t<uint8_t> picture(
         {mario::Env::kRenderHeight, mario::Env::kRenderWidth, 3});
-    env_.Render(scratch_, picture.mutable_data());
+    const uint64_t frame = env_.game().frames();
+    if (observed_ == frame) {
+      mario::Env::ToRgb(scratch_.pixels[frame & 1].data(), nes::kScreenPixels,
+                        picture.mutable_data());
+    } else {
+      env_.Render(scratch_, picture.mutable_data());
+    }
     return picture;
   }
 
   uint8_t* ram() { return env_.game().console().ram(); }
+  /// A copy of work RAM as it was when the info of the last result was read.
+  py::array_t<uint8_t> InfoRam() const {
+    return py::array_t<uint8_t>(static_cast<py::ssize_t>(info_ram_.size()),
+                                info_ram_.data());
+  }
   int num_actions() const { return mario::Env::NumActions(*shared_); }
   uint64_t frames() { return env_.game().frames(); }
   std::vector<int> buttons() const {
@@ -160,6 +222,68 @@ class SingleEnv {
   }
 
  private:
+  /// Memory for one row of every field.
+  struct Rows {
+    explicit Rows(const std::vector<pool::Field>& fields) {
+      size_t bytes = 0;
+      for (const pool::Field& field : fields) bytes += Aligned(field);
+      memory.resize(bytes);
+      bytes = 0;
+      for (const pool::Field& field : fields) {
+        at.push_back(memory.data() + bytes);
+        bytes += Aligned(field);
+      }
+    }
+    static size_t Aligned(const pool::Field& field) {
+      return (field.RowBytes() + 7) & ~size_t{7};
+    }
+    std::vector<std::byte> memory;
+    std::vector<std::byte*> at;
+  };
+
+  static py::object Number(pool::DType dtype, const std::byte* at) {
+    const auto as = [at](auto value) {
+      std::memcpy(&value, at, sizeof(value));
+      return py::cast(value);
+    };
+    switch (dtype) {
+      case pool::DType::kBool:
+        return as(bool{});
+      case pool::DType::kUint8:
+        return as(uint8_t{});
+      case pool::DType::kInt8:
+        // Not int8_t itself, which pybind11 takes for a character.
+        return py::int_(static_cast<int>(static_cast<int8_t>(*at)));
+      case pool::DType::kInt32:
+        return as(int32_t{});
+      case pool::DType::kInt64:
+        return as(int64_t{});
+      case pool::DType::kFloat32:
+        return as(float{});
+    }
+    throw std::logic_error("a field has an unknown dtype");
+  }
+
+  pool::Outcome Run(int action) {
+    RequireAction(action);
+    const pool::Outcome outcome = env_.Step(action, scratch_);
+    observed_ = env_.game().frames();
+    return outcome;
+  }
+
+  /// What follows a jump to another state: no picture of it is there.
+  void Moved() {
+    observed_.reset();
+    std::memcpy(info_ram_.data(), ram(), info_ram_.size());
+  }
+
+  void RequireStage(int stage) const {
+    const size_t count = std::max<size_t>(shared_->stages().size(), 1);
+    if (stage >= 0 && static_cast<size_t>(stage) < count) return;
+    throw std::out_of_range("stage=" + std::to_string(stage) +
+                            " is outside 0 to " + std::to_string(count - 1));
+  }
+
   /// Films as long as it lives; a step may throw.
   struct Filming {
     Filming(mario::Env::Scratch& scratch, std::vector<uint8_t>* film)
@@ -181,6 +305,8 @@ class SingleEnv {
   std::vector<pool::Field> fields_;
   mario::Env::Scratch scratch_;
   mario::Env env_;
+  std::array<uint8_t, 2048> info_ram_{};
+  std::optional<uint64_t> observed_;  // the frame in the scratch pictures
 };
 
 }  // namespace
@@ -190,8 +316,13 @@ void BindMarioEnv(py::module_& module) {
       .def(py::init<const py::bytes&, const py::dict&, int, uint64_t>(),
            py::arg("rom"), py::arg("options") = py::dict(),
            py::arg("env_id") = 0, py::arg("seed") = 0)
-      .def("reset", &SingleEnv::Reset, py::arg("seed") = py::none())
+      .def("reset", &SingleEnv::Reset, py::arg("seed") = py::none(),
+           py::arg("stage") = py::none())
       .def("step", &SingleEnv::Step, py::arg("action"))
+      .def("play", &SingleEnv::Play, py::arg("action"))
+      .def("advance", &SingleEnv::Advance, py::arg("buttons"))
+      .def("numbers", &SingleEnv::Numbers)
+      .def("info_ram", &SingleEnv::InfoRam)
       .def("film", &SingleEnv::Film, py::arg("action"))
       .def("step_many", &SingleEnv::StepMany, py::arg("actions"))
       .def("snapshot", &SingleEnv::Snapshot)
