@@ -87,7 +87,7 @@ def _check_task(task_id: str, config: dict[str, Any]) -> None:
         fixed["random_stages"] = False  # there is nothing to draw from
     other = {
         "lost_levels": "SuperMarioBros-v0 or SuperMarioBros2-v0",
-        "stages": "SuperMarioBros-v0",
+        "stages": "SuperMarioBros-v0" if of_first_game else "SuperMarioBros2-v0",
         "random_stages": "SuperMarioBros-v0 or SuperMarioBrosRandomStages-v0",
     }
     for key, value in fixed.items():

@@ -1,4 +1,8 @@
-"""The task table: every id of gym-super-mario-bros 7.4, in EnvPool and Gymnasium.
+"""The task table: the ids of gym-super-mario-bros, in EnvPool and Gymnasium.
+
+All of 7.4.0, and of 9.1.0 those of Super Mario Bros. and of the Lost Levels: single
+stages of the latter, and ids without the first hyphen (``SuperMarioBros1-2-v0``).
+An id says what is played; the reward is an option, ``reward="v9"`` for that of 9.1.0.
 
 In EnvPool's registry the ids stand plainly. In Gymnasium's they stand plainly and
 as ``mario_envpool/<id>``; a plain id that another package took first is left alone
@@ -17,6 +21,13 @@ NAMESPACE = "mario_envpool"
 
 _VERSIONS = ("vanilla", "downsample", "pixel", "rectangle")  # -v0 to -v3
 _LOST_LEVELS_VERSIONS = ("lost-levels", "lost-levels-downsample")
+_WORLDS = "12345678"
+_LOST_LEVELS_WORLDS = "123456789ABCD"
+_STAGES = "1234"
+
+
+def _stages(worlds: str) -> list[str]:
+    return [f"{world}-{stage}" for world in worlds for stage in _STAGES]
 
 
 def _task_table() -> dict[str, dict[str, Any]]:
@@ -27,14 +38,19 @@ def _task_table() -> dict[str, dict[str, Any]]:
             "rom": rom,
             "random_stages": True,
         }
-        for world in range(1, 9):
-            for stage in range(1, 5):
-                tasks[f"SuperMarioBros-{world}-{stage}-v{version}"] = {
-                    "rom": rom,
-                    "stages": [f"{world}-{stage}"],
-                }
+        for stage in _stages(_WORLDS):
+            config = {"rom": rom, "stages": [stage]}
+            tasks[f"SuperMarioBros-{stage}-v{version}"] = config
+            if version == 0:
+                tasks[f"SuperMarioBros{stage}-v0"] = config
     for version, rom in enumerate(_LOST_LEVELS_VERSIONS):
         tasks[f"SuperMarioBros2-v{version}"] = {"rom": rom, "lost_levels": True}
+    for stage in _stages(_LOST_LEVELS_WORLDS):
+        tasks[f"SuperMarioBros2-{stage}-v0"] = {
+            "rom": _LOST_LEVELS_VERSIONS[0],
+            "lost_levels": True,
+            "stages": [stage],
+        }
     return tasks
 
 

@@ -21,9 +21,14 @@ namespace mario {
     "plays number i mod n, or a random one per episode with random_stages; "  \
     "empty: the whole game")                                                  \
   X(bool, random_stages, false,                                               \
-    "draw the stage of every episode at random (of stages, or of all 32)")    \
+    "draw the stage of every episode at random: of stages, or of all (32; "   \
+    "52 of the Lost Levels)")                                                 \
   X(bool, lost_levels, false,                                                 \
-    "the ROM is Super Mario Bros. 2 (The Lost Levels)")                       \
+    "the ROM is Super Mario Bros. 2 (The Lost Levels); its worlds are 1 to "  \
+    "9 and A to D")                                                           \
+  X(int, power_on_ram, 0,                                                     \
+    "what every byte of work RAM holds at power-on, 0 to 255; only the Lost " \
+    "Levels notice: their first clock is 400 after 0 and 290 after 255")      \
   X(std::string, action_set, "simple",                                        \
     "right_only (5 actions), simple (7), complex (12) or raw (all 256 "       \
     "button bytes)")                                                          \
@@ -56,8 +61,9 @@ namespace mario {
   X(int, stall_steps, 0,                                                      \
     "truncate after this many steps without a new best position; 0: never")   \
   X(std::string, reward, "classic",                                           \
-    "classic: gym-super-mario-bros 7.4.0; progress: new best positions and "  \
-    "the weights below")                                                      \
+    "classic: gym-super-mario-bros 7.4.0; v9: gym-super-mario-bros 9.1.0 "    \
+    "(with score, coins, power-ups, completion); progress: new best "         \
+    "positions and the weights below")                                        \
   X(double, reward_progress, 1.0, "progress: per pixel of a new best")        \
   X(double, reward_score, 0.0, "progress: per point of the game's score")     \
   X(double, reward_clock, 0.0, "progress: per tick the clock lost")           \

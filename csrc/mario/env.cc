@@ -18,21 +18,11 @@ namespace mario {
 
 namespace {
 
-// gym-super-mario-bros 7.4.0: smb_env.py.
-constexpr int kRewardLimit = 15;
-constexpr int kLargestStep = 5;  // a larger change of x is a jump of the map
-constexpr int kDeathPenalty = -25;
-// A new best pays for at most this many pixels a frame, so that a pipe to a
-// later page of the same room is no jackpot.
-constexpr int kLargestGain = 15;
-// A wrong pass throws the player back by four pages.
-constexpr int kLoopBackPages = 3;
-
 constexpr int kLastWorld = 8;
 // The NROM conversion goes no further: the game stands still after 4-4.
 constexpr int kLastWorldOfLostLevels = 4;
 
-constexpr uint32_t kSnapshotVersion = 2;
+constexpr uint32_t kSnapshotVersion = 3;
 
 /// The fixed part of a snapshot. After it come, where the options ask for
 /// them, the second frame record and the stage generator; then the stack.
@@ -52,26 +42,10 @@ struct SnapshotBody {
 static_assert(std::is_trivially_copyable_v<SnapshotBody>);
 constexpr char kMagic[8] = {'M', 'A', 'R', 'I', 'O', 'E', 'N', 'V'};
 
-bool InRange(int32_t value, int32_t low, int32_t high) {
-  return low <= value && value <= high;
-}
-
-// Whether no number in an episode can lead an index or a sum astray.
 bool IsPlausible(const Episode& episode) {
-  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
-  constexpr int32_t kLastX = 65535;
-  const BestPositions& positions = episode.positions;
-  if (!InRange(positions.count, 0, kMost / 2)) return false;
-  const int known = std::min(positions.count, BestPositions::kRooms);
-  if (!InRange(positions.current, 0, std::max(known - 1, 0))) return false;
-  const bool positions_good =
-      std::all_of(positions.best, positions.best + known,
-                  [](int32_t best) { return InRange(best, 0, kLastX); });
-  return positions_good && InRange(episode.x_last, 0, kLastX) &&
-         InRange(episode.time_last, 0, kMost) &&
-         InRange(episode.score_last, 0, kMost) &&
-         InRange(episode.steps_without_progress, 0, kMost) &&
-         episode.info.flag_get <= 1 && episode.info.wrong_pass <= 1;
+  return episode.counter.IsPlausible() && episode.steps_without_progress >= 0 &&
+         episode.plays_on <= 1 && episode.info.flag_get <= 1 &&
+         episode.info.wrong_pass <= 1;
 }
 
 void RequireIntact(bool intact) {
@@ -136,51 +110,19 @@ constexpr InfoField kInfoFields[] = {
     Int32("info:best_x", offsetof(Info, best_x), 65535),
     {"info:wrong_pass", pool::DType::kBool, offsetof(Info, wrong_pass), 0, 1},
     {"info:end_reason", pool::DType::kInt8, offsetof(Info, end_reason), 0, 6},
-    Float("info:reward_progress", offsetof(Info, reward_progress)),
-    Float("info:reward_clock", offsetof(Info, reward_clock)),
-    Float("info:reward_death", offsetof(Info, reward_death)),
-    Float("info:reward_score", offsetof(Info, reward_score)),
-    Float("info:reward_step", offsetof(Info, reward_step)),
-    Float("info:reward_flag", offsetof(Info, reward_flag)),
-    Float("info:reward_wrong_pass", offsetof(Info, reward_wrong_pass)),
-    Float("info:reward_clipped", offsetof(Info, reward_clipped)),
+    Float("info:reward_progress", offsetof(Info, reward.progress)),
+    Float("info:reward_clock", offsetof(Info, reward.clock)),
+    Float("info:reward_death", offsetof(Info, reward.death)),
+    Float("info:reward_score", offsetof(Info, reward.score)),
+    Float("info:reward_step", offsetof(Info, reward.step)),
+    Float("info:reward_flag", offsetof(Info, reward.flag)),
+    Float("info:reward_wrong_pass", offsetof(Info, reward.wrong_pass)),
+    Float("info:reward_coins", offsetof(Info, reward.coins)),
+    Float("info:reward_powerup", offsetof(Info, reward.powerup)),
+    Float("info:reward_clipped", offsetof(Info, reward.clipped)),
 };
 
 }  // namespace
-
-/// What the frames of one step add up to.
-struct Env::Tally {
-  int dx = 0;
-  int ticks = 0;  // <= 0
-  int deaths = 0;
-  int clipped_sum = 0;  // the classic reward
-  int gain = 0;         // pixels of new best positions
-  int wrong_passes = 0;
-  int flags = 0;
-  int score = 0;
-  bool progressed = false;
-};
-
-int BestPositions::Update(uint32_t room, int x, bool* is_new_room) {
-  if (count == 0 || key[current] != room) {
-    int found = 0;
-    const int known = std::min(count, kRooms);
-    while (found < known && key[found] != room) ++found;
-    if (found == known) {
-      // The oldest room makes way; no game has so many.
-      found = count % kRooms;
-      key[found] = room;
-      best[found] = x;
-      ++count;
-      *is_new_room = true;
-    }
-    current = found;
-  }
-  const int gain = x - best[current];
-  if (gain <= 0) return 0;
-  best[current] = x;
-  return gain;
-}
 
 std::vector<pool::Field> Env::Fields(const Shared& shared) {
   const preprocess::FrameSpec& spec = shared.frames().spec();
@@ -227,9 +169,10 @@ int Env::ChooseStage() {
   if (!shared_->config().random_stages) return env_id_ % count;
   if (!shared_->config().stages.empty()) return stage_random_.RandInt(0, count);
   // Upstream draws world and stage one after the other.
-  const int world = stage_random_.RandInt(1, 9);
-  const int stage = stage_random_.RandInt(1, 5);
-  return (world - 1) * 4 + stage - 1;
+  const int worlds = Target::Worlds(shared_->config().lost_levels);
+  const int world = stage_random_.RandInt(1, worlds + 1);
+  const int stage = stage_random_.RandInt(1, Target::kStages + 1);
+  return (world - 1) * Target::kStages + stage - 1;
 }
 
 pool::Outcome Env::Reset(Scratch& scratch) {
@@ -304,21 +247,9 @@ void Env::RunNoops(int stage) {
 
 void Env::BeginEpisode() {
   const Facts facts = game_.facts();
-  episode_.positions.Clear();
-  if (facts.in_control()) {
-    bool is_new_room = false;
-    episode_.positions.Update(facts.room_key(), facts.x(), &is_new_room);
-  }
-  episode_.x_last = facts.x();
-  episode_.time_last = facts.time();
-  episode_.score_last = facts.score();
+  episode_.counter.Begin(facts);
   episode_.steps_without_progress = 0;
-  episode_.page_last = static_cast<uint8_t>(facts.page());
-  episode_.loop_command_last = static_cast<uint8_t>(facts.loop_command());
-  episode_.loop_correct_last = static_cast<uint8_t>(facts.loop_correct());
-  episode_.loop_pass_last = static_cast<uint8_t>(facts.loop_pass());
   episode_.buttons_last = 0;
-  episode_.flag_last = 0;
   episode_.info = Info{};
   ReadInfo(facts);
 }
@@ -350,13 +281,10 @@ pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
                            pixels + nes::kScreenPixels);
     }
     const Facts facts = game_.facts();
-    CountFrame(facts, &tally);
+    episode_.counter.Count(facts, &tally);
     end = FindEnd(facts, tally);
     const bool last = end != EndReason::kNone || i + 1 == config.frame_skip;
     if (last) {
-      const int score = facts.score();
-      tally.score = std::max(0, score - episode_.score_last);
-      episode_.score_last = score;
       ReadInfo(facts);
       if (scratch.info_ram != nullptr) {
         std::memcpy(scratch.info_ram, game_.console().ram(),
@@ -376,60 +304,11 @@ pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
                        stalled >= config.stall_steps;
   if (outcome_.truncated) end = EndReason::kStall;
   episode_.info.end_reason = static_cast<int8_t>(end);
-  outcome_.reward = SumReward(tally);
+  episode_.info.wrong_pass = tally.wrong_passes > 0;
+  outcome_.reward =
+      SumReward(shared_->reward(), config, tally, &episode_.info.reward);
   Observe(drawn, scratch);
   return outcome_;
-}
-
-void Env::CountFrame(const Facts& facts, Tally* tally) {
-  const int x = facts.x();
-  int dx = x - episode_.x_last;
-  episode_.x_last = x;
-  if (dx < -kLargestStep || dx > kLargestStep) dx = 0;
-
-  const int time = facts.time();
-  const int ticks = std::min(0, time - episode_.time_last);
-  episode_.time_last = time;
-
-  const bool death = facts.dying() || facts.dead();
-  tally->dx += dx;
-  tally->ticks += ticks;
-  tally->deaths += death;
-  tally->clipped_sum += std::clamp(dx + ticks + (death ? kDeathPenalty : 0),
-                                   -kRewardLimit, kRewardLimit);
-
-  if (facts.in_control()) {
-    bool is_new_room = false;
-    const int gain =
-        episode_.positions.Update(facts.room_key(), x, &is_new_room);
-    tally->gain += std::min(gain, kLargestGain);
-    tally->progressed |= gain > 0 || is_new_room;
-  }
-  const bool flag = facts.flag_get();
-  tally->flags += flag && !episode_.flag_last;
-  episode_.flag_last = flag;
-  tally->wrong_passes += SeeWrongPass(facts);
-}
-
-// "ProcLoopCommand" of the game: where a maze asks for it, the check sets the
-// loop command back to 0, and throws the player back by four pages if he is on
-// the wrong lane. World 7 counts three such checks (all, and those passed on
-// the right lane) and throws back after the third if one was wrong.
-bool Env::SeeWrongPass(const Facts& facts) {
-  const int correct = episode_.loop_correct_last;
-  const int pass = episode_.loop_pass_last;
-  const bool checked =
-      episode_.loop_command_last != 0 && facts.loop_command() == 0;
-  const bool thrown_back = episode_.page_last - facts.page() >= kLoopBackPages;
-  episode_.loop_command_last = static_cast<uint8_t>(facts.loop_command());
-  episode_.loop_correct_last = static_cast<uint8_t>(facts.loop_correct());
-  episode_.loop_pass_last = static_cast<uint8_t>(facts.loop_pass());
-  episode_.page_last = static_cast<uint8_t>(facts.page());
-  if (!checked) return false;
-  if (facts.loop_pass() > pass) return facts.loop_correct() == correct;
-  // Counters back at 0: a check of worlds 4 and 8, or the third of world 7,
-  // whose earlier wrong ones (pass > correct) have been told already.
-  return thrown_back && pass == correct;
 }
 
 EndReason Env::FindEnd(const Facts& facts, const Tally& tally) const {
@@ -466,42 +345,9 @@ void Env::ReadInfo(const Facts& facts) {
   info.y_pos = facts.y();
   info.area = facts.area();
   info.area_pointer = facts.area_pointer();
-  info.best_x = episode_.positions.best_here();
+  info.best_x = episode_.counter.positions.best_here();
   info.status = static_cast<int8_t>(facts.status());
   info.flag_get = facts.flag_get();
-}
-
-float Env::SumReward(const Tally& tally) {
-  const Config& config = shared_->config();
-  Info& info = episode_.info;
-  info.wrong_pass = tally.wrong_passes > 0;
-  float sum = 0;
-  float unclipped = 0;
-  if (shared_->progress_reward()) {
-    const auto part = [&](double weight, int amount) {
-      return static_cast<float>(config.reward_scale * weight * amount);
-    };
-    info.reward_progress = part(config.reward_progress, tally.gain);
-    info.reward_clock = part(config.reward_clock, -tally.ticks);
-    info.reward_death = part(config.reward_death, tally.deaths);
-    info.reward_score = part(config.reward_score, tally.score);
-    info.reward_step = part(config.reward_step, 1);
-    info.reward_flag = part(config.reward_flag, tally.flags);
-    info.reward_wrong_pass = part(config.reward_wrong_pass, tally.wrong_passes);
-    unclipped = info.reward_progress + info.reward_clock + info.reward_death +
-                info.reward_score + info.reward_step + info.reward_flag +
-                info.reward_wrong_pass;
-    sum = unclipped;
-  } else {
-    info.reward_progress = static_cast<float>(tally.dx);
-    info.reward_clock = static_cast<float>(tally.ticks);
-    info.reward_death = static_cast<float>(kDeathPenalty * tally.deaths);
-    unclipped = info.reward_progress + info.reward_clock + info.reward_death;
-    sum = static_cast<float>(tally.clipped_sum);
-  }
-  if (config.reward_clip) sum = static_cast<float>((sum > 0) - (sum < 0));
-  info.reward_clipped = sum - unclipped;
-  return sum;
 }
 
 // Frames are drawn while they run only where they are expected to be the last

@@ -15,6 +15,7 @@
 #include "mario/config.h"
 #include "mario/game.h"
 #include "mario/random.h"
+#include "mario/rewards.h"
 #include "nes/console.h"
 #include "pool/spec.h"
 #include "preprocess/frame.h"
@@ -44,40 +45,17 @@ struct Info {
   int8_t end_reason;
   uint8_t flag_get;
   uint8_t wrong_pass;  // a maze was passed the wrong way in this step
-  // The parts of the reward; they add up to it.
-  float reward_progress, reward_clock, reward_death, reward_score;
-  float reward_step, reward_flag, reward_wrong_pass;
-  float reward_clipped;  // what clipping added or took away
-};
-
-/// The best position in each room seen in an episode.
-struct BestPositions {
-  static constexpr int kRooms = 128;
-  uint32_t key[kRooms];
-  int32_t best[kRooms];
-  int32_t count;
-  int32_t current;  // index of the room of the last update
-
-  /// Forgets all rooms; the arrays too, as they lie in snapshots, where equal
-  /// states shall be equal bytes.
-  void Clear() { *this = {}; }
-  int32_t best_here() const { return count > 0 ? best[current] : 0; }
-  /// Pixels by which x beats the best of its room; 0 in a room's first frame.
-  /// `is_new_room` becomes true when the room was not seen before.
-  int Update(uint32_t room, int x, bool* is_new_room);
+  RewardParts reward;
 };
 
 /// Everything that changes beside console, frames and generators; plain data.
 struct Episode {
-  BestPositions positions;
+  FrameCounter counter;
   Info info;
-  int32_t x_last, time_last, score_last;
   int32_t steps_without_progress;
-  uint8_t page_last, loop_command_last, loop_correct_last, loop_pass_last;
   uint8_t buttons_last;  // what sticky actions repeat
-  uint8_t flag_last;
-  uint8_t plays_on;  // the next reset goes on after a lost life
-  uint8_t reserved;
+  uint8_t plays_on;      // the next reset goes on after a lost life
+  uint8_t reserved[2];
 };
 
 class Env {
@@ -105,7 +83,7 @@ class Env {
     const preprocess::FrameMaker& frames() const { return frames_; }
     const std::vector<uint8_t>& buttons() const { return buttons_; }
     bool whole_game() const { return whole_game_; }
-    bool progress_reward() const { return progress_reward_; }
+    RewardKind reward() const { return reward_; }
     uint64_t sticky_threshold() const { return sticky_threshold_; }
     /// FNV-1a over every option that changes what an environment does.
     uint64_t config_hash() const { return config_hash_; }
@@ -127,7 +105,7 @@ class Env {
     std::vector<uint8_t> buttons_;
     std::vector<Target> stages_;
     bool whole_game_ = false;
-    bool progress_reward_ = false;
+    RewardKind reward_;
     uint64_t sticky_threshold_ = 0;
     uint64_t config_hash_ = 0;
 
@@ -178,7 +156,6 @@ class Env {
   Game& game() { return game_; }
 
  private:
-  struct Tally;
   /// Which frame (Game::frames) each of the scratch's pictures shows.
   struct Drawn {
     uint64_t frame[2] = {0, 0};
@@ -190,14 +167,9 @@ class Env {
   int ChooseNoops();
   void RunNoops(int stage);
   void LoadStart(int stage);
-  void RunCountedFrame(uint8_t buttons, bool draw, Scratch& scratch,
-                       Drawn* drawn, Tally* tally);
   uint8_t Sticky(uint8_t buttons);
-  void CountFrame(const Facts& facts, Tally* tally);
-  bool SeeWrongPass(const Facts& facts);
   EndReason FindEnd(const Facts& facts, const Tally& tally) const;
   void ReadInfo(const Facts& facts);
-  float SumReward(const Tally& tally);
   void Observe(const Drawn& drawn, Scratch& scratch);
 
   std::shared_ptr<const Shared> shared_;

@@ -11,24 +11,25 @@ namespace mario {
 
 namespace {
 
-// What work RAM holds after switching on, and the frames until the game has
-// cleared it. Super Mario Bros. itself does not care; the NROM conversion of
-// the Lost Levels does (its first clock starts at 290 instead of 400). Both
-// are as in the reference traces, which were recorded with quickerNES. The
-// parity of the frames decides how enemies move in each stage.
-constexpr uint8_t kPowerOnRam = 0xFF;
+// Frames from switching on until the game has cleared work RAM; their parity
+// decides how enemies move in each stage.
 constexpr int kPowerOnFrames = 1;
+
+// As the Lost Levels and upstream's ids write it: 1 to 9, then A.
+std::string WorldName(int world) {
+  if (world < 10) return std::to_string(world);
+  return std::string(1, static_cast<char>('A' + world - 10));
+}
 
 }  // namespace
 
 Target Target::Of(int world, int stage, bool lost_levels) {
-  const int worlds = lost_levels ? 4 : 8;
-  if (world < 1 || world > worlds || stage < 1 || stage > 4) {
+  if (world < 1 || world > Worlds(lost_levels) || stage < 1 ||
+      stage > kStages) {
     throw std::invalid_argument(
-        "stage " + std::to_string(world) + "-" + std::to_string(stage) +
-        " does not exist; worlds are 1 to " + std::to_string(worlds) +
-        (lost_levels ? " (as far as the Lost Levels can be entered)" : "") +
-        ", stages 1 to 4");
+        "stage " + WorldName(world) + "-" + std::to_string(stage) +
+        " does not exist; worlds are " +
+        (lost_levels ? "1 to 9 and A to D" : "1 to 8") + ", stages 1 to 4");
   }
   // Worlds that open with a walk into a pipe have that as a room of its own.
   const bool intro = lost_levels
@@ -68,10 +69,11 @@ class Game::Loop {
   int frames_ = 0;
 };
 
-void Game::StartGame(const std::optional<Target>& target) {
+void Game::StartGame(const std::optional<Target>& target,
+                     uint8_t power_on_ram) {
   console_.PowerOn();
   uint8_t* const ram = console_.ram();
-  std::memset(ram, kPowerOnRam, sizeof(nes::State::ram));
+  std::memset(ram, power_on_ram, sizeof(nes::State::ram));
   Loop title(this, "the start screen");
   for (int i = 0; i < kPowerOnFrames; ++i) title.Frame(0);
   title.Frame(nes::kStart);

@@ -17,12 +17,15 @@ namespace mario {
 /// A stage to be loaded instead of the one the game would start with.
 /// `area` counts the rooms of a world: it is what selects the level data.
 struct Target {
-  int world;  // from 1
+  int world;  // from 1; 10 to 13 are A to D of the Lost Levels
   int stage;  // from 1
   int area;   // from 1
 
+  static constexpr int kStages = 4;  // of a world
+  static constexpr int Worlds(bool lost_levels) { return lost_levels ? 13 : 8; }
+
   /// The room in which a stage begins. Throws std::invalid_argument for a
-  /// stage that does not exist (worlds 1-8; 1-4 of the Lost Levels).
+  /// stage that does not exist.
   static Target Of(int world, int stage, bool lost_levels);
 };
 
@@ -141,9 +144,10 @@ class Game {
     ++frames_;
   }
 
-  /// Switches on, starts a game, waits until its clock ticks. Without a
-  /// target the game begins at its first stage.
-  void StartGame(const std::optional<Target>& target);
+  /// Switches on with `power_on_ram` in every byte of work RAM, starts a game,
+  /// waits until its clock ticks. Without a target the game begins at its
+  /// first stage.
+  void StartGame(const std::optional<Target>& target, uint8_t power_on_ram);
 
   /// What follows a frame that did not end the episode: cuts death short and
   /// runs through area changes and cut-scenes. `whole_game`: also through the

@@ -50,14 +50,20 @@ preprocess::FrameSpec MakeFrameSpec(const Config& config) {
   return spec;
 }
 
-/// '4-2' -> world 4, stage 2.
+/// '4-2' -> world 4, stage 2; 'A-2' of the Lost Levels -> world 10, stage 2.
 Target ParseStage(const std::string& text, bool lost_levels) {
-  const bool good = text.size() == 3 && text[1] == '-' && text[0] >= '0' &&
-                    text[0] <= '9' && text[2] >= '0' && text[2] <= '9';
+  const auto digit = [](char c) { return '0' <= c && c <= '9'; };
+  const bool letter =
+      lost_levels && text.size() == 3 && 'A' <= text[0] && text[0] <= 'Z';
+  const bool good = text.size() == 3 && (digit(text[0]) || letter) &&
+                    text[1] == '-' && digit(text[2]);
   if (!good) {
-    Refuse("stages", Quoted(text), "write a stage as '1-1' to '8-4'");
+    Refuse("stages", Quoted(text),
+           lost_levels ? "write a stage as '1-1' to '9-4' or 'A-1' to 'D-4'"
+                       : "write a stage as '1-1' to '8-4'");
   }
-  return Target::Of(text[0] - '0', text[2] - '0', lost_levels);
+  const int world = letter ? text[0] - 'A' + 10 : text[0] - '0';
+  return Target::Of(world, text[2] - '0', lost_levels);
 }
 
 // Text forms for the hash: equal options give equal text on every machine.
@@ -103,7 +109,7 @@ Env::Shared::Shared(Config config,
       cartridge_(std::move(cartridge)),
       frames_(MakeFrameSpec(config_)),
       buttons_(ActionTable(config_.action_set, config_.custom_actions)),
-      progress_reward_(config_.reward == "progress"),
+      reward_(ParseReward(config_.reward)),
       config_hash_(HashOptions(config_)) {
   ValidateRanges();
   ChooseStages();
@@ -122,14 +128,12 @@ void Env::Shared::ValidateRanges() const {
   for (const int noops : config_.noops) {
     CheckRange("noops", noops, 0, kMaxNoops);
   }
+  CheckRange("power_on_ram", config_.power_on_ram, 0, 255);
   CheckRange("stall_steps", config_.stall_steps, 0, INT32_MAX);
   const double sticky = config_.repeat_action_probability;
   if (!(sticky >= 0.0 && sticky < 1.0)) {
     Refuse("repeat_action_probability", Text(sticky),
            "choose a probability from 0 to below 1");
-  }
-  if (!progress_reward_ && config_.reward != "classic") {
-    Refuse("reward", Quoted(config_.reward), "choose classic or progress");
   }
   config_.Visit([](const std::string& name, const auto& value, const char*) {
     if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
@@ -146,13 +150,9 @@ void Env::Shared::ChooseStages() {
   }
   whole_game_ = stages_.empty() && !config_.random_stages;
   if (!stages_.empty() || whole_game_) return;
-  if (config_.lost_levels) {
-    Refuse("random_stages", "True with lost_levels=True",
-           "name the stages to choose from in stages, e.g. ['1-1', '1-2']");
-  }
-  for (int world = 1; world <= 8; ++world) {
-    for (int stage = 1; stage <= 4; ++stage) {
-      stages_.push_back(Target::Of(world, stage, false));
+  for (int world = 1; world <= Target::Worlds(config_.lost_levels); ++world) {
+    for (int stage = 1; stage <= Target::kStages; ++stage) {
+      stages_.push_back(Target::Of(world, stage, config_.lost_levels));
     }
   }
 }
@@ -167,7 +167,7 @@ Env::StartPoint Env::Shared::MakeStart(int index, int env_id) const {
   Game game(cartridge_, env_id, /*remember_two=*/true);
   std::optional<Target> target;
   if (!stages_.empty()) target = stages_[static_cast<size_t>(index)];
-  game.StartGame(target);
+  game.StartGame(target, static_cast<uint8_t>(config_.power_on_ram));
 
   StartPoint point;
   point.state = game.console().state();

@@ -135,11 +135,15 @@ TEST(SnapshotTest, IndicesBeyondTheirTablesAreRefused) {
   refused(stack + sizeof(uint32_t));  // LegacyRandomState::position
   const size_t episode = stack + sizeof(mario::LegacyRandomState) +
                          sizeof(mario::FrameRecord) + sizeof(mario::Episode);
-  refused(episode - offsetof(mario::Episode, positions) -
-          offsetof(mario::BestPositions, count));
-  refused(episode - offsetof(mario::Episode, positions) -
-          offsetof(mario::BestPositions, current));
-  refused(episode - offsetof(mario::Episode, x_last));
+  const size_t counter = episode - offsetof(mario::Episode, counter);
+  const size_t positions = counter - offsetof(mario::FrameCounter, positions);
+  refused(positions - offsetof(mario::BestPositions, count));
+  refused(positions - offsetof(mario::BestPositions, current));
+  refused(counter - offsetof(mario::FrameCounter, x_last));
+  refused(counter - offsetof(mario::FrameCounter, x_best));
+  refused(counter - offsetof(mario::FrameCounter, time_last));
+  refused(counter - offsetof(mario::FrameCounter, coins_last));
+  refused(counter - offsetof(mario::FrameCounter, power_last));
 }
 
 TEST(SharedTest, RefusesWhatNoEnvironmentCanDo) {
@@ -160,6 +164,8 @@ TEST(SharedTest, RefusesWhatNoEnvironmentCanDo) {
   refused([](mario::Config* c) { c->custom_actions = {"jump"}; });
   refused([](mario::Config* c) { c->action_set = ""; });
   refused([](mario::Config* c) { c->stages = {"1-1", ""}; });
+  refused([](mario::Config* c) { c->stages = {"A-1"}; });
+  refused([](mario::Config* c) { c->power_on_ram = -1; });
 }
 
 }  // namespace

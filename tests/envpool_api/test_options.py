@@ -17,6 +17,7 @@ TASK = "SuperMarioBros-1-1-v0"
 GAME = "SuperMarioBros-v0"
 RANDOM = "SuperMarioBrosRandomStages-v1"
 LOST = "SuperMarioBros2-v0"
+LOST_STAGE = "SuperMarioBros2-D-4-v0"
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"num_envs": 0}, ValueError, "num_envs=0 .* 1 or more"),
@@ -81,6 +82,12 @@ def test_wrong_numbers_for_the_vector_env(
         (RANDOM, {"lost_levels": True}, "lost_levels=True contradicts"),
         (LOST, {"rom": "world"}, "rom='world' is not the game of .*SuperMarioBros2"),
         (LOST, {"lost_levels": False}, "which means lost_levels=True"),
+        (
+            LOST_STAGE,
+            {"stages": ["1-1"]},
+            r"stages=\['D-4'\]; .* the id SuperMarioBros2-v0",
+        ),
+        (LOST_STAGE, {"rom": "vanilla"}, "rom='vanilla' is not the game of .*2-D-4"),
     ],
 )
 def test_options_that_contradict_the_id(

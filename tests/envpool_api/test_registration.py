@@ -1,4 +1,4 @@
-"""Every id of gym-super-mario-bros 7.4.0 exists, everywhere, once."""
+"""Every id of gym-super-mario-bros exists, everywhere, once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mario_envpool import registration
 ROM_OF_VERSION = ["vanilla", "downsample", "pixel", "rectangle"]
 
 
-def upstream_ids() -> set[str]:
-    """The ids as upstream's registration makes them, spelled out here again."""
+def ids_of_7() -> set[str]:
+    """The ids as 7.4.0's registration makes them, spelled out here again."""
     ids = {
         f"SuperMarioBros{kind}-v{v}" for kind in ("", "RandomStages") for v in "0123"
     }
@@ -30,9 +30,29 @@ def upstream_ids() -> set[str]:
     return ids | {"SuperMarioBros2-v0", "SuperMarioBros2-v1"}
 
 
+def ids_of_9() -> set[str]:
+    """Those of 9.1.0 for the two games that this package plays."""
+    ids = {"SuperMarioBros-v0", "SuperMarioBros2-v0"}
+    for s in "1234":
+        ids |= {f"SuperMarioBros-{w}-{s}-v0" for w in "12345678"}
+        ids |= {f"SuperMarioBros{w}-{s}-v0" for w in "12345678"}
+        ids |= {f"SuperMarioBros2-{w}-{s}-v0" for w in "123456789ABCD"}
+    return ids
+
+
+# "SuperMarioBros2-1-v0" is no such id, but 2-1 of the first game.
+LOST_LEVELS = {"SuperMarioBros2-v0", "SuperMarioBros2-v1"} | {
+    f"SuperMarioBros2-{w}-{s}-v0" for w in "123456789ABCD" for s in "1234"
+}
+
+
+def upstream_ids() -> set[str]:
+    return ids_of_7() | ids_of_9()
+
+
 def test_the_ids_are_upstreams() -> None:
     assert set(mario_envpool.list_all_envs()) == upstream_ids()
-    assert len(upstream_ids()) == 138
+    assert (len(ids_of_7()), len(ids_of_9()), len(upstream_ids())) == (138, 118, 222)
     assert upstream_ids() <= set(envpool.list_all_envs())
     assert upstream_ids() <= set(gymnasium.registry)
     assert {f"mario_envpool/{name}" for name in upstream_ids()} <= set(
@@ -54,13 +74,15 @@ def test_every_id_can_be_played(task_id: str) -> None:
     except mario_envpool.RomError as error:
         pytest.skip(str(error))
     assert spec.config.rom == registration.TASKS[task_id]["rom"]
-    if not task_id.startswith("SuperMarioBros2"):
+    if task_id in LOST_LEVELS:
+        assert spec.config.rom.startswith("lost-levels")
+    else:
         assert spec.config.rom == ROM_OF_VERSION[int(task_id[-1])]
     pool = envpool.make_gymnasium(task_id)
     _, info = pool.reset()
-    level = f"{info['world'][0]}-{info['stage'][0]}"
+    level = f"{info['world'][0]:X}-{info['stage'][0]}"
     if spec.config.stages:
-        assert spec.config.stages == [level] == [task_id.split("-", 1)[1][:3]]
+        assert spec.config.stages == [level] == [task_id[-6:-3]]
     elif not spec.config.random_stages:
         assert level == "1-1"
     obs, *_ = pool.step(np.array([1]))

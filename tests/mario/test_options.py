@@ -36,6 +36,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "stages": ({}, ["1-2"]),
     "random_stages": ({"stages": ["4-4", "1-1", "1-2"]}, True),
     "lost_levels": ({"stages": ["3-2"]}, True),
+    "power_on_ram": ({**WHOLE_GAME, "rom": "lost-levels", "lost_levels": True}, 255),
     "action_set": ({}, "complex"),
     "custom_actions": ({}, ["left", "right"]),
     "frame_skip": ({}, 3),
@@ -131,7 +132,7 @@ def test_option_changes_something(option: str, make_env: Any) -> None:
         ({"noops": [0.5]}, "noops must be a list of ints"),
         ({"stall_steps": -1}, "stall_steps=-1 is not possible"),
         ({"hud": "hide"}, "hud='hide' is not possible; choose keep, mask or crop"),
-        ({"reward": "x"}, "reward='x' is not possible; choose classic or progress"),
+        ({"reward": "x"}, "reward='x' is not possible; choose classic, progress"),
         ({"repeat_action_probability": 1.0}, "from 0 to below 1"),
         ({"reward_scale": float("nan")}, "reward_scale=nan .* finite"),
         ({"reward_scale": 1e10}, "reward_scale=10000000000 .* -1e9 to 1e9"),
@@ -151,11 +152,10 @@ def test_option_changes_something(option: str, make_env: Any) -> None:
         ({"stages": ["9-1"]}, "stage 9-1 does not exist; worlds are 1 to 8"),
         ({"stages": ["1-5"]}, "stage 1-5 does not exist"),
         ({"stages": ["bonus"]}, "stages='bonus' is not possible; write"),
-        ({"stages": ["5-1"], "lost_levels": True}, "worlds are 1 to 4"),
-        (
-            {"stages": [], "random_stages": True, "lost_levels": True},
-            "name the stages to choose from",
-        ),
+        ({"stages": ["A-1"]}, "stages='A-1' .* write a stage as '1-1' to '8-4'"),
+        ({"stages": ["E-1"], "lost_levels": True}, "worlds are 1 to 9 and A to D"),
+        ({"stages": ["a-1"], "lost_levels": True}, "or 'A-1' to 'D-4'"),
+        ({"power_on_ram": 256}, "power_on_ram=256 .* choose 0 to 255"),
     ],
 )
 def test_wrong_values(options: dict[str, Any], message: str, make_env: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.rom
 
-PARTS = "progress clock death score step flag wrong_pass clipped".split()
+PARTS = "progress clock death score step flag wrong_pass coins powerup clipped".split()
 
 
 def parts(result: dict[str, Any]) -> dict[str, float]:
@@ -21,6 +21,8 @@ def parts(result: dict[str, Any]) -> dict[str, float]:
     [
         {},
         {"reward_clip": True},
+        {"reward": "v9"},
+        {"reward": "v9", "reward_clip": True},
         {"reward": "progress"},
         {
             "reward": "progress",
@@ -47,8 +49,10 @@ def test_parts_add_up(options: dict[str, Any], make_env: Any) -> None:
             env.reset()
     assert seen["progress"] > 0
     assert seen["death"] > 0
-    assert (seen["step"] > 0) == ("reward" in options)
-    assert (seen["clock"] > 0) == ("reward" not in options or "reward_clock" in options)
+    assert (seen["step"] > 0) == (options.get("reward") == "progress")
+    assert (seen["clock"] > 0) == (
+        options.get("reward") != "progress" or "reward_clock" in options
+    )
 
 
 def test_classic_reward_is_the_clipped_sum_of_frames(make_env: Any) -> None:

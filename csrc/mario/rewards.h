@@ -1,0 +1,91 @@
+// What a step pays: its frames are counted one by one (FrameCounter, Tally),
+// and one of three rewards is read off the count (SumReward).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "mario/config.h"
+#include "mario/game.h"
+
+namespace mario {
+
+enum class RewardKind : uint8_t {
+  kClassic,   // gym-super-mario-bros 7.4.0
+  kProgress,  // ours: new best positions, and the weights of the options
+  kV9,        // gym-super-mario-bros 9.1.0
+};
+
+/// Throws std::invalid_argument on a name that is no reward.
+RewardKind ParseReward(const std::string& name);
+
+/// The parts of a step's reward; they add up to it. What a reward does not
+/// know stays 0.
+struct RewardParts {
+  float progress, clock, death, score, step, flag, wrong_pass, coins, powerup;
+  float clipped;  // what clipping added or took away
+};
+
+/// The best position in each room seen in an episode.
+struct BestPositions {
+  static constexpr int kRooms = 128;
+  uint32_t key[kRooms];
+  int32_t best[kRooms];
+  int32_t count;
+  int32_t current;  // index of the room of the last update
+
+  /// Forgets all rooms; the arrays too, as they lie in snapshots, where equal
+  /// states shall be equal bytes.
+  void Clear() { *this = {}; }
+  int32_t best_here() const { return count > 0 ? best[current] : 0; }
+  /// Pixels by which x beats the best of its room; 0 in a room's first frame.
+  /// `is_new_room` becomes true when the room was not seen before.
+  int Update(uint32_t room, int x, bool* is_new_room);
+};
+
+/// What the frames of one step add up to.
+struct Tally {
+  int dx = 0;            // without jumps
+  int64_t ticks = 0;     // <= 0
+  int deaths = 0;        // frames in which the player was dying or dead
+  int room_gain = 0;     // pixels of new best positions, by room
+  int episode_gain = 0;  // the same whatever the room, without jumps
+  int wrong_passes = 0;
+  int flags = 0;
+  int completions = 0;  // the first flag of the episode
+  int coins = 0;
+  int levels = 0;  // of power; negative when some were lost
+  int64_t points = 0;
+  int classic = 0;        // the classic reward, clipped in each frame
+  int v9_hundredths = 0;  // the v9 reward in hundredths, likewise
+  bool progressed = false;
+};
+
+/// What counting has to remember from frame to frame; plain data.
+struct FrameCounter {
+  BestPositions positions;
+  int32_t x_last, x_best, time_last, score_last, coins_last;
+  uint8_t page_last, loop_command_last, loop_correct_last, loop_pass_last;
+  uint8_t power_last, flag_last, completed;
+  uint8_t reserved;
+
+  /// Starts an episode from here. Nothing but this forgets: the whole game
+  /// goes on counting after a lost life, as upstream does.
+  void Begin(const Facts& facts);
+  /// Adds one frame to `tally`, before the waits that follow it are skipped.
+  void Count(const Facts& facts, Tally* tally);
+  /// Whether no number in it can lead an index or a sum astray.
+  bool IsPlausible() const;
+
+ private:
+  bool SeeWrongPass(const Facts& facts);
+};
+static_assert(std::is_trivially_copyable_v<FrameCounter>);
+
+/// The reward of a step, and its parts. `config` has the weights of kProgress,
+/// and reward_clip.
+float SumReward(RewardKind kind, const Config& config, const Tally& tally,
+                RewardParts* parts);
+
+}  // namespace mario
