@@ -1,0 +1,423 @@
+"""The environments of gym-super-mario-bros, raw pictures and pad bytes, natively.
+
+One step is one frame of the game. Reward, end and info come from the native task
+(csrc/mario); here they get the shapes and names that upstream's users expect.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from typing import Any, SupportsIndex
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Discrete
+
+from .. import _core, rom
+from ..env import _Window
+from .info import as_float64, classic_info, full_info
+from .ram import RamFacts
+from .tasks import (
+    LOST_LEVELS_ROM_MODES,
+    ROM_MODES,
+    STAGES,
+    WORLDS,
+    decode_target,
+    world_label,
+)
+
+_U8 = npt.NDArray[np.uint8]
+
+APIS = ("gym", "gymnasium")
+_REWARDS = ("classic", "v9")
+_ALL_STAGES = [f"{w}-{s}" for w in range(1, WORLDS + 1) for s in range(1, STAGES + 1)]
+# The observation of the native task is not used, its picture is: so the least one.
+_NATIVE = {
+    "frame_skip": 1,
+    "stack_num": 1,
+    "action_set": "raw",
+    "img_height": 1,
+    "img_width": 1,
+    "use_inter_area_resize": False,
+}
+# Bytes in front of a native snapshot: the best position of the attempt.
+_X_MAX_BYTES = 4
+# Methods by which subclasses of upstream's class changed it. Nobody calls them here.
+_HOOKS = (
+    "_get_reward",
+    "_get_done",
+    "_get_terminated",
+    "_get_truncated",
+    "_get_info",
+    "_did_step",
+    "_will_reset",
+    "_did_reset",
+)
+# The keys of nes-py, from bit 7 (right) to bit 0 (A).
+_KEYS = [ord(key) for key in "dasw\r po"]
+
+
+def chosen_api(api: str | None, render_mode: str | None) -> str:
+    """Returns the API of an environment: "gym" (4-tuples) or "gymnasium" (5-tuples).
+
+    Args:
+        api: one of the two, or None: Gymnasium's if there is a render mode, which
+            7.4.0's constructor did not have.
+        render_mode: of the constructor.
+    """
+    if api is None:
+        return "gym" if render_mode is None else "gymnasium"
+    if api not in APIS:
+        raise ValueError(f"api={api!r} is not known; choose 'gym' or 'gymnasium'")
+    return api
+
+
+class SuperMarioBrosEnv(RamFacts, gymnasium.Env[_U8, SupportsIndex]):
+    """Super Mario Bros. or The Lost Levels, as gym-super-mario-bros has them.
+
+    Observations are new arrays, (240, 256, 3) uint8; actions are bytes of the pad
+    (``mario_envpool.nes`` has its bits).
+
+    Args:
+        rom_mode: "vanilla", "downsample", "pixel" or "rectangle"; the Lost Levels have
+            the first two.
+        lost_levels: whether to play Super Mario Bros. 2 (The Lost Levels).
+        target: (world, stage) for episodes of one stage, None for the whole game.
+        render_mode: "rgb_array" or "human".
+        api: "gym": ``reset`` returns the observation, ``step`` a 4-tuple; "gymnasium":
+            a pair and a 5-tuple. None: "gymnasium" if there is a render mode.
+        reward: "classic" is 7.4.0's, with its info; "v9" is 9.x's, with its info.
+        rom_path: as for ``mario_envpool.make``.
+
+    Attributes:
+        ram: (2048,) uint8, the work RAM of the game. Always the same array; writing to
+            it changes the game.
+        done: whether the episode is over.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: there is no such ROM mode, world, stage, API or reward.
+        NotImplementedError: there is no such render mode.
+        RomError: the ROM is not installed.
+    """
+
+    metadata = {  # noqa: RUF012
+        "render_modes": ["rgb_array", "human"],
+        "render_fps": 60,
+        # The names in old Gym.
+        "render.modes": ["rgb_array", "human"],
+        "video.frames_per_second": 60,
+    }
+    reward_range = (-15, 15)
+
+    def __init__(
+        self,
+        rom_mode: str = "vanilla",
+        lost_levels: bool = False,
+        target: tuple[int, int] | None = None,
+        render_mode: str | None = None,
+        *,
+        api: str | None = None,
+        reward: str = "classic",
+        rom_path: str = "",
+    ) -> None:
+        self._arguments: dict[str, Any] = {
+            "rom_mode": rom_mode,
+            "lost_levels": lost_levels,
+            "target": target,
+            "render_mode": render_mode,
+            "api": api,
+            "reward": reward,
+            "rom_path": rom_path,
+        }
+        self._set_target(target, lost_levels)
+        stages = [] if target is None else [f"{world_label(target[0])}-{target[1]}"]
+        self._open(stages)
+        self._begin(0)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        hooks = [name for name in _HOOKS if name in vars(cls)]
+        if hooks:
+            raise TypeError(
+                f"{cls.__name__} overrides {', '.join(hooks)}, which nobody calls: "
+                "reward, end and info are computed natively; override step, or use a "
+                "wrapper"
+            )
+
+    def _set_target(self, target: tuple[int, int] | None, lost_levels: bool) -> None:
+        world, stage, area = decode_target(target, lost_levels)
+        self._target_world: int | None = world
+        self._target_stage: int | None = stage
+        self._target_area: int | None = area
+
+    def _open(self, stages: list[str]) -> None:
+        """Makes the native environment for some stages; none are the whole game."""
+        given = self._arguments
+        lost_levels, rom_mode = given.get("lost_levels", False), given["rom_mode"]
+        modes = LOST_LEVELS_ROM_MODES if lost_levels else ROM_MODES
+        if rom_mode not in modes:
+            raise ValueError(f"rom_mode={rom_mode!r} is not one of {', '.join(modes)}")
+        if given["reward"] not in _REWARDS:
+            raise ValueError(
+                f"reward={given['reward']!r} is not known; choose 'classic' (7.4.0) or "
+                "'v9' (9.x)"
+            )
+        self.render_mode = given["render_mode"]
+        self._check_mode(self.render_mode)
+        self._gymnasium = chosen_api(given["api"], self.render_mode) == "gymnasium"
+        self._rom_mode, self._lost_levels = rom_mode, lost_levels
+        self._version = modes.index(rom_mode)
+        name = rom_mode
+        if lost_levels:
+            name = "lost-levels" if rom_mode == "vanilla" else f"lost-levels-{rom_mode}"
+        options = {
+            **_NATIVE,
+            "stages": stages,
+            "lost_levels": lost_levels,
+            "reward": given["reward"],
+        }
+        image = rom.load(name, given["rom_path"])
+        self._native: Any = _core._MarioEnv(image, options)
+        self.ram = self._native.ram
+        shape = (240, 256, 3)
+        self.observation_space = Box(0, 255, shape, np.uint8)
+        self.action_space = Discrete(256)
+        self.viewer: _Window | None = None
+        self._shown: _U8 | None = None
+        self._backup_state: bytes | None = None
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> Any:
+        """Starts an episode.
+
+        Args:
+            seed: seeds ``np_random``; the game itself has no randomness.
+            options: not used, as upstream.
+
+        Returns:
+            The observation; with the API of Gymnasium, that and the info.
+        """
+        self._opened()
+        super().reset(seed=seed)
+        if self._backup_state is not None:
+            self._restore()
+            self.done = False
+        else:
+            self._begin(0)
+        return self._first_result()
+
+    def _begin(self, stage: int) -> None:
+        """Starts an episode of one of the native environment's stages."""
+        self._start_number = stage
+        self._native.reset(stage=stage)
+        self._screen: _U8 | None = None
+        self._numbers = self._native.numbers()
+        self._x_position_max = int(self._numbers["x_pos"])
+        self.done = False
+
+    def _first_result(self) -> Any:
+        if self.render_mode == "human":
+            self._show()
+        if not self._gymnasium:
+            return self.screen
+        return self.screen, self._info(self._numbers, 0.0)
+
+    def step(self, action: SupportsIndex) -> Any:
+        """Plays one frame, and then through what cannot be played.
+
+        The info is of that frame; picture and RAM are of the moment in which Mario can
+        be controlled again (after a death, in a pipe, between stages).
+
+        Args:
+            action: the byte of the pad, 0 to 255.
+
+        Returns:
+            ``obs, reward, done, info``, or with the API of Gymnasium ``obs, reward,
+            terminated, truncated, info``, where ``truncated`` is False.
+
+        Raises:
+            ValueError: the episode is over, or the environment closed.
+            IndexError: the action is no byte.
+        """
+        native = self._opened()
+        if self.done:
+            raise ValueError("the episode is over; call reset() before the next step")
+        self._screen, reward, self.done, _, numbers = native.play(
+            operator.index(action)
+        )
+        reward = as_float64(reward)
+        self._numbers = numbers
+        self._x_position_max = max(self._x_position_max, numbers["x_pos"])
+        if self.render_mode == "human":
+            self._show()
+        info = self._info(numbers, reward)
+        if self._gymnasium:
+            return self._screen, reward, self.done, False, info
+        return self._screen, reward, self.done, info
+
+    def _info(self, numbers: dict[str, Any], reward: float) -> dict[str, Any]:
+        if self._arguments["reward"] == "classic":
+            return classic_info(numbers)
+        facts = RamFacts()
+        facts.ram = self._native.info_ram()
+        target = self._target_world, self._target_stage
+        return full_info(
+            numbers,
+            facts,
+            reward=reward,
+            x_pos_max=self._x_position_max,
+            rom_mode=self._rom_mode,
+            version=self._version,
+            lost_levels=self._lost_levels,
+            target=None if None in target else target,  # type: ignore[arg-type]
+        )
+
+    @property
+    def screen(self) -> _U8:
+        """The current picture, (240, 256, 3) uint8."""
+        if self._screen is None:
+            self._screen = self._opened().render()
+        return self._screen
+
+    @property
+    def is_single_stage_env(self) -> bool:
+        """Whether an episode is one stage."""
+        return self._target_world is not None
+
+    def seed(self, seed: int | None = None) -> list[int]:
+        """Seeds ``np_random`` and returns the seed in a list, empty for None."""
+        if seed is None:
+            return []
+        super().reset(seed=seed)
+        return [seed]
+
+    def dump_state(self) -> bytes:
+        """Returns the exact state of the game and of its rewards."""
+        best = int(self._x_position_max).to_bytes(_X_MAX_BYTES, "little")
+        state: bytes = self._opened().snapshot()
+        return best + state
+
+    def load_state(self, snapshot: bytes) -> None:
+        """Puts a state back that an environment with the same arguments has given.
+
+        Raises:
+            ValueError: it is damaged, or of another ROM, stage or reward.
+        """
+        self._opened().restore(bytes(snapshot[_X_MAX_BYTES:]))
+        self._x_position_max = int.from_bytes(snapshot[:_X_MAX_BYTES], "little")
+        self._numbers = self._native.numbers()
+        self._screen = None
+        self.done = False
+
+    def _backup(self) -> None:
+        """Keeps the state; from now on ``reset`` goes back to it, as upstream."""
+        self._backup_state = self.dump_state()
+
+    def _restore(self) -> None:
+        """Goes back to the kept state, or to the start; ``done`` stays as it is."""
+        done = self.done
+        if self._backup_state is None:
+            self._begin(self._start_number)
+        else:
+            self.load_state(self._backup_state)
+        self.done = done
+
+    def _frame_advance(self, action: SupportsIndex) -> None:
+        """Plays one frame beside the task: nothing is rewarded, skipped or ended."""
+        self._opened().advance(operator.index(action))
+        self._screen = None
+
+    def render(self, mode: str | None = None) -> Any:
+        """Shows the picture or returns it.
+
+        Args:
+            mode: "human" (a window; needs pygame) or "rgb_array". None: the render
+                mode of the constructor, else, with the old API, "human".
+
+        Returns:
+            (240, 256, 3) uint8 for "rgb_array", else None.
+
+        Raises:
+            NotImplementedError: there is no such mode.
+        """
+        self._opened()
+        self._check_mode(mode)
+        mode = mode or self.render_mode or (None if self._gymnasium else "human")
+        if mode == "rgb_array":
+            return self.screen
+        if mode == "human":
+            self._show()
+        else:
+            gymnasium.logger.warn(
+                "render() does nothing without a render_mode; give one to make"
+            )
+        return None
+
+    def _check_mode(self, mode: str | None) -> None:
+        modes = self.metadata["render_modes"]
+        if mode is not None and mode not in modes:
+            raise NotImplementedError(f"render mode {mode!r} is not one of {modes}")
+
+    def _show(self) -> None:
+        """Shows a picture once: ``render`` after a step that did costs no frame."""
+        if self.viewer is None:
+            self.viewer = _Window(self.metadata["render_fps"])
+        if self._shown is not self.screen:
+            self._shown = self.screen
+            self.viewer.show(self._shown)
+
+    def close(self) -> None:
+        """Frees the game and closes the window.
+
+        Raises:
+            ValueError: it is closed already, as upstream. With the API of Gymnasium,
+                which allows that, nothing happens.
+        """
+        if self._native is None and self._gymnasium:
+            return
+        self._opened()
+        self._native = None
+        if self.viewer is not None:
+            self.viewer.close()
+
+    def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
+        """Returns the pad byte of each combination of keys (their character codes).
+
+        The keys are nes-py's: w, a, s, d for the cross, o and p for A and B, the space
+        bar for Select and Enter for Start.
+        """
+        keys_to_action = {}
+        for pressed in itertools.product((False, True), repeat=len(_KEYS)):
+            byte = sum(on << 7 - i for i, on in enumerate(pressed))
+            keys = sorted(key for key, on in zip(_KEYS, pressed, strict=True) if on)
+            keys_to_action[tuple(keys)] = byte
+        return keys_to_action
+
+    def get_action_meanings(self) -> list[str]:
+        """Returns ``["NOOP"]``, as upstream; ``JoypadSpace`` has more to say."""
+        return ["NOOP"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "arguments": self._arguments,
+            "spec": self.spec,
+            "state": self.dump_state(),
+            "done": self.done,
+            "backup": self._backup_state,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state["arguments"])  # type: ignore[misc]
+        self.spec = state["spec"]
+        self.load_state(state["state"])
+        self.done = state["done"]
+        self._backup_state = state["backup"]
+
+    def _opened(self) -> Any:
+        if self._native is None:
+            raise ValueError("the environment has been closed; make a new one")
+        return self._native

@@ -1,0 +1,102 @@
+"""The info dictionaries of gym-super-mario-bros, 7.4.0's and 9.x's.
+
+Numbers come from the native step. What only 9.x tells is read from a copy of work RAM
+as it was at that moment, before the waits of the game were skipped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..codes import STATUS
+from .ram import RamFacts
+from .tasks import task_id_of, world_label
+
+_KEYS = "coins flag_get life score stage status time world x_pos y_pos".split()
+# Upstream's names of the parts of the reward, in its order, and the native ones.
+_PARTS = {
+    "progress": "reward_progress",
+    "time": "reward_clock",
+    "score": "reward_score",
+    "coins": "reward_coins",
+    "powerup": "reward_powerup",
+    "completion": "reward_flag",
+    "death": "reward_death",
+}
+# Parts are hundredths; natively they are 32-bit floats.
+_DECIMALS = 4
+
+
+def as_float64(value: float) -> float:
+    """Returns a native reward as the number upstream computes in 64 bits."""
+    return round(value, _DECIMALS)
+
+
+def classic_info(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Returns the ten keys of 7.4.0 from the native numbers."""
+    info = {key: numbers[key] for key in _KEYS}
+    info["status"] = STATUS[info["status"]]
+    return info
+
+
+def full_info(
+    numbers: dict[str, Any],
+    facts: RamFacts,
+    *,
+    reward: float,
+    x_pos_max: int,
+    rom_mode: str,
+    version: int,
+    lost_levels: bool,
+    target: tuple[int, int] | None,
+) -> dict[str, Any]:
+    """Returns all keys of 9.x.
+
+    Args:
+        numbers: of the native step; their reward is "v9".
+        facts: work RAM at that moment.
+        reward: of the step, in [-15, 15].
+        x_pos_max: the best position of the attempt, in pixels.
+        rom_mode: the ROM, as the constructor takes it.
+        version: its number in ids.
+        lost_levels: which of the two games it is.
+        target: world and stage, or None for the whole game.
+    """
+    world, stage = target or (None, None)
+    game = "lost_levels" if lost_levels else "smb1"
+    parts = {name: as_float64(numbers[native]) for name, native in _PARTS.items()}
+    return {
+        **classic_info(numbers),
+        "area": facts._area,
+        "enemy_types": facts._enemy_types,
+        "is_dead": facts._is_dead,
+        "is_dying": facts._is_dying,
+        "is_game_over": facts._is_game_over,
+        "is_stage_over": facts._is_stage_over,
+        "is_world_over": facts._is_world_over,
+        "left_x_pos": facts._left_x_position,
+        "level": facts._level,
+        "player_state": facts._player_state,
+        "powerup_level": facts._powerup_level,
+        "status_value": facts._status_value,
+        "x_pos_max": x_pos_max,
+        "y_pixel": facts._y_pixel,
+        "y_viewport": facts._y_viewport,
+        "clear": numbers["flag_get"],
+        "death": facts._is_dying or facts._is_dead,
+        "game": game,
+        "game_family": game,
+        "lives": numbers["life"],
+        "progress": numbers["x_pos"],
+        "progress_max": x_pos_max,
+        "rom_mode": rom_mode,
+        "single_stage": target is not None,
+        "task_id": task_id_of(lost_levels, version, world, stage),
+        "target_stage": stage,
+        "target_world": world,
+        "timeout": False,
+        "world_label": world_label(numbers["world"]),
+        "reward_components": parts,
+        "reward_total_unclipped": sum(parts.values()),
+        "reward_total_clipped": reward,
+    }

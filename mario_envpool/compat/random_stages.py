@@ -1,0 +1,114 @@
+"""The environment of 7.4.0 that draws the stage of every episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .env import _ALL_STAGES, SuperMarioBrosEnv
+from .tasks import STAGES, WORLDS
+
+
+class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
+    """Super Mario Bros., a random stage in every episode.
+
+    Equal seeds draw the stages that gym-super-mario-bros 7.4.0 draws: seed 1 begins
+    with 6-4.
+
+    Args:
+        rom_mode: "vanilla", "downsample", "pixel" or "rectangle".
+        stages: stages to draw from, such as ``["1-4", "2-4"]``; None or none: all 32.
+        render_mode: see ``SuperMarioBrosEnv``.
+        api: likewise.
+        reward: likewise.
+        rom_path: likewise.
+    """
+
+    def __init__(
+        self,
+        rom_mode: str = "vanilla",
+        stages: Sequence[str] | None = None,
+        render_mode: str | None = None,
+        *,
+        api: str | None = None,
+        reward: str = "classic",
+        rom_path: str = "",
+    ) -> None:
+        self._arguments = {
+            "rom_mode": rom_mode,
+            "stages": stages,
+            "render_mode": render_mode,
+            "api": api,
+            "reward": reward,
+            "rom_path": rom_path,
+        }
+        self.stages = stages
+        self._draws = np.random.RandomState()
+        _numbers_of(stages or ())
+        self._open(_ALL_STAGES)
+        self._start(0)
+
+    @property
+    def env(self) -> SuperMarioBrosRandomStagesEnv:
+        """This environment; upstream has one for each stage, and the current here."""
+        return self
+
+    def seed(self, seed: int | None = None) -> list[int]:
+        """Seeds what draws the stages; returns the seed in a list, empty for None."""
+        if seed is not None:
+            self._draws.seed(seed)
+        return super().seed(seed)
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> Any:
+        """Draws a stage and starts it.
+
+        Args:
+            seed: seeds the draws, as ``seed`` does.
+            options: ``{"stages": [...]}`` draws from these instead, this time.
+
+        Returns:
+            The observation; with the API of Gymnasium, that and the info.
+
+        Raises:
+            ValueError: there is no such stage.
+        """
+        self._opened()
+        self.seed(seed)
+        stages = (options or {}).get("stages", self.stages)
+        if stages is not None and len(stages) > 0:
+            numbers = _numbers_of(stages)
+            self._start(numbers[self._draws.randint(len(numbers))])
+        else:
+            world = self._draws.randint(1, WORLDS + 1)
+            stage = self._draws.randint(1, STAGES + 1)
+            self._start((world - 1) * STAGES + stage - 1)
+        return self._first_result()
+
+    def _start(self, number: int) -> None:
+        self._set_target((number // STAGES + 1, number % STAGES + 1), False)
+        self._begin(number)
+
+    def __getstate__(self) -> dict[str, Any]:
+        target = self._target_world, self._target_stage
+        return {
+            **super().__getstate__(),
+            "target": target,
+            "draws": self._draws.get_state(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._set_target(state["target"], False)
+        self._draws.set_state(state["draws"])
+
+
+def _numbers_of(stages: Sequence[str]) -> list[int]:
+    """Returns the places of stages in the list of all 32."""
+    for stage in stages:
+        if stage not in _ALL_STAGES:
+            raise ValueError(f"stages has {stage!r}; there are '1-1' to '8-4'")
+    return [_ALL_STAGES.index(stage) for stage in stages]

@@ -1,0 +1,260 @@
+"""The tasks of gym-super-mario-bros: ids, targets, and metadata as 9.x has it.
+
+Ids of both versions are known: 7.4.0 has four ROMs (``-v0`` to ``-v3``) and random
+stages, 9.x one ROM, ids without the first hyphen, and all stages of the Lost Levels.
+The metadata lists the ids that 9.x has for the two games that are played here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+#: The ROMs by version number: ``SuperMarioBros-v1`` plays number 1.
+ROM_MODES = ("vanilla", "downsample", "pixel", "rectangle")
+LOST_LEVELS_ROM_MODES = ("vanilla", "downsample")
+WORLDS = 8
+LOST_LEVELS_WORLDS = 13
+STAGES = 4
+# Worlds of which the second room is a walk into a pipe, not a stage.
+_WORLDS_WITH_INTRO = {False: (1, 2, 4, 7), True: (1, 3)}
+
+_ID = re.compile(
+    r"SuperMarioBros(?P<game>2?|RandomStages)"
+    r"(?:(?P<hyphen>-?)(?P<world>[1-9A-D])-(?P<stage>[1-4]))?-v(?P<version>\d)"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MarioTask:
+    """One task, described as in gym-super-mario-bros 9.x.
+
+    Attributes:
+        env_id: its id.
+        game: "smb1" or "lost_levels".
+        game_family: the same.
+        version: of the id; 9.x has version 0 only.
+        rom_mode: "vanilla".
+        world: from 1, or None for the whole game.
+        stage: from 1, or None for the whole game.
+        world_label: the world as the id writes it: A to D are the worlds 10 to 13.
+        single_stage: whether an episode is one stage.
+        alias_of: the id with a hyphen, for one without.
+        train_split: True; upstream has no other value yet.
+        eval_split: True, likewise.
+        validated: True, likewise.
+    """
+
+    env_id: str
+    game: str
+    game_family: str
+    version: int
+    rom_mode: str
+    world: int | None = None
+    stage: int | None = None
+    world_label: str | None = None
+    single_stage: bool = False
+    alias_of: str | None = None
+    train_split: bool = True
+    eval_split: bool = True
+    validated: bool = True
+
+    @property
+    def task_id(self) -> str:
+        """The id that a task and its alias share."""
+        return self.alias_of or self.env_id
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields and ``task_id``."""
+        return {**dataclasses.asdict(self), "task_id": self.task_id}
+
+
+def world_label(world: int) -> str:
+    """Returns a world as ids write it: 1 to 9, then A to D."""
+    return f"{world:X}"
+
+
+def task_id_of(
+    lost_levels: bool, version: int, world: int | None, stage: int | None
+) -> str:
+    """Returns the id of a whole game (without a world) or of a stage."""
+    game = "SuperMarioBros2" if lost_levels else "SuperMarioBros"
+    if world is None:
+        return f"{game}-v{version}"
+    return f"{game}-{world_label(world)}-{stage}-v{version}"
+
+
+def _tasks_of(lost_levels: bool, worlds: int) -> list[MarioTask]:
+    game = "lost_levels" if lost_levels else "smb1"
+    common: dict[str, Any] = {
+        "game": game,
+        "game_family": game,
+        "version": 0,
+        "rom_mode": "vanilla",
+    }
+    tasks = [MarioTask(task_id_of(lost_levels, 0, None, None), **common)]
+    for number in range(worlds * STAGES):
+        world, stage = number // STAGES + 1, number % STAGES + 1
+        task = MarioTask(
+            task_id_of(lost_levels, 0, world, stage),
+            **common,
+            world=world,
+            stage=stage,
+            world_label=world_label(world),
+            single_stage=True,
+        )
+        tasks.append(task)
+        if not lost_levels:
+            alias = f"SuperMarioBros{world}-{stage}-v0"
+            tasks.append(dataclasses.replace(task, env_id=alias, alias_of=task.env_id))
+    return tasks
+
+
+#: Every task, aliases too.
+TASKS = (*_tasks_of(False, WORLDS), *_tasks_of(True, LOST_LEVELS_WORLDS))
+_BY_ID = {task.env_id: task for task in TASKS}
+
+
+def all_tasks(
+    *,
+    include_aliases: bool = False,
+    game_family: str | None = None,
+    rom_mode: str | None = None,
+    single_stage: bool | None = None,
+    split: str | None = None,
+    validated: bool | None = None,
+) -> tuple[MarioTask, ...]:
+    """Lists tasks; each argument that is not None keeps those that agree with it.
+
+    Args:
+        include_aliases: the ids without a hyphen, too.
+        game_family: "smb1" or "lost_levels".
+        rom_mode: "vanilla".
+        single_stage: True for stages, False for whole games.
+        split: "train" or "eval".
+        validated: as upstream; every task is.
+
+    Raises:
+        ValueError: the split is neither.
+    """
+    if split not in (None, "train", "eval"):
+        raise ValueError(f"split={split!r} is not known; choose 'train' or 'eval'")
+    wanted = {
+        "game_family": game_family,
+        "rom_mode": rom_mode,
+        "single_stage": single_stage,
+        "validated": validated,
+        "train_split": True if split == "train" else None,
+        "eval_split": True if split == "eval" else None,
+    }
+    return tuple(
+        task
+        for task in TASKS
+        if (include_aliases or task.alias_of is None)
+        and all(
+            value is None or getattr(task, key) == value
+            for key, value in wanted.items()
+        )
+    )
+
+
+def task_ids(**filters: Any) -> tuple[str, ...]:
+    """Lists the ids of ``all_tasks(**filters)``."""
+    return tuple(task.env_id for task in all_tasks(**filters))
+
+
+def task_for_env_id(env_id: str) -> MarioTask:
+    """Returns the task of an id of 9.x.
+
+    Raises:
+        KeyError: there is no such id.
+    """
+    if env_id not in _BY_ID:
+        raise KeyError(f"{env_id!r} is no id of task_ids(include_aliases=True)")
+    return _BY_ID[env_id]
+
+
+def task_for_config(
+    game: str, version: int, world: int | None = None, stage: int | None = None
+) -> MarioTask:
+    """Returns the task of a game ("smb1", "lost_levels"), version, world and stage.
+
+    Raises:
+        KeyError: there is no such task.
+    """
+    for task in all_tasks():
+        if (task.game, task.version, task.world, task.stage) == (
+            game,
+            version,
+            world,
+            stage,
+        ):
+            return task
+    raise KeyError(
+        f"no task is game={game!r}, version={version!r}, world={world!r}, "
+        f"stage={stage!r}; all_tasks() lists them"
+    )
+
+
+def keywords_of(env_id: str) -> dict[str, Any] | None:
+    """Returns the constructor's arguments for an id of 7.4.0 or 9.x.
+
+    Returns:
+        ``rom_mode``, and ``lost_levels`` and ``target`` where they are not the
+        default; with ``random_stages`` for those ids. None: there is no such id.
+    """
+    match = _ID.fullmatch(env_id)
+    if match is None:
+        return None
+    game, version = match["game"], int(match["version"])
+    lost_levels = game == "2"
+    modes = LOST_LEVELS_ROM_MODES if lost_levels else ROM_MODES
+    if version >= len(modes):
+        return None
+    keywords: dict[str, Any] = {"rom_mode": modes[version]}
+    if lost_levels:
+        keywords["lost_levels"] = True
+    if game == "RandomStages":
+        keywords["random_stages"] = True
+    if match["world"] is None:
+        return keywords
+    world, hyphen = int(match["world"], 16), match["hyphen"] == "-"
+    exists = {
+        "": world <= WORLDS and (hyphen or version == 0),
+        "2": hyphen and version == 0,
+        "RandomStages": False,
+    }
+    keywords["target"] = (world, int(match["stage"]))
+    return keywords if exists[game] else None
+
+
+def decode_target(
+    target: tuple[int, int] | None, lost_levels: bool
+) -> tuple[int, int, int] | tuple[None, None, None]:
+    """Returns the world, stage and area of a target; three times None for None.
+
+    The area is the room in which the stage begins, from 1: the stage, or one more
+    behind the walk into a pipe that some worlds have as a room of its own.
+
+    Raises:
+        TypeError: the target is no tuple of two ints, or ``lost_levels`` no bool.
+        ValueError: the game has no such world or stage.
+    """
+    if not isinstance(lost_levels, bool):
+        raise TypeError(f"lost_levels={lost_levels!r} must be a bool")
+    if target is None:
+        return None, None, None
+    if not isinstance(target, tuple):
+        raise TypeError(f"target={target!r} must be a tuple (world, stage)")
+    if len(target) != 2:
+        raise ValueError(f"target={target!r} must be two numbers, (world, stage)")
+    world, stage = target
+    worlds = LOST_LEVELS_WORLDS if lost_levels else WORLDS
+    for name, value, most in (("world", world, worlds), ("stage", stage, STAGES)):
+        if not isinstance(value, int):
+            raise TypeError(f"the {name} of target={target!r} must be an int")
+        if not 1 <= value <= most:
+            raise ValueError(f"the {name} of target={target!r} must be 1 to {most}")
+    behind_intro = world in _WORLDS_WITH_INTRO[lost_levels] and stage >= 2
+    return world, stage, stage + behind_intro

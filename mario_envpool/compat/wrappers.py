@@ -1,0 +1,160 @@
+"""JoypadSpace of nes-py, and a time limit for 4-tuples."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import gymnasium
+from gymnasium.spaces import Discrete
+
+from .. import nes
+
+_BUTTONS = {
+    "right": nes.RIGHT,
+    "left": nes.LEFT,
+    "down": nes.DOWN,
+    "up": nes.UP,
+    "start": nes.START,
+    "select": nes.SELECT,
+    "B": nes.B,
+    "A": nes.A,
+    "NOOP": 0,
+}
+
+
+class Passing(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that hands everything through, as those of old Gym did.
+
+    Public names that it does not have itself are those of the environment: ``env.ram``
+    and ``env.seed`` work through it. ``reset`` and ``render`` take what the
+    environment takes.
+    """
+
+    def __init__(self, env: Any) -> None:
+        if not isinstance(env, gymnasium.Env):
+            raise TypeError(
+                f"{type(env).__name__} is no gymnasium.Env, which this wrapper needs; "
+                "put it around the environment first, and wrappers of old Gym around it"
+            )
+        super().__init__(env)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self.env, name)
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        """Resets the environment."""
+        return self.env.reset(*args, **kwargs)
+
+    def render(self, *args: Any, **kwargs: Any) -> Any:
+        """Renders the environment."""
+        return self.env.render(*args, **kwargs)
+
+
+class JoypadSpace(Passing):
+    """Makes a few combinations of buttons the actions 0, 1, 2, ...
+
+    It works with 4-tuples and 5-tuples, around the environments of this package or
+    any ``gymnasium.Env`` whose 256 actions are the bytes of a pad.
+
+    Args:
+        env: the environment.
+        actions: lists of buttons, such as ``SIMPLE_MOVEMENT``; a button is one of
+            ``JoypadSpace.buttons()``.
+
+    Raises:
+        TypeError: the environment is no ``gymnasium.Env``.
+        ValueError: its actions are no pad bytes, or there is no such button.
+    """
+
+    def __init__(self, env: Any, actions: Sequence[Sequence[str]]) -> None:
+        super().__init__(env)
+        pads = getattr(env.action_space, "n", None)
+        if pads != 256:
+            raise ValueError(
+                f"JoypadSpace needs the 256 actions of a pad, this environment has "
+                f"{env.action_space}. Make the raw one with mario_envpool.compat.make, "
+                "or gymnasium.make('mario_envpool_compat/SuperMarioBros-v0'); the "
+                "other environments of mario_envpool choose with action_set="
+            )
+        self._bytes = [_pad_byte(buttons) for buttons in actions]
+        self._meanings = [" ".join(buttons) for buttons in actions]
+        self.action_space = Discrete(len(self._bytes))
+
+    @classmethod
+    def buttons(cls) -> list[str]:
+        """Returns the names of the buttons."""
+        return list(_BUTTONS)
+
+    def step(self, action: SupportsIndex) -> Any:
+        """Steps with the buttons of an action.
+
+        Raises:
+            ValueError: there is no such action.
+        """
+        number = operator.index(action)
+        if not 0 <= number < len(self._bytes):
+            raise ValueError(
+                f"action {number} does not exist; there are 0 to {len(self._bytes) - 1}"
+            )
+        return self.env.step(self._bytes[number])
+
+    def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
+        """Returns the action of each combination of keys (their character codes)."""
+        keys_of = {
+            byte: keys
+            for keys, byte in self.env.unwrapped.get_keys_to_action().items()  # type: ignore[attr-defined]
+        }
+        return {keys_of[byte]: action for action, byte in enumerate(self._bytes)}
+
+    def get_action_meanings(self) -> list[str]:
+        """Returns the buttons of each action, such as "right A"."""
+        return list(self._meanings)
+
+    def get_action_meaning(self, action: SupportsIndex) -> str:
+        """Returns the buttons of one action."""
+        return self._meanings[operator.index(action)]
+
+
+class OldTimeLimit(Passing):
+    """Ends an episode of 4-tuples after so many steps, as old Gym did.
+
+    The last step has ``done`` and ``info["TimeLimit.truncated"]``, which is False if
+    the episode ended by itself in that very step.
+    """
+
+    def __init__(self, env: Any, max_episode_steps: int) -> None:
+        super().__init__(env)
+        self._most = max_episode_steps
+        self._steps = 0
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        """Resets the environment and its count."""
+        self._steps = 0
+        return super().reset(*args, **kwargs)
+
+    def step(self, action: Any) -> Any:
+        """Steps and counts."""
+        obs, reward, done, info = self.env.step(action)  # type: ignore[misc]
+        self._steps += 1
+        if self._steps >= self._most:
+            info["TimeLimit.truncated"] = not done
+            done = True
+        return obs, reward, done, info
+
+
+def _pad_byte(buttons: Sequence[str]) -> int:
+    for button in buttons:
+        if button not in _BUTTONS:
+            raise ValueError(
+                f"there is no button {button!r}; an action is a list of "
+                f"{', '.join(_BUTTONS)}"
+            )
+    return functools.reduce(operator.or_, (_BUTTONS[name] for name in buttons), 0)
+
+
+__all__ = ["JoypadSpace"]
