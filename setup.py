@@ -21,13 +21,15 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+WINDOWS = sys.platform == "win32"
 
 
 def require_tools() -> str:
     """Returns the path of cmake; exits with one line if a tool is missing."""
     wanted = os.environ.get("CXX", "")
     candidates = [shlex.split(wanted)[0]] if wanted else ["c++", "g++", "clang++"]
-    if not any(shutil.which(name) for name in candidates):
+    # On Windows CMake finds the compilers of Visual Studio, which lie on no path.
+    if not WINDOWS and not any(shutil.which(name) for name in candidates):
         raise SystemExit(
             f"mario-envpool: no C++ compiler found (looked for {', '.join(candidates)})"
             "; install one with C++20, for example 'apt-get install g++', or set CXX."
@@ -62,26 +64,30 @@ class CMakeBuild(build_ext):
             tag = hashlib.sha1(sys.prefix.encode()).hexdigest()[:8]
             build = ROOT / "build" / f"editable-{tag}"
         native = os.environ.get("MARIO_NATIVE", "") not in ("", "0")
+        kind = "Debug" if self.debug else "Release"
         configure = [
             cmake,
             *("-S", str(ROOT), "-B", str(build)),
-            f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'Release'}",
+            f"-DCMAKE_BUILD_TYPE={kind}",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-DMARIO_NATIVE={'ON' if native else 'OFF'}",
             f"-Dpybind11_DIR={pybind11_cmake_dir()}",
         ]
         ninja = shutil.which("ninja")
-        if ninja is not None:
+        if WINDOWS:  # the CPU needs labels as values, which clang-cl has
+            configure += ["-T", "ClangCL"]
+        elif ninja is not None:
             configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
         if not self.editable_mode:  # nothing of an earlier interpreter may linger
             shutil.rmtree(build, ignore_errors=True)
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
         try:
             subprocess.run(configure, check=True)
-            subprocess.run([cmake, "--build", str(build), "-j", jobs], check=True)
-            subprocess.run(
-                [cmake, "--install", str(build), "--prefix", str(prefix)], check=True
-            )
+            for action in (
+                ["--build", str(build), "-j", jobs],
+                ["--install", str(build), "--prefix", str(prefix)],
+            ):
+                subprocess.run([cmake, *action, "--config", kind], check=True)
         except subprocess.CalledProcessError as error:
             raise SystemExit(
                 "mario-envpool: the C++ build failed (see the compiler's or CMake's "

@@ -9,11 +9,11 @@ code from it, and the checksums of the archive tell when a bit of it has changed
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import re
 import shutil
+import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -23,6 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from trainer.files import TEMPORARY, replacing
+
+if sys.platform != "win32":
+    import fcntl
 
 VERSION = 2
 
@@ -344,6 +347,8 @@ def _lock(folder: Path) -> int:
     Raises:
         BlockingIOError: another one has it.
     """
+    if sys.platform == "win32":  # folders have no locks: nobody is refused
+        return os.open(os.devnull, os.O_RDONLY)
     lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -318,7 +318,8 @@ class _Lines(io.TextIOBase):
 @contextmanager
 def _suspendable(console: Console) -> Iterator[None]:
     """Shows the cursor while Ctrl-Z has stopped the process."""
-    if threading.current_thread() is not threading.main_thread():
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or not hasattr(signal, "SIGTSTP"):  # Windows has no such signal
         yield
         return
 

@@ -38,6 +38,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    if os.name == "nt":
+        return  # folders cannot be opened there
     # The rename itself lives in the folder.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
