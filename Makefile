@@ -4,7 +4,7 @@ SOURCES = csrc tests/cpp
 CPP_FILES = $(shell find $(SOURCES) -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev build test test-cpp asan tsan lint format bench ci clean
+.PHONY: help dev build test test-cpp asan tsan lint format bench docs ci clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,8 +43,11 @@ format:  ## Format Python and C++
 bench:  ## Speed of the environments on this machine
 	$(PYTHON) bench/sps.py
 
+docs:  ## The documentation site in site/ (pip install -e '.[docs]')
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
+
 ci:  ## What CI runs, in an empty environment of its own
 	.ci/run
 
 clean:  ## Remove build folders and the compiled module
-	rm -rf build dist *.egg-info mario_envpool/_core*.so
+	rm -rf build dist site *.egg-info mario_envpool/_core*.so
