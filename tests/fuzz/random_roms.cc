@@ -1,0 +1,101 @@
+// Random bytes as programs: cartridges of random PRG and CHR are played under
+// random buttons. Every frame is run by two consoles, one of which draws and
+// has its shortcuts off, and both must hold the same state; saves are taken
+// back now and then. Half of the programs hold no byte that jams the CPU; one
+// that is jammed gets other work RAM and a reset.
+//
+//   random_roms [--roms N] [--frames N] [--seed S]    (frames of each ROM)
+#include <cstring>
+#include <random>
+
+#include "fuzz.h"
+#include "nes/console.h"
+
+namespace {
+
+constexpr int kSaveEvery = 64;
+
+bool Jams(uint8_t opcode) {
+  return (opcode & 0x1F) == 0x12 || (opcode & 0x9F) == 0x02;
+}
+
+std::shared_ptr<const nes::Cartridge> RandomCartridge(std::mt19937& random,
+                                                      bool jams) {
+  const bool large = random() & 1, has_chr = random() & 1;
+  std::vector<uint8_t> image(16 + (large ? 32768 : 16384) +
+                             (has_chr ? 8192 : 0));
+  for (uint8_t& byte : image) {
+    do {
+      byte = static_cast<uint8_t>(random() >> 24);
+    } while (!jams && Jams(byte));
+  }
+  const uint8_t header[16] = {'N',
+                              'E',
+                              'S',
+                              0x1A,
+                              uint8_t(large ? 2 : 1),
+                              has_chr,
+                              uint8_t(random() & 1)};
+  std::memcpy(image.data(), header, sizeof(header));
+  return nes::Cartridge::Parse(image);
+}
+
+bool Equal(const nes::Console& one, const nes::Console& other) {
+  return std::memcmp(&one.state(), &other.state(), sizeof(nes::State)) == 0;
+}
+
+/// Plays one ROM; returns how often it had to be woken.
+int Play(std::mt19937& random, bool jams, int frames) {
+  const auto cartridge = RandomCartridge(random, jams);
+  nes::Console fast(cartridge), slow(cartridge);
+  slow.set_fast_loop(false);
+  slow.set_idle_skip(false);
+  std::vector<uint8_t> pixels(nes::kScreenPixels);
+  int woken = 0;
+  for (int frame = 0; frame < frames; ++frame) {
+    const auto buttons = static_cast<uint8_t>(random());
+    fast.RunFrame(buttons, nullptr);
+    slow.RunFrame(buttons, pixels.data());
+    fuzz::Require(Equal(fast, slow), "shortcuts and drawing change no state");
+    if (frame % kSaveEvery == 0) {
+      std::vector<std::byte> blob(fast.SaveBytes());
+      fast.Save(blob.data());
+      fast.Load(blob);
+      fuzz::Require(Equal(fast, slow), "a save is taken back");
+    }
+    if (!fast.state().cpu.jammed) continue;
+    ++woken;
+    for (int i = 0; i < 2048; ++i) {
+      fast.ram()[i] = slow.ram()[i] = static_cast<uint8_t>(random());
+    }
+    fast.Reset();
+    slow.Reset();
+  }
+  for (const uint8_t pixel : pixels) {
+    fuzz::Require(pixel < 64, "a pixel is a colour");
+  }
+  return woken;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int roms = 20, frames = 50;
+  unsigned seed = 1;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    const int value = std::atoi(argv[i + 1]);
+    if (name == "--roms") roms = value;
+    if (name == "--frames") frames = value;
+    if (name == "--seed") seed = static_cast<unsigned>(value);
+  }
+  int woken = 0;
+  for (int rom = 0; rom < roms; ++rom) {
+    std::fprintf(stderr, "\rROM %d of seed %u ", rom, seed);
+    std::mt19937 random(seed * 1'000'003u + static_cast<unsigned>(rom));
+    woken += Play(random, rom % 2 == 0, frames);
+  }
+  std::printf("\n%d ROMs, %lld frames, each run twice; woken %d times\n", roms,
+              static_cast<long long>(roms) * frames, woken);
+  return 0;
+}
