@@ -201,8 +201,8 @@ def keywords_of(env_id: str) -> dict[str, Any] | None:
     """Returns the constructor's arguments for an id of 7.4.0 or 9.x.
 
     Returns:
-        ``rom_mode``, and ``lost_levels`` and ``target`` where they are not the
-        default; with ``random_stages`` for those ids. None: there is no such id.
+        ``rom_mode``, ``lost_levels`` and ``target`` where they are not the default,
+        and ``random_stages`` for those ids. None: there is no such id.
     """
     match = _ID.fullmatch(env_id)
     if match is None:
@@ -212,7 +212,7 @@ def keywords_of(env_id: str) -> dict[str, Any] | None:
     modes = LOST_LEVELS_ROM_MODES if lost_levels else ROM_MODES
     if version >= len(modes):
         return None
-    keywords: dict[str, Any] = {"rom_mode": modes[version]}
+    keywords: dict[str, Any] = {"rom_mode": modes[version]} if version else {}
     if lost_levels:
         keywords["lost_levels"] = True
     if game == "RandomStages":
