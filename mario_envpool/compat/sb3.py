@@ -1,0 +1,249 @@
+"""Stable-Baselines3: ``MarioVecEnv``, a ``VecEnv`` over the native pool.
+
+::
+
+    from mario_envpool.compat.sb3 import MarioVecEnv
+    from stable_baselines3 import PPO
+
+    venv = MarioVecEnv("SuperMarioBros-1-1-v0", num_envs=8)
+    PPO("CnnPolicy", venv).learn(20_000)
+
+Needs Stable-Baselines3 (``pip install 'mario-envpool[sb3]'``), and is the only part
+of this package that does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv
+
+from mario_envpool import make
+from mario_envpool.env import FRAMES_PER_SECOND, SEED_LIMIT, hint, native_seed
+from mario_envpool.vector import as_actions
+
+Observations = npt.NDArray[np.uint8]
+StepResult = tuple[
+    Observations, npt.NDArray[np.float32], npt.NDArray[np.bool_], list[dict[str, Any]]
+]
+
+
+class MarioVecEnv(VecEnv):
+    """Environments of one native pool, as Stable-Baselines3 wants them.
+
+    An environment whose episode ends is reset in the same step, as Stable-Baselines3
+    expects, by a native reset of just those environments: no step is wasted. Its row
+    has the first observation of the next episode, and its info holds
+
+    - ``terminal_observation``: the last observation of the old episode,
+    - ``TimeLimit.truncated``: whether it was cut off rather than ended,
+    - ``episode``: return ``r``, length ``l`` and seconds ``t`` since the start, as
+      ``Monitor`` writes them; neither it nor ``VecMonitor`` is needed.
+
+    Args:
+        task_id: an id of ``mario_envpool.list_all_envs()``.
+        num_envs: how many environments.
+        render_mode: "rgb_array" for ``render``, ``get_images`` and
+            ``VecVideoRecorder``.
+        info_keys: the fields of the game that infos shall hold, None for all. With
+            many environments, fewer are faster; ``()`` is fastest.
+        **config: the options of the game and of the pool, as for
+            ``mario_envpool.make``; ``reward_fn``, too.
+    """
+
+    def __init__(
+        self,
+        task_id: str,
+        num_envs: int = 1,
+        *,
+        render_mode: str | None = None,
+        info_keys: Sequence[str] | None = None,
+        **config: Any,
+    ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode={render_mode!r} is not None or 'rgb_array'")
+        if config.get("batch_size", 0) not in (0, num_envs):
+            raise ValueError(
+                f"batch_size={config['batch_size']!r} is not possible; all num_envs="
+                f"{num_envs} environments step at once: leave it out"
+            )
+        self._pool: Any = make(task_id, num_envs=num_envs, **config)
+        self._info_keys = self._checked_info_keys(info_keys)
+        self._ids: npt.NDArray[np.int32] = np.arange(num_envs, dtype=np.int32)
+        self._seeded = "seed" in config or "env_seed" in config
+        self._returns = np.zeros(num_envs)
+        self._begin = time.perf_counter()
+        self._stepping = False
+        self._result: StepResult | None = None  # of a step, before its resets
+        self.render_mode = render_mode
+        super().__init__(
+            num_envs, self._pool.observation_space, self._pool.action_space
+        )
+        fps = round(FRAMES_PER_SECOND / self._pool.config["frame_skip"])
+        self.metadata = {**self.metadata, "render_fps": fps}
+
+    @property
+    def pool(self) -> Any:
+        """The native ``MarioGymnasiumEnvPool`` inside, for all that it can do."""
+        if self._pool is None:
+            raise RuntimeError("the environments are closed")
+        return self._pool
+
+    def reset(self) -> Observations:
+        """Starts an episode in every environment; returns the first observations.
+
+        Those of a step that was under way are dropped. Seeds are those of ``seed``;
+        without it, the first reset takes some from the system, unless ``seed=`` was
+        given to the constructor.
+        """
+        options = {key: None for each in self._options for key in each}
+        if options:
+            raise ValueError(
+                f"reset has no options, got {sorted(options)}{hint(options)}"
+            )
+        if self.pool.status()["outstanding"]:
+            self.pool.recv()
+        self._stepping, self._result = False, None
+        seeds = [native_seed(seed) for seed in self._seeds if seed is not None]
+        if not seeds and not self._seeded:
+            seeds = np.random.randint(SEED_LIMIT, size=self.num_envs).tolist()
+        self._seeded = True
+        self.pool._reset(self._ids, seeds or None)
+        first: tuple[Observations, dict[str, Any]] = self.pool.recv(reset=True)
+        self.reset_infos = self._rows(first[1])
+        self._returns[:] = 0
+        self._reset_seeds()
+        self._reset_options()
+        return first[0]
+
+    def step_async(self, actions: npt.NDArray[Any]) -> None:
+        """Gives every environment its action, and does not wait."""
+        if self._stepping:
+            raise RuntimeError("a step is under way; call step_wait() first")
+        self.pool.send(as_actions(actions, self.num_envs))
+        self._stepping = True
+
+    def step_wait(self) -> StepResult:
+        """Waits for the step; returns observations, rewards, dones and infos."""
+        if not self._stepping:
+            raise RuntimeError("no step is under way; call step_async(actions) first")
+        if self._result is None:
+            self._result = self._receive()
+        obs, rewards, dones, infos = self._result
+        if dones.any():
+            ended = self._ids[dones]
+            obs[ended], first = self.pool.recv(reset=True)
+            for i, row in zip(ended, self._rows(first), strict=True):
+                self.reset_infos[i] = row
+        self._stepping, self._result = False, None
+        return obs, rewards, dones, infos
+
+    def close(self) -> None:
+        """Stops the native threads; a second call does nothing."""
+        if self._pool is not None:
+            self._pool._close()
+            self._pool = None
+
+    def get_images(self) -> list[npt.NDArray[np.uint8] | None]:
+        """Returns the screen of every environment, (240, 256, 3) uint8 each."""
+        if self.render_mode is None:
+            raise RuntimeError("give render_mode='rgb_array' to MarioVecEnv")
+        return list(self.pool._render(self._ids, 0, 0, -1))
+
+    def get_attr(
+        self, attr_name: str, indices: int | Iterable[int] | None = None
+    ) -> list[Any]:
+        """Returns an attribute of the pool, once for each environment asked for."""
+        owner = self if attr_name in ("render_mode", "metadata") else self.pool
+        return [getattr(owner, attr_name) for _ in self._indices(indices)]
+
+    def set_attr(
+        self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None
+    ) -> None:
+        """Raises: the environments of a pool share one configuration."""
+        raise AttributeError(
+            f"{attr_name!r} cannot be set: the environments of a pool share one "
+            "configuration, which is given to MarioVecEnv"
+        )
+
+    def env_method(
+        self,
+        method_name: str,
+        *method_args: Any,
+        indices: int | Iterable[int] | None = None,
+        **method_kwargs: Any,
+    ) -> list[Any]:
+        """Calls "render" or "snapshot" (without arguments) on some environments."""
+        ids = np.array(list(self._indices(indices)), np.int32)
+        if method_name == "render":
+            return list(self.pool._render(ids, 0, 0, -1))
+        if method_name == "snapshot":
+            return [blob.tobytes() for blob in self.pool.snapshot(ids)]
+        raise AttributeError(
+            f"there is no method {method_name!r} of a single environment, only render "
+            "and snapshot; those of all are in .pool"
+        )
+
+    def env_is_wrapped(
+        self, wrapper_class: type[Any], indices: int | Iterable[int] | None = None
+    ) -> list[bool]:
+        """True for ``Monitor``, whose ``info["episode"]`` is there; else False."""
+        return [wrapper_class is Monitor for _ in self._indices(indices)]
+
+    def _indices(self, indices: int | Iterable[int] | None) -> Iterable[int]:
+        return self._get_indices(indices)
+
+    def _checked_info_keys(self, info_keys: Sequence[str] | None) -> list[str]:
+        known = [
+            key.removeprefix("info:")
+            for key in self._pool._state_keys
+            if key.startswith("info:") and key[5:] not in ("env_id", "players.env_id")
+        ]
+        known.append("elapsed_step")
+        for key in info_keys or ():
+            if key not in known:
+                raise ValueError(
+                    f"info_keys has {key!r}, which no info has; there are "
+                    f"{', '.join(known)}"
+                )
+        return known if info_keys is None else list(info_keys)
+
+    def _rows(self, info: dict[str, Any]) -> list[dict[str, Any]]:
+        """Turns columns into a dictionary of Python numbers for each row.
+
+        Whole columns at a time, as this runs every step: an item() for each number
+        takes seven times as long.
+        """
+        if not self._info_keys:
+            return [{} for _ in range(len(info["elapsed_step"]))]
+        columns = [info[key].tolist() for key in self._info_keys]
+        return [
+            dict(zip(self._info_keys, row, strict=True))
+            for row in zip(*columns, strict=True)
+        ]
+
+    def _receive(self) -> StepResult:
+        """Receives a step and starts anew what has ended; those rows come next."""
+        obs, rewards, terminated, truncated, info = self.pool.recv()
+        dones = terminated | truncated
+        ended = self._ids[dones]
+        if ended.size:
+            self.pool._reset(ended)  # runs while the infos are made
+        self._returns += rewards
+        infos = self._rows(info)
+        seconds = round(time.perf_counter() - self._begin, 6)
+        for i in ended:
+            infos[i]["terminal_observation"] = obs[i].copy()
+            infos[i]["TimeLimit.truncated"] = bool(truncated[i])
+            infos[i]["episode"] = {
+                "r": round(float(self._returns[i]), 6),
+                "l": int(info["elapsed_step"][i]),
+                "t": seconds,
+            }
+        self._returns[ended] = 0
+        return obs, rewards, dones, infos
