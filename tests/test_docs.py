@@ -1,0 +1,306 @@
+"""README.md and docs/: every code block runs, every name and link exists.
+
+A ``python`` or ``bash`` block is executed as it stands, in a fresh interpreter or shell
+and a folder of its own, in which ``runs/`` has a small run for each placeholder
+(``runs/<run>``). Commands that would take minutes get further flags (``SHORT``). A
+block behind a line ``<!-- no-run: reason -->`` is not run; its test is skipped, with
+the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(
+    r"^(?:<!-- no-run: (?P<reason>.+?) -->\n+)?```(?P<kind>\w*)\n(?P<code>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+PLACEHOLDER = re.compile(r"runs/<([\w-]+)>")
+
+# Further flags, and those of the runs that a command starts: seconds, not minutes.
+_RUN = "--max-steps 1024 --num-envs 8 --unrolls-per-batch 8 --minibatch-size 64"
+_PLAY = "--episodes 2 --noops 1 --stall 5"
+SHORT = {
+    "python -m trainer.run": f"{_RUN} --max-seconds 20 --no-videos",
+    "python -m trainer.evaluate": _PLAY,
+    "python -m trainer.video": "--max-seconds 1",
+    "python -m trainer.baselines": f"{_PLAY} --no-a2c",
+    "python -m trainer.search": f"--trials 1 --max-steps 1024 -- {_RUN}",
+    "python -m trainer.population": (
+        f"--members 2 --generations 1 --steps-per-generation 1024 -- {_RUN}"
+    ),
+    "python bench/sps.py": "--seconds 0.05 --warmup 0 --num-envs 4 --skip parts",
+}
+# Commands of others that the text shows, and their flags.
+FOREIGN_FLAGS = set(
+    "--index-url --extra-index-url --no-sync --rm --build-arg --gpus --logdir "
+    "--no-build-isolation --no-deps --strict --directory".split()
+)
+# In the place of `pytest.ini`: a warning is an error, but for the one that is known.
+PRELUDE = (
+    "import warnings; warnings.simplefilter('error'); warnings.filterwarnings("
+    "'ignore', '.*SuperMarioBros.* is out of date', DeprecationWarning)\n"
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    page: Path
+    line: int
+    kind: str
+    code: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start("code"))
+        yield Block(page, line, match["kind"], match["code"], match["reason"] or "")
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def blocks(kind: str) -> list[object]:
+    """The blocks of a language as parameters of a test."""
+    return [
+        pytest.param(
+            block,
+            id=str(block),
+            marks=[pytest.mark.skip(reason=block.reason)] if block.reason else [],
+        )
+        for block in BLOCKS
+        if block.kind == kind
+    ]
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of some seconds, not at its end."""
+    folder = tmp_path_factory.mktemp("docs")
+    execute(["bash", "-c", f"python -m trainer.run {_RUN} --run-dir run"], folder)
+    # What was reached is below the limit that resumed runs get.
+    config = folder / "run" / "config.json"
+    config.write_text(config.read_text().replace('"max_steps": 1024', '"max_steps": 1'))
+    return folder / "run"
+
+
+def execute(command: list[str], folder: Path) -> None:
+    """Runs a command, and fails with what it printed if it fails."""
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "WANDB_MODE": "disabled",
+    }
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def furnish(folder: Path, block: Block, small_run: Path) -> str:
+    """Puts into a folder what a block speaks of; returns its code for there."""
+    shutil.rmtree(folder / "runs", ignore_errors=True)
+    for name in PLACEHOLDER.findall(block.code) or ["run"]:
+        if "trainer" in block.code:
+            shutil.copytree(small_run, folder / "runs" / name, dirs_exist_ok=True)
+    for other in BLOCKS:
+        if other.page == block.page and other.kind == "toml":
+            (folder / "mine.toml").write_text(other.code)
+    if not (folder / "bench").exists():
+        (folder / "bench").symlink_to(ROOT / "bench")
+    return PLACEHOLDER.sub(r"runs/\1", block.code)
+
+
+def shortened(line: str) -> str:
+    """Adds the flags of SHORT to a command line."""
+    command = line.partition("  #")[0]
+    for name, extra in SHORT.items():
+        if re.match(rf"{re.escape(name)}\b", command) and "--help" not in command:
+            own, _, theirs = command.partition(" -- ")
+            flags, _, flags_of_runs = extra.partition(" -- ")
+            command = f"{own} {flags}"
+            if theirs or flags_of_runs:
+                command += f" -- {theirs} {flags_of_runs}"
+    return command
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_block_runs(
+    block: Block, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    needs_run = bool(PLACEHOLDER.search(block.code))
+    run = request.getfixturevalue("small_run") if needs_run else ROOT
+    code = furnish(tmp_path, block, run) if needs_run else block.code
+    execute([sys.executable, "-c", PRELUDE + code], tmp_path)
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize("block", blocks("bash"))
+def test_bash_block_runs(block: Block, tmp_path: Path, small_run: Path) -> None:
+    for line in block.code.replace("\\\n", " ").splitlines():
+        furnished = furnish(tmp_path, block, small_run)
+        command = PLACEHOLDER.sub(r"runs/\1", line)
+        assert command in furnished.replace("\\\n", " ")
+        execute(["bash", "-euc", shortened(command)], tmp_path)
+
+
+def test_other_blocks_are_what_they_say() -> None:
+    known = {"python", "bash", "toml", "text"}
+    assert [str(block) for block in BLOCKS if block.kind not in known] == []
+    for block in BLOCKS:
+        if block.kind == "toml":
+            assert tomllib.loads(block.code), str(block)
+        if block.reason:
+            assert block.kind in ("python", "bash"), str(block)
+
+
+def test_there_is_an_example_for_each_api() -> None:
+    calls = ["envpool.make(", "mario_envpool.make(", '"dm"', "gymnasium.make(", "_vec("]
+    readme = [block.code for block in BLOCKS if block.page.name == "README.md"]
+    for call in calls:
+        assert any(call in code for code in readme), call
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, for GitHub and MkDocs alike."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
+    return re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_anchors_exist(page: Path) -> None:
+    text = FENCE.sub("", page.read_text())
+    # Pages that a page of the site may name: those made of files of the repository.
+    for target, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), f"{page}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+            assert anchor in map(slug, headings), f"{page}: {target}#{anchor}"
+
+
+def known_flags() -> set[str]:
+    """Every flag of our commands, from their help, and of the scripts in bench/."""
+    from trainer import baselines, evaluate, population, report, run, search, watch
+    from trainer.video import __main__ as video
+
+    text = (ROOT / "mario_envpool/__main__.py").read_text()
+    text += "".join(path.read_text() for path in (ROOT / "bench").glob("*.py"))
+    mains = (baselines, evaluate, population, report, run, search, video, watch)
+    for module in mains:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
+            module.main(["--help"])
+        text += out.getvalue()
+    for script in (ROOT / "examples").glob("*.py"):
+        text += script.read_text()
+    return set(re.findall(r"--[a-z][a-z0-9-]*", text))
+
+
+def test_every_flag_of_the_text_exists() -> None:
+    known = known_flags() | FOREIGN_FLAGS
+    for page in PAGES:
+        text = re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.DOTALL)
+        flags = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))
+        assert flags - known == set(), page
+
+
+def native_options() -> dict[str, object]:
+    from mario_envpool._core import _MarioEnvSpec as spec
+
+    return dict(zip(spec._config_keys, spec._default_config_values, strict=True))
+
+
+def test_every_option_of_the_environments_page_exists() -> None:
+    text = (ROOT / "docs/environments.md").read_text()
+    named = set(re.findall(r"`([a-z_]+)=", text))
+    named |= {
+        n for o in re.findall(r"<!-- options: (.*?) -->", text) for n in o.split()
+    }
+    assert named - native_options().keys() == {"rest"}
+
+
+def test_every_info_field_is_described() -> None:
+    from mario_envpool._core import _MarioEnvSpec as spec
+
+    text = (ROOT / "docs/environments.md").read_text()
+    section = text.split("## What `info` holds")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \| (\w*) \|", section, re.MULTILINE)
+    described = {n: kind for names, kind in rows for n in re.findall(r"`(\w+)`", names)}
+    config = tuple(native_options().values())
+    fields = dict(zip(spec._state_keys, spec(config)._state_spec, strict=True))
+    native = {
+        key.removeprefix("info:"): str(value[0])
+        for key, value in fields.items()
+        if key.startswith("info:") or key == "elapsed_step"
+    }
+    del native["players.env_id"]
+    assert described.pop("players") == "dict"
+    assert described.keys() == native.keys()
+    for name, kind in described.items():
+        assert kind in native[name], (name, kind, native[name])
+
+
+def test_symptoms_are_what_the_program_says() -> None:
+    """`...` in a quoted text stands for what differs from time to time."""
+    source = (ROOT / "setup.py").read_text() + (ROOT / "CMakeLists.txt").read_text()
+    for folder in ("mario_envpool", "trainer", "csrc"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".h", ".cc"):
+                source += path.read_text()
+    joined = re.sub(r"\s+", " ", re.sub(r'"\s*\n?\s*f?"', "", source))
+    joined = re.sub(r"\\(['\"])", r"\1", joined)
+    text = (ROOT / "docs/troubleshooting.md").read_text()
+    quoted = re.findall(r"\*\*`([^`]+)`\*\*", text)
+    assert len(quoted) > 30
+    for symptom in quoted:
+        for part in symptom.split("..."):
+            assert part.strip() in joined, symptom
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("mkdocs") is None,
+    reason="MkDocs is not installed (pip install -e '.[docs]')",
+)
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir"]
+    execute([*command, str(site), "-f", str(ROOT / "mkdocs.yml")], tmp_path)
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > len(PAGES) - 1
+    for page in pages:  # nothing is fetched from elsewhere
+        text = page.read_text()
+        assert not re.search(r"<(script|img|iframe)[^>]*\ssrc=\"?https?:", text), page
+        assert not re.search(r"<link[^>]*stylesheet[^>]*https?:", text), page
+        assert "<!-- options:" not in text, page
