@@ -235,6 +235,32 @@ def test_frames_can_be_played_beside_the_task() -> None:
         env._frame_advance(RUN)
     assert env._x_position > 50
     assert not np.array_equal(env.screen, before)
+    for buttons in (-1, 256):
+        with pytest.raises(IndexError, match=str(buttons)):
+            env._frame_advance(buttons)
+
+
+def test_the_native_environment_has_only_its_stages() -> None:
+    native = SuperMarioBrosRandomStagesEnv()._native
+    native.reset(stage=31)
+    assert (native.numbers()["world"], native.numbers()["stage"]) == (8, 4)
+    for stage in (-1, 32):
+        with pytest.raises(IndexError, match=str(stage)):
+            native.reset(stage=stage)
+
+
+def test_vectors_of_gymnasium() -> None:
+    envs = gymnasium.make_vec(
+        "mario_envpool_compat/SuperMarioBros-1-1-v0",
+        num_envs=2,
+        vectorization_mode="sync",
+        reward="v9",
+    )
+    obs, _ = envs.reset(seed=1)
+    assert obs.shape == (2, 240, 256, 3)
+    infos = envs.step(np.array([0, RUN]))[-1]
+    assert list(infos["task_id"]) == 2 * ["SuperMarioBros-1-1-v0"]
+    envs.close()
 
 
 @pytest.mark.parametrize(
