@@ -176,7 +176,7 @@ def test_bash_block_runs(block: Block, tmp_path: Path, small_run: Path) -> None:
 
 
 def test_other_blocks_are_what_they_say() -> None:
-    known = {"python", "bash", "toml", "text"}
+    known = {"python", "bash", "toml", "text", "diff"}
     assert [str(block) for block in BLOCKS if block.kind not in known] == []
     for block in BLOCKS:
         if block.kind == "toml":
