@@ -23,6 +23,10 @@ Actions = npt.NDArray[np.integer[Any]]
 Flags = npt.NDArray[np.bool_]
 Infos = dict[str, Any]
 StepResult = tuple[Observations, npt.NDArray[np.float64], Flags, Flags, Infos]
+_AUTORESET_MODES = (
+    *(AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED),
+    *(AutoresetMode.NEXT_STEP.value, AutoresetMode.DISABLED.value),
+)
 
 
 class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
@@ -43,6 +47,9 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         num_envs: how many environments.
         task_id: an id of ``mario_envpool.list_all_envs()``.
         render_mode: "rgb_array" makes ``render`` return the screens.
+        autoreset_mode: Gymnasium's "NextStep" (the step after an episode's last one
+            resets, and ignores the action) or "Disabled" (the caller resets what has
+            ended, by ``reset_mask``), or the ``AutoresetMode``.
         **config: the options of the game and of the pool, as for
             ``mario_envpool.make``.
     """
@@ -52,24 +59,31 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         num_envs: int = 1,
         task_id: str = "SuperMarioBros-v0",
         render_mode: str | None = None,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         **config: Any,
     ) -> None:
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode={render_mode!r} is not None or 'rgb_array'")
+        if autoreset_mode not in _AUTORESET_MODES:
+            raise ValueError(
+                f"autoreset_mode={autoreset_mode!r} is not 'NextStep' or 'Disabled'"
+            )
         self._arguments = {
             "num_envs": num_envs,
             "task_id": task_id,
             "render_mode": render_mode,
+            "autoreset_mode": autoreset_mode,
             **config,
         }
         self.render_mode = render_mode
         self._pool: Any = make(task_id, num_envs=num_envs, **config)
         self.num_envs = num_envs
         self.batch_size: int = self._pool.config["batch_size"]
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {
             "render_modes": ["rgb_array"],
             "render_fps": round(FRAMES_PER_SECOND / self._pool.config["frame_skip"]),
-            "autoreset_mode": AutoresetMode.NEXT_STEP,
+            "autoreset_mode": self.autoreset_mode,
         }
         self.single_observation_space = self._pool.observation_space
         self.single_action_space = self._pool.action_space
@@ -80,6 +94,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self._seeded = "seed" in config or "env_seed" in config
         self._ids: npt.NDArray[np.int32] = np.arange(num_envs, dtype=np.int32)
         self._last_obs: Observations | None = None
+        self._ended: Flags = np.zeros(num_envs, np.bool_)
 
     def reset(
         self,
@@ -102,6 +117,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         for chosen, ids in requests:
             self._pool._reset(ids, chosen)
         parts = [(ids, *self._pool.recv(reset=True)) for _, ids in requests]
+        self._ended &= ~mask
         self._last_obs, infos = self._merge(mask, parts)
         return self._last_obs, infos
 
@@ -118,10 +134,16 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self._require_sync("step")
         if self._last_obs is None:
             raise gymnasium.error.ResetNeeded("call reset() before the first step()")
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._ended.any():
+            raise gymnasium.error.ResetNeeded(
+                f"the episodes of {np.flatnonzero(self._ended)} are over, and "
+                "autoreset is disabled; call reset(options={'reset_mask': ...}) first"
+            )
         obs, rewards, terminated, truncated, infos = self._pool.step(
             as_actions(actions, self.num_envs)
         )
         self._last_obs = obs
+        self._ended = terminated | truncated
         return (
             obs,
             rewards.astype(np.float64),
@@ -192,10 +214,13 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             order = np.argsort(chosen)  # rows come back as they are sent
             chosen, blobs = chosen[order], blobs[order]
         self._pool.restore(chosen, blobs, rng)
-        part = (chosen, *self._pool.recv(reset=True))
+        obs, _, terminated, truncated, info = self._pool.recv()
+        self._ended[chosen] = terminated | truncated
         if rng == "saved":
             self._seeded = True
-        self._last_obs, infos = self._merge(np.isin(self._ids, chosen), [part])
+        self._last_obs, infos = self._merge(
+            np.isin(self._ids, chosen), [(chosen, obs, info)]
+        )
         return self._last_obs, infos
 
     def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:

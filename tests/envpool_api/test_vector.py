@@ -78,6 +78,58 @@ def test_agrees_with_a_sync_vector_env_step_by_step() -> None:
     assert ends > 8
 
 
+@pytest.mark.parametrize("mode", ["Disabled", AutoresetMode.DISABLED])
+def test_resets_by_the_caller(mode: Any) -> None:
+    config = {"noop_max": 30, "max_episode_steps": 30}
+    ours = MarioVectorEnv(3, TASK, autoreset_mode=mode, **config)
+    assert (
+        ours.autoreset_mode
+        is ours.metadata["autoreset_mode"]
+        is copy.copy(ours).autoreset_mode
+    )
+    theirs = SyncVectorEnv(
+        [lambda: MarioEnv(TASK, **config) for _ in range(3)], autoreset_mode=mode
+    )
+    assert_same_step(ours.reset(seed=4), theirs.reset(seed=4))
+    rng = np.random.default_rng(0)
+    ends = 0
+    for _ in range(100):
+        actions = right_biased(rng, 3)
+        mine = ours.step(actions)
+        assert_same_step(mine, theirs.step(actions))
+        ended = mine[2] | mine[3]
+        if ended.any():
+            ends += 1
+            with pytest.raises(gymnasium.error.ResetNeeded, match="autoreset is disab"):
+                ours.step(actions)
+            results = [
+                envs.reset(options={"reset_mask": ended.copy()})
+                for envs in (ours, theirs)
+            ]
+            np.testing.assert_array_equal(results[0][0], results[1][0])
+    assert ends >= 3
+
+
+def test_a_restored_end_is_an_end() -> None:
+    envs = MarioVectorEnv(2, TASK, autoreset_mode="Disabled", max_episode_steps=2)
+    envs.reset(seed=1)
+    begin = envs.snapshot()
+    for _ in range(2):
+        envs.step(np.ones(2, int))
+    end = envs.snapshot()
+    envs.restore(None, begin)
+    envs.step(np.ones(2, int))
+    envs.restore(None, end)
+    with pytest.raises(gymnasium.error.ResetNeeded, match=r"of \[0 1\] are over"):
+        envs.step(np.ones(2, int))
+
+
+@pytest.mark.parametrize("mode", ["SameStep", AutoresetMode.SAME_STEP, None])
+def test_other_autoreset_modes_are_refused(mode: Any) -> None:
+    with pytest.raises(ValueError, match="autoreset_mode="):
+        MarioVectorEnv(2, TASK, autoreset_mode=mode)
+
+
 def test_made_by_gymnasium() -> None:
     envs = gymnasium.make_vec(f"mario_envpool:{TASK}", num_envs=3, frame_skip=2)
     assert isinstance(envs, MarioVectorEnv)
