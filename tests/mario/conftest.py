@@ -54,3 +54,21 @@ def make_upstream(make_env: MakeEnv) -> MakeEnv:
         return make_env(env_id, **{**UPSTREAM, **options})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def make_late(make_upstream: MakeEnv) -> MakeEnv:
+    """``make_late(env_id, reset_ram)`` is ``make_upstream`` in the phase of nes-py.
+
+    nes-py ends its start-up skip up to two frames later than an accurate core, and so
+    its clock ticks earlier. The game's frame counter in its RAM at a reset says how
+    many idle frames make up for that.
+    """
+
+    def make(env_id: str, reset_ram: Any, **options: Any) -> Any:
+        env = make_upstream(env_id, **options)
+        env.reset()
+        late = int(reset_ram[0x09]) - int(env.ram[0x09])
+        return make_upstream(env_id, noops=[(late + 1) // 2 * 2], **options)
+
+    return make

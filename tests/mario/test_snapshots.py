@@ -16,6 +16,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"reward": "progress", "stall_steps": 25},
     {"random_stages": True, "stages": [], "noop_max": 5},
     {"stages": [], "episodic_life": True},
+    {"reward": "v9", "frame_skip": 3},
 ]
 
 
