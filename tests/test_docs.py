@@ -33,13 +33,13 @@ FENCE = re.compile(
 PLACEHOLDER = re.compile(r"runs/<([\w-]+)>")
 
 # Further flags, and those of the runs that a command starts: seconds, not minutes.
-_RUN = "--max-steps 1024 --num-envs 8 --unrolls-per-batch 8 --minibatch-size 64"
+_RUN = "--num-envs 8 --unrolls-per-batch 8 --minibatch-size 64"
 _PLAY = "--episodes 2 --noops 1 --stall 5"
 SHORT = {
-    "python -m trainer.run": f"{_RUN} --max-seconds 20 --no-videos",
+    "python -m trainer.run": f"{_RUN} --max-steps 1024 --no-videos",
     "python -m trainer.evaluate": _PLAY,
     "python -m trainer.video": "--max-seconds 1",
-    "python -m trainer.baselines": f"{_PLAY} --no-a2c",
+    "python -m trainer.baselines": "--episodes 2 --noops 1 --no-a2c",
     "python -m trainer.search": f"--trials 1 --max-steps 1024 -- {_RUN}",
     "python -m trainer.population": (
         f"--members 2 --generations 1 --steps-per-generation 1024 -- {_RUN}"
@@ -49,7 +49,7 @@ SHORT = {
 # Commands of others that the text shows, and their flags.
 FOREIGN_FLAGS = set(
     "--index-url --extra-index-url --no-sync --rm --build-arg --gpus --logdir "
-    "--no-build-isolation --no-deps --strict --directory".split()
+    "--no-build-isolation --no-deps --strict --directory --platform".split()
 )
 # In the place of `pytest.ini`: a warning is an error, but for the one that is known.
 PRELUDE = (
