@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from mario_envpool import _core
 
@@ -131,3 +132,10 @@ def build(source: str, *, chr_rom: bytes = b"", vertical: bool = True) -> bytes:
         prg[at : at + 2] = labels.get(name, reset).to_bytes(2, "little")
     header = b"NES\x1a" + bytes([2, 1, int(vertical), 0]) + bytes(8)
     return header + bytes(prg) + chr_rom.ljust(8192, b"\0")
+
+
+def stand_in() -> bytes:
+    """An image of ``stand_in.asm``, which keeps work RAM as the game does."""
+    source = (Path(__file__).parent / "stand_in.asm").read_text()
+    chr_rom = bytes((i * 37 ^ i >> 4) & 0xFF for i in range(8192))
+    return build(source, chr_rom=chr_rom)

@@ -144,6 +144,9 @@ class AsyncPool {
   /// threads. There every call throws, and the owner must leak the pool: its
   /// threads cannot be joined nor its waits be ended.
   bool InOwnProcess() const { return ProcessId() == process_id_; }
+  /// Throws std::runtime_error there: a lock that another thread of the parent
+  /// held when it forked is never released.
+  void RequireThisProcess() const;
 
   const PoolConfig& config() const { return config_; }
   const SlabStore& slabs() const { return *store_; }
@@ -187,7 +190,6 @@ class AsyncPool {
   static constexpr std::chrono::microseconds kRenderPause{20};
 
   int ChooseThreads() const;
-  void RequireThisProcess() const;
   void Shut() noexcept;
 
   // Callers, all with api_mutex_ held.

@@ -6,9 +6,12 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -17,6 +20,38 @@
 namespace envpool_protocol {
 
 namespace py = pybind11;
+
+inline bool InterpreterEnds() {
+#if PY_VERSION_HEX < 0x030D0000
+  return _Py_IsFinalizing() != 0;
+#else
+  return Py_IsFinalizing() != 0;
+#endif
+}
+
+/// Runs `action` without the GIL and takes it again.
+///
+/// A daemon thread may be in here while the interpreter ends, and is never
+/// given the GIL again. Until Python 3.13 asking for it unwinds the thread's
+/// stack, which ends the process if it begins in a destructor
+/// (py::gil_scoped_release); from 3.14 on the thread sleeps for ever, as it
+/// does here.
+template <class Action>
+void WithoutGil(Action&& action) {
+  const bool is_who_ends = InterpreterEnds();  // nobody else has the GIL then
+  PyThreadState* const thread = PyEval_SaveThread();
+  std::exception_ptr error;
+  try {
+    action();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  while (!is_who_ends && InterpreterEnds()) {
+    std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+  PyEval_RestoreThread(thread);
+  if (error) std::rethrow_exception(error);
+}
 
 template <class T>
 const char* TypeName() {
@@ -45,11 +80,29 @@ inline bool IsBool(py::handle value) {
   return py::isinstance(value, py::module_::import("numpy").attr("bool_"));
 }
 
+/// Whether a value is of the option's type where pybind11 takes more than that:
+/// any truth value for a bool, bytes of any coding for a str.
+template <class T>
+bool IsOfType(py::handle value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return IsBool(value);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return py::isinstance<py::str>(value);
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    if (!py::isinstance<py::sequence>(value)) return true;  // cast refuses it
+    // Not through py::sequence, which forgets an exception of its __len__.
+    for (const py::handle item : py::iter(value)) {
+      if (py::isinstance<py::bytes>(item)) return false;
+    }
+  }
+  return true;
+}
+
 /// Sets `member` from a Python value; TypeError names the option.
 template <class T>
 void ReadOption(const char* name, py::handle value, T* member) {
   try {
-    if (std::is_same_v<T, bool> && !IsBool(value)) throw py::cast_error();
+    if (!IsOfType<T>(value)) throw py::cast_error();
     *member = value.cast<T>();
   } catch (const py::cast_error&) {
     throw py::type_error(std::string("config ") + name + " must be " +

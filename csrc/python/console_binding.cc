@@ -21,6 +21,7 @@ std::span<const uint8_t> AsBytes(const std::string_view& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
+/// Keeps the GIL, so that threads that share a console take turns.
 class PyConsole {
  public:
   explicit PyConsole(const py::bytes& rom)
@@ -34,7 +35,6 @@ class PyConsole {
       throw py::value_error("buttons is " + std::to_string(buttons) +
                             "; a pad byte is 0 to 255");
     }
-    py::gil_scoped_release release;
     console_.RunFrame(static_cast<uint8_t>(buttons),
                       draw ? indices_.data() : nullptr);
   }
@@ -42,7 +42,6 @@ class PyConsole {
   // Frames per second without the interpreter in the loop.
   void StepMany(const py::bytes& movie, int draw_every) {
     const std::string_view buttons(movie);
-    py::gil_scoped_release release;
     for (size_t i = 0; i < buttons.size(); ++i) {
       const bool draw =
           draw_every > 0 && (i + 1) % static_cast<size_t>(draw_every) == 0;
@@ -114,8 +113,8 @@ class PyConsole {
       } else if (name == "p") {
         state.cpu.p = value.cast<uint8_t>();
       } else {
-        throw py::key_error("no CPU register " + name +
-                            "; there are pc, a, x, y, sp, p");
+        throw py::value_error("no CPU register " + name +
+                              "; there are pc, a, x, y, sp, p");
       }
     }
     console_.set_state(state);

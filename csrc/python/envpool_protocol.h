@@ -180,11 +180,10 @@ class PyPool {
       throw py::type_error("a pool takes the spec class of its own task, got " +
                            Describe(spec_));
     }
-    {
-      const py::gil_scoped_release release;
+    WithoutGil([&] {
       pool_ = std::make_unique<pool::AsyncPool<Env>>(native->pool_config(),
                                                      native->shared());
-    }
+    });
     for (const pool::Field& field : pool_->layout().fields()) {
       types_.push_back(NumpyType(field.dtype));
     }
@@ -195,8 +194,7 @@ class PyPool {
       static_cast<void>(pool_.release());  // see InOwnProcess
       return;
     }
-    const py::gil_scoped_release release;
-    pool_.reset();
+    WithoutGil([&] { pool_.reset(); });
   }
   PyPool(const PyPool&) = delete;
   PyPool& operator=(const PyPool&) = delete;
@@ -217,28 +215,25 @@ class PyPool {
       throw std::invalid_argument(
           "send: players.env_id must equal env_id, every env has one player");
     }
-    const py::gil_scoped_release release;
-    pool_->Send(ids, actions);
+    WithoutGil([&] { pool_->Send(ids, actions); });
   }
 
   void Reset(py::handle env_ids, const std::optional<py::sequence>& seeds) {
     const std::vector<int32_t> ids = ReadIds(env_ids, "reset: env_ids");
     std::vector<uint64_t> values;
     if (seeds) {
-      // An object, not a handle: a NumPy array makes its items on the fly.
-      for (const py::object seed : *seeds) values.push_back(ReadSeed(seed));
+      // Not through py::sequence, which forgets an exception of its __len__.
+      for (const py::handle seed : py::iter(*seeds)) {
+        values.push_back(ReadSeed(seed));
+      }
     }
-    const py::gil_scoped_release release;
-    pool_->Reset(ids, values);
+    WithoutGil([&] { pool_->Reset(ids, values); });
   }
 
   py::list Recv() {
     std::optional<pool::Batch> batch;
     for (;;) {
-      {
-        const py::gil_scoped_release release;
-        batch = pool_->Recv(kSignalPeriod);
-      }
+      WithoutGil([&] { batch = pool_->Recv(kSignalPeriod); });
       if (batch) return Arrays(*batch);
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
@@ -267,15 +262,14 @@ class PyPool {
     std::vector<uint8_t> native(size_t{Env::kRenderHeight} * Env::kRenderWidth *
                                 3);
     for (size_t i = 0; i < ids.size();) {
-      {
-        const py::gil_scoped_release release;
+      WithoutGil([&] {
         while (i < ids.size() &&
                pool_->Render(ids[i], native.data(), kSignalPeriod)) {
           Scale(native.data(), width, height, to);
           to += size_t(width) * size_t(height) * 3;
           ++i;
         }
-      }
+      });
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
     return out;
@@ -286,8 +280,7 @@ class PyPool {
     const auto bytes = static_cast<py::ssize_t>(pool_->SnapshotBytes());
     py::array_t<uint8_t> blobs({std::ssize(ids), bytes});
     auto* to = reinterpret_cast<std::byte*>(blobs.mutable_data());
-    const py::gil_scoped_release release;
-    pool_->Snapshot(ids, to);
+    WithoutGil([&] { pool_->Snapshot(ids, to); });
     return blobs;
   }
 
@@ -314,10 +307,9 @@ class PyPool {
     const auto* from = reinterpret_cast<const std::byte*>(bytes.data());
     // A copy for the reason that ReadInt32 gives.
     const std::vector<std::byte> saved(from, from + bytes.size());
-    const py::gil_scoped_release release;
-    pool_->Restore(
-        ids, saved,
-        rng == "saved" ? pool::RngMode::kSaved : pool::RngMode::kKeep);
+    const pool::RngMode mode =
+        rng == "saved" ? pool::RngMode::kSaved : pool::RngMode::kKeep;
+    WithoutGil([&] { pool_->Restore(ids, saved, mode); });
   }
 
   py::dict Status() {
@@ -328,10 +320,8 @@ class PyPool {
                                        "running", "ready", "failed"};
     constexpr const char* kActivities[] = {"building", "waiting", "working",
                                            "stopped"};
-    const pool::PoolStatus status = [this] {
-      const py::gil_scoped_release release;
-      return pool_->Status();
-    }();
+    pool::PoolStatus status;
+    WithoutGil([&] { status = pool_->Status(); });
     py::list envs, workers;
     for (const pool::EnvStatus& env : status.envs) {
       py::dict entry;
@@ -358,13 +348,16 @@ class PyPool {
   }
 
   std::vector<std::pair<uintptr_t, size_t>> Buffers() const {
+    pool_->RequireThisProcess();
     return pool_->slabs().Buffers();
   }
-  int slab_growth() const { return pool_->slabs().growth(); }
+  int slab_growth() const {
+    pool_->RequireThisProcess();
+    return pool_->slabs().growth();
+  }
 
   void Close() {
-    const py::gil_scoped_release release;
-    pool_->Close();
+    WithoutGil([&] { pool_->Close(); });
   }
 
  private:

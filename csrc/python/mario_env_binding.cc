@@ -111,12 +111,11 @@ class SingleEnv {
     RequireAction(action);
     std::vector<uint8_t> film;
     pool::Outcome outcome;
-    {
-      const py::gil_scoped_release release;
+    envpool_protocol::WithoutGil([&] {
       const Filming filming(scratch_, &film);
       outcome = env_.Step(action, scratch_);
       observed_ = env_.game().frames();
-    }
+    });
     py::array_t<uint8_t> frames(
         {static_cast<py::ssize_t>(film.size() / nes::kScreenPixels),
          static_cast<py::ssize_t>(mario::Env::kRenderHeight),

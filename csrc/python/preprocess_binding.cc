@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -14,7 +15,7 @@ namespace py = pybind11;
 
 namespace {
 
-using Picture = py::array_t<uint8_t, py::array::c_style | py::array::forcecast>;
+using Picture = py::array_t<uint8_t, py::array::c_style>;
 
 preprocess::Path PathFromName(const std::string& name) {
   using preprocess::Path;
@@ -33,18 +34,30 @@ preprocess::Hud HudFromName(const std::string& name) {
                               "' is unknown; choose keep, mask or crop");
 }
 
-const uint8_t* CheckedData(const Picture& picture) {
+/// The picture in C order; its colours index tables, so they are checked too.
+Picture Checked(py::handle value) {
+  if (!py::isinstance<py::array_t<uint8_t>>(value)) {
+    throw py::type_error("a picture must be an array of dtype uint8");
+  }
+  const auto picture = Picture::ensure(value);
+  if (!picture) throw py::error_already_set();
   if (picture.ndim() != 2 || picture.shape(0) != preprocess::kSourceHeight ||
       picture.shape(1) != preprocess::kSourceWidth) {
     throw std::invalid_argument("a picture must be (240, 256) uint8");
   }
-  return picture.data();
+  const uint8_t* data = picture.data();
+  if (std::any_of(data, data + picture.size(),
+                  [](uint8_t index) { return index > 63; })) {
+    throw std::invalid_argument(
+        "a picture holds palette indices, which are 0 to 63");
+  }
+  return picture;
 }
 
 /// Returns the frame, (C, height, width), and the name of the path taken.
-py::tuple MakeFrame(const Picture& indices, const py::object& previous,
-                    int height, int width, bool gray, bool area,
-                    const std::string& hud, const std::string& path) {
+py::tuple MakeFrame(py::handle indices, py::handle previous, int height,
+                    int width, bool gray, bool area, const std::string& hud,
+                    const std::string& path) {
   preprocess::FrameSpec spec;
   spec.height = height;
   spec.width = width;
@@ -53,11 +66,11 @@ py::tuple MakeFrame(const Picture& indices, const py::object& previous,
   spec.hud = HudFromName(hud);
   const preprocess::FrameMaker maker(
       spec, path.empty() ? preprocess::BestPath() : PathFromName(path));
-  const uint8_t* now = CheckedData(indices);
+  const Picture now = Checked(indices);
   Picture before;
-  if (!previous.is_none()) before = previous.cast<Picture>();
+  if (!previous.is_none()) before = Checked(previous);
   py::array_t<uint8_t> frame({maker.channels(), height, width});
-  maker.Make(now, previous.is_none() ? nullptr : CheckedData(before),
+  maker.Make(now.data(), previous.is_none() ? nullptr : before.data(),
              frame.mutable_data());
   return py::make_tuple(frame, preprocess::Name(maker.path()));
 }
