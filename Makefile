@@ -1,6 +1,6 @@
 # Shortcuts for people who work on the tree; `make help` lists them.
 PYTHON ?= python
-SOURCES = csrc tests/cpp
+SOURCES = csrc tests/cpp tests/fuzz
 CPP_FILES = $(shell find $(SOURCES) -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
