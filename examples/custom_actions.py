@@ -1,0 +1,37 @@
+"""Actions of your own: three of them, of which two run.
+
+python examples/custom_actions.py --steps 20000
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tyro
+
+import mario_envpool
+
+# Lists of buttons as gym-super-mario-bros has them; "right+A+B" is the same thing.
+ACTIONS = [["right", "B"], ["right", "A", "B"], ["NOOP"]]
+
+
+def main(steps: int = 20_000, num_envs: int = 8) -> None:
+    """Plays random actions, each held for five steps, and says how far that leads."""
+    pool = mario_envpool.make(
+        "SuperMarioBros-1-1-v0", num_envs=num_envs, custom_actions=ACTIONS
+    )
+    rng = np.random.default_rng(1)
+    actions = np.zeros(num_envs, np.int64)
+    ends = []
+    pool.reset()
+    for step in range(steps // num_envs):
+        if step % 5 == 0:
+            actions = rng.choice(len(ACTIONS), size=num_envs, p=[0.35, 0.6, 0.05])
+        _, _, terminated, _, info = pool.step(actions)
+        ends += info["x_pos"][terminated].tolist()
+    if ends:
+        print(f"{len(ends)} episodes, x_pos {np.mean(ends):.0f}, best {max(ends)}")
+    pool.close()
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,67 @@
+"""Every example runs for a few hundred steps without a warning."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = sorted(path.name for path in FOLDER.glob("*.py"))
+# What an example needs beyond this package.
+NEEDS = {
+    "sb3_ppo.py": "stable_baselines3",
+    "tianshou_ppo.py": "tianshou",
+    "torchrl_ppo.py": "torchrl",
+}
+OPTIONS = {
+    "cleanrl_ppo.py": "--num-envs 4 --num-steps 32",
+    "sb3_ppo.py": "--num-envs 2",
+    "tianshou_ppo.py": "--num-envs 2",
+    "torchrl_ppo.py": "--num-envs 2",
+}
+# Warnings of other packages about themselves. Tianshou's comes with EnvPool's own
+# environments, too, when a single one is reset.
+FOREIGN = (
+    "ignore:Creating :DeprecationWarning",
+    "ignore:You are using tensors with different shape:UserWarning",
+)
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_runs_without_a_warning(name: str, tmp_path: Path) -> None:
+    package = NEEDS.get(name)
+    if package and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-W", "error"),
+            *(word for rule in FOREIGN for word in ("-W", rule)),
+            str(FOLDER / name),
+            *("--steps", "300"),
+            *OPTIONS.get(name, "").split(),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+
+
+def test_each_is_in_the_table() -> None:
+    table = (FOLDER / "README.md").read_text()
+    assert sorted(re.findall(r"^\| \[(\w+\.py)\]\(\1\)", table, re.M)) == EXAMPLES
+    assert NEEDS.keys() | OPTIONS.keys() <= set(EXAMPLES)
+
+
+def test_they_stay_short() -> None:
+    for name in EXAMPLES:
+        assert len((FOLDER / name).read_text().splitlines()) <= 250, name
