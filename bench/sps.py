@@ -3,6 +3,7 @@
     python bench/sps.py                    the throughput table and the parts of a step
     python bench/sps.py --mixed            32 levels, uniform random actions
     python bench/sps.py --peers            and the peers, in turns with us
+    python bench/sps.py --obs tiles        tiles instead of grey pictures, in turns
     python bench/sps.py --json             the same, one JSON object as the last line
 
 A *step* is one action, which the game plays for four *frames*. Rows that only deliver
@@ -45,6 +46,7 @@ from runners import (
 )
 
 PEERS = ("turbo", "gsm", "gsm-async", "pong")
+OBS_TYPES = ("rgb", "ram", "tiles", "motion")
 BUSY = 0.7  # load average from which on the bench warns
 GSM_PROCESSES = 4  # of AsyncVectorEnv, for each core
 LEVELS = [f"{world}-{stage}" for world in range(1, 9) for stage in range(1, 5)]
@@ -120,6 +122,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="measure the peers,"
         " too, in turns with us; all of them, or those named: " + ", ".join(PEERS),
     )
+    add(
+        "--obs",
+        nargs="+",
+        default=[],
+        choices=OBS_TYPES,
+        metavar="TYPE",
+        help="measure these kinds of observation in turns with grey pictures, and"
+        " nothing else: " + ", ".join(OBS_TYPES),
+    )
     add("--pairs", type=int, default=5, help="runs of each side (default: 5)")
     add(
         "--skip",
@@ -148,6 +159,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         known.options["rom"] = known.rom
     if known.mixed:
         known.options["stages"] = LEVELS
+    if known.obs:
+        known.skip = ["throughput", "parts"]
     return known
 
 
@@ -358,9 +371,29 @@ def measure_peers(
     return found, missing
 
 
+def measure_observations(
+    arguments: argparse.Namespace, ours: Runner, tell: Any
+) -> list[Comparison]:
+    """Compares other kinds of observation with grey pictures, one core, in turns."""
+    gray = base_request(arguments)
+    requests = {"gray": gray} | {
+        kind: replace(gray, options={**gray.options, "obs_type": kind})
+        for kind in arguments.obs
+    }
+    programs = {kind: (ours, request) for kind, request in requests.items()}
+    runs = interleave(programs, arguments.pairs, tell)
+    what = f"{arguments.task}, {gray.num_envs} envs, 1 thread, 1 core"
+    return [
+        Comparison("gray", f"{kind} against gray, {what}", runs[kind], runs["gray"])
+        for kind in arguments.obs
+    ]
+
+
 def peers_table(comparisons: list[Comparison]) -> Table:
     """Both sides and their ratio."""
-    table = Table(title="Peers (medians; ratio of each pair: median, least-greatest)")
+    table = Table(
+        title="Ours and others (medians; ratio of each pair: median, least-greatest)"
+    )
     table.add_column("peer")
     table.add_column("what")
     for name in ("ours, steps/s", "theirs", "ratio", "ratio of CPU time"):
@@ -416,7 +449,9 @@ def headline(
         names = ("env_steps_per_s", "frames_per_s", "num_envs", "num_threads")
         return {name: chosen[name] for name in (*names, "batch_size", "mode")}
     if not comparisons:
-        raise RunnerError("nothing measured: --json needs the throughput or a peer")
+        raise RunnerError(
+            "nothing measured: --json needs the throughput, --obs or a peer"
+        )
     steps = rates(comparisons[0].ours).median
     return {
         "env_steps_per_s": steps,
@@ -453,13 +488,18 @@ def measure(
             parts = measure_parts(base_request(arguments), ours, arguments, tell)
             console.print(parts.table())
             result["parts_us"] = parts.as_json()
+        if arguments.obs:
+            comparisons = measure_observations(arguments, ours, tell)
+            console.print(peers_table(comparisons))
+            result["observations"] = [entry.as_json() for entry in comparisons]
     if arguments.peers is not None:
-        comparisons, missing = measure_peers(arguments, tell)
-        console.print(peers_table(comparisons))
+        peers, missing = measure_peers(arguments, tell)
+        console.print(peers_table(peers))
         for text in missing:
             console.print(text)
-        result["peers"] = [entry.as_json() for entry in comparisons]
+        result["peers"] = [entry.as_json() for entry in peers]
         result["peers_missing"] = missing
+        comparisons += peers
     if arguments.json:
         result |= headline(arguments, rows, comparisons)
         result["rows"] = [row.as_json() for row in rows]

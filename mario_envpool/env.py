@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Callable
 from typing import Any, SupportsIndex
 
 import gymnasium
@@ -24,11 +25,16 @@ SEED_LIMIT = 2**31
 _ONLY = np.zeros(1, np.int32)
 
 
-class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
+#: One array, or with several kinds of observation a dictionary of arrays.
+Observation = Any
+
+
+class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
     """One Super Mario Bros. environment.
 
-    Observations are uint8 of shape (4, 84, 84) by default, oldest frame first; an
-    info dictionary holds plain Python numbers (``x_pos``, ``flag_get``, ...).
+    Observations are uint8 of shape (4, 84, 84) by default, oldest frame first, and a
+    dictionary of arrays where ``obs_type`` names several kinds. An info dictionary
+    holds plain Python numbers (``x_pos``, ``flag_get``, ...).
 
     A pickle or copy is a new environment made with the same arguments, not yet
     reset; ``snapshot`` and ``restore`` carry the state.
@@ -77,7 +83,7 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
+    ) -> tuple[Observation, dict[str, Any]]:
         """Starts an episode; a seed makes it and all that follow repeatable.
 
         Args:
@@ -100,11 +106,11 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
         self._running = True
         if self.render_mode == "human":
             self._show()
-        return obs[0].copy(), single_info(info)
+        return each(first, obs), single_info(info)
 
     def step(
         self, action: SupportsIndex
-    ) -> tuple[npt.NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Plays one action for ``frame_skip`` frames.
 
         Raises:
@@ -122,7 +128,7 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
         if self.render_mode == "human":
             self._show()
         return (
-            obs[0].copy(),
+            each(first, obs),
             float(reward[0]),
             bool(terminated[0]),
             bool(truncated[0]),
@@ -139,7 +145,7 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
 
     def restore(
         self, snapshot: bytes | npt.NDArray[np.uint8], rng: str = "saved"
-    ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
+    ) -> tuple[Observation, dict[str, Any]]:
         """Puts a snapshot back; the game goes on where it was taken.
 
         A wrapper around this environment, such as the time limit of
@@ -164,7 +170,7 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
             self._seeded = True
         if self.render_mode == "human":
             self._show()
-        return obs[0].copy(), single_info(info)
+        return each(first, obs), single_info(info)
 
     def render(self) -> npt.NDArray[np.uint8] | None:
         """Returns the screen, (240, 256, 3) uint8, if the mode is "rgb_array"."""
@@ -204,6 +210,21 @@ class MarioEnv(gymnasium.Env[npt.NDArray[np.uint8], SupportsIndex]):
         if self._window is None:
             self._window = _Window(self.metadata["render_fps"])
         self._window.show(self._screen())
+
+
+def each(function: Callable[..., Any], *observations: Observation) -> Observation:
+    """Applies a function to observations of one layout, part by part."""
+    if isinstance(observations[0], dict):
+        return {
+            key: function(*(o[key] for o in observations)) for key in observations[0]
+        }
+    return function(*observations)
+
+
+def first(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Takes the only row of a batch of one."""
+    only: npt.NDArray[Any] = rows[0].copy()
+    return only
 
 
 def hint(options: dict[str, Any]) -> str:

@@ -1,11 +1,13 @@
 """What Python adds to the native classes before EnvPool's layer goes around them.
 
-A reward of the user's own (``reward_fn``), and actions as lists of buttons.
+A reward of the user's own (``reward_fn``), options that may be lists, and classes for
+the keys of several kinds of observation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,18 +32,33 @@ _HELD = (
 
 
 class _MarioEnvSpec(_NativeSpec):
-    """The native spec; ``custom_actions`` may be lists of buttons."""
+    """The native spec; ``custom_actions`` and ``obs_type`` may be lists."""
 
     def __init__(self, values: tuple[Any, ...]) -> None:
-        at = self._config_keys.index("custom_actions")
-        super().__init__((*values[:at], joined_buttons(values[at]), *values[at + 1 :]))
+        given = list(values)
+        for key, joined in (
+            ("custom_actions", joined_buttons),
+            ("obs_type", joined_types),
+        ):
+            at = self._config_keys.index(key)
+            given[at : at + 1] = map(joined, given[at : at + 1])
+        super().__init__(tuple(given))
+        self._state_keys = self._own_state_keys
 
 
 class _MarioEnvPool(_NativePool):
     """The native pool, with a reward of the user's own.
 
     Whatever goes wrong in ``reward_fn``, the batch is kept: ``recv`` calls it again.
+    Where the spec has other state keys than the class, as with several kinds of
+    observation, the object is of a subclass that has those.
     """
+
+    def __new__(cls, spec: Any) -> _MarioEnvPool:
+        """Makes an object of this class or of its subclass for the spec's keys."""
+        keys = getattr(spec, "_state_keys", cls._state_keys)
+        made: _MarioEnvPool = super().__new__(with_keys(cls, tuple(keys)))
+        return made
 
     _reward_fn: RewardFn | None = None
     _held: list[npt.NDArray[Any]] | None = None  # a batch that has no reward yet
@@ -70,7 +87,7 @@ class _MarioEnvPool(_NativePool):
         arrays = super()._recv() if self._held is None else self._held
         if self._reward_fn is not None:
             self._held = arrays
-            arrays[_REWARD] = own_rewards(self._reward_fn, arrays)
+            arrays[_REWARD] = own_rewards(self._reward_fn, self._state_keys, arrays)
         self._held = None
         return arrays
 
@@ -103,8 +120,23 @@ class _MarioEnvPool(_NativePool):
             raise RuntimeError(_HELD)
 
 
+@cache
+def with_keys(kind: type[Any], keys: tuple[str, ...]) -> type[Any]:
+    """Returns the subclass of a pool class whose batches have these keys.
+
+    EnvPool derives from a class's keys how batches are nested when it makes the class,
+    and of its base: so one class is made to have the keys, and one on top of it.
+    """
+    if keys == tuple(kind._state_keys):
+        return kind
+    make: Any = type(kind)
+    keyed = make(kind.__name__, (kind,), {"_state_keys": list(keys)})
+    subclass: type[Any] = make(kind.__name__, (keyed,), {})
+    return subclass
+
+
 def own_rewards(
-    reward_fn: RewardFn, arrays: list[npt.NDArray[Any]]
+    reward_fn: RewardFn, keys: list[str], arrays: list[npt.NDArray[Any]]
 ) -> npt.NDArray[np.float32]:
     """Returns the rewards that ``reward_fn`` makes of a native batch, float32 (n,).
 
@@ -113,7 +145,7 @@ def own_rewards(
         TypeError: what it returned are no real numbers.
         ValueError: they have another shape, or are not all finite.
     """
-    native = dict(zip(_KEYS, arrays, strict=True))
+    native = dict(zip(keys, arrays, strict=True))
     batch = {
         key.removeprefix("info:"): array
         for key, array in native.items()
@@ -149,6 +181,25 @@ def own_rewards(
         )
     rewards[native["elapsed_step"] == 0] = 0
     return rewards
+
+
+def joined_types(types: Any) -> Any:
+    """Returns ``obs_type`` as the native spec takes it: ``"tiles+ram"``.
+
+    Args:
+        types: one name, or a list of names.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(types, str):
+        return types
+    if isinstance(types, list | tuple) and all(isinstance(t, str) for t in types):
+        return "+".join(types)
+    raise TypeError(
+        f"obs_type={types!r} is no kind of observation; give one such as 'tiles', or a "
+        "list such as ['tiles', 'motion']"
+    )
 
 
 def joined_buttons(actions: Any) -> Any:

@@ -7,6 +7,7 @@ It holds a native pool instead of being one: ``gymnasium.make_vec`` overwrites t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -16,9 +17,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from . import make
-from .env import FRAMES_PER_SECOND, SEED_LIMIT, hint, native_seed, rebuild
+from .env import FRAMES_PER_SECOND, SEED_LIMIT, each, hint, native_seed, rebuild
 
-Observations = npt.NDArray[np.uint8]
+#: One array, or with several kinds of observation a dictionary of arrays.
+Observations = Any
 Actions = npt.NDArray[np.integer[Any]]
 Flags = npt.NDArray[np.bool_]
 Infos = dict[str, Any]
@@ -335,21 +337,32 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         ids, obs, infos = parts[0]
         if len(ids) == self.num_envs:
             return obs, vector_infos(infos)
-        merged = (
-            np.zeros((self.num_envs, *obs.shape[1:]), obs.dtype)
-            if self._last_obs is None
-            else self._last_obs.copy()
-        )
+        if self._last_obs is None:
+            merged = each(
+                lambda rows: np.zeros_like(rows, shape=self._shape(rows)), obs
+            )
+        else:
+            merged = each(np.copy, self._last_obs)
         merged_infos: Infos = {}
         for ids, obs, infos in parts:
-            merged[ids] = obs
+            each(partial(_set_rows, ids), merged, obs)
             for key, value in infos.items():
                 if key in ("env_id", "players"):
                     continue
-                whole = np.zeros((self.num_envs, *value.shape[1:]), value.dtype)
+                whole = np.zeros_like(value, shape=self._shape(value))
                 merged_infos.setdefault(key, whole)[ids] = value
                 merged_infos[f"_{key}"] = mask.copy()
         return merged, merged_infos
+
+    def _shape(self, rows: npt.NDArray[Any]) -> tuple[int, ...]:
+        """The shape that rows of some environments have for all of them."""
+        return (self.num_envs, *rows.shape[1:])
+
+
+def _set_rows(
+    ids: npt.NDArray[np.int32], to: npt.NDArray[Any], rows: npt.NDArray[Any]
+) -> None:
+    to[ids] = rows
 
 
 def as_actions(actions: Actions, count: int) -> npt.NDArray[np.int32]:

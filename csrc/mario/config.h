@@ -39,7 +39,10 @@ namespace mario {
   X(int, stack_num, 4, "frames in an observation, 1 to 16")                   \
   X(int, img_height, 84, "rows of an observation")                            \
   X(int, img_width, 84, "columns of an observation")                          \
-  X(bool, gray_scale, true, "grey frames; false: RGB, three channels each")   \
+  X(std::string, obs_type, "gray",                                            \
+    "what is observed: gray or rgb (pictures), ram, tiles, motion; or "       \
+    "several, such as ['tiles', 'motion']: a dict of them")                   \
+  X(bool, gray_scale, true, "false: the obs_type 'gray' is 'rgb'")            \
   X(bool, use_inter_area_resize, true,                                        \
     "area resize (shrinks only); false: nearest neighbour")                   \
   X(bool, frame_max, false,                                                   \

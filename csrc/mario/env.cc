@@ -125,15 +125,7 @@ constexpr InfoField kInfoFields[] = {
 }  // namespace
 
 std::vector<pool::Field> Env::Fields(const Shared& shared) {
-  const preprocess::FrameSpec& spec = shared.frames().spec();
-  const int planes = shared.config().stack_num * shared.frames().channels();
-  std::vector<pool::Field> fields;
-  fields.push_back({"obs",
-                    pool::DType::kUint8,
-                    {planes, spec.height, spec.width},
-                    0,
-                    255,
-                    /*bulk=*/true});
+  std::vector<pool::Field> fields = shared.observation().Fields();
   for (const InfoField& field : kInfoFields) {
     fields.push_back({field.name, field.dtype, {}, field.low, field.high});
   }
@@ -153,8 +145,9 @@ Env::Scratch::Scratch(const Shared& shared) : console(shared.cartridge()) {
 Env::Env(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed)
     : shared_(std::move(shared)),
       env_id_(env_id),
-      game_(shared_->cartridge(), env_id, shared_->config().frame_max),
-      stack_(shared_->config().stack_num, shared_->frames().frame_bytes()) {
+      game_(shared_->cartridge(), env_id,
+            shared_->observation().pictures() == 2),
+      observation_(shared_->observation()) {
   Seed(seed);
 }
 
@@ -194,12 +187,11 @@ pool::Outcome Env::ResetTo(int stage, Scratch& scratch) {
   RunNoops(stage);
   BeginEpisode();
   if (game_.frames() == frames_before) {
-    const std::vector<uint8_t>& frame = shared_->start(stage, env_id_).frame;
-    std::memcpy(stack_.Push(), frame.data(), frame.size());
+    observation_ = *shared_->start(stage, env_id_).observation;
   } else {
     Observe(Drawn{}, scratch);
+    observation_.FillWithNewest();
   }
-  stack_.FillWithNewest();
   return outcome_;
 }
 
@@ -211,7 +203,7 @@ bool Env::PlaysOn(Scratch& scratch) {
   if (game_.facts().game_over()) return false;
   BeginEpisode();
   Observe(Drawn{}, scratch);
-  stack_.FillWithNewest();
+  observation_.FillWithNewest();
   return true;
 }
 
@@ -219,7 +211,9 @@ void Env::LoadStart(int stage) {
   const StartPoint& start = shared_->start(stage, env_id_);
   game_.console().set_state(start.state);
   game_.record(0) = start.records[0];
-  if (shared_->config().frame_max) game_.record(1) = start.records[1];
+  if (shared_->observation().pictures() == 2) {
+    game_.record(1) = start.records[1];
+  }
 }
 
 int Env::ChooseNoops() {
@@ -264,7 +258,7 @@ uint8_t Env::Sticky(uint8_t buttons) {
 pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
   const Config& config = shared_->config();
   const uint8_t buttons = shared_->buttons()[action];
-  const int first_drawn = config.frame_skip - (config.frame_max ? 2 : 1);
+  const int first_drawn = config.frame_skip - shared_->observation().pictures();
   Tally tally;
   Drawn drawn;
   EndReason end = EndReason::kNone;
@@ -353,7 +347,7 @@ void Env::ReadInfo(const Facts& facts) {
 // Frames are drawn while they run only where they are expected to be the last
 // ones; after an early end or a skipped wait the remembered frames run again.
 void Env::Observe(const Drawn& drawn, Scratch& scratch) {
-  const int count = shared_->config().frame_max ? 2 : 1;
+  const int count = shared_->observation().pictures();
   const uint8_t* pictures[2] = {nullptr, nullptr};
   for (int age = 0; age < count; ++age) {
     const uint64_t number = game_.frames() - age;
@@ -365,13 +359,13 @@ void Env::Observe(const Drawn& drawn, Scratch& scratch) {
     }
     pictures[age] = pixels;
   }
-  shared_->frames().Make(pictures[0], pictures[1], stack_.Push());
+  observation_.Push({pictures[0], pictures[1], game_.console().ram()});
 }
 
 void Env::Write(const pool::Row& row) const {
-  stack_.CopyTo(row.at<uint8_t>(0));
+  observation_.Write(row);
   const auto* info = reinterpret_cast<const std::byte*>(&episode_.info);
-  size_t i = 1;
+  size_t i = observation_.parts();
   for (const InfoField& field : kInfoFields) {
     std::byte* to = row.field[i++];
     if (pool::SizeOf(field.dtype) == 4) {
@@ -412,9 +406,9 @@ void Env::ToRgb(const uint8_t* pixels, size_t count, uint8_t* rgb) {
 
 size_t Env::SnapshotBytes() const {
   return sizeof(SnapshotBody) +
-         (shared_->config().frame_max ? sizeof(FrameRecord) : 0) +
+         (shared_->observation().pictures() == 2 ? sizeof(FrameRecord) : 0) +
          (shared_->config().random_stages ? sizeof(LegacyRandomState) : 0) +
-         stack_.bytes();
+         observation_.bytes();
 }
 
 void Env::Snapshot(std::byte* out) const {
@@ -437,13 +431,13 @@ void Env::Snapshot(std::byte* out) const {
     out += size;
   };
   append(&body, sizeof(body));
-  if (shared_->config().frame_max) {
+  if (shared_->observation().pictures() == 2) {
     append(&game_.record(1), sizeof(FrameRecord));
   }
   if (shared_->config().random_stages) {
     append(&stage_random_, sizeof(stage_random_));
   }
-  stack_.CopyTo(reinterpret_cast<uint8_t*>(out));
+  observation_.CopyTo(reinterpret_cast<uint8_t*>(out));
 }
 
 pool::Outcome Env::Restore(const std::byte* blob, pool::RngMode mode,
@@ -457,15 +451,16 @@ pool::Outcome Env::Restore(const std::byte* blob, pool::RngMode mode,
   take(&body, sizeof(body));
   CheckSnapshot(body, *shared_, SnapshotBytes());
   FrameRecord older{};
-  if (config.frame_max) take(&older, sizeof(older));
+  const bool two = shared_->observation().pictures() == 2;
+  if (two) take(&older, sizeof(older));
   LegacyRandomState stage_random{};
   if (config.random_stages) take(&stage_random, sizeof(stage_random));
   RequireIntact(nes::IsPlausible(older.before) && stage_random.IsValid());
 
   game_.console().set_state(body.state);
   game_.record(0) = body.record;
-  if (config.frame_max) game_.record(1) = older;
-  stack_.CopyFrom(reinterpret_cast<const uint8_t*>(blob));
+  if (two) game_.record(1) = older;
+  observation_.CopyFrom(reinterpret_cast<const uint8_t*>(blob));
   episode_ = body.episode;
   if (mode == pool::RngMode::kSaved) {
     if (config.random_stages) stage_random_ = stage_random;

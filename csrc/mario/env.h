@@ -14,11 +14,11 @@
 
 #include "mario/config.h"
 #include "mario/game.h"
+#include "mario/observation.h"
 #include "mario/random.h"
 #include "mario/rewards.h"
 #include "nes/console.h"
 #include "pool/spec.h"
-#include "preprocess/frame.h"
 
 namespace mario {
 
@@ -63,11 +63,11 @@ class Env {
   static constexpr int kRenderHeight = nes::kScreenHeight;
   static constexpr int kRenderWidth = nes::kScreenWidth;
 
-  /// A game at the point where an episode begins, with its picture prepared.
+  /// A game at the point where an episode begins, with its observation.
   struct StartPoint {
     nes::State state;
     FrameRecord records[2];
-    std::vector<uint8_t> frame;
+    std::optional<Observation> observation;
   };
 
   /// What all environments of a pool have in common. Thread-safe.
@@ -80,7 +80,7 @@ class Env {
     const std::shared_ptr<const nes::Cartridge>& cartridge() const {
       return cartridge_;
     }
-    const preprocess::FrameMaker& frames() const { return frames_; }
+    const ObservationSpec& observation() const { return observation_; }
     const std::vector<uint8_t>& buttons() const { return buttons_; }
     bool whole_game() const { return whole_game_; }
     RewardKind reward() const { return reward_; }
@@ -101,7 +101,7 @@ class Env {
 
     Config config_;
     std::shared_ptr<const nes::Cartridge> cartridge_;
-    preprocess::FrameMaker frames_;
+    ObservationSpec observation_;
     std::vector<uint8_t> buttons_;
     std::vector<Target> stages_;
     bool whole_game_ = false;
@@ -175,7 +175,7 @@ class Env {
   std::shared_ptr<const Shared> shared_;
   int env_id_;
   Game game_;
-  preprocess::FrameStack stack_;
+  Observation observation_;
   Episode episode_{};
   pool::Outcome outcome_;
   Random random_{};

@@ -8,28 +8,51 @@
 namespace mario::ram {
 
 constexpr uint16_t kPlayerState = 0x000E;  // "GameEngineSubroutine", see below
-constexpr uint16_t kEnemyType = 0x0016;    // "Enemy_ID", five slots
-constexpr int kEnemySlots = 5;
+constexpr uint16_t kButtonsBefore = 0x000D;  // A and B of the last frame
+constexpr uint16_t kEnemyFlag = 0x000F;      // not 0: the slot is in use
+constexpr uint16_t kEnemyType = 0x0016;      // "Enemy_ID", five slots
+constexpr int kEnemySlots = 5;               // and a sixth for items
 constexpr uint16_t kFloatState = 0x001D;  // "Player_State"; 3: on pole or vine
+constexpr uint16_t kEnemyState = 0x001E;
+constexpr uint16_t kFireballState = 0x0024;
+constexpr int kFireballs = 2;
+constexpr uint16_t kMiscState = 0x002A;  // hammers, and coins out of blocks
+constexpr int kHammers = 9;
+// Bytes of objects stand in rows: Mario's, those of six enemies, then others.
+constexpr uint16_t kSpeedX = 0x0057;
+constexpr uint16_t kMiscSpeedX = 0x0064;
 constexpr uint16_t kPlayerPage = 0x006D;  // x position, high byte
 constexpr uint16_t kPlayerX = 0x0086;     // x position, low byte
-constexpr uint16_t kViewportY = 0x00B5;   // 0 above, 1 on, 2.. below the screen
-constexpr uint16_t kPixelY = 0x03B8;      // y on the screen
+constexpr uint16_t kSpeedY = 0x009F;
+constexpr uint16_t kMiscSpeedY = 0x00AC;
+constexpr uint16_t kViewportY = 0x00B5;  // 0 above, 1 on, 2.. below the screen
+constexpr uint16_t kPlayerY = 0x00CE;    // y position on the screen, low byte
+constexpr int kFirstFireballSlot = 7;
+constexpr int kFirstMiscSlot = 13;
+constexpr uint16_t kPixelY = 0x03B8;  // y on the screen
 
+constexpr uint16_t kBlockBuffer = 0x0500;  // two screens of 13 rows of 16 bytes
+constexpr uint16_t kSecondaryHardMode = 0x06CC;
 constexpr uint16_t kLoopCorrect = 0x06D9;      // "MultiLoopCorrectCntr"
 constexpr uint16_t kLoopPass = 0x06DA;         // "MultiLoopPassCntr"
 constexpr uint16_t kChangeAreaTimer = 0x06DE;  // "ChangeAreaTimer"
-constexpr uint16_t kLoopCommand = 0x0745;      // "LoopCommand"
+constexpr uint16_t kSwimming = 0x0704;
+constexpr uint16_t kCrouching = 0x0714;
+constexpr uint16_t kScreenLeftPage = 0x071A;
+constexpr uint16_t kScreenLeftX = 0x071C;
+constexpr uint16_t kLoopCommand = 0x0745;  // "LoopCommand"
 // The room whose data is loaded, in two parts. "AreaPointer" at $0750 is no
 // help: it names the room behind the next pipe from when that is in sight.
-constexpr uint16_t kAreaType = 0x074E;       // "AreaType": water, ground, ...
-constexpr uint16_t kAreaOfType = 0x074F;     // "AreaAddrsLOffset"
-constexpr uint16_t kPowerStatus = 0x0756;    // 0 small, 1 tall, 2 fireball
-constexpr uint16_t kLives = 0x075A;          // lives left; $FF: game over
-constexpr uint16_t kStage = 0x075C;          // shown stage - 1
-constexpr uint16_t kWorld = 0x075F;          // shown world - 1
-constexpr uint16_t kArea = 0x0760;           // room of the world, counted on
-constexpr uint16_t kOperMode = 0x0770;       // see below
+constexpr uint16_t kAreaType = 0x074E;     // "AreaType": water, ground, ...
+constexpr uint16_t kAreaOfType = 0x074F;   // "AreaAddrsLOffset"
+constexpr uint16_t kPlayerSize = 0x0754;   // 0 tall, 1 small
+constexpr uint16_t kPowerStatus = 0x0756;  // 0 small, 1 tall, 2 fireball
+constexpr uint16_t kLives = 0x075A;        // lives left; $FF: game over
+constexpr uint16_t kStage = 0x075C;        // shown stage - 1
+constexpr uint16_t kWorld = 0x075F;        // shown world - 1
+constexpr uint16_t kArea = 0x0760;         // room of the world, counted on
+constexpr uint16_t kOperMode = 0x0770;     // see below
+constexpr uint16_t kStarTimer = 0x079F;
 constexpr uint16_t kPrelevelTimer = 0x07A0;  // "ScreenTimer"
 constexpr uint16_t kScore = 0x07DE;          // six decimal digits
 constexpr uint16_t kCoins = 0x07ED;          // two decimal digits
@@ -48,6 +71,14 @@ constexpr uint8_t kModeWorldOver = 2;
 constexpr uint8_t kEnemyBowser = 0x2D;
 constexpr uint8_t kEnemyFlagpole = 0x31;
 
+// Other enemy types that differ from the rest.
+constexpr uint8_t kEnemyFirstFirebar = 0x1B;
+constexpr uint8_t kEnemyLongFirebar = 0x1F;
+constexpr uint8_t kEnemyFirstLift = 0x24;
+constexpr uint8_t kEnemySmallLift = 0x2B;
+constexpr uint8_t kEnemyLastLift = 0x2C;
+
+constexpr uint8_t kAreaCastle = 3;
 constexpr uint8_t kFloatStateFlagpole = 3;
 constexpr uint8_t kGameOverLives = 0xFF;
 

@@ -34,22 +34,6 @@ void CheckRange(const char* option, int value, int low, int high) {
 
 std::string Quoted(const std::string& text) { return "'" + text + "'"; }
 
-preprocess::FrameSpec MakeFrameSpec(const Config& config) {
-  preprocess::FrameSpec spec;
-  spec.height = config.img_height;
-  spec.width = config.img_width;
-  spec.gray = config.gray_scale;
-  spec.area = config.use_inter_area_resize;
-  if (config.hud == "mask") {
-    spec.hud = preprocess::Hud::kMask;
-  } else if (config.hud == "crop") {
-    spec.hud = preprocess::Hud::kCrop;
-  } else if (config.hud != "keep") {
-    Refuse("hud", Quoted(config.hud), "choose keep, mask or crop");
-  }
-  return spec;
-}
-
 /// '4-2' -> world 4, stage 2; 'A-2' of the Lost Levels -> world 10, stage 2.
 Target ParseStage(const std::string& text, bool lost_levels) {
   const auto digit = [](char c) { return '0' <= c && c <= '9'; };
@@ -107,7 +91,7 @@ Env::Shared::Shared(Config config,
                     std::shared_ptr<const nes::Cartridge> cartridge)
     : config_(std::move(config)),
       cartridge_(std::move(cartridge)),
-      frames_(MakeFrameSpec(config_)),
+      observation_(config_),
       buttons_(ActionTable(config_.action_set, config_.custom_actions)),
       reward_(ParseReward(config_.reward)),
       config_hash_(HashOptions(config_)) {
@@ -172,17 +156,20 @@ Env::StartPoint Env::Shared::MakeStart(int index, int env_id) const {
   StartPoint point;
   point.state = game.console().state();
   std::vector<uint8_t> pixels[2];
+  const uint8_t* pictures[2] = {nullptr, nullptr};
   for (int age = 0; age < 2; ++age) {
     const FrameRecord& record = game.record(age);
     point.records[age] = record;
+    if (age >= observation_.pictures()) continue;
     pixels[age].resize(nes::kScreenPixels);
     nes::Console console(cartridge_);
     console.set_state(record.before);
     console.RunFrame(record.buttons, pixels[age].data());
+    pictures[age] = pixels[age].data();
   }
-  point.frame.resize(frames_.frame_bytes());
-  frames_.Make(pixels[0].data(), config_.frame_max ? pixels[1].data() : nullptr,
-               point.frame.data());
+  point.observation.emplace(observation_);
+  point.observation->Push({pictures[0], pictures[1], point.state.ram});
+  point.observation->FillWithNewest();
   return point;
 }
 

@@ -74,8 +74,8 @@ enum class RngMode : uint8_t { kSaved, kKeep };
 //   struct Scratch;   per worker, constructible from `const Shared&`
 //   static std::vector<Field> Fields(const Shared&);
 //   static std::vector<std::string> FieldNames();
-//                   the names in Fields(), equal for every Shared: EnvPool
-//                   wants them as class attributes, before any Shared exists
+//                   the names in Fields() under default options: EnvPool wants
+//                   them as class attributes, before any Shared exists
 //   static int NumActions(const Shared&);   actions are 0 .. NumActions - 1
 //   Env(std::shared_ptr<const Shared>, int env_id, uint64_t seed);
 //   void Seed(uint64_t seed);               takes effect at the next Reset

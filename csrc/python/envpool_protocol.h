@@ -100,6 +100,15 @@ class PySpec {
     for (const std::string& name : Env::FieldNames()) keys.append(name);
     return keys;
   }
+  /// Those of this configuration, which may have more of "obs:".
+  py::list OwnStateKeys() const {
+    py::list keys;
+    for (const pool::Field& field : pool::PoolFields()) keys.append(field.name);
+    for (const pool::Field& field : Env::Fields(*shared_)) {
+      keys.append(field.name);
+    }
+    return keys;
+  }
   static py::list ActionKeys() {
     py::list keys;
     for (const char* key : {"env_id", "players.env_id", "action"}) {
@@ -409,6 +418,7 @@ void BindSpec(py::module_& module, const char* name) {
       module, name, py::metaclass(py::module_::import("abc").attr("ABCMeta")));
   cls.def(py::init<const py::tuple&>(), py::arg("values"))
       .def_property_readonly("_config_values", &Spec::ConfigValues)
+      .def_property_readonly("_own_state_keys", &Spec::OwnStateKeys)
       .def_property_readonly("_state_spec", &Spec::StateSpec)
       .def_property_readonly("_action_spec", &Spec::ActionSpec);
   cls.attr("_config_keys") = Spec::ConfigKeys();

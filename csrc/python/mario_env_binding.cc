@@ -114,7 +114,7 @@ class SingleEnv {
     envpool_protocol::WithoutGil([&] {
       const Filming filming(scratch_, &film);
       outcome = env_.Step(action, scratch_);
-      observed_ = env_.game().frames();
+      Observed();
     });
     py::array_t<uint8_t> frames(
         {static_cast<py::ssize_t>(film.size() / nes::kScreenPixels),
@@ -266,8 +266,14 @@ class SingleEnv {
   pool::Outcome Run(int action) {
     RequireAction(action);
     const pool::Outcome outcome = env_.Step(action, scratch_);
-    observed_ = env_.game().frames();
+    Observed();
     return outcome;
+  }
+
+  /// What follows a step: its last picture is there, if one was observed.
+  void Observed() {
+    if (shared_->observation().pictures() == 0) return;
+    observed_ = env_.game().frames();
   }
 
   /// What follows a jump to another state: no picture of it is there.

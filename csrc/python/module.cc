@@ -10,6 +10,7 @@ void BindCounting(py::module_& module);    // counting_binding.cc
 void BindMario(py::module_& module);       // mario_binding.cc
 void BindMarioEnv(py::module_& module);    // mario_env_binding.cc
 void BindPreprocess(py::module_& module);  // preprocess_binding.cc
+void BindTiles(py::module_& module);       // tiles_binding.cc
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "Native code of mario_envpool: console, task and pool.";
@@ -20,5 +21,6 @@ PYBIND11_MODULE(_core, module) {
   BindMario(module);
   BindMarioEnv(module);
   BindPreprocess(module);
+  BindTiles(module);
   BindCounting(module);
 }

@@ -43,6 +43,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "stack_num": ({}, 2),
     "img_height": ({}, 60),
     "img_width": ({}, 60),
+    "obs_type": ({}, "tiles"),
     "gray_scale": ({}, False),
     "use_inter_area_resize": ({}, False),
     "frame_max": ({}, True),

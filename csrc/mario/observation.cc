@@ -1,0 +1,177 @@
+// Which parts there are, what shape each has, and how a frame of it is made.
+#include "mario/observation.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "mario/tiles.h"
+#include "nes/state.h"
+
+namespace mario {
+
+namespace {
+
+constexpr int kRamBytes = sizeof(nes::State::ram);
+// The names of ObservationSpec::Kind, in its order.
+constexpr const char* kKinds[] = {"gray", "rgb", "ram", "tiles", "motion"};
+
+[[noreturn]] void RefuseType(const std::string& given, const char* why) {
+  throw std::invalid_argument(
+      "obs_type='" + given + "' is not possible, " + why +
+      "; choose gray, rgb, ram, tiles or motion, or several of them such as "
+      "['tiles', 'motion']");
+}
+
+preprocess::FrameSpec MakeFrameSpec(const Config& config, bool gray) {
+  preprocess::FrameSpec spec;
+  spec.height = config.img_height;
+  spec.width = config.img_width;
+  spec.gray = gray;
+  spec.area = config.use_inter_area_resize;
+  if (config.hud == "mask") {
+    spec.hud = preprocess::Hud::kMask;
+  } else if (config.hud == "crop") {
+    spec.hud = preprocess::Hud::kCrop;
+  } else if (config.hud != "keep") {
+    throw std::invalid_argument("hud='" + config.hud +
+                                "' is not possible; choose keep, mask or crop");
+  }
+  return spec;
+}
+
+}  // namespace
+
+ObservationSpec::ObservationSpec(const Config& config) {
+  // Checked even where nothing is drawn: a wrong option is a mistake.
+  const preprocess::FrameMaker checked(MakeFrameSpec(config, true));
+  const std::string& types = config.obs_type;
+  for (size_t begin = 0; begin <= types.size();) {
+    const size_t end = std::min(types.find('+', begin), types.size());
+    std::string name = types.substr(begin, end - begin);
+    if (name == "gray" && !config.gray_scale) name = "rgb";
+    const auto* known = std::find(std::begin(kKinds), std::end(kKinds), name);
+    if (known == std::end(kKinds)) RefuseType(types, "it names something else");
+    const auto kind = static_cast<Kind>(known - std::begin(kKinds));
+    for (const Part& part : parts_) {
+      if (part.kind == kind) RefuseType(types, "it names one thing twice");
+    }
+    parts_.push_back(MakePart(kind, config));
+    if (kind == Kind::kGray || kind == Kind::kRgb) {
+      pictures_ = config.frame_max ? 2 : 1;
+    }
+    begin = end + 1;
+  }
+  if (parts_.size() == 1) return;
+  for (Part& part : parts_) {
+    part.field.name = std::string("obs:") + kKinds[static_cast<int>(part.kind)];
+  }
+}
+
+ObservationSpec::Part ObservationSpec::MakePart(Kind kind,
+                                                const Config& config) const {
+  Part part{kind,
+            {"obs", pool::DType::kUint8, {}, 0, 255, /*bulk=*/true},
+            config.stack_num,
+            kTileRows * kTileColumns,
+            nullptr};
+  switch (kind) {
+    case Kind::kGray:
+    case Kind::kRgb: {
+      part.maker = std::make_shared<const preprocess::FrameMaker>(
+          MakeFrameSpec(config, kind == Kind::kGray));
+      part.field.shape = {config.stack_num * part.maker->channels(),
+                          config.img_height, config.img_width};
+      part.frame_bytes = part.maker->frame_bytes();
+      break;
+    }
+    case Kind::kRam:
+      part.frames = 1;
+      part.frame_bytes = kRamBytes;
+      part.field.shape = {kRamBytes};
+      break;
+    case Kind::kTiles:
+      part.field.shape = {config.stack_num, kTileRows, kTileColumns};
+      part.field.high = kTileCount - 1;
+      break;
+    case Kind::kMotion:
+      part.frames = 1;
+      part.frame_bytes = kMotionRows * kMotionColumns;
+      part.field.dtype = pool::DType::kInt8;
+      part.field.shape = {kMotionRows, kMotionColumns};
+      part.field.low = -128, part.field.high = 127;
+      break;
+  }
+  return part;
+}
+
+std::vector<pool::Field> ObservationSpec::Fields() const {
+  std::vector<pool::Field> fields;
+  for (const Part& part : parts_) fields.push_back(part.field);
+  return fields;
+}
+
+void ObservationSpec::MakeFrame(const Part& part, const View& view,
+                                uint8_t* out) {
+  switch (part.kind) {
+    case Kind::kGray:
+    case Kind::kRgb:
+      part.maker->Make(view.picture, view.previous, out);
+      break;
+    case Kind::kRam:
+      std::memcpy(out, view.ram, kRamBytes);
+      break;
+    case Kind::kTiles:
+      MakeTiles(view.ram, out);
+      break;
+    case Kind::kMotion:
+      MakeMotion(view.ram, reinterpret_cast<int8_t*>(out));
+      break;
+  }
+}
+
+Observation::Observation(const ObservationSpec& spec) : spec_(&spec) {
+  for (const auto& part : spec.parts_) {
+    stacks_.emplace_back(part.frames, part.frame_bytes);
+  }
+}
+
+void Observation::Push(const View& view) {
+  for (size_t i = 0; i < stacks_.size(); ++i) {
+    ObservationSpec::MakeFrame(spec_->parts_[i], view, stacks_[i].Push());
+  }
+}
+
+void Observation::FillWithNewest() {
+  for (auto& stack : stacks_) stack.FillWithNewest();
+}
+
+void Observation::Write(const pool::Row& row) const {
+  for (size_t i = 0; i < stacks_.size(); ++i) {
+    stacks_[i].CopyTo(row.at<uint8_t>(i));
+  }
+}
+
+size_t Observation::bytes() const {
+  size_t sum = 0;
+  for (const auto& stack : stacks_) sum += stack.bytes();
+  return sum;
+}
+
+void Observation::CopyTo(uint8_t* out) const {
+  for (const auto& stack : stacks_) {
+    stack.CopyTo(out);
+    out += stack.bytes();
+  }
+}
+
+void Observation::CopyFrom(const uint8_t* in) {
+  for (auto& stack : stacks_) {
+    stack.CopyFrom(in);
+    in += stack.bytes();
+  }
+}
+
+}  // namespace mario

@@ -1,0 +1,65 @@
+// Work RAM as what a player sees: the cells of the playfield around Mario by
+// kind, and where the things that move are and how fast. Pure functions of RAM;
+// nothing is drawn for them. docs/observations.md is the legend for users.
+//
+// Sources: the block buffers, object slots and metatile numbers as in
+// doppelganger's commented disassembly (names in quotes are its).
+#pragma once
+
+#include <cstdint>
+
+namespace mario {
+
+/// What is in a cell, and its name. The names go to Python through
+/// TileName; mario_envpool/tiles.py has their meaning and colours.
+#define MARIO_TILES(X)                                         \
+  X(kEmpty, "empty")     /* nothing, or scenery */             \
+  X(kOutside, "outside") /* beyond the screen's left, right */ \
+  X(kSolid, "solid")                                           \
+  X(kBrick, "brick")                                           \
+  X(kQuestion, "question")                                     \
+  X(kCoin, "coin")                                             \
+  X(kPipe, "pipe")                                             \
+  X(kWater, "water") /* to swim in */                          \
+  X(kPole, "pole")                                             \
+  X(kVine, "vine")                                             \
+  X(kAxe, "axe")                                               \
+  X(kSpring, "spring")                                         \
+  X(kPlatform, "platform")                                     \
+  X(kItem, "item")                                             \
+  X(kFireball, "fireball") /* Mario's own */                   \
+  X(kEnemy, "enemy")       /* may be jumped on */              \
+  X(kDanger, "danger")     /* may not be touched at all */     \
+  X(kSmallMario, "small mario")                                \
+  X(kTallMario, "tall mario")                                  \
+  X(kFireMario, "fire mario")                                  \
+  X(kStarMario, "star mario") /* invincible */
+
+enum Tile : uint8_t {
+#define MARIO_TILE(code, name) code,
+  MARIO_TILES(MARIO_TILE)
+#undef MARIO_TILE
+      kTileCount
+};
+
+/// The name of a code below kTileCount.
+const char* TileName(int code);
+
+constexpr int kTileRows = 13;  // of 16 pixels, from under the status bar down
+constexpr int kTileColumns = 16;
+/// Mario's column; the middle of his body is always in it.
+constexpr int kMarioColumn = 5;
+
+/// Writes (kTileRows, kTileColumns) codes. `ram` is the 2 KiB of work RAM.
+void MakeTiles(const uint8_t* ram, uint8_t* grid);
+
+/// Mario and the things nearest to him, a row each.
+constexpr int kMotionRows = 8;
+/// What a row holds: code of the thing (kEmpty: no thing), x, y, speed to the
+/// right, speed down, state. See docs/observations.md for the units.
+constexpr int kMotionColumns = 6;
+
+/// Writes (kMotionRows, kMotionColumns) numbers.
+void MakeMotion(const uint8_t* ram, int8_t* rows);
+
+}  // namespace mario
