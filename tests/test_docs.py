@@ -49,7 +49,8 @@ SHORT = {
 # Commands of others that the text shows, and their flags.
 FOREIGN_FLAGS = set(
     "--index-url --extra-index-url --no-sync --rm --build-arg --gpus --logdir "
-    "--no-build-isolation --no-deps --strict --directory --platform".split()
+    "--no-build-isolation --no-deps --strict --directory --platform "
+    "--total-timesteps".split()
 )
 # In the place of `pytest.ini`: a warning is an error, but for the one that is known.
 PRELUDE = (
@@ -143,8 +144,9 @@ def furnish(folder: Path, block: Block, small_run: Path) -> None:
     for other in BLOCKS:
         if other.page == block.page and other.kind == "toml":
             (folder / "mine.toml").write_text(other.code)
-    if not (folder / "bench").exists():
-        (folder / "bench").symlink_to(ROOT / "bench")
+    for scripts in ("bench", "examples"):
+        if not (folder / scripts).exists():
+            (folder / scripts).symlink_to(ROOT / scripts)
 
 
 def placed(code: str) -> str:

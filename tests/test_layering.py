@@ -105,6 +105,15 @@ def test_leaves_of_the_trainer_know_only_the_configuration(leaf: str) -> None:
         )
 
 
+def test_one_file_knows_stable_baselines() -> None:
+    files = [
+        path
+        for path in sorted((ROOT / "mario_envpool").rglob("*.py"))
+        if any(name.startswith("stable_baselines3") for name in imported_modules(path))
+    ]
+    assert files == [ROOT / "mario_envpool" / "compat" / "sb3.py"]
+
+
 def test_importing_the_package_does_not_load_torch() -> None:
     import subprocess
     import sys
