@@ -55,8 +55,9 @@ struct Episode {
   int32_t steps_without_progress;
   uint8_t buttons_last;  // what sticky actions repeat
   uint8_t plays_on;      // the next reset goes on after a lost life
-  uint8_t reserved[2];
+  uint8_t reserved[6];
 };
+static_assert(sizeof(Episode) % 8 == 0, "no padding behind it in a snapshot");
 
 class Env {
  public:
@@ -95,7 +96,6 @@ class Env {
     const StartPoint& start(int index, int env_id) const;
 
    private:
-    void ValidateRanges() const;
     void ChooseStages();
     StartPoint MakeStart(int index, int env_id) const;
 

@@ -85,17 +85,41 @@ uint64_t HashOptions(const Config& config) {
   return hash;
 }
 
+/// The options, once all numbers are in range: what follows computes with them.
+Config Checked(Config config) {
+  CheckRange("frame_skip", config.frame_skip, 1, kMaxSkip);
+  CheckRange("stack_num", config.stack_num, 1, kMaxStack);
+  CheckRange("noop_max", config.noop_max, 0, kMaxNoops);
+  for (const int noops : config.noops) {
+    CheckRange("noops", noops, 0, kMaxNoops);
+  }
+  CheckRange("power_on_ram", config.power_on_ram, 0, 255);
+  CheckRange("stall_steps", config.stall_steps, 0, INT32_MAX);
+  const double sticky = config.repeat_action_probability;
+  if (!(sticky >= 0.0 && sticky < 1.0)) {
+    Refuse("repeat_action_probability", Text(sticky),
+           "choose a probability from 0 to below 1");
+  }
+  config.Visit([](const std::string& name, const auto& value, const char*) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
+      if (!(std::abs(value) <= kMaxWeight)) {
+        Refuse(name, Text(value), "give a finite number from -1e9 to 1e9");
+      }
+    }
+  });
+  return config;
+}
+
 }  // namespace
 
 Env::Shared::Shared(Config config,
                     std::shared_ptr<const nes::Cartridge> cartridge)
-    : config_(std::move(config)),
+    : config_(Checked(std::move(config))),
       cartridge_(std::move(cartridge)),
       observation_(config_),
       buttons_(ActionTable(config_.action_set, config_.custom_actions)),
       reward_(ParseReward(config_.reward)),
       config_hash_(HashOptions(config_)) {
-  ValidateRanges();
   ChooseStages();
   sticky_threshold_ = static_cast<uint64_t>(
       std::llround(config_.repeat_action_probability * kChanceOne));
@@ -103,29 +127,6 @@ Env::Shared::Shared(Config config,
   for (size_t i = 0; i < count; ++i) {
     starts_.push_back(std::make_unique<LazyStart>());
   }
-}
-
-void Env::Shared::ValidateRanges() const {
-  CheckRange("frame_skip", config_.frame_skip, 1, kMaxSkip);
-  CheckRange("stack_num", config_.stack_num, 1, kMaxStack);
-  CheckRange("noop_max", config_.noop_max, 0, kMaxNoops);
-  for (const int noops : config_.noops) {
-    CheckRange("noops", noops, 0, kMaxNoops);
-  }
-  CheckRange("power_on_ram", config_.power_on_ram, 0, 255);
-  CheckRange("stall_steps", config_.stall_steps, 0, INT32_MAX);
-  const double sticky = config_.repeat_action_probability;
-  if (!(sticky >= 0.0 && sticky < 1.0)) {
-    Refuse("repeat_action_probability", Text(sticky),
-           "choose a probability from 0 to below 1");
-  }
-  config_.Visit([](const std::string& name, const auto& value, const char*) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
-      if (!(std::abs(value) <= kMaxWeight)) {
-        Refuse(name, Text(value), "give a finite number from -1e9 to 1e9");
-      }
-    }
-  });
 }
 
 void Env::Shared::ChooseStages() {

@@ -155,6 +155,7 @@ TEST(SharedTest, RefusesWhatNoEnvironmentCanDo) {
   };
   refused([](mario::Config* c) { c->frame_skip = -1; });
   refused([](mario::Config* c) { c->stack_num = 0; });
+  refused([](mario::Config* c) { c->stack_num = INT32_MIN; });
   refused([](mario::Config* c) { c->img_width = -84; });
   refused([](mario::Config* c) { c->img_height = 1 << 30; });
   refused([](mario::Config* c) { c->noop_max = 1 << 30; });
