@@ -27,6 +27,7 @@ from trainer.device import available_cores
 from trainer.metrics import EpisodeTracker, Timings
 from trainer.model import PolicyModel, PolicyOutput
 from trainer.rollouts import Rollouts
+from trainer.tiles import OBS_TYPE, TilesPool
 
 if TYPE_CHECKING:
     from trainer.video.record import Recorder
@@ -78,10 +79,18 @@ def make_pool(
     }
     if is_native(config.task):
         for name in vars(config):
-            if name not in (*options, "task", "groups"):
+            if name not in (*options, "task", "groups", "obs"):
                 options[name] = getattr(config, name)
         options |= more
-        return mario_envpool.make(config.task, env_type="gymnasium", **options)
+        if config.obs == "tiles":
+            options["obs_type"] = OBS_TYPE
+        pool = mario_envpool.make(config.task, env_type="gymnasium", **options)
+        return TilesPool(pool) if config.obs == "tiles" else pool
+    if config.obs == "tiles":
+        raise ValueError(
+            f"task {config.task} has no tiles; they are for the Super Mario Bros. "
+            "tasks: leave out --obs"
+        )
     _check_image_task(config.task)
     return envpool.make(config.task, env_type="gymnasium", **options)
 

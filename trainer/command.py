@@ -64,6 +64,7 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", default="auto")
     early.add_argument("--device", default="auto")
+    early.add_argument("--obs")
     early.add_argument("--resume", type=Path)
     early.add_argument("--task")
     known, _ = early.parse_known_args(argv)
@@ -78,7 +79,9 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
     else:
         name = known.preset
         if name == "auto":
-            name = choose_preset(choose_device(known.device))
+            name = "tiles"
+            if known.obs != name:
+                name = choose_preset(choose_device(known.device))
         default = preset(name)
     config = tyro.cli(
         RunConfig,

@@ -26,7 +26,7 @@ MAX_SEED = 20_000
 # Rows and columns of observations (Mnih et al. 2015), and of the networks that are
 # made for others.
 IMAGE_SIZE = 84
-IMAGE_SIZES = {"femto": 40}
+IMAGE_SIZES = {"femto": 40, "tiles": 16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,11 @@ class EnvConfig:
     """Environment id: any of mario_envpool's, or an image task of EnvPool with
     discrete actions (then only the counts, frame_skip, stack_num, image size and
     noop_max apply)."""
+
+    obs: Literal["pixels", "tiles"] = "pixels"
+    """What the network sees: pixels, grey pictures; tiles, what is in each cell around
+    Mario and how the things there move (docs/observations.md), without pictures, for
+    the network of that name."""
 
     num_envs: int = 64
     """Environments in the pool."""
@@ -334,8 +339,11 @@ class ReplayConfig:
 class RunConfig:
     """Trains a policy and writes curves and checkpoints to a run folder."""
 
-    preset: Literal["auto", "cpu", "gpu-small", "gpu-mid", "gpu-large"] = "auto"
-    """Where the defaults come from; auto: by the hardware (README has a table)."""
+    preset: Literal["auto", "cpu", "tiles", "gpu-small", "gpu-mid", "gpu-large"] = (
+        "auto"
+    )
+    """Where the defaults come from; auto: tiles with --obs tiles, else by the hardware
+    (docs/training.md has a table)."""
 
     device: str = "auto"
     """auto (cuda where there is one), cpu, cuda or cuda:N. Only auto falls back."""
@@ -498,6 +506,20 @@ class RunConfig:
         _check_share(replay, "replay_share replay_min_fresh replay_alpha")
         _check_share(replay, "replay_beta replay_beta_end")
 
+    def _check_observations(self) -> None:
+        """Raises ValueError for a network that is not for what is observed."""
+        name, env = self.model.name, self.env
+        if ":" not in name and (name == "tiles") != (env.obs == "tiles"):
+            raise ValueError(
+                f"model={name} does not take obs={env.obs}; the model for tiles is "
+                "tiles, or one of your own as module:Class"
+            )
+        if env.obs == "tiles" and env.stack_num != 1:
+            raise ValueError(
+                f"obs=tiles needs stack_num=1, got {env.stack_num}: speeds are in it; "
+                "for more of the past take --memory gru"
+            )
+
     def _check_combinations(self) -> None:
         """Raises ValueError for options that exclude each other."""
         env, learner, replay = self.env, self.learner, self.replay
@@ -505,6 +527,7 @@ class RunConfig:
             raise ValueError(
                 f"groups must divide num_envs={env.num_envs}, got {env.groups}"
             )
+        self._check_observations()
         if replay.burn_in > learner.unroll:
             raise ValueError(
                 f"burn_in must be at most unroll={learner.unroll}, got {replay.burn_in}"

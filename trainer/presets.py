@@ -17,11 +17,12 @@ from trainer.model import build_model
 from trainer.replay import capacity_of
 from trainer.rollouts import Rollouts
 
-PresetName = Literal["cpu", "gpu-small", "gpu-mid", "gpu-large"]
+PresetName = Literal["cpu", "tiles", "gpu-small", "gpu-mid", "gpu-large"]
 
 # Whom a preset is for; GB as cards are sold, which is 2^30 bytes.
 PRESETS: dict[PresetName, str] = {
     "cpu": "no GPU",
+    "tiles": "no GPU, --obs tiles",
     "gpu-small": "below 12 GB",
     "gpu-mid": "12 to 40 GB",
     "gpu-large": "above 40 GB",
@@ -39,6 +40,12 @@ def preset(name: PresetName) -> RunConfig:
     """
     if name == "cpu":
         return RunConfig()
+    if name == "tiles":
+        return replace(
+            RunConfig(),
+            env=replace(EnvConfig(), obs="tiles", stack_num=1),
+            model=ModelConfig(name="tiles"),
+        )
     learner = replace(
         LearnerConfig(),
         optimizer="adam",
@@ -188,7 +195,7 @@ def table() -> str:
 def _size(count: int) -> str:
     """Bytes for people."""
     if count < 2**30:
-        return f"{count / 2**20:.0f} MB"
+        return f"{count / 2**20:.{0 if count >= 10 * 2**20 else 1}f} MB"
     return f"{count / 2**30:.1f} GB"
 
 

@@ -28,7 +28,7 @@ def test_presets_are_valid(name):
 
 
 def test_larger_cards_have_more_to_do():
-    names = list(PRESETS)
+    names = [name for name in PRESETS if name != "tiles"]
     stores = [store_bytes(preset(name)) for name in names]
     assert stores == sorted(stores)
     envs = [preset(name).env.num_envs for name in names]

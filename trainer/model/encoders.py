@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.config import ModelConfig
+from trainer.model.tiles import TILES_SHAPE, TilesEncoder
 
 # Super Mario Bros frames are mostly one grey, the sky, near 144, and sprites
 # differ little from it. Six runs of six that fed x/255 never passed the first
@@ -145,6 +146,7 @@ ENCODERS = {
     "nature": _Plan((32, 64, 64), 512, kernels=((8, 4), (4, 2), (3, 1))),
     "impala": _Plan((16, 32, 32), 256, blocks=2),
     "convnext": _Plan((32, 64, 96), 256, blocks=2),
+    "tiles": _Plan((16, 32), 128),  # no pixels: tiles and motion
 }
 
 
@@ -164,6 +166,8 @@ def build_encoder(config: ModelConfig, shape: Shape) -> tuple[nn.Sequential, int
             that it does not have.
     """
     plan = _customised(config)
+    if config.name == "tiles":
+        return _tiles(config, plan, shape), plan.features
     if plan.kernels:
         modules = _plain(shape[0], plan.widths, plan.kernels)
     else:
@@ -176,6 +180,20 @@ def build_encoder(config: ModelConfig, shape: Shape) -> tuple[nn.Sequential, int
     encoder = nn.Sequential(*modules, nn.ReLU())
     encoder.apply(_orthogonal)
     return encoder, plan.features
+
+
+def _tiles(config: ModelConfig, plan: _Plan, shape: Shape) -> nn.Sequential:
+    """The encoder of tiles, with its norm where the config has one."""
+    if shape != TILES_SHAPE:
+        raise ValueError(
+            f"the network tiles is for --obs tiles, {TILES_SHAPE}; observations here "
+            f"have shape {shape}"
+        )
+    encoder = nn.Sequential(TilesEncoder(plan.widths, plan.features))
+    if config.layer_norm:
+        encoder.append(nn.LayerNorm(plan.features))
+    encoder.apply(_orthogonal)
+    return encoder
 
 
 def _customised(config: ModelConfig) -> _Plan:
@@ -192,12 +210,12 @@ def _customised(config: ModelConfig) -> _Plan:
             f"widths={config.widths}, blocks={config.blocks} and features="
             f"{config.features} must be positive (0 blocks or features: {name}'s own)"
         )
-    if config.blocks and plan.kernels:
+    if config.blocks and not plan.blocks:
         raise ValueError(
             f"blocks={config.blocks}, but {name} has none; leave it 0, or take "
             "impala or convnext"
         )
-    if config.widths and plan.kernels and len(config.widths) != len(plan.widths):
+    if config.widths and not plan.blocks and len(config.widths) != len(plan.widths):
         raise ValueError(
             f"widths={config.widths}, but {name} has {len(plan.widths)} convolutions; "
             f"give as many, like its own {plan.widths}"

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from mario_envpool import _core, nes
+from trainer.tiles import SHAPE, tiles_picture
 from trainer.video.film import HEIGHT, WIDTH
 
 Picture = npt.NDArray[np.uint8]
@@ -227,12 +228,14 @@ class Panel:
         self, image: Image.Image, pen: ImageDraw.ImageDraw, obs: Picture
     ) -> None:
         """The newest frames of the observation, oldest on the left."""
-        count = min(4, len(obs))
+        views = [tiles_picture(obs)] if obs.shape == SHAPE else list(obs)
+        count = min(4, len(views))
         gap = 2
         width = (PANEL_WIDTH - 2 * _MARGIN - 3 * gap) / 4
-        size = (self._px(width), self._px(width * obs.shape[1] / obs.shape[2]))
+        rows, columns = views[0].shape[:2]
+        size = (self._px(width), self._px(width * rows / columns))
         self._text(pen, _MARGIN, 202, "what the network sees", MUTED)
-        for i, view in enumerate(obs[-count:]):
+        for i, view in enumerate(views[-count:]):
             picture = Image.fromarray(view).resize(size, Image.Resampling.NEAREST)
             x = _MARGIN + i * (width + gap)
             image.paste(picture.convert("RGB"), (self._px(x), self._px(206)))

@@ -18,6 +18,7 @@ from mario_envpool import _core, nes, rom
 from trainer.collector import is_native, make_pool
 from trainer.config import EnvConfig
 from trainer.levels import check_level
+from trainer.tiles import packed
 
 # Rows and columns of the game's picture.
 HEIGHT, WIDTH = 240, 256
@@ -139,14 +140,14 @@ class FilmedEnv:
     def _opening(self, fields: Mapping[str, Any]) -> Step:
         self._elapsed = 0
         frames = self._env.render()[None]
-        return Step(frames, fields["obs"], 0.0, False, False, _info(fields), True)
+        return Step(frames, _seen(fields), 0.0, False, False, _info(fields), True)
 
     def step(self, action: int) -> Step:
         """Plays one action."""
         frames, reward, terminated, truncated, fields = self._env.film(action)
         self._elapsed += 1
         truncated |= not terminated and self._elapsed >= self._limit
-        return Step(frames, fields["obs"], reward, terminated, truncated, _info(fields))
+        return Step(frames, _seen(fields), reward, terminated, truncated, _info(fields))
 
     def aftermath(self, frames: int) -> Iterator[npt.NDArray[np.uint8]]:
         """Pictures after a death or the flag: the fall, the slide down the pole.
@@ -160,6 +161,14 @@ class FilmedEnv:
             if not terminated:
                 return
             yield pictures[-1]
+
+
+def _seen(fields: Mapping[str, Any]) -> npt.NDArray[np.uint8]:
+    """The observation as the network takes it."""
+    if "obs" in fields:
+        obs: npt.NDArray[np.uint8] = fields["obs"]
+        return obs
+    return packed(fields["obs:tiles"], fields["obs:motion"])
 
 
 def _info(fields: Mapping[str, Any]) -> dict[str, Any]:

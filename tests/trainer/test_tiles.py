@@ -1,0 +1,192 @@
+"""Training on tiles and motion: packing, the network for them, a run on the game."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from small_runs import change, read_points, weights_in
+
+from trainer.command import parse
+from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.model import build_model
+from trainer.model.tiles import TILES_SHAPE
+from trainer.presets import preset
+from trainer.run import main, run_training
+from trainer.tiles import SHAPE, TilesPool, packed, tiles_picture
+from trainer.video.film import FilmedEnv, game_config
+
+RNG = np.random.default_rng(0)
+
+
+def parts(*count):
+    grids = RNG.integers(0, 21, (*count, 1, 13, 16), dtype=np.uint8)
+    motion = RNG.integers(-128, 128, (*count, 8, 6)).astype(np.int8)
+    motion[..., 0] = RNG.integers(0, 21, (*count, 8))
+    return grids, motion
+
+
+@pytest.mark.parametrize("count", [(), (5,)])
+def test_both_parts_are_in_a_frame(count):
+    grids, motion = parts(*count)
+    frames = packed(grids, motion)
+    assert frames.shape == (*count, *SHAPE)
+    assert frames.dtype == np.uint8
+    np.testing.assert_array_equal(frames[..., :13, :], grids)
+    signed = frames[..., 13:, :].reshape(*count, 8, 6).view(np.int8)
+    np.testing.assert_array_equal(signed, motion)
+
+
+def test_a_pool_is_packed_and_else_itself():
+    grids, motion = parts(3)
+
+    class Pool:
+        all_env_ids = (0, 1, 2)
+
+        def recv(self):
+            return {"tiles": grids, "motion": motion}, "reward", "info"
+
+    pool = TilesPool(Pool())
+    obs, *rest = pool.recv()
+    np.testing.assert_array_equal(obs, packed(grids, motion))
+    assert rest == ["reward", "info"]
+    assert pool.all_env_ids == (0, 1, 2)
+    assert pool.observation_space.shape == SHAPE == TILES_SHAPE
+    with pytest.raises(AttributeError):
+        pool.nothing  # noqa: B018
+
+
+def network(**options):
+    torch.manual_seed(0)
+    return build_model(ModelConfig(name="tiles", **options), SHAPE, 5)
+
+
+def logits(model, frames):
+    obs = torch.from_numpy(frames)[None]
+    count = obs.shape[1]
+    state = torch.zeros(count, model.state_size)
+    first = torch.zeros(1, count, dtype=torch.bool)
+    with torch.no_grad():
+        return model(obs, state, first)[0].logits[0]
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_the_network_sees_every_cell_and_every_number(memory):
+    model = network(memory=memory)
+    grids, motion = parts()
+    plain = logits(model, packed(grids[None], motion[None]))
+    for row in range(13):
+        for column in range(16):
+            other = grids.copy()
+            other[0, row, column] = (other[0, row, column] + 1) % 21
+            changed = logits(model, packed(other[None], motion[None]))
+            assert not torch.equal(changed, plain), (row, column)
+    for thing in range(8):
+        for number in range(6):
+            other = motion.copy()
+            other[thing, number] ^= 1 if number == 0 else 0x10
+            changed = logits(model, packed(grids[None], other[None]))
+            assert not torch.equal(changed, plain), (thing, number)
+
+
+def test_numbers_of_motion_are_signed():
+    encoder = network().encoder[0]
+    grids, motion = parts()
+    seen = {}
+    encoder.join.register_forward_pre_hook(lambda _, given: seen.update(x=given[0]))
+    for value in (-128, -1, 0, 1, 127):
+        motion[:, 1] = value  # x of everything
+        encoder(torch.from_numpy(packed(grids[None], motion[None])).float())
+        numbers = seen["x"][0, -8 * 5 :].view(8, 5)
+        torch.testing.assert_close(numbers[:, 0], torch.full((8,), value / 32))
+
+
+def test_options_of_the_network_do_something():
+    small, large = network(), network(widths=(8, 64), features=32, layer_norm=True)
+    assert large.encoder[0].join.out_features == 32
+    assert isinstance(large.encoder[1], torch.nn.LayerNorm)
+    assert large.encoder[0].cells[0].out_channels == 8
+    assert small.encoder[0].join.out_features == 128
+    with pytest.raises(ValueError, match="blocks=2, but tiles has none"):
+        network(blocks=2)
+    with pytest.raises(ValueError, match=r"for --obs tiles, \(1, 16, 16\).*4, 84, 84"):
+        build_model(ModelConfig(name="tiles"), (4, 84, 84), 5)
+
+
+def test_the_flag_chooses_the_network():
+    config = parse(["--obs", "tiles"])
+    assert config.model.name == "tiles"
+    assert config.env == preset("tiles").env
+    assert parse(["--obs", "tiles", "--features", "64"]).model.features == 64
+    assert parse(["--device", "cpu"]) == RunConfig(device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("model", "obs", "stack_num", "message"),
+    [
+        ("femto", "tiles", 1, "model=femto does not take obs=tiles"),
+        ("tiles", "pixels", 4, "model=tiles does not take obs=pixels"),
+        ("tiles", "tiles", 4, "needs stack_num=1, got 4"),
+        ("mine:Own", "tiles", 1, ""),
+    ],
+)
+def test_what_does_not_fit_is_refused(model, obs, stack_num, message):
+    config = RunConfig(
+        env=EnvConfig(obs=obs, stack_num=stack_num), model=ModelConfig(name=model)
+    )
+    with pytest.raises(ValueError, match=message) if message else nullcontext():
+        config.validate()
+
+
+def test_other_games_have_no_tiles(capsys, tmp_path):
+    arguments = f"--obs tiles --task Pong-v5 --run-dir {tmp_path / 'run'}"
+    assert main(arguments.split()) == 2
+    assert "Pong-v5 has no tiles" in capsys.readouterr().err
+
+
+def small(tmp_path, threads=2, **options):
+    base = preset("tiles")
+    config = RunConfig(
+        device="cpu",
+        precision="fp32",
+        run_dir=tmp_path,
+        log_seconds=100.0,
+        stop_when_solved=False,
+        videos=False,
+        env=EnvConfig(
+            num_envs=4, num_threads=threads, obs="tiles", stack_num=base.env.stack_num
+        ),
+        model=base.model,
+        learner=LearnerConfig(
+            unroll=4, unrolls_per_batch=4, minibatch_size=16, passes=1
+        ),
+    )
+    return change(config, max_steps=400, **options)
+
+
+@pytest.mark.rom
+def test_the_seed_decides_the_weights(tmp_path):
+    for number in (1, 2):
+        run_training(small(tmp_path / str(number), threads=number))
+    one, two = (weights_in(tmp_path / str(number)) for number in (1, 2))
+    assert torch.equal(one, two)
+
+
+@pytest.mark.rom
+def test_replay_and_memory_work_on_tiles(tmp_path):
+    config = small(
+        tmp_path, replay_share=0.5, unrolls_per_batch=8, memory="gru", memory_size=16
+    )
+    run_training(config)
+    points = read_points(tmp_path)
+    assert points[-1]["learn/replay/share"] > 0
+
+
+@pytest.mark.rom
+def test_a_film_sees_what_the_pool_gives():
+    config = game_config(small(None).env)
+    assert config["obs_type"] == "tiles+motion"
+    step = FilmedEnv(config, seed=1).reset(1)
+    assert step.obs.shape == SHAPE
+    assert tiles_picture(step.obs).shape == (208, 256, 3)
+    assert len(np.unique(step.obs[0, :13])) > 2
