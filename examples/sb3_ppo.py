@@ -13,21 +13,33 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 from mario_envpool.compat.sb3 import MarioVecEnv
 
+# Decisions every 6 frames, small pictures without the status bar, and a reward for
+# new best positions in which a death matters: what makes this fast.
+TASK = {
+    "noop_max": 30,
+    "frame_skip": 6,
+    "img_height": 42,
+    "img_width": 42,
+    "hud": "crop",
+    "reward": "progress",
+    "reward_step": -0.5,
+    "reward_death": -50.0,
+    "reward_scale": 0.02,
+}
+
 
 def main(
     steps: int = 1_000_000, num_envs: int = 16, save: Path | None = None, seed: int = 1
 ) -> None:
     """Trains, evaluates, and saves the model if told where."""
-    # Grey pictures of 42x42 and a reward of about 1 are what makes this fast.
-    config = {"img_height": 42, "img_width": 42, "reward": "progress"}
-    venv = MarioVecEnv("SuperMarioBros-1-1-v0", num_envs, info_keys=(), **config)
+    venv = MarioVecEnv("SuperMarioBros-1-1-v0", num_envs, info_keys=(), **TASK)
     model = PPO(
         "CnnPolicy",
         venv,
         n_steps=128,
         batch_size=32 * num_envs,
         n_epochs=4,
-        gamma=0.97,
+        gamma=0.93,
         ent_coef=0.01,
         seed=seed,
         verbose=1,
