@@ -97,7 +97,7 @@ def load(rom: str = "vanilla", rom_path: str = "") -> bytes:
     if rom not in SHA1:
         raise RomError(f"rom={rom!r} is not known; choose one of {', '.join(ROMS)}")
     given = rom_path or os.environ.get("MARIO_ROM", "")
-    if given and not Path(given).is_dir():
+    if given and not _is_folder(given):
         origin = "rom_path" if rom_path else "MARIO_ROM"
         return _load_file(Path(given), origin, rom)
     files = find(rom_path)
@@ -154,6 +154,13 @@ def _load_file(path: Path, origin: str, rom: str) -> bytes:
             "of the other ids"
         )
     return path.read_bytes()
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except OSError:  # no name of anything: reading it as a file says why
+        return False
 
 
 def _package_version() -> str:

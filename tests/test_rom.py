@@ -157,6 +157,11 @@ def test_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         rom.load()
 
 
+def test_a_name_that_no_file_can_have() -> None:
+    with pytest.raises(rom.RomError, match="cannot be read: File name too long"):
+        rom.load("vanilla", "x" * 5000)
+
+
 def test_a_folder_is_searched_one_level_down(tmp_path: Path) -> None:
     deep = tmp_path / "roms" / "deep"
     deep.mkdir(parents=True)
