@@ -10,10 +10,11 @@
 namespace {
 
 constexpr const char* kWords[] = {
-    "",          "vanilla",    "1-1",     "8-4",  "9-1",    "A-2",
-    "D-4",       "0-0",        "1-",      "1-11", "keep",   "mask",
-    "crop",      "right_only", "simple",  "raw",  "NOOP",   "complex",
-    "right + A", "a,b,,up",    "classic", "v9",   "SELECT", "progress",
+    "",          "vanilla",    "1-1",     "8-4",    "9-1",       "A-2",
+    "D-4",       "0-0",        "1-",      "1-11",   "keep",      "mask",
+    "crop",      "right_only", "simple",  "raw",    "NOOP",      "complex",
+    "right + A", "a,b,,up",    "classic", "v9",     "SELECT",    "progress",
+    "gray",      "rgb",        "ram",     "motion", "ram+tiles", "gray+gray",
 };
 
 void Draw(fuzz::Input& input, bool* value) { *value = input.Flag(); }

@@ -32,7 +32,8 @@ std::vector<mario::Config> Configs() {
   game.end_on_wrong_pass = true;
   game.action_set = "raw";
   game.reward_clip = true;
-  game.frame_skip = 16;
+  game.frame_skip = 4;
+  game.obs_type = "gray+ram+tiles+motion";
   return {stage, random, game};
 }
 
