@@ -97,7 +97,7 @@ def load(rom: str = "vanilla", rom_path: str = "") -> bytes:
     if rom not in SHA1:
         raise RomError(f"rom={rom!r} is not known; choose one of {', '.join(ROMS)}")
     given = rom_path or os.environ.get("MARIO_ROM", "")
-    if given and not _is_folder(given):
+    if given and not os.path.isdir(given):  # False for any text, unlike Path.is_dir()
         origin = "rom_path" if rom_path else "MARIO_ROM"
         return _load_file(Path(given), origin, rom)
     files = find(rom_path)
@@ -122,8 +122,8 @@ def find(rom_path: str = "") -> list[RomFile]:
     if given:
         path = Path(given)
         source = "rom_path" if rom_path else "MARIO_ROM"
-        paths = _in_folder(path) if path.is_dir() else [path]
-        return [_identify(item, source) for item in paths if item.is_file()]
+        paths = _in_folder(path) if os.path.isdir(path) else [path]
+        return [_identify(item, source) for item in paths if os.path.isfile(item)]
     version = _package_version()
     source = f"{PACKAGE} {version}" if version else PACKAGE
     return [_identify(item, source) for item in _package_files()]
@@ -136,7 +136,7 @@ def _in_folder(folder: Path) -> list[Path]:
 
 def _load_file(path: Path, origin: str, rom: str) -> bytes:
     """Returns a file the user named; it need not be the revision of the id."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise RomError(
             f"{origin}={str(path)!r} does not exist; name a Super Mario Bros. .nes "
             f"file or a folder of them, or leave it out and run: {INSTALL}"
@@ -154,13 +154,6 @@ def _load_file(path: Path, origin: str, rom: str) -> bytes:
             "of the other ids"
         )
     return path.read_bytes()
-
-
-def _is_folder(path: str) -> bool:
-    try:
-        return Path(path).is_dir()
-    except OSError:  # no name of anything: reading it as a file says why
-        return False
 
 
 def _package_version() -> str:
