@@ -4,7 +4,7 @@ SOURCES = csrc tests/cpp tests/fuzz
 CPP_FILES = $(shell find $(SOURCES) -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev build test test-cpp asan tsan lint format bench docs ci clean
+.PHONY: help dev build test test-cpp asan tsan fuzz asan-python lint format bench docs ci clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,28 @@ asan tsan:  ## C++ tests under a sanitizer
 	cmake --preset $@
 	cmake --build --preset $@
 	ctest --preset $@
+
+TARGET = pool
+RUNS = 1000000
+fuzz:  ## RUNS inputs for a TARGET of tests/fuzz by libFuzzer (needs clang)
+	cmake --preset fuzz
+	cmake --build --preset fuzz --target fuzz_$(TARGET)
+	mkdir -p build/fuzz/corpus/$(TARGET)
+	cd build/fuzz && ./fuzz_$(TARGET) -runs=$(RUNS) -max_len=256 -len_control=0 \
+	  -timeout=60 -print_final_stats=1 corpus/$(TARGET)
+
+CALLS = 1000000
+SITE = build/asan-python/site
+asan-python:  ## CALLS of any kind to the Python module, under ASan and UBSan (g++)
+	cmake -S . -B build/asan-python -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DMARIO_SANITIZE=address,undefined \
+	  -DPython_EXECUTABLE="$$(command -v $(PYTHON))"
+	cmake --build build/asan-python
+	mkdir -p $(SITE) && cp -r mario_envpool $(SITE)
+	cmake --install build/asan-python --prefix $(SITE)
+	PYTHONPATH=$(SITE) ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	  $(PYTHON) tests/hardening/native_calls.py --calls $(CALLS)
 
 lint:  ## Everything CI checks without running code
 	$(PYTHON) -m ruff check .
