@@ -68,7 +68,8 @@ def make(
         api: "gym" for 4-tuples or "gymnasium" for 5-tuples. None: Gymnasium's if
             ``render_mode`` or ``apply_api_compatibility`` asks for it, which is when
             upstream gives 5-tuples, else old Gym's.
-        render_mode: "rgb_array" or "human".
+        render_mode: "rgb_array" or "human"; with ``apply_api_compatibility`` "rgb"
+            means "rgb_array".
         max_episode_steps: an episode is cut after so many steps.
         apply_api_compatibility: of gym 0.26; True asks for 5-tuples.
         disable_env_checker: of gym 0.26 and Gymnasium; there is no checker.
@@ -81,6 +82,9 @@ def make(
     spec = _spec(id.rpartition(":")[2].removeprefix(f"{NAMESPACE}/"))
     if api is None and apply_api_compatibility:
         api = "gymnasium"
+    if apply_api_compatibility and render_mode == "rgb":
+        # PyTorch's Mario tutorial says so; gym 0.26 only warns.
+        render_mode = "rgb_array"
     if chosen_api(api, render_mode) == "gymnasium":
         return gymnasium.make(
             spec, max_episode_steps, render_mode=render_mode, **kwargs

@@ -74,6 +74,7 @@ def test_seven_has_observations_and_4_tuples() -> None:
         ({"render_mode": "rgb_array"}, 5),
         ({"apply_api_compatibility": True}, 5),
         ({"apply_api_compatibility": True, "api": "gym"}, 4),
+        ({"apply_api_compatibility": True, "render_mode": "rgb"}, 5),
     ],
 )
 def test_the_api_is_what_was_asked_for(arguments: dict[str, Any], size: int) -> None:
