@@ -131,7 +131,9 @@ def _known(task_id: str) -> str:
         raise ValueError(
             f"{task_id!r} is no task id of this package; there are SuperMarioBros-v0 "
             "to -v3, SuperMarioBros-<world>-<stage>-v0 to -v3 (1-1 to 8-4), "
-            "SuperMarioBrosRandomStages-v0 to -v3 and SuperMarioBros2-v0 and -v1"
+            "SuperMarioBrosRandomStages-v0 to -v3, SuperMarioBros2-v0 and -v1 and "
+            "SuperMarioBros2-<world>-<stage>-v0 (1-1 to 9-4, A-1 to D-4); "
+            "mario_envpool.list_all_envs() returns all"
         )
     return plain
 
