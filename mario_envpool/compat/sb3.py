@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
 from mario_envpool import make
-from mario_envpool.env import FRAMES_PER_SECOND, SEED_LIMIT, hint, native_seed
-from mario_envpool.vector import as_actions
+from mario_envpool.env import FRAMES_PER_SECOND, SEED_LIMIT, each, hint, native_seed
+from mario_envpool.vector import as_actions, set_rows
 
-Observations = npt.NDArray[np.uint8]
+#: One array, or with several kinds of observation a dictionary of arrays.
+Observations = Any
 StepResult = tuple[
     Observations, npt.NDArray[np.float32], npt.NDArray[np.bool_], list[dict[str, Any]]
 ]
@@ -67,6 +69,8 @@ class MarioVecEnv(VecEnv):
     ) -> None:
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode={render_mode!r} is not None or 'rgb_array'")
+        if "env_type" in config:
+            raise TypeError("env_type cannot be chosen here; leave it out")
         if config.get("batch_size", 0) not in (0, num_envs):
             raise ValueError(
                 f"batch_size={config['batch_size']!r} is not possible; all num_envs="
@@ -98,10 +102,10 @@ class MarioVecEnv(VecEnv):
         """Starts an episode in every environment; returns the first observations.
 
         Those of a step that was under way are dropped. Seeds are those of ``seed``;
-        without it, the first reset takes some from the system, unless ``seed=`` was
-        given to the constructor.
+        without it, the first reset draws some from NumPy's global generator, unless
+        ``seed=`` was given to the constructor.
         """
-        options = {key: None for each in self._options for key in each}
+        options = {key: None for given in self._options for key in given}
         if options:
             raise ValueError(
                 f"reset has no options, got {sorted(options)}{hint(options)}"
@@ -137,8 +141,9 @@ class MarioVecEnv(VecEnv):
         obs, rewards, dones, infos = self._result
         if dones.any():
             ended = self._ids[dones]
-            obs[ended], first = self.pool.recv(reset=True)
-            for i, row in zip(ended, self._rows(first), strict=True):
+            first, info = self.pool.recv(reset=True)
+            each(partial(set_rows, ended), obs, first)
+            for i, row in zip(ended, self._rows(info), strict=True):
                 self.reset_infos[i] = row
         self._stepping, self._result = False, None
         return obs, rewards, dones, infos
@@ -179,6 +184,11 @@ class MarioVecEnv(VecEnv):
         **method_kwargs: Any,
     ) -> list[Any]:
         """Calls "render" or "snapshot" (without arguments) on some environments."""
+        if method_args or method_kwargs:
+            raise TypeError(
+                f"{method_name} takes no arguments here, got {method_args} "
+                f"{method_kwargs}"
+            )
         ids = np.array(list(self._indices(indices)), np.int32)
         if method_name == "render":
             return list(self.pool._render(ids, 0, 0, -1))
@@ -238,7 +248,7 @@ class MarioVecEnv(VecEnv):
         infos = self._rows(info)
         seconds = round(time.perf_counter() - self._begin, 6)
         for i in ended:
-            infos[i]["terminal_observation"] = obs[i].copy()
+            infos[i]["terminal_observation"] = each(partial(_copied_row, i), obs)
             infos[i]["TimeLimit.truncated"] = bool(truncated[i])
             infos[i]["episode"] = {
                 "r": round(float(self._returns[i]), 6),
@@ -247,3 +257,8 @@ class MarioVecEnv(VecEnv):
             }
         self._returns[ended] = 0
         return obs, rewards, dones, infos
+
+
+def _copied_row(i: int, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    row: npt.NDArray[Any] = rows[i].copy()
+    return row

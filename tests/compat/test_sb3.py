@@ -129,6 +129,8 @@ def test_arguments() -> None:
         MarioVecEnv(STAGE, render_mode="human")
     with pytest.raises(ValueError, match="batch_size=1"):
         MarioVecEnv(STAGE, 2, batch_size=1)
+    with pytest.raises(TypeError, match="env_type"):
+        MarioVecEnv(STAGE, env_type="dm")
 
 
 def test_attributes_and_methods() -> None:
@@ -141,6 +143,8 @@ def test_attributes_and_methods() -> None:
     assert not venv.has_attr("action_masks")
     with pytest.raises(AttributeError, match="'frame_skip' cannot be set"):
         venv.set_attr("frame_skip", 4)
+    with pytest.raises(TypeError, match=r"render takes no arguments here, got \('hum"):
+        venv.env_method("render", "human")
     blobs = venv.env_method("snapshot", indices=[0, 2])
     assert [len(blob) for blob in blobs] == [venv.pool.snapshot([0]).shape[1]] * 2
     assert venv.env_method("render", indices=1)[0].shape == (240, 256, 3)
@@ -167,6 +171,23 @@ def test_wrappers_of_stable_baselines() -> None:
     assert dones.all()
     assert infos[0]["episode"]["l"] == 5
     assert infos[0]["terminal_observation"].shape == (8, 84, 84)
+
+
+def test_several_kinds_of_observation() -> None:
+    venv = MarioVecEnv(
+        STAGE, 2, obs_type=["tiles", "motion"], stack_num=1, max_episode_steps=3
+    )
+    first = venv.reset()
+    assert venv.observation_space.contains({key: first[key][0] for key in first})
+    for _ in range(3):
+        obs, _, dones, infos = venv.step(np.full(2, RIGHT))
+    assert dones.all()
+    for key in ("tiles", "motion"):
+        np.testing.assert_array_equal(obs[key], first[key])
+    for i, info in enumerate(infos):
+        last = info["terminal_observation"]
+        assert last.keys() == first.keys()
+        assert not np.array_equal(last["motion"], first["motion"][i])
 
 
 def test_a_reward_function_that_fails_loses_no_step() -> None:
