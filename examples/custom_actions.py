@@ -30,6 +30,8 @@ def main(steps: int = 20_000, num_envs: int = 8) -> None:
         ends += info["x_pos"][terminated].tolist()
     if ends:
         print(f"{len(ends)} episodes, x_pos {np.mean(ends):.0f}, best {max(ends)}")
+    else:
+        print("no episode has ended yet; more --steps")
     pool.close()
 
 

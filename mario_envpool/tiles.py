@@ -151,7 +151,11 @@ def main(arguments: list[str] | None = None) -> int:
         description="The legend of obs_type='tiles', and pictures from your ROM.",
     )
     parser.add_argument("--level", default="1-1", help="1-1 to 8-4 (default: 1-1)")
-    parser.add_argument("--out", type=Path, help="a PNG of screen, tiles and legend")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="a PNG of screen, tiles and legend; else only the legend is printed",
+    )
     parser.add_argument("--count", type=int, default=3, help="pictures (default: 3)")
     parser.add_argument(
         "--steps", type=int, default=40, help="random steps before each (default: 40)"
@@ -169,7 +173,10 @@ def main(arguments: list[str] | None = None) -> int:
         from PIL import Image
     except ImportError:
         parser.error("--out needs Pillow; run: pip install pillow")
-    pictures = _play(known.level, known.steps, known.count, known.seed)
+    try:
+        pictures = _play(known.level, known.steps, known.count, known.seed)
+    except ValueError as error:  # no such level, or no ROM
+        parser.error(str(error))
     legend = _legend_picture(max(len(pictures), 18 * len(NAMES) + 8))
     page = Image.new("RGB", (pictures.shape[1] + legend.width, legend.height), "white")
     page.paste(Image.fromarray(pictures), (0, 0))
