@@ -13,6 +13,11 @@ from .ram import RamFacts
 from .tasks import task_id_of, world_label
 
 _KEYS = "coins flag_get life score stage status time world x_pos y_pos".split()
+# Of 9.x, those that are properties of RamFacts under the same name.
+_FACTS = (
+    "area enemy_types is_dead is_dying is_game_over is_stage_over is_world_over level "
+    "player_state powerup_level status_value y_pixel y_viewport"
+).split()
 # Upstream's names of the parts of the reward, in its order, and the native ones.
 _PARTS = {
     "progress": "reward_progress",
@@ -67,21 +72,9 @@ def full_info(
     parts = {name: as_float64(numbers[native]) for name, native in _PARTS.items()}
     return {
         **classic_info(numbers),
-        "area": facts._area,
-        "enemy_types": facts._enemy_types,
-        "is_dead": facts._is_dead,
-        "is_dying": facts._is_dying,
-        "is_game_over": facts._is_game_over,
-        "is_stage_over": facts._is_stage_over,
-        "is_world_over": facts._is_world_over,
+        **{key: getattr(facts, f"_{key}") for key in _FACTS},
         "left_x_pos": facts._left_x_position,
-        "level": facts._level,
-        "player_state": facts._player_state,
-        "powerup_level": facts._powerup_level,
-        "status_value": facts._status_value,
         "x_pos_max": x_pos_max,
-        "y_pixel": facts._y_pixel,
-        "y_viewport": facts._y_viewport,
         "clear": numbers["flag_get"],
         "death": facts._is_dying or facts._is_dead,
         "game": game,
