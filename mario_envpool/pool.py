@@ -17,7 +17,7 @@ from ._core import _MarioEnvPool as _NativePool
 from ._core import _MarioEnvSpec as _NativeSpec
 
 #: ``reward_fn(batch)``: from the arrays of a batch to its rewards, shape (n,).
-RewardFn = Callable[[dict[str, npt.NDArray[Any]]], npt.ArrayLike]
+RewardFn = Callable[[dict[str, Any]], npt.ArrayLike]
 
 _KEYS = _NativePool._state_keys
 # Keys of the native batch whose names differ, or that are no use to a reward.
@@ -69,8 +69,9 @@ class _MarioEnvPool(_NativePool):
 
         It gets a dictionary of the arrays of a batch of n rows (``obs``, ``reward``,
         ``terminated``, ``truncated``, ``env_id``, ``elapsed_step`` and every field of
-        ``info``) and returns n numbers. It is called once for each batch, before anyone
-        sees it. The reward of a row that begins an episode stays 0.
+        ``info``) and returns n numbers; ``obs`` is a dictionary itself where
+        ``obs_type`` names several kinds. It is called once for each batch, before
+        anyone sees it. The reward of a row that begins an episode stays 0.
         """
         return self._reward_fn
 
@@ -146,11 +147,12 @@ def own_rewards(
         ValueError: they have another shape, or are not all finite.
     """
     native = dict(zip(keys, arrays, strict=True))
-    batch = {
-        key.removeprefix("info:"): array
-        for key, array in native.items()
-        if key not in _UNUSED
-    }
+    batch: dict[str, Any] = {}
+    for key, array in native.items():
+        if key.startswith("obs:"):
+            batch.setdefault("obs", {})[key.removeprefix("obs:")] = array
+        elif key not in _UNUSED:
+            batch[key.removeprefix("info:")] = array
     batch["reward"] = native["reward"]
     batch["terminated"] = native["done"] & ~native["trunc"]
     batch["truncated"] = native["trunc"]

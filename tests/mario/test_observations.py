@@ -86,7 +86,7 @@ def test_reward_fn_sees_the_parts() -> None:
         TASK,
         num_envs=2,
         obs_type=["tiles", "motion"],
-        reward_fn=lambda batch: batch["obs:motion"][:, 0, 3],
+        reward_fn=lambda batch: batch["obs"]["motion"][:, 0, 3],
     )
     obs, _ = pool.reset()
     for _ in range(10):
