@@ -130,6 +130,11 @@ def test_other_autoreset_modes_are_refused(mode: Any) -> None:
         MarioVectorEnv(2, TASK, autoreset_mode=mode)
 
 
+def test_resets_by_the_caller_need_whole_batches() -> None:
+    with pytest.raises(ValueError, match="needs batch_size == num_envs, here it is 1"):
+        MarioVectorEnv(2, TASK, autoreset_mode="Disabled", batch_size=1)
+
+
 def test_made_by_gymnasium() -> None:
     envs = gymnasium.make_vec(f"mario_envpool:{TASK}", num_envs=3, frame_skip=2)
     assert isinstance(envs, MarioVectorEnv)
