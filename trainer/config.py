@@ -26,7 +26,9 @@ MAX_SEED = 20_000
 # Rows and columns of observations (Mnih et al. 2015), and of the networks that are
 # made for others.
 IMAGE_SIZE = 84
-IMAGE_SIZES = {"femto": 40, "tiles": 16}
+IMAGE_SIZES = {"femto": 40}
+# Of `obs` tiles, whatever the network (trainer/tiles.py).
+TILES_SIZE = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -441,6 +443,8 @@ class RunConfig:
     def resolved(self) -> RunConfig:
         """This, with the size of observations that the network is made for."""
         size = IMAGE_SIZES.get(self.model.name, IMAGE_SIZE)
+        if self.env.obs == "tiles":
+            size = TILES_SIZE
         env = dataclasses.replace(
             self.env,
             img_height=self.env.img_height or size,

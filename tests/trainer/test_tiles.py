@@ -1,6 +1,7 @@
 """Training on tiles and motion: packing, the network for them, a run on the game."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,6 +120,13 @@ def test_the_flag_chooses_the_network():
     assert config.env == preset("tiles").env
     assert parse(["--obs", "tiles", "--features", "64"]).model.features == 64
     assert parse(["--device", "cpu"]) == RunConfig(device="cpu")
+
+
+@pytest.mark.parametrize("name", ["tiles", "mine:Network"])
+def test_any_network_gets_the_size_of_tiles(name):
+    config = preset("tiles")
+    config = replace(config, model=replace(config.model, name=name)).resolved()
+    assert (1, config.env.img_height, config.env.img_width) == SHAPE
 
 
 @pytest.mark.parametrize(
