@@ -82,6 +82,11 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self.num_envs = num_envs
         self.batch_size: int = self._pool.config["batch_size"]
         self.autoreset_mode = AutoresetMode(autoreset_mode)
+        if self.autoreset_mode is AutoresetMode.DISABLED and self.batch_size < num_envs:
+            raise ValueError(
+                f"autoreset_mode={autoreset_mode!r} needs batch_size == num_envs, here "
+                f"it is {self.batch_size} of {num_envs}: leave out batch_size"
+            )
         self.metadata = {
             "render_modes": ["rgb_array"],
             "render_fps": round(FRAMES_PER_SECOND / self._pool.config["frame_skip"]),
@@ -345,7 +350,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             merged = each(np.copy, self._last_obs)
         merged_infos: Infos = {}
         for ids, obs, infos in parts:
-            each(partial(_set_rows, ids), merged, obs)
+            each(partial(set_rows, ids), merged, obs)
             for key, value in infos.items():
                 if key in ("env_id", "players"):
                     continue
@@ -359,9 +364,10 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         return (self.num_envs, *rows.shape[1:])
 
 
-def _set_rows(
+def set_rows(
     ids: npt.NDArray[np.int32], to: npt.NDArray[Any], rows: npt.NDArray[Any]
 ) -> None:
+    """Puts the rows of some environments into an array of all."""
     to[ids] = rows
 
 
