@@ -30,6 +30,8 @@ IMAGE_SIZES = {"femto": 40}
 # Of `obs` tiles, whatever the network (trainer/tiles.py).
 TILES_SIZE = 16
 
+PresetName = Literal["cpu", "tiles", "gpu-small", "gpu-mid", "gpu-large"]
+
 
 @dataclasses.dataclass(frozen=True)
 class EnvConfig:
@@ -91,9 +93,10 @@ class EnvConfig:
     max_episode_steps: int = 2000
     """Truncate an episode after this many steps; the game's clock is shorter."""
 
-    reward: Literal["progress", "classic"] = "progress"
-    """progress: new best positions and the weights below; classic: the reward of
-    gym-super-mario-bros, for which the weights mean nothing."""
+    reward: Literal["progress", "classic", "v9"] = "progress"
+    """progress: new best positions and the weights below; classic, v9: the rewards of
+    gym-super-mario-bros 7.4 and 9.1 (docs/rewards.md), for which the weights mean
+    nothing."""
 
     reward_progress: float = 1.0
     """Paid per pixel of a new best position."""
@@ -341,9 +344,7 @@ class ReplayConfig:
 class RunConfig:
     """Trains a policy and writes curves and checkpoints to a run folder."""
 
-    preset: Literal["auto", "cpu", "tiles", "gpu-small", "gpu-mid", "gpu-large"] = (
-        "auto"
-    )
+    preset: Literal["auto", PresetName] = "auto"
     """Where the defaults come from; auto: tiles with --obs tiles, else by the hardware
     (docs/training.md has a table)."""
 
