@@ -6,18 +6,16 @@ The CPU's are those of the dataclasses themselves.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.config import EnvConfig, LearnerConfig, ModelConfig, PresetName, RunConfig
 from trainer.device import available_cores
 from trainer.model import build_model
 from trainer.replay import capacity_of
 from trainer.rollouts import Rollouts
-
-PresetName = Literal["cpu", "tiles", "gpu-small", "gpu-mid", "gpu-large"]
 
 # Whom a preset is for; GB as cards are sold, which is 2^30 bytes.
 PRESETS: dict[PresetName, str] = {
