@@ -45,7 +45,9 @@ constexpr char kMagic[8] = {'M', 'A', 'R', 'I', 'O', 'E', 'N', 'V'};
 bool IsPlausible(const Episode& episode) {
   return episode.counter.IsPlausible() && episode.steps_without_progress >= 0 &&
          episode.plays_on <= 1 && episode.info.flag_get <= 1 &&
-         episode.info.wrong_pass <= 1;
+         episode.info.wrong_pass <= 1 && episode.info.status >= 0 &&
+         episode.info.status <= 2 && episode.info.end_reason >= 0 &&
+         episode.info.end_reason <= static_cast<int>(EndReason::kStall);
 }
 
 void RequireIntact(bool intact) {
@@ -168,18 +170,22 @@ int Env::ChooseStage() {
   return (world - 1) * Target::kStages + stage - 1;
 }
 
+void Env::ApplySeed() {
+  if (!reseed_) return;
+  random_.Seed(seed_);
+  stage_random_.Seed(static_cast<uint32_t>(seed_));
+  reseed_ = false;
+  episode_.plays_on = 0;
+}
+
 pool::Outcome Env::Reset(Scratch& scratch) {
-  if (reseed_) {
-    random_.Seed(seed_);
-    stage_random_.Seed(static_cast<uint32_t>(seed_));
-    reseed_ = false;
-    episode_.plays_on = 0;
-  }
+  ApplySeed();
   if (episode_.plays_on && PlaysOn(scratch)) return outcome_;
   return ResetTo(ChooseStage(), scratch);
 }
 
 pool::Outcome Env::ResetTo(int stage, Scratch& scratch) {
+  ApplySeed();
   outcome_ = pool::Outcome{};
   episode_.plays_on = 0;
   LoadStart(stage);

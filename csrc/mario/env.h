@@ -76,6 +76,9 @@ class Env {
    public:
     /// Throws std::invalid_argument on an option outside its range.
     Shared(Config config, std::shared_ptr<const nes::Cartridge> cartridge);
+    // Observations point into it.
+    Shared(const Shared&) = delete;
+    Shared& operator=(const Shared&) = delete;
 
     const Config& config() const { return config_; }
     const std::shared_ptr<const nes::Cartridge>& cartridge() const {
@@ -161,6 +164,7 @@ class Env {
     uint64_t frame[2] = {0, 0};
   };
 
+  void ApplySeed();
   int ChooseStage();
   bool PlaysOn(Scratch& scratch);
   void BeginEpisode();

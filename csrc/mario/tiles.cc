@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <tuple>
 
 #include "mario/ram_map.h"
 
@@ -323,9 +324,13 @@ void MakeMotion(const uint8_t* memory, int8_t* rows) {
 
   Things things;
   FindThings(ram, &things);
-  const auto distance = [&](const Thing& thing) {
-    return std::abs(thing.left - mario.left) +
-           std::abs(thing.top + thing.height - feet);
+  // By distance, then by all that is told of it: equal on every machine.
+  const auto order = [&](const Thing& thing) {
+    const int bottom = thing.top + thing.height;
+    const int distance =
+        std::abs(thing.left - mario.left) + std::abs(bottom - feet);
+    return std::tuple(distance, thing.left, bottom, thing.kind, thing.speed_x,
+                      thing.speed_y);
   };
   Thing* const end = std::partition(
       things.thing, things.thing + things.count, [](const Thing& thing) {
@@ -333,10 +338,9 @@ void MakeMotion(const uint8_t* memory, int8_t* rows) {
       });
   Thing* const last = things.thing + std::min<std::ptrdiff_t>(
                                          end - things.thing, kMotionRows - 1);
-  std::partial_sort(things.thing, last, end,
-                    [&](const Thing& a, const Thing& b) {
-                      return distance(a) < distance(b);
-                    });
+  std::partial_sort(
+      things.thing, last, end,
+      [&](const Thing& a, const Thing& b) { return order(a) < order(b); });
   for (const Thing* thing = things.thing; thing != last; ++thing) {
     rows += kMotionColumns;
     rows[0] = static_cast<int8_t>(thing->kind);

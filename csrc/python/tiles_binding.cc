@@ -13,7 +13,7 @@ namespace py = pybind11;
 
 namespace {
 
-using Ram = py::array_t<uint8_t, py::array::c_style | py::array::forcecast>;
+using Ram = py::array_t<uint8_t, py::array::c_style>;
 
 const uint8_t* WorkRam(const Ram& ram) {
   if (ram.ndim() != 1 || ram.shape(0) != 2048) {

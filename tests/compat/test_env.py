@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from mario_envpool import nes
+from mario_envpool import nes, rom
+from mario_envpool._core import _MarioEnv
 from mario_envpool.compat import (
     SuperMarioBrosEnv,
     SuperMarioBrosRandomStagesEnv,
@@ -248,6 +249,18 @@ def test_the_native_environment_has_only_its_stages() -> None:
     for stage in (-1, 32):
         with pytest.raises(IndexError, match=str(stage)):
             native.reset(stage=stage)
+
+
+def test_a_seed_counts_with_a_chosen_stage_too() -> None:
+    native = _MarioEnv(rom.load("vanilla"), {"noop_max": 30})
+
+    def after(seed: int) -> bytes:
+        native.reset(seed=seed, stage=0)
+        return bytes(native.ram)
+
+    starts = [after(seed) for seed in range(4)]
+    assert len(set(starts)) > 1
+    assert starts == [after(seed) for seed in range(4)]
 
 
 def test_vectors_of_gymnasium() -> None:
