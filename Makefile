@@ -4,7 +4,7 @@ SOURCES = csrc tests/cpp tests/fuzz
 CPP_FILES = $(shell find $(SOURCES) -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev build test test-cpp asan tsan fuzz asan-python lint format bench docs ci clean
+.PHONY: help dev build test test-cpp asan tsan ubsan fuzz asan-python lint format bench docs ci clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,7 +24,7 @@ test-cpp:  ## C++ tests
 	cmake --build --preset release
 	ctest --preset release
 
-asan tsan:  ## C++ tests under a sanitizer
+asan tsan ubsan:  ## C++ tests under a sanitizer
 	cmake --preset $@
 	cmake --build --preset $@
 	ctest --preset $@
