@@ -233,7 +233,8 @@ def known_flags() -> set[str]:
         with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
             module.main(["--help"])
         text += out.getvalue()
-    fuzzing = [*(ROOT / "tests").glob("fuzz/*.cc"), *(ROOT / "tests").glob("*/*calls.py")]
+    tests = ROOT / "tests"
+    fuzzing = [*tests.glob("fuzz/*.cc"), *tests.glob("*/*calls.py")]
     for script in [*(ROOT / "examples").glob("*.py"), *fuzzing]:
         text += script.read_text()
     return set(re.findall(r"--[a-z][a-z0-9-]*", text))
