@@ -296,8 +296,11 @@ def test_every_option_reaches_the_game(monkeypatch, asynchronous):
     assert given.pop("env_type") == "gymnasium"
     assert given.pop("seed") == 5
     assert given.pop("batch_size") == (32 if asynchronous else 64)
-    assert given == {k: v for k, v in vars(config).items() if k != "groups"}
+    ours = ("groups", "obs")
+    assert given == {k: v for k, v in vars(config).items() if k not in ours}
     assert set(given) - {"task"} <= set(_core._MarioEnvSpec._config_keys)
+    make_pool(replace(config, obs="tiles"), seed=5, asynchronous=asynchronous)
+    assert given["obs_type"] == ["tiles", "motion"]
 
 
 def test_threads_are_at_most_those_of_a_group(monkeypatch):
