@@ -194,10 +194,9 @@ def joined_types(types: Any) -> Any:
     Raises:
         TypeError: it is neither.
     """
-    if isinstance(types, str):
-        return types
-    if isinstance(types, list | tuple) and all(isinstance(t, str) for t in types):
-        return "+".join(types)
+    joined = _plus(types)
+    if joined is not None:
+        return joined
     raise TypeError(
         f"obs_type={types!r} is no kind of observation; give one such as 'tiles', or a "
         "list such as ['tiles', 'motion']"
@@ -223,11 +222,19 @@ def joined_buttons(actions: Any) -> Any:
 
 
 def _joined(action: Any) -> str:
-    if isinstance(action, str):
-        return action
-    if isinstance(action, list | tuple) and all(isinstance(b, str) for b in action):
-        return "+".join(action)
+    joined = _plus(action)
+    if joined is not None:
+        return joined
     raise TypeError(
         f"custom_actions has the action {action!r}; give a list of button names such "
         "as ['right', 'A'], or text such as 'right+A'"
     )
+
+
+def _plus(names: Any) -> str | None:
+    """Returns a name as it is, a list of names with + between; None for all else."""
+    if isinstance(names, str):
+        return names
+    if isinstance(names, list | tuple) and all(isinstance(n, str) for n in names):
+        return "+".join(names)
+    return None

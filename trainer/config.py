@@ -27,8 +27,10 @@ MAX_SEED = 20_000
 # made for others.
 IMAGE_SIZE = 84
 IMAGE_SIZES = {"femto": 40}
-# Of `obs` tiles, whatever the network (trainer/tiles.py).
-TILES_SIZE = 16
+# Of `obs` tiles, whatever the network (trainer/tiles.py): rows of tiles come first,
+# and then those of motion.
+TILES_SHAPE = (1, 16, 16)
+TILES_ROWS = 13
 
 PresetName = Literal["cpu", "tiles", "gpu-small", "gpu-mid", "gpu-large"]
 
@@ -445,7 +447,7 @@ class RunConfig:
         """This, with the size of observations that the network is made for."""
         size = IMAGE_SIZES.get(self.model.name, IMAGE_SIZE)
         if self.env.obs == "tiles":
-            size = TILES_SIZE
+            size = TILES_SHAPE[-1]
         env = dataclasses.replace(
             self.env,
             img_height=self.env.img_height or size,

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from gymnasium.spaces import Box
 
 from mario_envpool import tiles
+from trainer.config import TILES_ROWS, TILES_SHAPE
 
-_ROWS = 13
-SHAPE = (1, 16, 16)
 #: The option of the pool that `packed` needs.
 OBS_TYPE = ["tiles", "motion"]
 
@@ -33,15 +32,17 @@ def packed(
     Returns:
         (..., 1, 16, 16).
     """
-    frames = np.empty((*grids.shape[:-3], *SHAPE), np.uint8)
-    frames[..., :_ROWS, :] = grids
-    frames[..., _ROWS:, :] = motion.view(np.uint8).reshape(*motion.shape[:-2], 1, 3, 16)
+    frames = np.empty((*grids.shape[:-3], *TILES_SHAPE), np.uint8)
+    frames[..., :TILES_ROWS, :] = grids
+    frames[..., TILES_ROWS:, :] = motion.view(np.uint8).reshape(
+        *motion.shape[:-2], 1, -1, TILES_SHAPE[-1]
+    )
     return frames
 
 
 def tiles_picture(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The tiles of a packed frame (1, 16, 16) in colours, (208, 256, 3) uint8."""
-    return tiles.picture(frame[0, :_ROWS])
+    return tiles.picture(frame[0, :TILES_ROWS])
 
 
 class TilesPool:
@@ -50,7 +51,7 @@ class TilesPool:
     def __init__(self, pool: Any) -> None:
         """Takes over a pool that was made with `OBS_TYPE`."""
         self._pool = pool
-        self.observation_space = Box(0, 255, SHAPE, np.uint8)
+        self.observation_space = Box(0, 255, TILES_SHAPE, np.uint8)
 
     def recv(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The pool's `recv`, with observations (n, 1, 16, 16) uint8."""

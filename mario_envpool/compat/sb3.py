@@ -26,10 +26,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
 from mario_envpool import make
 from mario_envpool.env import FRAMES_PER_SECOND, SEED_LIMIT, each, hint, native_seed
-from mario_envpool.vector import as_actions, set_rows
+from mario_envpool.vector import Observations, as_actions, set_rows
 
-#: One array, or with several kinds of observation a dictionary of arrays.
-Observations = Any
 StepResult = tuple[
     Observations, npt.NDArray[np.float32], npt.NDArray[np.bool_], list[dict[str, Any]]
 ]

@@ -8,8 +8,9 @@ The metadata lists the ids that 9.x has for the two games that are played here.
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
+
+from .. import registration
 
 #: The ROMs by version number: ``SuperMarioBros-v1`` plays number 1.
 ROM_MODES = ("vanilla", "downsample", "pixel", "rectangle")
@@ -19,11 +20,6 @@ LOST_LEVELS_WORLDS = 13
 STAGES = 4
 # Worlds of which the second room is a walk into a pipe, not a stage.
 _WORLDS_WITH_INTRO = {False: (1, 2, 4, 7), True: (1, 3)}
-
-_ID = re.compile(
-    r"SuperMarioBros(?P<game>2?|RandomStages)"
-    r"(?:(?P<hyphen>-?)(?P<world>[1-9A-D])-(?P<stage>[1-4]))?-v(?P<version>\d)"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,29 +200,19 @@ def keywords_of(env_id: str) -> dict[str, Any] | None:
         ``rom_mode``, ``lost_levels`` and ``target`` where they are not the default,
         and ``random_stages`` for those ids. None: there is no such id.
     """
-    match = _ID.fullmatch(env_id)
-    if match is None:
+    if env_id not in registration.TASKS:
         return None
-    game, version = match["game"], int(match["version"])
-    lost_levels = game == "2"
-    modes = LOST_LEVELS_ROM_MODES if lost_levels else ROM_MODES
-    if version >= len(modes):
-        return None
-    keywords: dict[str, Any] = {"rom_mode": modes[version]} if version else {}
-    if lost_levels:
-        keywords["lost_levels"] = True
-    if game == "RandomStages":
-        keywords["random_stages"] = True
-    if match["world"] is None:
-        return keywords
-    world, hyphen = int(match["world"], 16), match["hyphen"] == "-"
-    exists = {
-        "": world <= WORLDS and (hyphen or version == 0),
-        "2": hyphen and version == 0,
-        "RandomStages": False,
+    config = registration.TASKS[env_id]
+    keywords: dict[str, Any] = {
+        key: True for key in ("lost_levels", "random_stages") if key in config
     }
-    keywords["target"] = (world, int(match["stage"]))
-    return keywords if exists[game] else None
+    rom_mode = config["rom"].removeprefix("lost-levels").removeprefix("-")
+    if rom_mode not in ("", ROM_MODES[0]):
+        keywords["rom_mode"] = rom_mode
+    if "stages" in config:
+        world, stage = config["stages"][0].split("-")
+        keywords["target"] = (int(world, 16), int(stage))
+    return keywords
 
 
 def decode_target(

@@ -9,12 +9,11 @@ import torch
 from small_runs import change, read_points, weights_in
 
 from trainer.command import parse
-from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.config import TILES_SHAPE, EnvConfig, LearnerConfig, ModelConfig, RunConfig
 from trainer.model import build_model
-from trainer.model.tiles import TILES_SHAPE
 from trainer.presets import preset
 from trainer.run import main, run_training
-from trainer.tiles import SHAPE, TilesPool, packed, tiles_picture
+from trainer.tiles import TilesPool, packed, tiles_picture
 from trainer.video.film import FilmedEnv, game_config
 
 RNG = np.random.default_rng(0)
@@ -31,7 +30,7 @@ def parts(*count):
 def test_both_parts_are_in_a_frame(count):
     grids, motion = parts(*count)
     frames = packed(grids, motion)
-    assert frames.shape == (*count, *SHAPE)
+    assert frames.shape == (*count, *TILES_SHAPE)
     assert frames.dtype == np.uint8
     np.testing.assert_array_equal(frames[..., :13, :], grids)
     signed = frames[..., 13:, :].reshape(*count, 8, 6).view(np.int8)
@@ -52,14 +51,14 @@ def test_a_pool_is_packed_and_else_itself():
     np.testing.assert_array_equal(obs, packed(grids, motion))
     assert rest == ["reward", "info"]
     assert pool.all_env_ids == (0, 1, 2)
-    assert pool.observation_space.shape == SHAPE == TILES_SHAPE
+    assert pool.observation_space.shape == TILES_SHAPE
     with pytest.raises(AttributeError):
         pool.nothing  # noqa: B018
 
 
 def network(**options):
     torch.manual_seed(0)
-    return build_model(ModelConfig(name="tiles", **options), SHAPE, 5)
+    return build_model(ModelConfig(name="tiles", **options), TILES_SHAPE, 5)
 
 
 def logits(model, frames):
@@ -126,7 +125,7 @@ def test_the_flag_chooses_the_network():
 def test_any_network_gets_the_size_of_tiles(name):
     config = preset("tiles")
     config = replace(config, model=replace(config.model, name=name)).resolved()
-    assert (1, config.env.img_height, config.env.img_width) == SHAPE
+    assert (1, config.env.img_height, config.env.img_width) == TILES_SHAPE
 
 
 @pytest.mark.parametrize(
@@ -195,6 +194,6 @@ def test_a_film_sees_what_the_pool_gives():
     config = game_config(small(None).env)
     assert config["obs_type"] == "tiles+motion"
     step = FilmedEnv(config, seed=1).reset(1)
-    assert step.obs.shape == SHAPE
+    assert step.obs.shape == TILES_SHAPE
     assert tiles_picture(step.obs).shape == (208, 256, 3)
     assert len(np.unique(step.obs[0, :13])) > 2

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.config import ModelConfig
-from trainer.model.tiles import TILES_SHAPE, TilesEncoder
+from trainer.config import TILES_SHAPE, ModelConfig
+from trainer.model.tiles import TilesEncoder
 
 # Super Mario Bros frames are mostly one grey, the sky, near 144, and sprites
 # differ little from it. Six runs of six that fed x/255 never passed the first

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-TILES_SHAPE = (1, 16, 16)
-_ROWS = 13  # of tiles; the rest is motion, 8 rows of 6 numbers
+from trainer.config import TILES_ROWS
+
 _CODES = 32  # more than there are
 _CODE_SIZE = 8
-_THINGS = 8
+_THINGS = 8  # rows of motion, of six numbers
 # Of x, y, speed to the right, speed down, state: what brings them near 1.
 _SCALES = (32.0, 32.0, 24.0, 4.0, 4.0)
 
@@ -43,9 +43,9 @@ class TilesEncoder(nn.Module):
 
     def forward(self, frames: Tensor) -> Tensor:
         """Maps bytes (N, 1, 16, 16), any float type, to (N, F)."""
-        cells = frames[:, 0, :_ROWS].long()
+        cells = frames[:, 0, :TILES_ROWS].long()
         embedded = self.codes(cells).permute(0, 3, 1, 2).to(frames.dtype)
-        motion = frames[:, 0, _ROWS:].reshape(-1, _THINGS, 6)
+        motion = frames[:, 0, TILES_ROWS:].reshape(-1, _THINGS, 6)
         things = self.codes(motion[..., 0].long()).to(frames.dtype)
         # The bytes are those of signed numbers.
         numbers = motion[..., 1:]

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from mario_envpool import _core, nes
-from trainer.tiles import SHAPE, tiles_picture
+from trainer.config import TILES_SHAPE
+from trainer.tiles import tiles_picture
 from trainer.video.film import HEIGHT, WIDTH
 
 Picture = npt.NDArray[np.uint8]
@@ -228,7 +229,7 @@ class Panel:
         self, image: Image.Image, pen: ImageDraw.ImageDraw, obs: Picture
     ) -> None:
         """The newest frames of the observation, oldest on the left."""
-        views = [tiles_picture(obs)] if obs.shape == SHAPE else list(obs)
+        views = [tiles_picture(obs)] if obs.shape == TILES_SHAPE else list(obs)
         count = min(4, len(views))
         gap = 2
         width = (PANEL_WIDTH - 2 * _MARGIN - 3 * gap) / 4
