@@ -16,12 +16,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from trainer.config_checks import check_combinations, check_fields
 from trainer.files import write_json
 
 T = TypeVar("T")
-
-# Pools take seeds of 32 bits; a run uses a block of them per seed (collector.py).
-MAX_SEED = 20_000
 
 # Rows and columns of observations (Mnih et al. 2015), and of the networks that are
 # made for others.
@@ -478,121 +476,8 @@ class RunConfig:
         Raises:
             ValueError: what was given, what is allowed.
         """
-        self.check_fields()
-        self._check_combinations()
-
-    def check_fields(self) -> None:
-        """Raises ValueError for a number that its field never takes."""
-        env, learner, replay = self.env, self.learner, self.replay
-        check_seed(self.seed)
-        _check_least(learner, 1, "unroll unrolls_per_batch passes minibatch_size")
-        _check_least(learner, 1, "accumulate")
-        _check_least(env, 0, "img_height img_width")
-        _check_least(learner, 0, "warmup_updates target_updates learner_threads")
-        _check_least(learner, 1, "target_rho")
-        for name in ("lr", "muon_lr"):
-            if getattr(learner, name) <= 0:
-                raise ValueError(
-                    f"{name} must be above 0, got {getattr(learner, name)}"
-                )
-        _check_least(self, 1, "max_steps solve_episodes keep_checkpoints")
-        _check_least(self, 0, "max_seconds lag profile")
-        _check_least(learner, 0, "entropy entropy_end lr_end weight_decay clip_range")
-        _check_least(learner, 0, "rho_bar c_bar pg_rho_bar value_cost")
-        if learner.max_grad_norm <= 0:
-            raise ValueError(
-                f"max_grad_norm must be above 0, got {learner.max_grad_norm}"
-            )
-        _check_least(self.model, 1, "memory_size memory_layers memory_heads")
-        _check_least(self.model, 1, "memory_steps")
-        _check_least(self, 0, "log_seconds checkpoint_seconds")
-        _check_least(replay, 0, "replay_bytes burn_in")
-        _check_least(replay, 1, "replay_beta_steps")
-        _check_share(learner, "gamma lam ema momentum rmsprop_alpha")
-        _check_share(self, "solve_rate")
-        _check_share(replay, "replay_share replay_min_fresh replay_alpha")
-        _check_share(replay, "replay_beta replay_beta_end")
-
-    def _check_observations(self) -> None:
-        """Raises ValueError for a network that is not for what is observed."""
-        name, env = self.model.name, self.env
-        if ":" not in name and (name == "tiles") != (env.obs == "tiles"):
-            raise ValueError(
-                f"model={name} does not take obs={env.obs}; the model for tiles is "
-                "tiles, or one of your own as module:Class"
-            )
-        if env.obs == "tiles" and env.stack_num != 1:
-            raise ValueError(
-                f"obs=tiles needs stack_num=1, got {env.stack_num}: speeds are in it; "
-                "for more of the past take --memory gru"
-            )
-
-    def _check_combinations(self) -> None:
-        """Raises ValueError for options that exclude each other."""
-        env, learner, replay = self.env, self.learner, self.replay
-        if not 1 <= env.groups <= env.num_envs or env.num_envs % env.groups:
-            raise ValueError(
-                f"groups must divide num_envs={env.num_envs}, got {env.groups}"
-            )
-        self._check_observations()
-        if replay.burn_in > learner.unroll:
-            raise ValueError(
-                f"burn_in must be at most unroll={learner.unroll}, got {replay.burn_in}"
-            )
-        if self.serial and self.lag:
-            raise ValueError(f"serial has no overlap: lag must be 0, got {self.lag}")
-        if learner.loss == "impala" and learner.advantages == "gae":
-            raise ValueError("advantages=gae needs loss=clip; impala is V-trace")
-        if learner.loss == "impala" and learner.target_updates:
-            raise ValueError("target_updates needs loss=clip; impala clips no ratio")
-        if learner.target_updates and learner.targets == "stored":
-            raise ValueError(
-                "target_updates needs targets=recomputed: its network says anew what "
-                "was stored"
-            )
-        if self.mode == "sync" and self.fresh_unrolls % env.num_envs:
-            raise ValueError(
-                f"in sync mode a batch holds whole rounds of unrolls: the "
-                f"{self.fresh_unrolls} fresh ones (unrolls_per_batch less "
-                f"replay_share) must be a multiple of num_envs={env.num_envs}; "
-                "raise unrolls_per_batch, lower num_envs, or choose mode=async"
-            )
-        if not replay.replay_share:
-            return
-        least = replay.replay_min_fresh * learner.unrolls_per_batch
-        if self.fresh_unrolls < max(1, round(least)):
-            raise ValueError(
-                f"replay_share={replay.replay_share} leaves less than "
-                f"replay_min_fresh={replay.replay_min_fresh} of fresh unrolls"
-            )
-        if learner.advantages == "gae" or learner.targets == "stored":
-            raise ValueError(
-                "replay needs advantages=vtrace and targets=recomputed: what was "
-                "stored belongs to an older policy"
-            )
-        _check_least(replay, 1, "replay_capacity")
-
-
-def _check_least(config: Any, least: float, names: str) -> None:
-    """Raises ValueError for a field below its least value."""
-    for name in names.split():
-        value = getattr(config, name)
-        if not value >= least:
-            raise ValueError(f"{name} must be at least {least:g}, got {value}")
-
-
-def _check_share(config: Any, names: str) -> None:
-    """Raises ValueError for a field outside of 0 to 1."""
-    for name in names.split():
-        value = getattr(config, name)
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name} must be 0 to 1, got {value}")
-
-
-def check_seed(seed: int) -> None:
-    """Raises ValueError unless a run or an evaluation can have this seed."""
-    if not 0 <= seed <= MAX_SEED:
-        raise ValueError(f"seed must be 0 to {MAX_SEED}, got {seed}")
+        check_fields(self)
+        check_combinations(self)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.collector import SEED_STRIDE, sample
-from trainer.config import MAX_SEED, check_seed
+from trainer.config_checks import MAX_SEED, check_seed
 from trainer.cuda import Stage
 from trainer.metrics import Episode, EpisodeTracker
 

@@ -28,7 +28,8 @@ import tyro
 
 from trainer import checkpoint, run, space
 from trainer.command import parse
-from trainer.config import MAX_SEED, RunConfig
+from trainer.config import RunConfig
+from trainer.config_checks import MAX_SEED
 from trainer.dashboard import QuietDisplay
 from trainer.files import write_json
 from trainer.presets import share_cores

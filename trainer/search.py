@@ -33,7 +33,8 @@ import tyro
 from trainer import run, space
 from trainer.collector import is_native
 from trainer.command import parse
-from trainer.config import MAX_SEED, RunConfig
+from trainer.config import RunConfig
+from trainer.config_checks import MAX_SEED
 from trainer.dashboard import QuietDisplay
 from trainer.metrics import format_seconds
 from trainer.presets import share_cores

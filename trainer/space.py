@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainer.config import RunConfig, to_dict
+from trainer.config_checks import check_fields
 
 DEFAULT_SPACE = Path(__file__).with_name("search_space.toml")
 
@@ -330,7 +331,7 @@ def _choices(field: Field, table: dict[str, Any]) -> Choices:
 def _check_values(some: Range, base: RunConfig) -> None:
     """Raises ValueError for values that the field never takes."""
     for value in some.ends:
-        some.field.set(base, value).check_fields()
+        check_fields(some.field.set(base, value))
 
 
 def apply(config: RunConfig, space: Space, values: Mapping[str, Any]) -> RunConfig:

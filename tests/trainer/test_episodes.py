@@ -7,7 +7,7 @@ from players import Counter, SyncPool
 
 from trainer import episodes
 from trainer.collector import SEED_STRIDE
-from trainer.config import MAX_SEED
+from trainer.config_checks import MAX_SEED
 from trainer.episodes import MAX_SEEDS, first_seed, play, wilson
 
 CPU = torch.device("cpu")

@@ -1,0 +1,141 @@
+"""What no option of a training run may be, alone or beside others.
+
+Every function raises ValueError, which says what was given and what is allowed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainer.config import RunConfig
+
+# Pools take seeds of 32 bits; a run uses a block of them per seed (collector.py).
+MAX_SEED = 20_000
+
+
+def check_seed(seed: int) -> None:
+    """Raises ValueError unless a run or an evaluation can have this seed."""
+    if not 0 <= seed <= MAX_SEED:
+        raise ValueError(f"seed must be 0 to {MAX_SEED}, got {seed}")
+
+
+def check_fields(config: RunConfig) -> None:
+    """Raises ValueError for a number that its field never takes."""
+    env, learner, replay = config.env, config.learner, config.replay
+    check_seed(config.seed)
+    _check_least(learner, 1, "unroll unrolls_per_batch passes minibatch_size")
+    _check_least(learner, 1, "accumulate")
+    _check_least(env, 0, "img_height img_width")
+    _check_least(learner, 0, "warmup_updates target_updates learner_threads")
+    _check_least(learner, 1, "target_rho")
+    _check_above_0(learner, "lr muon_lr max_grad_norm")
+    _check_least(config, 1, "max_steps solve_episodes keep_checkpoints")
+    _check_least(config, 0, "max_seconds lag profile")
+    _check_least(learner, 0, "entropy entropy_end lr_end weight_decay clip_range")
+    _check_least(learner, 0, "rho_bar c_bar pg_rho_bar value_cost")
+    _check_least(config.model, 1, "memory_size memory_layers memory_heads")
+    _check_least(config.model, 1, "memory_steps")
+    _check_least(config, 0, "log_seconds checkpoint_seconds")
+    _check_least(replay, 0, "replay_bytes burn_in")
+    _check_least(replay, 1, "replay_beta_steps")
+    _check_share(learner, "gamma lam ema momentum rmsprop_alpha")
+    _check_share(config, "solve_rate")
+    _check_share(replay, "replay_share replay_min_fresh replay_alpha")
+    _check_share(replay, "replay_beta replay_beta_end")
+
+
+def check_combinations(config: RunConfig) -> None:
+    """Raises ValueError for options that exclude each other."""
+    env = config.env
+    if not 1 <= env.groups <= env.num_envs or env.num_envs % env.groups:
+        raise ValueError(
+            f"groups must divide num_envs={env.num_envs}, got {env.groups}"
+        )
+    _check_observations(config)
+    _check_learning(config)
+    if config.serial and config.lag:
+        raise ValueError(f"serial has no overlap: lag must be 0, got {config.lag}")
+    if config.mode == "sync" and config.fresh_unrolls % env.num_envs:
+        raise ValueError(
+            f"in sync mode a batch holds whole rounds of unrolls: the "
+            f"{config.fresh_unrolls} fresh ones (unrolls_per_batch less "
+            f"replay_share) must be a multiple of num_envs={env.num_envs}; "
+            "raise unrolls_per_batch, lower num_envs, or choose mode=async"
+        )
+    if config.replay.replay_share:
+        _check_replay(config)
+
+
+def _check_observations(config: RunConfig) -> None:
+    """Raises ValueError for a network that is not for what is observed."""
+    name, env = config.model.name, config.env
+    if ":" not in name and (name == "tiles") != (env.obs == "tiles"):
+        raise ValueError(
+            f"model={name} does not take obs={env.obs}; the model for tiles is "
+            "tiles, or one of your own as module:Class"
+        )
+    if env.obs == "tiles" and env.stack_num != 1:
+        raise ValueError(
+            f"obs=tiles needs stack_num=1, got {env.stack_num}: speeds are in it; "
+            "for more of the past take --memory gru"
+        )
+
+
+def _check_learning(config: RunConfig) -> None:
+    """Raises ValueError for losses and targets that do not go together."""
+    learner, burn_in = config.learner, config.replay.burn_in
+    if burn_in > learner.unroll:
+        raise ValueError(
+            f"burn_in must be at most unroll={learner.unroll}, got {burn_in}"
+        )
+    if learner.loss == "impala" and learner.advantages == "gae":
+        raise ValueError("advantages=gae needs loss=clip; impala is V-trace")
+    if learner.loss == "impala" and learner.target_updates:
+        raise ValueError("target_updates needs loss=clip; impala clips no ratio")
+    if learner.target_updates and learner.targets == "stored":
+        raise ValueError(
+            "target_updates needs targets=recomputed: its network says anew what "
+            "was stored"
+        )
+
+
+def _check_replay(config: RunConfig) -> None:
+    """Raises ValueError for what replay cannot work with."""
+    learner, replay = config.learner, config.replay
+    least = replay.replay_min_fresh * learner.unrolls_per_batch
+    if config.fresh_unrolls < max(1, round(least)):
+        raise ValueError(
+            f"replay_share={replay.replay_share} leaves less than "
+            f"replay_min_fresh={replay.replay_min_fresh} of fresh unrolls"
+        )
+    if learner.advantages == "gae" or learner.targets == "stored":
+        raise ValueError(
+            "replay needs advantages=vtrace and targets=recomputed: what was "
+            "stored belongs to an older policy"
+        )
+    _check_least(replay, 1, "replay_capacity")
+
+
+def _check_least(config: Any, least: float, names: str) -> None:
+    """Raises ValueError for a field below its least value."""
+    for name in names.split():
+        value = getattr(config, name)
+        if not value >= least:
+            raise ValueError(f"{name} must be at least {least:g}, got {value}")
+
+
+def _check_above_0(config: Any, names: str) -> None:
+    """Raises ValueError for a field that is not above 0."""
+    for name in names.split():
+        value = getattr(config, name)
+        if not value > 0:
+            raise ValueError(f"{name} must be above 0, got {value}")
+
+
+def _check_share(config: Any, names: str) -> None:
+    """Raises ValueError for a field outside of 0 to 1."""
+    for name in names.split():
+        value = getattr(config, name)
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must be 0 to 1, got {value}")
