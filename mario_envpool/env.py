@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 import gymnasium
@@ -171,6 +171,30 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         if self.render_mode == "human":
             self._show()
         return each(first, obs), single_info(info)
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages the options name: the first weights of ``set_starts``."""
+        return int(self._open_pool().num_stages)
+
+    def set_starts(
+        self,
+        weights: npt.ArrayLike | None,
+        snapshots: Sequence[bytes | npt.NDArray[np.uint8]] | None = None,
+    ) -> None:
+        """Chooses where episodes begin, from the next ``reset`` on; docs/starts.md.
+
+        Args:
+            weights: of the ``num_stages`` stages and of the snapshots, in that order;
+                each reset draws by them. None: episodes begin as the options say.
+            snapshots: what ``snapshot`` returned, or rows of a pool's.
+
+        Raises:
+            ValueError: a weight is negative, none is positive, there is not one for
+                each start, or a snapshot cannot be restored or begin an episode here.
+        """
+        rows = [np.frombuffer(blob, np.uint8) for blob in snapshots or ()]
+        self._open_pool().set_starts(weights, np.stack(rows) if rows else None)
 
     def render(self) -> npt.NDArray[np.uint8] | None:
         """Returns the screen, (240, 256, 3) uint8, if the mode is "rgb_array"."""

@@ -230,6 +230,30 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         )
         return self._last_obs, infos
 
+    @property
+    def num_stages(self) -> int:
+        """How many stages the options name: the first weights of ``set_starts``."""
+        return int(self._open_pool().num_stages)
+
+    def set_starts(
+        self,
+        weights: npt.ArrayLike | None,
+        snapshots: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
+        """Chooses where episodes begin, from the next resets on; docs/starts.md.
+
+        Args:
+            weights: of the ``num_stages`` stages and of the rows of ``snapshots``, in
+                that order; each environment draws by them, with its own generator.
+                None: episodes begin as the options say.
+            snapshots: rows of ``snapshot``, (n, bytes) uint8.
+
+        Raises:
+            ValueError: a weight is negative, none is positive, there is not one for
+                each start, or a snapshot cannot be restored or begin an episode here.
+        """
+        self._open_pool().set_starts(weights, snapshots)
+
     def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
         """Returns the screen of every environment, (240, 256, 3) uint8 each."""
         if self.render_mode is None:

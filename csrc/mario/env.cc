@@ -1,5 +1,5 @@
-// Steps, rewards, ends, info, observations and snapshots of the task. What all
-// environments share is in shared.cc.
+// Steps, rewards, ends, info and observations of the task. What all
+// environments share is in shared.cc, snapshots are in snapshot.cc.
 #include "mario/env.h"
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include "nes/palette.h"
@@ -21,62 +20,6 @@ namespace {
 constexpr int kLastWorld = 8;
 // The NROM conversion goes no further: the game stands still after 4-4.
 constexpr int kLastWorldOfLostLevels = 4;
-
-constexpr uint32_t kSnapshotVersion = 3;
-
-/// The fixed part of a snapshot. After it come, where the options ask for
-/// them, the second frame record and the stage generator; then the stack.
-struct SnapshotBody {
-  char magic[8];
-  uint32_t version;
-  uint32_t bytes;
-  uint64_t rom_hash;
-  uint64_t config_hash;
-  nes::State state;
-  FrameRecord record;
-  Random random;
-  uint64_t seed;
-  uint8_t reseed, terminated, truncated, reserved[5];
-  Episode episode;
-};
-static_assert(std::is_trivially_copyable_v<SnapshotBody>);
-constexpr char kMagic[8] = {'M', 'A', 'R', 'I', 'O', 'E', 'N', 'V'};
-
-bool IsPlausible(const Episode& episode) {
-  return episode.counter.IsPlausible() && episode.steps_without_progress >= 0 &&
-         episode.plays_on <= 1 && episode.info.flag_get <= 1 &&
-         episode.info.wrong_pass <= 1 && episode.info.status >= 0 &&
-         episode.info.status <= 2 && episode.info.end_reason >= 0 &&
-         episode.info.end_reason <= static_cast<int>(EndReason::kStall);
-}
-
-void RequireIntact(bool intact) {
-  if (intact) return;
-  throw std::invalid_argument(
-      "this snapshot is damaged: it holds numbers that no game reaches; "
-      "restore an intact one");
-}
-
-void CheckSnapshot(const SnapshotBody& body, const Env::Shared& shared,
-                   size_t bytes) {
-  const auto check = [](bool good, const char* what) {
-    if (good) return;
-    throw std::invalid_argument(std::string("this is not a snapshot for ") +
-                                what +
-                                "; restore it in a pool that was made like "
-                                "the one it comes from");
-  };
-  check(std::memcmp(body.magic, kMagic, sizeof(kMagic)) == 0,
-        "the Super Mario Bros. task");
-  check(body.version == kSnapshotVersion,
-        "this version of the Super Mario Bros. task");
-  check(body.rom_hash == shared.cartridge()->hash(), "this ROM");
-  check(body.config_hash == shared.config_hash() && body.bytes == bytes,
-        "an environment with these options");
-  RequireIntact(nes::IsPlausible(body.state) &&
-                nes::IsPlausible(body.record.before) &&
-                IsPlausible(body.episode));
-}
 
 struct InfoField {
   const char* name;
@@ -110,6 +53,8 @@ constexpr InfoField kInfoFields[] = {
     Int32("info:area", offsetof(Info, area), 256),
     Int32("info:area_pointer", offsetof(Info, area_pointer), 127),
     Int32("info:best_x", offsetof(Info, best_x), 65535),
+    Int32("info:loop", offsetof(Info, loop), 17 * 255),
+    {"info:start", pool::DType::kInt32, offsetof(Info, start), -1, kInt32Max},
     {"info:wrong_pass", pool::DType::kBool, offsetof(Info, wrong_pass), 0, 1},
     {"info:end_reason", pool::DType::kInt8, offsetof(Info, end_reason), 0, 6},
     Float("info:reward_progress", offsetof(Info, reward.progress)),
@@ -178,8 +123,18 @@ void Env::ApplySeed() {
   episode_.plays_on = 0;
 }
 
-pool::Outcome Env::Reset(Scratch& scratch) {
+pool::Outcome Env::Reset(Scratch& scratch, const pool::StartSet* starts) {
   ApplySeed();
+  if (starts != nullptr) {
+    const int start = starts->Pick(random_.Uniform());
+    if (start < starts->num_stages) {
+      ResetTo(start, scratch);
+    } else {
+      BeginFrom(starts->state(start));
+    }
+    episode_.info.start = start;
+    return outcome_;
+  }
   if (episode_.plays_on && PlaysOn(scratch)) return outcome_;
   return ResetTo(ChooseStage(), scratch);
 }
@@ -346,6 +301,7 @@ void Env::ReadInfo(const Facts& facts) {
   info.area = facts.area();
   info.area_pointer = facts.area_pointer();
   info.best_x = episode_.counter.positions.best_here();
+  info.loop = facts.loop();
   info.status = static_cast<int8_t>(facts.status());
   info.flag_get = facts.flag_get();
 }
@@ -408,74 +364,6 @@ void Env::ToRgb(const uint8_t* pixels, size_t count, uint8_t* rgb) {
     std::memcpy(rgb + 3 * i, kColours[pixels[i] & 63].bytes, 4);
   }
   std::memcpy(rgb + 3 * (count - 1), kColours[pixels[count - 1] & 63].bytes, 3);
-}
-
-size_t Env::SnapshotBytes() const {
-  return sizeof(SnapshotBody) +
-         (shared_->observation().pictures() == 2 ? sizeof(FrameRecord) : 0) +
-         (shared_->config().random_stages ? sizeof(LegacyRandomState) : 0) +
-         observation_.bytes();
-}
-
-void Env::Snapshot(std::byte* out) const {
-  SnapshotBody body{};
-  std::memcpy(body.magic, kMagic, sizeof(kMagic));
-  body.version = kSnapshotVersion;
-  body.bytes = static_cast<uint32_t>(SnapshotBytes());
-  body.rom_hash = shared_->cartridge()->hash();
-  body.config_hash = shared_->config_hash();
-  body.state = game_.console().state();
-  body.record = game_.record(0);
-  body.random = random_;
-  body.seed = seed_;
-  body.reseed = reseed_;
-  body.terminated = outcome_.terminated;
-  body.truncated = outcome_.truncated;
-  body.episode = episode_;
-  const auto append = [&out](const void* from, size_t size) {
-    std::memcpy(out, from, size);
-    out += size;
-  };
-  append(&body, sizeof(body));
-  if (shared_->observation().pictures() == 2) {
-    append(&game_.record(1), sizeof(FrameRecord));
-  }
-  if (shared_->config().random_stages) {
-    append(&stage_random_, sizeof(stage_random_));
-  }
-  observation_.CopyTo(reinterpret_cast<uint8_t*>(out));
-}
-
-pool::Outcome Env::Restore(const std::byte* blob, pool::RngMode mode,
-                           Scratch&) {
-  const Config& config = shared_->config();
-  const auto take = [&blob](void* to, size_t size) {
-    std::memcpy(to, blob, size);
-    blob += size;
-  };
-  SnapshotBody body;
-  take(&body, sizeof(body));
-  CheckSnapshot(body, *shared_, SnapshotBytes());
-  FrameRecord older{};
-  const bool two = shared_->observation().pictures() == 2;
-  if (two) take(&older, sizeof(older));
-  LegacyRandomState stage_random{};
-  if (config.random_stages) take(&stage_random, sizeof(stage_random));
-  RequireIntact(nes::IsPlausible(older.before) && stage_random.IsValid());
-
-  game_.console().set_state(body.state);
-  game_.record(0) = body.record;
-  if (two) game_.record(1) = older;
-  observation_.CopyFrom(reinterpret_cast<const uint8_t*>(blob));
-  episode_ = body.episode;
-  if (mode == pool::RngMode::kSaved) {
-    if (config.random_stages) stage_random_ = stage_random;
-    random_ = body.random;
-    seed_ = body.seed;
-    reseed_ = body.reseed != 0;
-  }
-  outcome_ = {0.0f, body.terminated != 0, body.truncated != 0};
-  return outcome_;
 }
 
 }  // namespace mario

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,8 @@ struct Info {
   int32_t area;          // room of the world, as upstream counts
   int32_t area_pointer;  // which room's data is loaded
   int32_t best_x;        // best x_pos in this (level, area) so far
+  int32_t loop;          // see Facts::loop
+  int32_t start = -1;    // number in the pool::StartSet, -1 without one
   int8_t status;         // 0 small, 1 tall, 2 fireball
   int8_t end_reason;
   uint8_t flag_get;
@@ -94,6 +97,8 @@ class Env {
 
     /// Stages to choose from; empty for the whole game.
     const std::vector<Target>& stages() const { return stages_; }
+    /// The same for the whole game, which is one.
+    int num_stages() const { return static_cast<int>(starts_.size()); }
     /// Where episodes of stages()[index] begin (0 for the whole game);
     /// played once, by the first environment that asks.
     const StartPoint& start(int index, int env_id) const;
@@ -136,20 +141,27 @@ class Env {
   static int NumActions(const Shared& shared) {
     return static_cast<int>(shared.buttons().size());
   }
+  static int NumStages(const Shared& shared) { return shared.num_stages(); }
 
   Env(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed);
 
   void Seed(uint64_t seed);
-  pool::Outcome Reset(Scratch& scratch);
+  pool::Outcome Reset(Scratch& scratch, const pool::StartSet* starts = nullptr);
   /// A reset to number `stage` of Shared::stages(), whatever the options say.
   pool::Outcome ResetTo(int stage, Scratch& scratch);
+  /// An episode that begins where a console's save (nes::Console::Save) stands
+  /// after some frames, two at least: what a pool with any options would have
+  /// observed of them is its frame stack, the first of it repeated if they are
+  /// fewer. Throws std::invalid_argument for another ROM's save.
+  void ResetTo(std::span<const std::byte> save,
+               std::span<const uint8_t> buttons, Scratch& scratch);
   pool::Outcome Step(int32_t action, Scratch& scratch);
   void Write(const pool::Row& row) const;
 
   size_t SnapshotBytes() const;
   void Snapshot(std::byte* out) const;
-  pool::Outcome Restore(const std::byte* blob, pool::RngMode mode,
-                        Scratch& scratch);
+  static void CheckSnapshot(const Shared& shared, const std::byte* blob);
+  pool::Outcome Restore(const std::byte* blob, pool::RngMode mode);
   /// The picture of the last frame that was run, (240, 256, 3) RGB.
   void Render(Scratch& scratch, uint8_t* rgb) const;
   /// Palette indices, `count` of them, to RGB.
@@ -163,11 +175,13 @@ class Env {
   struct Drawn {
     uint64_t frame[2] = {0, 0};
   };
+  struct SnapshotParts;
 
   void ApplySeed();
   int ChooseStage();
   bool PlaysOn(Scratch& scratch);
   void BeginEpisode();
+  void BeginFrom(const std::byte* blob);
   int ChooseNoops();
   void RunNoops(int stage);
   void LoadStart(int stage);
@@ -175,6 +189,7 @@ class Env {
   EndReason FindEnd(const Facts& facts, const Tally& tally) const;
   void ReadInfo(const Facts& facts);
   void Observe(const Drawn& drawn, Scratch& scratch);
+  void LoadGame(const SnapshotParts& parts);
 
   std::shared_ptr<const Shared> shared_;
   int env_id_;

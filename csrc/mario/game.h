@@ -86,6 +86,9 @@ class Facts {
   int loop_command() const { return ram_[ram::kLoopCommand]; }
   int loop_correct() const { return ram_[ram::kLoopCorrect]; }
   int loop_pass() const { return ram_[ram::kLoopPass]; }
+  /// How far through a maze with several checks the player is: 16 times those
+  /// passed, and those passed on the right lane. 0 where there is none.
+  int loop() const { return 16 * loop_pass() + loop_correct(); }
 
  private:
   bool stage_over() const {

@@ -113,6 +113,14 @@ std::vector<pool::Field> ObservationSpec::Fields() const {
   return fields;
 }
 
+size_t ObservationSpec::bytes() const {
+  size_t sum = 0;
+  for (const Part& part : parts_) {
+    sum += static_cast<size_t>(part.frames) * part.frame_bytes;
+  }
+  return sum;
+}
+
 void ObservationSpec::MakeFrame(const Part& part, const View& view,
                                 uint8_t* out) {
   switch (part.kind) {
@@ -152,12 +160,6 @@ void Observation::Write(const pool::Row& row) const {
   for (size_t i = 0; i < stacks_.size(); ++i) {
     stacks_[i].CopyTo(row.at<uint8_t>(i));
   }
-}
-
-size_t Observation::bytes() const {
-  size_t sum = 0;
-  for (const auto& stack : stacks_) sum += stack.bytes();
-  return sum;
 }
 
 void Observation::CopyTo(uint8_t* out) const {

@@ -31,6 +31,8 @@ class ObservationSpec {
   std::vector<pool::Field> Fields() const;
   /// How many of the last pictures it needs: 0, 1 or 2.
   int pictures() const { return pictures_; }
+  /// Of an observation: all frames of all parts.
+  size_t bytes() const;
 
  private:
   friend class Observation;
@@ -65,7 +67,6 @@ class Observation {
   void Write(const pool::Row& row) const;
   size_t parts() const { return stacks_.size(); }
 
-  size_t bytes() const;
   /// Copies all frames of all parts, oldest first.
   void CopyTo(uint8_t* out) const;
   /// The inverse of CopyTo.

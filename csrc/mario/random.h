@@ -44,6 +44,9 @@ struct Random {
     return static_cast<uint32_t>(draw % bound);
   }
 
+  /// Uniform in [0, 1), a multiple of 2^-53.
+  double Uniform() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
+
   /// True with probability `threshold` / 2^53.
   bool Chance(uint64_t threshold) { return (Next() >> 11) < threshold; }
 };

@@ -35,6 +35,7 @@
 #include "pool/pool_config.h"
 #include "pool/snapshot.h"
 #include "pool/spec.h"
+#include "pool/starts.h"
 #include "pool/threads.h"
 
 namespace pool {
@@ -131,6 +132,14 @@ class AsyncPool {
   /// saved observation, elapsed_step and done flags.
   void Restore(std::span<const int32_t> ids, std::span<const std::byte> blobs,
                RngMode rng);
+  /// How many stages an env has by itself: the first weights of SetStarts.
+  int num_stages() const { return Env::NumStages(*shared_); }
+  /// From its next reset on every env draws where its episode begins, with its
+  /// own generator, in proportion to `weights`: of the stages, then of `blobs`,
+  /// snapshots of running episodes. Envs under way take the old set or the new.
+  void SetStarts(std::span<const double> weights, std::vector<std::byte> blobs);
+  /// As before any SetStarts.
+  void ClearStarts();
   /// The screen of an env, once the step that it is queued for or carrying out
   /// is over; false if `patience` ended first. Other callers go on meanwhile.
   bool Render(int32_t id, uint8_t* rgb, std::chrono::milliseconds patience);
@@ -200,10 +209,10 @@ class AsyncPool {
   void RequireOutstanding() const;
   void Enqueue(std::span<const int32_t> ids, Kind kind,
                std::span<const int32_t> actions);
-  void RestoreAll(std::span<const int32_t> ids,
-                  std::span<const SnapshotHeader> headers,
-                  std::span<const std::byte> blobs, RngMode rng);
   void SnapshotOne(const Entry& entry, std::byte* out) const;
+  SnapshotHeader CheckBlob(std::span<const std::byte> blobs, size_t i,
+                           const char* call) const;
+  void SwapStarts(std::shared_ptr<const StartSet> starts);
   Scratch& CallerScratch();
   std::string ClosedText() const;
 
@@ -212,6 +221,7 @@ class AsyncPool {
   void Build(int index);
   void RunTask(int id, Scratch& scratch, std::span<std::byte*> fields);
   Advanced Advance(Entry& entry, Scratch& scratch);
+  std::shared_ptr<const StartSet> Starts();
   void WriteRow(int id, Place place, const Advanced& advanced,
                 std::span<std::byte*> fields);
   void Fail(int env_id, const char* doing, const char* what) noexcept;
@@ -236,6 +246,9 @@ class AsyncPool {
   int outstanding_rows_ = 0;       // sent and not yet received
   bool failure_told_ = false;
   std::unique_ptr<Scratch> caller_scratch_;
+
+  std::mutex starts_mutex_;
+  std::shared_ptr<const StartSet> starts_;  // guarded by starts_mutex_
 
   mutable std::mutex failure_mutex_;
   std::vector<Failure> failures_;  // guarded by failure_mutex_

@@ -151,15 +151,12 @@ void AsyncPool<Env>::Snapshot(std::span<const int32_t> ids, std::byte* out) {
 template <class Env>
 void AsyncPool<Env>::SnapshotOne(const Entry& entry, std::byte* out) const {
   SnapshotHeader header;
-  std::byte* env_part = out + sizeof(header);
-  header.env_bytes = entry.env->SnapshotBytes();
-  entry.env->Snapshot(env_part);
+  entry.env->Snapshot(out + sizeof(header));
   header.elapsed_steps = entry.elapsed_steps;
   header.done = entry.needs_reset;
   header.truncated = entry.truncated;
   header.max_episode_steps = config_.max_episode_steps;
-  header.checksum = SnapshotChecksum(header, {env_part, header.env_bytes});
-  std::memcpy(out, &header, sizeof(header));
+  WriteSnapshotHeader(header, entry.env->SnapshotBytes(), out);
 }
 
 template <class Env>
@@ -176,57 +173,86 @@ void AsyncPool<Env>::Restore(std::span<const int32_t> ids,
                                 " envs; this pool's snapshots have " +
                                 std::to_string(bytes) + " bytes each");
   }
+  // All of them before any: after an exception every env is as it was.
   std::vector<SnapshotHeader> headers;
   for (size_t i = 0; i < ids.size(); ++i) {
-    try {
-      headers.push_back(ReadSnapshotHeader(blobs.subspan(i * bytes, bytes),
-                                           config_.max_episode_steps));
-    } catch (const std::invalid_argument& error) {
-      throw std::invalid_argument("restore: blob " + std::to_string(i) +
-                                  " is refused: " + error.what());
-    }
-  }
-  RestoreAll(ids, headers, blobs, rng);
-  Enqueue(ids, Kind::kShow, {});
-}
-
-/// Runs in the caller's thread, which owns the envs: so a blob that an
-/// environment refuses is an exception at the call, and not one that closes
-/// the pool. The envs restored before it are put back as they were.
-template <class Env>
-void AsyncPool<Env>::RestoreAll(std::span<const int32_t> ids,
-                                std::span<const SnapshotHeader> headers,
-                                std::span<const std::byte> blobs, RngMode rng) {
-  const size_t bytes = SnapshotBytes();
-  const auto env_part = [bytes](auto all, size_t i) {
-    return all.data() + i * bytes + sizeof(SnapshotHeader);
-  };
-  std::vector<std::byte> undo(ids.size() * bytes);
-  size_t restored = 0;
-  try {
-    for (; restored < ids.size(); ++restored) {
-      Entry& entry = entries_[static_cast<size_t>(ids[restored])];
-      SnapshotOne(entry, undo.data() + restored * bytes);
-      entry.env->Restore(env_part(blobs, restored), rng, CallerScratch());
-    }
-  } catch (const std::exception& error) {
-    const std::string text =
-        "restore: blob " + std::to_string(restored) + " is refused by env " +
-        std::to_string(ids[restored]) + ": " + error.what();
-    for (size_t i = 0; i < restored; ++i) {
-      Entry& entry = entries_[static_cast<size_t>(ids[i])];
-      entry.env->Restore(env_part(std::span<const std::byte>(undo), i),
-                         RngMode::kSaved, CallerScratch());
-    }
-    throw std::invalid_argument(text);
+    headers.push_back(CheckBlob(blobs, i, "restore: blob "));
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     Entry& entry = entries_[static_cast<size_t>(ids[i])];
+    entry.env->Restore(blobs.data() + i * bytes + sizeof(SnapshotHeader), rng);
     entry.elapsed_steps = headers[i].elapsed_steps;
     entry.needs_reset = headers[i].done != 0;
     entry.truncated = headers[i].truncated != 0;
     entry.was_reset = true;
   }
+  Enqueue(ids, Kind::kShow, {});
+}
+
+/// Reads the header of number i of `blobs`; throws std::invalid_argument,
+/// whose text starts with `what` and the number, if it cannot be restored here.
+template <class Env>
+SnapshotHeader AsyncPool<Env>::CheckBlob(std::span<const std::byte> blobs,
+                                         size_t i, const char* what) const {
+  const size_t bytes = SnapshotBytes();
+  const auto blob = blobs.subspan(i * bytes, bytes);
+  try {
+    const SnapshotHeader header =
+        ReadSnapshotHeader(blob, config_.max_episode_steps);
+    Env::CheckSnapshot(*shared_, blob.data() + sizeof(header));
+    return header;
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(what + std::to_string(i) +
+                                " is refused: " + error.what());
+  }
+}
+
+template <class Env>
+void AsyncPool<Env>::SetStarts(std::span<const double> weights,
+                               std::vector<std::byte> blobs) {
+  RequireThisProcess();
+  {
+    const std::lock_guard lock(api_mutex_);
+    RequireOpen();
+  }
+  const size_t bytes = SnapshotBytes();
+  const size_t count = blobs.size() / bytes;
+  if (blobs.size() != count * bytes) {
+    throw std::invalid_argument("set_starts: got snapshots of " +
+                                std::to_string(blobs.size()) +
+                                " bytes in all; this pool's have " +
+                                std::to_string(bytes) + " bytes each");
+  }
+  auto starts = std::make_shared<StartSet>();
+  starts->num_stages = num_stages();
+  starts->sums = SumWeights(weights, num_stages(), count);
+  for (size_t i = 0; i < count; ++i) {
+    if (CheckBlob(blobs, i, "set_starts: snapshot ").done == 0) continue;
+    throw std::invalid_argument(
+        "set_starts: snapshot " + std::to_string(i) +
+        " is refused: its episode is over; give states that go on");
+  }
+  starts->blobs = std::move(blobs);
+  starts->blob_bytes = bytes;
+  starts->header_bytes = sizeof(SnapshotHeader);
+  SwapStarts(std::move(starts));
+}
+
+template <class Env>
+void AsyncPool<Env>::ClearStarts() {
+  RequireThisProcess();
+  {
+    const std::lock_guard lock(api_mutex_);
+    RequireOpen();
+  }
+  SwapStarts(nullptr);
+}
+
+template <class Env>
+void AsyncPool<Env>::SwapStarts(std::shared_ptr<const StartSet> starts) {
+  // The old set is freed outside of the lock, if nobody uses it any more.
+  const std::lock_guard lock(starts_mutex_);
+  starts_.swap(starts);
 }
 
 template <class Env>
@@ -483,7 +509,7 @@ typename AsyncPool<Env>::Advanced AsyncPool<Env>::Advance(Entry& entry,
                                                           Scratch& scratch) {
   if (entry.kind == Kind::kShow) return {0.0f, entry.needs_reset ? 2 : 0};
   if (entry.kind == Kind::kReset || entry.needs_reset) {
-    entry.env->Reset(scratch);
+    entry.env->Reset(scratch, Starts().get());
     entry.elapsed_steps = 0;
     entry.needs_reset = false;
     entry.truncated = false;
@@ -500,6 +526,12 @@ typename AsyncPool<Env>::Advanced AsyncPool<Env>::Advance(Entry& entry,
   entry.needs_reset = outcome.terminated || outcome.truncated || limit;
   entry.truncated = limit || (outcome.truncated && !outcome.terminated);
   return {outcome.reward, entry.needs_reset ? 2 : 1};
+}
+
+template <class Env>
+std::shared_ptr<const StartSet> AsyncPool<Env>::Starts() {
+  const std::lock_guard lock(starts_mutex_);
+  return starts_;
 }
 
 template <class Env>

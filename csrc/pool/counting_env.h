@@ -21,6 +21,7 @@ namespace pool {
 struct CountingConfig {
   std::vector<int> obs_shape = {4, 84, 84};
   int num_actions = 4;
+  int num_stages = 1;
   int episode_steps = 10;
   int truncate_steps = 0;
   int throw_env = -1;
@@ -33,6 +34,7 @@ struct CountingConfig {
   void Visit(Visitor&& visit) {
     visit("obs_shape", obs_shape, "shape of the uint8 observation");
     visit("num_actions", num_actions, "actions are 0 to this minus 1");
+    visit("num_stages", num_stages, "starts beside those of set_starts");
     visit("episode_steps", episode_steps, "an episode terminates after them");
     visit("truncate_steps", truncate_steps, "or is truncated after; 0: never");
     visit("throw_env", throw_env, "the env that throws; -1: none");
@@ -52,11 +54,11 @@ class CountingEnv {
 
     explicit Shared(CountingConfig given) : config(std::move(given)) {
       obs_bytes = ObsField(config).RowBytes();
-      if (config.num_actions < 1 || config.episode_steps < 1 ||
-          obs_bytes < sizeof(Counters)) {
+      if (config.num_actions < 1 || config.num_stages < 1 ||
+          config.episode_steps < 1 || obs_bytes < sizeof(Counters)) {
         throw std::invalid_argument(
-            "a counting env needs num_actions >= 1, episode_steps >= 1 and an "
-            "observation of at least " +
+            "a counting env needs num_actions, num_stages and episode_steps of "
+            "1 or more and an observation of at least " +
             std::to_string(sizeof(Counters)) + " bytes");
       }
     }
@@ -69,7 +71,7 @@ class CountingEnv {
 
   static std::vector<std::string> FieldNames() {
     return {"obs",         "info:episode", "info:total", "info:hash",
-            "info:status", "info:pair",    "info:half"};
+            "info:status", "info:pair",    "info:half",  "info:start"};
   }
   static std::vector<Field> Fields(const Shared& shared) {
     constexpr double kBig = 2147483647.0;
@@ -79,10 +81,14 @@ class CountingEnv {
             {"info:hash", DType::kInt64, {}, -9.2e18, 9.2e18},
             {"info:status", DType::kInt8, {}, -128, 127},
             {"info:pair", DType::kInt32, {2}, 0, kBig},
-            {"info:half", DType::kFloat32, {}, 0, kBig}};
+            {"info:half", DType::kFloat32, {}, 0, kBig},
+            {"info:start", DType::kInt32, {}, -1, kBig}};
   }
   static int NumActions(const Shared& shared) {
     return shared.config.num_actions;
+  }
+  static int NumStages(const Shared& shared) {
+    return shared.config.num_stages;
   }
 
   CountingEnv(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed)
@@ -98,12 +104,21 @@ class CountingEnv {
     counters_.rng = Mix(seed);  // neighbouring seeds share no draws
   }
 
-  Outcome Reset(Scratch&) {
+  Outcome Reset(Scratch&, const StartSet* starts) {
     MaybeThrow(0);
     counters_.step = 0;
     ++counters_.episode;
-    // Of the seed and the number of draws only, like a game's random start.
-    counters_.hash = Draw();
+    counters_.start = -1;
+    if (starts != nullptr) {
+      counters_.start =
+          starts->Pick(static_cast<double>(Draw() >> 11) * 0x1p-53);
+    }
+    if (starts != nullptr && counters_.start >= starts->num_stages) {
+      counters_.hash = Read(starts->state(counters_.start)).hash;
+    } else {
+      // Of the seed and the number of draws only, like a game's random start.
+      counters_.hash = Draw();
+    }
     return {};
   }
 
@@ -133,24 +148,27 @@ class CountingEnv {
     row.at<int32_t>(5)[0] = static_cast<int32_t>(counters_.step);
     row.at<int32_t>(5)[1] = static_cast<int32_t>(counters_.step) + 1;
     *row.at<float>(6) = static_cast<float>(counters_.step) / 2;
+    *row.at<int32_t>(7) = counters_.start;
   }
 
   size_t SnapshotBytes() const { return kLabelBytes + sizeof(counters_); }
 
   void Snapshot(std::byte* out) const {
-    const Label label = ThisLabel();
+    const Label label = LabelOf(*shared_);
     std::memcpy(out, label.text, kLabelBytes);
     std::memcpy(out + kLabelBytes, &counters_, sizeof(counters_));
   }
 
-  Outcome Restore(const std::byte* blob, RngMode rng, Scratch&) {
-    const Label label = ThisLabel();
-    if (std::memcmp(blob, label.text, kLabelBytes) != 0) {
-      throw std::invalid_argument("saved under another label than " +
-                                  shared_->config.label);
-    }
+  static void CheckSnapshot(const Shared& shared, const std::byte* blob) {
+    const Label label = LabelOf(shared);
+    if (std::memcmp(blob, label.text, kLabelBytes) == 0) return;
+    throw std::invalid_argument("saved under another label than " +
+                                shared.config.label);
+  }
+
+  Outcome Restore(const std::byte* blob, RngMode rng) {
     const uint64_t kept = counters_.rng;
-    std::memcpy(&counters_, blob + kLabelBytes, sizeof(counters_));
+    counters_ = Read(blob);
     if (rng == RngMode::kKeep) counters_.rng = kept;
     return {};
   }
@@ -171,6 +189,8 @@ class CountingEnv {
     uint64_t total = 0;
     uint32_t episode = 0;
     uint32_t step = 0;
+    int32_t start = -1;
+    uint32_t reserved = 0;
   };
   static constexpr size_t kLabelBytes = 16;
   struct Label {
@@ -190,9 +210,15 @@ class CountingEnv {
 
   uint64_t Draw() { return Mix(counters_.rng++); }
 
-  Label ThisLabel() const {
+  static Counters Read(const std::byte* blob) {
+    Counters counters;
+    std::memcpy(&counters, blob + kLabelBytes, sizeof(counters));
+    return counters;
+  }
+
+  static Label LabelOf(const Shared& shared) {
     Label label;
-    const std::string& text = shared_->config.label;
+    const std::string& text = shared.config.label;
     std::memcpy(label.text, text.data(), std::min(text.size(), kLabelBytes));
     return label;
   }

@@ -3,6 +3,7 @@
 // or process-local values, so a blob may travel to another process.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,7 +16,7 @@ namespace pool {
 
 struct SnapshotHeader {
   static constexpr uint64_t kMagic = 0x31504e534c4f4f50;  // "POOLSNP1"
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
@@ -29,13 +30,29 @@ struct SnapshotHeader {
 };
 static_assert(sizeof(SnapshotHeader) == 40);
 
-/// FNV-1a over 8-byte words, on from `hash`.
+/// FNV-1a over 8-byte words, on from `hash`: in eight strands, as one alone
+/// would wait for each product before the next, and then over the strands.
 inline uint64_t HashBytes(std::span<const std::byte> bytes, uint64_t hash) {
-  for (size_t i = 0; i < bytes.size(); i += 8) {
+  constexpr uint64_t kPrime = 0x100000001b3;
+  constexpr size_t kStrands = 8;
+  uint64_t strands[kStrands];
+  std::fill(strands, strands + kStrands, hash);
+  const std::byte* from = bytes.data();
+  size_t left = bytes.size();
+  for (; left >= 8 * kStrands; left -= 8 * kStrands) {
+    for (uint64_t& strand : strands) {
+      uint64_t word;
+      std::memcpy(&word, from, 8);
+      from += 8;
+      strand = (strand ^ word) * kPrime;
+    }
+  }
+  for (const uint64_t strand : strands) hash = (hash ^ strand) * kPrime;
+  for (; left > 0; left -= std::min<size_t>(left, 8)) {
     uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + i,
-                bytes.size() - i < 8 ? bytes.size() - i : 8);
-    hash = (hash ^ word) * 0x100000001b3;
+    std::memcpy(&word, from, std::min<size_t>(left, 8));
+    from += std::min<size_t>(left, 8);
+    hash = (hash ^ word) * kPrime;
   }
   return hash;
 }
@@ -48,6 +65,15 @@ inline uint64_t SnapshotChecksum(SnapshotHeader header,
   const uint64_t hash =
       HashBytes(std::as_bytes(std::span(&header, 1)), 0xcbf29ce484222325);
   return HashBytes(env_part, hash);
+}
+
+/// Puts a header before an environment's part, which begins sizeof(header)
+/// behind `out`; its sizes and checksum are filled in here.
+inline void WriteSnapshotHeader(SnapshotHeader header, size_t env_bytes,
+                                std::byte* out) {
+  header.env_bytes = env_bytes;
+  header.checksum = SnapshotChecksum(header, {out + sizeof(header), env_bytes});
+  std::memcpy(out, &header, sizeof(header));
 }
 
 /// Reads and checks a header for a pool with that limit of steps; throws

@@ -3,6 +3,7 @@
 // include this file and nothing else of the pool, so they know no threads.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -68,6 +69,33 @@ struct Row {
 /// What happens to an environment's random generator when it is restored.
 enum class RngMode : uint8_t { kSaved, kKeep };
 
+/// Where episodes begin if the caller says so: the stages that an environment
+/// has by itself, then saved states. Checked and immutable.
+struct StartSet {
+  int num_stages;
+  std::vector<double> sums;  // of the weights up to each; the last one is > 0
+  std::vector<std::byte> blobs;  // the pool's, with its header before each
+  size_t blob_bytes;
+  size_t header_bytes;
+
+  /// The start on which `draw`, uniform in [0, 1), falls; never one of weight
+  /// 0.
+  int Pick(double draw) const {
+    const double total = sums.back();
+    auto found = std::upper_bound(sums.begin(), sums.end(), draw * total);
+    // The product of tiny numbers may round up to the total.
+    if (found == sums.end()) {
+      found = std::lower_bound(sums.begin(), sums.end(), total);
+    }
+    return static_cast<int>(found - sums.begin());
+  }
+  /// What Env::Snapshot wrote of `start`, which is num_stages or more.
+  const std::byte* state(int start) const {
+    return blobs.data() + static_cast<size_t>(start - num_stages) * blob_bytes +
+           header_bytes;
+  }
+};
+
 // An environment type `Env` for AsyncPool<Env> has:
 //
 //   struct Shared;    immutable, built once per pool, shared by all workers
@@ -77,16 +105,18 @@ enum class RngMode : uint8_t { kSaved, kKeep };
 //                   the names in Fields() under default options: EnvPool wants
 //                   them as class attributes, before any Shared exists
 //   static int NumActions(const Shared&);   actions are 0 .. NumActions - 1
+//   static int NumStages(const Shared&);    where episodes begin by themselves
 //   Env(std::shared_ptr<const Shared>, int env_id, uint64_t seed);
 //   void Seed(uint64_t seed);               takes effect at the next Reset
-//   Outcome Reset(Scratch&);
+//   Outcome Reset(Scratch&, const StartSet*);
+//                   with a set draws from it, with null does as the options say
 //   Outcome Step(int32_t action, Scratch&);
 //   void Write(const Row&) const;           the fields of the last result
 //   size_t SnapshotBytes() const;           equal for all envs of one Shared
 //   void Snapshot(std::byte* out) const;    also before the first Reset
-//   Outcome Restore(const std::byte* blob, RngMode, Scratch&);
-//                   throws std::invalid_argument on a foreign blob, before it
-//                   changes anything
+//   static void CheckSnapshot(const Shared&, const std::byte* blob);
+//                   throws std::invalid_argument on a foreign or damaged blob
+//   Outcome Restore(const std::byte* blob, RngMode);   of a blob that passes
 //   void Render(Scratch&, uint8_t* rgb) const;
 //                   the picture, (kRenderHeight, kRenderWidth, 3) RGB
 //   static constexpr int kRenderHeight, kRenderWidth;

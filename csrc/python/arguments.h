@@ -137,6 +137,49 @@ inline std::vector<int32_t> ReadInt32(py::handle value,
   return {array.data(), array.data() + array.size()};
 }
 
+/// The numbers of a one-dimensional array or sequence of real numbers, or
+/// TypeError. A copy, for the same reason.
+inline std::vector<double> ReadDoubles(py::handle value,
+                                       const std::string& what) {
+  const auto array = py::array::ensure(value);
+  if (!array) PyErr_Clear();
+  const bool numbers =
+      array && array.ndim() == 1 &&
+      (array.dtype().kind() == 'f' || array.dtype().kind() == 'i' ||
+       array.dtype().kind() == 'u');
+  if (!numbers) {
+    throw py::type_error(what +
+                         " must be numbers, a list or an array of dtype "
+                         "float64 and shape (n,), got " +
+                         Describe(value));
+  }
+  const auto wide =
+      py::array_t<double, py::array::c_style | py::array::forcecast>(array);
+  return {wide.data(), wide.data() + wide.size()};
+}
+
+/// Snapshots, one after the other.
+struct Blobs {
+  size_t count = 0;
+  std::vector<std::byte> bytes;
+};
+
+/// The rows of a two-dimensional uint8 array, or TypeError. A copy, for the
+/// same reason.
+inline Blobs ReadBlobs(py::handle value, const std::string& what) {
+  if (!py::isinstance<py::array_t<uint8_t>>(value) ||
+      py::reinterpret_borrow<py::array>(value).ndim() != 2) {
+    throw py::type_error(what +
+                         " must be a NumPy array of dtype uint8 and shape (n, "
+                         "bytes) as snapshot() returns it, got " +
+                         Describe(value));
+  }
+  const auto array = py::array_t<uint8_t, py::array::c_style>::ensure(value);
+  if (!array) throw py::error_already_set();
+  const auto* from = reinterpret_cast<const std::byte*>(array.data());
+  return {static_cast<size_t>(array.shape(0)), {from, from + array.size()}};
+}
+
 /// Environment ids as users write them: a one-dimensional array of any integer
 /// type, or a sequence of integers. A copy, for the same reason.
 inline std::vector<int32_t> ReadIds(py::handle value, const std::string& what) {

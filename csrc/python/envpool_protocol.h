@@ -295,31 +295,35 @@ class PyPool {
 
   void Restore(py::handle env_ids, py::handle blobs, const std::string& rng) {
     const std::vector<int32_t> ids = ReadIds(env_ids, "restore: env_ids");
-    if (!py::isinstance<py::array_t<uint8_t>>(blobs) ||
-        py::reinterpret_borrow<py::array>(blobs).ndim() != 2) {
-      throw py::type_error(
-          "restore: blobs must be a NumPy array of dtype uint8 and shape (n, "
-          "bytes) as snapshot() returns it, got " +
-          Describe(blobs));
-    }
-    const auto bytes = py::array_t<uint8_t, py::array::c_style>::ensure(blobs);
-    if (bytes.shape(0) != std::ssize(ids)) {
-      throw std::invalid_argument("restore: got " + std::to_string(ids.size()) +
-                                  " env ids and " +
-                                  std::to_string(bytes.shape(0)) +
-                                  " blobs; give one blob for each env");
+    const Blobs saved = ReadBlobs(blobs, "restore: blobs");
+    if (saved.count != ids.size()) {
+      throw std::invalid_argument(
+          "restore: got " + std::to_string(ids.size()) + " env ids and " +
+          std::to_string(saved.count) + " blobs; give one blob for each env");
     }
     if (rng != "saved" && rng != "keep") {
       throw std::invalid_argument(
           "restore: rng must be 'saved' or 'keep', got '" + rng + "'");
     }
-    const auto* from = reinterpret_cast<const std::byte*>(bytes.data());
-    // A copy for the reason that ReadInt32 gives.
-    const std::vector<std::byte> saved(from, from + bytes.size());
     const pool::RngMode mode =
         rng == "saved" ? pool::RngMode::kSaved : pool::RngMode::kKeep;
-    WithoutGil([&] { pool_->Restore(ids, saved, mode); });
+    WithoutGil([&] { pool_->Restore(ids, saved.bytes, mode); });
   }
+
+  void SetStarts(py::handle weights, py::handle snapshots) {
+    if (weights.is_none() && snapshots.is_none()) {
+      return WithoutGil([&] { pool_->ClearStarts(); });
+    }
+    const std::vector<double> numbers =
+        ReadDoubles(weights, "set_starts: weights");
+    Blobs saved;
+    if (!snapshots.is_none()) {
+      saved = ReadBlobs(snapshots, "set_starts: snapshots");
+    }
+    WithoutGil([&] { pool_->SetStarts(numbers, std::move(saved.bytes)); });
+  }
+
+  int num_stages() const { return pool_->num_stages(); }
 
   py::dict Status() {
     const auto name = [](auto value, const auto& names) {
@@ -462,7 +466,15 @@ void BindPool(py::module_& module, const char* name) {
            "Exact states of envs that are not in flight: uint8 (n, bytes).")
       .def("restore", &Pool::Restore, py::arg("env_ids"), py::arg("blobs"),
            py::arg("rng") = "saved",
-           "Puts snapshots back; the rows come by recv, like a reset's.");
+           "Puts snapshots back; the rows come by recv, like a reset's.")
+      .def_property_readonly(
+          "num_stages", &Pool::num_stages,
+          "Stages the pool has by itself: the first weights of set_starts.")
+      .def("set_starts", &Pool::SetStarts, py::arg("weights"),
+           py::arg("snapshots") = py::none(),
+           "Draws where each episode begins, from the next resets on: float "
+           "weights (num_stages + n,) of the stages and of n snapshots; None: "
+           "as the options say.");
   cls.attr("_state_keys") = PySpec<Env>::StateKeys();
   cls.attr("_action_keys") = PySpec<Env>::ActionKeys();
 }

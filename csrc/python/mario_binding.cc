@@ -1,7 +1,10 @@
 // _MarioEnvSpec and _MarioEnvPool: Super Mario Bros. as an EnvPool task. The
 // ROM's bytes come from mario_envpool.rom, which knows where to look for them.
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "mario/config.h"
 #include "mario/env.h"
@@ -30,6 +33,48 @@ struct envpool_protocol::EnvTraits<mario::Env> {
   }
 };
 
-void BindMario(pybind11::module_& module) {
+namespace {
+
+namespace py = pybind11;
+
+/// Snapshots for pools of `spec`, whatever its options: of new episodes that
+/// begin where consoles stand after some frames.
+py::array_t<uint8_t> StartSnapshots(
+    const envpool_protocol::PySpec<mario::Env>& spec,
+    const std::vector<py::bytes>& saves,
+    const std::vector<py::bytes>& buttons) {
+  if (saves.size() != buttons.size()) {
+    throw std::invalid_argument(
+        "give one movie of buttons for each save, got " +
+        std::to_string(buttons.size()) + " for " +
+        std::to_string(saves.size()));
+  }
+  mario::Env::Scratch scratch(*spec.shared());
+  mario::Env env(spec.shared(), 0, 0);
+  pool::SnapshotHeader header;
+  header.max_episode_steps = spec.pool_config().max_episode_steps;
+  const size_t bytes = sizeof(header) + env.SnapshotBytes();
+  py::array_t<uint8_t> blobs(
+      {std::ssize(saves), static_cast<py::ssize_t>(bytes)});
+  auto* out = reinterpret_cast<std::byte*>(blobs.mutable_data());
+  for (size_t i = 0; i < saves.size(); ++i, out += bytes) {
+    const auto save = std::as_bytes(std::span(std::string_view(saves[i])));
+    const std::string_view movie(buttons[i]);
+    env.ResetTo(save,
+                {reinterpret_cast<const uint8_t*>(movie.data()), movie.size()},
+                scratch);
+    env.Snapshot(out + sizeof(header));
+    pool::WriteSnapshotHeader(header, env.SnapshotBytes(), out);
+  }
+  return blobs;
+}
+
+}  // namespace
+
+void BindMario(py::module_& module) {
   envpool_protocol::Bind<mario::Env>(module, "_MarioEnvSpec", "_MarioEnvPool");
+  module.def("start_snapshots", &StartSnapshots, py::arg("spec"),
+             py::arg("saves"), py::arg("buttons"),
+             "Snapshots, uint8 (n, bytes), of episodes that begin where n "
+             "saves of consoles stand after the buttons of 2 or more frames.");
 }

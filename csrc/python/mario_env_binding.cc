@@ -179,9 +179,9 @@ class SingleEnv {
                                   std::to_string(env_.SnapshotBytes()) +
                                   " bytes, not " + std::to_string(blob.size()));
     }
-    env_.Restore(reinterpret_cast<const std::byte*>(blob.data()),
-                 keep_rng ? pool::RngMode::kKeep : pool::RngMode::kSaved,
-                 scratch_);
+    const auto* from = reinterpret_cast<const std::byte*>(blob.data());
+    mario::Env::CheckSnapshot(*shared_, from);
+    env_.Restore(from, keep_rng ? pool::RngMode::kKeep : pool::RngMode::kSaved);
     Moved();
     return Read();
   }
@@ -192,6 +192,14 @@ class SingleEnv {
     env_.game().console().Load(
         {reinterpret_cast<const std::byte*>(blob.data()), blob.size()});
     Moved();
+  }
+
+  /// A bare console's complete save (Console.save) of this game.
+  py::bytes SaveConsole() {
+    const nes::Console& console = env_.game().console();
+    std::string save(console.SaveBytes(), '\0');
+    console.Save(reinterpret_cast<std::byte*>(save.data()));
+    return py::bytes(save);
   }
 
   /// The picture of the last frame; after a step it is there already.
@@ -283,8 +291,8 @@ class SingleEnv {
   }
 
   void RequireStage(int stage) const {
-    const size_t count = std::max<size_t>(shared_->stages().size(), 1);
-    if (stage >= 0 && static_cast<size_t>(stage) < count) return;
+    const int count = shared_->num_stages();
+    if (stage >= 0 && stage < count) return;
     throw std::out_of_range("stage=" + std::to_string(stage) +
                             " is outside 0 to " + std::to_string(count - 1));
   }
@@ -334,6 +342,7 @@ void BindMarioEnv(py::module_& module) {
       .def("restore", &SingleEnv::Restore, py::arg("blob"),
            py::arg("keep_rng") = false)
       .def("load_console", &SingleEnv::LoadConsole, py::arg("save"))
+      .def("save_console", &SingleEnv::SaveConsole)
       .def("render", &SingleEnv::Render)
       .def_property_readonly("num_actions", &SingleEnv::num_actions)
       .def_property_readonly("buttons", &SingleEnv::buttons)

@@ -59,6 +59,10 @@ struct Played {
     env.Snapshot(blob.data());
     return blob;
   }
+  void Restore(const std::vector<std::byte>& blob) {
+    mario::Env::CheckSnapshot(*shared, blob.data());
+    env.Restore(blob.data(), pool::RngMode::kSaved);
+  }
 
   std::shared_ptr<const mario::Env::Shared> shared;
   mario::Env::Scratch scratch;
@@ -70,7 +74,7 @@ TEST(SnapshotTest, GoesOnInAnotherEnv) {
   const std::vector<std::byte> blob = first.Snapshot();
   Played second(TestConfig());
   second.env.Step(2, second.scratch);
-  second.env.Restore(blob.data(), pool::RngMode::kSaved, second.scratch);
+  second.Restore(blob);
   EXPECT_EQ(second.Snapshot(), blob);
   first.env.Step(3, first.scratch);
   second.env.Step(3, second.scratch);
@@ -84,7 +88,8 @@ TEST(SnapshotTest, OfAnEnvThatWasNeverResetIsTakenBack) {
   mario::Env env(shared, 0, 1);
   std::vector<std::byte> blob(env.SnapshotBytes());
   env.Snapshot(blob.data());
-  EXPECT_NO_THROW(env.Restore(blob.data(), pool::RngMode::kSaved, scratch));
+  EXPECT_NO_THROW(mario::Env::CheckSnapshot(*shared, blob.data()));
+  env.Restore(blob.data(), pool::RngMode::kSaved);
 }
 
 // What passes the checks is run: any index out of range ends this test under
@@ -102,9 +107,9 @@ TEST(SnapshotTest, DamageIsRefusedOrHarmless) {
       const size_t at = 32 + random() % (blob.size() - 32);
       blob[at] = static_cast<std::byte>(random());
     }
-    played.env.Restore(good.data(), pool::RngMode::kSaved, played.scratch);
+    played.Restore(good);
     try {
-      played.env.Restore(blob.data(), pool::RngMode::kSaved, played.scratch);
+      played.Restore(blob);
     } catch (const std::invalid_argument&) {
       ++refused;
       ASSERT_EQ(played.Snapshot(), good);
@@ -125,10 +130,7 @@ TEST(SnapshotTest, IndicesBeyondTheirTablesAreRefused) {
   const auto refused = [&](size_t from_the_end) {
     std::vector<std::byte> blob = good;
     std::memset(blob.data() + blob.size() - from_the_end, 0x7F, 4);
-    EXPECT_THROW(
-        played.env.Restore(blob.data(), pool::RngMode::kSaved, played.scratch),
-        std::invalid_argument)
-        << from_the_end;
+    EXPECT_THROW(played.Restore(blob), std::invalid_argument) << from_the_end;
     EXPECT_EQ(played.Snapshot(), good);
   };
   const size_t stack = 2 * 8 * 8;

@@ -91,7 +91,8 @@ void Play(fuzz::Input& input,
     }
     std::vector<std::byte> blob(env.SnapshotBytes());
     env.Snapshot(blob.data());
-    env.Restore(blob.data(), pool::RngMode::kSaved, scratch);
+    mario::Env::CheckSnapshot(*shared, blob.data());
+    env.Restore(blob.data(), pool::RngMode::kSaved);
   } catch (const std::runtime_error& error) {
     fuzz::Require(error.what()[0] != '\0', "a failure says why");
   }

@@ -1,6 +1,7 @@
 // mario::Env::Restore: edited snapshots of games in many situations, under
 // options that use all of a snapshot's parts. A refused one must leave the
-// environment as it was; an accepted one is played, rendered and saved again.
+// environment as it was; an accepted one is restored, or an episode begins from
+// it, and it is played, rendered and saved again.
 #include "fuzz.h"
 #include "mario/env.h"
 
@@ -64,6 +65,10 @@ struct Played {
     env.Snapshot(blob.data());
     return blob;
   }
+  void Restore(const std::vector<std::byte>& blob, pool::RngMode mode) {
+    mario::Env::CheckSnapshot(*shared, blob.data());
+    env.Restore(blob.data(), mode);
+  }
 
   std::shared_ptr<const mario::Env::Shared> shared;
   mario::Env::Scratch scratch;
@@ -90,11 +95,22 @@ void Play(fuzz::Input& input, Played& played) {
     // A wait that does not end.
   }
   const std::vector<std::byte> again = played.Snapshot();
-  if (fuzz::Refused([&] {
-        played.env.Restore(again.data(), pool::RngMode::kSaved, played.scratch);
-      })) {
+  if (fuzz::Refused([&] { played.Restore(again, pool::RngMode::kSaved); })) {
     fuzz::Require(false, "what an environment saves, it takes back");
   }
+}
+
+/// Puts a snapshot back, or begins an episode from it: in either case only
+/// after the check that the pool makes.
+void Start(fuzz::Input& input, Played& played,
+           const std::vector<std::byte>& blob, pool::RngMode mode) {
+  if (!input.Once(4)) return played.Restore(blob, mode);
+  mario::Env::CheckSnapshot(*played.shared, blob.data());
+  const int stages = mario::Env::NumStages(*played.shared);
+  std::vector<double> sums(static_cast<size_t>(stages), 0.0);
+  sums.push_back(1.0);
+  const pool::StartSet starts{stages, sums, blob, blob.size(), 0};
+  played.env.Reset(played.scratch, &starts);
 }
 
 }  // namespace
@@ -120,11 +136,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   // From the same state for every input.
   const std::vector<std::byte>& before = played.blobs.back();
-  played.env.Restore(before.data(), pool::RngMode::kSaved, played.scratch);
+  played.Restore(before, pool::RngMode::kSaved);
   const pool::RngMode mode =
       input.Flag() ? pool::RngMode::kSaved : pool::RngMode::kKeep;
-  if (fuzz::Refused(
-          [&] { played.env.Restore(blob.data(), mode, played.scratch); })) {
+  if (fuzz::Refused([&] { Start(input, played, blob, mode); })) {
     fuzz::Require(played.Snapshot() == before,
                   "a refused snapshot changes nothing");
     return 0;

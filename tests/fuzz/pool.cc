@@ -17,7 +17,7 @@ using pool::CountingEnv;
 using Pool = pool::AsyncPool<CountingEnv>;
 using Ids = std::vector<int32_t>;
 constexpr std::chrono::milliseconds kPatience{50'000};
-constexpr size_t kFields = 7;  // of a counting environment
+constexpr size_t kFields = 8;  // of a counting environment
 constexpr size_t kObsBytes = 48;
 
 /// What a call may be refused with; empty: it must succeed.
@@ -83,7 +83,7 @@ class Sequence {
 
  private:
   void Call() {
-    switch (input_.Below(12)) {
+    switch (input_.Below(13)) {
       case 0:
       case 1:
         return Reset();
@@ -102,6 +102,8 @@ class Sequence {
       case 8:
       case 9:
         return Recv();
+      case 10:
+        return SetStarts();
       default:
         return Send();
     }
@@ -299,8 +301,7 @@ class Sequence {
     std::memcpy(&header, one.data(), sizeof(header));
     for (const int32_t id : ids) {
       ModelEnv& env = envs_[static_cast<size_t>(id)];
-      CountingEnv::Scratch scratch(*shared_);
-      env.env->Restore(one.data() + sizeof(header), rng, scratch);
+      env.env->Restore(one.data() + sizeof(header), rng);
       env.elapsed = header.elapsed_steps;
       env.needs_reset = header.done != 0;
       env.truncated = header.truncated != 0;
@@ -308,6 +309,47 @@ class Sequence {
       Note(env, 0.0f, env.needs_reset ? 2 : 0);
     }
     Sent(ids);
+  }
+
+  /// Stages, and the last snapshot taken some times. An environment under way
+  /// may take either set, so the model waits until there is none.
+  void SetStarts() {
+    if (Outstanding() > 0) return;
+    if (input_.Once(4)) {
+      if (Expect({}, [&] { pool_->ClearStarts(); })) starts_ = nullptr;
+      return;
+    }
+    const size_t copies = saved_.empty() ? 0 : input_.Below(3);
+    std::vector<double> weights;
+    for (size_t i = 0; i < 1 + copies; ++i) {
+      weights.push_back(input_.Once(8) ? -1.0 : input_.Below(3));
+    }
+    if (input_.Once(16)) weights.push_back(1.0);
+    std::vector<std::byte> one = saved_;
+    if (input_.Once(8)) fuzz::Edit(input_, one);
+    std::vector<std::byte> blobs;
+    for (size_t i = 0; i < copies; ++i) {
+      blobs.insert(blobs.end(), one.begin(), one.end());
+    }
+    pool::SnapshotHeader header;
+    if (copies > 0 && one.size() >= sizeof(header)) {
+      std::memcpy(&header, one.data(), sizeof(header));
+    }
+    Faults faults;
+    faults.invalid = weights.size() != 1 + copies ||
+                     *std::min_element(weights.begin(), weights.end()) < 0 ||
+                     *std::max_element(weights.begin(), weights.end()) == 0 ||
+                     (copies > 0 && (one != saved_ || header.done != 0));
+    if (!Expect(faults, [&] { pool_->SetStarts(weights, blobs); })) return;
+    auto starts = std::make_shared<pool::StartSet>();
+    starts->num_stages = 1;
+    for (double sum = 0; const double weight : weights) {
+      starts->sums.push_back(sum += weight);
+    }
+    starts->blobs = blobs;
+    starts->blob_bytes = saved_.size();
+    starts->header_bytes = sizeof(pool::SnapshotHeader);
+    starts_ = std::move(starts);
   }
 
   void Render() {
@@ -365,7 +407,7 @@ class Sequence {
 
   void Begin(ModelEnv& env) {
     CountingEnv::Scratch scratch(*shared_);
-    if (!Try([&] { env.env->Reset(scratch); })) return;
+    if (!Try([&] { env.env->Reset(scratch, starts_.get()); })) return;
     env.elapsed = 0;
     env.needs_reset = env.truncated = false;
     env.was_reset = true;
@@ -435,6 +477,7 @@ class Sequence {
   std::vector<ModelEnv> envs_;
   std::deque<Ids> requests_;      // sync: one batch each, in order
   std::vector<std::byte> saved_;  // one blob
+  std::shared_ptr<const pool::StartSet> starts_;
   bool closed_ = false;
   bool failed_ = false;
 };

@@ -159,6 +159,11 @@ class Maker:
             ids = np.append(ids, np.int32(self.random.choice([-1, 4, 2**31 - 1, 0])))
         return ids
 
+    def weights(self, count: int = 0) -> Any:
+        """Weights of starts, mostly good ones."""
+        count = count or self.random.randrange(1, 7)
+        return [self.random.choice([0, 1, 2.5, 1e300]) for _ in range(count)]
+
     def damaged(self, blob: bytes) -> bytes:
         """A few bytes changed, cut or added."""
         data = bytearray(blob)
@@ -322,7 +327,10 @@ class Calls:
                 (pool._render, [lambda: ids, make.integer, make.integer, make.integer]),
                 (pool.snapshot, [lambda: ids]),
                 (pool.restore, [lambda: ids, lambda: self.blob, self.some("keep")]),
+                (pool.set_starts, [lambda: make.weights(1), self.some(None)]),
+                (pool.set_starts, [lambda: make.weights(), lambda: self.blob]),
                 (pool.status, []),
+                (lambda: pool.num_stages, []),
                 (pool._xla, []),
             ]
         )

@@ -243,7 +243,7 @@ def spec_values(**options: Any) -> tuple[Any, ...]:
         ({"num_envs": "two"}, TypeError, "num_envs must be .* got 'two'"),
         ({"label": 7}, TypeError, "label must be a str, got 7"),
         ({"obs_shape": "ab"}, TypeError, "obs_shape must be a list of ints"),
-        ({"num_actions": 0}, ValueError, "num_actions >= 1"),
+        ({"num_actions": 0}, ValueError, "num_actions, num_stages and"),
     ],
 )
 def test_a_bad_config_is_refused_by_name(

@@ -1,0 +1,191 @@
+// What a snapshot holds, how it is checked and put back, and how an episode
+// begins from one, or from the save of a console.
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "mario/env.h"
+
+namespace mario {
+
+namespace {
+
+constexpr uint32_t kSnapshotVersion = 4;
+
+/// The fixed part of a snapshot. After it come, where the options ask for
+/// them, the second frame record and the stage generator; then the stack.
+struct SnapshotBody {
+  char magic[8];
+  uint32_t version;
+  uint32_t bytes;
+  uint64_t rom_hash;
+  uint64_t config_hash;
+  nes::State state;
+  FrameRecord record;
+  Random random;
+  uint64_t seed;
+  uint8_t reseed, terminated, truncated, reserved[5];
+  Episode episode;
+};
+static_assert(std::is_trivially_copyable_v<SnapshotBody>);
+constexpr char kMagic[8] = {'M', 'A', 'R', 'I', 'O', 'E', 'N', 'V'};
+
+bool IsPlausible(const Episode& episode) {
+  return episode.counter.IsPlausible() && episode.steps_without_progress >= 0 &&
+         episode.plays_on <= 1 && episode.info.flag_get <= 1 &&
+         episode.info.wrong_pass <= 1 && episode.info.status >= 0 &&
+         episode.info.status <= 2 && episode.info.start >= -1 &&
+         episode.info.end_reason >= 0 &&
+         episode.info.end_reason <= static_cast<int>(EndReason::kStall);
+}
+
+bool HasOlderRecord(const Env::Shared& shared) {
+  return shared.observation().pictures() == 2;
+}
+
+size_t BytesOfSnapshot(const Env::Shared& shared) {
+  return sizeof(SnapshotBody) +
+         (HasOlderRecord(shared) ? sizeof(FrameRecord) : 0) +
+         (shared.config().random_stages ? sizeof(LegacyRandomState) : 0) +
+         shared.observation().bytes();
+}
+
+}  // namespace
+
+/// A snapshot taken apart.
+struct Env::SnapshotParts {
+  SnapshotBody body;
+  FrameRecord older{};
+  LegacyRandomState stage_random{};
+  const std::byte* stack;
+
+  SnapshotParts(const std::byte* blob, const Shared& shared) {
+    const auto take = [&blob](void* to, size_t size) {
+      std::memcpy(to, blob, size);
+      blob += size;
+    };
+    take(&body, sizeof(body));
+    if (HasOlderRecord(shared)) take(&older, sizeof(older));
+    if (shared.config().random_stages) {
+      take(&stage_random, sizeof(stage_random));
+    }
+    stack = blob;
+  }
+};
+
+size_t Env::SnapshotBytes() const { return BytesOfSnapshot(*shared_); }
+
+void Env::Snapshot(std::byte* out) const {
+  SnapshotBody body{};
+  std::memcpy(body.magic, kMagic, sizeof(kMagic));
+  body.version = kSnapshotVersion;
+  body.bytes = static_cast<uint32_t>(SnapshotBytes());
+  body.rom_hash = shared_->cartridge()->hash();
+  body.config_hash = shared_->config_hash();
+  body.state = game_.console().state();
+  body.record = game_.record(0);
+  body.random = random_;
+  body.seed = seed_;
+  body.reseed = reseed_;
+  body.terminated = outcome_.terminated;
+  body.truncated = outcome_.truncated;
+  body.episode = episode_;
+  const auto append = [&out](const void* from, size_t size) {
+    std::memcpy(out, from, size);
+    out += size;
+  };
+  append(&body, sizeof(body));
+  if (HasOlderRecord(*shared_)) {
+    append(&game_.record(1), sizeof(FrameRecord));
+  }
+  if (shared_->config().random_stages) {
+    append(&stage_random_, sizeof(stage_random_));
+  }
+  observation_.CopyTo(reinterpret_cast<uint8_t*>(out));
+}
+
+void Env::CheckSnapshot(const Shared& shared, const std::byte* blob) {
+  const auto check = [](bool good, const char* what) {
+    if (good) return;
+    throw std::invalid_argument(std::string("this is not a snapshot for ") +
+                                what +
+                                "; restore it in a pool that was made like "
+                                "the one it comes from");
+  };
+  const SnapshotParts parts(blob, shared);
+  const SnapshotBody& body = parts.body;
+  check(std::memcmp(body.magic, kMagic, sizeof(kMagic)) == 0,
+        "the Super Mario Bros. task");
+  check(body.version == kSnapshotVersion,
+        "this version of the Super Mario Bros. task");
+  check(body.rom_hash == shared.cartridge()->hash(), "this ROM");
+  check(body.config_hash == shared.config_hash() &&
+            body.bytes == BytesOfSnapshot(shared),
+        "an environment with these options");
+  if (nes::IsPlausible(body.state) && nes::IsPlausible(body.record.before) &&
+      nes::IsPlausible(parts.older.before) && parts.stage_random.IsValid() &&
+      IsPlausible(body.episode)) {
+    return;
+  }
+  throw std::invalid_argument(
+      "this snapshot is damaged: it holds numbers that no game reaches; "
+      "restore an intact one");
+}
+
+pool::Outcome Env::Restore(const std::byte* blob, pool::RngMode mode) {
+  const SnapshotParts parts(blob, *shared_);
+  const SnapshotBody& body = parts.body;
+  LoadGame(parts);
+  episode_ = body.episode;
+  if (mode == pool::RngMode::kSaved) {
+    if (shared_->config().random_stages) stage_random_ = parts.stage_random;
+    random_ = body.random;
+    seed_ = body.seed;
+    reseed_ = body.reseed != 0;
+  }
+  outcome_ = {0.0f, body.terminated != 0, body.truncated != 0};
+  return outcome_;
+}
+
+void Env::ResetTo(std::span<const std::byte> save,
+                  std::span<const uint8_t> buttons, Scratch& scratch) {
+  if (buttons.size() < 2) {
+    throw std::invalid_argument(
+        "a start needs the buttons of 2 frames or more, got those of " +
+        std::to_string(buttons.size()));
+  }
+  game_.console().Load(save);
+  const auto skip = static_cast<size_t>(shared_->config().frame_skip);
+  bool first = true;
+  for (size_t i = 0; i < buttons.size(); ++i) {
+    game_.RunFrame(buttons[i], nullptr);
+    // A maximum of two frames wants two that have been run.
+    if (i == 0 || (buttons.size() - 1 - i) % skip != 0) continue;
+    Observe(Drawn{}, scratch);
+    if (first) observation_.FillWithNewest();
+    first = false;
+  }
+  outcome_ = pool::Outcome{};
+  episode_.plays_on = 0;
+  BeginEpisode();
+}
+
+void Env::BeginFrom(const std::byte* blob) {
+  outcome_ = pool::Outcome{};
+  episode_.plays_on = 0;
+  LoadGame(SnapshotParts(blob, *shared_));
+  BeginEpisode();
+}
+
+// Console, remembered frames and frame stack, and nothing of the episode.
+void Env::LoadGame(const SnapshotParts& parts) {
+  game_.console().set_state(parts.body.state);
+  game_.record(0) = parts.body.record;
+  if (HasOlderRecord(*shared_)) game_.record(1) = parts.older;
+  observation_.CopyFrom(reinterpret_cast<const uint8_t*>(parts.stack));
+}
+
+}  // namespace mario
