@@ -41,7 +41,8 @@ from trainer.dashboard import QuietDisplay
 from trainer.episodes import wilson
 from trainer.evaluate import evaluate_levels
 from trainer.files import write_json
-from trainer.levels import LevelResult, parse_levels
+from trainer.level_results import LevelResult
+from trainer.levels import parse_levels
 from trainer.model import PolicyModel, PolicyOutput
 from trainer.policy import Policy, load_policy, playing_device
 

@@ -36,6 +36,7 @@ class Batch(NamedTuple):
         truncated: (K, B) bool.
         first: (K, B) bool, the row begins an episode.
         versions: (K, B) int64 policy version that acted on each row.
+        levels: (K, B) int64 which of the run's levels each row's episode is of.
         state: (B, state size) float32, the memory before the first row.
         weights: (B,) float32 importance of each unroll; 1 for fresh ones.
         fresh: (B,) bool, not from replay.
@@ -51,6 +52,7 @@ class Batch(NamedTuple):
     truncated: Tensor
     first: Tensor
     versions: Tensor
+    levels: Tensor
     state: Tensor
     weights: Tensor
     fresh: Tensor

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from trainer.batch import Rows
 from trainer.config import IMAGE_SIZE, EnvConfig
 from trainer.cuda import Graphed, Stage
 from trainer.device import available_cores
+from trainer.levels import LevelNumbers
 from trainer.metrics import EpisodeTracker, Timings
 from trainer.model import PolicyModel, PolicyOutput
 from trainer.rollouts import Rollouts
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # Of EnvConfig, what any image task of EnvPool takes.
 _COMMON = ("frame_skip", "stack_num", "img_height", "img_width", "noop_max")
 _COUNTS = ("num_envs", "max_episode_steps")
+# Of EnvConfig, what no pool knows under that name.
+_OURS = ("task", "groups", "obs", "levels", "test_levels")
 
 # Runs seed their pools with multiples of this, environment i with i more.
 SEED_STRIDE = 100_003
@@ -79,8 +82,10 @@ def make_pool(
     }
     if is_native(config.task):
         for name in vars(config):
-            if name not in (*options, "task", "groups", "obs"):
+            if name not in (*options, *_OURS):
                 options[name] = getattr(config, name)
+        if config.levels:
+            options |= {"stages": list(config.levels), "random_stages": True}
         options |= more
         if config.obs == "tiles":
             options["obs_type"] = OBS_TYPE
@@ -186,21 +191,35 @@ class Actor:
             self._run, name="acting", enabled=graphs, generator=generator
         )
 
-    def __call__(self, pixels: Tensor, state: Tensor, first: Tensor) -> Answer:
-        """Samples actions for (n, C, H, W) uint8 pixels; state (n, S), first (n,)."""
+    def __call__(
+        self, pixels: Tensor, state: Tensor, first: Tensor, levels: Tensor
+    ) -> Answer:
+        """Samples actions.
+
+        Args:
+            pixels: (n, C, H, W) uint8.
+            state: (n, S) float32.
+            first: (n,) bool.
+            levels: (n,) int64, whose value heads are asked.
+        """
         self.model.resample_noise(self._generator)
-        return Answer(*self._forward(pixels, state, first))
+        return Answer(*self._forward(pixels, state, first, levels))
 
     @torch.no_grad()
-    def _run(self, pixels: Tensor, state: Tensor, first: Tensor) -> Answer:
+    def _run(
+        self, pixels: Tensor, state: Tensor, first: Tensor, levels: Tensor
+    ) -> Answer:
         output, state = self._evaluate(pixels, state, first)
-        logits = output.logits[0]
-        return Answer(sample(logits, self._generator), logits, output.values[0], state)
+        logits, values = output.logits[0], output.values_at(levels[None])[0]
+        return Answer(sample(logits, self._generator), logits, values, state)
 
     @torch.no_grad()
-    def values(self, pixels: Tensor, state: Tensor, first: Tensor) -> Tensor:
-        """The critic alone, (n,) float32."""
-        return self._evaluate(pixels, state, first)[0].values[0]
+    def values(
+        self, pixels: Tensor, state: Tensor, first: Tensor, levels: Tensor
+    ) -> Tensor:
+        """The critic alone, (n,) float32; arguments as of a call."""
+        output, _ = self._evaluate(pixels, state, first)
+        return output.values_at(levels[None])[0]
 
     def _evaluate(
         self, pixels: Tensor, state: Tensor, first: Tensor
@@ -218,14 +237,14 @@ class _Received(NamedTuple):
         env_id: (n,) which environments.
         first: (n,) bool, their rows begin episodes.
         envs: env_id on the device.
-        inputs: pixels, memory and `first`, for the network.
+        inputs: pixels, memory, `first` and levels, for the network.
         results: reward, done and truncated.
     """
 
     env_id: npt.NDArray[np.int32]
     first: npt.NDArray[np.bool_]
     envs: Tensor
-    inputs: tuple[Tensor, Tensor, Tensor]
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor]
     results: tuple[Tensor, Tensor, Tensor]
 
 
@@ -243,6 +262,7 @@ class Collector:
         device: torch.device,
         episodes: EpisodeTracker,
         timings: Timings,
+        levels: Sequence[str] = (),
         recorder: Recorder | None = None,
     ) -> None:
         """Prepares to act.
@@ -256,6 +276,7 @@ class Collector:
             device: of the model.
             episodes: told of every row.
             timings: told where the time goes.
+            levels: of the run; () for a task without levels of its own.
             recorder: told of every row and decision, for videos.
         """
         self.steps = 0
@@ -269,6 +290,8 @@ class Collector:
         self._stage = Stage(device, pool)
         num_envs = len(pool.all_env_ids)
         self._state = torch.zeros(num_envs, state_size, device=device)
+        self._numbers = LevelNumbers(levels) if levels else None
+        self._level = np.zeros(num_envs, np.int64)  # of the episode
         self._groups = np.split(np.arange(num_envs, dtype=np.int32), groups)
         self._pending: deque[tuple[_Received, Rows]] = deque()
 
@@ -336,11 +359,27 @@ class Collector:
         first = np.asarray(info["elapsed_step"] == 0)
         finished = self._episodes.add(env_id, reward, done, info)
         self.steps += len(env_id)
+        self._note_levels(env_id, first, info)
         if self._recorder is not None:
             self._recorder.follow(env_id, first, finished, self.steps)
         with self._timings("copy"):
             truncated = np.asarray(truncated, dtype=bool)
             return self._staged(env_id, first, obs, (reward, done, truncated))
+
+    def _note_levels(
+        self,
+        env_id: npt.NDArray[np.int32],
+        first: npt.NDArray[np.bool_],
+        info: Mapping[str, Any],
+    ) -> None:
+        """Follows which level the episodes of environments are of.
+
+        That is where they began: a warp zone leads to another one.
+        """
+        if self._numbers is not None:
+            numbers = self._numbers(info)
+            begun = first & (numbers >= 0)
+            self._level[env_id[begun]] = numbers[begun]
 
     def _staged(
         self,
@@ -353,11 +392,12 @@ class Collector:
         stage = self._stage
         envs = stage(env_id.astype(np.int64))
         reward, done, truncated = map(stage, results)
+        levels = stage(self._level[env_id])
         return _Received(
             env_id=env_id,
             first=first,
             envs=envs,
-            inputs=(stage(obs), self._state[envs], stage(first)),
+            inputs=(stage(obs), self._state[envs], stage(first), levels),
             results=(reward, done, truncated),
         )
 
@@ -383,10 +423,15 @@ class Collector:
         return self._rollouts.write_bootstrap(rows, values, actor.version)
 
     def _store_env(self, received: _Received) -> Rows:
-        pixels, state, _ = received.inputs
+        pixels, state, _, levels = received.inputs
         with self._timings("store"):
             return self._rollouts.write_env(
-                received.env_id, received.first, pixels, *received.results, state
+                received.env_id,
+                received.first,
+                pixels,
+                *received.results,
+                state,
+                levels,
             )
 
     def _store_answer(
@@ -416,6 +461,7 @@ class Collector:
             "steps": self.steps,
             "environments": torch.from_numpy(self._pool.snapshot(ids)),
             "memory": self._state,
+            "levels": torch.from_numpy(self._level.copy()),
             "rollouts": self._rollouts.snapshot(kept),
         }
 
@@ -429,6 +475,8 @@ class Collector:
         self._pool.restore(ids, state["environments"].cpu().numpy())
         self.steps = state["steps"]
         self._state.copy_(state["memory"])
+        if "levels" in state:
+            self._level[:] = state["levels"].cpu().numpy()
         self._rollouts.restore(state["rollouts"])
         # All the groups at once, each with the row it had before: it was stored,
         # and what to do on it has not been decided.

@@ -12,9 +12,10 @@ from typing import TypeVar
 import tyro
 
 from trainer import resume
-from trainer.config import RunConfig
+from trainer.config import EnvConfig, RunConfig
 from trainer.device import choose_device
-from trainer.presets import choose_preset, preset
+from trainer.levels import split_levels
+from trainer.presets import choose_preset, for_levels, preset
 
 Config = TypeVar("Config")
 
@@ -59,12 +60,15 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
         description: of the program, for --help.
 
     Raises:
-        ValueError, OSError: `--resume` names no checkpoint to go on from.
+        ValueError, OSError: `--resume` names no checkpoint to go on from, or there is
+            no such level.
     """
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", default="auto")
     early.add_argument("--device", default="auto")
     early.add_argument("--obs")
+    early.add_argument("--levels", nargs="+", default=[])
+    early.add_argument("--test-levels", "--test_levels", nargs="+", default=[])
     early.add_argument("--resume", type=Path)
     early.add_argument("--task")
     known, _ = early.parse_known_args(argv)
@@ -82,7 +86,9 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
             name = "tiles"
             if known.obs != name:
                 name = choose_preset(choose_device(known.device))
-        default = preset(name)
+        task = known.task or EnvConfig.task
+        levels = split_levels(known.levels, known.test_levels, task).train
+        default = for_levels(preset(name), levels)
     config = tyro.cli(
         RunConfig,
         args=list(argv),

@@ -18,6 +18,7 @@ import tyro
 
 from trainer.config_checks import check_combinations, check_fields
 from trainer.files import write_json
+from trainer.levels import game_of, split_levels
 
 T = TypeVar("T")
 
@@ -41,6 +42,15 @@ class EnvConfig:
     """Environment id: any of mario_envpool's, or an image task of EnvPool with
     discrete actions (then only the counts, frame_skip, stack_num, image size and
     noop_max apply)."""
+
+    levels: tuple[str, ...] = ()
+    """Levels to train on, such as 1-1,4-2, or all: every episode is of one of them.
+    Of several, all that --levels implies is in docs/training.md. Without it the task
+    says what is played."""
+
+    test_levels: tuple[str, ...] = ()
+    """Levels never to train on, such as 1-3,2-2, or how many of `levels` to keep back,
+    the same ones for every seed. Evaluations show both."""
 
     obs: Literal["pixels", "tiles"] = "pixels"
     """What the network sees: pixels, grey pictures; tiles, what is in each cell around
@@ -156,6 +166,18 @@ class ModelConfig:
 
     memory_steps: int = 32
     """Steps that the gated transformer looks back."""
+
+    value_heads: int = 1
+    """Outputs of the critic: 1, or 0 for one per level of --levels, so that no level's
+    returns are in the way of another's."""
+
+    popart: bool = False
+    """Normalise each output of the critic by the mean and deviation of its targets,
+    and divide advantages by it (PopArt, van Hasselt et al. 2016; for many tasks,
+    Hessel et al. 2019): levels with small returns then count as much as others."""
+
+    popart_step: float = 3e-4
+    """Weight of a row in these means (Hessel et al. 2019, table 2)."""
 
     noisy: bool = False
     """Noisy linear layers as heads (Fortunato et al. 2018): the noise explores."""
@@ -388,15 +410,19 @@ class RunConfig:
     """End after this many seconds; 0: no limit."""
 
     stop_when_solved: bool = True
-    """Evaluate when solve_rate of the last 100 training episodes cleared the level,
-    and end if as many of the evaluation's did: fresh seeds, sampled actions,
-    no sticky ones. A second evaluation is then reported."""
+    """Evaluate when solve_rate of the last 100 training episodes cleared the level (of
+    several levels: of each), and end if as many of the evaluation's did: fresh seeds,
+    sampled actions, no sticky ones. A second evaluation is then reported."""
 
     solve_rate: float = 0.9
     """Share of clears that counts as solved."""
 
     solve_episodes: int = 100
-    """Episodes of each of the two evaluations."""
+    """Episodes of each of the two evaluations; of several levels, of each of them."""
+
+    end_episodes: int = 10
+    """Episodes of each level, trained and test ones, that a run with several plays at
+    its end; 0: none."""
 
     run_dir: Path | None = None
     """Folder to write to; by default runs/TASK-TIME."""
@@ -442,16 +468,31 @@ class RunConfig:
     replay: ReplayConfig = ReplayConfig()
 
     def resolved(self) -> RunConfig:
-        """This, with the size of observations that the network is made for."""
+        """This, with all that follows from other options.
+
+        That is the size of observations that the network is made for, the names of
+        the levels, the task that plays them, and a value head for each.
+
+        Raises:
+            ValueError: the task has no such levels.
+        """
         size = IMAGE_SIZES.get(self.model.name, IMAGE_SIZE)
         if self.env.obs == "tiles":
             size = TILES_SHAPE[-1]
+        levels, test = split_levels(
+            self.env.levels, self.env.test_levels, self.env.task
+        )
         env = dataclasses.replace(
             self.env,
+            task=game_of(self.env.task) if levels else self.env.task,
+            levels=levels,
+            test_levels=test,
             img_height=self.env.img_height or size,
             img_width=self.env.img_width or size,
         )
-        return dataclasses.replace(self, env=env)
+        heads = self.model.value_heads or max(1, len(levels))
+        model = dataclasses.replace(self.model, value_heads=heads)
+        return dataclasses.replace(self, env=env, model=model)
 
     @property
     def fresh_unrolls(self) -> int:

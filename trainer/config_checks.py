@@ -31,15 +31,18 @@ def check_fields(config: RunConfig) -> None:
     _check_least(learner, 1, "target_rho")
     _check_above_0(learner, "lr muon_lr max_grad_norm")
     _check_least(config, 1, "max_steps solve_episodes keep_checkpoints")
-    _check_least(config, 0, "max_seconds lag profile")
+    _check_least(config, 0, "max_seconds lag profile end_episodes")
     _check_least(learner, 0, "entropy entropy_end lr_end weight_decay clip_range")
     _check_least(learner, 0, "rho_bar c_bar pg_rho_bar value_cost")
     _check_least(config.model, 1, "memory_size memory_layers memory_heads")
     _check_least(config.model, 1, "memory_steps")
+    _check_least(config.model, 0, "value_heads")
+    _check_above_0(config.model, "popart_step")
     _check_least(config, 0, "log_seconds checkpoint_seconds")
     _check_least(replay, 0, "replay_bytes burn_in")
     _check_least(replay, 1, "replay_beta_steps")
     _check_share(learner, "gamma lam ema momentum rmsprop_alpha")
+    _check_share(config.model, "popart_step")
     _check_share(config, "solve_rate")
     _check_share(replay, "replay_share replay_min_fresh replay_alpha")
     _check_share(replay, "replay_beta replay_beta_end")
@@ -53,6 +56,7 @@ def check_combinations(config: RunConfig) -> None:
             f"groups must divide num_envs={env.num_envs}, got {env.groups}"
         )
     _check_observations(config)
+    _check_levels(config)
     _check_learning(config)
     if config.serial and config.lag:
         raise ValueError(f"serial has no overlap: lag must be 0, got {config.lag}")
@@ -79,6 +83,16 @@ def _check_observations(config: RunConfig) -> None:
         raise ValueError(
             f"obs=tiles needs stack_num=1, got {env.stack_num}: speeds are in it; "
             "for more of the past take --memory gru"
+        )
+
+
+def _check_levels(config: RunConfig) -> None:
+    """Raises ValueError for levels that are not there, or heads without them."""
+    count, heads = len(config.resolved().env.levels), config.model.value_heads
+    if heads > 1 and heads != count:
+        raise ValueError(
+            f"value_heads must be 1, or 0 for one per level of --levels, of which "
+            f"there are {count}; got {heads}"
         )
 
 

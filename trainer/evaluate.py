@@ -1,8 +1,9 @@
 """Plays a policy: `python -m trainer.evaluate --checkpoint RUN_OR_FILE`.
 
 By level: how often the policy clears it, how far it comes, what it earns, and how
-its other episodes end. Levels are those of its run, or `--levels 1-1,4-2`, or all.
-Each is played twice over, with seeds that no run trains with:
+its other episodes end. Levels are those of its run, test levels included, or
+`--levels 1-1,4-2`, or all; those that a run of many levels never trained on stand
+apart. Each is played twice over, with seeds that no run trains with:
 
 - sampled: `--episodes` with actions drawn from the policy, as in training. The clear
   rate has a 95 % interval (Wilson).
@@ -48,16 +49,14 @@ from trainer.command import main_of
 from trainer.config import EnvConfig
 from trainer.episodes import MAX_SEEDS, Played, first_seed, play, wilson
 from trainer.files import write_json
-from trainer.levels import (
+from trainer.level_results import (
     STALL_STEPS,
     LevelResult,
     by_options,
-    game_of,
     level_result,
     levels_in_a_row,
-    own_levels,
-    parse_levels,
 )
+from trainer.levels import game_of, levels_of, parse_levels
 from trainer.policy import Policy, load_policy, playing_device, run_folder
 from trainer.tables import progress, show
 
@@ -76,7 +75,8 @@ class EvaluateConfig:
     """Checkpoint, or the folder of a run, whose newest one it then is."""
 
     levels: str = ""
-    """Levels such as 1-1,4-2, or all; by default what the run trained on."""
+    """Levels such as 1-1,4-2, or all; by default what the run trained on, and its test
+    levels."""
 
     episodes: int = 100
     """Sampled episodes of each level, exactly."""
@@ -128,6 +128,7 @@ def evaluate_levels(
     sticky: float = 0.0,
     argmax: bool = False,
     stall: int = STALL_STEPS,
+    stream: int = 0,
     tell: Callable[[int], None] | None = None,
 ) -> list[LevelResult]:
     """Plays levels, all at once; the same arguments, the same episodes.
@@ -148,6 +149,7 @@ def evaluate_levels(
         sticky: chance at every frame that the buttons stay as they were.
         argmax: take the likeliest action instead of a sample.
         stall: steps without a new best position that end an episode; 0: none do.
+        stream: which evaluation with this seed (`first_seed`).
         tell: called with the number of episodes that have just ended.
 
     Returns:
@@ -165,7 +167,8 @@ def evaluate_levels(
     share = copies if argmax else episodes
     # Environment i plays level i % n. The seeds do not depend on the other levels.
     copy_of = np.repeat(np.arange(copies), len(levels))
-    seeds = first_seed(seed) + copy_of
+    first = first_seed(seed, stream)
+    seeds = first + copy_of
     options: dict[str, Any] = {"stages": list(levels), "env_seed": seeds.tolist()}
     starts = copy_of.tolist() if argmax else None
     if argmax:
@@ -175,12 +178,13 @@ def evaluate_levels(
         replace(
             env,
             task=game_of(env.task),
+            levels=(),
             stall_steps=stall,
             max_episode_steps=_NO_LIMIT,
         ),
         num_envs=copies * len(levels),
         episodes=share * len(levels),
-        seed=first_seed(seed),
+        seed=first,
         device=device,
         dtype=dtype,
         noop_max=noops,
@@ -195,6 +199,7 @@ def evaluate_levels(
             [p for p in played if p.env % len(levels) == number],
             sticky=sticky,
             starts=starts,
+            unseen=bool(env.levels) and level not in env.levels,
         )
         for number, level in enumerate(levels)
     ]
@@ -382,7 +387,9 @@ def evaluate(
     device = playing_device(config.device)
     policy = load_policy(config.checkpoint, device, ema=config.ema)
     task = policy.env.task
-    levels = parse_levels(config.levels, task) if config.levels else own_levels(task)
+    levels = levels_of(policy.env.levels, policy.env.test_levels, task)
+    if config.levels:
+        levels = parse_levels(config.levels, task)
     if not config.sticky:
         raise ValueError("sticky takes one chance or several, got none")
     for sticky in config.sticky:

@@ -15,7 +15,7 @@ import copy
 import logging
 from collections.abc import Iterator
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +48,7 @@ class Minibatch(NamedTuple):
     Attributes:
         stacks: (K, n, stack) int64 frames of the observations.
         first: (K, n) bool.
+        levels: (K, n) int64.
         state: (1, n, state size) float32 memory before the first row.
         actions: (T, n) int64, like the rest the fields of `Targets`.
         log_mu: (T, n) float32.
@@ -55,10 +56,12 @@ class Minibatch(NamedTuple):
         values: (T, n) float32.
         weights: (T, n) float32.
         log_target: (T, n) float32, log_mu without a target network.
+        scales: (T, n) float32, 1 without PopArt.
     """
 
     stacks: Tensor
     first: Tensor
+    levels: Tensor
     state: Tensor
     actions: Tensor
     log_mu: Tensor
@@ -66,6 +69,7 @@ class Minibatch(NamedTuple):
     values: Tensor
     weights: Tensor
     log_target: Tensor
+    scales: Tensor
 
 
 class Learner:
@@ -110,6 +114,7 @@ class Learner:
         self._replay = config.replay
         self._burn_in = config.replay.burn_in
         self._stored = _targets_are_stored(config)
+        self._popart_step = config.model.popart_step
         self._by_rows = c.loss == "clip" and not model.state_size
         self._obs_shape = obs_shape
         self._shards = shards
@@ -164,6 +169,11 @@ class Learner:
             priorities = self._update_impala(batch)
         self.version += 1
         if self.ema is not None:
+            # The average is one of weights on the same scale.
+            theirs = cast(PolicyModel, self.ema.model).popart
+            ours = self.model.popart
+            if theirs is not None and ours is not None:
+                theirs.rescale(ours.mean, ours.std)
             self.ema.update(self.version)
         return priorities
 
@@ -176,6 +186,7 @@ class Learner:
             items = Minibatch(
                 batch.stacks[:-1].flatten(0, 1)[None],
                 batch.first[:-1].reshape(1, -1),
+                batch.levels[:-1].reshape(1, -1),
                 batch.state.new_zeros(1, targets.weights.numel(), 0),
                 *(field.reshape(1, -1) for field in targets if field is not None),
             )
@@ -184,6 +195,7 @@ class Learner:
             items = Minibatch(
                 batch.stacks[:-1],
                 batch.first[:-1],
+                batch.levels[:-1],
                 batch.state[None],
                 *(field for field in targets if field is not None),
             )
@@ -214,6 +226,10 @@ class Learner:
             log_ratios = log_pi - log_mu
             log_target = log_mu if self.target is None else log_pi
         trace = self._trace(batch, log_ratios, values)
+        levels = batch.levels[rows][:-1]
+        self._normalise_values(trace, levels)
+        scales = self._scales(levels)
+        trace = trace._replace(errors=trace.errors / scales)
         weights, priorities = self._judge(batch, trace, logits[:-1])
         self._note_trace(trace, values[:-1])
         ignored = weights == 0
@@ -224,6 +240,7 @@ class Learner:
             values=trace.targets,
             weights=weights,
             log_target=log_target.masked_fill(ignored, 0.0),
+            scales=scales,
         )
         return targets, priorities
 
@@ -238,8 +255,10 @@ class Learner:
 
         def part_gradient(some: Tensor) -> Gradient:
             part = Minibatch(*(field[:, some] for field in whole))
-            output = self._unroll(self.model, part.stacks, part.state[0], part.first)
-            targets = Targets(*(field.flatten() for field in part[3:]))
+            output = self._unroll(
+                self.model, part.stacks, part.state[0], part.first, part.levels
+            )
+            targets = Targets(*(field.flatten() for field in part[4:]))
             return self._gradient(output, targets, clip=True)
 
         def gradient(pick: Tensor) -> Gradient:
@@ -271,7 +290,7 @@ class Learner:
         def forward(pick: Tensor) -> tuple[PolicyOutput, VTrace]:
             part = select(whole, pick)
             with torch.set_grad_enabled(keep_graph):
-                output = self._unroll(self.model, part.stacks, part.state, part.first)
+                output = self._unroll_of(part)
             log_pi = log_prob(output.logits.detach()[:-1], part.actions[rows])
             trace = self._trace(part, log_pi - log_mu[:, pick], output.values.detach())
             return output, trace
@@ -282,6 +301,9 @@ class Learner:
         trace = VTrace(*(torch.cat(field, 1) for field in zip(*traces, strict=True)))
         logits = torch.cat([output.logits.detach() for output in outputs], 1)
         values = torch.cat([output.values.detach() for output in outputs], 1)
+        levels = whole.levels[rows]
+        scales = self._scales(levels)
+        trace = trace._replace(errors=trace.errors / scales)
         weights, priorities = self._judge(whole, trace, logits[:-1])
         self._note_trace(trace, values[:-1])
         weights = weights / weights.sum().clamp(min=1e-8)
@@ -294,14 +316,16 @@ class Learner:
             advantages=trace.pg_rhos * advantages,
             values=trace.targets,
             weights=weights,
+            scales=scales,
         )
 
         def part_gradient(output: PolicyOutput, some: Tensor) -> Gradient:
             if not keep_graph:
-                part = select(whole, some)
-                output = self._unroll(self.model, part.stacks, part.state, part.first)
+                output = self._unroll_of(select(whole, some))
             acting = PolicyOutput(output.logits[:-1], output.values[:-1])
-            mine = Targets(*(field[:, some].flatten() for field in targets[:-1]))
+            mine = Targets._make(
+                None if field is None else field[:, some].flatten() for field in targets
+            )
             return self._gradient(acting, mine, clip=False)
 
         def gradient(shard: int) -> Gradient:
@@ -309,6 +333,8 @@ class Learner:
             return reduce(_add, (part_gradient(outputs[shard], p) for p in parts))
 
         self._apply(self._shards.map(gradient, list(range(len(picks)))))
+        # Not earlier: it changes weights that the gradient is of.
+        self._normalise_values(trace, levels)
         return priorities
 
     # -- shared ---------------------------------------------------------------
@@ -367,10 +393,45 @@ class Learner:
         self._note("replay/age", (share * age).sum())
         return trace.weights * batch.weights * kept, priorities
 
+    def _normalise_values(self, trace: VTrace, levels: Tensor) -> None:
+        """Brings PopArt's statistics up to date, with targets of levels (T, B)."""
+        popart = self.model.popart
+        if popart is None:
+            return
+        popart.update(
+            trace.targets.flatten(),
+            levels.flatten(),
+            trace.weights.flatten(),
+            self._popart_step,
+        )
+        self._note("popart/std_least", popart.std.min())
+        self._note("popart/std_most", popart.std.max())
+
+    def _scales(self, levels: Tensor) -> Tensor:
+        """What returns of levels (T, B) are divided by, (T, B); 1 without PopArt."""
+        popart = self.model.popart
+        if popart is None:
+            return torch.ones(levels.shape, device=self.device)
+        return popart.scales(levels)
+
+    def _unroll_of(self, part: Batch) -> PolicyOutput:
+        """Runs the rows of unrolls."""
+        return self._unroll(
+            self.model, part.stacks, part.state, part.first, part.levels
+        )
+
     def _unroll(
-        self, model: PolicyModel, stacks: Tensor, state: Tensor, first: Tensor
+        self,
+        model: PolicyModel,
+        stacks: Tensor,
+        state: Tensor,
+        first: Tensor,
+        levels: Tensor,
     ) -> PolicyOutput:
-        """Runs rows; those of the burn-in only bring the state up to date."""
+        """Runs rows; those of the burn-in only bring the state up to date.
+
+        Values are those of each row's level, (T, B).
+        """
         obs = observations(self._frames, stacks, self._obs_shape)
         burn_in = self._burn_in
         # Autocast belongs to a thread: it has to be entered in every shard.
@@ -383,7 +444,7 @@ class Learner:
                     _, state = model(obs[:burn_in], state, first[:burn_in])
             output: PolicyOutput
             output, _ = model(obs[burn_in:], state, first[burn_in:])
-        return output
+        return output._replace(values=output.values_at(levels[burn_in:]))
 
     def _evaluate(self, model: PolicyModel, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits (T+1, B, A) and values (T+1, B) under some weights."""
@@ -397,6 +458,7 @@ class Learner:
                         batch.stacks[:, some],
                         batch.state[some],
                         batch.first[:, some],
+                        batch.levels[:, some],
                     )
                     for some in torch.split(pick, size)
                 ]

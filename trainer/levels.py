@@ -1,29 +1,25 @@
-"""Levels: their names, the tasks they are played in, and how a policy did in them."""
+"""Levels: their names, the tasks they are played in, and which ones a run has.
+
+This module knows nothing of torch, nor of anything else of the trainer.
+"""
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from trainer.episodes import Played, wilson
+import numpy.typing as npt
 
 STAGES = 4
-# Steps without a new best position after which an episode of a level has failed.
-STALL_STEPS = 250
 
 _WORLDS = {"SuperMarioBros": 8, "SuperMarioBros2": 4}
 
 _TASK = re.compile(
     r"(?P<game>SuperMarioBros2?)(RandomStages|-(?P<level>\d-\d))?-v(?P<version>\d)"
 )
-
-# Above this, info's y_pos at a death is that of one who fell out of the screen: y is
-# a byte, which has wrapped around.
-_FELL = 248
 
 
 def game_of(task: str) -> str:
@@ -82,162 +78,88 @@ def parse_levels(text: str, task: str) -> tuple[str, ...]:
     return levels
 
 
-class Place(NamedTuple):
-    """Where an episode ended.
-
-    Attributes:
-        area: info's area_pointer, the room.
-        x: pixels from the left end of the room.
-        y: info's y_pos, pixels from below; 0 for who fell out of the screen.
-    """
-
-    area: int
-    x: int
-    y: int
-
-
-@dataclass(frozen=True)
-class LevelResult:
-    """How a policy did in one level.
-
-    Every episode is one of: cleared, died, stalled, timed out.
-
-    Attributes:
-        level: such as "1-1".
-        argmax: whether the likeliest actions were played, not sampled ones.
-        sticky: chance at every frame that the buttons stayed as they were.
-        episodes: how many were played.
-        clears: how many of them reached the flag or the axe.
-        clear_rate: their share.
-        interval: of the clear rate with 95 % confidence. With argmax and no sticky
-            actions the starts are all there are, and it means little.
-        return_mean: mean sum of the run's rewards.
-        best_x_median: median of each episode's largest x.
-        steps_to_clear_median: median length of the cleared episodes.
-        stalled: episodes that made no progress for too long.
-        timed_out: episodes in which the game's clock ran out.
-        deaths: where the others died.
-        stalls: where the stalled ones stood.
-        cleared_starts: with argmax, the idle frames before the cleared episodes.
-    """
-
-    level: str
-    argmax: bool
-    sticky: float
-    episodes: int
-    clears: int
-    clear_rate: float
-    interval: tuple[float, float]
-    return_mean: float
-    best_x_median: float
-    steps_to_clear_median: float | None
-    stalled: int
-    timed_out: int
-    deaths: list[Place]
-    stalls: list[Place]
-    cleared_starts: list[int] | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return asdict(self)
-
-
-def level_result(
-    level: str,
-    played: Sequence[Played],
-    *,
-    sticky: float,
-    starts: Sequence[int] | None = None,
-) -> LevelResult:
-    """What the episodes of one level come to.
+def levels_of(levels: Sequence[str], test: Sequence[str], task: str) -> tuple[str, ...]:
+    """The levels that a run is about, in the order of the game; () if it has none.
 
     Args:
-        level: its name.
-        played: its episodes.
-        sticky: chance of a repeated action.
-        starts: with argmax, the idle frames of each environment; else None.
+        levels: EnvConfig.levels of the run.
+        test: EnvConfig.test_levels.
+        task: EnvConfig.task.
     """
-    ends = [_end(p.last) for p in played]
-    clears = [p.episode.steps for p in played if p.episode.cleared]
-    cleared_starts = None
-    if starts is not None:
-        cleared_starts = sorted(starts[p.env] for p in played if p.episode.cleared)
+    if not levels:
+        return own_levels(task)
+    return tuple(sorted({*levels, *test}, key=all_levels(task).index))
 
-    def places(end: str) -> list[Place]:
-        return sorted(
-            _place(p.last) for p, e in zip(played, ends, strict=True) if e == end
+
+class Split(NamedTuple):
+    """The levels of a run, in the order of its pool.
+
+    Attributes:
+        train: those that it plays; () where the task alone says what that is.
+        test: those that it never trains on.
+    """
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+
+
+def split_levels(levels: Sequence[str], test: Sequence[str], task: str) -> Split:
+    """Which levels a run trains on, and which ones it is only tested on.
+
+    Args:
+        levels: what a user wrote, in one piece or several: "1-1,4-2", "all"; none:
+            those of the task, one by one.
+        test: likewise, or a number of levels to draw from `levels`. The draw is the
+            same for every seed, so that runs can be compared.
+        task: of the run.
+
+    Raises:
+        ValueError: a level is not there, or none is left to train on.
+    """
+    if not levels and not test:
+        return Split((), ())
+    train = parse_levels(",".join(levels), task) if levels else own_levels(task)
+    if not train:
+        raise ValueError(f"test_levels needs --levels in the task {task}")
+    text = ",".join(test)
+    if text.isdecimal():
+        count = int(text)
+        if not 1 <= count < len(train):
+            raise ValueError(
+                f"test_levels as a number must leave a level to train on: 1 to "
+                f"{len(train) - 1} of {len(train)}, got {count}"
+            )
+        drawn = set(random.Random(0).sample(train, count))
+        tested = tuple(level for level in train if level in drawn)
+    else:
+        tested = parse_levels(text, task) if text else ()
+    left = tuple(level for level in train if level not in tested)
+    if not left:
+        raise ValueError(
+            f"test_levels={text} leaves no level to train on; levels are "
+            f"{', '.join(train)}"
         )
-
-    return LevelResult(
-        level=level,
-        argmax=starts is not None,
-        sticky=sticky,
-        episodes=len(played),
-        clears=len(clears),
-        clear_rate=len(clears) / len(played),
-        interval=wilson(len(clears), len(played)),
-        return_mean=float(np.mean([p.episode.total_reward for p in played])),
-        best_x_median=float(np.median([p.episode.best_x for p in played])),
-        steps_to_clear_median=float(np.median(clears)) if clears else None,
-        stalled=ends.count("stalled"),
-        timed_out=ends.count("timed out"),
-        deaths=places("died"),
-        stalls=places("stalled"),
-        cleared_starts=cleared_starts,
-    )
+    return Split(left, tested)
 
 
-def _end(last: dict[str, int]) -> str:
-    """How an episode of a level ended."""
-    from mario_envpool import END_REASONS
+class LevelNumbers:
+    """Which of a run's levels an environment is in, as a number."""
 
-    if last["flag_get"]:
-        return "cleared"
-    if END_REASONS[last["end_reason"]] == "stall":
-        return "stalled"
-    return "timed out" if last["time"] == 0 else "died"
+    # More than the stages of a world, and the worlds of a game.
+    _STAGES, _WORLDS = 16, 16
 
+    def __init__(self, levels: Sequence[str]) -> None:
+        """Takes the levels, numbered from 0."""
+        self._numbers = np.full(self._WORLDS * self._STAGES, -1, np.int64)
+        for number, level in enumerate(levels):
+            world, stage = map(int, level.split("-"))
+            self._numbers[world * self._STAGES + stage] = number
 
-def _place(last: dict[str, int]) -> Place:
-    y = last["y_pos"]
-    fell = _FELL <= y <= 255  # above 255 is over the top of the screen
-    return Place(last["area_pointer"], last["x_pos"], 0 if fell else y)
+    def __call__(self, info: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+        """The numbers of rows, (n,) int64; -1 for another level.
 
-
-def levels_in_a_row(results: Sequence[LevelResult]) -> float | None:
-    """How many levels from 1-1 on are cleared at the first attempt, on average.
-
-    With sampled actions the sum of p1, p1 p2, p1 p2 p3, ...: the expected number if
-    the levels are independent of each other. With argmax the mean over the starts
-    of the number of levels that are cleared one after the other from that start.
-
-    Args:
-        results: of one policy, all sampled or all argmax, in the order of the game.
-
-    Returns:
-        The mean; None unless they begin with 1-1, 1-2. The first level that was
-        not evaluated ends the row.
-    """
-    row = []
-    for level, result in zip(all_levels("SuperMarioBros-v0"), results, strict=False):
-        if result.level != level:
-            break
-        row.append(result)
-    if len(row) < 2:
-        return None
-    if not row[0].argmax:
-        return float(np.cumprod([result.clear_rate for result in row]).sum())
-    cleared = np.zeros((len(row), row[0].episodes), bool)
-    for k, result in enumerate(row):
-        cleared[k, result.cleared_starts] = True
-    return float(np.cumprod(cleared, axis=0).sum(axis=0).mean())
-
-
-def by_options(
-    results: Sequence[LevelResult],
-) -> dict[tuple[float, bool], list[LevelResult]]:
-    """Results by (sticky, argmax), in their order."""
-    parts: dict[tuple[float, bool], list[LevelResult]] = {}
-    for result in results:
-        parts.setdefault((result.sticky, result.argmax), []).append(result)
-    return parts
+        Args:
+            info: of the rows, with `world` and `stage`.
+        """
+        places: npt.NDArray[np.int32] = info["world"] * self._STAGES + info["stage"]
+        return self._numbers[places]

@@ -10,15 +10,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from statistics import fmean
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trainer.batch import Batch, observations
-from trainer.evaluate import evaluate_policy
+from trainer.evaluate import evaluate_levels, evaluate_policy
+from trainer.level_results import summarise_levels
+from trainer.levels import levels_of
 from trainer.metrics import format_seconds
 from trainer.monitor import profiler
+from trainer.tables import as_text, level_table
 
 if TYPE_CHECKING:
     from trainer.run import Run
@@ -92,6 +96,11 @@ class Loop:
         self._first_step = self._last_step = run.steps
         self._last_log = self._last_save = started
         self._values: dict[str, float] = {}
+        env = run.config.env
+        # Those that evaluations play one by one; without --levels they play the task.
+        self._levels: tuple[str, ...] = ()
+        if env.levels:
+            self._levels = levels_of(env.levels, env.test_levels, env.task)
 
     def run(self) -> dict[str, float]:
         """Trains; see `train`."""
@@ -109,6 +118,10 @@ class Loop:
                 if self._seconds_since(self._last_save) >= config.checkpoint_seconds:
                     run.save()
                     self._last_save = time.perf_counter()
+        solved = reason.startswith("solved")
+        more_to_say = self._levels and not solved and not self._stopping.signal
+        if more_to_say and config.end_episodes:
+            self._evaluate("evaluation at the end", config.end_episodes)
         seconds = self._seconds()
         # Not by the signal: it may have come while the last evaluation was played.
         self._progress.ended = "" if reason == _INTERRUPTED else reason
@@ -122,7 +135,7 @@ class Loop:
             | {
                 "steps": float(run.steps),
                 "seconds": seconds,
-                "solved": float(reason.startswith("solved")),
+                "solved": float(solved),
             }
         )
 
@@ -143,9 +156,14 @@ class Loop:
             eta = min(eta, config.max_seconds - self._seconds())
         return eta
 
+    def _clear_rates(self) -> list[float]:
+        """Of the last training episodes: one rate, or that of each trained level."""
+        episodes, levels = self._run.episodes, self._run.config.env.levels
+        return episodes.clear_rates(levels) if levels else [episodes.clear_rate()]
+
     def _save_if_best(self) -> None:
         """Keeps the weights of the best rolling clear rate."""
-        rate, best = self._run.episodes.clear_rate(), self._progress.best_clear_rate
+        rate, best = fmean(self._clear_rates()), self._progress.best_clear_rate
         if rate > best:
             self._progress.best_clear_rate = rate
             if not self._run.save(best=True):
@@ -161,7 +179,7 @@ class Loop:
         if "emulate" in hardware:
             shares["emulate"] = hardware.pop("emulate")
         values = {f"rollout/{k}": v for k, v in run.episodes.statistics().items()}
-        values |= {f"levels/{k}": v for k, v in run.episodes.level_rates().items()}
+        values |= run.episodes.level_statistics()
         values |= {f"learn/{k}": v for k, v in run.learner.statistics().items()}
         values |= {f"time/share_{k}": v for k, v in shares.items()}
         values |= {f"system/{k}": v for k, v in hardware.items()}
@@ -212,39 +230,39 @@ class Loop:
     def _solved(self) -> bool:
         """Whether an evaluation confirms what the training episodes suggest."""
         run, config = self._run, self._run.config
+        levels = config.env.levels
         count = run.episodes.count
-        rate = run.episodes.clear_rate()
+        rate = min(self._clear_rates())
         if not rate or rate < config.solve_rate or count < self._progress.next_attempt:
             return False
-        self._progress.next_attempt = count + _EPISODES_BETWEEN_ATTEMPTS
+        between = _EPISODES_BETWEEN_ATTEMPTS * max(1, len(levels))
+        self._progress.next_attempt = count + between
         steps, seconds = run.steps, self._seconds()
+        what = "the level" if len(levels) < 2 else "every level, or more,"
         run.display.say(
-            f"{rate:.0%} of the last 100 training episodes cleared the level after "
+            f"{rate:.0%} of the last 100 training episodes cleared {what} after "
             f"{steps:,} steps, {format_seconds(seconds)}"
         )
-        if self._evaluate("evaluation") < config.solve_rate:
+        if self._evaluate("evaluation", config.solve_episodes) < config.solve_rate:
             return False
         # The first one was chosen by its result; this one was not.
-        self._evaluate("second evaluation")
+        self._evaluate("second evaluation", config.solve_episodes)
         return True
 
-    def _evaluate(self, name: str) -> float:
-        """Plays fresh episodes; returns their clear rate."""
-        run, config = self._run, self._run.config
-        model = copy.deepcopy(run.model)
-        if run.learner.ema is not None:
-            run.learner.ema.copy_to(model)
+    def _evaluate(self, name: str, episodes: int) -> float:
+        """Plays fresh episodes and tells of them.
+
+        Args:
+            name: of the evaluation.
+            episodes: to play, of each level if there are several.
+
+        Returns:
+            Their clear rate, or the least of all trained levels.
+        """
+        run = self._run
         self._progress.attempts += 1
         began = time.perf_counter()
-        result = evaluate_policy(
-            model,
-            config.env,
-            episodes=config.solve_episodes,
-            seed=config.seed,
-            stream=self._progress.attempts,
-            device=run.device,
-            dtype=run.dtype,
-        )
+        result, table = self._play(episodes)
         # Not the speed of training.
         self._last_log += self._seconds_since(began)
         run.timings.skip(self._seconds_since(began))
@@ -253,10 +271,33 @@ class Loop:
         low, high = result["clear_rate_95"]
         run.display.say(
             f"{name}: {result['clears']} of {result['episodes']} episodes cleared "
-            f"(95 % interval {low:.1%} to {high:.1%}), {format_seconds(seconds)}"
+            f"(95 % interval {low:.1%} to {high:.1%}), {format_seconds(seconds)}{table}"
         )
         run.evaluations.write(result)
-        rate = float(result["clear_rate"])
-        self._progress.evaluated["evaluation/clear_rate"] = rate
-        run.writer.write(run.steps, {"evaluation/clear_rate": rate})
-        return rate
+        names = ("clear_rate", "worst_clear_rate", "test_clear_rate")
+        rates = {
+            f"evaluation/{name}": float(result[name])
+            for name in names
+            if result.get(name) is not None
+        }
+        self._progress.evaluated |= rates
+        run.writer.write(run.steps, rates)
+        return float(result.get("worst_clear_rate", result["clear_rate"]))
+
+    def _play(self, episodes: int) -> tuple[dict[str, Any], str]:
+        """Plays the averaged weights; gives numbers, and a table of several levels."""
+        run, config = self._run, self._run.config
+        model = copy.deepcopy(run.model)
+        if run.learner.ema is not None:
+            run.learner.ema.copy_to(model)
+        options: dict[str, Any] = {
+            "episodes": episodes,
+            "seed": config.seed,
+            "stream": self._progress.attempts,
+            "device": run.device,
+            "dtype": run.dtype,
+        }
+        if not self._levels:
+            return evaluate_policy(model, config.env, **options), ""
+        results = evaluate_levels(model, config.env, levels=self._levels, **options)
+        return summarise_levels(results), f"\n{as_text(level_table(results, []))}"

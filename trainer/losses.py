@@ -35,6 +35,8 @@ class Targets(NamedTuple):
         weights: share of each row in the mean; 0 for ignored rows.
         log_target: log-probability of the actions under the target network,
             None without one.
+        scales: what the critic's errors are divided by before their loss (PopArt);
+            None: 1.
     """
 
     actions: Tensor
@@ -43,6 +45,7 @@ class Targets(NamedTuple):
     values: Tensor
     weights: Tensor
     log_target: Tensor | None = None
+    scales: Tensor | None = None
 
     def at(self, pick: Tensor) -> Targets:
         """Some of the rows."""
@@ -132,7 +135,10 @@ def actor_critic_loss(
         gain = torch.min(ratio * targets.advantages, bounded * targets.advantages)
         policy = -(weights * gain).sum()
         clipped = (weights * (ratio != bounded).float()).sum()
-    value = (weights * value_loss(values, targets.values, value_kind)).sum()
+    returns = targets.values
+    if targets.scales is not None:
+        values, returns = values / targets.scales, returns / targets.scales
+    value = (weights * value_loss(values, returns, value_kind)).sum()
     entropy = -(weights * (log_probs.exp() * log_probs).sum(-1)).sum()
     total = policy + value_cost * value - entropy_cost * entropy
     # Schulman's k3 estimator under mu: (pi/mu - 1) - log(pi/mu) >= 0.

@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,8 +67,8 @@ class EpisodeTracker:
         # Growth of the best positions, and steps, since the last statistics().
         self._grown, self._grown_in = 0, 0
         self._has_x = False
-        # Clears of the last episodes by the level they began in, a number for each.
-        self._levels: dict[int, deque[bool]] = {}
+        # The last episodes by the level they began in, a number for each.
+        self._levels: dict[int, deque[Episode]] = {}
         self._level = np.zeros(num_envs, np.int64)
 
     def add(
@@ -129,10 +129,6 @@ class EpisodeTracker:
         self.best_x = max(self.best_x, int(self._best_x[env]))
         if cleared and self.first_clear is None:
             self.first_clear = self.count
-        level = int(self._level[env])
-        if level:
-            window = deque[bool](maxlen=self.recent.maxlen)
-            self._levels.setdefault(level, window).append(cleared)
         episode = Episode(
             float(self._reward[env]),
             int(self._steps[env]),
@@ -140,6 +136,10 @@ class EpisodeTracker:
             cleared,
         )
         self.recent.append(episode)
+        level = int(self._level[env])
+        if level:
+            window = deque[Episode](maxlen=self.recent.maxlen)
+            self._levels.setdefault(level, window).append(episode)
         return episode
 
     def state(self) -> dict[str, Any]:
@@ -150,7 +150,10 @@ class EpisodeTracker:
                 "first_clear": self.first_clear,
                 "best_x": self.best_x,
                 "recent": [list(episode) for episode in self.recent],
-                "levels": {level: list(c) for level, c in self._levels.items()},
+                "levels": {
+                    level: [list(episode) for episode in episodes]
+                    for level, episodes in self._levels.items()
+                },
                 "has_x": self._has_x,
                 "open": {
                     name: torch.from_numpy(getattr(self, name).copy())
@@ -172,8 +175,12 @@ class EpisodeTracker:
             self.recent.clear()
             self.recent.extend(Episode(*episode) for episode in state["recent"])
             self._levels = {
-                level: deque(clears, maxlen=self.recent.maxlen)
-                for level, clears in state["levels"].items()
+                # Early versions kept clears alone.
+                level: deque(
+                    (Episode(*e) for e in episodes if isinstance(e, list)),
+                    maxlen=self.recent.maxlen,
+                )
+                for level, episodes in state["levels"].items()
             }
             for name in self._OPEN if going_on else ():
                 setattr(self, name, state["open"][name].cpu().numpy().copy())
@@ -186,17 +193,41 @@ class EpisodeTracker:
             return 0.0
         return float(np.mean([episode.cleared for episode in recent]))
 
-    def level_rates(self) -> dict[str, float]:
-        """Share of clears by level, as "4-2", over each one's last `window` episodes.
+    def clear_rates(self, levels: Sequence[str]) -> list[float]:
+        """Share of clears of each level, over its last `window` episodes.
 
-        Levels without a finished episode are not there. Empty for a task of one
-        level, or one that does not tell. An episode belongs to the level it began in.
+        Those that have not been played yet count as failures, so that a few lucky
+        ones are no rate.
+        """
+        window = self.recent.maxlen or 1
+        with self._lock:
+            episodes = [self._levels.get(_number_of(level), ()) for level in levels]
+            return [sum(e.cleared for e in some) / window for some in episodes]
+
+    def level_statistics(self) -> dict[str, float]:
+        """Means by level over each one's last `window` episodes.
+
+        As "levels/4-2", the share of clears, `level_best_x/4-2` and
+        `level_return/4-2`. Levels without a finished episode are not there. Empty
+        for a task of one level, or one that does not tell. An episode belongs to the
+        level it began in.
         """
         with self._lock:
-            rates = {k: float(np.mean(v)) for k, v in sorted(self._levels.items())}
-        if len(rates) < 2:
+            levels = {k: list(v) for k, v in sorted(self._levels.items()) if v}
+        if len(levels) < 2:
             return {}
-        return {f"{k // _STAGES}-{k % _STAGES}": rate for k, rate in rates.items()}
+        parts = {
+            "levels": "cleared",
+            "level_best_x": "best_x",
+            "level_return": "total_reward",
+        }
+        return {
+            f"{name}/{k // _STAGES}-{k % _STAGES}": float(
+                np.mean([getattr(episode, field) for episode in episodes])
+            )
+            for name, field in parts.items()
+            for k, episodes in levels.items()
+        }
 
     def statistics(self) -> dict[str, float]:
         """Means over the window; `best_x_50` over the last 50 episodes.
@@ -228,6 +259,12 @@ class EpisodeTracker:
             "best_x_run": float(self.best_x),
             "clear_rate": float(np.mean([e.cleared for e in recent])),
         }
+
+
+def _number_of(level: str) -> int:
+    """The number of a level, such as "4-2"."""
+    world, stage = map(int, level.split("-"))
+    return world * _STAGES + stage
 
 
 class Timings:

@@ -14,14 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from trainer.atlas import room_picture
-from trainer.levels import (
-    STAGES,
-    LevelResult,
-    Place,
-    all_levels,
-    by_options,
-    levels_in_a_row,
-)
+from trainer.level_results import LevelResult, Place, by_options, levels_in_a_row
+from trainer.levels import STAGES, all_levels
 
 # Even for the colour-blind, light is more than dark.
 _COLOURS = colormaps["cividis"]
@@ -157,6 +151,8 @@ def _write_cell(
     if argmax:
         small = f"argmax {argmax.clears}/{argmax.episodes}"
         axes.text(x, y + 0.25, small, fontsize=8, **style)
+    if result.unseen:
+        axes.text(x, y - 0.36, "test level", fontsize=8, fontstyle="italic", **style)
 
 
 def death_map(

@@ -5,6 +5,7 @@ The CPU's are those of the dataclasses themselves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -78,6 +79,39 @@ def preset(name: PresetName) -> RunConfig:
     )
 
 
+def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
+    """A preset with the defaults of a run over several levels.
+
+    Hard levels need far-sighted returns and more actions than running to the right:
+    8-4 has pipes that one enters from above, so DOWN is among its actions. Levels
+    differ in their returns, hence a value head for each, normalised. The schedules
+    have half a million steps for each level.
+
+    Args:
+        config: a preset.
+        levels: to train on; of less than two all stays as it is.
+    """
+    if len(levels) < 2:
+        return config
+    steps = 500_000 * len(levels)
+    return replace(
+        config,
+        max_steps=max(steps, config.max_steps),
+        env=replace(
+            config.env,
+            action_set="complex" if "8-4" in levels else "simple",
+            stall_steps=200,
+        ),
+        model=replace(config.model, value_heads=0, popart=True),
+        learner=replace(
+            config.learner,
+            gamma=0.98,
+            lr_steps=max(steps, config.learner.lr_steps),
+            entropy_steps=max(steps * 6 // 10, config.learner.entropy_steps),
+        ),
+    )
+
+
 def choose_preset(device: torch.device) -> PresetName:
     """The preset for a device, by its memory."""
     if device.type != "cuda":
@@ -131,7 +165,8 @@ def gradient_bytes(config: RunConfig) -> int:
     the precision is fp32.
     """
     shape = _shape(config)
-    model = build_model(config.model, shape, _ACTIONS[config.env.action_set])
+    actions = _ACTIONS[config.env.action_set]
+    model = build_model(config.resolved().model, shape, actions)
     half = config.precision != "fp32"
     few, more = (_saved_bytes(model, shape, rows, half) for rows in (2, 6))
     part = config.learner.minibatch_size / config.learner.accumulate

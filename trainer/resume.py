@@ -116,8 +116,8 @@ def restore(run: Run, path: Path, state: dict[str, Any]) -> None:
         _restore_generators(run, state["rng"])
     else:
         run.learner.generator.manual_seed(run.config.seed)
-    if "env.task" in changed:
-        # Counted in episodes of the other task, and found with it.
+    if {"env.task", "env.levels"} & set(changed):
+        # Counted in episodes of other levels, and found with them.
         run.progress.next_attempt, run.progress.evaluated = 0, {}
     else:
         run.episodes.restore(state["episodes"], going_on=False)

@@ -97,6 +97,7 @@ class Rollouts:
         self.truncated = torch.zeros(rows, dtype=torch.bool, device=device)
         self.first = torch.zeros(rows, dtype=torch.bool, device=device)
         self.versions = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.levels = torch.zeros(rows, dtype=torch.int64, device=device)
         self.state = torch.zeros(num_slots, state_size, device=device)
         # The memory before the row that the next slot will begin with.
         self._next_state = torch.zeros(num_envs, state_size, device=device)
@@ -140,7 +141,7 @@ class Rollouts:
         """About what one slot takes, without the memory's state."""
         rows = burn_in + unroll + 1
         frames = rows + (stack_num - 1) * (2 + rows // 16)
-        small = 8 * stack_num + 8 + 4 * 16 + 4 + 4 + 3 + 8
+        small = 8 * stack_num + 8 + 4 * 16 + 4 + 4 + 3 + 8 + 8
         return frames * (int(np.prod(obs_shape)) // stack_num) + rows * small
 
     # -- writing --------------------------------------------------------------
@@ -154,6 +155,7 @@ class Rollouts:
         done: Tensor,
         truncated: Tensor,
         state: Tensor | None = None,
+        levels: Tensor | None = None,
     ) -> Rows:
         """Stores what the pool returned for some environments.
 
@@ -165,6 +167,7 @@ class Rollouts:
             done: (n,) bool, terminated or truncated.
             truncated: (n,) bool.
             state: (n, state size) memory before these rows, not yet reset.
+            levels: (n,) int64 level of each row's episode; None: 0 for all.
 
         Returns:
             Where they are, for `write_policy`.
@@ -175,7 +178,10 @@ class Rollouts:
         cursor = self._cursor[env_id]
         self._remember(env_id, state)
         flags = torch.from_numpy(np.ascontiguousarray(first))
-        values = (reward, done, truncated, flags.to(self.device, non_blocking=True))
+        if levels is None:
+            levels = torch.zeros(len(env_id), dtype=torch.int64, device=self.device)
+        flags = flags.to(self.device, non_blocking=True)
+        values = (reward, done, truncated, levels, flags)
 
         turning = np.flatnonzero(cursor == self._last_row)
         closing = np.empty(0, np.int64)
@@ -276,6 +282,7 @@ class Rollouts:
         reward: Tensor,
         done: Tensor,
         truncated: Tensor,
+        levels: Tensor,
         first: Tensor,
     ) -> None:
         """Writes rows that `_place` has just placed."""
@@ -292,6 +299,7 @@ class Rollouts:
         self.rewards.index_copy_(0, at, reward)
         self.done.index_copy_(0, at, done)
         self.truncated.index_copy_(0, at, truncated)
+        self.levels.index_copy_(0, at, levels)
         self.first.index_copy_(0, at, first)
 
     def _close(self, env_id: npt.NDArray[np.int32], first: BoolArray) -> IntArray:
@@ -327,6 +335,7 @@ class Rollouts:
                 self.rewards[source],
                 self.done[source],
                 self.truncated[source],
+                self.levels[source],
                 flags,
             )
             at = self._to_device(index)
@@ -406,6 +415,7 @@ class Rollouts:
             truncated=self.truncated[index],
             first=self.first[index],
             versions=self.versions[index],
+            levels=self.levels[index],
             state=self.state[slots],
             weights=importance,
             fresh=is_fresh,
@@ -460,7 +470,8 @@ class Rollouts:
         self._frames_used[used] = state["frames_used"].cpu().numpy()
         for name, store in self._stores():
             rows = store.view(-1, self.num_slots, *store.shape[1:])
-            rows[:, index] = state["rows"][name]
+            if name in state["rows"]:  # early versions knew of no levels
+                rows[:, index] = state["rows"][name]
         self.state[index] = state["state"]
         self._next_state.copy_(state["next_state"])
         if state["frames_per_slot"] != self._frames_per_slot:  # it had grown
@@ -475,7 +486,7 @@ class Rollouts:
         names = ("stacks", "actions", "logits", "values", "rewards", "done")
         return [
             (name, getattr(self, name))
-            for name in (*names, "truncated", "first", "versions")
+            for name in (*names, "truncated", "first", "versions", "levels")
         ]
 
     def _to_device(self, array: IntArray) -> Tensor:

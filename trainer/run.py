@@ -44,7 +44,7 @@ from trainer.collector import (
     make_pool,
 )
 from trainer.command import parse
-from trainer.config import RunConfig, to_dict
+from trainer.config import EnvConfig, RunConfig, from_dict, to_dict
 from trainer.cuda import own_stream
 from trainer.dashboard import Display, make_display
 from trainer.device import (
@@ -134,6 +134,7 @@ class Run:
             device=self.device,
             episodes=self.episodes,
             timings=self.timings,
+            levels=env.levels,
             recorder=self.filmer.recorder if self.filmer else None,
         )
         self._closing.callback(self.collector.close)
@@ -166,11 +167,12 @@ class Run:
         path = resume.locate(config.resume, config.env.task)
         state = checkpoint.load(path, self.device, resume.NEEDS)
         source, run_dir = checkpoint.run_dir_of(path), config.run_dir
-        old_task = state["config"]["env"]["task"]
-        if config.env.task != old_task and same_folder(source, run_dir or source):
+        there = _played(from_dict(EnvConfig, state["config"]["env"]))
+        here = _played(config.env)
+        if there != here and same_folder(source, run_dir or source):
             raise ValueError(
-                f"{source} is a run of task {old_task}: to go on from it with "
-                f"{config.env.task}, give a folder of its own with --run-dir"
+                f"{source} is a run of {there}: to go on from it with {here}, give a "
+                "folder of its own with --run-dir"
             )
         resume.restore(self, path, state)
         return source
@@ -421,6 +423,11 @@ def _save_after_failure(run: Run) -> None:
         run.save(complete=False)
     except Exception as error:
         run.display.say(f"no checkpoint of this moment: {error}")
+
+
+def _played(env: EnvConfig) -> str:
+    """What a run plays, in words."""
+    return f"levels {', '.join(env.levels)}" if env.levels else f"task {env.task}"
 
 
 def _shard_count(config: RunConfig) -> int:

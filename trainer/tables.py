@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from trainer.levels import LevelResult, Place, by_options, levels_in_a_row
+from trainer.level_results import LevelResult, Place, by_options, levels_in_a_row
 
 # Deaths within so many pixels of each other are at one place.
 _PLACE_WIDTH = 32
@@ -21,6 +22,7 @@ _LEGEND = (
     "{} sampled episodes a level; argmax: starts cleared; best x, steps to clear:\n"
     "medians; stall, time: ended so; dies at: x where most died, and how many"
 )
+_TEST_LEGEND = "levels behind train: the run never trained on them"
 
 
 @contextmanager
@@ -72,11 +74,16 @@ def show(
             console.print(f"\nbuttons stay as they were with a chance of {sticky:g}:")
         console.print(level_table(sampled, argmax))
         console.print(_LEGEND.format(about["episodes"]), style="dim")
+        if any(result.unseen for result in sampled):
+            console.print(_TEST_LEGEND, style="dim")
         _say_in_a_row(console, sampled, argmax)
 
 
 def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -> Table:
     """A row for each level, and one for all; at most 80 columns wide.
+
+    Levels that their run never trained on follow the others, with a row of their own
+    for all of them.
 
     Args:
         sampled: results of sampled actions: all columns but one are theirs.
@@ -86,36 +93,60 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
     names = "level cleared 95_%_range argmax return best_x steps died stall time"
     for name in (*names.split(), "dies_at"):
         table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
-    for number, result in enumerate(sampled):
-        low, high = result.interval
-        table.add_row(
-            result.level,
-            _rate(result.clear_rate),
-            f"{100 * low:.1f}-{100 * high:.1f}",
-            _k_of_n([argmax[number]]) if argmax else "-",
-            f"{result.return_mean:.2f}",
-            f"{result.best_x_median:.0f}",
-            _number(result.steps_to_clear_median),
-            str(len(result.deaths)),
-            str(result.stalled),
-            str(result.timed_out),
-            _deadliest(result.deaths),
+    split = any(result.unseen for result in sampled)
+    for unseen in (False, True)[: 1 + split]:
+        rows, starts = (
+            [result for result in results if result.unseen == unseen]
+            for results in (sampled, argmax)
         )
-    if len(sampled) > 1:
-        table.add_section()
-        table.add_row(
-            "all",
-            _rate(sum(r.clear_rate for r in sampled) / len(sampled)),
-            "",
-            _k_of_n(argmax) if argmax else "-",
-            f"{sum(r.return_mean for r in sampled) / len(sampled):.2f}",
-            "",
-            "",
-            str(sum(len(r.deaths) for r in sampled)),
-            str(sum(r.stalled for r in sampled)),
-            str(sum(r.timed_out for r in sampled)),
-        )
+        for number, result in enumerate(rows):
+            table.add_row(*_cells_of_level(result, starts[number : number + 1]))
+        if len(rows) > 1 or (split and rows):
+            name = "all" if not split else "test" if unseen else "train"
+            table.add_section()
+            table.add_row(*_cells_of_all(name, rows, starts))
+            table.add_section()
     return table
+
+
+def as_text(table: Table) -> str:
+    """A table as lines of plain text."""
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _cells_of_level(
+    result: LevelResult, argmax: Sequence[LevelResult]
+) -> Iterator[str]:
+    low, high = result.interval
+    yield result.level
+    yield _rate(result.clear_rate)
+    yield f"{100 * low:.1f}-{100 * high:.1f}"
+    yield _k_of_n(argmax) if argmax else "-"
+    yield f"{result.return_mean:.2f}"
+    yield f"{result.best_x_median:.0f}"
+    yield _number(result.steps_to_clear_median)
+    yield str(len(result.deaths))
+    yield str(result.stalled)
+    yield str(result.timed_out)
+    yield _deadliest(result.deaths)
+
+
+def _cells_of_all(
+    name: str, sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]
+) -> Iterator[str]:
+    """Means and sums of several levels."""
+    yield name
+    yield _rate(sum(r.clear_rate for r in sampled) / len(sampled))
+    yield ""
+    yield _k_of_n(argmax) if argmax else "-"
+    yield f"{sum(r.return_mean for r in sampled) / len(sampled):.2f}"
+    yield from ("", "")
+    yield str(sum(len(r.deaths) for r in sampled))
+    yield str(sum(r.stalled for r in sampled))
+    yield str(sum(r.timed_out for r in sampled))
 
 
 def _rate(rate: float) -> str:

@@ -21,7 +21,7 @@ from trainer.baselines import (
 )
 from trainer.config import EnvConfig
 from trainer.episodes import Played
-from trainer.levels import level_result
+from trainer.level_results import level_result
 from trainer.losses import Targets, actor_critic_loss
 from trainer.metrics import Episode
 from trainer.policy import Policy

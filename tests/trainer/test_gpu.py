@@ -97,8 +97,9 @@ def test_a_recorded_actor_says_what_an_unrecorded_one_says(memory):
             pixels = torch.randint(0, 256, (16, *SHAPE), generator=g, dtype=torch.uint8)
             state = torch.randn(16, model.state_size, generator=g).cuda()
             first = torch.rand(16, generator=g).cuda() < 0.3
+            levels = torch.zeros(16, dtype=torch.int64, device="cuda")
             plain, recorded = (
-                actor(pixels.cuda(), state.clone(), first) for actor in actors
+                actor(pixels.cuda(), state.clone(), first, levels) for actor in actors
             )
             for one, other in zip(plain[1:], recorded[1:], strict=True):
                 torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)

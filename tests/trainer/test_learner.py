@@ -59,6 +59,7 @@ def make_batch(config=SMALL, seed=0):
         truncated=truncated,
         first=first,
         versions=torch.zeros(K, B, dtype=torch.int64),
+        levels=torch.zeros(K, B, dtype=torch.int64),
         state=0.5 * torch.randn(B, make_model(config).state_size, generator=g),
         weights=torch.ones(B),
         fresh=torch.ones(B, dtype=torch.bool),

@@ -5,16 +5,8 @@ import math
 import pytest
 
 from trainer.episodes import Played, wilson
-from trainer.levels import (
-    Place,
-    all_levels,
-    by_options,
-    game_of,
-    level_result,
-    levels_in_a_row,
-    own_levels,
-    parse_levels,
-)
+from trainer.level_results import Place, by_options, level_result, levels_in_a_row
+from trainer.levels import all_levels, game_of, own_levels, parse_levels
 from trainer.metrics import Episode
 
 TASK = "SuperMarioBros-1-1-v0"

@@ -6,7 +6,8 @@ from PIL import Image
 
 from trainer import plots
 from trainer.episodes import wilson
-from trainer.levels import LevelResult, Place, all_levels
+from trainer.level_results import LevelResult, Place
+from trainer.levels import all_levels
 
 TASK = "SuperMarioBros-1-1-v0"
 ROOM = np.full((208, 2000, 3), 90, np.uint8)

@@ -11,13 +11,20 @@ from trainer.config import ModelConfig
 from trainer.model.encoders import Shape, build_encoder
 from trainer.model.heads import PolicyValueHead
 from trainer.model.memory import build_memory
+from trainer.model.popart import PopArt
 
 
 class PolicyOutput(NamedTuple):
-    """Logits (T, B, A) and values (T, B), both float32."""
+    """Logits (T, B, A) and values (T, B) or, of L > 1 heads, (T, B, L); float32."""
 
     logits: Tensor
     values: Tensor
+
+    def values_at(self, levels: Tensor) -> Tensor:
+        """The value of each row's own level, (T, B), for level numbers (T, B) int64."""
+        if self.values.ndim == levels.ndim:
+            return self.values
+        return self.values.gather(-1, levels.unsqueeze(-1)).squeeze(-1)
 
 
 class PolicyModel(nn.Module):
@@ -28,6 +35,11 @@ class PolicyModel(nn.Module):
     """
 
     state_size: int = 0
+
+    @property
+    def popart(self) -> PopArt | None:
+        """What normalises the values; None: nothing does."""
+        return None
 
     def forward(
         self, obs: Tensor, state: Tensor, first: Tensor
@@ -90,6 +102,12 @@ class ActorCritic(PolicyModel):
     def make_encoder(self, config: ModelConfig, shape: Shape) -> tuple[nn.Module, int]:
         """The encoder, pixels (N, C, H, W) to (N, F), and F."""
         return build_encoder(config, shape)
+
+    @property
+    def popart(self) -> PopArt | None:
+        """See `PolicyModel.popart`."""
+        value = self.head.value
+        return value if isinstance(value, PopArt) else None
 
     def resample_noise(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise for noisy heads."""

@@ -63,7 +63,8 @@ def build_model(
     Args:
         config: which one. `module:Class` as its name calls Class(config, shape,
             num_actions), which must give an nn.Module with the forward of
-            `PolicyModel`; its state_size and resample_noise may be left out.
+            `PolicyModel`; its state_size and resample_noise may be left out. With
+            value_heads above 1 its values have one more dimension.
         shape: observation shape; must be (channels, height, width).
         num_actions: size of the discrete action space.
 
@@ -85,8 +86,14 @@ def build_model(
             f"model {config.name!r} gives a {type(model).__name__}; it must be a "
             "torch.nn.Module, for instance a subclass of trainer.model.ActorCritic"
         )
-    _check_contract(config.name, model, image, num_actions)
-    return model if isinstance(model, PolicyModel) else _Adapted(model)
+    _check_contract(config, model, image, num_actions)
+    result = model if isinstance(model, PolicyModel) else _Adapted(model)
+    if config.popart and result.popart is None:
+        raise ValueError(
+            f"model {config.name!r} has no popart; choose --no-popart, or make it a "
+            "subclass of trainer.model.ActorCritic"
+        )
+    return result
 
 
 def describe_model(model: PolicyModel, shape: tuple[int, ...]) -> ModelSize:
@@ -142,10 +149,11 @@ def _load(name: str) -> Callable[[ModelConfig, Shape, int], Any]:
 
 
 def _check_contract(
-    name: str, model: nn.Module, shape: Shape, num_actions: int
+    config: ModelConfig, model: nn.Module, shape: Shape, num_actions: int
 ) -> None:
     """Raises ValueError unless blank rows come back as they must."""
-    T, B = 2, 3
+    T, B, L = 2, 3, config.value_heads
+    name, values = config.name, (T, B) if L == 1 else (T, B, L)
     given = _blank_rows(model, shape, T, B, torch.device("cpu"))
     try:
         with _evaluating(model):
@@ -158,13 +166,14 @@ def _check_contract(
         raise
     size = _state_size(model)
     expected = (
-        f"((float32 {(T, B, num_actions)}, float32 {(T, B)}), float32 {(B, size)})"
+        f"((float32 {(T, B, num_actions)}, float32 {values}), float32 {(B, size)})"
     )
     if _outline(result) != expected:
+        one = f" (or choose --value-heads 1: there are {L} levels)" if L > 1 else ""
         raise ValueError(
             f"model {name!r} gave {_outline(result)} for {T} rows of {B} environments; "
             f"it must give ((logits, values), state) as {expected}, where the state's "
-            f"size is the model's state_size, {size}"
+            f"size is the model's state_size, {size}{one}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Output heads on features: action logits and a value, with noise or without."""
+"""Output heads on features: action logits and values, with noise or without."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.config import ModelConfig
+from trainer.model.popart import PopArt
 
 
 class NoisyLinear(nn.Linear):
@@ -58,7 +59,7 @@ class NoisyLinear(nn.Linear):
 
 
 class PolicyValueHead(nn.Module):
-    """One linear layer for logits and one for the value, both in float32."""
+    """One linear layer for logits and one for values, both in float32."""
 
     def __init__(self, features: int, num_actions: int, config: ModelConfig) -> None:
         super().__init__()
@@ -73,21 +74,22 @@ class PolicyValueHead(nn.Module):
             return nn.Linear(features, outputs)
 
         self.policy = linear(num_actions)
-        self.value = linear(1)
+        value = linear(config.value_heads)
         # A policy near uniform at the start; gains as in Schulman et al. 2017.
         nn.init.orthogonal_(self.policy.weight, 0.01)
-        nn.init.orthogonal_(self.value.weight, 1.0)
+        nn.init.orthogonal_(value.weight, 1.0)
         nn.init.zeros_(self.policy.bias)
-        nn.init.zeros_(self.value.bias)
+        nn.init.zeros_(value.bias)
+        self.value = PopArt(value) if config.popart else value
 
     def resample_noise(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise for both layers; without noise it does nothing."""
-        for layer in (self.policy, self.value):
+        for layer in self.modules():
             if isinstance(layer, NoisyLinear):
                 layer.resample_noise(generator)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Maps (N, F) to logits (N, A) and values (N,), float32."""
+        """Maps (N, F) to logits (N, A) and values (N,), or (N, L) of L > 1 heads."""
         # Softmax and value targets need more than bfloat16's 8 bits.
         with torch.autocast(features.device.type, enabled=False):
             features = features.float()

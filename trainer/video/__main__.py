@@ -24,7 +24,8 @@ import tyro
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.command import main_of
 from trainer.episodes import first_seed
-from trainer.levels import STALL_STEPS, parse_levels
+from trainer.level_results import STALL_STEPS
+from trainer.levels import parse_levels
 from trainer.policy import Policy, load_policy, playing_device, run_folder
 from trainer.video.draw import Grid, tint
 from trainer.video.encode import VideoWriter, check_suffix
