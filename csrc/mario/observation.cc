@@ -18,9 +18,9 @@ constexpr int kRamBytes = sizeof(nes::State::ram);
 // The names of ObservationSpec::Kind, in its order.
 constexpr const char* kKinds[] = {"gray", "rgb", "ram", "tiles", "motion"};
 
-[[noreturn]] void RefuseType(const std::string& given, const char* why) {
+[[noreturn]] void RefuseType(const std::string& given, const std::string& why) {
   throw std::invalid_argument(
-      "obs_type='" + given + "' is not possible, " + why +
+      "obs_type='" + given + "' is not possible: " + why +
       "; choose gray, rgb, ram, tiles or motion, or several of them such as "
       "['tiles', 'motion']");
 }
@@ -53,10 +53,12 @@ ObservationSpec::ObservationSpec(const Config& config) {
     std::string name = types.substr(begin, end - begin);
     if (name == "gray" && !config.gray_scale) name = "rgb";
     const auto* known = std::find(std::begin(kKinds), std::end(kKinds), name);
-    if (known == std::end(kKinds)) RefuseType(types, "it names something else");
+    if (known == std::end(kKinds))
+      RefuseType(types,
+                 name.empty() ? "a name is empty" : "there is no " + name);
     const auto kind = static_cast<Kind>(known - std::begin(kKinds));
     for (const Part& part : parts_) {
-      if (part.kind == kind) RefuseType(types, "it names one thing twice");
+      if (part.kind == kind) RefuseType(types, "it names " + name + " twice");
     }
     parts_.push_back(MakePart(kind, config));
     if (kind == Kind::kGray || kind == Kind::kRgb) {

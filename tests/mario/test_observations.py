@@ -171,9 +171,9 @@ def test_motion_of_enemies(make_env: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("tile", "obs_type='tile' is not possible, it names something else; choose"),
-        ("", "obs_type='' is not possible"),
-        (["ram", "ram"], r"obs_type='ram\+ram' is not possible, it names one thing tw"),
+        ("tile", "obs_type='tile' is not possible: there is no tile; choose"),
+        ("", "obs_type='' is not possible: a name is empty"),
+        (["ram", "ram"], r"obs_type='ram\+ram' is not possible: it names ram twice"),
         ([], "obs_type='' is not possible"),
     ],
 )
