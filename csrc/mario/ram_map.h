@@ -18,6 +18,7 @@ constexpr uint16_t kFireballState = 0x0024;
 constexpr int kFireballs = 2;
 constexpr uint16_t kMiscState = 0x002A;  // hammers, and coins out of blocks
 constexpr int kHammers = 9;
+constexpr uint16_t kMovingDirection = 0x0046;  // of enemies; 1 right, 2 left
 // Bytes of objects stand in rows: Mario's, those of six enemies, then others.
 constexpr uint16_t kSpeedX = 0x0057;
 constexpr uint16_t kMiscSpeedX = 0x0064;
@@ -41,6 +42,7 @@ constexpr uint16_t kCrouching = 0x0714;
 constexpr uint16_t kScreenLeftPage = 0x071A;
 constexpr uint16_t kScreenLeftX = 0x071C;
 constexpr uint16_t kLoopCommand = 0x0745;  // "LoopCommand"
+constexpr uint16_t kTimeStands = 0x0747;   // "TimerControl"; Mario changes size
 // The room whose data is loaded, in two parts. "AreaPointer" at $0750 is no
 // help: it names the room behind the next pipe from when that is in sight.
 constexpr uint16_t kAreaType = 0x074E;     // "AreaType": water, ground, ...
@@ -52,6 +54,7 @@ constexpr uint16_t kStage = 0x075C;        // shown stage - 1
 constexpr uint16_t kWorld = 0x075F;        // shown world - 1
 constexpr uint16_t kArea = 0x0760;         // room of the world, counted on
 constexpr uint16_t kOperMode = 0x0770;     // see below
+constexpr uint16_t kFrenzyTimer = 0x078F;  // "FrenzyEnemyTimer"
 constexpr uint16_t kStarTimer = 0x079F;
 constexpr uint16_t kPrelevelTimer = 0x07A0;  // "ScreenTimer"
 constexpr uint16_t kScore = 0x07DE;          // six decimal digits

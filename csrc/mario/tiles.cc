@@ -19,8 +19,10 @@ constexpr int kCell = 16;  // pixels
 constexpr int kTop = 32;   // screen row at which the playfield begins
 constexpr int kScreenPixelsWide = 256;
 constexpr int kBufferBytes = kTileRows * 16;  // of one screen
-// A thing counts for a cell from this many pixels of it on.
-constexpr int kLeastOverlap = 4;
+constexpr int kSprite = 8;                    // pixels
+// A cell has the things that show in it a sprite's middle, or one pixel less,
+// as some are drawn before they move.
+constexpr int kLeastOverlap = kSprite / 2 - 1;
 
 constexpr const char* kNames[] = {
 #define MARIO_TILE(code, name) name,
@@ -63,6 +65,8 @@ struct Thing {
   int left, top, width, height;
   int speed_x, speed_y;
   bool emerges = false;  // out of a pipe or block, which hides it
+  /// The upper row of sprites: both, or only the one on this side.
+  enum : uint8_t { kWide, kLeftOnly, kRightOnly } head = kWide;
 };
 
 /// Whether things that emerge from such a cell are behind it.
@@ -132,25 +136,29 @@ struct Look {
   bool has_speed = false;  // the bytes for speed hold speeds
   bool emerges = false;
   bool is_bullet = false;
-  int8_t drop = 0;  // pixels that it is drawn lower than the others
+  bool has_head = false;  // eight pixels wide, where it walks to
+  int8_t drop = 0;        // pixels that it is drawn lower than the others
 };
 
 constexpr int kGoomba = 0x06;
 constexpr int kLastKoopa = 0x04;
+constexpr int kLakitu = 0x11;
+constexpr int kBulletOfCannon = 0x33;
 
 constexpr std::array<Look, 64> kLooks = [] {
   std::array<Look, 64> looks{};
-  for (const int koopa : {0x00, 0x01, 0x03, 0x04, 0x0E}) {
-    looks[koopa] = {.kind = kEnemy, .has_speed = true};
+  for (const int koopa : {0x00, 0x01, 0x03, 0x04}) {
+    looks[koopa] = {.kind = kEnemy, .has_speed = true, .has_head = true};
   }
+  looks[0x0E] = {.kind = kEnemy, .has_speed = true};  // with wings
   for (const int low : {0x02, kGoomba, 0x14}) {  // buzzy beetle, flying cheep
     looks[low] = {.kind = kEnemy, .height = 16, .has_speed = true};
   }
-  for (const int bullet : {0x08, 0x33}) {
+  for (const int bullet : {0x08, kBulletOfCannon}) {
     looks[bullet] = {.kind = kEnemy, .height = 16, .is_bullet = true};
   }
   // Hammer brother, winged koopas that fly, Lakitu.
-  for (const int tall : {0x05, 0x0F, 0x10, 0x11}) looks[tall].kind = kEnemy;
+  for (const int tall : {0x05, 0x0F, 0x10, kLakitu}) looks[tall].kind = kEnemy;
   looks[0x07] = {.kind = kEnemy, .drop = 4};  // blooper
   for (const int cheep : {0x0A, 0x0B}) {
     looks[cheep] = {.kind = kDanger, .height = 16};
@@ -199,9 +207,19 @@ void AddFirebar(const Memory& ram, int slot, int type, Things* things) {
   }
 }
 
+/// Whether there is nothing to see of a slot in use.
+bool IsHidden(const Memory& ram, int slot, int type, int state) {
+  const uint8_t flag = ram[ram::kEnemyFlag + slot - 1];
+  // The second slot of something large; of Bowser both halves are drawn.
+  if ((flag & 0x80) != 0 && type != ram::kEnemyBowser) return true;
+  // In the cannon still; while time stands still it is shown all the same.
+  return type == kBulletOfCannon && state == 0 && ram[ram::kTimeStands] == 0;
+}
+
 void AddEnemy(const Memory& ram, int slot, Things* things) {
   const int type = ram[ram::kEnemyType + slot - 1];
   const int state = ram[ram::kEnemyState + slot - 1];
+  if (IsHidden(ram, slot, type, state)) return;
   if (type >= ram::kEnemyFirstFirebar && type <= ram::kEnemyLongFirebar) {
     AddFirebar(ram, slot, type, things);
     return;
@@ -220,8 +238,13 @@ void AddEnemy(const Memory& ram, int slot, Things* things) {
       look.kind,  ram.left(slot), ram.top(slot) + 25 + look.drop - look.height,
       look.width, look.height,    0,
       0,          look.emerges};
-  if (low && type <= kLastKoopa && thing.height == 24) {
+  const bool is_shell = low && type <= kLastKoopa && thing.height == 24;
+  const bool ducks = type == kLakitu && ram[ram::kFrenzyTimer] < 0x10;
+  if (is_shell || ducks) {
     thing.top += 8, thing.height = 16;
+  } else if (look.has_head) {
+    const bool goes_left = ram[ram::kMovingDirection + slot - 1] == 2;
+    thing.head = goes_left ? Thing::kLeftOnly : Thing::kRightOnly;
   }
   if (look.has_speed) {
     thing.speed_x = ram.speed_x(slot), thing.speed_y = ram.speed_y(slot);
@@ -284,22 +307,34 @@ void MakeTiles(const uint8_t* memory, uint8_t* grid) {
   things.Add(mario);
   FindFireballs(ram, &things);
   FindThings(ram, &things);
-  for (int i = 0; i < things.count; ++i) {
-    const Thing& thing = things.thing[i];
-    const int left = thing.left - origin, top = thing.top - kTop;
-    const int first_row = std::max((top + kLeastOverlap) >> 4, 0);
-    const int last_row =
-        std::min((top + thing.height - 1 - kLeastOverlap) >> 4, kTileRows - 1);
-    const int first_column = std::max((left + kLeastOverlap) >> 4, 0);
-    const int last_column = std::min(
-        (left + thing.width - 1 - kLeastOverlap) >> 4, kTileColumns - 1);
-    for (int row = first_row; row <= last_row; ++row) {
-      for (int column = first_column; column <= last_column; ++column) {
+  const auto fill = [&](const Thing& thing, int left, int top, int width,
+                        int height) {
+    const auto first_cell = [](int at) {
+      return std::max((at + kLeastOverlap) >> 4, 0);
+    };
+    const auto last_cell = [](int end, int cells) {
+      return std::min((end - kLeastOverlap) >> 4, cells - 1);
+    };
+    const int last_row = last_cell(top + height, kTileRows);
+    const int last_column = last_cell(left + width, kTileColumns);
+    for (int row = first_cell(top); row <= last_row; ++row) {
+      for (int column = first_cell(left); column <= last_column; ++column) {
         uint8_t& cell = grid[row * kTileColumns + column];
         const bool hidden = thing.emerges && Hides(cell);
         if (cell != kOutside && !hidden) cell = thing.kind;
       }
     }
+  };
+  for (int i = 0; i < things.count; ++i) {
+    const Thing& thing = things.thing[i];
+    const int left = thing.left - origin, top = thing.top - kTop;
+    if (thing.head == Thing::kWide) {
+      fill(thing, left, top, thing.width, thing.height);
+      continue;
+    }
+    const int side = thing.head == Thing::kLeftOnly ? 0 : kSprite;
+    fill(thing, left + side, top, kSprite, kSprite);
+    fill(thing, left, top + kSprite, thing.width, thing.height - kSprite);
   }
 }
 
