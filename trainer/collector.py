@@ -31,6 +31,7 @@ from trainer.rollouts import Rollouts
 from trainer.tiles import OBS_TYPE, TilesPool
 
 if TYPE_CHECKING:
+    from trainer.explore import Explorer
     from trainer.video.record import Recorder
 
 # Of EnvConfig, what any image task of EnvPool takes.
@@ -264,6 +265,7 @@ class Collector:
         timings: Timings,
         levels: Sequence[str] = (),
         recorder: Recorder | None = None,
+        explorer: Explorer | None = None,
     ) -> None:
         """Prepares to act.
 
@@ -278,6 +280,7 @@ class Collector:
             timings: told where the time goes.
             levels: of the run; () for a task without levels of its own.
             recorder: told of every row and decision, for videos.
+            explorer: told of every row, for bonuses and starts of episodes.
         """
         self.steps = 0
         self._pool = pool
@@ -286,7 +289,7 @@ class Collector:
         self._device = device
         self._episodes = episodes
         self._timings = timings
-        self._recorder = recorder
+        self._recorder, self._explorer = recorder, explorer
         self._stage = Stage(device, pool)
         num_envs = len(pool.all_env_ids)
         self._state = torch.zeros(num_envs, state_size, device=device)
@@ -307,6 +310,7 @@ class Collector:
         """
         if self.resumed:
             return
+        self._set_starts()
         if self._asynchronous:
             self._pool.async_reset()
             return
@@ -329,6 +333,9 @@ class Collector:
             more: asked before each group, False ends the call.
         """
         completed = 0
+        # In sync mode while all wait, so that no start depends on timing.
+        if self._asynchronous or self.resumed:
+            self._set_starts()
         while completed < unrolls and more():
             if len(self._pending) == len(self._groups):
                 self._resume(actor())
@@ -343,6 +350,12 @@ class Collector:
                 rows = self._store_env(received)
                 completed += rows.closing.numel()
                 self._store_answer(received, rows, answer, weights.version)
+
+    def _set_starts(self) -> None:
+        """Says where the next episodes begin."""
+        if self._explorer is not None:
+            with self._timings("explore"):
+                self._explorer.begin()
 
     def _resume(self, actor: Actor) -> None:
         """Decides on the rows that completed the last round of unrolls."""
@@ -362,6 +375,10 @@ class Collector:
         self._note_levels(env_id, first, info)
         if self._recorder is not None:
             self._recorder.follow(env_id, first, finished, self.steps)
+        if self._explorer is not None:
+            with self._timings("explore"):
+                bonus = self._explorer.follow(env_id, first, done, info, self.steps)
+            reward = reward if bonus is None else reward + bonus
         with self._timings("copy"):
             truncated = np.asarray(truncated, dtype=bool)
             return self._staged(env_id, first, obs, (reward, done, truncated))

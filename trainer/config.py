@@ -363,6 +363,59 @@ class ReplayConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ExploreConfig:
+    """Where training episodes begin, and what is paid for places that are new."""
+
+    starts: Literal["level", "frontier"] = "level"
+    """Where episodes begin: level, at the starts of levels; frontier, a share of them
+    at the edge of what was reached, from snapshots (Go-Explore, Ecoffet et al. 2021).
+    Only those from a level's start count in rates, films and evaluations."""
+
+    frontier_share: float = 0.5
+    """Share of the frontier in the episodes of a level that is never cleared from its
+    start; it falls to 0 as that clear rate rises to 1."""
+
+    level_sampling: Literal["success", "uniform"] = "success"
+    """Which of several levels to play: success, the more a level was failed in its
+    last 100 episodes the more often; uniform, all alike."""
+
+    level_floor: float = 0.1
+    """Least weight of a level, against 1 for one that is never cleared, so that
+    solved ones are not forgotten."""
+
+    cell_size: int = 32
+    """Width and height in pixels of the cells in which places are told apart, for the
+    frontier and for what is new."""
+
+    novelty: float = 0.0
+    """Paid at the start of the run for the first visit of a cell in an episode, beside
+    the reward (after reward_scale, by which 32 pixels of progress are 0.32)."""
+
+    novelty_end: float = 0.0
+    """The same at the end of the schedule."""
+
+    novelty_by_count: bool = False
+    """Divide novelty by the square root of the episodes that were in the cell (as in
+    Badia et al. 2020, whose life-long part is a network)."""
+
+    count_bonus: float = 0.0
+    """Weight at the start of UCB1's term sqrt(2 ln t / n) (Auer et al. 2002), paid
+    whenever a cell is entered: for the n-th time, of t entries of any cell."""
+
+    count_bonus_end: float = 0.0
+    """The same at the end of the schedule."""
+
+    bonus_steps: int = 1_000_000
+    """Environment steps of the linear schedule of both."""
+
+    @property
+    def pays(self) -> bool:
+        """Whether there is any bonus at any time."""
+        weights = (self.novelty, self.novelty_end)
+        return any((*weights, self.count_bonus, self.count_bonus_end))
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """Trains a policy and writes curves and checkpoints to a run folder."""
 
@@ -466,6 +519,7 @@ class RunConfig:
     model: ModelConfig = ModelConfig()
     learner: LearnerConfig = LearnerConfig()
     replay: ReplayConfig = ReplayConfig()
+    explore: ExploreConfig = ExploreConfig()
 
     def resolved(self) -> RunConfig:
         """This, with all that follows from other options.

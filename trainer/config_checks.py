@@ -23,6 +23,7 @@ def check_seed(seed: int) -> None:
 def check_fields(config: RunConfig) -> None:
     """Raises ValueError for a number that its field never takes."""
     env, learner, replay = config.env, config.learner, config.replay
+    explore = config.explore
     check_seed(config.seed)
     _check_least(learner, 1, "unroll unrolls_per_batch passes minibatch_size")
     _check_least(learner, 1, "accumulate")
@@ -46,6 +47,10 @@ def check_fields(config: RunConfig) -> None:
     _check_share(config, "solve_rate")
     _check_share(replay, "replay_share replay_min_fresh replay_alpha")
     _check_share(replay, "replay_beta replay_beta_end")
+    _check_share(explore, "frontier_share level_floor")
+    _check_least(explore, 1, "cell_size")
+    _check_least(explore, 0, "novelty novelty_end count_bonus count_bonus_end")
+    _check_least(explore, 0, "bonus_steps")
 
 
 def check_combinations(config: RunConfig) -> None:

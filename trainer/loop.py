@@ -180,6 +180,9 @@ class Loop:
             shares["emulate"] = hardware.pop("emulate")
         values = {f"rollout/{k}": v for k, v in run.episodes.statistics().items()}
         values |= run.episodes.level_statistics()
+        if run.explorer is not None:
+            found = run.explorer.statistics()
+            values |= {f"explore/{k}": v for k, v in found.items()}
         values |= {f"learn/{k}": v for k, v in run.learner.statistics().items()}
         values |= {f"time/share_{k}": v for k, v in shares.items()}
         values |= {f"system/{k}": v for k, v in hardware.items()}

@@ -16,13 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainer.cells import level_name, level_number, level_numbers
 from trainer.files import Lines
 
 # Steps without a new best position after which an environment stagnates.
 STAGNATION_STEPS = 50
-
-# More than the stages of a world: a level's number is world * this + stage.
-_STAGES = 16
 
 # A part of the loop is the bottleneck from this share of its thread's time on; a
 # thread that waits for the other one longer than the second share is held up.
@@ -47,13 +45,28 @@ class EpisodeTracker:
 
     With next-step autoreset the row after a `done` row is the reset: it opens the
     next episode, and its reward is 0. One thread may add while another reads.
+
+    Episodes that began elsewhere than at the start of a level count for nothing: they
+    may be clears of a few steps.
     """
 
     # Arrays of one number per environment, about its open episode.
-    _OPEN = ("_reward", "_steps", "_best_x", "_best_step", "_over", "_level")
+    _OPEN = ("_reward", "_steps", "_best_x", "_best_step", "_over", "_level",
+             "_elsewhere")  # fmt: skip
 
-    def __init__(self, num_envs: int, window: int = 100) -> None:
-        """Starts with no episodes; rates are over the last `window`."""
+    def __init__(
+        self, num_envs: int, window: int = 100, num_stages: int | None = None
+    ) -> None:
+        """Starts with no episodes.
+
+        Args:
+            num_envs: environments in the pool.
+            window: rates are over so many episodes, the last ones.
+            num_stages: where info's `start` is this or more, an episode began
+                elsewhere; None: none does.
+        """
+        self._num_stages = num_stages
+        self._elsewhere = np.zeros(num_envs, bool)
         self.count = 0
         self.first_clear: int | None = None
         self.best_x = 0
@@ -83,7 +96,7 @@ class EpisodeTracker:
         `x_pos`, `flag_get`, `world` and `stage` may be missing.
 
         Returns:
-            The environments whose rows ended episodes, and these.
+            The environments whose rows ended episodes that count, and these.
         """
         with self._lock:
             opening = self._over[env_id]
@@ -98,14 +111,16 @@ class EpisodeTracker:
             if "x_pos" in info:
                 self._add_positions(env_id, opening, info["x_pos"])
             if "world" in info and "stage" in info:
-                level = info["world"] * _STAGES + info["stage"]
-                self._level[fresh] = level[opening]
+                self._level[fresh] = level_numbers(info)[opening]
+            if self._num_stages is not None:
+                self._elsewhere[fresh] = info["start"][opening] >= self._num_stages
             flags = info.get("flag_get")
             finished = []
             for row in np.flatnonzero(done):
                 cleared = bool(flags[row]) if flags is not None else False
                 env = int(env_id[row])
-                finished.append((env, self._add_episode(env, cleared)))
+                if not self._elsewhere[env]:
+                    finished.append((env, self._add_episode(env, cleared)))
             return finished
 
     def _add_positions(
@@ -182,8 +197,8 @@ class EpisodeTracker:
                 )
                 for level, episodes in state["levels"].items()
             }
-            for name in self._OPEN if going_on else ():
-                setattr(self, name, state["open"][name].cpu().numpy().copy())
+            for name, values in state["open"].items() if going_on else ():
+                setattr(self, name, values.cpu().numpy().copy())
 
     def clear_rate(self) -> float:
         """Share of clears in a full window, 0 before there is one."""
@@ -201,7 +216,7 @@ class EpisodeTracker:
         """
         window = self.recent.maxlen or 1
         with self._lock:
-            episodes = [self._levels.get(_number_of(level), ()) for level in levels]
+            episodes = [self._levels.get(level_number(level), ()) for level in levels]
             return [sum(e.cleared for e in some) / window for some in episodes]
 
     def level_statistics(self) -> dict[str, float]:
@@ -222,7 +237,7 @@ class EpisodeTracker:
             "level_return": "total_reward",
         }
         return {
-            f"{name}/{k // _STAGES}-{k % _STAGES}": float(
+            f"{name}/{level_name(k)}": float(
                 np.mean([getattr(episode, field) for episode in episodes])
             )
             for name, field in parts.items()
@@ -259,12 +274,6 @@ class EpisodeTracker:
             "best_x_run": float(self.best_x),
             "clear_rate": float(np.mean([e.cleared for e in recent])),
         }
-
-
-def _number_of(level: str) -> int:
-    """The number of a level, such as "4-2"."""
-    world, stage = map(int, level.split("-"))
-    return world * _STAGES + stage
 
 
 class Timings:

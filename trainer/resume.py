@@ -63,6 +63,7 @@ def capture(run: Run, *, complete: bool) -> dict[str, Any]:
         "rng": _generators(run),
         "episodes": run.episodes.state(),
         "collecting": run.collector.state(kept) if complete else None,
+        "explore": run.explorer.state() if run.explorer else None,
         "replay": replay,
     }
 
@@ -139,6 +140,7 @@ def _restore_collecting(run: Run, state: dict[str, Any], moved: list[str]) -> No
             run.episodes.restore(state["episodes"], going_on=True)
         except ValueError as error:
             reason = f"the environments refuse their snapshots: {error}"
+    _restore_exploring(run, state, going_on=not reason)
     kept = not reason and state["replay"] is not None
     if kept and run.replay is not None:
         run.replay.load_state_dict(state["replay"])
@@ -148,6 +150,17 @@ def _restore_collecting(run: Run, state: dict[str, Any], moved: list[str]) -> No
         lines.append(f"replay begins empty{hint}")
     for line in lines:
         run.display.say(f"{line}; the run is not, bit for bit, the uninterrupted one")
+
+
+def _restore_exploring(run: Run, state: dict[str, Any], *, going_on: bool) -> None:
+    """Cells and the frontier, or the reason why they begin anew."""
+    found = state.get("explore")  # older checkpoints have none
+    if run.explorer is None or found is None:
+        return
+    try:
+        run.explorer.restore(found, going_on=going_on)
+    except ValueError as error:
+        run.display.say(f"exploration begins anew: {error}")
 
 
 def _why_no_episodes(run: Run) -> str:

@@ -55,6 +55,7 @@ from trainer.device import (
     describe,
     keep_large_blocks,
 )
+from trainer.explore import make_explorer
 from trainer.files import Lines, drop_after, same_folder
 from trainer.learner import Learner
 from trainer.loop import Loop, Progress, stop_on_signal
@@ -116,7 +117,9 @@ class Run:
         )
         self.replay: PrioritizedReplay | None = None
         self.rollouts = self._make_store()
-        self.episodes = EpisodeTracker(env.num_envs)
+        stages = getattr(self.pool, "num_stages", None)
+        self.episodes = EpisodeTracker(env.num_envs, num_stages=stages)
+        self.explorer = make_explorer(self.pool, config, self.episodes)
         self.timings = Timings()
         self.monitor = Monitor(self.device, workers=workers)
         self._closing.callback(self.monitor.close)
@@ -136,6 +139,7 @@ class Run:
             timings=self.timings,
             levels=env.levels,
             recorder=self.filmer.recorder if self.filmer else None,
+            explorer=self.explorer,
         )
         self._closing.callback(self.collector.close)
         self.progress = Progress()

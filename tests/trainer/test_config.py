@@ -11,6 +11,7 @@ from trainer import config as config_module
 from trainer.command import parse
 from trainer.config import (
     EnvConfig,
+    ExploreConfig,
     LearnerConfig,
     ModelConfig,
     ReplayConfig,
@@ -77,7 +78,14 @@ def test_preset_gives_defaults_and_flags_win():
 
 
 def test_every_field_has_a_help_line():
-    for kind in (RunConfig, EnvConfig, ModelConfig, LearnerConfig, ReplayConfig):
+    for kind in (
+        RunConfig,
+        EnvConfig,
+        ModelConfig,
+        LearnerConfig,
+        ReplayConfig,
+        ExploreConfig,
+    ):
         source = Path(config_module.__file__).read_text()
         body = source.split(f"class {kind.__name__}:")[1].split("\n@")[0]
         for field in dataclasses.fields(kind):
@@ -86,6 +94,7 @@ def test_every_field_has_a_help_line():
                 "model",
                 "learner",
                 "replay",
+                "explore",
             ):
                 after = body.split(f"\n    {field.name}: ")[1].split("\n", 1)[1]
                 assert after.lstrip().startswith('"""'), field.name

@@ -1,0 +1,294 @@
+"""Cells are told apart and counted; the frontier keeps what is worth to begin from."""
+
+import numpy as np
+import pytest
+from fake_pools import CELL, JUMP, WALK, Corridors, step
+
+from trainer import frontier
+from trainer.cells import CellCounts, cell_keys, level_number
+from trainer.frontier import Frontier
+
+LIVES = 4  # steps that these tests ask a snapshot's episode to live
+
+
+@pytest.fixture(autouse=True)
+def short_lives(monkeypatch):
+    monkeypatch.setattr(frontier, "_CONFIRM_STEPS", LIVES)
+
+
+def row(**changes):
+    names = "world stage area_pointer loop x_pos y_pos".split()
+    values = dict.fromkeys(names, 1) | changes
+    return {name: np.array([value], np.int32) for name, value in values.items()}
+
+
+# -- cells ---------------------------------------------------------------------
+
+
+def test_every_part_of_a_place_makes_another_cell():
+    most = {"world": 255, "stage": 4, "area_pointer": 127, "loop": 4095}
+    most |= {"x_pos": 65535, "y_pos": 510}
+    rows = [row(), *(row(**{name: value}) for name, value in most.items()), row(**most)]
+    keys = [int(cell_keys(info, 1)[0]) for info in rows]
+    assert len(set(keys)) == len(rows)
+    assert min(keys) >= 0
+
+
+def test_pixels_of_a_square_are_one_cell():
+    keys = [cell_keys(row(x_pos=x, y_pos=y), 32)[0] for x in (32, 63) for y in (0, 31)]
+    assert len(set(keys)) == 1
+    assert cell_keys(row(x_pos=64, y_pos=0), 32)[0] != keys[0]
+
+
+def test_pools_without_mazes_have_cells():
+    info = row()
+    del info["loop"]
+    assert cell_keys(info, 32) == cell_keys(row(loop=0), 32)
+
+
+def enter(counts, env_id, keys, first=False):
+    ids = np.array(env_id, np.int32)
+    return counts.enter(ids, np.full(len(ids), first), np.array(keys, np.int64))
+
+
+def test_cells_are_counted_once_an_episode_and_at_every_entry():
+    counts = CellCounts(3)
+    entered = enter(counts, [0, 2], [7, 7], first=True)
+    assert entered.rows.tolist() == [0, 1]
+    assert entered.cells.tolist() == [0, 0]
+    assert entered.new.all()
+    assert enter(counts, [0, 2], [7, 8]).rows.tolist() == [1]  # 0 has stayed
+    back = enter(counts, [2], [7])
+    assert (back.cells.tolist(), back.new.tolist()) == ([0], [False])
+    assert counts.episodes[:2].tolist() == [2, 1]
+    assert counts.entries[:2].tolist() == [3, 1]
+    assert counts.total == 4
+    assert enter(counts, [2], [7], first=True).new.all()  # another episode
+    assert len(counts) == 2
+
+
+def test_counts_grow_and_go_on():
+    counts = CellCounts(2)
+    enter(counts, [0], [5], first=True)
+    for key in range(3000):
+        enter(counts, [1], [key])
+    restored = CellCounts(2)
+    restored.restore(counts.state(), going_on=True)
+    for cells in (counts, restored):
+        again = enter(cells, [0, 1], [2999, 2999])
+        assert again.cells.tolist() == [2999]  # 1 is still there
+        assert again.new.tolist() == [True]
+        assert (len(cells), cells.total) == (3000, 3002)
+        assert cells.episodes[2999] == 2
+
+
+def test_there_are_no_more_cells_than_fit(monkeypatch):
+    monkeypatch.setattr("trainer.cells._MOST_CELLS", 10)
+    counts = CellCounts(1)
+    for key in range(100):
+        enter(counts, [0], [key])
+    assert counts.entries.sum() == 100
+    restored = CellCounts(1)
+    restored.restore(counts.state(), going_on=True)
+    assert restored.entries[9] == counts.entries[9] == 91
+
+
+# -- the archive ---------------------------------------------------------------
+
+
+class Explored:
+    """Corridors whose rows a frontier is told of."""
+
+    def __init__(self, num_envs=1, levels=("1-1",), pool=Corridors):
+        self.pool = pool(num_envs, num_envs)
+        self.counts = CellCounts(num_envs)
+        self.frontier = Frontier(self.pool, self.counts, levels, num_envs)
+        self.pool.set_starts(np.ones(self.pool.num_stages))
+
+    def __call__(self, *actions):
+        """Some steps, the same action for all environments."""
+        for action in actions:
+            results = step(self.pool, np.full(self.pool.num_envs, action))
+            _, _, terminated, truncated, info = results
+            env_id, first = info["env_id"], info["elapsed_step"] == 0
+            entered = self.counts.enter(env_id, first, cell_keys(info, CELL))
+            done = terminated | truncated
+            self.frontier.follow(env_id, first, done, info, entered)
+        return info
+
+    def offer(self, share=1.0):
+        """Cells of the corridor on offer, with their weights."""
+        _, weights, snapshots = self.frontier.offer(np.array([share]))
+        fake = Corridors(1, 1)
+        cells = []
+        for snapshot in snapshots:
+            fake.restore(np.zeros(1, np.int32), snapshot[None])
+            cells.append(int(fake.cell[0]))
+            assert not fake.falling[0]
+        return dict(zip(cells, weights, strict=True))
+
+
+def test_a_snapshot_waits_until_its_episode_has_lived_on():
+    explored = Explored()
+    explored(0, WALK, WALK, WALK)  # to the brink: cells 1, 2, 3
+    assert len(explored.frontier) == 0
+    explored(JUMP, WALK)
+    assert list(explored.offer()) == [1]
+    explored(WALK)
+    assert sorted(explored.offer()) == [1, 2]
+    assert explored.frontier.progress == 2 * CELL
+
+
+def test_who_dies_soon_leaves_nothing():
+    explored = Explored()
+    info = explored(0, *[WALK] * 6)  # into the pit
+    assert explored.pool.over.all()
+    # Five steps before that, and so not doomed.
+    assert list(explored.offer()) == [1]
+    assert info["elapsed_step"][0] == 6
+
+
+def test_who_clears_leaves_everything(monkeypatch):
+    monkeypatch.setattr(Corridors, "GOAL", 5)
+    explored = Explored()
+    explored(0, *[JUMP] * 5)
+    assert sorted(explored.offer()) == [1, 2, 3, 4]
+
+
+def test_an_episode_from_a_snapshot_goes_on_with_its_progress():
+    explored = Explored()
+    explored(0, *[JUMP] * 12)
+    _, weights, snapshots = explored.frontier.offer(np.ones(1))
+    assert len(weights) == 8
+    explored.pool.set_starts(np.append(0.0, weights), snapshots)
+    explored.pool.over[:] = True
+    info = explored(0)
+    begun = info["x_pos"][0] // CELL
+    assert info["start"][0] > 0
+    assert begun > 0
+    assert explored.counts.chosen.sum() == 1
+    explored(*[JUMP] * 14)
+    assert explored.frontier.progress == CELL * (begun + 10)
+
+
+def test_seldom_seen_and_seldom_chosen_cells_come_first():
+    explored = Explored(num_envs=2)
+    explored(0, *[JUMP] * 8)
+    weights = explored.offer()
+    assert max(weights.values()) == min(weights.values())
+    explored.counts.chosen[1] = 50  # cell number 1 is corridor cell 1
+    explored.counts.episodes[2] = 50
+    weights = explored.offer(share=0.5)
+    assert weights[1] < weights[3]
+    assert weights[2] < weights[3]
+    assert sum(weights.values()) == pytest.approx(0.5)
+
+
+def test_no_more_is_offered_than_wanted_and_the_share_stays(monkeypatch):
+    monkeypatch.setattr(frontier, "_OFFERED", 3)
+    explored = Explored()
+    explored(0, *[JUMP] * 12)
+    explored.counts.episodes[:6] = 100
+    weights = explored.offer(share=0.25)
+    assert sorted(weights) == [6, 7, 8]
+    assert sum(weights.values()) == pytest.approx(0.25)
+
+
+def test_a_used_snapshot_gives_way(monkeypatch):
+    monkeypatch.setattr(frontier, "_USES", 1)
+    explored = Explored()
+    explored(0, *[JUMP] * 12)
+    before = explored.frontier.state()["snapshots"]
+    again = [0, 0, *[JUMP] * 12]  # slower: less time left, so only what is used
+    explored.pool.over[:] = True
+    explored(*again)
+    after = explored.frontier.state()["snapshots"]
+    assert (before == after[: len(before)]).all()
+    explored.frontier._entries["uses"][:] = 1
+    explored.pool.over[:] = True
+    explored(*again)
+    after = explored.frontier.state()["snapshots"]
+    assert (before != after[: len(before)]).any(1).all()
+
+
+def test_more_time_left_is_better():
+    explored = Explored()
+    explored(0, 0, 0, 0, *[JUMP] * 12)
+    slow = explored.frontier._entries["clock"].max()
+    explored.pool.over[:] = True
+    explored(0, *[JUMP] * 12)
+    assert explored.frontier._entries["clock"].max() == slow + 3
+
+
+def test_a_start_from_which_nobody_lives_is_given_up(monkeypatch):
+    monkeypatch.setattr(frontier, "_HOPELESS", 3)
+    explored = Explored()
+    explored(0, *[JUMP] * 7)
+    assert 3 in explored.offer()
+    _, _, snapshots = explored.frontier.offer(np.ones(1))
+    brink = list(explored.offer()).index(3)
+    weights = np.zeros(1 + len(snapshots))
+    weights[1 + brink] = 1.0
+    explored.pool.set_starts(weights, snapshots)
+    for left in (True, True, False):
+        explored.pool.over[:] = True
+        explored(0, WALK, WALK, WALK)
+        assert (3 in explored.offer()) == left
+    assert 2 in explored.offer()
+
+
+def test_a_full_archive_forgets_what_is_worth_least(monkeypatch):
+    monkeypatch.setattr(frontier, "_CAPACITY", 4)
+    explored = Explored()
+    explored(0, *[JUMP] * 8)
+    assert sorted(explored.offer()) == [1, 2, 3, 4]
+    explored.counts.episodes[2] = 100
+    explored(JUMP)
+    assert sorted(explored.offer()) == [1, 3, 4, 5]
+
+
+def test_levels_share_by_their_own_weights():
+    class Two(Corridors):
+        STAGES = ("1-1", "4-2")
+
+    explored = Explored(8, Two.STAGES, Two)
+    explored(0, *[JUMP] * 8)
+    stages, weights, _ = explored.frontier.offer(np.array([0.1, 0.3]))
+    assert np.bincount(stages, weights).tolist() == pytest.approx([0.1, 0.3])
+    stages, weights, _ = explored.frontier.offer(np.array([0.0, 0.3]))
+    assert np.bincount(stages, weights, 2).tolist() == pytest.approx([0.0, 0.3])
+
+
+def test_levels_that_are_not_played_are_not_kept():
+    explored = Explored(levels=("4-2",))  # the fake's is 1-1
+    explored(0, *[JUMP] * 8)
+    assert len(explored.frontier) == 0
+    whole_game = Explored(levels=())
+    whole_game(0, *[JUMP] * 8)
+    assert len(whole_game.frontier) == 4
+    assert level_number("4-2") != level_number("1-1")
+
+
+@pytest.mark.parametrize("going_on", [True, False])
+def test_a_frontier_goes_on(going_on):
+    explored, other = Explored(2), Explored(2)
+    explored(0, *[JUMP] * 9)
+    other.frontier.restore(explored.frontier.state(), going_on=going_on)
+    other.counts.restore(explored.counts.state(), going_on=going_on)
+    blobs = explored.pool.snapshot(explored.pool.all_env_ids)
+    other.pool.restore(other.pool.all_env_ids, blobs)
+    other.pool.recv()
+    assert other.offer() == explored.offer()
+    explored(*[JUMP] * 4)
+    other(*[JUMP] * 4)
+    # What had not been confirmed is only known where the episodes go on.
+    assert (sorted(other.offer()) == sorted(explored.offer())) == going_on
+
+
+def test_refused_snapshots_change_nothing():
+    explored, other = Explored(), Explored()
+    explored(0, *[JUMP] * 9)
+    other.pool.refuses = True
+    with pytest.raises(ValueError, match="refused"):
+        other.frontier.restore(explored.frontier.state(), going_on=True)
+    assert len(other.frontier) == 0

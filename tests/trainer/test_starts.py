@@ -1,0 +1,251 @@
+"""Episodes begin where the config says, and only those from a level's start count."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_pools import Corridors
+from small_runs import CPU, change, differences, essence, make_config, read_points
+
+from trainer import checkpoint, evaluate, frontier, run
+from trainer.config import ExploreConfig
+from trainer.metrics import EpisodeTracker
+from trainer.run import run_training
+from trainer.starts import Starts, level_weights
+
+
+class Two(Corridors):
+    STAGES = ("1-1", "4-2")
+
+
+# -- which level ---------------------------------------------------------------
+
+
+def test_levels_are_played_as_often_as_they_are_failed():
+    weights = level_weights(np.array([0.5, 1.0, 0.0]), floor=0.1)
+    assert weights * 1.6 == pytest.approx([0.5, 0.1, 1.0])
+    assert weights.sum() == pytest.approx(1.0)
+
+
+def test_levels_that_are_all_solved_are_played_alike():
+    weights = level_weights(np.ones(2), floor=0.0)
+    assert weights.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"), [("success", [0.2, 1.0]), ("uniform", [1.0, 1.0])]
+)
+def test_the_pool_gets_the_weights_of_levels(sampling, expected):
+    pool = Two(4, 4)
+    config = ExploreConfig(level_sampling=sampling)
+    starts = Starts(pool, config)
+    starts.apply([0.8, 0.0])
+    weights, snapshots = pool.sets[-1]
+    assert weights == pytest.approx(np.array(expected) / sum(expected))
+    assert not snapshots
+
+
+class FakeFrontier:
+    """Two snapshots of the second level, which share what it is given."""
+
+    def __len__(self):
+        return 2
+
+    def offer(self, shares):
+        weights = shares[1] * np.array([0.25, 0.75])
+        return np.array([1, 1]), weights, np.zeros((2, 8), np.uint8)
+
+
+def test_the_frontier_has_its_share_of_levels_that_are_not_cleared():
+    pool = Two(4, 4)
+    config = ExploreConfig(frontier_share=0.5, level_sampling="uniform")
+    starts = Starts(pool, config, frontier=FakeFrontier())
+    starts.apply([0.0, 0.0])
+    # The first level has no snapshots.
+    assert pool.sets[-1][0] == pytest.approx([0.5, 0.25, 0.0625, 0.1875])
+    starts.apply([0.0, 0.8])
+    assert pool.sets[-1][0] == pytest.approx([0.5, 0.45, 0.0125, 0.0375])
+    starts.apply([1.0, 1.0])
+    assert pool.sets[-1][0] == pytest.approx([0.5, 0.5, 0.0, 0.0])
+
+
+def test_the_share_of_the_frontier_is_of_the_last_episodes():
+    starts = Starts(Two(4, 4), ExploreConfig())
+    starts.count(np.array([0, 1, 2, 5], np.int32))
+    assert starts.statistics() == {"frontier_share": 0.5}
+    assert starts.statistics() == {"frontier_share": 0.0}
+
+
+# -- which episodes count ------------------------------------------------------
+
+
+def play(tracker, start, cleared):
+    """An episode of two rows."""
+    ids = np.zeros(1, np.int32)
+    info = {"x_pos": 100, "world": 1, "stage": 1, "start": start, "flag_get": False}
+    for done in (False, True):
+        info["flag_get"] = done and cleared
+        rows = {name: np.array([value]) for name, value in info.items()}
+        finished = tracker.add(ids, np.ones(1, np.float32), np.array([done]), rows)
+    return finished
+
+
+def test_only_episodes_from_a_levels_start_count():
+    tracker = EpisodeTracker(1, window=2, num_stages=1)
+    assert len(play(tracker, 0, cleared=False)) == 1
+    for _ in range(3):
+        assert play(tracker, 1, cleared=True) == []
+    assert tracker.first_clear is None
+    assert tracker.clear_rates(["1-1"]) == [0.0]
+    assert tracker.statistics()["episodes"] == 1
+    play(tracker, 0, cleared=True)
+    assert tracker.clear_rate() == 0.5
+    assert tracker.clear_rates(["1-1"]) == [0.5]
+
+
+def test_all_episodes_count_where_none_begins_elsewhere():
+    assert len(play(EpisodeTracker(1), 7, cleared=True)) == 1
+    assert len(play(EpisodeTracker(1, num_stages=1), -1, cleared=True)) == 1
+
+
+# -- whole runs ----------------------------------------------------------------
+
+
+@pytest.fixture
+def corridors(monkeypatch):
+    """Makes runs use corridors; gives the list of them."""
+    made = []
+
+    def make(config, seed, *, asynchronous=False, **options):
+        group = config.num_envs // config.groups
+        batch_size = group if asynchronous else config.num_envs
+        made.append(Corridors(config.num_envs, batch_size, seed))
+        return made[-1]
+
+    monkeypatch.setattr(run, "make_pool", make)
+    monkeypatch.setattr(evaluate, "make_pool", make)
+    monkeypatch.setattr(frontier, "_CONFIRM_STEPS", 4)
+    return made
+
+
+def exploring(tmp_path, **options):
+    options = {"starts": "frontier", "log_seconds": 100.0} | options
+    return make_config(tmp_path, **options)
+
+
+def test_a_run_begins_half_of_its_episodes_at_the_frontier(
+    tmp_path, corridors, monkeypatch
+):
+    monkeypatch.setattr(Corridors, "GOAL", 100)  # out of reach
+    run_training(exploring(tmp_path, max_steps=3_000, log_seconds=0.0))
+    points = read_points(tmp_path / "run")
+    assert points[0]["explore/frontier_share"] == 0.0
+    later = points[len(points) // 2 :]
+    assert 0.3 < np.mean([p["explore/frontier_share"] for p in later]) < 0.7
+    for name in ("cells", "snapshots", "frontier_x"):
+        values = [point[f"explore/{name}"] for point in points]
+        assert values[-1] > values[0], name
+    # All episodes, less those that count, began at the frontier.
+    episodes = int(corridors[0].episode.sum() + len(corridors[0].over))
+    assert points[-1]["rollout/episodes"] < 0.8 * episodes
+
+
+def test_a_run_from_levels_sets_no_starts(tmp_path, corridors):
+    run_training(exploring(tmp_path, starts="level"))
+    assert corridors[0].sets == []
+    names = read_points(tmp_path / "run")[-1]
+    assert not [name for name in names if name.startswith("explore/")]
+
+
+def test_starts_are_set_while_all_environments_wait(tmp_path, corridors, monkeypatch):
+    def set_starts(self, *args):
+        assert not self.requests
+        original(self, *args)
+
+    original = Corridors.set_starts
+    monkeypatch.setattr(Corridors, "set_starts", set_starts)
+    run_training(exploring(tmp_path))
+    run_training(exploring(tmp_path / "lag", lag=1))
+    for pool in corridors:
+        assert len(pool.sets) > 5
+
+
+def test_an_async_run_begins_at_the_frontier(tmp_path, corridors):
+    run_training(exploring(tmp_path, mode="async", lag=1, max_steps=2_000))
+    assert read_points(tmp_path / "run")[-1]["explore/frontier_share"] > 0.2
+
+
+def test_evaluations_begin_at_the_level(tmp_path, corridors, monkeypatch):
+    monkeypatch.setattr(Corridors, "PIT", -1)
+    monkeypatch.setattr(Corridors, "GOAL", 2)
+    config = exploring(tmp_path, stop_when_solved=True, solve_episodes=6, passes=1)
+    run_training(change(config, solve_rate=0.01, max_steps=4_000))
+    assert len(corridors) == 3
+    assert all(pool.starts is None for pool in corridors[1:])
+
+
+@pytest.mark.parametrize("options", [{}, {"lag": 1}, {"novelty": 0.1, "memory": "gru"}])
+def test_an_exploring_run_goes_on_exactly(tmp_path, corridors, options, capsys):
+    whole = exploring(tmp_path / "whole", max_steps=2_400, **options)
+    run_training(whole)
+    assert checkpoint.load(whole.run_dir, CPU)["explore"]["frontier"]["entries"].numel()
+    parts = replace(whole, run_dir=tmp_path / "parts" / "run")
+    for steps in (700, 1_500, 2_400):
+        start = None if steps == 700 else parts.run_dir
+        run_training(replace(parts, max_steps=steps, resume=start))
+    assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
+    assert "anew" not in capsys.readouterr().out
+    same = zip(corridors[0].sets[-3:], corridors[-1].sets[-3:], strict=True)
+    assert all(np.array_equal(one[0], two[0]) for one, two in same)
+
+
+def test_a_frontier_of_other_cells_begins_anew(tmp_path, corridors, capsys):
+    config = exploring(tmp_path)
+    run_training(config)
+    again = change(config, resume=config.run_dir, max_steps=1_200, cell_size=16)
+    run_training(again)
+    output = capsys.readouterr().out
+    assert "exploration begins anew: its cells are of another size" in output
+
+
+def test_a_frontier_that_is_refused_begins_anew(tmp_path, corridors, capsys):
+    config = exploring(tmp_path, max_steps=1_500)
+    run_training(config)
+    capsys.readouterr()
+
+    again = change(config, resume=config.run_dir, max_steps=2_100)
+    corridors[0].__class__.refuses = True
+    try:
+        with pytest.raises(ValueError, match="refused"):
+            run_training(again)  # the fake refuses its own ones, too
+    finally:
+        corridors[0].__class__.refuses = False
+    output = capsys.readouterr().out
+    assert "exploration begins anew: blob 0 is refused" in output
+
+
+def test_runs_without_places_cannot_explore(tmp_path):
+    config = make_config(tmp_path, task="Pong-v5", starts="frontier")
+    with pytest.raises(ValueError, match="Pong-v5 does not tell places"):
+        run.Run(config)
+
+
+def test_first_clears_are_filmed_from_the_start_only(tmp_path, corridors, monkeypatch):
+    """The recorder hears of no other episode that ended."""
+    heard = []
+
+    class Recorder:
+        def follow(self, env_id, first, finished, run_steps):
+            heard.extend(episode for _, episode in finished)
+
+        def record(self, *args):
+            pass
+
+    config = exploring(tmp_path, max_steps=2_000)
+    made = run.Run(config)
+    made.collector._recorder = Recorder()
+    run.train(made)
+    assert len(heard) == made.episodes.count
+    steps = [episode.steps for episode in heard if episode.cleared]
+    assert all(count >= Corridors.GOAL for count in steps)
+    assert steps

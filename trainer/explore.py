@@ -1,0 +1,233 @@
+"""Exploration: what new places pay, and where episodes begin, for the collector.
+
+Both look at the same cells (cells.py). Bonuses are added to the reward that is learned
+from, and to nothing that is reported.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.cells import BoolArray, CellCounts, Entered, cell_keys
+from trainer.collector import is_native
+from trainer.config import ExploreConfig, RunConfig
+from trainer.frontier import Frontier
+from trainer.levels import own_levels
+from trainer.metrics import EpisodeTracker
+from trainer.optim import linear
+from trainer.starts import Starts
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class Bonuses:
+    """Pays for cells that are new, or that were seldom entered."""
+
+    def __init__(self, config: ExploreConfig, counts: CellCounts) -> None:
+        """Prepares to pay.
+
+        Args:
+            config: the weights and their schedules.
+            counts: of cells, which already hold the visits that are paid for.
+        """
+        self._config, self._counts = config, counts
+        self._paid = dict.fromkeys(("novelty", "count_bonus"), 0.0)
+        self._rows = 0
+
+    def pay(self, first: BoolArray, entered: Entered, steps: int) -> FloatArray:
+        """What the rows of one recv earn, beside the game's reward.
+
+        Args:
+            first: (n,) bool, the rows begin episodes: nobody walked there.
+            entered: who came into another cell.
+            steps: environment steps of the run, for the schedules.
+
+        Returns:
+            (n,) float32.
+        """
+        c = self._config
+        walked = ~first[entered.rows]
+        rows, cells = entered.rows[walked], entered.cells[walked]
+        novelty = entered.new[walked].astype(np.float64)
+        if c.novelty_by_count:
+            novelty /= np.sqrt(self._counts.episodes[cells])
+        novelty *= linear(c.novelty, c.novelty_end, c.bonus_steps, steps)
+        # UCB1's term (Auer et al. 2002), of cells instead of a bandit's arms.
+        entries = self._counts.entries[cells]
+        ucb = np.sqrt(2.0 * np.log(max(self._counts.total, 1)) / entries)
+        ucb *= linear(c.count_bonus, c.count_bonus_end, c.bonus_steps, steps)
+        self._paid["novelty"] += float(novelty.sum())
+        self._paid["count_bonus"] += float(ucb.sum())
+        self._rows += len(first)
+        bonus = np.zeros(len(first), np.float32)
+        bonus[rows] = novelty + ucb
+        return bonus
+
+    def statistics(self) -> dict[str, float]:
+        """Mean of each bonus per step since the last call."""
+        means = {name: paid / max(self._rows, 1) for name, paid in self._paid.items()}
+        self._paid, self._rows = dict.fromkeys(self._paid, 0.0), 0
+        return means
+
+
+def make_explorer(
+    pool: Any, config: RunConfig, episodes: EpisodeTracker
+) -> Explorer | None:
+    """What a run needs for exploring, None if that is nothing.
+
+    Args:
+        pool: of the run.
+        config: of the run.
+        episodes: of the run; tells clear rates by level.
+
+    Raises:
+        ValueError: the task is not one in which places are known.
+    """
+    explore, task = config.explore, config.env.task
+    wanted = explore.starts == "frontier" or explore.pays
+    if not is_native(task):
+        if wanted:
+            raise ValueError(
+                f"task {task} does not tell places: --starts frontier, --novelty and "
+                "--count-bonus are for the Super Mario Bros. tasks"
+            )
+        return None
+    levels = config.env.levels or own_levels(task)
+    if len(levels) != getattr(pool, "num_stages", len(levels)):
+        levels = ()
+    if wanted or len(levels) > 1:
+        return Explorer(pool, explore, levels=levels, rates=episodes.clear_rates)
+    return None
+
+
+class Explorer:
+    """Tells the pool where episodes begin and the collector what new places pay.
+
+    One thread may follow while another reads statistics or the state.
+    """
+
+    def __init__(
+        self,
+        pool: Any,
+        config: ExploreConfig,
+        *,
+        levels: Sequence[str],
+        rates: Callable[[Sequence[str]], list[float]],
+    ) -> None:
+        """Prepares.
+
+        Args:
+            pool: of Super Mario Bros. environments.
+            config: what to do.
+            levels: names of the pool's stages, in its order; () for the whole game.
+            rates: asked for the clear rates of levels from their starts.
+        """
+        num_envs = len(pool.all_env_ids)
+        self._config, self._levels, self._rates = config, levels, rates
+        self._counts: CellCounts | None = None
+        self._frontier: Frontier | None = None
+        self._bonuses: Bonuses | None = None
+        self._starts: Starts | None = None
+        if config.starts == "frontier" or config.pays:
+            self._counts = CellCounts(num_envs)
+            if config.pays:
+                self._bonuses = Bonuses(config, self._counts)
+            if config.starts == "frontier":
+                self._frontier = Frontier(pool, self._counts, levels, num_envs)
+        if self._frontier is not None or len(levels) > 1:
+            self._starts = Starts(pool, config, frontier=self._frontier)
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Sets where episodes begin from now on; call it between two batches."""
+        if self._starts is not None:
+            rates = self._rates(self._levels)
+            with self._lock:
+                self._starts.apply(rates)
+
+    def follow(
+        self,
+        env_id: npt.NDArray[np.int32],
+        first: BoolArray,
+        done: BoolArray,
+        info: Mapping[str, Any],
+        steps: int,
+    ) -> FloatArray | None:
+        """Takes the rows of one recv, before actions are sent.
+
+        Args:
+            env_id: (n,) which environments, all at rest.
+            first: (n,) their rows begin episodes.
+            done: (n,) their rows end episodes.
+            info: of the rows.
+            steps: environment steps of the run so far.
+
+        Returns:
+            (n,) float32 bonuses, or None: there are none.
+        """
+        if self._starts is not None and first.any():
+            self._starts.count(info["start"][first])
+        if self._counts is None:
+            return None
+        with self._lock:
+            keys = cell_keys(info, self._config.cell_size)
+            entered = self._counts.enter(env_id, first, keys)
+            if self._frontier is not None:
+                self._frontier.follow(env_id, first, done, info, entered)
+            if self._bonuses is None:
+                return None
+            return self._bonuses.pay(first, entered, steps)
+
+    def statistics(self) -> dict[str, float]:
+        """What curves show; means and shares are since the last call.
+
+        `cells` counts those that were ever seen, `frontier_x` is the most pixels from
+        a level's start to one that an episode can begin from.
+        """
+        result: dict[str, float] = {}
+        with self._lock:
+            if self._counts is not None:
+                result["cells"] = float(len(self._counts))
+            if self._frontier is not None:
+                result["snapshots"] = float(len(self._frontier))
+                result["frontier_x"] = float(self._frontier.progress)
+            for part in (self._starts, self._bonuses):
+                if part is not None:
+                    result |= part.statistics()
+        return result
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs, in plain types and tensors."""
+        with self._lock:
+            return {
+                "cell_size": self._config.cell_size,
+                "counts": self._counts.state() if self._counts is not None else None,
+                "frontier": self._frontier.state()
+                if self._frontier is not None
+                else None,
+            }
+
+    def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
+        """Continues from `state()`, before the run has started.
+
+        Args:
+            state: of a run in the same levels; parts of it that are not for this
+                config are ignored.
+            going_on: whether the open episodes go on, in as many environments.
+
+        Raises:
+            ValueError: its cells are not of the same size, or the pool refuses its
+                snapshots; nothing has changed then.
+        """
+        if state["cell_size"] != self._config.cell_size:
+            raise ValueError("its cells are of another size")
+        counts, frontier = state["counts"], state["frontier"]
+        if self._frontier is not None and frontier is not None:
+            self._frontier.restore(frontier, going_on=going_on)
+        if self._counts is not None and counts is not None:
+            self._counts.restore(counts, going_on=going_on)

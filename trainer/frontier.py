@@ -1,0 +1,327 @@
+"""The frontier: snapshots of the cells that were reached, to begin episodes from.
+
+An archive as of Go-Explore (Ecoffet et al. 2021), filled while the policy is trained:
+where Mario comes into a cell, the environment's snapshot is kept, with its frame stack,
+and cells that few episodes saw and few began from are the next to begin from.
+
+A snapshot may be of one who is about to die. It therefore waits, and joins the archive
+only when its episode has lived on for some steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trainer.cells import (
+    BoolArray,
+    CellCounts,
+    Entered,
+    IntArray,
+    level_number,
+    level_numbers,
+)
+
+FloatArray = npt.NDArray[np.float64]
+Snapshot = npt.NDArray[np.uint8]
+
+# Steps that an episode must live on before its snapshot is taken for a good one: a
+# fall into a pit, or a jump that will end in an enemy, is over by then.
+_CONFIRM_STEPS = 16
+# Snapshots in the archive, and of them those that are offered at a time.
+_CAPACITY, _OFFERED = 1024, 128
+# A snapshot that so many episodes began from makes room for another one of its cell:
+# a policy should not learn a single state by heart.
+_USES = 8
+# A snapshot is given up when so many episodes began there and none lived on.
+_HOPELESS = 16
+
+# What is known of a snapshot: number of its cell; which of the pool's stages it is in;
+# pixels of new best positions since the level's start; the game's clock; episodes that
+# began there, that ended since, and how many of these lived on.
+_ENTRY = np.dtype(
+    [(name, np.int64) for name in "cell stage progress clock uses ended lived".split()]
+)
+_NEVER = np.iinfo(np.int64).max
+# Arrays of one number per environment, about its open episode.
+_OPEN = ("_seen", "_origin", "_room", "_best_x", "_progress")
+
+
+class _Waiting(NamedTuple):
+    """A snapshot whose episode has to live on until step `due`."""
+
+    due: int
+    cell: int
+    stage: int
+    progress: int
+    clock: int
+    snapshot: Snapshot
+
+
+class Frontier:
+    """The archive; the collector tells it of every row."""
+
+    def __init__(
+        self, pool: Any, counts: CellCounts, levels: Sequence[str], num_envs: int
+    ) -> None:
+        """Begins with an empty archive.
+
+        Args:
+            pool: with snapshot, and num_stages.
+            counts: of the cells that it is told of.
+            levels: names of the pool's stages, in its order; () if episodes begin
+                at one place and may get to any level, as in the whole game.
+            num_envs: environments in the pool.
+        """
+        self._pool, self._counts = pool, counts
+        self._stages = {level_number(name): i for i, name in enumerate(levels)}
+        self._slots: dict[int, int] = {}  # of cells
+        self._entries = np.zeros(_CAPACITY, _ENTRY)
+        self._snapshots: Snapshot = np.empty((_CAPACITY, 0), np.uint8)
+        self._free = list(range(_CAPACITY))
+        self._offered: dict[int, int] = {}  # progress of the cells on offer
+        # About the open episode of each environment; `seen`: from its first row on.
+        self._seen = np.zeros(num_envs, bool)
+        self._origin = np.full(num_envs, -1, np.int64)
+        self._room = np.zeros(num_envs, np.int64)
+        self._best_x = np.zeros(num_envs, np.int64)
+        self._progress = np.zeros(num_envs, np.int64)
+        self._due = np.full(num_envs, _NEVER)
+        self._waiting: list[deque[_Waiting]] = [deque() for _ in range(num_envs)]
+
+    def __len__(self) -> int:
+        """Snapshots in the archive."""
+        return len(self._slots)
+
+    @property
+    def progress(self) -> int:
+        """Most pixels from a level's start to a cell of the archive."""
+        return int(self._entries["progress"][self._used()].max(initial=0))
+
+    def follow(
+        self,
+        env_id: npt.NDArray[np.int32],
+        first: BoolArray,
+        done: BoolArray,
+        info: Mapping[str, Any],
+        entered: Entered,
+    ) -> None:
+        """Takes the rows of one recv, before actions are sent.
+
+        Args:
+            env_id: (n,) which environments, all at rest.
+            first: (n,) their rows begin episodes.
+            done: (n,) their rows end episodes.
+            info: of the rows.
+            entered: who came into another cell.
+        """
+        step = info["elapsed_step"]
+        if first.any():
+            begin = np.flatnonzero(first)
+            # A first row always enters a cell.
+            cells = entered.cells[np.searchsorted(entered.rows, begin)]
+            from_level = info["start"][begin] < self._pool.num_stages
+            parts = (env_id[begin].tolist(), cells.tolist(), from_level.tolist())
+            for env, cell, at_start in zip(*parts, strict=True):
+                self._begin(env, -1 if at_start else cell)
+        self._advance(env_id, first, info)
+        for row in np.flatnonzero(done | (step >= self._due[env_id])).tolist():
+            env, cleared = int(env_id[row]), bool(info["flag_get"][row])
+            lived = _NEVER if cleared else int(step[row]) - int(done[row])
+            self._confirm(env, lived)
+            if done[row]:
+                self._end(env, lived >= _CONFIRM_STEPS)
+        keep = entered.new & (self._seen[env_id] & ~first & ~done)[entered.rows]
+        if keep.any():
+            self._save(env_id, step, info, entered.rows[keep], entered.cells[keep])
+
+    def _begin(self, env: int, origin: int) -> None:
+        """An episode begins, from the snapshot of a cell unless it is -1."""
+        self._seen[env], self._origin[env] = True, origin
+        self._forget(env)
+        self._progress[env] = self._offered.get(origin, 0)
+        if origin >= 0:
+            self._counts.chosen[origin] += 1
+        slot = self._slots.get(origin)
+        if slot is not None:
+            self._entries["uses"][slot] += 1
+
+    def _advance(
+        self,
+        env_id: npt.NDArray[np.int32],
+        first: BoolArray,
+        info: Mapping[str, Any],
+    ) -> None:
+        """Adds new best positions, each within its room, to the progress."""
+        room = level_numbers(info) << 8 | info["area_pointer"]
+        best_x = info["best_x"]
+        goes_on = ~first & (room == self._room[env_id])
+        gain = np.maximum(best_x - self._best_x[env_id], 0)
+        self._progress[env_id] += np.where(goes_on, gain, 0)
+        self._room[env_id], self._best_x[env_id] = room, best_x
+
+    def _save(
+        self,
+        env_id: npt.NDArray[np.int32],
+        step: npt.NDArray[np.int32],
+        info: Mapping[str, Any],
+        rows: IntArray,
+        cells: IntArray,
+    ) -> None:
+        """Snapshots of environments whose cells want one begin to wait."""
+        levels, clocks = level_numbers(info)[rows], info["time"][rows]
+        wanted = [
+            (row, cell, self._stages.get(level, 0), clock)
+            for row, cell, level, clock in zip(
+                rows.tolist(), cells.tolist(), levels.tolist(), clocks.tolist(),
+                strict=True,
+            )
+            if self._wants(cell, clock) and (level in self._stages or not self._stages)
+        ]  # fmt: skip
+        if not wanted:
+            return
+        envs = env_id[[row for row, *_ in wanted]]
+        snapshots = self._pool.snapshot(envs)
+        for env, snapshot, (row, cell, stage, clock) in zip(
+            envs.tolist(), snapshots, wanted, strict=True
+        ):
+            due = int(step[row]) + _CONFIRM_STEPS
+            progress = int(self._progress[env])
+            item = _Waiting(due, cell, stage, progress, clock, snapshot)
+            self._waiting[env].append(item)
+            self._due[env] = self._waiting[env][0].due
+
+    def _wants(self, cell: int, clock: int) -> bool:
+        """Whether a cell has no snapshot, or a used one, or one with less time left."""
+        slot = self._slots.get(cell)
+        if slot is None:
+            return True
+        entry = self._entries[slot]
+        return bool(entry["uses"] >= _USES or clock > entry["clock"])
+
+    def _confirm(self, env: int, step: int) -> None:
+        """Takes the snapshots of an episode that has lived to a step."""
+        waiting = self._waiting[env]
+        while waiting and waiting[0].due <= step:
+            self._add(waiting.popleft())
+        self._due[env] = waiting[0].due if waiting else _NEVER
+
+    def _end(self, env: int, lived: bool) -> None:
+        """An episode is over; what still waits was too close to its end."""
+        self._forget(env)
+        self._seen[env] = False
+        slot = self._slots.get(int(self._origin[env]))
+        if slot is None:
+            return
+        entry = self._entries[slot]
+        entry["ended"] += 1
+        entry["lived"] += lived
+        if entry["ended"] >= _HOPELESS and not entry["lived"]:
+            self._drop(slot)
+
+    def _forget(self, env: int) -> None:
+        """Nothing waits any more."""
+        self._waiting[env].clear()
+        self._due[env] = _NEVER
+
+    def _drop(self, slot: int) -> None:
+        """Gives up a snapshot."""
+        del self._slots[int(self._entries["cell"][slot])]
+        self._free.append(slot)
+
+    def _add(self, new: _Waiting) -> None:
+        """Puts a snapshot into the archive, in the place of its cell's last one."""
+        if new.cell not in self._slots:
+            if not self._free:
+                used = self._used()
+                self._drop(int(used[self._weights(used).argmin()]))
+            self._slots[new.cell] = self._free.pop()
+        slot = self._slots[new.cell]
+        if not self._snapshots.shape[1]:
+            self._snapshots = np.zeros((_CAPACITY, len(new.snapshot)), np.uint8)
+        self._snapshots[slot] = new.snapshot
+        self._entries[slot] = (new.cell, new.stage, new.progress, new.clock, 0, 0, 0)
+
+    def _used(self) -> IntArray:
+        """The slots of the archive that hold something, the oldest cell first."""
+        return np.fromiter(self._slots.values(), np.int64, len(self._slots))
+
+    def _weights(self, slots: IntArray) -> FloatArray:
+        """What slots are worth to begin from; those of each stage add up to 1."""
+        cells, stages = self._entries["cell"][slots], self._entries["stage"][slots]
+        seen, chosen = self._counts.episodes[cells], self._counts.chosen[cells]
+        weights = 1.0 / np.sqrt((1.0 + seen) * (1.0 + chosen))
+        shares: FloatArray = weights / np.bincount(stages, weights)[stages]
+        return shares
+
+    def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
+        """The starts that are best to begin from now.
+
+        Args:
+            shares: (stages,) weight that the starts of each stage are to have
+                together.
+
+        Returns:
+            Of n starts: (n,) int64 their stages; (n,) weights, which add up to the
+            shares of those stages; (n, bytes) uint8 snapshots.
+        """
+        slots = self._used()
+        weights = self._weights(slots) * shares[self._entries["stage"][slots]]
+        slots = slots[np.argsort(-weights, kind="stable")[:_OFFERED]]
+        entries = self._entries[slots]
+        self._offered = dict(
+            zip(entries["cell"].tolist(), entries["progress"].tolist(), strict=True)
+        )
+        # What these few lack of a stage's share because others are not on offer.
+        stages, weights = entries["stage"], self._weights(slots)
+        return stages, weights * shares[stages], self._snapshots[slots]
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs, in plain types and tensors."""
+        slots = self._used()
+        items = [(env, x) for env, queue in enumerate(self._waiting) for x in queue]
+        none = np.empty((0, self._snapshots.shape[1]), np.uint8)
+        snapshots = np.stack([x.snapshot for _, x in items]) if items else none
+        return {
+            "entries": torch.from_numpy(self._entries[slots].view(np.int64)),
+            "snapshots": torch.from_numpy(self._snapshots[slots]),
+            "waiting": [[env, *x[:-1]] for env, x in items],
+            "waiting_snapshots": torch.from_numpy(snapshots),
+            "open": {
+                name: torch.from_numpy(getattr(self, name).copy()) for name in _OPEN
+            },
+        }
+
+    def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
+        """Continues from `state()`.
+
+        Args:
+            state: of a frontier with the same cells and levels.
+            going_on: whether the open episodes go on, in as many environments.
+
+        Raises:
+            ValueError: the pool refuses the snapshots; nothing has changed then.
+        """
+        entries = state["entries"].cpu().numpy().view(_ENTRY)
+        snapshots = state["snapshots"].cpu().numpy()
+        if len(snapshots):
+            count = self._pool.num_stages + len(snapshots)
+            self._pool.set_starts(np.ones(count), snapshots)
+        self._free, self._slots = list(range(_CAPACITY)), {}
+        self._snapshots = np.zeros((_CAPACITY, snapshots.shape[1]), np.uint8)
+        for entry, snapshot in zip(entries, snapshots, strict=True):
+            slot = self._slots[int(entry["cell"])] = self._free.pop()
+            self._entries[slot], self._snapshots[slot] = entry, snapshot
+        if not going_on:
+            return
+        for name, array in state["open"].items():
+            setattr(self, name, array.cpu().numpy().copy())
+        blobs = state["waiting_snapshots"].cpu().numpy()
+        for (env, *rest), snapshot in zip(state["waiting"], blobs, strict=True):
+            self._waiting[env].append(_Waiting._make([*rest, snapshot]))
+            self._due[env] = self._waiting[env][0].due

@@ -1,0 +1,88 @@
+"""Where episodes begin: at the starts of levels, or at the frontier of what is reached.
+
+The pool draws the start of every episode by weight (`set_starts`). Between two
+batches, when all environments wait, `Starts` gives it new weights: levels that are
+seldom cleared get more of the episodes, and within a level a share of them begins
+from snapshots of the frontier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.config import ExploreConfig
+from trainer.frontier import Frontier
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def level_weights(rates: FloatArray, *, floor: float) -> FloatArray:
+    """How often each level is to be played: as often as it is failed.
+
+    Args:
+        rates: (levels,) clear rates of episodes that began at the level's start.
+        floor: least weight, so that what is solved is not forgotten.
+
+    Returns:
+        (levels,) float64 weights, which add up to 1.
+    """
+    weights = np.maximum(1.0 - rates, floor)
+    total = weights.sum()
+    # With no floor and nothing left to fail.
+    return weights / total if total else np.full(len(rates), 1.0 / len(rates))
+
+
+class Starts:
+    """Composes the starts of a pool's episodes, and counts who began where."""
+
+    def __init__(
+        self,
+        pool: Any,
+        config: ExploreConfig,
+        *,
+        frontier: Frontier | None = None,
+    ) -> None:
+        """Prepares; the pool gets its first starts with `apply`.
+
+        Args:
+            pool: with set_starts and num_stages.
+            config: how to sample.
+            frontier: whose snapshots are starts, too.
+        """
+        self._pool, self._config = pool, config
+        self._frontier = frontier
+        self._begun = np.zeros(2, np.int64)
+
+    def apply(self, rates: Sequence[float]) -> None:
+        """Gives the pool new weights.
+
+        Args:
+            rates: of the levels, the clear rates from their starts.
+        """
+        c = self._config
+        cleared = np.array(rates or [0.0])
+        played = cleared if c.level_sampling == "success" else np.zeros(len(cleared))
+        weights = level_weights(played, floor=c.level_floor)
+        if self._frontier is None or not len(self._frontier):
+            self._pool.set_starts(weights)
+            return
+        # What is cleared from its start needs no more practice at its end.
+        shares = weights * c.frontier_share * (1.0 - cleared)
+        stages, parts, snapshots = self._frontier.offer(shares)
+        rest = weights - np.bincount(stages, parts, len(weights))
+        starts = np.concatenate([np.maximum(rest, 0.0), parts])  # rounded below 0
+        self._pool.set_starts(starts, snapshots)
+
+    def count(self, start: npt.NDArray[np.int32]) -> None:
+        """Takes info's start of rows that begin episodes."""
+        at_level = int((start < self._pool.num_stages).sum())
+        self._begun += (at_level, len(start) - at_level)
+
+    def statistics(self) -> dict[str, float]:
+        """The share of episodes since the last call that began at the frontier."""
+        begun, self._begun = self._begun, np.zeros(2, np.int64)
+        return {"frontier_share": begun[1] / max(begun.sum(), 1)}
