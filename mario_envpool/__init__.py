@@ -33,6 +33,8 @@ from .codes import END_REASONS, STATUS
 from .options import checked
 from .registration import TASKS, plain_id, register_all
 from .rom import RomError
+from .starts import Starts
+from .starts import apply as apply_starts
 
 __version__ = _version("mario-envpool")
 
@@ -67,6 +69,7 @@ def make(
     env_type: str = "gymnasium",
     *,
     reward_fn: RewardFn | None = None,
+    starts: Starts | None = None,
     **config: Any,
 ) -> Any:
     """Makes a pool of environments: ``envpool.make`` for the ids of this package.
@@ -76,6 +79,9 @@ def make(
         env_type: "gymnasium" or "dm".
         reward_fn: a reward of your own, a function from a batch to its rewards: see
             ``MarioGymnasiumEnvPool.reward_fn``.
+        starts: where episodes begin: a name of the catalogue (``mario_envpool.starts``)
+            such as "1-1/page-03", a pattern such as "1-1/*", a list of them, or a
+            dictionary of their weights. None: as the other options say.
         **config: ``num_envs``, ``batch_size``, ``seed`` and the other keys of EnvPool,
             ``render_mode``, and the options of the game.
 
@@ -85,7 +91,7 @@ def make(
     Raises:
         RomError: the ROM of this id is not installed.
         ValueError: the id, or the value of an option, is not allowed, or an option
-            contradicts the id.
+            contradicts the id, or no start has that name.
         TypeError: an option does not exist, or its value is of the wrong kind.
     """
     if env_type not in ("gymnasium", "gym", "dm"):
@@ -94,6 +100,8 @@ def make(
     plain = _known(task_id)
     pool = cast(Any, _registry.make(plain, kind, **checked(plain, config)))
     pool.reward_fn = reward_fn
+    if starts is not None:
+        apply_starts(pool, starts)
     return pool
 
 

@@ -1,6 +1,7 @@
 """``python -m mario_envpool``: what is installed here, and whether it can play.
 
-``--options`` prints every option of a task with its default.
+``--options`` prints every option of a task with its default; ``starts`` lists the
+places where episodes can begin (``starts "1-1/*"``: some of them).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import platform
 import subprocess
 import sys
 
-from . import __version__, _core, rom
+from . import __version__, _core, rom, starts
 
 
 def main() -> int:
@@ -24,9 +25,19 @@ def main() -> int:
     parser.add_argument(
         "--options", action="store_true", help="print every option with its default"
     )
-    if parser.parse_args().options:
+    parser.add_argument(
+        "command", nargs="?", choices=["starts"], help="list the catalogue of starts"
+    )
+    parser.add_argument("pattern", nargs="?", default="*", help="such as '1-1/*'")
+    parser.add_argument(
+        "--rom", default="vanilla", choices=rom.ROMS, help="whose (default: vanilla)"
+    )
+    known = parser.parse_args()
+    if known.options:
         print_options()
         return 0
+    if known.command == "starts":
+        return print_starts(known.pattern, known.rom)
     rom_lines, playable = describe_roms()
     lines = [
         ("mario-envpool", f"{__version__} ({os.path.dirname(__file__)})"),
@@ -51,6 +62,17 @@ def print_options() -> None:
     spec = _core._MarioEnvSpec
     for name, value in zip(spec._config_keys, spec._default_config_values, strict=True):
         print(f"{name} = {value!r}\n    {spec._config_help[name]}")
+
+
+def print_starts(pattern: str, revision: str) -> int:
+    """Prints the names that match; returns 1 when there are none, or no ROM."""
+    try:
+        for name in starts.names(pattern, revision):
+            print(name)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 def describe_roms() -> tuple[list[str], bool]:

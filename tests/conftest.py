@@ -9,7 +9,7 @@ what it has).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +54,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if reason and mark not in required:
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def catalogues(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps the catalogues of starts in a folder that is not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("catalogues")
+        patch.setenv("MARIO_ENVPOOL_CACHE", str(folder))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,238 @@
+"""Named places where episodes can begin: ``make(..., starts="1-1/*")``.
+
+The catalogue has, for every stage, its own start ("1-1/start"), positions along its
+main room, page by page of 256 pixels ("1-1/page-03"), and the rooms behind its pipes
+("1-1/room-66/page-00", where 66 is ``info["area_pointer"]``). ``scout`` finds them by
+playing on your own ROM, when they are first asked for; they are kept in a folder of the
+user (``folder``) and are never part of this package.
+
+>>> from mario_envpool import starts
+>>> starts.names("1-1/*")  # needs the ROM
+['1-1/start', '1-1/page-00', ...]
+
+docs/starts.md has the rest.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import _core, nes, scout
+from . import rom as roms
+from .scout import Place
+
+#: One name or pattern (``*``, ``?``, ``[...]``), several of them, or their weights.
+Starts = str | Sequence[str] | Mapping[str, float]
+
+#: What ``scout`` finds depends on its code: a change of that is a new version.
+VERSION = 1
+
+_STAGES = [f"{world}-{stage}" for world in range(1, 9) for stage in range(1, 5)]
+# The conversion of the Lost Levels has no others.
+_STAGES_OF_LOST_LEVELS = _STAGES[:16]
+_START = "start"
+
+
+def names(pattern: str = "*", rom: str = "vanilla", rom_path: str = "") -> list[str]:
+    """Returns the names in the catalogue of a ROM that match a pattern.
+
+    Args:
+        pattern: such as "1-1/*". Only the stages that it can mean are looked at; the
+            first look at one takes about a second, the catalogue of all a minute.
+        rom: which revision, as the option of ``make``.
+        rom_path: a ROM file or folder, as the option of ``make``.
+
+    Raises:
+        RomError: there is no such ROM.
+        ValueError: nothing matches; the message names what is near.
+    """
+    catalogue = Catalogue(roms.load(rom, rom_path), rom.startswith("lost-levels"))
+    return [place.name for place in catalogue.find(pattern)]
+
+
+def folder() -> Path:
+    """Where catalogues are kept: ``MARIO_ENVPOOL_CACHE``, else in the user's cache."""
+    given = os.environ.get("MARIO_ENVPOOL_CACHE", "")
+    if given:
+        return Path(given)
+    caches = os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache"
+    return Path(caches) / "mario_envpool"
+
+
+class Catalogue:
+    """The places of one ROM, stage by stage.
+
+    Args:
+        image: the iNES image, as ``rom.load`` returns it.
+        lost_levels: whether it is that game.
+        stages: the stages to look at; None: all that there are.
+    """
+
+    def __init__(
+        self, image: bytes, lost_levels: bool = False, stages: list[str] | None = None
+    ) -> None:
+        known = _STAGES_OF_LOST_LEVELS if lost_levels else _STAGES
+        self.stages = [s for s in known if stages is None or s in stages]
+        self._image = image
+        self._lost_levels = lost_levels
+        revision = hashlib.sha1(image).hexdigest()
+        self._folder = folder() / f"starts-v{VERSION}" / revision
+
+    def find(self, pattern: str) -> list[Place]:
+        """Returns the places whose names match, in the order of the game.
+
+        Raises:
+            ValueError: there are none; the message names what is near.
+        """
+        meant = pattern.split("/")[0]
+        stages = [stage for stage in self.stages if fnmatchcase(stage, meant)]
+        known = [place for stage in stages for place in self.places(stage)]
+        found = [place for place in known if fnmatchcase(place.name, pattern)]
+        if found:
+            return found
+        among = [place.name for place in known] or [f"{s}/*" for s in self.stages]
+        near = difflib.get_close_matches(pattern, among, n=3, cutoff=0.4) or among[:3]
+        raise ValueError(
+            f"starts: nothing is called {pattern!r} here; near are "
+            f"{', '.join(map(repr, near))}. All names are printed by: "
+            "python -m mario_envpool starts"
+        )
+
+    def places(self, stage: str) -> list[Place]:
+        """Returns the places of a stage: from the user's folder, or by playing."""
+        file = self._folder / f"{stage}.npz"
+        places = _read(file, self._image)
+        if places is None:
+            places = list(scout.places(self._image, stage, self._lost_levels))
+            try:
+                _write(file, places)
+            except OSError as error:
+                warnings.warn(
+                    f"the starts of {stage} cannot be kept in {file.parent} "
+                    f"({error.strerror}), and are looked for each time; name another "
+                    "folder by the variable MARIO_ENVPOOL_CACHE",
+                    stacklevel=2,
+                )
+        return places
+
+
+def apply(pool: Any, starts: Starts) -> None:
+    """Lets the episodes of a pool begin at some places of the catalogue.
+
+    Args:
+        pool: of this package; only places of the stages that it plays are known.
+        starts: a name or pattern, or a list of them: all that match are equally likely.
+            A dictionary has the weight of each name or pattern, which is shared by what
+            the pattern matches.
+
+    Raises:
+        ValueError: a name is not known, or a weight is not allowed.
+        TypeError: ``starts`` is something else.
+    """
+    config = pool.config
+    stages = list(config["stages"])
+    everything = not stages
+    catalogue = Catalogue(
+        roms.load(config["rom"], config["rom_path"]),
+        config["lost_levels"],
+        None if everything else stages,
+    )
+    # The pool's own stages, in its order, begin at their starts.
+    if everything:
+        stages = catalogue.stages[: pool.num_stages]
+    own = np.zeros(pool.num_stages)
+    others: dict[str, Place] = {}
+    weights: dict[str, float] = {}
+    for place, weight in _weighed(catalogue, starts):
+        stage, _, where = place.name.partition("/")
+        if where == _START and stage in stages:
+            own[stages.index(stage)] += weight
+        else:
+            others[place.name] = place
+            weights[place.name] = weights.get(place.name, 0.0) + weight
+    snapshots = _core.start_snapshots(
+        pool.spec,
+        [place.save for place in others.values()],
+        [place.buttons for place in others.values()],
+    )
+    pool.set_starts([*own, *weights.values()], snapshots)
+
+
+def _weighed(catalogue: Catalogue, starts: Starts) -> list[tuple[Place, float]]:
+    """Returns the places that are meant, with their weights."""
+    if isinstance(starts, Mapping):
+        found = []
+        for pattern, weight in starts.items():
+            if not isinstance(weight, int | float) or not 0 <= weight < float("inf"):
+                raise ValueError(
+                    f"starts: the weight of {pattern!r} is {weight!r}; weights are "
+                    "numbers of 0 or more"
+                )
+            places = catalogue.find(pattern)
+            found += [(place, weight / len(places)) for place in places]
+        return found
+    patterns = [starts] if isinstance(starts, str) else starts
+    if not isinstance(patterns, Sequence) or not all(
+        isinstance(pattern, str) for pattern in patterns
+    ):
+        raise TypeError(
+            f"starts={starts!r} is not possible; give a name such as '1-1/page-03', a "
+            "pattern such as '1-1/*', a list of them, or a dictionary of weights"
+        )
+    once = {place.name: place for each in patterns for place in catalogue.find(each)}
+    return [(place, 1.0) for place in once.values()]
+
+
+def _write(file: Path, places: list[Place]) -> None:
+    """Writes a file as a whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            np.savez_compressed(
+                stream,
+                names=np.array([place.name for place in places]),
+                saves=np.array([np.frombuffer(p.save, np.uint8) for p in places]),
+                buttons=np.frombuffer(b"".join(p.buttons for p in places), np.uint8),
+                frames=np.array([len(place.buttons) for place in places]),
+            )
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _read(file: Path, image: bytes) -> list[Place] | None:
+    """Reads a file; None if there is none, or what it holds is not intact.
+
+    The archive has checksums, and the console refuses saves of another ROM, of another
+    version of itself, and what no game reaches.
+    """
+    try:
+        with file.open("rb") as stream, np.load(stream) as data:
+            ends = np.cumsum(data["frames"])
+            buttons = np.split(data["buttons"], ends[:-1])
+            places = [
+                Place(str(name), save.tobytes(), pressed.tobytes())
+                for name, save, pressed in zip(
+                    data["names"], data["saves"], buttons, strict=True
+                )
+            ]
+        console = nes.Console(image)
+        for place in places:
+            console.load(place.save)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError):
+        return None
+    return places
