@@ -1,5 +1,7 @@
 """Drives CMake so that pip can build ``mario_envpool/_core`` from ``csrc/``.
 
+``mario_envpool/_xla`` is built beside it where jax is installed.
+
 Everything else about the package is declared in ``pyproject.toml``. An editable
 install keeps its build folder (``build/editable-*``), so that building again
 after a change compiles only what changed. ``MARIO_NATIVE=1`` tunes the result
@@ -50,13 +52,15 @@ def require_tools() -> str:
 
 
 class CMakeBuild(build_ext):
-    """Configures, builds and installs the one extension with CMake."""
+    """Configures, builds and installs the extensions with CMake."""
 
     def build_extension(self, ext: Extension) -> None:
         """Builds ``ext`` where setuptools wants it, ``<prefix>/mario_envpool``.
 
         In an editable install setuptools then copies it into the source tree.
         """
+        if ext.optional:
+            return  # built with the other one, where CMake has found XLA's headers
         cmake = require_tools()
         prefix = Path(self.get_ext_fullpath(ext.name)).resolve().parent.parent
         build = Path(self.build_temp).resolve() / "cmake"
@@ -108,6 +112,9 @@ def pybind11_cmake_dir() -> str:
 
 
 setup(
-    ext_modules=[Extension("mario_envpool._core", sources=[])],
+    ext_modules=[
+        Extension("mario_envpool._core", sources=[]),
+        Extension("mario_envpool._xla", sources=[], optional=True),
+    ],
     cmdclass={"build_ext": CMakeBuild},
 )

@@ -18,6 +18,8 @@ from ._core import _MarioEnvSpec as _NativeSpec
 
 #: ``reward_fn(batch)``: from the arrays of a batch to its rewards, shape (n,).
 RewardFn = Callable[[dict[str, Any]], npt.ArrayLike]
+#: ``handle, recv, send, step``
+XlaFunctions = tuple[Any, Callable[..., Any], Callable[..., Any], Callable[..., Any]]
 
 _KEYS = _NativePool._state_keys
 # Keys of the native batch whose names differ, or that are no use to a reward.
@@ -60,6 +62,11 @@ class _MarioEnvPool(_NativePool):
         made: _MarioEnvPool = super().__new__(with_keys(cls, tuple(keys)))
         return made
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Keeps our ``xla``: without jax EnvPool's layer puts one in its place."""
+        super().__init_subclass__(**kwargs)
+        cls.xla = _MarioEnvPool.xla  # type: ignore[method-assign]
+
     _reward_fn: RewardFn | None = None
     _held: list[npt.NDArray[Any]] | None = None  # a batch that has no reward yet
 
@@ -83,6 +90,37 @@ class _MarioEnvPool(_NativePool):
                 "dictionary of a batch and returns its rewards, or None"
             )
         self._reward_fn = reward_fn
+
+    def xla(self) -> XlaFunctions:
+        """Returns what code compiled by jax needs to play: docs/clients/jax.md.
+
+        Returns:
+            ``handle, recv, send, step``, for use inside and outside of ``jax.jit``:
+            ``recv(handle)`` returns a handle and what the pool's own ``recv`` does,
+            ``send(handle, action, env_id=None)`` a handle, and ``step`` is both.
+            Each call takes the handle of the call before it, which orders them.
+            ``env_id`` and ``action`` are int32 of one shape, (n,).
+
+        Raises:
+            RuntimeError: jax is not installed, or was not when this package was
+                built; the text has the commands. Or the pool has a ``reward_fn``,
+                which compiled code cannot call.
+        """
+        if self._reward_fn is not None:
+            raise RuntimeError(
+                "compiled code cannot call reward_fn: make the pool without it, and "
+                "make the rewards from what recv returns"
+            )
+        try:
+            from envpool.python.lax import XlaMixin
+        except ImportError as error:
+            raise RuntimeError(
+                f"jax cannot be imported ({error}): run 'pip install jax' and then, in "
+                "the repository, 'pip install --no-deps -e .', which compiles its XLA "
+                "handlers (on Linux)"
+            ) from None
+        functions: XlaFunctions = XlaMixin.xla(self)
+        return functions
 
     def _recv(self) -> list[npt.NDArray[Any]]:
         arrays = super()._recv() if self._held is None else self._held

@@ -21,6 +21,9 @@ namespace envpool_protocol {
 
 namespace py = pybind11;
 
+/// Ctrl-C is looked for this often while a call blocks.
+constexpr std::chrono::milliseconds kSignalPeriod{100};
+
 inline bool InterpreterEnds() {
 #if PY_VERSION_HEX < 0x030D0000
   return _Py_IsFinalizing() != 0;

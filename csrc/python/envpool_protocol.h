@@ -22,6 +22,7 @@
 
 #include "pool/async_pool.h"
 #include "python/arguments.h"
+#include "python/xla_pool.h"
 
 namespace envpool_protocol {
 
@@ -31,9 +32,6 @@ namespace envpool_protocol {
 ///   static std::shared_ptr<const typename Env::Shared> MakeShared(Config);
 template <class Env>
 struct EnvTraits;
-
-/// Ctrl-C is looked for this often while a recv or a render blocks.
-constexpr std::chrono::milliseconds kSignalPeriod{100};
 
 // ------------------------------------------------------------------- spec
 
@@ -190,7 +188,7 @@ class PyPool {
                            Describe(spec_));
     }
     WithoutGil([&] {
-      pool_ = std::make_unique<pool::AsyncPool<Env>>(native->pool_config(),
+      pool_ = std::make_shared<pool::AsyncPool<Env>>(native->pool_config(),
                                                      native->shared());
     });
     for (const pool::Field& field : pool_->layout().fields()) {
@@ -200,10 +198,14 @@ class PyPool {
   ~PyPool() {
     if (!pool_) return;
     if (!pool_->InOwnProcess()) {
-      static_cast<void>(pool_.release());  // see InOwnProcess
+      static_cast<void>(new std::shared_ptr(pool_));  // see InOwnProcess
       return;
     }
-    WithoutGil([&] { pool_.reset(); });
+    WithoutGil([&] {
+      pool_->Close();  // ends a recv of XLA's, which then drops the pool
+      port_.reset();
+      pool_.reset();
+    });
   }
   PyPool(const PyPool&) = delete;
   PyPool& operator=(const PyPool&) = delete;
@@ -325,6 +327,14 @@ class PyPool {
 
   int num_stages() const { return pool_->num_stages(); }
 
+  /// What envpool.python.xla_template.make_xla takes.
+  py::list Xla() {
+    pool_->RequireThisProcess();
+    if (!port_) port_ = std::make_shared<PoolPort<Env>>(pool_);
+    return XlaFunctions(port_, pool_->layout().fields(),
+                        pool_->config().batch_size);
+  }
+
   py::dict Status() {
     const auto name = [](auto value, const auto& names) {
       return names[static_cast<size_t>(value)];
@@ -408,7 +418,8 @@ class PyPool {
   }
 
   py::object spec_;
-  std::unique_ptr<pool::AsyncPool<Env>> pool_;
+  std::shared_ptr<pool::AsyncPool<Env>> pool_;
+  std::shared_ptr<xla_port::Port> port_;  // once xla() has been called
   std::vector<py::dtype> types_;
 };
 
@@ -449,12 +460,7 @@ void BindPool(py::module_& module, const char* name) {
       .def("_render", &Pool::Render, py::arg("env_ids"), py::arg("width"),
            py::arg("height"), py::arg("camera_id"),
            "uint8 (n, height, width, 3); 0: the native size.")
-      .def("_xla",
-           [](const Pool&) -> py::object {
-             throw std::runtime_error(
-                 "this build has no XLA handlers: use send and recv, whose "
-                 "arrays jax.numpy.asarray accepts");
-           })
+      .def("_xla", &Pool::Xla, "Handlers of recv and send for jax.ffi.")
       .def("_close", &Pool::Close, "Stops the workers; may be called again.")
       .def_property_readonly("_buffers", &Pool::Buffers,
                              "(address, bytes) of every observation slab.")

@@ -7,6 +7,7 @@ both, and everything that does not depend on the game must come out the same.
 from __future__ import annotations
 
 import abc
+import sys
 from typing import Any
 
 import envpool
@@ -281,3 +282,15 @@ def test_named_action_sets_are_the_native_ones() -> None:
             pair = [pool.step(np.array([action])) for pool in (by_name, by_list)]
             np.testing.assert_array_equal(pair[0][0], pair[1][0])
             assert pair[0][1] == pair[1][1]
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize("kind", ["gymnasium", "dm"])
+@pytest.mark.parametrize("obs_type", ["ram", ["ram", "tiles"]], ids=str)
+def test_without_jax_xla_says_how_to_get_it(
+    kind: str, obs_type: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = mario_envpool.make(TASK, kind, num_envs=1, obs_type=obs_type)
+    monkeypatch.setitem(sys.modules, "envpool.python.lax", None)
+    with pytest.raises(RuntimeError, match=r"jax cannot be imported .*pip install jax"):
+        pool.xla()

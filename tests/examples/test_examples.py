@@ -15,12 +15,14 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples"
 EXAMPLES = sorted(path.name for path in FOLDER.glob("*.py"))
 # What an example needs beyond this package.
 NEEDS = {
+    "jax_rollout.py": "mario_envpool._xla",
     "sb3_ppo.py": "stable_baselines3",
     "tianshou_ppo.py": "tianshou",
     "torchrl_ppo.py": "torchrl",
 }
 OPTIONS = {
     "cleanrl_ppo.py": "--num-envs 4 --num-steps 32",
+    "jax_rollout.py": "--num-envs 2",
     "sb3_ppo.py": "--num-envs 2",
     "tianshou_ppo.py": "--num-envs 2",
     "torchrl_ppo.py": "--num-envs 2",
