@@ -4,7 +4,7 @@ A ``python`` or ``bash`` block is executed as it stands, in a fresh interpreter 
 and a folder of its own, in which ``runs/`` has a small run for each placeholder
 (``runs/<run>``). Commands that would take minutes get further flags (``SHORT``). A
 block behind a line ``<!-- no-run: reason -->`` is not run; its test is skipped, with
-the reason.
+the reason; so is one behind ``<!-- needs: modules -->`` where one of them is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
-    r"^(?:<!-- no-run: (?P<reason>.+?) -->\n+)?```(?P<kind>\w*)\n(?P<code>.*?)^```$",
+    r"^(?:<!-- (?:no-run: (?P<reason>.+?)|needs: (?P<needs>[\w. ]+)) -->\n+)?"
+    r"```(?P<kind>\w*)\n(?P<code>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
 PLACEHOLDER = re.compile(r"runs/<([\w-]+)>")
@@ -77,7 +78,11 @@ def blocks_of(page: Path) -> Iterator[Block]:
     text = page.read_text()
     for match in FENCE.finditer(text):
         line = text.count("\n", 0, match.start("code"))
-        yield Block(page, line, match["kind"], match["code"], match["reason"] or "")
+        reason = match["reason"] or ""
+        for module in (match["needs"] or "").split():
+            if importlib.util.find_spec(module) is None:
+                reason = f"{module} is not installed"
+        yield Block(page, line, match["kind"], match["code"], reason)
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples"
 EXAMPLES = sorted(path.name for path in FOLDER.glob("*.py"))
 # What an example needs beyond this package.
 NEEDS = {
-    "jax_rollout.py": "mario_envpool._xla",
+    "jax_rollout.py": "jax mario_envpool._xla",
     "sb3_ppo.py": "stable_baselines3",
     "tianshou_ppo.py": "tianshou",
     "torchrl_ppo.py": "torchrl",
@@ -38,9 +38,9 @@ FOREIGN = (
 @pytest.mark.rom
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_runs_without_a_warning(name: str, tmp_path: Path) -> None:
-    package = NEEDS.get(name)
-    if package and importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
+    for package in NEEDS.get(name, "").split():
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
     done = subprocess.run(
         [
             *(sys.executable, "-W", "error"),
