@@ -22,7 +22,9 @@ BoolArray = npt.NDArray[np.bool_]
 # have fewer.
 _MOST_CELLS = 2**18
 _ROOM = 1024  # for cells at first; it doubles
-_COUNTS = ("episodes", "entries", "chosen")
+_COUNTS = ("episodes", "entries", "passed", "got_on")
+# Weight of what became of earlier episodes with every later one.
+_DECAY = 0.98
 
 # Bits of a cell's parts, from the lowest: what info's fields can hold at most.
 _BITS = {"y_pos": 9, "x_pos": 16, "loop": 12, "area_pointer": 7}
@@ -84,10 +86,12 @@ class CellCounts:
     def __init__(self, num_envs: int) -> None:
         """Begins with no cells."""
         self._numbers: dict[int, int] = {}
-        # (cells,) with room for more: episodes that were in each cell; how often it
-        # was entered, perhaps several times in one; and episodes that began there
-        # from a snapshot.
-        self.episodes, self.entries, self.chosen = np.zeros((3, _ROOM), np.int64)
+        # (cells,) with room for more: episodes that were in each cell, and how often
+        # it was entered, perhaps several times in one.
+        self.episodes, self.entries = np.zeros((2, _ROOM), np.int64)
+        # Of the episodes that ended, those that had been in each cell, and those that
+        # got on from there; recent ones count more.
+        self.passed, self.got_on = np.zeros((2, _ROOM))
         self.total = 0  # of `entries`
         self._last = np.full(num_envs, -1, np.int64)
         self._visited: list[set[int]] = [set() for _ in range(num_envs)]
@@ -123,6 +127,25 @@ class CellCounts:
         np.add.at(self.episodes, cells[new], 1)
         return Entered(rows, cells, new)
 
+    def judge(self, cells: IntArray, got_on: BoolArray) -> None:
+        """Notes what became of an episode.
+
+        Args:
+            cells: (n,) different ones, that it passed.
+            got_on: (n,) whether it got on from each.
+        """
+        self.passed[cells] = _DECAY * self.passed[cells] + 1.0
+        self.got_on[cells] = _DECAY * self.got_on[cells] + got_on
+
+    def uncertainty(self, cells: IntArray) -> npt.NDArray[np.float64]:
+        """Variance of whether an episode gets on from each cell, 0 to 0.25.
+
+        Of nothing known it is that of a coin (Laplace's rule of succession).
+        """
+        rate = (self.got_on[cells] + 1.0) / (self.passed[cells] + 2.0)
+        variance: npt.NDArray[np.float64] = rate * (1.0 - rate)
+        return variance
+
     def _number(self, key: int) -> int:
         number = self._numbers.get(key)
         if number is None:
@@ -157,7 +180,7 @@ class CellCounts:
         self._numbers = {k: min(i, _MOST_CELLS - 1) for i, k in enumerate(keys)}
         for name, counts in state["counts"].items():
             room = max(_ROOM, 1 << len(counts).bit_length())
-            values = np.zeros(room, np.int64)
+            values = np.zeros(room, getattr(self, name).dtype)
             values[: len(counts)] = counts.cpu().numpy()
             setattr(self, name, values)
         self.total = int(self.entries.sum())

@@ -170,11 +170,11 @@ class Explorer:
         Returns:
             (n,) float32 bonuses, or None: there are none.
         """
-        if self._starts is not None and first.any():
-            self._starts.count(info["start"][first])
         if self._counts is None:
             return None
         with self._lock:
+            if self._starts is not None:
+                self._starts.count(first, done, info)
             keys = cell_keys(info, self._config.cell_size)
             entered = self._counts.enter(env_id, first, keys)
             if self._frontier is not None:

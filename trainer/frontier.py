@@ -1,8 +1,12 @@
 """The frontier: snapshots of the cells that were reached, to begin episodes from.
 
 An archive as of Go-Explore (Ecoffet et al. 2021), filled while the policy is trained:
-where Mario comes into a cell, the environment's snapshot is kept, with its frame stack,
-and cells that few episodes saw and few began from are the next to begin from.
+where Mario comes into a cell, the environment's snapshot is kept, with its frame stack.
+
+Episodes begin where it is least certain whether they will get a screen further, by
+what became of those that were there lately: at the edge of what was reached, of which
+little is known, and around the places where the policy fails at times. Where it always
+gets on, or never, there is little to learn.
 
 A snapshot may be of one who is about to die. It therefore waits, and joins the archive
 only when its episode has lived on for some steps.
@@ -38,6 +42,8 @@ _CAPACITY, _OFFERED = 1024, 128
 # A snapshot that so many episodes began from makes room for another one of its cell:
 # a policy should not learn a single state by heart.
 _USES = 8
+# Pixels of progress from a cell on that count as getting on: a screen.
+_SCREEN = 256
 # A snapshot is given up when so many episodes began there and none lived on.
 _HOPELESS = 16
 
@@ -92,6 +98,8 @@ class Frontier:
         self._best_x = np.zeros(num_envs, np.int64)
         self._progress = np.zeros(num_envs, np.int64)
         self._due = np.full(num_envs, _NEVER)
+        # The cells in which it was, and the progress that it had there.
+        self._trails: list[list[tuple[int, int]]] = [[] for _ in range(num_envs)]
         self._waiting: list[deque[_Waiting]] = [deque() for _ in range(num_envs)]
 
     def __len__(self) -> int:
@@ -121,22 +129,28 @@ class Frontier:
             entered: who came into another cell.
         """
         step = info["elapsed_step"]
-        if first.any():
-            begin = np.flatnonzero(first)
-            # A first row always enters a cell.
-            cells = entered.cells[np.searchsorted(entered.rows, begin)]
-            from_level = info["start"][begin] < self._pool.num_stages
-            parts = (env_id[begin].tolist(), cells.tolist(), from_level.tolist())
-            for env, cell, at_start in zip(*parts, strict=True):
-                self._begin(env, -1 if at_start else cell)
+        begin = np.flatnonzero(first)
+        # A first row always enters a cell.
+        cells = entered.cells[np.searchsorted(entered.rows, begin)]
+        elsewhere = info["start"][begin] >= self._pool.num_stages
+        origins = np.where(elsewhere, cells, -1).tolist()
+        for env, origin in zip(env_id[begin].tolist(), origins, strict=True):
+            self._begin(env, origin)
         self._advance(env_id, first, info)
+        envs = env_id[entered.rows]
+        new = entered.new & self._seen[envs]
+        cells, progress = entered.cells[new], self._progress[envs[new]]
+        passed = zip(cells.tolist(), progress.tolist(), strict=True)
+        for env, place in zip(envs[new].tolist(), passed, strict=True):
+            self._trails[env].append(place)
         for row in np.flatnonzero(done | (step >= self._due[env_id])).tolist():
             env, cleared = int(env_id[row]), bool(info["flag_get"][row])
             lived = _NEVER if cleared else int(step[row]) - int(done[row])
             self._confirm(env, lived)
             if done[row]:
+                self._judge(env, cleared)
                 self._end(env, lived >= _CONFIRM_STEPS)
-        keep = entered.new & (self._seen[env_id] & ~first & ~done)[entered.rows]
+        keep = new & ~(first | done)[entered.rows]
         if keep.any():
             self._save(env_id, step, info, entered.rows[keep], entered.cells[keep])
 
@@ -145,8 +159,6 @@ class Frontier:
         self._seen[env], self._origin[env] = True, origin
         self._forget(env)
         self._progress[env] = self._offered.get(origin, 0)
-        if origin >= 0:
-            self._counts.chosen[origin] += 1
         slot = self._slots.get(origin)
         if slot is not None:
             self._entries["uses"][slot] += 1
@@ -211,6 +223,12 @@ class Frontier:
             self._add(waiting.popleft())
         self._due[env] = waiting[0].due if waiting else _NEVER
 
+    def _judge(self, env: int, cleared: bool) -> None:
+        """Notes of every cell of an episode whether it got on from there."""
+        cells, progress = np.array(self._trails[env], np.int64).reshape(-1, 2).T
+        got_on = cleared | (self._progress[env] >= progress + _SCREEN)
+        self._counts.judge(cells, got_on)
+
     def _end(self, env: int, lived: bool) -> None:
         """An episode is over; what still waits was too close to its end."""
         self._forget(env)
@@ -227,6 +245,7 @@ class Frontier:
     def _forget(self, env: int) -> None:
         """Nothing waits any more."""
         self._waiting[env].clear()
+        self._trails[env].clear()
         self._due[env] = _NEVER
 
     def _drop(self, slot: int) -> None:
@@ -254,8 +273,7 @@ class Frontier:
     def _weights(self, slots: IntArray) -> FloatArray:
         """What slots are worth to begin from; those of each stage add up to 1."""
         cells, stages = self._entries["cell"][slots], self._entries["stage"][slots]
-        seen, chosen = self._counts.episodes[cells], self._counts.chosen[cells]
-        weights = 1.0 / np.sqrt((1.0 + seen) * (1.0 + chosen))
+        weights = self._counts.uncertainty(cells)
         shares: FloatArray = weights / np.bincount(stages, weights)[stages]
         return shares
 
@@ -292,6 +310,7 @@ class Frontier:
             "snapshots": torch.from_numpy(self._snapshots[slots]),
             "waiting": [[env, *x[:-1]] for env, x in items],
             "waiting_snapshots": torch.from_numpy(snapshots),
+            "trails": [[list(at) for at in trail] for trail in self._trails],
             "open": {
                 name: torch.from_numpy(getattr(self, name).copy()) for name in _OPEN
             },
@@ -321,6 +340,7 @@ class Frontier:
             return
         for name, array in state["open"].items():
             setattr(self, name, array.cpu().numpy().copy())
+        self._trails = [[(c, p) for c, p in trail] for trail in state["trails"]]
         blobs = state["waiting_snapshots"].cpu().numpy()
         for (env, *rest), snapshot in zip(state["waiting"], blobs, strict=True):
             self._waiting[env].append(_Waiting._make([*rest, snapshot]))

@@ -8,7 +8,7 @@ from snapshots of the frontier.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from trainer.config import ExploreConfig
 from trainer.frontier import Frontier
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 def level_weights(rates: FloatArray, *, floor: float) -> FloatArray:
@@ -55,7 +56,7 @@ class Starts:
         """
         self._pool, self._config = pool, config
         self._frontier = frontier
-        self._begun = np.zeros(2, np.int64)
+        self._begun, self._ended = np.zeros((2, 2), np.int64)
 
     def apply(self, rates: Sequence[float]) -> None:
         """Gives the pool new weights.
@@ -77,12 +78,30 @@ class Starts:
         starts = np.concatenate([np.maximum(rest, 0.0), parts])  # rounded below 0
         self._pool.set_starts(starts, snapshots)
 
-    def count(self, start: npt.NDArray[np.int32]) -> None:
-        """Takes info's start of rows that begin episodes."""
-        at_level = int((start < self._pool.num_stages).sum())
-        self._begun += (at_level, len(start) - at_level)
+    def count(self, first: BoolArray, done: BoolArray, info: Mapping[str, Any]) -> None:
+        """Takes the rows of one recv.
+
+        Args:
+            first: (n,) their rows begin episodes.
+            done: (n,) their rows end episodes.
+            info: of the rows.
+        """
+        frontier = info["start"] >= self._pool.num_stages
+        self._begun += (first.sum(), (first & frontier).sum())
+        ended = done & frontier
+        self._ended += (ended.sum(), (ended & info["flag_get"]).sum())
 
     def statistics(self) -> dict[str, float]:
-        """The share of episodes since the last call that began at the frontier."""
-        begun, self._begun = self._begun, np.zeros(2, np.int64)
-        return {"frontier_share": begun[1] / max(begun.sum(), 1)}
+        """About the episodes since the last call.
+
+        `frontier_share` of them began at the frontier; `frontier_clear_rate` is of
+        those alone.
+        """
+        (all_begun, begun), (ended, cleared) = self._begun, self._ended
+        self._begun, self._ended = np.zeros((2, 2), np.int64)
+        if self._frontier is None:
+            return {}
+        return {
+            "frontier_share": float(begun / max(all_begun, 1)),
+            "frontier_clear_rate": float(cleared / max(ended, 1)),
+        }

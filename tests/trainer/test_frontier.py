@@ -166,29 +166,57 @@ def test_an_episode_from_a_snapshot_goes_on_with_its_progress():
     begun = info["x_pos"][0] // CELL
     assert info["start"][0] > 0
     assert begun > 0
-    assert explored.counts.chosen.sum() == 1
     explored(*[JUMP] * 14)
     assert explored.frontier.progress == CELL * (begun + 10)
 
 
-def test_seldom_seen_and_seldom_chosen_cells_come_first():
-    explored = Explored(num_envs=2)
-    explored(0, *[JUMP] * 8)
-    weights = explored.offer()
-    assert max(weights.values()) == min(weights.values())
-    explored.counts.chosen[1] = 50  # cell number 1 is corridor cell 1
-    explored.counts.episodes[2] = 50
+def test_uncertain_outcomes_come_first():
+    explored = Explored()
+    explored(0, *[JUMP] * 9)
     weights = explored.offer(share=0.5)
-    assert weights[1] < weights[3]
-    assert weights[2] < weights[3]
+    assert list(weights.values()) == pytest.approx([0.1] * 5)
+    for times, got_on in enumerate([1, 1, 0, 0, 1, 0, 1, 0]):
+        # Cells 1 and 2 are always passed, from 3 one gets on at times, 4 is a trap.
+        outcome = np.array([True, True, got_on, False])
+        explored.counts.judge(np.arange(1, 5), outcome)
+        assert explored.counts.passed[1] <= times + 1
+    weights = explored.offer(share=0.5)
+    assert weights[5] > weights[3] > 2 * weights[1]  # of 5 nothing is known
+    assert weights[1] == weights[2] == pytest.approx(weights[4])
     assert sum(weights.values()) == pytest.approx(0.5)
+
+
+def test_who_gets_a_screen_further_has_got_on(monkeypatch):
+    monkeypatch.setattr(frontier, "_SCREEN", 4 * CELL)
+    explored = Explored()
+    explored(0, *[JUMP] * 6, *[0] * 54)  # to cell 6, and waits
+    assert explored.pool.over.all()
+    assert explored.counts.passed[:7].tolist() == [1.0] * 7
+    assert explored.counts.got_on[:7].tolist() == [1.0] * 3 + [0.0] * 4
+
+
+def test_who_clears_has_got_on_from_everywhere(monkeypatch):
+    monkeypatch.setattr(Corridors, "GOAL", 5)
+    explored = Explored()
+    explored(0, *[JUMP] * 5)
+    assert explored.counts.got_on[:6].tolist() == [1.0] * 6
+
+
+def test_late_outcomes_count_more():
+    counts = CellCounts(1)
+    cells = np.zeros(1, np.int64)
+    for got_on in (True, False):
+        for _ in range(200):
+            counts.judge(cells, np.array([got_on]))
+    assert counts.got_on[0] < 0.05 * counts.passed[0]
+    assert counts.passed[0] == pytest.approx(50, rel=0.05)
 
 
 def test_no_more_is_offered_than_wanted_and_the_share_stays(monkeypatch):
     monkeypatch.setattr(frontier, "_OFFERED", 3)
     explored = Explored()
     explored(0, *[JUMP] * 12)
-    explored.counts.episodes[:6] = 100
+    explored.counts.passed[:6] = 100
     weights = explored.offer(share=0.25)
     assert sorted(weights) == [6, 7, 8]
     assert sum(weights.values()) == pytest.approx(0.25)
@@ -242,7 +270,7 @@ def test_a_full_archive_forgets_what_is_worth_least(monkeypatch):
     explored = Explored()
     explored(0, *[JUMP] * 8)
     assert sorted(explored.offer()) == [1, 2, 3, 4]
-    explored.counts.episodes[2] = 100
+    explored.counts.passed[2] = 100
     explored(JUMP)
     assert sorted(explored.offer()) == [1, 3, 4, 5]
 

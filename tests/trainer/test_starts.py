@@ -69,11 +69,15 @@ def test_the_frontier_has_its_share_of_levels_that_are_not_cleared():
     assert pool.sets[-1][0] == pytest.approx([0.5, 0.5, 0.0, 0.0])
 
 
-def test_the_share_of_the_frontier_is_of_the_last_episodes():
-    starts = Starts(Two(4, 4), ExploreConfig())
-    starts.count(np.array([0, 1, 2, 5], np.int32))
-    assert starts.statistics() == {"frontier_share": 0.5}
-    assert starts.statistics() == {"frontier_share": 0.0}
+def test_statistics_are_of_the_last_episodes():
+    starts = Starts(Two(4, 4), ExploreConfig(), frontier=FakeFrontier())
+    start, yes = np.array([0, 1, 2, 5], np.int32), np.ones(4, bool)
+    starts.count(yes, ~yes, {"start": start, "flag_get": ~yes})
+    flags = {"start": start, "flag_get": np.array([True, True, True, False])}
+    starts.count(~yes, yes, flags)
+    expected = {"frontier_share": 0.5, "frontier_clear_rate": 0.5}
+    assert starts.statistics() == expected
+    assert starts.statistics() == dict.fromkeys(expected, 0.0)
 
 
 # -- which episodes count ------------------------------------------------------
