@@ -203,6 +203,26 @@ def test_an_exploring_run_goes_on_exactly(tmp_path, corridors, options, capsys):
     assert all(np.array_equal(one[0], two[0]) for one, two in same)
 
 
+@pytest.mark.rom
+@pytest.mark.parametrize("lag", [0, 1])
+def test_the_game_goes_on_exactly_from_the_frontier(tmp_path, monkeypatch, lag):
+    monkeypatch.setattr(frontier, "_CONFIRM_STEPS", 2)
+    options = {"obs": "tiles", "stack_num": 1, "lag": lag}
+    options |= {"max_episode_steps": 12, "noop_max": 4, "num_threads": 1}
+    whole = exploring(tmp_path / "whole", max_steps=1_920, **options)
+    whole = replace(whole, model=replace(whole.model, name="tiles"))
+    run_training(whole)
+    found = checkpoint.load(whole.run_dir, CPU)["explore"]
+    assert found["frontier"]["entries"].numel()
+    assert found["counts"]["counts"]["passed"].sum() > 0
+    parts = replace(whole, run_dir=tmp_path / "parts" / "run")
+    for steps in range(480, 1_921, 480):
+        start = None if steps == 480 else parts.run_dir
+        threads = replace(parts.env, num_threads=1 + steps // 480 % 2)
+        run_training(replace(parts, env=threads, max_steps=steps, resume=start))
+    assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
+
+
 def test_a_frontier_of_other_cells_begins_anew(tmp_path, corridors, capsys):
     config = exploring(tmp_path)
     run_training(config)
