@@ -130,7 +130,7 @@ class AsyncPool {
   void Snapshot(std::span<const int32_t> ids, std::byte* out);
   /// Puts blobs back, all or none. Answered like a reset: reward 0 and the
   /// saved observation, elapsed_step and done flags.
-  void Restore(std::span<const int32_t> ids, std::span<const std::byte> blobs,
+  void Restore(std::span<const int32_t> ids, std::vector<std::byte> blobs,
                RngMode rng);
   /// How many stages an env has by itself: the first weights of SetStarts.
   int num_stages() const { return Env::NumStages(*shared_); }
@@ -163,7 +163,7 @@ class AsyncPool {
   int num_threads() const { return static_cast<int>(workers_.size()); }
 
  private:
-  enum class Kind : uint8_t { kStep, kReset, kShow };
+  enum class Kind : uint8_t { kStep, kReset, kRestore };
 
   /// One environment. All but the atomics belongs to its owner of the moment.
   struct alignas(kCacheLineBytes) Entry {
@@ -177,6 +177,8 @@ class AsyncPool {
     bool needs_reset = true;
     bool truncated = false;
     bool was_reset = false;  // or restored: there is something to look at
+    RngMode rng = RngMode::kSaved;
+    std::shared_ptr<const std::byte> saved;  // its part of a restored blob
   };
   struct alignas(kCacheLineBytes) Worker {
     std::thread thread;
@@ -258,4 +260,5 @@ class AsyncPool {
 
 }  // namespace pool
 
-#include "pool/async_pool_impl.h"
+#include "pool/async_pool_callers.h"
+#include "pool/async_pool_workers.h"

@@ -297,7 +297,7 @@ class PyPool {
 
   void Restore(py::handle env_ids, py::handle blobs, const std::string& rng) {
     const std::vector<int32_t> ids = ReadIds(env_ids, "restore: env_ids");
-    const Blobs saved = ReadBlobs(blobs, "restore: blobs");
+    Blobs saved = ReadBlobs(blobs, "restore: blobs");
     if (saved.count != ids.size()) {
       throw std::invalid_argument(
           "restore: got " + std::to_string(ids.size()) + " env ids and " +
@@ -309,7 +309,7 @@ class PyPool {
     }
     const pool::RngMode mode =
         rng == "saved" ? pool::RngMode::kSaved : pool::RngMode::kKeep;
-    WithoutGil([&] { pool_->Restore(ids, saved.bytes, mode); });
+    WithoutGil([&] { pool_->Restore(ids, std::move(saved.bytes), mode); });
   }
 
   void SetStarts(py::handle weights, py::handle snapshots) {

@@ -433,6 +433,18 @@ TEST(AsyncPoolTest, RenderWaitsForTheStepUnderWay) {
   }
 }
 
+TEST(StartSetTest, DrawsFallByWeight) {
+  const pool::StartSet starts{2, {0.0, 1.0, 1.0, 4.0, 4.0}, {}, 0, 0};
+  EXPECT_EQ(starts.Pick(0.0), 1);
+  EXPECT_EQ(starts.Pick(0.2499), 1);
+  EXPECT_EQ(starts.Pick(0.25), 3);
+  EXPECT_EQ(starts.Pick(1 - 0x1p-53), 3);
+  // Products that round up to the total.
+  const pool::StartSet tiny{1, {5e-324, 5e-324}, {}, 0, 0};
+  EXPECT_EQ(tiny.Pick(1 - 0x1p-53), 0);
+  EXPECT_EQ(tiny.Pick(0.0), 0);
+}
+
 TEST(AsyncPoolTest, RestoreIsAllOrNothing) {
   const auto pool = MakePool({.num_envs = 2});
   const auto foreign = MakePool({.num_envs = 2}, {.label = "other"});

@@ -288,6 +288,7 @@ class Calls:
                 (env.advance, [action]),
                 (env.step_many, [self.some([0, 1], [4] * 5, [-1], [])]),
                 (env.numbers, []),
+                (env.save_console, []),
                 (env.info_ram, []),
                 (env.render, []),
                 (env.load_console, [lambda: make.damaged(self.save)]),

@@ -1,0 +1,154 @@
+// The workers' half of AsyncPool; included by async_pool.h only.
+#pragma once
+
+namespace pool {
+
+template <class Env>
+void AsyncPool<Env>::Work(int index, std::latch& built) {
+  Worker& self = workers_[static_cast<size_t>(index)];
+  if (config_.thread_affinity_offset >= 0) {
+    const std::vector<int> cpus = AllowedCpus();
+    const int cpu = cpus[(static_cast<size_t>(config_.thread_affinity_offset) +
+                          static_cast<size_t>(index)) %
+                         cpus.size()];
+    // Where the system refuses, the worker floats, and status() says so.
+    if (PinThisThread(cpu)) self.cpu.store(cpu, std::memory_order_relaxed);
+  }
+  std::unique_ptr<Scratch> scratch;
+  Guard(-1, "scratch memory",
+        [&] { scratch = std::make_unique<Scratch>(*shared_); });
+  if (scratch) Build(index);
+  built.count_down();  // the latch may be gone after this
+  std::vector<std::byte*> fields(layout().fields().size());
+  int32_t claimed[kMostClaimed];
+  while (!queue_.closed()) {
+    self.activity.store(Activity::kWaiting, std::memory_order_relaxed);
+    const int count = queue_.Pop(claimed);
+    self.activity.store(Activity::kWorking, std::memory_order_relaxed);
+    for (int i = 0; i < count && !queue_.closed(); ++i) {
+      self.env_id.store(claimed[i], std::memory_order_relaxed);
+      RunTask(claimed[i], *scratch, fields);
+      self.tasks.fetch_add(1, std::memory_order_relaxed);
+    }
+    self.env_id.store(-1, std::memory_order_relaxed);
+  }
+  self.activity.store(Activity::kStopped, std::memory_order_relaxed);
+}
+
+template <class Env>
+void AsyncPool<Env>::Build(int index) {
+  for (int id = index; id < config_.num_envs; id += num_threads()) {
+    if (queue_.closed()) return;
+    Guard(id, "construction", [&] {
+      entries_[static_cast<size_t>(id)].env =
+          std::make_unique<Env>(shared_, id, config_.SeedOf(id));
+    });
+  }
+}
+
+template <class Env>
+void AsyncPool<Env>::RunTask(int id, Scratch& scratch,
+                             std::span<std::byte*> fields) {
+  Entry& entry = entries_[static_cast<size_t>(id)];
+  entry.phase.store(Phase::kRunning, std::memory_order_relaxed);
+  const char* doing = entry.kind == Kind::kRestore ? "restore"
+                      : entry.kind == Kind::kStep  ? "step"
+                                                   : "reset";
+  Place place = entry.place;
+  const bool done = Guard(id, doing, [&] {
+    const Advanced advanced = Advance(entry, scratch);
+    if (!config_.is_sync()) place = ring_.Claim();
+    WriteRow(id, place, advanced, fields);
+  });
+  if (!done) return;
+  entry.phase.store(Phase::kReady, std::memory_order_release);
+  // The last touch: with a full batch the entry is the caller's again.
+  ring_.Complete(place);
+}
+
+template <class Env>
+typename AsyncPool<Env>::Advanced AsyncPool<Env>::Advance(Entry& entry,
+                                                          Scratch& scratch) {
+  if (entry.kind == Kind::kRestore) {
+    entry.env->Restore(entry.saved.get(), entry.rng);
+    entry.saved.reset();
+    return {0.0f, entry.needs_reset ? 2 : 0};
+  }
+  if (entry.kind == Kind::kReset || entry.needs_reset) {
+    entry.env->Reset(scratch, Starts().get());
+    entry.elapsed_steps = 0;
+    entry.needs_reset = false;
+    entry.truncated = false;
+    entry.was_reset = true;
+    return {0.0f, 0};
+  }
+  const Outcome outcome = entry.env->Step(entry.action, scratch);
+  entry.steps.store(entry.steps.load(std::memory_order_relaxed) + 1,
+                    std::memory_order_relaxed);
+  ++entry.elapsed_steps;
+  // As in EnvPool, reaching the limit is a truncation even where the env
+  // terminates with that very step.
+  const bool limit = entry.elapsed_steps >= config_.max_episode_steps;
+  entry.needs_reset = outcome.terminated || outcome.truncated || limit;
+  entry.truncated = limit || (outcome.truncated && !outcome.terminated);
+  return {outcome.reward, entry.needs_reset ? 2 : 1};
+}
+
+template <class Env>
+std::shared_ptr<const StartSet> AsyncPool<Env>::Starts() {
+  const std::lock_guard lock(starts_mutex_);
+  return starts_;
+}
+
+template <class Env>
+void AsyncPool<Env>::WriteRow(int id, Place place, const Advanced& advanced,
+                              std::span<std::byte*> fields) {
+  const Entry& entry = entries_[static_cast<size_t>(id)];
+  ring_.Locate(place, fields.data());
+  const Row row{fields.data()};
+  *row.at<int32_t>(kEnvId) = id;
+  *row.at<int32_t>(kPlayersEnvId) = id;
+  *row.at<int32_t>(kElapsedStep) = entry.elapsed_steps;
+  *row.at<bool>(kDone) = entry.needs_reset;
+  *row.at<float>(kReward) = advanced.reward;
+  *row.at<float>(kDiscount) = entry.needs_reset ? 0.0f : 1.0f;
+  *row.at<int32_t>(kStepType) = advanced.step_type;
+  *row.at<bool>(kTrunc) = entry.truncated;
+  entry.env->Write(Row{fields.data() + kNumPoolFields});
+}
+
+template <class Env>
+template <class Action>
+bool AsyncPool<Env>::Guard(int env_id, const char* doing,
+                           Action&& action) noexcept {
+  try {
+    action();
+    return true;
+  } catch (const std::exception& error) {
+    Fail(env_id, doing, error.what());
+  } catch (...) {
+    Fail(env_id, doing, "an exception that is no std::exception");
+  }
+  return false;
+}
+
+template <class Env>
+void AsyncPool<Env>::Fail(int env_id, const char* doing,
+                          const char* what) noexcept {
+  if (env_id >= 0) {
+    entries_[static_cast<size_t>(env_id)].phase.store(
+        Phase::kFailed, std::memory_order_release);
+  }
+  try {
+    const std::string who =
+        env_id < 0 ? "a worker" : "env " + std::to_string(env_id);
+    std::string text = who + " failed in " + doing + ": " + what;
+    const std::lock_guard lock(failure_mutex_);
+    failures_.push_back({env_id, std::move(text)});
+  } catch (...) {
+    // Out of memory: the pool closes without a reason to tell.
+  }
+  Shut();
+}
+
+}  // namespace pool
