@@ -17,7 +17,7 @@ ENVS = 6
 
 def change(config, **options):
     """A config with options of any of its parts, and of its own, changed."""
-    for name in ("env", "learner", "replay", "model", "explore"):
+    for name in ("env", "learner", "replay", "model", "explore", "augmentation"):
         part = getattr(config, name)
         own = {f.name for f in fields(part)} & set(options) - {"name"}
         part = replace(part, **{key: options.pop(key) for key in own})

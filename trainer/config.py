@@ -416,6 +416,31 @@ class ExploreConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class AugmentConfig:
+    """Data augmentation on the device (DrAC, Raileanu et al. 2021).
+
+    What the policy says of changed pictures is drawn to what it says of the true ones.
+    """
+
+    augment: tuple[str, ...] = ()
+    """Changes, with commas between: shift (Kostrikov et al. 2021), brightness, flip
+    (with the actions mirrored, action_set complex only). By default there are none: a
+    gradient step takes about twice as long with them."""
+
+    augment_cost: float = 0.1
+    """Weight of the difference (Raileanu et al. 2021, appendix F)."""
+
+    augment_shift: int = 4
+    """Pixels to any side, at most (Kostrikov et al. 2021 have 4 of 84)."""
+
+    augment_brightness: float = 0.2
+    """Pictures are multiplied by 1 less this to 1 plus this."""
+
+    augment_flip: float = 0.5
+    """Chance that a picture is mirrored."""
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """Trains a policy and writes curves and checkpoints to a run folder."""
 
@@ -520,6 +545,7 @@ class RunConfig:
     learner: LearnerConfig = LearnerConfig()
     replay: ReplayConfig = ReplayConfig()
     explore: ExploreConfig = ExploreConfig()
+    augmentation: AugmentConfig = AugmentConfig()
 
     def resolved(self) -> RunConfig:
         """This, with all that follows from other options.

@@ -45,6 +45,8 @@ def check_fields(config: RunConfig) -> None:
     _check_share(learner, "gamma lam ema momentum rmsprop_alpha")
     _check_share(config.model, "popart_step")
     _check_share(config, "solve_rate")
+    _check_least(config.augmentation, 0, "augment_cost augment_shift")
+    _check_share(config.augmentation, "augment_brightness augment_flip")
     _check_share(replay, "replay_share replay_min_fresh replay_alpha")
     _check_share(replay, "replay_beta replay_beta_end")
     _check_share(explore, "frontier_share level_floor")

@@ -21,11 +21,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainer.augment import Augmentation
 from trainer.batch import Batch, observations, select
 from trainer.config import RunConfig
 from trainer.cuda import Graphed, compiled
 from trainer.device import Shards
-from trainer.losses import Loss, Targets, actor_critic_loss, normalise
+from trainer.losses import (
+    Loss,
+    Targets,
+    actor_critic_loss,
+    consistency,
+    normalise,
+)
 from trainer.model import PolicyModel, PolicyOutput
 from trainer.optim import (
     Ema,
@@ -94,6 +101,9 @@ class Learner:
             device: of the model and the batches.
             dtype: autocast type of the network, None for float32.
             shards: threads that share a minibatch.
+
+        Raises:
+            ValueError: the augmentation does not fit the environments.
         """
         c = config.learner
         self.model = model
@@ -118,6 +128,7 @@ class Learner:
         self._by_rows = c.loss == "clip" and not model.state_size
         self._obs_shape = obs_shape
         self._shards = shards
+        self._augmentation = Augmentation(config.augmentation, config.env)
         self._params = [p for p in model.parameters() if p.requires_grad]
         # On the device: recorded graphs read them.
         self._entropy_cost = torch.tensor(c.entropy, device=device)
@@ -203,7 +214,7 @@ class Learner:
         for _ in range(c.passes):
             for pick in self._minibatches(items.weights.shape[1], size):
                 self.model.resample_noise(self.generator)
-                self._clip_step(*(field[:, pick] for field in items))
+                self._clip_step(self._draw(pick), *(f[:, pick] for f in items))
         return priorities
 
     def _targets(self, batch: Batch) -> tuple[Targets, Tensor]:
@@ -244,8 +255,13 @@ class Learner:
         )
         return targets, priorities
 
-    def _step_clip(self, *fields: Tensor) -> None:
-        """One gradient step on a minibatch, split over the shards."""
+    def _step_clip(self, numbers: Tensor, *fields: Tensor) -> None:
+        """One gradient step on a minibatch, split over the shards.
+
+        Args:
+            numbers: (4, n) random ones, of the augmentation.
+            fields: of a `Minibatch`.
+        """
         whole = Minibatch(*fields)
         weights = whole.weights / whole.weights.sum().clamp(min=1e-8)
         advantages = whole.advantages
@@ -255,11 +271,11 @@ class Learner:
 
         def part_gradient(some: Tensor) -> Gradient:
             part = Minibatch(*(field[:, some] for field in whole))
-            output = self._unroll(
-                self.model, part.stacks, part.state[0], part.first, part.levels
-            )
+            rows = part.stacks, part.state[0], part.first, part.levels
+            output = self._unroll(self.model, *rows)
+            changed = self._augmented(numbers[:, some], *rows)
             targets = Targets(*(field.flatten() for field in part[4:]))
-            return self._gradient(output, targets, clip=True)
+            return self._gradient(output, changed, targets, clip=True)
 
         def gradient(pick: Tensor) -> Gradient:
             return reduce(_add, map(part_gradient, self._accumulated(pick)))
@@ -276,11 +292,19 @@ class Learner:
             for pick in self._minibatches(count, max(1, c.minibatch_size // c.unroll)):
                 self.model.resample_noise(self.generator)
                 part = select(batch, pick)
-                priorities[pick] = self._impala_step(*part[1:])
+                priorities[pick] = self._impala_step(self._draw(pick), *part[1:])
         return priorities
 
-    def _step_impala(self, *fields: Tensor) -> Tensor:
-        """One gradient step on unrolls, split over the shards; (n,) priorities."""
+    def _step_impala(self, numbers: Tensor, *fields: Tensor) -> Tensor:
+        """One gradient step on unrolls, split over the shards.
+
+        Args:
+            numbers: (4, n) random ones, of the augmentation.
+            fields: of a `Batch` without frames.
+
+        Returns:
+            (n,) priorities.
+        """
         whole = Batch(self._frames, *fields)
         rows = slice(self._burn_in, -1)
         log_mu = log_prob(whole.logits[rows], whole.actions[rows])
@@ -290,7 +314,7 @@ class Learner:
         def forward(pick: Tensor) -> tuple[PolicyOutput, VTrace]:
             part = select(whole, pick)
             with torch.set_grad_enabled(keep_graph):
-                output = self._unroll_of(part)
+                output = self._unroll(self.model, *_rows(part))
             log_pi = log_prob(output.logits.detach()[:-1], part.actions[rows])
             trace = self._trace(part, log_pi - log_mu[:, pick], output.values.detach())
             return output, trace
@@ -320,13 +344,17 @@ class Learner:
         )
 
         def part_gradient(output: PolicyOutput, some: Tensor) -> Gradient:
+            stacks, state, first, own = _rows(select(whole, some))
             if not keep_graph:
-                output = self._unroll_of(select(whole, some))
+                output = self._unroll(self.model, stacks, state, first, own)
             acting = PolicyOutput(output.logits[:-1], output.values[:-1])
+            changed = self._augmented(
+                numbers[:, some], stacks[:-1], state, first[:-1], own[:-1]
+            )
             mine = Targets._make(
                 None if field is None else field[:, some].flatten() for field in targets
             )
-            return self._gradient(acting, mine, clip=False)
+            return self._gradient(acting, changed, mine, clip=False)
 
         def gradient(shard: int) -> Gradient:
             parts = self._accumulated(picks[shard])
@@ -414,11 +442,27 @@ class Learner:
             return torch.ones(levels.shape, device=self.device)
         return popart.scales(levels)
 
-    def _unroll_of(self, part: Batch) -> PolicyOutput:
-        """Runs the rows of unrolls."""
-        return self._unroll(
-            self.model, part.stacks, part.state, part.first, part.levels
-        )
+    def _draw(self, pick: Tensor) -> Tensor:
+        """Random numbers for the augmentation of as many items."""
+        return self._augmentation.draw(len(pick), self.generator, self.device)
+
+    def _augmented(
+        self,
+        numbers: Tensor,
+        stacks: Tensor,
+        state: Tensor,
+        first: Tensor,
+        levels: Tensor,
+    ) -> PolicyOutput | None:
+        """What the network says of augmented rows; None without augmentation.
+
+        Arguments as of `_unroll`.
+        """
+        if not self._augmentation:
+            return None
+        output = self._unroll(self.model, stacks, state, first, levels, numbers)
+        logits = self._augmentation.logits(output.logits, numbers)
+        return output._replace(logits=logits)
 
     def _unroll(
         self,
@@ -427,12 +471,23 @@ class Learner:
         state: Tensor,
         first: Tensor,
         levels: Tensor,
+        numbers: Tensor | None = None,
     ) -> PolicyOutput:
         """Runs rows; those of the burn-in only bring the state up to date.
 
         Values are those of each row's level, (T, B).
+
+        Args:
+            model: to run.
+            stacks: (K, B, stack) int64.
+            state: (B, S) float32.
+            first: (K, B) bool.
+            levels: (K, B) int64.
+            numbers: (4, B) float32, to augment the observations; None: as they are.
         """
         obs = observations(self._frames, stacks, self._obs_shape)
+        if numbers is not None:
+            obs = self._augmentation.observations(obs, numbers)
         burn_in = self._burn_in
         # Autocast belongs to a thread: it has to be entered in every shard.
         # No cache: weights cast without gradients would be reused with them.
@@ -470,12 +525,19 @@ class Learner:
         return logits, values
 
     def _gradient(
-        self, output: PolicyOutput, targets: Targets, *, clip: bool
+        self,
+        output: PolicyOutput,
+        changed: PolicyOutput | None,
+        targets: Targets,
+        *,
+        clip: bool,
     ) -> Gradient:
+        """The gradient of rows (T, B); `changed` is said of augmented ones."""
         c = self.config
+        logits, values = output.logits.flatten(0, 1), output.values.flatten()
         loss: Loss = self._loss(
-            output.logits.flatten(0, 1),
-            output.values.flatten(),
+            logits,
+            values,
             targets,
             clip_range=c.clip_range if clip else None,
             target_rho=c.target_rho,
@@ -483,6 +545,18 @@ class Learner:
             value_kind=c.value_loss,
             entropy_cost=self._entropy_cost,
         )
+        if changed is not None:
+            apart = consistency(
+                logits,
+                values,
+                changed.logits.flatten(0, 1),
+                changed.values.flatten(),
+                targets,
+            )
+            loss = loss._replace(
+                total=loss.total + self._augmentation.cost * apart,
+                augmented=apart.detach(),
+            )
         # Not backward(): shards would add to the same .grad at the same time.
         gradients = torch.autograd.grad(self.scaler.scale(loss.total), self._params)
         return loss._replace(total=loss.total.detach()), list(gradients)
@@ -498,7 +572,8 @@ class Learner:
         self.scaler.update()
         self._note("gradient_norm", norm)
         for name, value in zip(Loss._fields, loss, strict=True):
-            self._note(f"loss/{name}", value)
+            if value is not None:
+                self._note(f"loss/{name}", value)
 
     def _minibatches(self, count: int, size: int) -> Iterator[Tensor]:
         """Random disjoint picks that cover `count` items, near `size` each."""
@@ -598,10 +673,17 @@ def _targets_are_stored(config: RunConfig) -> bool:
     return c.targets == "stored"
 
 
+def _rows(part: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What a network is run on: stacks, state, first, levels."""
+    return part.stacks, part.state, part.first, part.levels
+
+
 def _add(total: Gradient, part: Gradient) -> Gradient:
     """Sums losses and, in place, gradients."""
     torch._foreach_add_(total[1], part[1])
-    return Loss(*(a + b for a, b in zip(total[0], part[0], strict=True))), total[1]
+    pairs = zip(total[0], part[0], strict=True)
+    sums = (None if a is None or b is None else a + b for a, b in pairs)
+    return Loss._make(sums), total[1]
 
 
 def log_prob(logits: Tensor, actions: Tensor) -> Tensor:

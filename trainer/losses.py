@@ -53,7 +53,10 @@ class Targets(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Scalars of one part of a minibatch; `total` alone has a gradient."""
+    """Scalars of one part of a minibatch; `total` alone has a gradient.
+
+    `augmented` is the `consistency`, None without augmentation.
+    """
 
     total: Tensor
     policy: Tensor
@@ -61,6 +64,7 @@ class Loss(NamedTuple):
     entropy: Tensor
     kl: Tensor
     clipped: Tensor
+    augmented: Tensor | None = None
 
 
 def normalise(advantages: Tensor, weights: Tensor) -> Tensor:
@@ -75,6 +79,33 @@ def value_loss(values: Tensor, targets: Tensor, kind: ValueLossName) -> Tensor:
     if kind == "huber":
         return F.smooth_l1_loss(values, targets, reduction="none")
     return 0.5 * (values - targets).square()
+
+
+def consistency(
+    logits: Tensor,
+    values: Tensor,
+    augmented_logits: Tensor,
+    augmented_values: Tensor,
+    targets: Targets,
+) -> Tensor:
+    """How much a network says something else of augmented observations, a scalar.
+
+    KL(pi(s) || pi(f(s))) and the squared difference of the values, of which the true
+    observations' part is taken as given (Raileanu et al. 2021, equations 3 to 5).
+
+    Args:
+        logits: (N, A) float32 of the true observations.
+        values: (N,) float32.
+        augmented_logits: (N, A) of the augmented ones, for the same actions.
+        augmented_values: (N,).
+        targets: whose weights, and scales of values, count.
+    """
+    log_pi = F.log_softmax(logits.detach(), dim=-1)
+    kl = log_pi.exp() * (log_pi - F.log_softmax(augmented_logits, dim=-1))
+    apart = augmented_values - values.detach()
+    if targets.scales is not None:
+        apart = apart / targets.scales
+    return (targets.weights * (kl.sum(-1) + apart.square())).sum()
 
 
 def log_anchor(targets: Targets, target_rho: float) -> Tensor:

@@ -33,7 +33,7 @@ class PopArt(nn.Module):
     known: Tensor
 
     def __init__(self, layer: nn.Linear) -> None:
-        """Normalises a layer of L outputs; nothing changes before `update`."""
+        """Normalises a layer of L outputs, which stays as it is until `update`."""
         super().__init__()
         self.layer = layer
         outputs = layer.out_features
@@ -58,7 +58,7 @@ class PopArt(nn.Module):
     def update(
         self, targets: Tensor, levels: Tensor, weights: Tensor, step: float
     ) -> None:
-        """Takes targets into the statistics; all values stay what they were.
+        """Takes targets into the statistics; values stay what they were (`rescale`).
 
         The statistics are exponential moving averages over rows, in which a row has
         the weight `step` when it comes; those of one call come at once. An output
@@ -92,12 +92,18 @@ class PopArt(nn.Module):
 
     @torch.no_grad()
     def rescale(self, mean: Tensor, std: Tensor) -> None:
-        """Changes the statistics, (L,) both, and the layer so that all values stay."""
-        ratio = self.std / std
+        """Changes the statistics, (L,) both, and the layer so that all values stay.
+
+        What an output says before its first target is not worth keeping: preserved
+        under a small deviation it would be a large error, long to unlearn.
+        """
+        old = self.known > 0
+        ratio = torch.where(old, self.std / std, 1.0)
+        shift = torch.where(old, (self.mean - mean) / std, 0.0)
         for name, param in self.layer.named_parameters():
             # Those of noisy layers, too: weight_sigma, bias_sigma.
             param.mul_(ratio[:, None] if param.ndim == 2 else ratio)
             if name == "bias":
-                param.add_((self.mean - mean) / std)
+                param.add_(shift)
         self.mean.copy_(mean)
         self.std.copy_(std)
