@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainer.levels import level_numbers
+
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -28,25 +30,6 @@ _DECAY = 0.98
 
 # Bits of a cell's parts, from the lowest: what info's fields can hold at most.
 _BITS = {"y_pos": 9, "x_pos": 16, "loop": 12, "area_pointer": 7}
-_STAGE_BITS = 4
-
-
-def level_numbers(info: Mapping[str, Any]) -> IntArray:
-    """A number for each row's level, as `level_number` has it."""
-    worlds = info["world"].astype(np.int64)
-    numbers: IntArray = (worlds << _STAGE_BITS) | info["stage"]
-    return numbers
-
-
-def level_number(name: str) -> int:
-    """The number of a level such as "4-2"."""
-    world, stage = map(int, name.split("-"))
-    return world << _STAGE_BITS | stage
-
-
-def level_name(number: int) -> str:
-    """The name of the level with a number."""
-    return f"{number >> _STAGE_BITS}-{number & (1 << _STAGE_BITS) - 1}"
 
 
 def cell_keys(info: Mapping[str, Any], size: int) -> IntArray:

@@ -22,14 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.cells import (
-    BoolArray,
-    CellCounts,
-    Entered,
-    IntArray,
-    level_number,
-    level_numbers,
-)
+from trainer.cells import BoolArray, CellCounts, Entered, IntArray
+from trainer.levels import level_number, level_numbers
 
 FloatArray = npt.NDArray[np.float64]
 Snapshot = npt.NDArray[np.uint8]

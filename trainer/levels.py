@@ -13,7 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+IntArray = npt.NDArray[np.int64]
+
 STAGES = 4
+# A level's number has its stage in so many bits, and its world, below a limit, above.
+_STAGE_BITS, _WORLD_LIMIT = 4, 16
 
 _WORLDS = {"SuperMarioBros": 8, "SuperMarioBros2": 4}
 
@@ -142,24 +146,37 @@ def split_levels(levels: Sequence[str], test: Sequence[str], task: str) -> Split
     return Split(left, tested)
 
 
-class LevelNumbers:
-    """Which of a run's levels an environment is in, as a number."""
+def level_numbers(info: Mapping[str, Any]) -> IntArray:
+    """A number for each row's level, as `level_number` has it."""
+    worlds = info["world"].astype(np.int64)
+    numbers: IntArray = (worlds << _STAGE_BITS) | info["stage"]
+    return numbers
 
-    # More than the stages of a world, and the worlds of a game.
-    _STAGES, _WORLDS = 16, 16
+
+def level_number(name: str) -> int:
+    """The number of a level such as "4-2"."""
+    world, stage = map(int, name.split("-"))
+    return world << _STAGE_BITS | stage
+
+
+def level_name(number: int) -> str:
+    """The name of the level with a number."""
+    return f"{number >> _STAGE_BITS}-{number & (1 << _STAGE_BITS) - 1}"
+
+
+class LevelNumbers:
+    """Which of a run's levels an environment is in, counted from 0."""
 
     def __init__(self, levels: Sequence[str]) -> None:
-        """Takes the levels, numbered from 0."""
-        self._numbers = np.full(self._WORLDS * self._STAGES, -1, np.int64)
-        for number, level in enumerate(levels):
-            world, stage = map(int, level.split("-"))
-            self._numbers[world * self._STAGES + stage] = number
+        """Takes the levels in their order."""
+        self._places = np.full(_WORLD_LIMIT << _STAGE_BITS, -1, np.int64)
+        for place, level in enumerate(levels):
+            self._places[level_number(level)] = place
 
-    def __call__(self, info: Mapping[str, Any]) -> npt.NDArray[np.int64]:
-        """The numbers of rows, (n,) int64; -1 for another level.
+    def __call__(self, info: Mapping[str, Any]) -> IntArray:
+        """The places of rows among the levels, (n,) int64; -1 for another level.
 
         Args:
             info: of the rows, with `world` and `stage`.
         """
-        places: npt.NDArray[np.int32] = info["world"] * self._STAGES + info["stage"]
-        return self._numbers[places]
+        return self._places[level_numbers(info)]

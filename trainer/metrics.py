@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.cells import level_name, level_number, level_numbers
 from trainer.files import Lines
+from trainer.levels import level_name, level_number, level_numbers
 
 # Steps without a new best position after which an environment stagnates.
 STAGNATION_STEPS = 50

@@ -10,6 +10,7 @@ import torch
 from trainer import config as config_module
 from trainer.command import parse
 from trainer.config import (
+    AugmentConfig,
     EnvConfig,
     ExploreConfig,
     LearnerConfig,
@@ -85,6 +86,7 @@ def test_every_field_has_a_help_line():
         LearnerConfig,
         ReplayConfig,
         ExploreConfig,
+        AugmentConfig,
     ):
         source = Path(config_module.__file__).read_text()
         body = source.split(f"class {kind.__name__}:")[1].split("\n@")[0]
@@ -95,6 +97,7 @@ def test_every_field_has_a_help_line():
                 "learner",
                 "replay",
                 "explore",
+                "augmentation",
             ):
                 after = body.split(f"\n    {field.name}: ")[1].split("\n", 1)[1]
                 assert after.lstrip().startswith('"""'), field.name

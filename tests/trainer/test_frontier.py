@@ -5,8 +5,9 @@ import pytest
 from fake_pools import CELL, JUMP, WALK, Corridors, step
 
 from trainer import frontier
-from trainer.cells import CellCounts, cell_keys, level_number
+from trainer.cells import CellCounts, cell_keys
 from trainer.frontier import Frontier
+from trainer.levels import level_number
 
 LIVES = 4  # steps that these tests ask a snapshot's episode to live
 

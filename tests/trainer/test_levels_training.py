@@ -1,0 +1,355 @@
+"""Training on many levels: which ones, what they imply, rates and evaluations."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from small_runs import change, make_config, read_points, weights_in
+
+from trainer import evaluate, loop, run
+from trainer.collector import Actor, Collector
+from trainer.command import parse
+from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.episodes import Played
+from trainer.level_results import level_result, levels_in_a_row, summarise_levels
+from trainer.levels import LevelNumbers, all_levels, levels_of, split_levels
+from trainer.metrics import Episode, EpisodeTracker, Timings
+from trainer.model import build_model
+from trainer.policy import load_policy
+from trainer.presets import for_levels, preset
+from trainer.rollouts import Rollouts
+from trainer.run import run_training
+from trainer.tables import as_text, level_table
+
+TASK = "SuperMarioBros-1-1-v0"
+CPU = torch.device("cpu")
+
+
+# -- which levels ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("levels", "test", "train", "tested"),
+    [
+        ((), (), (), ()),
+        (("4-2,1-1",), (), ("4-2", "1-1"), ()),
+        (("4-2", "1-1"), (), ("4-2", "1-1"), ()),
+        ((), ("1-2",), ("1-1",), ("1-2",)),
+        (("1-1,1-2,1-3",), ("1-2",), ("1-1", "1-3"), ("1-2",)),
+        (("1-1",), ("8-4,1-3",), ("1-1",), ("8-4", "1-3")),
+    ],
+)
+def test_a_split(levels, test, train, tested):
+    split = split_levels(levels, test, TASK)
+    assert split == (train, tested)
+    assert split_levels(*split, TASK) == split  # of a run that goes on
+
+
+def test_a_number_of_test_levels():
+    train, test = split_levels(("all",), ("8",), TASK)
+    assert (len(train), len(test)) == (24, 8)
+    assert sorted({*train, *test}) == sorted(all_levels(TASK))
+    assert len({level[-1] for level in test}) > 1  # not all of one kind
+    assert split_levels(("all",), ("8",), TASK) == (train, test)
+    assert levels_of(train, test, TASK) == all_levels(TASK)
+
+
+@pytest.mark.parametrize(
+    ("levels", "test", "task", "message"),
+    [
+        (("1-1",), ("1-1",), TASK, "test_levels=1-1 leaves no level to train on"),
+        (("1-1,1-2",), ("2",), TASK, "1 to 1 of 2, got 2"),
+        (("1-1,1-2",), ("0",), TASK, "1 to 1 of 2, got 0"),
+        (("1-9",), (), TASK, "there is no level '1-9'"),
+        (("1-1",), ("9-1",), TASK, "there is no level '9-1'"),
+        ((), ("1-1",), "SuperMarioBros-v0", "test_levels needs --levels"),
+        (("1-1",), (), "Pong-v5", "task Pong-v5 has no levels"),
+    ],
+)
+def test_wrong_levels_are_named(levels, test, task, message):
+    env = EnvConfig(task=task, levels=levels, test_levels=test)
+    with pytest.raises(ValueError, match=message):
+        RunConfig(env=env).validate()
+
+
+def test_numbers_of_levels():
+    numbers = LevelNumbers(("4-2", "1-1"))
+    info = {"world": np.array([1, 4, 8, 1]), "stage": np.array([1, 2, 4, 2])}
+    assert numbers(info).tolist() == [1, 0, -1, -1]
+
+
+# -- what they imply ---------------------------------------------------------
+
+
+def test_options_that_many_levels_bring():
+    config = parse(["--device", "cpu", "--obs", "tiles", "--levels", "all"])
+    assert config.model.name == "tiles"
+    assert (config.env.action_set, config.max_steps) == ("complex", 16_000_000)
+    assert config.learner.gamma > preset("tiles").learner.gamma
+    resolved = config.resolved()
+    assert resolved.env.task == "SuperMarioBros-v0"
+    assert resolved.env.levels == all_levels(TASK)
+    assert (resolved.model.value_heads, resolved.model.popart) == (32, True)
+    assert resolved.resolved() == resolved
+    config.validate()
+
+
+def test_flags_replace_them():
+    options = "--device cpu --levels 1-1,1-2 --gamma 0.9 --value-heads 1 --no-popart"
+    config = parse(options.split()).resolved()
+    assert (config.learner.gamma, config.env.action_set) == (0.9, "simple")
+    assert (config.model.value_heads, config.model.popart) == (1, False)
+
+
+@pytest.mark.parametrize("options", [["--levels", "1-2"], ["--test-levels", "1-2"]])
+def test_one_level_has_the_options_of_one(options):
+    config = parse(["--device", "cpu", *options])
+    plain = RunConfig(device="cpu")
+    assert replace(config, env=plain.env) == plain
+    assert for_levels(plain, ("1-2",)) == plain
+
+
+def test_heads_are_one_or_one_for_each_level():
+    env = EnvConfig(levels=("1-1", "1-2", "1-3"))
+    RunConfig(env=env, model=ModelConfig(value_heads=3)).validate()
+    with pytest.raises(ValueError, match="of which there are 3; got 2"):
+        RunConfig(env=env, model=ModelConfig(value_heads=2)).validate()
+
+
+# -- rows know their level ---------------------------------------------------
+
+
+def pool_of_levels(kind):
+    """A fake pool whose episodes are of 1-1, 1-2, 1-3 in turns."""
+
+    class Pool(kind):
+        num_stages = 3
+
+        def recv(self):
+            *results, info = super().recv()
+            env = info["env_id"]
+            info["stage"] = 1 + (env + self.episode[env]) % 3
+            # In the last row of an episode it is in another world, as behind a warp.
+            info["world"] = 1 + 3 * self.over[env]
+            info["start"] = info["stage"] - 1
+            return *results, info
+
+        def set_starts(self, weights, snapshots=None):
+            pass
+
+    return Pool
+
+
+@pytest.mark.parametrize("burn_in", [0, 3])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_rows_carry_the_level_of_their_episode(fake_pool, burn_in, asynchronous):
+    pool = pool_of_levels(fake_pool)(6, 3 if asynchronous else 6)
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(), (4, 36, 36), 3)
+    generator = torch.Generator().manual_seed(0)
+    actor = Actor(model, device=CPU, dtype=None, generator=generator)
+    rollouts = Rollouts(
+        num_envs=6, num_slots=60, unroll=5, obs_shape=(4, 36, 36), num_actions=3,
+        device=CPU, stack_num=4, burn_in=burn_in,
+    )  # fmt: skip
+    collector = Collector(
+        pool, rollouts, groups=2, asynchronous=asynchronous, state_size=0, device=CPU,
+        episodes=EpisodeTracker(6), timings=Timings(), levels=("1-3", "1-1", "1-2"),
+    )  # fmt: skip
+    collector.start()
+    seen = set()
+    for _ in range(4):
+        collector.collect(12, lambda: actor, lambda: True)
+        slots = rollouts.take(12)
+        batch = rollouts.batch(slots)
+        pixels = batch.frames.view(torch.uint8).view(-1, 36 * 36)[batch.stacks[..., -1]]
+        env, episode = pixels[..., 0].long(), pixels[..., 1].long()
+        # The pictures say whose they are: a stage of 1 + (env + episode) % 3.
+        assert torch.equal(batch.levels, (env + episode + 1) % 3)
+        seen |= set(batch.levels.flatten().tolist())
+        rollouts.release(slots)
+    assert seen == {0, 1, 2}
+
+
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_run_of_levels_goes_on_as_if_never_interrupted(
+    tmp_path, monkeypatch, fake_pool, loss, lag
+):
+    kind = pool_of_levels(fake_pool)
+    make = lambda config, seed, **_: kind(config.num_envs, config.num_envs, seed)  # noqa: E731
+    monkeypatch.setattr(run, "make_pool", make)
+    config = make_config(
+        tmp_path, loss=loss, lag=lag, levels=("1-1", "1-2", "1-3"), value_heads=0,
+        popart=True, ema=0.9, end_episodes=0, passes=1,
+    )  # fmt: skip
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    run_training(replace(config, run_dir=whole))
+    run_training(replace(config, run_dir=half, max_steps=300))
+    run_training(replace(config, run_dir=half, resume=half))
+    for name in ("model", "ema"):
+        assert torch.equal(weights_in(whole, name), weights_in(half, name))
+    statistics = read_points(whole)[-1]
+    assert statistics["learn/popart/std_most"] > statistics["learn/popart/std_least"]
+
+
+# -- solved, best, and what is said at the end -------------------------------
+
+
+def test_missing_episodes_are_no_clears():
+    tracker = EpisodeTracker(1, window=4)
+    for stage, flags in ((1, [True] * 4), (2, [True] * 3)):
+        for flag in flags:
+            for done in (False, True):
+                info = {
+                    "flag_get": np.array([flag and done]),
+                    "world": np.array([1]),
+                    "stage": np.array([stage]),
+                }
+                ids, zero = np.zeros(1, np.int32), np.zeros(1, np.float32)
+                tracker.add(ids, zero, np.array([done]), info)
+    assert tracker.clear_rates(("1-1", "1-2", "1-3")) == [1.0, 0.75, 0.0]
+
+
+def result(level, clears, unseen=False):
+    played = []
+    for number in range(10):
+        cleared = number < clears
+        last = {"x_pos": 50, "y_pos": 79, "area_pointer": 37, "time": 200}
+        last |= {"end_reason": 2 if cleared else 1, "flag_get": int(cleared)}
+        played.append(Played(0, Episode(1.0, 100, 50, cleared), last))
+    return level_result(level, played, sticky=0.0, unseen=unseen)
+
+
+RESULTS = [result("1-1", 10), result("1-2", 3, True), result("1-3", 9)]
+
+
+def test_the_table_shows_both_parts():
+    lines = as_text(level_table(RESULTS, [])).splitlines()
+    cells = [line.split()[:2] for line in lines if line.split()]
+    assert cells[2:] == [
+        ["1-1", "100.0"],
+        ["1-3", "90.0"],
+        ["train", "95.0"],
+        ["1-2", "30.0"],
+        ["test", "30.0"],
+    ]
+    assert max(map(len, lines)) <= 80
+    one = as_text(level_table([RESULTS[0], RESULTS[2]], [])).split("\n")
+    assert one[-1].split()[:2] == ["all", "95.0"]
+    assert Console(width=80).measure(level_table(RESULTS, RESULTS)).maximum <= 80
+
+
+def test_the_row_of_levels_is_that_of_the_game():
+    assert levels_in_a_row(RESULTS) == pytest.approx(1 + 0.3 + 0.3 * 0.9)
+
+
+def test_rates_are_of_trained_levels():
+    summary = summarise_levels(RESULTS)
+    assert (summary["clears"], summary["episodes"]) == (19, 20)
+    assert (summary["worst_level"], summary["worst_clear_rate"]) == ("1-3", 0.9)
+    assert summary["test_clear_rate"] == 0.3
+    assert summarise_levels(RESULTS[:1])["test_clear_rate"] is None
+    assert [level["unseen"] for level in summary["levels"]] == [False, True, False]
+
+
+@pytest.fixture
+def told(monkeypatch, fake_pool):
+    """Runs of levels on fake pools; what their evaluations are to find, and were."""
+    kind = pool_of_levels(fake_pool)
+    make = lambda config, seed, **_: kind(config.num_envs, config.num_envs, seed)  # noqa: E731
+    monkeypatch.setattr(run, "make_pool", make)
+    told = SimpleNamespace(results=[], asked=[])
+
+    def evaluate_levels(model, env, *, levels, episodes, **options):
+        told.asked.append((levels, episodes))
+        return told.results.pop(0)
+
+    monkeypatch.setattr(loop, "evaluate_levels", evaluate_levels)
+    return told
+
+
+def levels_config(tmp_path, **options):
+    return make_config(
+        tmp_path, levels=("1-1", "1-3"), test_levels=("1-2",), value_heads=0, **options
+    )
+
+
+def test_solved_is_every_level(tmp_path, told, monkeypatch):
+    monkeypatch.setattr(EpisodeTracker, "clear_rates", lambda self, levels: [1.0, 0.9])
+    poor = [result("1-1", 10), result("1-2", 0, True), result("1-3", 8)]
+    told.results = [poor, RESULTS, poor]
+    config = levels_config(tmp_path, stop_when_solved=True, max_steps=20_000)
+    assert run_training(config)["solved"] == 1
+    # A test level that is never cleared is no hindrance; a trained one at 80 % is.
+    assert told.asked == [(("1-1", "1-2", "1-3"), 100)] * 3
+    lines = read_points(config.run_dir, "evaluations.jsonl")
+    assert [line["worst_clear_rate"] for line in lines] == [0.8, 0.9, 0.8]
+
+
+def test_one_poor_level_is_not_solved(tmp_path, told, monkeypatch):
+    monkeypatch.setattr(EpisodeTracker, "clear_rates", lambda self, levels: [1.0, 0.8])
+    config = levels_config(tmp_path, stop_when_solved=True, end_episodes=0)
+    assert run_training(config)["solved"] == 0
+    assert told.asked == []
+
+
+def test_the_end_shows_a_table(tmp_path, told, capsys):
+    told.results = [RESULTS]
+    config = levels_config(tmp_path, end_episodes=7)
+    metrics = run_training(config)
+    assert told.asked == [(("1-1", "1-2", "1-3"), 7)]
+    assert metrics["evaluation/clear_rate"] == 0.95
+    assert metrics["evaluation/test_clear_rate"] == 0.3
+    assert "train  95.0 %" in capsys.readouterr().out
+    last = read_points(config.run_dir)[-1]
+    assert last["evaluation/worst_clear_rate"] == 0.9
+
+
+# -- on the game -------------------------------------------------------------
+
+
+def small(tmp_path, threads=2, **options):
+    base = preset("tiles")
+    config = RunConfig(
+        device="cpu", precision="fp32", run_dir=tmp_path, log_seconds=0.01,
+        stop_when_solved=False, videos=False, end_episodes=2,
+        env=EnvConfig(
+            num_envs=4, num_threads=threads, obs="tiles", stack_num=1,
+            levels=("1-1,1-2,4-2",), test_levels=("1-2",), max_episode_steps=30,
+        ),
+        model=replace(base.model, value_heads=0, popart=True),
+        learner=LearnerConfig(
+            unroll=8, unrolls_per_batch=4, minibatch_size=16, passes=1,
+        ),
+    )  # fmt: skip
+    return change(config, max_steps=1200, **options)
+
+
+@pytest.mark.rom
+def test_levels_are_played_and_evaluated(tmp_path):
+    one, two = tmp_path / "1", tmp_path / "2"
+    run_training(small(one, threads=1))
+    run_training(small(two, threads=2))
+    assert torch.equal(weights_in(one), weights_in(two))
+    last = [point for point in read_points(one) if "rollout/episodes" in point][-1]
+    played = {k for k in last if k.startswith("levels/")}
+    assert played == {"levels/1-1", "levels/4-2"}  # never the test level
+    assert last["level_best_x/4-2"] > 0
+    (line,) = read_points(one, "evaluations.jsonl")
+    unseen = {level["level"]: level["unseen"] for level in line["levels"]}
+    assert unseen == {"1-1": False, "1-2": True, "4-2": False}
+    policy = load_policy(one, CPU)
+    assert (policy.env.levels, policy.env.test_levels) == (("1-1", "4-2"), ("1-2",))
+    config = evaluate.EvaluateConfig(
+        one, episodes=1, argmax=False, stall=5, pictures=False, device="cpu"
+    )
+    results = evaluate.evaluate(config).levels
+    assert [(r.level, r.unseen) for r in results] == [
+        ("1-1", False),
+        ("1-2", True),
+        ("4-2", False),
+    ]
