@@ -102,27 +102,44 @@ def _evaluations(runs: Sequence[RunFiles]) -> str:
 
 def _evaluated_levels(run: RunFiles) -> str:
     """What `trainer.evaluate` has found out."""
+    about = run.table
+    table = _level_table(about.get("results", []), str(about.get("task")))
+    what = f"{about.get('checkpoint')}, {_whole(about.get('trained_steps'))} steps"
+    return table and f"<p>{escape(what)}:</p>{table}"
+
+
+def _own_levels(run: RunFiles) -> str:
+    """The last evaluation by level that the run has played itself."""
+    played = [e for e in run.evaluations if e.get("levels")]
+    if not played:
+        return ""
+    last = played[-1]
+    what = f"{last.get('name')}, after {_whole(last.get('steps'))} steps"
+    test = last.get("test_clear_rate")
+    if test is not None:
+        what += f"; trained levels {_rate(last)}, test levels {test:.0%}"
+    return f"<p>{escape(what)}:</p>{_level_table(last['levels'], run.task)}"
+
+
+def _level_table(results: Sequence[Any], task: str) -> str:
+    """A line for each result of a level, the test levels' marked; "" without any."""
     heads = ["level", "actions", "sticky", "episodes", "cleared (95 %)", "return"]
     heads += ["best x, median", "steps to clear, median", "died", "stalled"]
     heads += ["timed out"]
-    about = run.table
     rows = [
-        (r.get("level") or about.get("task"),
+        ((r.get("level") or task) + " (test)" * bool(r.get("unseen")),
          "likeliest" if r.get("argmax") else "sampled", r.get("sticky"),
          r.get("episodes"), _rate(r), _return(r),
          _whole(r.get("best_x_median")), _whole(r.get("steps_to_clear_median")),
          len(r["deaths"]) if "deaths" in r else None, r.get("stalled"),
          r.get("timed_out"))
-        for r in about.get("results", []) if isinstance(r, dict)
+        for r in results if isinstance(r, dict)
     ]  # fmt: skip
-    if not rows:
-        return ""
-    what = f"{about.get('checkpoint')}, {_whole(about.get('trained_steps'))} steps"
-    return f"<p>{escape(what)}:</p>{_table(heads, rows)}"
+    return _table(heads, rows)
 
 
 def _levels(run: RunFiles) -> str:
-    """Clear rates of the training episodes: worlds across, stages down."""
+    """Clear rates and mean best x of training: worlds across, stages down."""
     rates = {k[7:]: v for k, v in run.last.items() if k.startswith("levels/")}
     names = [tuple(map(int, k.split("-"))) for k in rates]
     if not names:
@@ -132,9 +149,12 @@ def _levels(run: RunFiles) -> str:
     for stage in range(1, max(stage for _, stage in names) + 1):
         rows += f"<tr><th>-{stage}</th>"
         for world in worlds:
-            rate = rates.get(f"{world}-{stage}")
+            level = f"{world}-{stage}"
+            rate, best_x = rates.get(level), run.last.get(f"level_best_x/{level}")
             heat = "" if rate is None else f' style="--rate:{rate:.2f}" class="heat"'
-            rows += f"<td{heat}>{'' if rate is None else f'{rate:.0%}'}</td>"
+            text = "" if rate is None else f"{rate:.0%}"
+            text += "" if best_x is None else f"<div>x {best_x:.0f}</div>"
+            rows += f"<td{heat}>{text}</td>"
         rows += "</tr>"
     return f'<div class="wide"><table class="levels">{rows}</table></div>'
 
@@ -278,7 +298,7 @@ def render(runs: Sequence[RunFiles], page: Path) -> str:
         sections |= {
             "Levels in training": _levels(run),
             "Evaluation": _evaluations(runs),
-            "Evaluation by level": _evaluated_levels(run),
+            "Evaluation by level": _own_levels(run) + _evaluated_levels(run),
             "Heat-map": media.show(others),
             "Deaths": media.show(deaths),
             "Videos": media.show(videos),

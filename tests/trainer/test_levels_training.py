@@ -18,11 +18,13 @@ from trainer.level_results import level_result, levels_in_a_row, summarise_level
 from trainer.levels import LevelNumbers, all_levels, levels_of, split_levels
 from trainer.metrics import Episode, EpisodeTracker, Timings
 from trainer.model import build_model
-from trainer.policy import load_policy
+from trainer.policy import Policy, load_policy
 from trainer.presets import for_levels, preset
 from trainer.rollouts import Rollouts
 from trainer.run import run_training
 from trainer.tables import as_text, level_table
+from trainer.video.film import FilmedEnv, game_config
+from trainer.video.play import Player
 
 TASK = "SuperMarioBros-1-1-v0"
 CPU = torch.device("cpu")
@@ -353,3 +355,24 @@ def test_levels_are_played_and_evaluated(tmp_path):
         ("1-2", True),
         ("4-2", False),
     ]
+
+
+@pytest.mark.rom
+def test_a_film_shows_the_value_of_the_games_level(tmp_path):
+    """A level of the run has its own head's, another one none."""
+    config = small(tmp_path).resolved()
+    torch.manual_seed(0)
+    model = build_model(config.model, (1, 16, 16), 5)
+    policy = Policy(model.eval(), config.env, CPU, None, 0, False)
+    games = [
+        FilmedEnv(game_config(config.env, level=level), seed=1)
+        for level in ("4-2", "1-2")
+    ]
+    player = Player(policy, 2, seed=1, argmax=True)
+    steps = [game.reset() for game in games]
+    one, other = player.decide(steps)
+    obs = torch.from_numpy(steps[0].obs)[None, None]
+    first = torch.ones(1, 1, dtype=torch.bool)
+    (_, values), _ = model(obs, torch.zeros(1, 0), first)
+    assert one.value == pytest.approx(values[0, 0, 1].item(), abs=1e-5)
+    assert other.value is None

@@ -99,6 +99,24 @@ def make_run(folder, seed=1, solved=True):
     return folder
 
 
+def test_levels_that_were_trained_and_others(tmp_path):
+    folder = make_run(tmp_path / "run")
+    sampled = LEVEL | {"argmax": False}
+    levels = [sampled, sampled | {"level": "1-3", "unseen": True, "clear_rate": 0.02}]
+    line = EVALUATION | {"name": "evaluation at the end", "levels": levels}
+    with (folder / "evaluations.jsonl").open("a") as file:
+        file.write("\n" + json.dumps(line | {"test_clear_rate": 0.02}))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write("\n" + json.dumps({"step": 31000, "level_best_x/8-4": 777.4}))
+    shown = " ".join(Page(write([folder]).read_text()).text)
+    assert "1-3 (test)" in shown
+    assert "4-2 (test)" not in shown
+    assert (
+        "after 30,000 steps; trained levels 93% (86% to 97%), test levels 2%" in shown
+    )
+    assert "x 777" in shown
+
+
 def test_a_page_has_everything(tmp_path):
     page = write([make_run(tmp_path / "run")])
     assert page == tmp_path / "run" / "report.html"

@@ -215,7 +215,7 @@ def _film_grid(
     with VideoWriter(path, width=grid.width, height=grid.height, fps=fps) as writer:
         frame_number = 0
         while count < limit and not all(tile.ending for tile in tiles):
-            decisions = player.decide([tile.step.obs for tile in tiles])
+            decisions = player.decide([tile.step for tile in tiles])
             for game, tile, decision in zip(games, tiles, decisions, strict=True):
                 if not tile.ending:
                     tile.advance(game.step(decision.action))

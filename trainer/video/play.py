@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.collector import sample
@@ -25,7 +26,7 @@ class Decision(NamedTuple):
     Attributes:
         action: index.
         probabilities: (A,) float32; a person's are not known.
-        value: the critic's, None for a person.
+        value: the critic's, None for a person and for a level without a head.
     """
 
     action: int
@@ -57,10 +58,11 @@ class Player:
         self._first = torch.ones(games, dtype=torch.bool, device=policy.device)
 
     @torch.no_grad()
-    def decide(self, observations: Sequence[Picture]) -> list[Decision]:
-        """Acts in all games; observations are (C, H, W) uint8 each."""
+    def decide(self, steps: Sequence[Step]) -> list[Decision]:
+        """Acts in all games, on what the last step of each gave."""
         policy = self._policy
-        obs = torch.from_numpy(np.stack(observations)).to(policy.device)
+        obs = torch.from_numpy(np.stack([step.obs for step in steps]))
+        obs = obs.to(policy.device)
         kind = policy.device.type
         with torch.autocast(kind, policy.dtype, policy.dtype is not None):
             output, self._state = policy.model(
@@ -74,13 +76,26 @@ class Player:
             else sample(logits, self._generator)
         )
         odds = logits.softmax(-1).cpu().numpy()
-        values = output.values[0].tolist()
+        values = map(self._value, steps, output.values[0].cpu())
         return list(map(Decision, actions.tolist(), odds, values))
+
+    def _value(self, step: Step, values: Tensor) -> float | None:
+        """The value of a game; None where no head is of its level.
+
+        Args:
+            step: of the game.
+            values: (), or (L,) of all heads.
+        """
+        if not values.ndim:
+            return float(values)
+        level = f"{step.info['world']}-{step.info['stage']}"
+        levels = self._policy.env.levels
+        return float(values[levels.index(level)]) if level in levels else None
 
     def alone(self, step: Step) -> Decision:
         """Acts in the only game; its memory is empty where an episode begins."""
         self._first[:] |= step.opening
-        return self.decide([step.obs])[0]
+        return self.decide([step])[0]
 
 
 class Shot(NamedTuple):
