@@ -180,21 +180,25 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
     def set_starts(
         self,
         weights: npt.ArrayLike | None,
-        snapshots: Sequence[bytes | npt.NDArray[np.uint8]] | None = None,
+        snapshots: Sequence[bytes | npt.NDArray[np.uint8]]
+        | npt.NDArray[np.uint8]
+        | None = None,
     ) -> None:
         """Chooses where episodes begin, from the next ``reset`` on; docs/starts.md.
 
         Args:
             weights: of the ``num_stages`` stages and of the snapshots, in that order;
                 each reset draws by them. None: episodes begin as the options say.
-            snapshots: what ``snapshot`` returned, or rows of a pool's.
+            snapshots: a list of what ``snapshot`` returned, or a pool's, (n, bytes).
 
         Raises:
             ValueError: a weight is negative, none is positive, there is not one for
                 each start, or a snapshot cannot be restored or begin an episode here.
+            TypeError: a weight is no number, or a snapshot is none.
         """
-        rows = [np.frombuffer(blob, np.uint8) for blob in snapshots or ()]
-        self._open_pool().set_starts(weights, np.stack(rows) if rows else None)
+        if snapshots is not None and not isinstance(snapshots, np.ndarray):
+            snapshots = _stacked(snapshots)
+        self._open_pool().set_starts(weights, snapshots)
 
     def render(self) -> npt.NDArray[np.uint8] | None:
         """Returns the screen, (240, 256, 3) uint8, if the mode is "rgb_array"."""
@@ -275,6 +279,23 @@ def rebuild(kind: type[Any], arguments: dict[str, Any], spec: Any) -> Any:
 def native_seed(seed: int) -> int:
     """Returns a Gymnasium seed, which has no bound, as one that a pool takes."""
     return operator.index(seed) % 2**63
+
+
+def _stacked(snapshots: Sequence[Any]) -> npt.NDArray[np.uint8] | None:
+    """Returns snapshots as the rows of one array; None if there are none."""
+    if isinstance(snapshots, bytes):
+        raise TypeError("set_starts: give a list of snapshots, also of a single one")
+    rows = [
+        each if isinstance(each, np.ndarray) else np.frombuffer(each, np.uint8)
+        for each in snapshots
+    ]
+    sizes = sorted({row.size for row in rows})
+    if len(sizes) > 1:
+        raise ValueError(
+            f"set_starts: got snapshots of {sizes[0]} bytes and of {sizes[-1]}; those "
+            "of one environment are of one size"
+        )
+    return np.stack(rows) if rows else None
 
 
 def single_info(info: dict[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class _MarioEnvPool(_NativePool):
         cls.xla = _MarioEnvPool.xla  # type: ignore[method-assign]
 
     _reward_fn: RewardFn | None = None
+    _has_xla = False
     _held: list[npt.NDArray[Any]] | None = None  # a batch that has no reward yet
 
     @property
@@ -78,7 +79,8 @@ class _MarioEnvPool(_NativePool):
         ``terminated``, ``truncated``, ``env_id``, ``elapsed_step`` and every field of
         ``info``) and returns n numbers; ``obs`` is a dictionary itself where
         ``obs_type`` names several kinds. It is called once for each batch, before
-        anyone sees it. The reward of a row that begins an episode stays 0.
+        anyone sees it. The reward of a row that begins an episode stays 0. After
+        ``xla`` a RuntimeError refuses it.
         """
         return self._reward_fn
 
@@ -88,6 +90,10 @@ class _MarioEnvPool(_NativePool):
             raise TypeError(
                 f"reward_fn={reward_fn!r} is no function; give one that takes the "
                 "dictionary of a batch and returns its rewards, or None"
+            )
+        if reward_fn is not None and self._has_xla:
+            raise RuntimeError(
+                "the functions of xla() cannot call reward_fn: make another pool for it"
             )
         self._reward_fn = reward_fn
 
@@ -120,6 +126,7 @@ class _MarioEnvPool(_NativePool):
                 "handlers (on Linux)"
             ) from None
         functions: XlaFunctions = XlaMixin.xla(self)
+        self._has_xla = True
         return functions
 
     def _recv(self) -> list[npt.NDArray[Any]]:

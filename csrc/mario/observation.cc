@@ -53,9 +53,10 @@ ObservationSpec::ObservationSpec(const Config& config) {
     std::string name = types.substr(begin, end - begin);
     if (name == "gray" && !config.gray_scale) name = "rgb";
     const auto* known = std::find(std::begin(kKinds), std::end(kKinds), name);
-    if (known == std::end(kKinds))
+    if (known == std::end(kKinds)) {
       RefuseType(types,
                  name.empty() ? "a name is empty" : "there is no " + name);
+    }
     const auto kind = static_cast<Kind>(known - std::begin(kKinds));
     for (const Part& part : parts_) {
       if (part.kind == kind) RefuseType(types, "it names " + name + " twice");

@@ -135,9 +135,11 @@ class AsyncPool {
   /// How many stages an env has by itself: the first weights of SetStarts.
   int num_stages() const { return Env::NumStages(*shared_); }
   /// From its next reset on every env draws where its episode begins, with its
-  /// own generator, in proportion to `weights`: of the stages, then of `blobs`,
-  /// snapshots of running episodes. Envs under way take the old set or the new.
-  void SetStarts(std::span<const double> weights, std::vector<std::byte> blobs);
+  /// own generator, in proportion to `weights`: of the stages, then of the
+  /// `count` snapshots of running episodes in `blobs`. Envs under way take the
+  /// old set or the new.
+  void SetStarts(std::span<const double> weights, std::vector<std::byte> blobs,
+                 size_t count);
   /// As before any SetStarts.
   void ClearStarts();
   /// The screen of an env, once the step that it is queued for or carrying out

@@ -211,19 +211,18 @@ SnapshotHeader AsyncPool<Env>::CheckBlob(std::span<const std::byte> blobs,
 
 template <class Env>
 void AsyncPool<Env>::SetStarts(std::span<const double> weights,
-                               std::vector<std::byte> blobs) {
+                               std::vector<std::byte> blobs, size_t count) {
   RequireThisProcess();
   {
     const std::lock_guard lock(api_mutex_);
     RequireOpen();
   }
   const size_t bytes = SnapshotBytes();
-  const size_t count = blobs.size() / bytes;
   if (blobs.size() != count * bytes) {
-    throw std::invalid_argument("set_starts: got snapshots of " +
-                                std::to_string(blobs.size()) +
-                                " bytes in all; this pool's have " +
-                                std::to_string(bytes) + " bytes each");
+    throw std::invalid_argument(
+        "set_starts: got " + std::to_string(count) + " snapshots of " +
+        std::to_string(blobs.size()) + " bytes in all; this pool's have " +
+        std::to_string(bytes) + " bytes each");
   }
   auto starts = std::make_shared<StartSet>();
   starts->num_stages = num_stages();

@@ -322,7 +322,9 @@ class PyPool {
     if (!snapshots.is_none()) {
       saved = ReadBlobs(snapshots, "set_starts: snapshots");
     }
-    WithoutGil([&] { pool_->SetStarts(numbers, std::move(saved.bytes)); });
+    WithoutGil([&] {
+      pool_->SetStarts(numbers, std::move(saved.bytes), saved.count);
+    });
   }
 
   int num_stages() const { return pool_->num_stages(); }

@@ -356,6 +356,11 @@ def test_reward_fn_is_refused() -> None:
     pool = make_mario(reward_fn=lambda batch: batch["x_pos"])
     with pytest.raises(RuntimeError, match="cannot call reward_fn"):
         pool.xla()
+    pool.reward_fn = None
+    pool.xla()
+    with pytest.raises(RuntimeError, match="cannot call reward_fn"):
+        pool.reward_fn = lambda batch: batch["x_pos"]
+    assert pool.reward_fn is None
 
 
 def test_an_env_that_fails() -> None:

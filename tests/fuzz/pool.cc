@@ -340,7 +340,8 @@ class Sequence {
                      *std::min_element(weights.begin(), weights.end()) < 0 ||
                      *std::max_element(weights.begin(), weights.end()) == 0 ||
                      (copies > 0 && (one != saved_ || header.done != 0));
-    if (!Expect(faults, [&] { pool_->SetStarts(weights, blobs); })) return;
+    if (!Expect(faults, [&] { pool_->SetStarts(weights, blobs, copies); }))
+      return;
     auto starts = std::make_shared<pool::StartSet>();
     starts->num_stages = 1;
     for (double sum = 0; const double weight : weights) {

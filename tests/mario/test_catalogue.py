@@ -206,6 +206,9 @@ def test_a_pool_knows_the_places_of_its_stages_only() -> None:
         ({"1-1/start": "2"}, ValueError, "the weight of '1-1/start' is '2'"),
         ({"1-1/start": float("nan")}, ValueError, "weights are numbers of 0 or more"),
         ({"1-1/start": 0}, ValueError, "add up to 0"),
+        ({"1-1/start": np.int64(0)}, ValueError, "add up to 0"),
+        ({"1-1/start": np.float32(-1)}, ValueError, "weights are numbers of 0 or more"),
+        ({5: 1}, TypeError, "starts has the name 5; give text"),
         ({}, ValueError, "add up to 0"),
         ([], ValueError, "add up to 0"),
         (3, TypeError, "starts=3 is not possible; give a name such as"),
@@ -240,7 +243,9 @@ def test_a_stage_is_kept_and_read_again(
         starts.names("1-4/*")
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "foreign", "other"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "changed", "version", "empty", "foreign", "other"]
+)
 def test_a_damaged_file_is_made_again(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +255,7 @@ def test_a_damaged_file_is_made_again(
     good = file.read_bytes()
     middle = len(good) // 2
     flipped = bytes([good[middle] ^ 255])
+    version = good.index(b"PK\1\2") + 6  # that zipfile must have to read it
     if damage == "other":  # another ROM's
         places = list(scout.places(rom.load("pixel"), "1-4"))[:2]
         starts._write(file, places)
@@ -258,6 +264,7 @@ def test_a_damaged_file_is_made_again(
             {
                 "cut": good[:middle],
                 "changed": good[:middle] + flipped + good[middle + 1 :],
+                "version": good[:version] + b"\xff" + good[version + 1 :],
                 "empty": b"",
                 "foreign": b"not an archive",
             }[damage]

@@ -188,13 +188,22 @@ def test_gymnasium_environments_have_starts() -> None:
     first, info = env.reset(seed=4)
     assert np.array_equal(first, obs)
     assert (info["start"], info["elapsed_step"]) == (1, 0)
+    rows: npt.NDArray[np.uint8] = np.frombuffer(saved, np.uint8)[None]
+    for snapshots in (rows, list(np.asfortranarray(rows.repeat(2, 0))[:1])):
+        env.set_starts([0, 1], snapshots)
+        assert np.array_equal(env.reset()[0], obs)
+    env.set_starts([1], rows[:0])
+    assert env.reset()[1]["start"] == 0
+    with pytest.raises(ValueError, match=r"snapshots of \d+ bytes and of \d+"):
+        env.set_starts([0, 1, 1], [saved, saved[:-1]])
+    with pytest.raises(TypeError, match="a list of snapshots"):
+        env.set_starts([0, 1], saved)
     env.set_starts(None)
     assert env.reset()[1]["start"] == -1
 
     envs = MarioVectorEnv(3, TASK, max_episode_steps=30)
     envs.reset(seed=1)
     assert envs.num_stages == 1
-    rows: npt.NDArray[np.uint8] = np.frombuffer(saved, np.uint8)[None]
     envs.set_starts(np.array([0.0, 1.0]), rows)
     several, infos = envs.reset()
     assert all(np.array_equal(row, obs) for row in several)

@@ -166,6 +166,8 @@ def damaged(blobs: Any) -> Any:
     [
         (damaged, ValueError, "snapshot 1 is refused.*checksum"),
         (lambda b: b[:, :-1], ValueError, "bytes in all; this pool's have"),
+        (lambda b: b.reshape(1, -1), ValueError, "got 1 snapshots of"),
+        (lambda b: b.reshape(b.shape[1], 3), ValueError, "bytes in all"),
         (lambda b: b.tolist(), TypeError, "snapshots must be a NumPy array"),
         (lambda b: b.astype(np.int32), TypeError, "dtype uint8"),
         (lambda b: b[0], TypeError, r"shape \(n, bytes\)"),
