@@ -95,7 +95,9 @@ class Catalogue:
         Raises:
             ValueError: there are none; the message names what is near.
         """
-        meant = pattern.split("/")[0]
+        meant, slash, _ = pattern.partition("/")
+        if not slash and "*" in meant:  # which stands for the slash, too
+            meant = meant.partition("*")[0] + "*"
         stages = [stage for stage in self.stages if fnmatchcase(stage, meant)]
         known = [place for stage in stages for place in self.places(stage)]
         found = [place for place in known if fnmatchcase(place.name, pattern)]

@@ -181,6 +181,13 @@ def test_lists_count_each_place_once() -> None:
         pool.set_starts([1, 1])
 
 
+def test_a_star_may_stand_for_the_slash() -> None:
+    some = catalogue(stages=["1-1", "1-2"])
+    for pattern in ("*start", "1-*start", "1-?/start"):
+        assert [p.name for p in some.find(pattern)] == ["1-1/start", "1-2/start"]
+    assert [p.name for p in some.find("1-2*t")] == ["1-2/start"]
+
+
 def test_a_pool_knows_the_places_of_its_stages_only() -> None:
     pool = mario_envpool.make("SuperMarioBros-1-1-v0", num_envs=64, starts="*")
     assert set(pool.reset()[1]["stage"].tolist()) == {1}
