@@ -120,14 +120,14 @@ class CellCounts:
         self.passed[cells] = _DECAY * self.passed[cells] + 1.0
         self.got_on[cells] = _DECAY * self.got_on[cells] + got_on
 
-    def uncertainty(self, cells: IntArray) -> npt.NDArray[np.float64]:
-        """Variance of whether an episode gets on from each cell, 0 to 0.25.
+    def chance(self, cells: IntArray) -> npt.NDArray[np.float64]:
+        """Estimate of whether an episode gets on from each cell, 0 to 1.
 
         Of nothing known it is that of a coin (Laplace's rule of succession).
         """
+        rate: npt.NDArray[np.float64]
         rate = (self.got_on[cells] + 1.0) / (self.passed[cells] + 2.0)
-        variance: npt.NDArray[np.float64] = rate * (1.0 - rate)
-        return variance
+        return rate
 
     def _number(self, key: int) -> int:
         number = self._numbers.get(key)

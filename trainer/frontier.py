@@ -4,9 +4,10 @@ An archive as of Go-Explore (Ecoffet et al. 2021), filled while the policy is tr
 where Mario comes into a cell, the environment's snapshot is kept, with its frame stack.
 
 Episodes begin where it is least certain whether they will get a screen further, by
-what became of those that were there lately: at the edge of what was reached, of which
-little is known, and around the places where the policy fails at times. Where it always
-gets on, or never, there is little to learn.
+what became of those that were there lately, around the places where the policy fails at
+times; and on the last screen that was reached, until they get on from there, however
+seldom that is. Where the policy always gets on there is little to learn, and where it
+never does, but others have been further, it is on a wrong way.
 
 A snapshot may be of one who is about to die. It therefore waits, and joins the archive
 only when its episode has lived on for some steps.
@@ -36,7 +37,8 @@ _CAPACITY, _OFFERED = 1024, 128
 # A snapshot that so many episodes began from makes room for another one of its cell:
 # a policy should not learn a single state by heart.
 _USES = 8
-# Pixels of progress from a cell on that count as getting on: a screen.
+# Pixels of progress from a cell on that count as getting on, and that the edge of
+# what was reached is wide: a screen.
 _SCREEN = 256
 # A snapshot is given up when so many episodes began there and none lived on.
 _HOPELESS = 16
@@ -267,7 +269,13 @@ class Frontier:
     def _weights(self, slots: IntArray) -> FloatArray:
         """What slots are worth to begin from; those of each stage add up to 1."""
         cells, stages = self._entries["cell"][slots], self._entries["stage"][slots]
-        weights = self._counts.uncertainty(cells)
+        progress = self._entries["progress"][slots]
+        furthest = np.zeros(stages.max(initial=0) + 1, np.int64)
+        np.maximum.at(furthest, stages, progress)
+        at_edge = progress > furthest[stages] - _SCREEN
+        # The variance p (1 - p) of whether it gets on; at the edge 1 - p more.
+        chance = self._counts.chance(cells)
+        weights = (1.0 - chance) * (chance + at_edge)
         shares: FloatArray = weights / np.bincount(stages, weights)[stages]
         return shares
 

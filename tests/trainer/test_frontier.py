@@ -171,7 +171,8 @@ def test_an_episode_from_a_snapshot_goes_on_with_its_progress():
     assert explored.frontier.progress == CELL * (begun + 10)
 
 
-def test_uncertain_outcomes_come_first():
+def test_uncertain_outcomes_come_first(monkeypatch):
+    monkeypatch.setattr(frontier, "_SCREEN", 0)  # no edge
     explored = Explored()
     explored(0, *[JUMP] * 9)
     weights = explored.offer(share=0.5)
@@ -185,6 +186,22 @@ def test_uncertain_outcomes_come_first():
     assert weights[5] > weights[3] > 2 * weights[1]  # of 5 nothing is known
     assert weights[1] == weights[2] == pytest.approx(weights[4])
     assert sum(weights.values()) == pytest.approx(0.5)
+
+
+def test_the_edge_is_tried_until_somebody_gets_on(monkeypatch):
+    monkeypatch.setattr(frontier, "_SCREEN", 2 * CELL)
+    explored = Explored()
+    explored(0, *[JUMP] * 9)
+    cells = np.arange(1, 6)
+    for _ in range(30):
+        # From 1 one always gets on; 2 and 3 are traps; 4 and 5 are the edge.
+        explored.counts.judge(cells, np.array([True, False, False, False, False]))
+    weights = explored.offer()
+    assert weights[4] == weights[5] > 10 * max(weights[1], weights[2])
+    for _ in range(200):
+        explored.counts.judge(cells, np.array([True, False, False, True, True]))
+    weights = explored.offer()
+    assert weights[5] < 3 * weights[1]
 
 
 def test_who_gets_a_screen_further_has_got_on(monkeypatch):
@@ -215,6 +232,7 @@ def test_late_outcomes_count_more():
 
 def test_no_more_is_offered_than_wanted_and_the_share_stays(monkeypatch):
     monkeypatch.setattr(frontier, "_OFFERED", 3)
+    monkeypatch.setattr(frontier, "_SCREEN", 0)
     explored = Explored()
     explored(0, *[JUMP] * 12)
     explored.counts.passed[:6] = 100
@@ -268,6 +286,7 @@ def test_a_start_from_which_nobody_lives_is_given_up(monkeypatch):
 
 def test_a_full_archive_forgets_what_is_worth_least(monkeypatch):
     monkeypatch.setattr(frontier, "_CAPACITY", 4)
+    monkeypatch.setattr(frontier, "_SCREEN", 0)
     explored = Explored()
     explored(0, *[JUMP] * 8)
     assert sorted(explored.offer()) == [1, 2, 3, 4]
