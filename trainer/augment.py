@@ -34,12 +34,15 @@ class Augmentation:
         cost: weight of the `losses.consistency`.
     """
 
-    def __init__(self, config: AugmentConfig, env: EnvConfig) -> None:
+    def __init__(
+        self, config: AugmentConfig, env: EnvConfig, device: torch.device
+    ) -> None:
         """Prepares for a run.
 
         Args:
             config: which changes, and how strong they are.
             env: whose observations and actions they are for.
+            device: of the observations.
 
         Raises:
             ValueError: there is no such change, or it does not fit the environments.
@@ -50,9 +53,11 @@ class Augmentation:
         self.cost = config.augment_cost
         self._config = config
         _check(self.kinds, env)
-        self._mirrored: list[int] = []
         if "flip" in self.kinds:
-            self._mirrored = mirrored(ACTION_SETS[env.action_set])
+            # On the device: a list would be copied there each time, and while a CUDA
+            # graph is recorded that fails.
+            actions = mirrored(ACTION_SETS[env.action_set])
+            self._mirrored = torch.tensor(actions, device=device)
 
     def __bool__(self) -> bool:
         """Whether there are changes."""
@@ -102,7 +107,7 @@ class Augmentation:
         if "flip" not in self.kinds:
             return logits
         where = self._flipped(numbers[3])[:, None]
-        return torch.where(where, logits[..., self._mirrored], logits)
+        return torch.where(where, logits.index_select(-1, self._mirrored), logits)
 
     def _pixels(self, numbers: Tensor) -> Tensor:
         """Equally likely whole numbers, from -augment_shift to augment_shift."""

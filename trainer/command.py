@@ -79,7 +79,7 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
                 f"{known.preset} out, and give single options instead"
             )
         known.resume = resume.locate(known.resume, known.task)
-        default = resume.config_of(known.resume)
+        default = _with_task(resume.config_of(known.resume), known.task)
     else:
         name = known.preset
         if name == "auto":
@@ -98,3 +98,10 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
         config=(tyro.conf.OmitArgPrefixes,),
     )
     return replace(config, resume=known.resume)
+
+
+def _with_task(config: RunConfig, task: str | None) -> RunConfig:
+    """A run's config for who names a task: its levels, of another one, are left out."""
+    if task in (None, config.env.task):
+        return config
+    return replace(config, env=replace(config.env, levels=(), test_levels=()))

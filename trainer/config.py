@@ -499,8 +499,8 @@ class RunConfig:
     """Episodes of each of the two evaluations; of several levels, of each of them."""
 
     end_episodes: int = 10
-    """Episodes of each level, trained and test ones, that a run with several plays at
-    its end; 0: none."""
+    """Episodes of each level, trained and test ones, that a run with --levels plays
+    at its end; 0: none."""
 
     run_dir: Path | None = None
     """Folder to write to; by default runs/TASK-TIME."""
@@ -559,6 +559,7 @@ class RunConfig:
         size = IMAGE_SIZES.get(self.model.name, IMAGE_SIZE)
         if self.env.obs == "tiles":
             size = TILES_SHAPE[-1]
+        height = self.env.img_height or size
         levels, test = split_levels(
             self.env.levels, self.env.test_levels, self.env.task
         )
@@ -567,8 +568,8 @@ class RunConfig:
             task=game_of(self.env.task) if levels else self.env.task,
             levels=levels,
             test_levels=test,
-            img_height=self.env.img_height or size,
-            img_width=self.env.img_width or size,
+            img_height=height,
+            img_width=self.env.img_width or height,
         )
         heads = self.model.value_heads or max(1, len(levels))
         model = dataclasses.replace(self.model, value_heads=heads)

@@ -91,6 +91,14 @@ def _check_observations(config: RunConfig) -> None:
             f"obs=tiles needs stack_num=1, got {env.stack_num}: speeds are in it; "
             "for more of the past take --memory gru"
         )
+    from trainer.config import TILES_SHAPE  # which imports this module
+
+    sizes = (env.img_height or TILES_SHAPE[1], env.img_width or TILES_SHAPE[2])
+    if env.obs == "tiles" and sizes != TILES_SHAPE[1:]:
+        raise ValueError(
+            f"obs=tiles has one size: leave out img_height={env.img_height} and "
+            f"img_width={env.img_width}"
+        )
 
 
 def _check_levels(config: RunConfig) -> None:

@@ -128,7 +128,7 @@ class Learner:
         self._by_rows = c.loss == "clip" and not model.state_size
         self._obs_shape = obs_shape
         self._shards = shards
-        self._augmentation = Augmentation(config.augmentation, config.env)
+        self._augmentation = Augmentation(config.augmentation, config.env, device)
         self._params = [p for p in model.parameters() if p.requires_grad]
         # On the device: recorded graphs read them.
         self._entropy_cost = torch.tensor(c.entropy, device=device)

@@ -22,7 +22,9 @@ def pictures(items=30):
 
 
 def augmentation(*kinds, env=COMPLEX, **options):
-    return Augmentation(AugmentConfig(augment=kinds, **options), env)
+    return Augmentation(
+        AugmentConfig(augment=kinds, **options), env, torch.device("cpu")
+    )
 
 
 def test_shifts_against_the_slow_twin():

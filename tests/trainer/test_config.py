@@ -250,3 +250,4 @@ def test_images_have_the_size_that_the_network_is_made_for():
     assert size() == (40, 40)
     assert size(name="nano") == size(name="mine:Own") == (84, 84)
     assert size(name="nano", img_height=64, img_width=48) == (64, 48)
+    assert size(name="nano", img_height=64) == (64, 64)

@@ -11,6 +11,7 @@ from small_runs import differences, essence
 from trainer import run
 from trainer.collector import Actor
 from trainer.config import (
+    AugmentConfig,
     EnvConfig,
     LearnerConfig,
     ModelConfig,
@@ -107,7 +108,8 @@ def test_a_recorded_actor_says_what_an_unrecorded_one_says(memory):
     counts = torch.stack(
         [
             torch.bincount(
-                actors[1](pixels.cuda(), state, first).actions, minlength=ACTIONS
+                actors[1](pixels.cuda(), state, first, levels).actions,
+                minlength=ACTIONS,
             )
             for _ in range(50)
         ]
@@ -138,6 +140,40 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
                 learner.update(store.batch(slots), step * 1000)
         statistics = learner.statistics()
         assert statistics["loss/entropy"] > 0
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+        step_function = learner._clip_step if loss == "clip" else learner._impala_step
+        assert (step_function._graph is not None) == graphs
+    torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
+
+
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+def test_levels_and_augmented_pictures_are_recorded(loss):
+    store, slots = filled_store(cuda())
+    weights = []
+    for graphs in (False, True):
+        config = RunConfig(
+            cuda_graphs=graphs,
+            env=EnvConfig(action_set="complex"),
+            augmentation=AugmentConfig(augment=("shift", "brightness", "flip")),
+            learner=LearnerConfig(
+                unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss, passes=1
+            ),
+        )
+        torch.manual_seed(3)
+        options = ModelConfig(value_heads=2, popart=True)
+        # As many actions as can be mirrored; the store knows fewer of them.
+        model = build_model(options, SHAPE, 12).to(cuda())
+        learner = Learner(
+            model, config, obs_shape=SHAPE, device=cuda(), dtype=None, shards=Shards(1)
+        )
+        batch = store.batch(slots)
+        logits = torch.zeros(*batch.logits.shape[:-1], 12, device="cuda")
+        levels = torch.arange(8, device="cuda").remainder(2).expand_as(batch.levels)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for step in range(4):
+                changed = batch._replace(logits=logits, levels=levels)
+                learner.update(changed, step * 1000)
+        assert learner.statistics()["loss/augmented"] > 0
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
         step_function = learner._clip_step if loss == "clip" else learner._impala_step
         assert (step_function._graph is not None) == graphs

@@ -198,6 +198,25 @@ def test_a_run_of_levels_goes_on_as_if_never_interrupted(
     assert statistics["learn/popart/std_most"] > statistics["learn/popart/std_least"]
 
 
+def test_a_named_task_takes_the_place_of_a_runs_levels(
+    tmp_path, monkeypatch, fake_pool
+):
+    kind = pool_of_levels(fake_pool)
+    make = lambda config, seed, **_: kind(config.num_envs, config.num_envs, seed)  # noqa: E731
+    monkeypatch.setattr(run, "make_pool", make)
+    config = make_config(
+        tmp_path, levels=("1-1",), test_levels=("1-2",), end_episodes=0, max_steps=200
+    )
+    run_training(config)
+    goes_on = ["--resume", str(config.run_dir)]
+    env = parse([*goes_on, "--task", "SuperMarioBros-1-2-v0"]).resolved().env
+    assert (env.task, env.levels) == ("SuperMarioBros-1-2-v0", ())
+    for same in ([], ["--task", "SuperMarioBros-v0"]):
+        assert parse([*goes_on, *same]).env.levels == ("1-1",)
+    named = ["--task", "SuperMarioBros-1-2-v0", "--levels", "1-3"]
+    assert parse([*goes_on, *named]).env.levels == ("1-3",)
+
+
 # -- solved, best, and what is said at the end -------------------------------
 
 

@@ -129,18 +129,20 @@ def test_any_network_gets_the_size_of_tiles(name):
 
 
 @pytest.mark.parametrize(
-    ("model", "obs", "stack_num", "message"),
+    ("model", "obs", "options", "message"),
     [
-        ("femto", "tiles", 1, "model=femto does not take obs=tiles"),
-        ("tiles", "pixels", 4, "model=tiles does not take obs=pixels"),
-        ("tiles", "tiles", 4, "needs stack_num=1, got 4"),
-        ("mine:Own", "tiles", 1, ""),
+        ("femto", "tiles", {}, "model=femto does not take obs=tiles"),
+        ("tiles", "pixels", {}, "model=tiles does not take obs=pixels"),
+        ("tiles", "tiles", {"stack_num": 4}, "needs stack_num=1, got 4"),
+        ("tiles", "tiles", {"img_height": 100}, "one size: leave out img_height=100"),
+        ("tiles", "tiles", {"img_width": 84}, "one size.*img_width=84"),
+        ("tiles", "tiles", {"img_height": 16, "img_width": 16}, ""),
+        ("mine:Own", "tiles", {}, ""),
     ],
 )
-def test_what_does_not_fit_is_refused(model, obs, stack_num, message):
-    config = RunConfig(
-        env=EnvConfig(obs=obs, stack_num=stack_num), model=ModelConfig(name=model)
-    )
+def test_what_does_not_fit_is_refused(model, obs, options, message):
+    env = EnvConfig(obs=obs, **{"stack_num": 1} | options)
+    config = RunConfig(env=env, model=ModelConfig(name=model))
     with pytest.raises(ValueError, match=message) if message else nullcontext():
         config.validate()
 
