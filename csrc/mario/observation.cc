@@ -124,6 +124,19 @@ size_t ObservationSpec::bytes() const {
   return sum;
 }
 
+bool ObservationSpec::IsPlausible(const uint8_t* frames) const {
+  for (const Part& part : parts_) {
+    const uint8_t* end =
+        frames + static_cast<size_t>(part.frames) * part.frame_bytes;
+    if (part.kind == Kind::kTiles &&
+        *std::max_element(frames, end) >= kTileCount) {
+      return false;
+    }
+    frames = end;
+  }
+  return true;
+}
+
 void ObservationSpec::MakeFrame(const Part& part, const View& view,
                                 uint8_t* out) {
   switch (part.kind) {

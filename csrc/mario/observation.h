@@ -33,6 +33,9 @@ class ObservationSpec {
   int pictures() const { return pictures_; }
   /// Of an observation: all frames of all parts.
   size_t bytes() const;
+  /// Whether bytes that Observation::CopyTo may have written hold only codes
+  /// that there are.
+  bool IsPlausible(const uint8_t* frames) const;
 
  private:
   friend class Observation;

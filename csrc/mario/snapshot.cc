@@ -127,7 +127,9 @@ void Env::CheckSnapshot(const Shared& shared, const std::byte* blob) {
         "an environment with these options");
   if (nes::IsPlausible(body.state) && nes::IsPlausible(body.record.before) &&
       nes::IsPlausible(parts.older.before) && parts.stage_random.IsValid() &&
-      IsPlausible(body.episode)) {
+      IsPlausible(body.episode) &&
+      shared.observation().IsPlausible(
+          reinterpret_cast<const uint8_t*>(parts.stack))) {
     return;
   }
   throw std::invalid_argument(

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,7 +17,7 @@ namespace pool {
 
 struct SnapshotHeader {
   static constexpr uint64_t kMagic = 0x31504e534c4f4f50;  // "POOLSNP1"
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
 
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
@@ -30,10 +31,16 @@ struct SnapshotHeader {
 };
 static_assert(sizeof(SnapshotHeader) == 40);
 
-/// FNV-1a over 8-byte words, on from `hash`: in eight strands, as one alone
-/// would wait for each product before the next, and then over the strands.
-inline uint64_t HashBytes(std::span<const std::byte> bytes, uint64_t hash) {
+/// A step of FNV-1a with a word in place of a byte. A product carries changes
+/// upwards only, out of the word at last; turned, its top bits come down.
+inline uint64_t MixWord(uint64_t hash, uint64_t word) {
   constexpr uint64_t kPrime = 0x100000001b3;
+  return std::rotl((hash ^ word) * kPrime, 29);
+}
+
+/// Mixes 8-byte words, on from `hash`: in eight strands, as one alone would
+/// wait for each product before the next, and then over the strands.
+inline uint64_t HashBytes(std::span<const std::byte> bytes, uint64_t hash) {
   constexpr size_t kStrands = 8;
   uint64_t strands[kStrands];
   std::fill(strands, strands + kStrands, hash);
@@ -44,15 +51,15 @@ inline uint64_t HashBytes(std::span<const std::byte> bytes, uint64_t hash) {
       uint64_t word;
       std::memcpy(&word, from, 8);
       from += 8;
-      strand = (strand ^ word) * kPrime;
+      strand = MixWord(strand, word);
     }
   }
-  for (const uint64_t strand : strands) hash = (hash ^ strand) * kPrime;
+  for (const uint64_t strand : strands) hash = MixWord(hash, strand);
   for (; left > 0; left -= std::min<size_t>(left, 8)) {
     uint64_t word = 0;
     std::memcpy(&word, from, std::min<size_t>(left, 8));
     from += std::min<size_t>(left, 8);
-    hash = (hash ^ word) * kPrime;
+    hash = MixWord(hash, word);
   }
   return hash;
 }

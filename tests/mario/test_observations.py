@@ -202,3 +202,14 @@ def test_pictures_for_people(tmp_path: Any, capsys: Any) -> None:
     assert tiles.main(["--out", str(out), "--count", "1", "--steps", "5"]) == 0
     assert out.stat().st_size > 1000
     assert "question" in capsys.readouterr().out
+
+
+def test_codes_that_there_are_not_are_refused(make_env: Any) -> None:
+    env = make_env(obs_type="tiles", stack_num=2)
+    env.reset()
+    blob = bytearray(env.snapshot())
+    blob[-1] = len(tiles.NAMES) - 1
+    env.restore(bytes(blob))
+    blob[-1] = len(tiles.NAMES)
+    with pytest.raises(ValueError, match="damaged"):
+        env.restore(bytes(blob))

@@ -228,3 +228,14 @@ def test_foreign_and_ended_states_are_refused() -> None:
     with pytest.raises(ValueError, match="snapshot 0 is refused: its episode is over"):
         pool.set_starts([1, 1], pool.snapshot(EVERYONE)[:1])
     assert pool.reset()[1]["start"].tolist() == [-1, -1]
+
+
+def test_the_checksum_finds_the_top_bits_of_two_words() -> None:
+    pool = make()
+    pool.reset()
+    blobs = pool.snapshot(EVERYONE)
+    for place in range(47, 2000, 8):  # the tops of words behind the header
+        damaged = blobs[:1].copy()
+        damaged[0, [place, place + 64]] ^= 0x80
+        with pytest.raises(ValueError, match="checksum"):
+            pool.restore(EVERYONE[:1], damaged)

@@ -132,7 +132,7 @@ def damaged(blobs: Any, place: int) -> Any:
     ("change", "error", "message"),
     [
         (lambda b: damaged(b, 0), ValueError, "blob 1 is refused.*snapshot header"),
-        (lambda b: damaged(b, 8), ValueError, "version 2, this build reads version 3"),
+        (lambda b: damaged(b, 8), ValueError, "version 5, this build reads version 4"),
         (lambda b: damaged(b, 16), ValueError, "holds an environment of"),
         (lambda b: damaged(b, 24), ValueError, "checksum is wrong"),
         (lambda b: damaged(b, -1), ValueError, "checksum is wrong"),
