@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--rom", default="vanilla", choices=rom.ROMS, help="whose (default: vanilla)"
     )
-    known = parser.parse_args()
+    known = parser.parse_intermixed_args()
     if known.options:
         print_options()
         return 0

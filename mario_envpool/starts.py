@@ -82,8 +82,8 @@ class Catalogue:
     def __init__(
         self, image: bytes, lost_levels: bool = False, stages: list[str] | None = None
     ) -> None:
-        known = _STAGES_OF_LOST_LEVELS if lost_levels else _STAGES
-        self.stages = [s for s in known if stages is None or s in stages]
+        self._all = _STAGES_OF_LOST_LEVELS if lost_levels else _STAGES
+        self.stages = [s for s in self._all if stages is None or s in stages]
         self._image = image
         self._lost_levels = lost_levels
         revision = hashlib.sha1(image).hexdigest()
@@ -99,6 +99,13 @@ class Catalogue:
         if not slash and "*" in meant:  # which stands for the slash, too
             meant = meant.partition("*")[0] + "*"
         stages = [stage for stage in self.stages if fnmatchcase(stage, meant)]
+        elsewhere = [stage for stage in self._all if fnmatchcase(stage, meant)]
+        if elsewhere and not stages:
+            raise ValueError(
+                f"starts: {pattern!r} is in {elsewhere[0]}, and these environments "
+                f"play {', '.join(self.stages)} only; name that stage in stages=, or "
+                "take the id of the whole game"
+            )
         known = [place for stage in stages for place in self.places(stage)]
         found = [place for place in known if fnmatchcase(place.name, pattern)]
         if found:
@@ -163,6 +170,11 @@ def apply(pool: Any, starts: Starts) -> None:
         else:
             others[place.name] = place
             weights[place.name] = weights.get(place.name, 0.0) + weight
+    if not own.sum() + sum(weights.values()):
+        raise ValueError(
+            f"starts={starts!r} has no place with a weight above 0; give one, such as "
+            "'1-1/start'"
+        )
     snapshots = _core.start_snapshots(
         pool.spec,
         [place.save for place in others.values()],

@@ -14,7 +14,7 @@ import tyro
 from trainer import resume
 from trainer.config import EnvConfig, RunConfig
 from trainer.device import choose_device
-from trainer.levels import split_levels
+from trainer.levels import own_levels, split_levels
 from trainer.presets import choose_preset, for_levels, preset
 
 Config = TypeVar("Config")
@@ -88,6 +88,9 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
                 name = choose_preset(choose_device(known.device))
         task = known.task or EnvConfig.task
         levels = split_levels(known.levels, known.test_levels, task).train
+        own = own_levels(task)
+        if not levels and len(own) == 1:
+            levels = own
         default = for_levels(preset(name), levels)
     config = tyro.cli(
         RunConfig,

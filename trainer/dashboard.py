@@ -28,6 +28,7 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
+from trainer.config import EnvConfig
 from trainer.device import describe
 from trainer.metrics import format_seconds, verdict_of
 from trainer.model import describe_model
@@ -393,13 +394,25 @@ def banner(run: Run) -> str:
     if config.device == "auto" and run.device.type == "cpu":
         fallback = " (--device auto found no usable GPU)"
     return (
-        f"{env.task}: {env.num_envs} environments in {env.groups} groups, "
+        f"{_what(env)}: {env.num_envs} environments in {env.groups} groups, "
         f"{config.mode}, {overlap}\n"
         f"{config.model.name}: {size.parameters:,} parameters, "
         f"{size.forward_flops / 1e6:.1f} MFLOP per observation, on "
         f"{describe(run.device, run.dtype)}{fallback}\n"
         f"writing to {run.run_dir}/ (tensorboard --logdir {run.run_dir.parent})"
     )
+
+
+def _what(env: EnvConfig) -> str:
+    """The task and the levels of a run, for its first line."""
+    parts = [env.task]
+    for names, verb in ((env.levels, "on"), (env.test_levels, "tested on")):
+        if names:
+            many = len(names) > 8
+            parts.append(
+                f"{verb} {len(names)} levels" if many else f"{verb} {', '.join(names)}"
+            )
+    return " ".join(parts)
 
 
 def progress_legend(frame_skip: int) -> str:

@@ -121,6 +121,10 @@ class Loop:
         solved = reason.startswith("solved")
         more_to_say = self._levels and not solved and not self._stopping.signal
         if more_to_say and config.end_episodes:
+            run.display.say(
+                f"playing {config.end_episodes} episodes of each of "
+                f"{len(self._levels)} levels"
+            )
             self._evaluate("evaluation at the end", config.end_episodes)
         seconds = self._seconds()
         # Not by the signal: it may have come while the last evaluation was played.

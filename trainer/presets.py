@@ -89,8 +89,10 @@ def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
 
     Args:
         config: a preset.
-        levels: to train on; of less than two all stays as it is.
+        levels: to train on; of less than two all but 8-4's actions stays as it is.
     """
+    if "8-4" in levels:
+        config = replace(config, env=replace(config.env, action_set="complex"))
     if len(levels) < 2:
         return config
     steps = 500_000 * len(levels)

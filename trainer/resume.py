@@ -131,7 +131,7 @@ def _restore_collecting(run: Run, state: dict[str, Any], moved: list[str]) -> No
     reason = ""
     if moved:
         names = ", ".join(name.rpartition(".")[2] for name in moved)
-        reason = f"with another {names}"
+        reason = f"with another {names}".replace(" levels", " set of levels")
     elif state["collecting"] is None:
         reason = _why_no_episodes(run)
     else:

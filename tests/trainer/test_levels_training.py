@@ -395,3 +395,17 @@ def test_a_film_shows_the_value_of_the_games_level(tmp_path):
     (_, values), _ = model(obs, torch.zeros(1, 0), first)
     assert one.value == pytest.approx(values[0, 0, 1].item(), abs=1e-5)
     assert other.value is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "actions"),
+    [
+        (["--task", "SuperMarioBros-8-4-v0"], "complex"),
+        (["--levels", "8-4"], "complex"),
+        (["--levels", "8-4", "--action-set", "simple"], "simple"),
+        (["--task", "SuperMarioBros-8-3-v0"], "right_only"),
+        (["--task", "SuperMarioBrosRandomStages-v0"], "right_only"),
+    ],
+)
+def test_pipes_need_down(arguments, actions):
+    assert parse(arguments).env.action_set == actions
