@@ -65,6 +65,11 @@ def check_combinations(config: RunConfig) -> None:
     _check_observations(config)
     _check_levels(config)
     _check_learning(config)
+    if config.explore.starts == "frontier" and config.explore.frontier_share == 1:
+        raise ValueError(
+            "frontier_share must be below 1, got 1: no episode would begin at a level's"
+            " start, and only those count in clear rates"
+        )
     if config.serial and config.lag:
         raise ValueError(f"serial has no overlap: lag must be 0, got {config.lag}")
     if config.mode == "sync" and config.fresh_unrolls % env.num_envs:

@@ -119,6 +119,10 @@ def test_a_bonus_changes_what_is_learned_and_is_reported(tmp_path, corridors):
     ("options", "message"),
     [
         ({"frontier_share": 1.5}, "frontier_share must be 0 to 1, got 1.5"),
+        (
+            {"starts": "frontier", "frontier_share": 1.0},
+            "frontier_share must be below 1, got 1: no episode would begin at a level",
+        ),
         ({"level_floor": -0.1}, "level_floor must be 0 to 1, got -0.1"),
         ({"cell_size": 0}, "cell_size must be at least 1, got 0"),
         ({"novelty": -1.0}, "novelty must be at least 0, got -1"),
