@@ -108,6 +108,7 @@ class Bench:
         self._pixels = self._pixels.to(run.device)
         self._state = torch.zeros(self._group, run.model.state_size, device=run.device)
         self._first = torch.zeros(self._group, dtype=torch.bool, device=run.device)
+        self._levels = torch.zeros(self._group, dtype=torch.int64, device=run.device)
         run.start()
         self._batch = run.update()
         for _ in range(3):
@@ -142,7 +143,7 @@ class Bench:
         return len(env_id)
 
     def _act(self) -> int:
-        answer = self._actor(self._pixels, self._state, self._first)
+        answer = self._actor(self._pixels, self._state, self._first, self._levels)
         answer.actions.to("cpu", torch.int32)
         return self._group
 
