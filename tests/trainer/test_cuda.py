@@ -268,7 +268,7 @@ def test_a_compiled_loss_is_the_loss(caplog):
         values = torch.arange(float(n)).sin().requires_grad_()
         loss = function(logits, values, targets, **options)
         gradients = torch.autograd.grad(loss.total, (logits, values))
-        results.append([*(field.detach() for field in loss), *gradients])
+        results.append([*(field.detach() for field in loss[:-1]), *gradients])
     assert "runs without" not in caplog.text
     torch.testing.assert_close(*results)
 
