@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 import torch
 
-from trainer import checkpoint
+from trainer import checkpoint, evaluate, run
 from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
 
 CPU = torch.device("cpu")
@@ -108,3 +108,28 @@ def essence(run_dir):
     for number, used in enumerate(rollouts["frames_used"].tolist()):
         rollouts["frames"][number, used:] = 0
     return state
+
+
+def use_pools(monkeypatch, kind):
+    """Makes runs use fake pools of a kind (fake_pools.py); gives the list of them."""
+    made = []
+
+    def make(config, seed, *, asynchronous=False, **options):
+        group = config.num_envs // config.groups
+        batch_size = group if asynchronous else config.num_envs
+        made.append(kind(config.num_envs, batch_size, seed))
+        return made[-1]
+
+    monkeypatch.setattr(run, "make_pool", make)
+    monkeypatch.setattr(evaluate, "make_pool", make)
+    return made
+
+
+def run_in_parts(whole, run_dir, steps):
+    """Makes a run anew in a folder, resumed every so many steps on other threads."""
+    parts = replace(whole, run_dir=run_dir)
+    for end in range(steps, whole.max_steps + 1, steps):
+        start = None if end == steps else run_dir
+        threads = replace(parts.env, num_threads=1 + end // steps % 2)
+        run.run_training(replace(parts, env=threads, max_steps=end, resume=start))
+    return parts

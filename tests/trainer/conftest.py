@@ -5,8 +5,7 @@ import subprocess
 import pytest
 import torch
 from fake_pools import FakePool
-
-from trainer import evaluate, run
+from small_runs import use_pools
 
 
 @pytest.fixture
@@ -17,17 +16,7 @@ def fake_pool():
 @pytest.fixture
 def pools(monkeypatch):
     """Makes runs use fake pools; gives the list of them."""
-    made = []
-
-    def make(config, seed, *, asynchronous=False, **options):
-        group = config.num_envs // config.groups
-        batch_size = group if asynchronous else config.num_envs
-        made.append(FakePool(config.num_envs, batch_size, seed))
-        return made[-1]
-
-    monkeypatch.setattr(run, "make_pool", make)
-    monkeypatch.setattr(evaluate, "make_pool", make)
-    return made
+    return use_pools(monkeypatch, FakePool)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from small_runs import (
     essence,
     make_config,
     read_points,
+    run_in_parts,
     threads_of_runs,
 )
 
@@ -64,11 +65,7 @@ def test_the_game_goes_on_exactly(tmp_path, lag):
     whole = make_config(tmp_path / "whole", max_steps=960, **options)
     whole = change(whole, log_seconds=100.0, reward_flag=1.0)
     run_training(whole)
-    parts = replace(whole, run_dir=tmp_path / "parts" / "run")
-    for steps in range(96, 961, 96):
-        start = None if steps == 96 else parts.run_dir
-        threads = replace(parts.env, num_threads=1 + steps // 96 % 2)
-        run_training(replace(parts, env=threads, max_steps=steps, resume=start))
+    parts = run_in_parts(whole, tmp_path / "parts" / "run", 96)
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
 
 

@@ -5,9 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fake_pools import Corridors
-from small_runs import CPU, change, differences, essence, make_config, read_points
+from small_runs import (
+    CPU,
+    change,
+    differences,
+    essence,
+    make_config,
+    read_points,
+    run_in_parts,
+    use_pools,
+)
 
-from trainer import checkpoint, evaluate, frontier, run
+from trainer import checkpoint, frontier, run
 from trainer.config import ExploreConfig
 from trainer.metrics import EpisodeTracker
 from trainer.run import run_training
@@ -118,18 +127,8 @@ def test_all_episodes_count_where_none_begins_elsewhere():
 @pytest.fixture
 def corridors(monkeypatch):
     """Makes runs use corridors; gives the list of them."""
-    made = []
-
-    def make(config, seed, *, asynchronous=False, **options):
-        group = config.num_envs // config.groups
-        batch_size = group if asynchronous else config.num_envs
-        made.append(Corridors(config.num_envs, batch_size, seed))
-        return made[-1]
-
-    monkeypatch.setattr(run, "make_pool", make)
-    monkeypatch.setattr(evaluate, "make_pool", make)
     monkeypatch.setattr(frontier, "_CONFIRM_STEPS", 4)
-    return made
+    return use_pools(monkeypatch, Corridors)
 
 
 def exploring(tmp_path, **options):
@@ -215,11 +214,7 @@ def test_the_game_goes_on_exactly_from_the_frontier(tmp_path, monkeypatch, lag):
     found = checkpoint.load(whole.run_dir, CPU)["explore"]
     assert found["frontier"]["entries"].numel()
     assert found["counts"]["counts"]["passed"].sum() > 0
-    parts = replace(whole, run_dir=tmp_path / "parts" / "run")
-    for steps in range(480, 1_921, 480):
-        start = None if steps == 480 else parts.run_dir
-        threads = replace(parts.env, num_threads=1 + steps // 480 % 2)
-        run_training(replace(parts, env=threads, max_steps=steps, resume=start))
+    parts = run_in_parts(whole, tmp_path / "parts" / "run", 480)
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
 
 
