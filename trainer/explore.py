@@ -206,6 +206,7 @@ class Explorer:
         with self._lock:
             return {
                 "cell_size": self._config.cell_size,
+                "levels": list(self._levels),
                 "counts": self._counts.state() if self._counts is not None else None,
                 "frontier": self._frontier.state()
                 if self._frontier is not None
@@ -216,16 +217,17 @@ class Explorer:
         """Continues from `state()`, before the run has started.
 
         Args:
-            state: of a run in the same levels; parts of it that are not for this
-                config are ignored.
+            state: of any run; parts of it that are not for this config are ignored.
             going_on: whether the open episodes go on, in as many environments.
 
         Raises:
-            ValueError: its cells are not of the same size, or the pool refuses its
-                snapshots; nothing has changed then.
+            ValueError: its cells are not of the same size, its levels are others, or
+                the pool refuses its snapshots; nothing has changed then.
         """
         if state["cell_size"] != self._config.cell_size:
             raise ValueError("its cells are of another size")
+        if state.get("levels") != list(self._levels):
+            raise ValueError("its levels are others")
         counts, frontier = state["counts"], state["frontier"]
         if self._frontier is not None and frontier is not None:
             self._frontier.restore(frontier, going_on=going_on)

@@ -32,8 +32,10 @@ Snapshot = npt.NDArray[np.uint8]
 # Steps that an episode must live on before its snapshot is taken for a good one: a
 # fall into a pit, or a jump that will end in an enemy, is over by then.
 _CONFIRM_STEPS = 16
-# Snapshots in the archive, and of them those that are offered at a time.
-_CAPACITY, _OFFERED = 1024, 128
+# Snapshots in the archive, and of them those that are offered at a time: at least so
+# many, and so many for each stage.
+_CAPACITY, _CAPACITY_PER_STAGE = 1024, 64
+_OFFERED, _OFFERED_PER_STAGE = 128, 8
 # A snapshot that so many episodes began from makes room for another one of its cell:
 # a policy should not learn a single state by heart.
 _USES = 8
@@ -82,10 +84,12 @@ class Frontier:
         """
         self._pool, self._counts = pool, counts
         self._stages = {level_number(name): i for i, name in enumerate(levels)}
+        self._capacity = max(_CAPACITY, _CAPACITY_PER_STAGE * len(levels))
+        self._num_offered = max(_OFFERED, _OFFERED_PER_STAGE * len(levels))
         self._slots: dict[int, int] = {}  # of cells
-        self._entries = np.zeros(_CAPACITY, _ENTRY)
-        self._snapshots: Snapshot = np.empty((_CAPACITY, 0), np.uint8)
-        self._free = list(range(_CAPACITY))
+        self._entries = np.zeros(self._capacity, _ENTRY)
+        self._snapshots: Snapshot = np.empty((self._capacity, 0), np.uint8)
+        self._free = list(range(self._capacity))
         self._offered: dict[int, int] = {}  # progress of the cells on offer
         # About the open episode of each environment; `seen`: from its first row on.
         self._seen = np.zeros(num_envs, bool)
@@ -258,7 +262,7 @@ class Frontier:
             self._slots[new.cell] = self._free.pop()
         slot = self._slots[new.cell]
         if not self._snapshots.shape[1]:
-            self._snapshots = np.zeros((_CAPACITY, len(new.snapshot)), np.uint8)
+            self._snapshots = np.zeros((self._capacity, len(new.snapshot)), np.uint8)
         self._snapshots[slot] = new.snapshot
         self._entries[slot] = (new.cell, new.stage, new.progress, new.clock, 0, 0, 0)
 
@@ -292,7 +296,7 @@ class Frontier:
         """
         slots = self._used()
         weights = self._weights(slots) * shares[self._entries["stage"][slots]]
-        slots = slots[np.argsort(-weights, kind="stable")[:_OFFERED]]
+        slots = slots[np.argsort(-weights, kind="stable")[: self._num_offered]]
         entries = self._entries[slots]
         self._offered = dict(
             zip(entries["cell"].tolist(), entries["progress"].tolist(), strict=True)
@@ -333,8 +337,8 @@ class Frontier:
         if len(snapshots):
             count = self._pool.num_stages + len(snapshots)
             self._pool.set_starts(np.ones(count), snapshots)
-        self._free, self._slots = list(range(_CAPACITY)), {}
-        self._snapshots = np.zeros((_CAPACITY, snapshots.shape[1]), np.uint8)
+        self._free, self._slots = list(range(self._capacity)), {}
+        self._snapshots = np.zeros((self._capacity, snapshots.shape[1]), np.uint8)
         for entry, snapshot in zip(entries, snapshots, strict=True):
             slot = self._slots[int(entry["cell"])] = self._free.pop()
             self._entries[slot], self._snapshots[slot] = entry, snapshot

@@ -96,6 +96,7 @@ class Loop:
         self._first_step = self._last_step = run.steps
         self._last_log = self._last_save = started
         self._values: dict[str, float] = {}
+        self._cleared = len(run.episodes.cleared_levels())
         env = run.config.env
         # Those that evaluations play one by one; without --levels they play the task.
         self._levels: tuple[str, ...] = ()
@@ -110,6 +111,7 @@ class Loop:
             while not reason:
                 batch = run.update()
                 updated()
+                self._tell_first_clears()
                 reason = self._reason_to_end()
                 self._progress.seconds = self._seconds()
                 if reason or self._seconds_since(self._last_log) >= config.log_seconds:
@@ -164,6 +166,15 @@ class Loop:
         """Of the last training episodes: one rate, or that of each trained level."""
         episodes, levels = self._run.episodes, self._run.config.env.levels
         return episodes.clear_rates(levels) if levels else [episodes.clear_rate()]
+
+    def _tell_first_clears(self) -> None:
+        """One line for each level, after the update in which it was first cleared."""
+        run = self._run
+        cleared = run.episodes.cleared_levels()
+        when = f"after {run.steps:,} steps, {format_seconds(self._seconds())}"
+        for level in cleared[self._cleared :]:
+            run.display.say(f"first clear of {level or run.config.env.task} {when}")
+        self._cleared = len(cleared)
 
     def _save_if_best(self) -> None:
         """Keeps the weights of the best rolling clear rate."""

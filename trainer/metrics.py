@@ -68,7 +68,8 @@ class EpisodeTracker:
         self._num_stages = num_stages
         self._elsewhere = np.zeros(num_envs, bool)
         self.count = 0
-        self.first_clear: int | None = None
+        # Which episode was the first clear of each level, by the level's number.
+        self._first_clears: dict[int, int] = {}
         self.best_x = 0
         self.recent: deque[Episode] = deque(maxlen=window)
         self._reward = np.zeros(num_envs)
@@ -141,9 +142,10 @@ class EpisodeTracker:
 
     def _add_episode(self, env: int, cleared: bool) -> Episode:
         self.count += 1
+        level = int(self._level[env])
         self.best_x = max(self.best_x, int(self._best_x[env]))
-        if cleared and self.first_clear is None:
-            self.first_clear = self.count
+        if cleared:
+            self._first_clears.setdefault(level, self.count)
         episode = Episode(
             float(self._reward[env]),
             int(self._steps[env]),
@@ -151,7 +153,6 @@ class EpisodeTracker:
             cleared,
         )
         self.recent.append(episode)
-        level = int(self._level[env])
         if level:
             window = deque[Episode](maxlen=self.recent.maxlen)
             self._levels.setdefault(level, window).append(episode)
@@ -162,7 +163,7 @@ class EpisodeTracker:
         with self._lock:
             return {
                 "count": self.count,
-                "first_clear": self.first_clear,
+                "first_clears": dict(self._first_clears),
                 "best_x": self.best_x,
                 "recent": [list(episode) for episode in self.recent],
                 "levels": {
@@ -185,7 +186,9 @@ class EpisodeTracker:
                 otherwise new ones begin.
         """
         with self._lock:
-            self.count, self.first_clear = state["count"], state["first_clear"]
+            self.count = state["count"]
+            # Early versions knew one for all levels.
+            self._first_clears = dict(state.get("first_clears", {}))
             self.best_x, self._has_x = state["best_x"], state["has_x"]
             self.recent.clear()
             self.recent.extend(Episode(*episode) for episode in state["recent"])
@@ -199,6 +202,17 @@ class EpisodeTracker:
             }
             for name, values in state["open"].items() if going_on else ():
                 setattr(self, name, values.cpu().numpy().copy())
+
+    @property
+    def first_clear(self) -> int | None:
+        """Number of the first episode that cleared its level, from 1; None: none."""
+        return min(self._first_clears.values(), default=None)
+
+    def cleared_levels(self) -> list[str]:
+        """Levels in the order of their first clears; "" is one without a name."""
+        with self._lock:
+            levels = sorted(self._first_clears, key=self._first_clears.__getitem__)
+        return [level_name(level) if level else "" for level in levels]
 
     def clear_rate(self) -> float:
         """Share of clears in a full window, 0 before there is one."""

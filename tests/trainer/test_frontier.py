@@ -232,6 +232,7 @@ def test_late_outcomes_count_more():
 
 def test_no_more_is_offered_than_wanted_and_the_share_stays(monkeypatch):
     monkeypatch.setattr(frontier, "_OFFERED", 3)
+    monkeypatch.setattr(frontier, "_OFFERED_PER_STAGE", 2)
     monkeypatch.setattr(frontier, "_SCREEN", 0)
     explored = Explored()
     explored(0, *[JUMP] * 12)
@@ -285,7 +286,8 @@ def test_a_start_from_which_nobody_lives_is_given_up(monkeypatch):
 
 
 def test_a_full_archive_forgets_what_is_worth_least(monkeypatch):
-    monkeypatch.setattr(frontier, "_CAPACITY", 4)
+    monkeypatch.setattr(frontier, "_CAPACITY", 2)
+    monkeypatch.setattr(frontier, "_CAPACITY_PER_STAGE", 4)
     monkeypatch.setattr(frontier, "_SCREEN", 0)
     explored = Explored()
     explored(0, *[JUMP] * 8)

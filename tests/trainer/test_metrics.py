@@ -140,6 +140,14 @@ def test_clear_rates_by_level():
     assert rates() == {"1-3": 0.5, "4-2": 1.0}
     assert list(rates()) == ["1-3", "4-2"]
     assert tracker.statistics()["clear_rate"] == 0.5
+    assert tracker.cleared_levels() == ["4-2", "1-3"]  # in the order of first clears
+    play(0, 1, 1, [False])
+    again = EpisodeTracker(2, window=2)
+    again.restore(tracker.state(), going_on=True)
+    play(0, 8, 1, [True])
+    assert tracker.cleared_levels() == ["4-2", "1-3", "8-1"]
+    assert again.cleared_levels() == ["4-2", "1-3"]
+    assert again.first_clear == 1
 
 
 def test_a_tracker_is_read_while_another_thread_adds():

@@ -127,6 +127,8 @@ def test_it_learns_and_stops_when_solved(tmp_path, pools, loss, capsys):
     streams = [line["stream"] for line in lines]
     assert streams == list(range(1, len(lines) + 1))
     output = capsys.readouterr().out
+    assert output.count("first clear of ") == 1
+    assert f"first clear of {config.env.task} after " in output
     assert "training episodes cleared the level" in output
     assert "solved: " in output
 
@@ -257,7 +259,9 @@ def test_resume_continues(tmp_path, pools, capsys):
         replace(first, resume=path, run_dir=tmp_path / "more", max_steps=900)
     )
     assert metrics["steps"] >= 900
-    assert "where it had ended: max_steps reached" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "where it had ended: max_steps reached" in output
+    assert output.count("first clear of ") == 1  # of both runs together
     assert metrics["learn/updates"] > old["updates"]
     # The versions of the policy go on as well.
     points = read_points(tmp_path / "more")

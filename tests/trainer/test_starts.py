@@ -227,6 +227,18 @@ def test_a_frontier_of_other_cells_begins_anew(tmp_path, corridors, capsys):
     assert "exploration begins anew: its cells are of another size" in output
 
 
+def test_a_frontier_of_other_levels_begins_anew(tmp_path, corridors, capsys):
+    config = exploring(tmp_path)
+    run_training(config)
+    state = checkpoint.load(config.run_dir, CPU)["explore"]
+    made = run.Run(exploring(tmp_path / "other"))
+    made.explorer._levels = ["1-2", "1-1"]  # snapshots are of stages, by number
+    with pytest.raises(ValueError, match="its levels are others"):
+        made.explorer.restore(state, going_on=False)
+    assert not len(made.explorer._frontier)
+    made.close()
+
+
 def test_a_frontier_that_is_refused_begins_anew(tmp_path, corridors, capsys):
     config = exploring(tmp_path, max_steps=1_500)
     run_training(config)
