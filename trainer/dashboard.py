@@ -28,8 +28,8 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from trainer.config import EnvConfig
 from trainer.device import describe
+from trainer.levels import describe_levels
 from trainer.metrics import format_seconds, verdict_of
 from trainer.model import describe_model
 from trainer.panels import Board, view
@@ -206,11 +206,11 @@ class LiveDisplay:
         """Prints what is run, and draws from here on."""
         self._record.open(run.run_dir)
         self.say(banner(run))
-        config = run.config
+        config, env = run.config, run.config.env
         model = f"{config.model.name} on {describe(run.device, run.dtype)}"
         self._run = run
         self._board = Board(
-            task=config.env.task,
+            task=describe_levels(env.task, env.levels, env.test_levels),
             about=f"{model}, {config.mode}",
             max_steps=config.max_steps,
             max_seconds=config.max_seconds,
@@ -384,6 +384,7 @@ def make_display(mode: str) -> Display:
 def banner(run: Run) -> str:
     """What is run, where, and where it writes to."""
     config, env = run.config, run.config.env
+    what = describe_levels(env.task, env.levels, env.test_levels)
     size = describe_model(run.model, run.obs_shape)
     overlap = (
         f"collecting up to {config.lag} batches ahead of learning"
@@ -394,25 +395,13 @@ def banner(run: Run) -> str:
     if config.device == "auto" and run.device.type == "cpu":
         fallback = " (--device auto found no usable GPU)"
     return (
-        f"{_what(env)}: {env.num_envs} environments in {env.groups} groups, "
+        f"{what}: {env.num_envs} environments in {env.groups} groups, "
         f"{config.mode}, {overlap}\n"
         f"{config.model.name}: {size.parameters:,} parameters, "
         f"{size.forward_flops / 1e6:.1f} MFLOP per observation, on "
         f"{describe(run.device, run.dtype)}{fallback}\n"
         f"writing to {run.run_dir}/ (tensorboard --logdir {run.run_dir.parent})"
     )
-
-
-def _what(env: EnvConfig) -> str:
-    """The task and the levels of a run, for its first line."""
-    parts = [env.task]
-    for names, verb in ((env.levels, "on"), (env.test_levels, "tested on")):
-        if names:
-            many = len(names) > 8
-            parts.append(
-                f"{verb} {len(names)} levels" if many else f"{verb} {', '.join(names)}"
-            )
-    return " ".join(parts)
 
 
 def progress_legend(frame_skip: int) -> str:

@@ -6,7 +6,9 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from trainer.run_files import RunFiles
 
@@ -27,10 +29,19 @@ _CURVES = (
     ("learn/explained_variance", "Explained variance", False),
     ("learn/learning_rate", "Learning rate", False),
     ("learn/gradient_norm", "Gradient norm", False),
+    ("explore/frontier_x", "Furthest snapshot, pixels from a level's start", False),
+    ("explore/frontier_share", "Episodes that begin at the frontier", True),
+    ("explore/frontier_clear_rate", "Clear rate of these", True),
+    ("explore/cells", "Cells that were reached", False),
+    ("explore/novelty", "Paid for new cells, per step", False),
+    ("explore/count_bonus", "Paid for rare cells, per step", False),
 )
+# Shades of a rate; even for the colour-blind, light is more than dark.
+_SHADES = "cividis"
 _COLOURS = ("#3b82c4", "#d97b29", "#4a9d5b", "#b0518f", "#8a6fc8", "#8c7a3f")
 _INK = "#010203"  # becomes the colour of the page's text
-_MAX_POINTS = 600
+_MAX_POINTS, _MAX_COLUMNS = 600, 150
+_T = TypeVar("_T")
 
 
 def curves(runs: Sequence[RunFiles]) -> str:
@@ -53,6 +64,7 @@ def curves(runs: Sequence[RunFiles]) -> str:
         parts = {n: [p.get(f"time/share_{n}") or 0.0 for p in points] for n in names}
         title = "Shares of the time"
         charts.append(_stacked_chart(title, [p["step"] for p in points], parts))
+        charts.append(_levels_chart(runs[0]))
     drawn = f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
     if len(runs) == 1:
         return drawn
@@ -140,19 +152,46 @@ def _stacked_chart(
     return _figure(title, axes, "environment steps")
 
 
-def _thinned(values: Sequence[float]) -> Sequence[float]:
+def _levels_chart(run: RunFiles) -> str:
+    """Clear rates in training, a row for each level; "" without several."""
+    points = [p for p in run.points if any(k.startswith("levels/") for k in p)]
+    points = [*_thinned(points, _MAX_COLUMNS)]
+    from matplotlib.ticker import PercentFormatter
+
+    names = {k[7:] for p in points for k in p if k.startswith("levels/")}
+    levels = sorted(names, key=lambda name: [int(part) for part in name.split("-")])
+    if not levels:
+        return ""
+    rates = np.array([[p.get(f"levels/{n}", np.nan) for p in points] for n in levels])
+    axes = _axes(share=False, height=0.5 + max(1.8, 0.14 * len(levels)))
+    axes.grid(visible=False)
+    # Each point stands for the time since the one before.
+    steps = [0.0, *(p["step"] for p in points)]
+    edges = np.arange(len(levels) + 1) - 0.5
+    mesh = axes.pcolormesh(
+        steps, edges, rates, cmap=_SHADES, vmin=0, vmax=1, rasterized=True
+    )
+    axes.set_yticks(range(len(levels)), levels, fontsize=6)
+    axes.invert_yaxis()
+    bar = axes.figure.colorbar(mesh, format=PercentFormatter(1), aspect=40)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(colors=_INK, labelsize=8, length=0)
+    return _figure("Clear rate by level, last 100 episodes", axes, "environment steps")
+
+
+def _thinned(values: Sequence[_T], most: int = _MAX_POINTS) -> Sequence[_T]:
     """At most so many points as can be told apart, the last one among them."""
-    step = len(values) // _MAX_POINTS + 1
+    step = len(values) // most + 1
     return values[::-step][::-1]
 
 
-def _axes(share: bool) -> Any:
+def _axes(share: bool, height: float = 2.3) -> Any:
     """Empty axes in the colours of the page."""
     # Not pyplot: that one opens windows, and has to be in the main thread.
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    axes = Figure(figsize=(4.6, 2.3), layout="constrained").add_subplot()
+    axes = Figure(figsize=(4.6, height), layout="constrained").add_subplot()
     axes.spines[:].set_visible(False)
     axes.grid(color=_INK, alpha=0.15, linewidth=0.6)
     axes.tick_params(colors=_INK, labelsize=8, length=0)

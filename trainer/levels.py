@@ -159,6 +159,16 @@ def level_number(name: str) -> int:
     return world << _STAGE_BITS | stage
 
 
+def describe_levels(task: str, levels: Sequence[str], test: Sequence[str]) -> str:
+    """A task and which of its levels a run trains on and is tested on, for people."""
+    parts = [task]
+    for names, verb in ((levels, "on"), (test, "tested on")):
+        if names:
+            few = ", ".join(names)
+            parts.append(f"{verb} {few if len(names) <= 8 else f'{len(names)} levels'}")
+    return " ".join(parts)
+
+
 def level_name(number: int) -> str:
     """The name of the level with a number."""
     return f"{number >> _STAGE_BITS}-{number & (1 << _STAGE_BITS) - 1}"

@@ -132,6 +132,8 @@ class EpisodeTracker:
     ) -> None:
         """Follows the best positions; where an episode opens is no progress."""
         self._has_x = True
+        # Some pixels left of a room's left end it is near 65,535, as the game counts.
+        x_pos = np.where(x_pos < 0x8000, x_pos, 0)
         old = self._best_x[env_id]
         best = np.maximum(old, x_pos)
         self._best_x[env_id] = best

@@ -399,30 +399,39 @@ def _learning(board: Board, width: int, height: int) -> tuple[str, RenderableTyp
 
 
 def _storage(board: Board, width: int, height: int) -> tuple[str, RenderableType]:
+    """What is kept; what there is most to say of comes first."""
     values = board.values
-    text = Text(no_wrap=True, overflow="ellipsis")
-
-    def line(label: str, value: str) -> None:
-        text.append(f"{label:<11}", _LABEL).append(f"{value}\n")
-
+    lines: list[tuple[str, str]] = []
+    title = "Replay and checkpoint"
+    if "explore/snapshots" in values:
+        title = "Frontier, replay, checkpoint"
+        places = _number(values, "explore/snapshots", ",.0f")
+        x = _number(values, "explore/frontier_x", ",.0f")
+        share = _number(values, "explore/frontier_share", ".0%")
+        cleared = _number(values, "explore/frontier_clear_rate", ".0%")
+        lines.append(("frontier", f"{places} places to x {x}"))
+        lines.append(("", f"{share} of episodes, {cleared} clear"))
     if board.replay_capacity:
         held = _number(values, "replay/unrolls", ",.0f")
         share = _number(values, "learn/replay/share", ".0%")
         age = _number(values, "learn/replay/age", ".1f")
         kept = _number(values, "learn/replay/kept", ".0%")
-        line("replay", f"{held}/{board.replay_capacity:,}, age {age}")
-        line("", f"{share} of batch, {kept} kept")
-    else:
-        line("replay", "off")
+        lines.append(("replay", f"{held}/{board.replay_capacity:,}, age {age}"))
+        lines.append(("", f"{share} of batch, {kept} kept"))
     if board.saved is None:
-        line("checkpoint", "none yet")
+        lines.append(("checkpoint", "none yet"))
     else:
         when, step, path = board.saved
         ago = format_seconds(board.seconds() - when)
-        line("checkpoint", f"{ago} ago, at {step:,}")
-        line("", _shortened(path, width - 11))
-    line("slots", _number(values, "queue/free_slots", ",.0f") + " free")
-    return "Replay and checkpoint", text
+        lines.append(("checkpoint", f"{ago} ago, at {step:,}"))
+        lines.append(("", _shortened(path, width - 11)))
+    if not board.replay_capacity:
+        lines.append(("replay", "off"))
+    lines.append(("slots", _number(values, "queue/free_slots", ",.0f") + " free"))
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for label, value in lines:
+        text.append(f"{label:<11}", _LABEL).append(f"{value}\n")
+    return title, text
 
 
 def _shortened(path: str, width: int) -> str:

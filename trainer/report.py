@@ -257,7 +257,7 @@ def _headline(run: RunFiles) -> str:
         if value is not None
     )
     return (
-        f'<h1>{escape(run.task)} <em class="{badge.replace(" ", "-")}">{badge}</em>'
+        f'<h1>{escape(run.what)} <em class="{badge.replace(" ", "-")}">{badge}</em>'
         f'</h1><div class="tiles">{figures}</div><dl>{known}</dl>'
     )
 
@@ -276,7 +276,7 @@ def _comparison(runs: Sequence[RunFiles]) -> str:
         steps = _whole(run.last.get("step"))
         seed = run.config.get("seed")
         name = run.folder.name
-        rows.append((name, run.task, seed, solved, steps, seconds, _rate(rate)))
+        rows.append((name, run.what, seed, solved, steps, seconds, _rate(rate)))
     return f"<h1>{len(runs)} runs</h1>" + _table(heads, rows)
 
 
@@ -318,7 +318,7 @@ def render(runs: Sequence[RunFiles], page: Path) -> str:
     note = f"Not there: {missing}. " if missing else ""
     note += f"{lost} damaged lines left out. " if lost else ""
     head = _headline(runs[0]) if len(runs) == 1 else _comparison(runs)
-    title = runs[0].task if len(runs) == 1 else f"{len(runs)} runs"
+    title = runs[0].what if len(runs) == 1 else f"{len(runs)} runs"
     style = Path(__file__).with_suffix(".css").read_text("utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.levels import describe_levels
+
 
 @dataclass(frozen=True)
 class RunFiles:
@@ -25,6 +27,14 @@ class RunFiles:
     def task(self) -> str:
         """The environment id."""
         return str(self.config.get("env", {}).get("task", self.folder.name))
+
+    @property
+    def what(self) -> str:
+        """The task, and which of its levels where there are several."""
+        env = self.config.get("env", {})
+        return describe_levels(
+            self.task, env.get("levels") or (), env.get("test_levels") or ()
+        )
 
     @property
     def last(self) -> dict[str, Any]:

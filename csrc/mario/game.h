@@ -35,6 +35,9 @@ class Facts {
   explicit Facts(const uint8_t* ram) : ram_(ram) {}
 
   int x() const { return ram_[ram::kPlayerPage] * 256 + ram_[ram::kPlayerX]; }
+  /// The same, and 0 where the player leans out of the room's left end by some
+  /// pixels: x is near 65535 there, which would be the best position ever.
+  int x_in_room() const { return x() < 0x8000 ? x() : 0; }
   /// Distance from the bottom of the screen; above 255 over its top.
   int y() const {
     const int y = 255 - ram_[ram::kPixelY];

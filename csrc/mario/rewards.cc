@@ -126,7 +126,7 @@ void FrameCounter::Begin(const Facts& facts) {
   positions.Clear();
   if (facts.in_control()) {
     bool is_new_room = false;
-    positions.Update(facts.room_key(), facts.x(), &is_new_room);
+    positions.Update(facts.room_key(), facts.x_in_room(), &is_new_room);
   }
   x_last = facts.x();
   x_best = facts.x();
@@ -196,7 +196,8 @@ void FrameCounter::Count(const Facts& facts, Tally* tally) {
 
   if (facts.in_control()) {
     bool is_new_room = false;
-    const int room_gain = positions.Update(facts.room_key(), x, &is_new_room);
+    const int room_gain =
+        positions.Update(facts.room_key(), facts.x_in_room(), &is_new_room);
     tally->room_gain += std::min(room_gain, kLargestGain);
     tally->progressed |= room_gain > 0 || is_new_room;
   }

@@ -148,6 +148,26 @@ TEST(SnapshotTest, IndicesBeyondTheirTablesAreRefused) {
   refused(counter - offsetof(mario::FrameCounter, power_last));
 }
 
+TEST(RewardTest, LeaningOutOfARoomIsNoProgress) {
+  std::vector<uint8_t> memory(2048);
+  memory[ram::kPlayerState] = ram::kStateNormal;
+  memory[ram::kOperMode] = ram::kModePlaying;
+  memory[ram::kPlayerX] = 3;
+  mario::FrameCounter counter;
+  counter.Begin(mario::Facts(memory.data()));
+  const auto gain = [&](int x) {
+    memory[ram::kPlayerPage] = static_cast<uint8_t>(x >> 8);
+    memory[ram::kPlayerX] = static_cast<uint8_t>(x);
+    mario::Tally tally;
+    counter.Count(mario::Facts(memory.data()), &tally);
+    return tally.room_gain;
+  };
+  EXPECT_EQ(gain(-4), 0);
+  EXPECT_EQ(counter.positions.best_here(), 3);
+  EXPECT_EQ(gain(10), 7);
+  EXPECT_EQ(counter.positions.best_here(), 10);
+}
+
 TEST(SharedTest, RefusesWhatNoEnvironmentCanDo) {
   const auto refused = [](auto change) {
     mario::Config config;

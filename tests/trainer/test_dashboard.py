@@ -241,6 +241,18 @@ def test_more_room_shows_more():
     assert "kernels run 100% of the time" in " ".join(large.split())
 
 
+@pytest.mark.parametrize("size", SIZES[:4], ids=str)
+def test_a_frontier_is_shown(size):
+    values = {"explore/snapshots": 1134.0, "explore/frontier_x": 2112.0}
+    values |= {"explore/frontier_share": 0.48, "explore/frontier_clear_rate": 0.12}
+    board = make_board(**values)
+    board.replay_capacity = 0
+    text = "\n".join(draw(board, *size))
+    assert "1,134 places to x 2,112" in text
+    assert "48% of episodes, 12% clear" in text
+    assert "frontier" not in "\n".join(draw(make_board(), *size)).lower()
+
+
 def test_columns_do_not_move():
     """The same place for every figure, whatever its size."""
     labels = ("clear rate", "SPS", "loss", "entropy", "■ learn", "ETA", "checkpoint")

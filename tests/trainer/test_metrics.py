@@ -33,12 +33,13 @@ def test_tracker_follows_autoreset():
     add(tracker, 1, 0, False, x=40)
     add(tracker, 0, 0, False, x=40)
     add(tracker, 1, 2, False, x=300)
+    add(tracker, 1, 0, False, x=65531)  # he leans out of the room's left end
     add(tracker, 1, -1, True, x=200)  # the best counts, not the last
     add(tracker, 1, 0, False, x=40)  # the reset
     add(tracker, 1, 5, True, x=50, flag=True)
     add(tracker, 0, 1, False, x=9999)  # unfinished: not counted
     first, second = tracker.recent
-    assert first == (1.0, 2, 300, False)
+    assert first == (1.0, 3, 300, False)
     assert second == (5.0, 1, 50, True)
     assert tracker.first_clear == 2
     assert tracker.clear_rate() == 0.5

@@ -59,6 +59,7 @@ def points(count=30):
             "time/share_learn": 0.5,
             "levels/1-1": 0.95,
             "levels/8-4": 0.05,
+            "explore/frontier_x": 90.0 * i,
         }
 
 
@@ -117,6 +118,16 @@ def test_levels_that_were_trained_and_others(tmp_path):
     assert "x 777" in shown
 
 
+def test_a_page_names_its_levels(tmp_path):
+    folder = make_run(tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    config["env"] |= {"task": "SuperMarioBros-v0", "levels": ["4-2", "8-4"]}
+    config["env"]["test_levels"] = ["1-3"]
+    (folder / "config.json").write_text(json.dumps(config))
+    shown = " ".join(Page(write([folder]).read_text()).text)
+    assert "SuperMarioBros-v0 on 4-2, 8-4 tested on 1-3" in shown
+
+
 def test_a_page_has_everything(tmp_path):
     page = write([make_run(tmp_path / "run")])
     assert page == tmp_path / "run" / "report.html"
@@ -132,6 +143,7 @@ def test_a_page_has_everything(tmp_path):
         "SuperMarioBros-1-1-v0 solved", "93%", "(86% to 97%)", "30,000", "2:30", "300",
         "abc123", "second evaluation", "step-000030000.pt", "2 damaged lines", "95%",
         "Shares of the time", "Clear rate over time", "Entropy",
+        "Clear rate by level", "Furthest snapshot",
     ):  # fmt: skip
         assert part in shown, part
     row = "4-2 likeliest 0 31 16% (7% to 33%) 1.00 900 - 23 3 0"
@@ -167,7 +179,7 @@ def test_ids_are_not_repeated(tmp_path):
 def test_what_is_large_is_linked(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "MAX_EMBEDDED", len(PNG))
     text = write([make_run(tmp_path / "run")]).read_text()
-    assert text.count("data:image/png;base64,") == 1
+    assert text.count('src="data:image/png;base64,') == 1
     assert 'src="evaluation/deaths-4-2.png"' in text
     assert '<video controls loop muted playsinline src="videos/first%20clear.mp4">' in (
         text

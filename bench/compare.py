@@ -1,0 +1,144 @@
+"""Options of the trainer against each other: steps to a first clear, to a solved level.
+
+    python bench/compare.py
+    python bench/compare.py --arms "" "--optimizer adam" -- --max-steps 600000
+
+Each arm is a set of flags of `python -m trainer.run`; what follows `--` is given to
+all. The first command compares starts at the frontier with starts of the level, in 1-3.
+Every arm is run with every seed, some at a time with equal shares of the cores. A run
+whose folder is there is not run again.
+
+It prints a table, and draws all clear rates in OUT/curves.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, PercentFormatter
+from rich.console import Console
+from rich.table import Table
+
+from trainer.device import available_cores
+from trainer.run_files import RunFiles, read_run
+
+ARMS = ["--starts level", "--starts frontier"]
+COMMON = "--obs tiles --task SuperMarioBros-1-3-v0 --max-steps 700000"
+RATE = "rollout/clear_rate"
+
+
+def folder_of(out: Path, arm: str, seed: int) -> Path:
+    """Where the run of an arm is."""
+    name = re.sub(r"[^\w.]+", "-", arm).strip("-") or "default"
+    return out / f"{name}-seed-{seed}"
+
+
+def train(folder: Path, arm: str, seed: int, common: list[str], cores: int) -> None:
+    """Makes one run, unless it is there.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    if folder.exists():
+        return
+    command = [sys.executable, "-m", "trainer.run", "--seed", str(seed)]
+    command += ["--run-dir", str(folder), "--no-videos", "--dashboard", "off"]
+    command += ["--log-seconds", "2", "--end-episodes", "0"]
+    command += ["--num-threads", str(cores), "--learner-threads", str(cores)]
+    command += [*common, *shlex.split(arm)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(command)}: {done.stderr.strip()}")
+
+
+def first_clear(run: RunFiles) -> str:
+    """Steps to the first clear, as the run tells them."""
+    found = re.search(r"first clear of \S+ after ([\d,]+) steps", run.messages)
+    return found[1] if found else "-"
+
+
+def reached(run: RunFiles, rate: float) -> str:
+    """Steps until so many of the last 100 episodes were clears."""
+    steps = (p["step"] for p in run.points if p.get(RATE, 0.0) >= rate)
+    return next((f"{step:,}" for step in steps), "-")
+
+
+def outcome(run: RunFiles) -> str:
+    """When it was solved and how well, or where it ended."""
+    last = run.last
+    if run.solved:
+        confirmed = run.evaluations[-1]
+        return f"{confirmed['steps']:,}, {confirmed['clear_rate']:.0%}"
+    return f"no: {last.get(RATE, 0.0):.0%} at {last['step']:,}"
+
+
+def draw(arms: dict[str, list[RunFiles]], path: Path) -> None:
+    """A line for each run, a colour for each arm."""
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (arm, runs) in enumerate(arms.items()):
+        for seed, run in enumerate(runs):
+            points = [p for p in run.points if RATE in p]
+            axes.plot(
+                [p["step"] for p in points],
+                [p[RATE] for p in points],
+                color=f"C{number}",
+                label=(arm or "default") if not seed else None,
+            )
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("clear rate, last 100 episodes")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set_ylim(-0.02, 1.02)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Trains, and prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--arms", nargs="+", default=ARMS, help="flags, in quotes")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"))
+    parser.add_argument("common", nargs="*", help="flags of all runs, after --")
+    given = parser.parse_args()
+    common = given.common or shlex.split(COMMON)
+    if given.jobs < 1:
+        parser.error("--jobs must be 1 or more")
+    cores = max(1, available_cores() // given.jobs)
+    given.out.mkdir(parents=True, exist_ok=True)
+    plan = [
+        (folder_of(given.out, arm, seed), arm, seed)
+        for seed in given.seeds
+        for arm in given.arms
+    ]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for _ in pool.map(lambda run: train(*run, common, cores), plan):
+            pass
+    table = Table("arm", "seed", "first clear", "50 %", "90 %", "solved")
+    arms: dict[str, list[RunFiles]] = {arm: [] for arm in given.arms}
+    for folder, arm, seed in sorted(plan, key=lambda p: given.arms.index(p[1])):
+        run = read_run(folder)
+        arms[arm].append(run)
+        rates = [reached(run, rate) for rate in (0.5, 0.9)]
+        table.add_row(arm, str(seed), first_clear(run), *rates, outcome(run))
+    Console().print(f"{shlex.join(common)}; columns are environment steps")
+    Console().print(table)
+    draw(arms, given.out / "curves.svg")
+    print(f"wrote {given.out / 'curves.svg'}")
+
+
+if __name__ == "__main__":
+    main()
