@@ -249,7 +249,7 @@ def test_a_frontier_is_shown(size):
     board.replay_capacity = 0
     text = "\n".join(draw(board, *size))
     assert "1,134 places to x 2,112" in text
-    assert "48% of episodes, 12% clear" in text
+    assert "48% of starts, 12% clear" in text
     assert "frontier" not in "\n".join(draw(make_board(), *size)).lower()
 
 
