@@ -69,17 +69,21 @@ def check_level(level: str, task: str, hint: str = "") -> None:
 
 
 def parse_levels(text: str, task: str) -> tuple[str, ...]:
-    """Levels from what a user wrote: "1-1,4-2" or "all"; each of them once.
+    """Levels from what a user wrote: "1-1,4-2" or "all".
+
+    Returns:
+        Each of them once, in the order of the game: what is learned of a level, by a
+        number, does not depend on how they were typed.
 
     Raises:
         ValueError: there is no such level, or the task has none.
     """
     if text.strip() == "all":
         return all_levels(task)
-    levels = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    levels = {part.strip() for part in text.split(",")}
     for level in levels:
         check_level(level, task, ", as in 1-1,4-2, or all")
-    return levels
+    return tuple(level for level in all_levels(task) if level in levels)
 
 
 def levels_of(levels: Sequence[str], test: Sequence[str], task: str) -> tuple[str, ...]:
