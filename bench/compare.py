@@ -21,6 +21,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 from rich.console import Console
@@ -71,12 +72,12 @@ def reached(run: RunFiles, rate: float) -> str:
 
 
 def outcome(run: RunFiles) -> str:
-    """When it was solved and how well, or where it ended."""
+    """How well and when it was solved, or the clear rate of its last episodes."""
     last = run.last
     if run.solved:
         confirmed = run.evaluations[-1]
-        return f"{confirmed['steps']:,}, {confirmed['clear_rate']:.0%}"
-    return f"no: {last.get(RATE, 0.0):.0%} at {last['step']:,}"
+        return f"{confirmed['clear_rate']:.0%} at {confirmed['steps']:,}"
+    return f"no: {last.get(RATE, 0.0):.0%}"
 
 
 def draw(arms: dict[str, list[RunFiles]], path: Path) -> None:
@@ -100,7 +101,8 @@ def draw(arms: dict[str, list[RunFiles]], path: Path) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    figure.savefig(path)
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "curves"}):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:

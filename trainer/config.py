@@ -133,10 +133,10 @@ class ModelConfig:
     """
 
     name: Annotated[str, tyro.conf.arg(name="model")] = "femto"
-    """femto, pico, nano, nature, impala, convnext, or module:Class of your own
-    (README). Training costs femto : pico : nano : nature are .2 : .54 : 1 : 2.8;
-    per step of experience they learn nearly alike on 1-1, so on a CPU the smallest
-    wins."""
+    """femto, pico, nano, nature, impala, convnext, tiles (of --obs tiles alone), or
+    module:Class of your own (README). Training costs femto : pico : nano : nature are
+    .2 : .54 : 1 : 2.8; per step of experience they learn nearly alike on 1-1, so on a
+    CPU the smallest wins."""
 
     widths: tuple[int, ...] = ()
     """Channels of the convolutions, one for each that the network has (impala and
