@@ -255,7 +255,12 @@ class Frontier:
 
     def _add(self, new: _Waiting) -> None:
         """Puts a snapshot into the archive, in the place of its cell's last one."""
-        if new.cell not in self._slots:
+        progress = new.progress
+        if new.cell in self._slots:
+            # Who goes round in a maze comes by again, and is no further than before.
+            known = self._entries["progress"][self._slots[new.cell]]
+            progress = min(progress, int(known))
+        else:
             if not self._free:
                 used = self._used()
                 self._drop(int(used[self._weights(used).argmin()]))
@@ -264,7 +269,7 @@ class Frontier:
         if not self._snapshots.shape[1]:
             self._snapshots = np.zeros((self._capacity, len(new.snapshot)), np.uint8)
         self._snapshots[slot] = new.snapshot
-        self._entries[slot] = (new.cell, new.stage, new.progress, new.clock, 0, 0, 0)
+        self._entries[slot] = (new.cell, new.stage, progress, new.clock, 0, 0, 0)
 
     def _used(self) -> IntArray:
         """The slots of the archive that hold something, the oldest cell first."""

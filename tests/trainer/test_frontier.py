@@ -259,6 +259,19 @@ def test_a_used_snapshot_gives_way(monkeypatch):
     assert (before != after[: len(before)]).any(1).all()
 
 
+def test_who_comes_by_again_is_no_further():
+    explored = Explored()
+    explored(0, *[JUMP] * 12)
+    archive = explored.frontier
+    slot = int(archive._used()[3])
+    cell, stage, progress, clock, *_ = archive._entries[slot].tolist()
+    snapshot = archive._snapshots[slot].copy()
+    for more, known in ((5000, progress), (-10, progress - 10)):
+        again = frontier._Waiting(0, cell, stage, progress + more, clock, snapshot)
+        archive._add(again)
+        assert archive._entries["progress"][slot] == known
+
+
 def test_more_time_left_is_better():
     explored = Explored()
     explored(0, 0, 0, 0, *[JUMP] * 12)
