@@ -36,6 +36,8 @@ _CONFIRM_STEPS = 16
 # many, and so many for each stage.
 _CAPACITY, _CAPACITY_PER_STAGE = 1024, 64
 _OFFERED, _OFFERED_PER_STAGE = 128, 8
+# A full archive makes room for one in so many of its snapshots.
+_ROOM_SHARE = 16
 # A snapshot that so many episodes began from makes room for another one of its cell:
 # a policy should not learn a single state by heart.
 _USES = 8
@@ -262,14 +264,21 @@ class Frontier:
             progress = min(progress, int(known))
         else:
             if not self._free:
-                used = self._used()
-                self._drop(int(used[self._weights(used).argmin()]))
+                self._make_room()
             self._slots[new.cell] = self._free.pop()
         slot = self._slots[new.cell]
         if not self._snapshots.shape[1]:
             self._snapshots = np.zeros((self._capacity, len(new.snapshot)), np.uint8)
         self._snapshots[slot] = new.snapshot
         self._entries[slot] = (new.cell, new.stage, progress, new.clock, 0, 0, 0)
+
+    def _make_room(self) -> None:
+        """Gives up what is worth least, some at a time, as weighing takes time."""
+        used = self._used()
+        count = max(1, self._capacity // _ROOM_SHARE)
+        worst = used[np.argsort(self._weights(used), kind="stable")[:count]]
+        for slot in worst.tolist():
+            self._drop(slot)
 
     def _used(self) -> IntArray:
         """The slots of the archive that hold something, the oldest cell first."""
