@@ -266,6 +266,8 @@ class Frontier:
             if not self._free:
                 self._make_room()
             self._slots[new.cell] = self._free.pop()
+        # How episodes end that began at an older one says nothing of this one.
+        self._origin[self._origin == new.cell] = -1
         slot = self._slots[new.cell]
         if not self._snapshots.shape[1]:
             self._snapshots = np.zeros((self._capacity, len(new.snapshot)), np.uint8)

@@ -82,7 +82,7 @@ def preset(name: PresetName) -> RunConfig:
 def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
     """A preset with the defaults of a run over several levels.
 
-    Hard levels need far-sighted returns and more actions than running to the right:
+    Hard levels need returns that look further and more actions than running right:
     8-4 has pipes that one enters from above, so DOWN is among its actions. Levels
     differ in their returns, hence a value head for each, normalised. The schedules
     have half a million steps for each level.
@@ -107,7 +107,7 @@ def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
         model=replace(config.model, value_heads=0, popart=True),
         learner=replace(
             config.learner,
-            gamma=0.98,
+            gamma=0.95,
             lr_steps=max(steps, config.learner.lr_steps),
             entropy_steps=max(steps * 6 // 10, config.learner.entropy_steps),
         ),

@@ -272,6 +272,22 @@ def test_who_comes_by_again_is_no_further():
         assert archive._entries["progress"][slot] == known
 
 
+def test_a_new_snapshot_is_not_judged_by_episodes_of_the_old_one():
+    explored = Explored()
+    explored(0, *[JUMP] * 12)
+    archive = explored.frontier
+    slot = int(archive._used()[3])
+    cell, stage, progress, clock, *_ = archive._entries[slot].tolist()
+    snapshot = archive._snapshots[slot].copy()
+    for replaced in (False, True):
+        archive._begin(0, cell)
+        if replaced:
+            again = frontier._Waiting(0, cell, stage, progress, clock, snapshot)
+            archive._add(again)
+        archive._end(0, lived=False)
+        assert archive._entries["ended"][slot] == int(not replaced)
+
+
 def test_more_time_left_is_better():
     explored = Explored()
     explored(0, 0, 0, 0, *[JUMP] * 12)
