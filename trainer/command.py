@@ -104,7 +104,13 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
 
 
 def _with_task(config: RunConfig, task: str | None) -> RunConfig:
-    """A run's config for who names a task: its levels, of another one, are left out."""
+    """A run's config for who names a task: its levels, of another one, are left out.
+
+    Where there was an output of the critic for each level, there is one for each of
+    whatever levels there are now.
+    """
+    if 1 < len(config.env.levels) == config.model.value_heads:
+        config = replace(config, model=replace(config.model, value_heads=0))
     if task in (None, config.env.task):
         return config
     return replace(config, env=replace(config.env, levels=(), test_levels=()))

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from trainer import checkpoint
+from trainer import checkpoint, value_heads
 from trainer.config import RunConfig, flat, from_dict, to_dict
 from trainer.cuda import wait_for_device
+from trainer.levels import own_levels
 
 if TYPE_CHECKING:
     from trainer.run import Run
@@ -97,6 +98,7 @@ def restore(run: Run, path: Path, state: dict[str, Any]) -> None:
     """
     old, new = flat(state["config"]), flat(to_dict(run.config))
     _check_network(run, state, old, new)
+    _move_value_heads(run, state, old, new)
     checkpoint.load_weights(run.model, state["model"])
     run.learner.restore(state["learner"])
     run.steps = state["steps"]
@@ -176,7 +178,8 @@ def _check_network(
     run: Run, state: dict[str, Any], old: dict[str, Any], new: dict[str, Any]
 ) -> None:
     """Raises ValueError where weights cannot mean the same."""
-    pairs = {n: (old[n], new[n]) for n in new if n.startswith("model.") and n in old}
+    names = [n for n in new if n.startswith("model.") and n in old]
+    pairs = {n: (old[n], new[n]) for n in names if n != "model.value_heads"}
     spaces = state["spaces"]
     pairs["observations"] = tuple(spaces["observation"]), run.obs_shape
     pairs["number of actions"] = spaces["actions"], run.num_actions
@@ -187,6 +190,24 @@ def _check_network(
                 f"{there} there and {here} here; choose the model, the actions and the "
                 "image that it was trained with"
             )
+
+
+def _move_value_heads(
+    run: Run, state: dict[str, Any], old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    """Gives each level the critic's output that it had, where levels have changed."""
+    parts = value_heads.sources(
+        old["env.levels"], old["model.value_heads"],
+        run.config.env.levels or own_levels(run.config.env.task),
+        new["model.value_heads"],
+    )  # fmt: skip
+    if parts == [[number] for number in range(old["model.value_heads"])]:
+        return
+    value_heads.move(state, run.model, run.learner.optimizer, parts)
+    run.display.say(
+        "the critic's outputs are for other levels now: those of levels that were "
+        "there stay, others begin as the mean of all"
+    )
 
 
 def _check_left(run: Run) -> None:

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from small_runs import change, make_config, read_points, weights_in
 
-from trainer import evaluate, loop, run
+from trainer import checkpoint, evaluate, loop, resume, run, value_heads
 from trainer.collector import Actor, Collector
 from trainer.command import parse
 from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
@@ -37,11 +37,11 @@ CPU = torch.device("cpu")
     ("levels", "test", "train", "tested"),
     [
         ((), (), (), ()),
-        (("4-2,1-1",), (), ("4-2", "1-1"), ()),
-        (("4-2", "1-1"), (), ("4-2", "1-1"), ()),
+        (("4-2,1-1",), (), ("1-1", "4-2"), ()),
+        (("4-2", "1-1"), (), ("1-1", "4-2"), ()),
         ((), ("1-2",), ("1-1",), ("1-2",)),
         (("1-1,1-2,1-3",), ("1-2",), ("1-1", "1-3"), ("1-2",)),
-        (("1-1",), ("8-4,1-3",), ("1-1",), ("8-4", "1-3")),
+        (("1-1",), ("8-4,1-3",), ("1-1",), ("1-3", "8-4")),
     ],
 )
 def test_a_split(levels, test, train, tested):
@@ -374,6 +374,73 @@ def test_levels_are_played_and_evaluated(tmp_path):
         ("1-2", True),
         ("4-2", False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("1-1 1-2", "1-1 1-2", [[0], [1]]),
+        ("1-1 4-2", "1-1 1-2 4-2", [[0], [0, 1], [1]]),
+        ("1-1 4-2", "4-2", [[1]]),
+        ("1-1 4-2", "8-1", [[0, 1]]),
+        ("1-1", "1-1 1-2", [[0], [0]]),
+    ],
+)
+def test_a_level_keeps_its_value_head(old, new, expected):
+    old, new = old.split(), new.split()
+    assert value_heads.sources(old, len(old), new, len(new)) == expected
+
+
+def test_one_head_of_many_levels_is_their_mean():
+    assert value_heads.sources(["1-1", "1-2"], 2, ["1-1", "1-2"], 1) == [[0, 1]]
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_run_goes_on_with_other_levels(tmp_path, noisy, capsys):
+    config = change(small(tmp_path), noisy=noisy, ema=0.9, optimizer="muon")
+    run_training(config)
+    old = checkpoint.load(tmp_path, CPU)
+    resumed = parse(["--resume", str(tmp_path), "--levels", "1-2,4-2", "--run-dir",
+                     str(tmp_path / "more"), "--test-levels", "1-1"])  # fmt: skip
+    made = run.Run(replace(resumed, max_steps=100_000))
+    assert "the critic's outputs are for other levels now" in capsys.readouterr().out
+    assert made.config.env.levels == ("1-2", "4-2")
+    new = resume.capture(made, complete=False)
+    made.close()
+    for kind in (lambda s: s["model"], lambda s: s["learner"]["ema"]):
+        was, now = kind(old), kind(new)
+        heads = [
+            n for n in was if "value" in n and not n.endswith(("noise_out", "noise_in"))
+        ]
+        assert len(heads) >= 4
+        for name in heads:
+            assert torch.equal(now[name][1], was[name][1]), name
+            assert torch.allclose(now[name][0], was[name].mean(0)), name
+        others = [name for name in was if "value" not in name]
+        assert all(torch.equal(now[name], was[name]) for name in others)
+    moments = 0
+    was, now = (s["learner"]["optimizer"]["state"] for s in (old, new))
+    for number, parameter in was.items():
+        for name, tensor in parameter.items():
+            if tensor.ndim and len(tensor) == 2:  # outputs
+                assert torch.equal(now[number][name][1], tensor[1])
+                assert torch.allclose(now[number][name][0], tensor.mean(0))
+                moments += 1
+    assert moments >= 4  # two of the weight and two of the bias
+
+
+@pytest.mark.rom
+def test_a_run_of_many_levels_goes_on_with_one(tmp_path):
+    run_training(small(tmp_path))
+    old = checkpoint.load(tmp_path, CPU)["model"]["head.value.layer.weight"]
+    for words in (["--levels", "4-2"], ["--task", "SuperMarioBros-4-2-v0"]):
+        where = ["--resume", str(tmp_path), "--run-dir", str(tmp_path / words[0])]
+        resumed = parse([*where, *words, "--test-levels", ""])
+        made = run.Run(replace(resumed, max_steps=100_000))
+        weight = made.model.state_dict()["head.value.layer.weight"]
+        made.close()
+        assert torch.equal(weight, old[1:])
 
 
 @pytest.mark.rom
