@@ -1,12 +1,12 @@
 """Options of the trainer against each other: steps to a first clear, to a solved level.
 
     python bench/compare.py
-    python bench/compare.py --arms "" "--optimizer adam" -- --max-steps 600000
+    python bench/compare.py --arm= --arm="--optimizer adam" -- --max-steps 600000
 
 Each arm is a set of flags of `python -m trainer.run`; what follows `--` is given to
 all. The first command compares starts at the frontier with starts of the level, in 1-3.
 Every arm is run with every seed, some at a time with equal shares of the cores. A run
-whose folder is there is not run again.
+that came to its end is not run again.
 
 It prints a table, and draws all clear rates in OUT/curves.svg.
 """
@@ -46,17 +46,25 @@ def train(folder: Path, arm: str, seed: int, common: list[str], cores: int) -> N
 
     Raises:
         RuntimeError: it failed.
+        ValueError: the folder holds another run, or part of one.
     """
-    if folder.exists():
-        return
     command = [sys.executable, "-m", "trainer.run", "--seed", str(seed)]
     command += ["--run-dir", str(folder), "--no-videos", "--dashboard", "off"]
     command += ["--log-seconds", "2", "--end-episodes", "0"]
     command += ["--num-threads", str(cores), "--learner-threads", str(cores)]
     command += [*common, *shlex.split(arm)]
+    ended = folder / "compared.txt"  # written last
+    if folder.exists():
+        if not ended.exists() or ended.read_text() != shlex.join(command):
+            raise ValueError(
+                f"{folder} has not come to its end, or was made with other flags: "
+                "remove it, or choose another --out"
+            )
+        return
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(command)}: {done.stderr.strip()}")
+    ended.write_text(shlex.join(command))
 
 
 def first_clear(run: RunFiles) -> str:
@@ -110,13 +118,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--arms", nargs="+", default=ARMS, help="flags, in quotes")
+    parser.add_argument("--arm", action="append", help='flags, as --arm="--lr 0.01"')
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"))
     parser.add_argument("common", nargs="*", help="flags of all runs, after --")
     given = parser.parse_args()
     common = given.common or shlex.split(COMMON)
+    names = given.arm or ARMS
     if given.jobs < 1:
         parser.error("--jobs must be 1 or more")
     cores = max(1, available_cores() // given.jobs)
@@ -124,18 +133,23 @@ def main() -> None:
     plan = [
         (folder_of(given.out, arm, seed), arm, seed)
         for seed in given.seeds
-        for arm in given.arms
+        for arm in names
     ]
     with ThreadPoolExecutor(given.jobs) as pool:
-        for _ in pool.map(lambda run: train(*run, common, cores), plan):
-            pass
+        runs = [pool.submit(train, *run, common, cores) for run in plan]
+        try:
+            for run in runs:
+                run.result()
+        except (ValueError, RuntimeError) as error:
+            pool.shutdown(cancel_futures=True)
+            parser.error(str(error))
     table = Table("arm", "seed", "first clear", "50 %", "90 %", "solved")
-    arms: dict[str, list[RunFiles]] = {arm: [] for arm in given.arms}
-    for folder, arm, seed in sorted(plan, key=lambda p: given.arms.index(p[1])):
-        run = read_run(folder)
-        arms[arm].append(run)
-        rates = [reached(run, rate) for rate in (0.5, 0.9)]
-        table.add_row(arm, str(seed), first_clear(run), *rates, outcome(run))
+    arms: dict[str, list[RunFiles]] = {arm: [] for arm in names}
+    for folder, arm, seed in sorted(plan, key=lambda p: names.index(p[1])):
+        files = read_run(folder)
+        arms[arm].append(files)
+        rates = [reached(files, rate) for rate in (0.5, 0.9)]
+        table.add_row(arm, str(seed), first_clear(files), *rates, outcome(files))
     Console().print(f"{shlex.join(common)}; columns are environment steps")
     Console().print(table)
     draw(arms, given.out / "curves.svg")

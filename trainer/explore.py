@@ -100,8 +100,12 @@ def make_explorer(
     levels = config.env.levels or own_levels(task)
     if len(levels) != getattr(pool, "num_stages", len(levels)):
         levels = ()
+
+    def rates() -> list[float]:
+        return episodes.clear_rates(levels) if levels else [episodes.clear_rate()]
+
     if wanted or len(levels) > 1:
-        return Explorer(pool, explore, levels=levels, rates=episodes.clear_rates)
+        return Explorer(pool, explore, levels=levels, rates=rates)
     return None
 
 
@@ -117,7 +121,7 @@ class Explorer:
         config: ExploreConfig,
         *,
         levels: Sequence[str],
-        rates: Callable[[Sequence[str]], list[float]],
+        rates: Callable[[], list[float]],
     ) -> None:
         """Prepares.
 
@@ -125,7 +129,8 @@ class Explorer:
             pool: of Super Mario Bros. environments.
             config: what to do.
             levels: names of the pool's stages, in its order; () for the whole game.
-            rates: asked for the clear rates of levels from their starts.
+            rates: gives the clear rates of the levels from their starts, or that of
+                the game.
         """
         num_envs = len(pool.all_env_ids)
         self._config, self._levels, self._rates = config, levels, rates
@@ -146,7 +151,7 @@ class Explorer:
     def begin(self) -> None:
         """Sets where episodes begin from now on; call it between two batches."""
         if self._starts is not None:
-            rates = self._rates(self._levels)
+            rates = self._rates()
             with self._lock:
                 self._starts.apply(rates)
 

@@ -59,7 +59,7 @@ def curves(runs: Sequence[RunFiles]) -> str:
         1, _curve(runs, "rollout/clear_rate", title, share=True, by_time=True)
     )
     if len(runs) == 1:
-        names = ["wait", "send", "copy", "act", "store", "learn"]
+        names = ["wait", "send", "copy", "act", "store", "explore", "learn"]
         points = [p for p in runs[0].points if "time/share_learn" in p]
         parts = {n: [p.get(f"time/share_{n}") or 0.0 for p in points] for n in names}
         title = "Shares of the time"

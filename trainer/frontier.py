@@ -48,14 +48,15 @@ _SCREEN = 256
 _HOPELESS = 16
 
 # What is known of a snapshot: number of its cell; which of the pool's stages it is in;
-# pixels of new best positions since the level's start; the game's clock; episodes that
-# began there, that ended since, and how many of these lived on.
-_ENTRY = np.dtype(
-    [(name, np.int64) for name in "cell stage progress clock uses ended lived".split()]
-)
+# pixels of progress since the level's start; the game's clock; how many snapshots came
+# before it; episodes that began there, that have ended, and how many of these lived on.
+_ENTRY = np.dtype([
+    (name, np.int64)
+    for name in "cell stage progress clock number uses ended lived".split()
+])  # fmt: skip
 _NEVER = np.iinfo(np.int64).max
 # Arrays of one number per environment, about its open episode.
-_OPEN = ("_seen", "_origin", "_room", "_best_x", "_progress")
+_OPEN = ("_seen", "_origin", "_level", "_room", "_best_x", "_progress")
 
 
 class _Waiting(NamedTuple):
@@ -92,10 +93,15 @@ class Frontier:
         self._entries = np.zeros(self._capacity, _ENTRY)
         self._snapshots: Snapshot = np.empty((self._capacity, 0), np.uint8)
         self._free = list(range(self._capacity))
-        self._offered: dict[int, int] = {}  # progress of the cells on offer
+        self._added = 0
+        # Progress and number of the snapshots on offer, by cell. An environment may
+        # still begin from those of before, where nobody waits for all of them.
+        self._offered: dict[int, tuple[int, int]] = {}
+        self._offered_before = self._offered
         # About the open episode of each environment; `seen`: from its first row on.
         self._seen = np.zeros(num_envs, bool)
         self._origin = np.full(num_envs, -1, np.int64)
+        self._level = np.zeros(num_envs, np.int64)  # in which it began
         self._room = np.zeros(num_envs, np.int64)
         self._best_x = np.zeros(num_envs, np.int64)
         self._progress = np.zeros(num_envs, np.int64)
@@ -134,6 +140,7 @@ class Frontier:
         begin = np.flatnonzero(first)
         # A first row always enters a cell.
         cells = entered.cells[np.searchsorted(entered.rows, begin)]
+        self._level[env_id[begin]] = level_numbers(info)[begin]
         elsewhere = info["start"][begin] >= self._pool.num_stages
         origins = np.where(elsewhere, cells, -1).tolist()
         for env, origin in zip(env_id[begin].tolist(), origins, strict=True):
@@ -158,11 +165,14 @@ class Frontier:
 
     def _begin(self, env: int, origin: int) -> None:
         """An episode begins, from the snapshot of a cell unless it is -1."""
-        self._seen[env], self._origin[env] = True, origin
+        self._seen[env], self._origin[env] = True, -1
         self._forget(env)
-        self._progress[env] = self._offered.get(origin, 0)
+        offered = self._offered.get(origin) or self._offered_before.get(origin)
+        self._progress[env], number = offered or (0, -1)
         slot = self._slots.get(origin)
-        if slot is not None:
+        # What became of the episode will be noted, unless there is another one by now.
+        if slot is not None and self._entries["number"][slot] == number:
+            self._origin[env] = origin
             self._entries["uses"][slot] += 1
 
     def _advance(
@@ -189,24 +199,29 @@ class Frontier:
     ) -> None:
         """Snapshots of environments whose cells want one begin to wait."""
         levels, clocks = level_numbers(info)[rows], info["time"][rows]
+        # Who has gone on to another level is not at a distance from that one's start.
+        at_home = (levels == self._level[env_id[rows]]) | (not self._stages)
+        # He may have been further, and thrown back by a maze.
+        x = np.where(info["x_pos"] < 0x8000, info["x_pos"], 0)[rows]
+        progress = self._progress[env_id[rows]] - (info["best_x"][rows] - x)
         wanted = [
-            (row, cell, self._stages.get(level, 0), clock)
-            for row, cell, level, clock in zip(
-                rows.tolist(), cells.tolist(), levels.tolist(), clocks.tolist(),
-                strict=True,
+            (row, cell, self._stages.get(level, 0), far, clock)
+            for row, cell, level, far, clock, here in zip(
+                rows.tolist(), cells.tolist(), levels.tolist(), progress.tolist(),
+                clocks.tolist(), at_home.tolist(), strict=True,
             )
-            if self._wants(cell, clock) and (level in self._stages or not self._stages)
+            if here and (level in self._stages or not self._stages)
+            and self._wants(cell, clock)
         ]  # fmt: skip
         if not wanted:
             return
         envs = env_id[[row for row, *_ in wanted]]
         snapshots = self._pool.snapshot(envs)
-        for env, snapshot, (row, cell, stage, clock) in zip(
+        for env, snapshot, (row, cell, stage, far, clock) in zip(
             envs.tolist(), snapshots, wanted, strict=True
         ):
             due = int(step[row]) + _CONFIRM_STEPS
-            progress = int(self._progress[env])
-            item = _Waiting(due, cell, stage, progress, clock, snapshot)
+            item = _Waiting(due, cell, stage, far, clock, snapshot)
             self._waiting[env].append(item)
             self._due[env] = self._waiting[env][0].due
 
@@ -222,7 +237,10 @@ class Frontier:
         """Takes the snapshots of an episode that has lived to a step."""
         waiting = self._waiting[env]
         while waiting and waiting[0].due <= step:
-            self._add(waiting.popleft())
+            new = waiting.popleft()
+            # Another one may have been taken meanwhile.
+            if self._wants(new.cell, new.clock):
+                self._add(new)
         self._due[env] = waiting[0].due if waiting else _NEVER
 
     def _judge(self, env: int, cleared: bool) -> None:
@@ -259,9 +277,9 @@ class Frontier:
         """Puts a snapshot into the archive, in the place of its cell's last one."""
         progress = new.progress
         if new.cell in self._slots:
-            # Who goes round in a maze comes by again, and is no further than before.
+            # A short cut through a pipe does not count, and leads no less far.
             known = self._entries["progress"][self._slots[new.cell]]
-            progress = min(progress, int(known))
+            progress = max(progress, int(known))
         else:
             if not self._free:
                 self._make_room()
@@ -272,7 +290,9 @@ class Frontier:
         if not self._snapshots.shape[1]:
             self._snapshots = np.zeros((self._capacity, len(new.snapshot)), np.uint8)
         self._snapshots[slot] = new.snapshot
-        self._entries[slot] = (new.cell, new.stage, progress, new.clock, 0, 0, 0)
+        about = new.cell, new.stage, progress, new.clock, self._added
+        self._entries[slot] = (*about, 0, 0, 0)
+        self._added += 1
 
     def _make_room(self) -> None:
         """Gives up what is worth least, some at a time, as weighing takes time."""
@@ -312,11 +332,17 @@ class Frontier:
         """
         slots = self._used()
         weights = self._weights(slots) * shares[self._entries["stage"][slots]]
-        slots = slots[np.argsort(-weights, kind="stable")[: self._num_offered]]
+        slots = slots[np.argsort(-weights, kind="stable")]
+        # The best of every stage first, however many others share its weight.
+        ranks = _ranks(self._entries["stage"][slots])
+        enough = ranks >= self._num_offered // max(1, len(self._stages))
+        slots = slots[np.argsort(enough, kind="stable")[: self._num_offered]]
         entries = self._entries[slots]
-        self._offered = dict(
-            zip(entries["cell"].tolist(), entries["progress"].tolist(), strict=True)
+        about = zip(
+            entries["progress"].tolist(), entries["number"].tolist(), strict=True
         )
+        self._offered_before = self._offered
+        self._offered = dict(zip(entries["cell"].tolist(), about, strict=True))
         # What these few lack of a stage's share because others are not on offer.
         stages, weights = entries["stage"], self._weights(slots)
         return stages, weights * shares[stages], self._snapshots[slots]
@@ -328,6 +354,7 @@ class Frontier:
         none = np.empty((0, self._snapshots.shape[1]), np.uint8)
         snapshots = np.stack([x.snapshot for _, x in items]) if items else none
         return {
+            "added": self._added,
             "entries": torch.from_numpy(self._entries[slots].view(np.int64)),
             "snapshots": torch.from_numpy(self._snapshots[slots]),
             "waiting": [[env, *x[:-1]] for env, x in items],
@@ -353,6 +380,7 @@ class Frontier:
         if len(snapshots):
             count = self._pool.num_stages + len(snapshots)
             self._pool.set_starts(np.ones(count), snapshots)
+        self._added = state["added"]
         self._free, self._slots = list(range(self._capacity)), {}
         self._snapshots = np.zeros((self._capacity, snapshots.shape[1]), np.uint8)
         for entry, snapshot in zip(entries, snapshots, strict=True):
@@ -367,3 +395,12 @@ class Frontier:
         for (env, *rest), snapshot in zip(state["waiting"], blobs, strict=True):
             self._waiting[env].append(_Waiting._make([*rest, snapshot]))
             self._due[env] = self._waiting[env][0].due
+
+
+def _ranks(groups: IntArray) -> IntArray:
+    """How many of its group come before each element: 0, 0, 1, 2, 1 for a b a a b."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    ranks = np.empty(len(groups), np.int64)
+    ranks[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    return ranks

@@ -183,7 +183,8 @@ class LevelNumbers:
 
     def __init__(self, levels: Sequence[str]) -> None:
         """Takes the levels in their order."""
-        self._places = np.full(_WORLD_LIMIT << _STAGE_BITS, -1, np.int64)
+        # The last place is for worlds that are none, as the minus world, 36.
+        self._places = np.full((_WORLD_LIMIT << _STAGE_BITS) + 1, -1, np.int64)
         for place, level in enumerate(levels):
             self._places[level_number(level)] = place
 
@@ -193,4 +194,5 @@ class LevelNumbers:
         Args:
             info: of the rows, with `world` and `stage`.
         """
-        return self._places[level_numbers(info)]
+        numbers = level_numbers(info)
+        return self._places[np.minimum(numbers, len(self._places) - 1)]

@@ -398,7 +398,9 @@ def _dominant(shares: Mapping[str, float], overlapped: bool) -> tuple[str, float
     parts = {
         # Waking more workers than there are cores left is waiting for them, too.
         "wait": shares.get("wait", 0.0) + shares.get("send", 0.0),
-        "act": sum(shares.get(name, 0.0) for name in ("copy", "act", "store")),
+        "act": sum(
+            shares.get(name, 0.0) for name in ("copy", "act", "store", "explore")
+        ),
         "learn": shares.get("learn", 0.0),
     }
     if overlapped:

@@ -324,6 +324,7 @@ def _speed(board: Board, width: int, height: int) -> tuple[str, RenderableType]:
     values = board.values
     parts = {name: values.get(f"time/share_{name}", 0.0) for name in _PARTS}
     parts["held"] = values.get("time/share_wait_learner", 0.0)
+    parts["store"] += values.get("time/share_explore", 0.0)  # cells and snapshots
     spark = sparkline(board.curves.get("time/sps", ()), width - 22, 0.0)
     text = _facts([("SPS", _number(values, "time/sps", ",.0f"), spark)], width)
     learn = parts["learn"]

@@ -62,10 +62,10 @@ class Starts:
         """Gives the pool new weights.
 
         Args:
-            rates: of the levels, the clear rates from their starts.
+            rates: of the pool's stages, the clear rates from their starts.
         """
         c = self._config
-        cleared = np.array(rates or [0.0])
+        cleared = np.array(rates)
         played = cleared if c.level_sampling == "success" else np.zeros(len(cleared))
         weights = level_weights(played, floor=c.level_floor)
         if self._frontier is None or not len(self._frontier):

@@ -7,7 +7,6 @@ from fake_pools import CELL, JUMP, WALK, Corridors, step
 from trainer import frontier
 from trainer.cells import CellCounts, cell_keys
 from trainer.frontier import Frontier
-from trainer.levels import level_number
 
 LIVES = 4  # steps that these tests ask a snapshot's episode to live
 
@@ -95,6 +94,10 @@ def test_there_are_no_more_cells_than_fit(monkeypatch):
 
 
 # -- the archive ---------------------------------------------------------------
+
+
+class TwoLevels(Corridors):
+    STAGES = ("1-1", "4-2")
 
 
 class Explored:
@@ -259,33 +262,116 @@ def test_a_used_snapshot_gives_way(monkeypatch):
     assert (before != after[: len(before)]).any(1).all()
 
 
-def test_who_comes_by_again_is_no_further():
+def snapshot_of(archive, slot, **changes):
+    """What waits, as the one in a slot of the archive."""
+    names = ("cell", "stage", "progress", "clock")
+    about = {name: int(archive._entries[name][slot]) for name in names} | changes
+    return frontier._Waiting(0, **about, snapshot=archive._snapshots[slot].copy())
+
+
+def test_a_short_cut_is_no_less_far():
     explored = Explored()
     explored(0, *[JUMP] * 12)
     archive = explored.frontier
     slot = int(archive._used()[3])
-    cell, stage, progress, clock, *_ = archive._entries[slot].tolist()
-    snapshot = archive._snapshots[slot].copy()
-    for more, known in ((5000, progress), (-10, progress - 10)):
-        again = frontier._Waiting(0, cell, stage, progress + more, clock, snapshot)
-        archive._add(again)
-        assert archive._entries["progress"][slot] == known
+    known = int(archive._entries["progress"][slot])
+    for progress in (known - 10, known + 10):
+        archive._add(snapshot_of(archive, slot, progress=progress))
+        assert archive._entries["progress"][slot] == max(known, progress)
 
 
-def test_a_new_snapshot_is_not_judged_by_episodes_of_the_old_one():
+def test_who_is_thrown_back_is_no_further_than_he_stands():
+    explored = Explored()
+    explored(0)
+    explored.pool.cell[0] = 8
+    explored(JUMP)
+    explored.pool.cell[0] = 3
+    explored(*[JUMP] * 6)  # cells 4 to 9
+    progress = dict.fromkeys(explored.frontier._slots, 0)
+    for cell, slot in explored.frontier._slots.items():
+        progress[cell] = int(explored.frontier._entries["progress"][slot])
+    assert sorted(progress.values()) == [4 * CELL, 5 * CELL, 9 * CELL]
+
+
+def test_another_level_is_not_kept():
+    """Nobody knows how far from its start a warp zone leads."""
+    explored = Explored(levels=("1-1", "4-2"), pool=TwoLevels)
+    explored(0, JUMP, JUMP)
+    here = int(explored.pool.level[0])
+    explored.pool.level[0] = 1 - here
+    explored(*[JUMP] * 12)
+    archive = explored.frontier
+    assert len(archive) == 2
+    assert (archive._entries["stage"][archive._used()] == here).all()
+
+
+def test_who_began_before_the_offer_changed_knows_where():
     explored = Explored()
     explored(0, *[JUMP] * 12)
     archive = explored.frontier
     slot = int(archive._used()[3])
-    cell, stage, progress, clock, *_ = archive._entries[slot].tolist()
-    snapshot = archive._snapshots[slot].copy()
-    for replaced in (False, True):
-        archive._begin(0, cell)
-        if replaced:
-            again = frontier._Waiting(0, cell, stage, progress, clock, snapshot)
-            archive._add(again)
-        archive._end(0, lived=False)
-        assert archive._entries["ended"][slot] == int(not replaced)
+    cell, progress = (int(archive._entries[n][slot]) for n in ("cell", "progress"))
+    assert progress
+    explored.offer()
+    archive._drop(slot)
+    explored.offer()
+    archive._begin(0, cell)
+    assert archive._progress[0] == progress
+    explored.offer()  # by now nobody can begin there
+    archive._begin(0, cell)
+    assert archive._progress[0] == 0
+
+
+@pytest.mark.parametrize("replaced", ["never", "before", "meanwhile"])
+def test_a_new_snapshot_is_not_judged_by_episodes_of_the_old_one(replaced):
+    explored = Explored()
+    explored(0, *[JUMP] * 12)
+    archive = explored.frontier
+    slot = int(archive._used()[3])
+    cell = int(archive._entries["cell"][slot])
+    explored.offer()
+    if replaced == "before":
+        archive._add(snapshot_of(archive, slot))
+    archive._begin(0, cell)
+    if replaced == "meanwhile":
+        archive._add(snapshot_of(archive, slot))
+    archive._end(0, lived=False)
+    known = archive._entries[slot]
+    assert (known["uses"], known["ended"]) == (
+        (1, 1) if replaced == "never" else (0, 0)
+    )
+
+
+def test_the_better_of_two_that_wait_stays():
+    explored = Explored(2)
+    explored(0, *[JUMP] * 12)
+    archive = explored.frontier
+    slot = int(archive._used()[3])
+    for env, clock in ((0, 500), (1, 499)):
+        archive._waiting[env].clear()
+        archive._waiting[env].append(snapshot_of(archive, slot, clock=clock))
+    for env in (0, 1):
+        archive._confirm(env, 0)
+    assert archive._entries["clock"][slot] == 500
+
+
+def test_ranks_within_groups():
+    groups = np.array([7, 2, 7, 7, 2])
+    assert frontier._ranks(groups).tolist() == [0, 0, 1, 2, 1]
+
+
+def test_no_level_is_left_without_an_offer(monkeypatch):
+    """The more cells a level has, the less is each of them worth beside others'."""
+    monkeypatch.setattr(frontier, "_OFFERED", 4)
+    monkeypatch.setattr(frontier, "_OFFERED_PER_STAGE", 2)
+    explored = Explored(levels=("1-1", "4-2"))
+    for cell in range(14):
+        enter(explored.counts, [0], [cell])
+        stage, blob = int(cell >= 10), np.zeros(3, np.uint8)
+        explored.frontier._add(frontier._Waiting(0, cell, stage, 0, 400, blob))
+    stages, weights, _ = explored.frontier.offer(np.array([0.3, 0.1]))
+    assert np.bincount(stages).tolist() == [2, 2]
+    assert np.bincount(stages, weights).tolist() == pytest.approx([0.3, 0.1])
 
 
 def test_more_time_left_is_better():
@@ -314,6 +400,19 @@ def test_a_start_from_which_nobody_lives_is_given_up(monkeypatch):
     assert 2 in explored.offer()
 
 
+def test_a_full_archive_makes_room_for_some(monkeypatch):
+    monkeypatch.setattr(frontier, "_CAPACITY", 2)
+    monkeypatch.setattr(frontier, "_CAPACITY_PER_STAGE", 6)
+    monkeypatch.setattr(frontier, "_ROOM_SHARE", 2)
+    monkeypatch.setattr(frontier, "_SCREEN", 0)
+    explored = Explored()
+    explored(0, *[JUMP] * 10)
+    assert len(explored.frontier) == 6
+    explored.counts.passed[[2, 3, 5]] = 100
+    explored(JUMP)
+    assert sorted(explored.offer()) == [1, 4, 6, 7]
+
+
 def test_a_full_archive_forgets_what_is_worth_least(monkeypatch):
     monkeypatch.setattr(frontier, "_CAPACITY", 2)
     monkeypatch.setattr(frontier, "_CAPACITY_PER_STAGE", 4)
@@ -327,10 +426,7 @@ def test_a_full_archive_forgets_what_is_worth_least(monkeypatch):
 
 
 def test_levels_share_by_their_own_weights():
-    class Two(Corridors):
-        STAGES = ("1-1", "4-2")
-
-    explored = Explored(8, Two.STAGES, Two)
+    explored = Explored(8, TwoLevels.STAGES, TwoLevels)
     explored(0, *[JUMP] * 8)
     stages, weights, _ = explored.frontier.offer(np.array([0.1, 0.3]))
     assert np.bincount(stages, weights).tolist() == pytest.approx([0.1, 0.3])
@@ -345,7 +441,6 @@ def test_levels_that_are_not_played_are_not_kept():
     whole_game = Explored(levels=())
     whole_game(0, *[JUMP] * 8)
     assert len(whole_game.frontier) == 4
-    assert level_number("4-2") != level_number("1-1")
 
 
 @pytest.mark.parametrize("going_on", [True, False])

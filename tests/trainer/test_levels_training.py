@@ -79,8 +79,8 @@ def test_wrong_levels_are_named(levels, test, task, message):
 
 def test_numbers_of_levels():
     numbers = LevelNumbers(("4-2", "1-1"))
-    info = {"world": np.array([1, 4, 8, 1]), "stage": np.array([1, 2, 4, 2])}
-    assert numbers(info).tolist() == [1, 0, -1, -1]
+    info = {"world": np.array([1, 4, 8, 1, 36]), "stage": np.array([1, 2, 4, 2, 1])}
+    assert numbers(info).tolist() == [1, 0, -1, -1, -1]  # the last is the minus world
 
 
 # -- what they imply ---------------------------------------------------------

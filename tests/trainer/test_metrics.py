@@ -283,6 +283,7 @@ def test_timings_of_two_threads_lose_nothing(monkeypatch):
 WAITING = {"wait": 0.45, "act": 0.2, "store": 0.1, "learn": 0.25}
 LEARNING = {"wait": 0.2, "act": 0.1, "store": 0.1, "learn": 0.6}
 ACTING = {"wait": 0.1, "copy": 0.1, "act": 0.2, "send": 0.1, "store": 0.2, "learn": 0.3}
+EXPLORING = {"wait": 0.1, "act": 0.2, "explore": 0.3, "learn": 0.4}
 MIXED = {"wait": 0.33, "act": 0.33, "learn": 0.33}
 # Collector and learner in two threads; each one's shares add up to 1.
 STARVED = {"wait": 0.7, "act": 0.3, "learn": 0.5, "wait_batch": 0.5}
@@ -306,6 +307,7 @@ EVEN = {"wait": 0.6, "act": 0.36, "wait_learner": 0.04, "learn": 0.95} | {
         (LEARNING, 0.4, False, "learning-bound (CPU)", "--lag 1"),
         (ACTING, None, False, "acting-bound (CPU)", "take 50%"),
         (ACTING, 0.3, False, "acting-bound (CPU)", "fewer --groups"),
+        (EXPLORING, None, False, "acting-bound (CPU)", "take 50%"),
         (ACTING, 0.9, False, "GPU-bound", "--model"),
         (MIXED, None, False, "balanced", "no part"),
         (MIXED, 0.9, False, "GPU-bound", "--model"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_pools import Corridors
+from fake_pools import CELL, Corridors
 from small_runs import (
     CPU,
     change,
@@ -18,7 +18,7 @@ from small_runs import (
 
 from trainer import checkpoint, frontier, run
 from trainer.config import ExploreConfig
-from trainer.metrics import EpisodeTracker
+from trainer.metrics import Episode, EpisodeTracker
 from trainer.run import run_training
 from trainer.starts import Starts, level_weights
 
@@ -153,6 +153,15 @@ def test_a_run_begins_half_of_its_episodes_at_the_frontier(
     assert points[-1]["rollout/episodes"] < 0.8 * episodes
 
 
+def test_the_frontier_of_the_whole_game_is_given_up_too(tmp_path, corridors):
+    """Where a task has no levels of its own, all its episodes are what is cleared."""
+    made = run.Run(exploring(tmp_path, task="SuperMarioBros-v0"))
+    assert made.explorer._rates() == [0.0]
+    made.episodes.recent.extend([Episode(0.0, 9, 99, True)] * 100)
+    assert made.explorer._rates() == [1.0]
+    made.close()
+
+
 def test_a_run_from_levels_sets_no_starts(tmp_path, corridors):
     run_training(exploring(tmp_path, starts="level"))
     assert corridors[0].sets == []
@@ -174,8 +183,17 @@ def test_starts_are_set_while_all_environments_wait(tmp_path, corridors, monkeyp
 
 
 def test_an_async_run_begins_at_the_frontier(tmp_path, corridors):
-    run_training(exploring(tmp_path, mode="async", lag=1, max_steps=2_000))
+    config = exploring(tmp_path, mode="async", lag=1, max_steps=2_000)
+    run_training(config)
     assert read_points(tmp_path / "run")[-1]["explore/frontier_share"] > 0.2
+    archive = checkpoint.load(config.run_dir, CPU)["explore"]["frontier"]
+    entries = archive["entries"].numpy().view(frontier._ENTRY).ravel()
+    fake = Corridors(1, 1)
+    for progress, blob in zip(
+        entries["progress"].tolist(), archive["snapshots"].numpy(), strict=True
+    ):
+        fake.restore(np.zeros(1, np.int32), blob[None])
+        assert progress == CELL * fake.cell[0]
 
 
 def test_evaluations_begin_at_the_level(tmp_path, corridors, monkeypatch):
