@@ -375,13 +375,14 @@ class ExploreConfig:
     """Share of the frontier in the episodes of a level that is never cleared from its
     start; it falls to 0 as that clear rate rises to 1."""
 
-    level_sampling: Literal["success", "uniform"] = "success"
+    level_sampling: Literal["success", "learnability", "uniform"] = "success"
     """Which of several levels to play: success, the more a level was failed in its
-    last 100 episodes the more often; uniform, all alike."""
+    last 100 episodes the more often; learnability, where some were cleared and some
+    not, 4 p (1 - p) (Rutherford et al. 2024); uniform, all alike."""
 
     level_floor: float = 0.1
-    """Least weight of a level, against 1 for one that is never cleared, so that
-    solved ones are not forgotten."""
+    """Least weight of a level, against 1 for the most played one, so that solved ones
+    are not forgotten and hopeless ones are tried."""
 
     cell_size: int = 32
     """Width and height in pixels of the cells in which places are told apart, for the

@@ -21,17 +21,25 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def level_weights(rates: FloatArray, *, floor: float) -> FloatArray:
-    """How often each level is to be played: as often as it is failed.
+def level_weights(rates: FloatArray, kind: str, *, floor: float) -> FloatArray:
+    """How often each level is to be played.
 
     Args:
         rates: (levels,) clear rates of episodes that began at the level's start.
-        floor: least weight, so that what is solved is not forgotten.
+        kind: ExploreConfig.level_sampling: as often as it is failed (success), as its
+            outcome is uncertain (learnability), or all alike (uniform).
+        floor: least weight against 1, so that what is solved is not forgotten.
 
     Returns:
         (levels,) float64 weights, which add up to 1.
     """
-    weights = np.maximum(1.0 - rates, floor)
+    weights = np.ones(len(rates))
+    if kind == "success":
+        weights = 1.0 - rates
+    elif kind == "learnability":
+        # The variance of the outcome, 1 where it is largest.
+        weights = 4.0 * rates * (1.0 - rates)
+    weights = np.maximum(weights, floor)
     total = weights.sum()
     # With no floor and nothing left to fail.
     return weights / total if total else np.full(len(rates), 1.0 / len(rates))
@@ -66,8 +74,7 @@ class Starts:
         """
         c = self._config
         cleared = np.array(rates)
-        played = cleared if c.level_sampling == "success" else np.zeros(len(cleared))
-        weights = level_weights(played, floor=c.level_floor)
+        weights = level_weights(cleared, c.level_sampling, floor=c.level_floor)
         if self._frontier is None or not len(self._frontier):
             self._pool.set_starts(weights)
             return

@@ -31,18 +31,31 @@ class Two(Corridors):
 
 
 def test_levels_are_played_as_often_as_they_are_failed():
-    weights = level_weights(np.array([0.5, 1.0, 0.0]), floor=0.1)
+    weights = level_weights(np.array([0.5, 1.0, 0.0]), "success", floor=0.1)
     assert weights * 1.6 == pytest.approx([0.5, 0.1, 1.0])
     assert weights.sum() == pytest.approx(1.0)
 
 
+def test_levels_are_played_as_often_as_they_are_uncertain():
+    rates = np.array([0.5, 0.9, 1.0, 0.0])
+    weights = level_weights(rates, "learnability", floor=0.1)
+    assert weights * 1.56 == pytest.approx([1.0, 0.36, 0.1, 0.1])
+    # Before anything is cleared, all alike.
+    assert level_weights(np.zeros(2), "learnability", floor=0.0).tolist() == [0.5, 0.5]
+
+
 def test_levels_that_are_all_solved_are_played_alike():
-    weights = level_weights(np.ones(2), floor=0.0)
+    weights = level_weights(np.ones(2), "success", floor=0.0)
     assert weights.tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(
-    ("sampling", "expected"), [("success", [0.2, 1.0]), ("uniform", [1.0, 1.0])]
+    ("sampling", "expected"),
+    [
+        ("success", [0.2, 1.0]),
+        ("learnability", [0.64, 0.1]),
+        ("uniform", [1.0, 1.0]),
+    ],
 )
 def test_the_pool_gets_the_weights_of_levels(sampling, expected):
     pool = Two(4, 4)
