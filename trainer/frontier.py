@@ -373,8 +373,11 @@ class Frontier:
             going_on: whether the open episodes go on, in as many environments.
 
         Raises:
-            ValueError: the pool refuses the snapshots; nothing has changed then.
+            ValueError: it is of an earlier version, or the pool refuses the snapshots;
+                nothing has changed then.
         """
+        if "added" not in state:
+            raise ValueError("its archive is of an earlier version")
         entries = state["entries"].cpu().numpy().view(_ENTRY)
         snapshots = state["snapshots"].cpu().numpy()
         if len(snapshots):

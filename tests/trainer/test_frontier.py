@@ -466,3 +466,13 @@ def test_refused_snapshots_change_nothing():
     with pytest.raises(ValueError, match="refused"):
         other.frontier.restore(explored.frontier.state(), going_on=True)
     assert len(other.frontier) == 0
+
+
+def test_archives_of_earlier_versions_are_refused():
+    explored, other = Explored(), Explored()
+    explored(0, *[JUMP] * 9)
+    state = explored.frontier.state()
+    del state["added"]
+    with pytest.raises(ValueError, match="of an earlier version"):
+        other.frontier.restore(state, going_on=True)
+    assert len(other.frontier) == 0
