@@ -375,10 +375,10 @@ class ExploreConfig:
     """Share of the frontier in the episodes of a level that is never cleared from its
     start; it falls to 0 as that clear rate rises to 1."""
 
-    level_sampling: Literal["success", "learnability", "uniform"] = "success"
-    """Which of several levels to play: success, the more a level was failed in its
-    last 100 episodes the more often; learnability, where some were cleared and some
-    not, 4 p (1 - p) (Rutherford et al. 2024); uniform, all alike."""
+    level_sampling: Literal["learnability", "success", "uniform"] = "learnability"
+    """Which of several levels to play, by the share p of clears in each one's last 100
+    episodes: learnability, where some are cleared and some not, 4 p (1 - p) (Rutherford
+    et al. 2024); success, the more the more it was failed, 1 - p; uniform, all alike."""
 
     level_floor: float = 0.1
     """Least weight of a level, against 1 for the most played one, so that solved ones

@@ -2,7 +2,7 @@
 
 The pool draws the start of every episode by weight (`set_starts`). Between two
 batches, when all environments wait, `Starts` gives it new weights: levels that are
-seldom cleared get more of the episodes, and within a level a share of them begins
+cleared at times get more of the episodes, and within a level a share of them begins
 from snapshots of the frontier.
 """
 
@@ -26,8 +26,8 @@ def level_weights(rates: FloatArray, kind: str, *, floor: float) -> FloatArray:
 
     Args:
         rates: (levels,) clear rates of episodes that began at the level's start.
-        kind: ExploreConfig.level_sampling: as often as it is failed (success), as its
-            outcome is uncertain (learnability), or all alike (uniform).
+        kind: ExploreConfig.level_sampling: as its outcome is uncertain (learnability),
+            as often as it is failed (success), or all alike (uniform).
         floor: least weight against 1, so that what is solved is not forgotten.
 
     Returns:
