@@ -376,9 +376,10 @@ class ExploreConfig:
     start; it falls to 0 as that clear rate rises to 1."""
 
     level_sampling: Literal["learnability", "success", "uniform"] = "learnability"
-    """Which of several levels to play, by the share p of clears in each one's last 100
-    episodes: learnability, where some are cleared and some not, 4 p (1 - p) (Rutherford
-    et al. 2024); success, the more the more it was failed, 1 - p; uniform, all alike."""
+    """Which of several levels to play, by the share p of clears in the last 100
+    episodes of each: learnability, where some are cleared and some not, 4 p (1 - p)
+    (Rutherford et al. 2024); success, those that are failed, 1 - p; uniform, all
+    alike."""
 
     level_floor: float = 0.1
     """Least weight of a level, against 1 for the most played one, so that solved ones
