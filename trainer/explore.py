@@ -212,6 +212,7 @@ class Explorer:
             return {
                 "cell_size": self._config.cell_size,
                 "levels": list(self._levels),
+                "best_rates": self._starts.best_rates.tolist() if self._starts else [],
                 "counts": self._counts.state() if self._counts is not None else None,
                 "frontier": self._frontier.state()
                 if self._frontier is not None
@@ -238,3 +239,5 @@ class Explorer:
             self._frontier.restore(frontier, going_on=going_on)
         if self._counts is not None and counts is not None:
             self._counts.restore(counts, going_on=going_on)
+        if self._starts is not None and state.get("best_rates"):
+            self._starts.best_rates = np.array(state["best_rates"])

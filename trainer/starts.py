@@ -21,13 +21,17 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def level_weights(rates: FloatArray, kind: str, *, floor: float) -> FloatArray:
+def level_weights(
+    rates: FloatArray, best: FloatArray, kind: str, *, floor: float
+) -> FloatArray:
     """How often each level is to be played.
 
     Args:
         rates: (levels,) clear rates of episodes that began at the level's start.
-        kind: ExploreConfig.level_sampling: as its outcome is uncertain (learnability),
-            as often as it is failed (success), or all alike (uniform).
+        best: (levels,) the highest they have been.
+        kind: ExploreConfig.level_sampling: as its outcome is uncertain, or by what was
+            lost of its best rate (learnability), as often as it is failed (success),
+            or all alike (uniform).
         floor: least weight against 1, so that what is solved is not forgotten.
 
     Returns:
@@ -37,8 +41,9 @@ def level_weights(rates: FloatArray, kind: str, *, floor: float) -> FloatArray:
     if kind == "success":
         weights = 1.0 - rates
     elif kind == "learnability":
-        # The variance of the outcome, 1 where it is largest.
-        weights = 4.0 * rates * (1.0 - rates)
+        # The variance of the outcome, 1 where it is largest. It is 0 again for what
+        # was learned and forgotten while others were played.
+        weights = np.maximum(4.0 * rates * (1.0 - rates), best - rates)
     weights = np.maximum(weights, floor)
     total = weights.sum()
     # With no floor and nothing left to fail.
@@ -65,6 +70,8 @@ class Starts:
         self._pool, self._config = pool, config
         self._frontier = frontier
         self._begun, self._ended = np.zeros((2, 2), np.int64)
+        #: The highest clear rate of each of the pool's stages so far.
+        self.best_rates: FloatArray = np.zeros(pool.num_stages)
 
     def apply(self, rates: Sequence[float]) -> None:
         """Gives the pool new weights.
@@ -74,7 +81,10 @@ class Starts:
         """
         c = self._config
         cleared = np.array(rates)
-        weights = level_weights(cleared, c.level_sampling, floor=c.level_floor)
+        self.best_rates = np.maximum(self.best_rates, cleared)
+        weights = level_weights(
+            cleared, self.best_rates, c.level_sampling, floor=c.level_floor
+        )
         if self._frontier is None or not len(self._frontier):
             self._pool.set_starts(weights)
             return

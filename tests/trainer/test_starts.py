@@ -18,6 +18,7 @@ from small_runs import (
 
 from trainer import checkpoint, frontier, run
 from trainer.config import ExploreConfig
+from trainer.explore import Explorer
 from trainer.metrics import Episode, EpisodeTracker
 from trainer.run import run_training
 from trainer.starts import Starts, level_weights
@@ -31,21 +32,27 @@ class Two(Corridors):
 
 
 def test_levels_are_played_as_often_as_they_are_failed():
-    weights = level_weights(np.array([0.5, 1.0, 0.0]), "success", floor=0.1)
+    weights = level_weights(np.array([0.5, 1.0, 0.0]), np.ones(3), "success", floor=0.1)
     assert weights * 1.6 == pytest.approx([0.5, 0.1, 1.0])
     assert weights.sum() == pytest.approx(1.0)
 
 
 def test_levels_are_played_as_often_as_they_are_uncertain():
     rates = np.array([0.5, 0.9, 1.0, 0.0])
-    weights = level_weights(rates, "learnability", floor=0.1)
+    weights = level_weights(rates, rates, "learnability", floor=0.1)
     assert weights * 1.56 == pytest.approx([1.0, 0.36, 0.1, 0.1])
+    # What was cleared before is played until it is again.
+    best = np.array([0.5, 1.0, 1.0, 0.8])
+    weights = level_weights(rates, best, "learnability", floor=0.1)
+    assert weights * 2.26 == pytest.approx([1.0, 0.36, 0.1, 0.8])
     # Before anything is cleared, all alike.
-    assert level_weights(np.zeros(2), "learnability", floor=0.0).tolist() == [0.5, 0.5]
+    none = np.zeros(2)
+    weights = level_weights(none, none, "learnability", floor=0.0)
+    assert weights.tolist() == [0.5, 0.5]
 
 
 def test_levels_that_are_all_solved_are_played_alike():
-    weights = level_weights(np.ones(2), "success", floor=0.0)
+    weights = level_weights(np.ones(2), np.ones(2), "success", floor=0.0)
     assert weights.tolist() == [0.5, 0.5]
 
 
@@ -89,6 +96,21 @@ def test_the_frontier_has_its_share_of_levels_that_are_not_cleared():
     assert pool.sets[-1][0] == pytest.approx([0.5, 0.45, 0.0125, 0.0375])
     starts.apply([1.0, 1.0])
     assert pool.sets[-1][0] == pytest.approx([0.5, 0.5, 0.0, 0.0])
+
+
+def test_a_forgotten_level_is_played_again():
+    """Also by a run that goes on."""
+    pool, now = Two(4, 4), [0.9, 0.0]
+    explorers = [
+        Explorer(pool, ExploreConfig(), levels=Two.STAGES, rates=lambda: now)
+        for _ in range(2)
+    ]
+    explorers[0].begin()
+    explorers[1].restore(explorers[0].state(), going_on=True)
+    now = [0.0, 0.0]
+    for explorer in explorers:
+        explorer.begin()
+        assert pool.sets[-1][0] == pytest.approx([0.9, 0.1])
 
 
 def test_statistics_are_of_the_last_episodes():
