@@ -20,6 +20,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import fmean
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -73,19 +74,31 @@ def first_clear(run: RunFiles) -> str:
     return found[1] if found else "-"
 
 
+def rates(run: RunFiles) -> list[tuple[int, float]]:
+    """Steps, and the share of clears in the last episodes; of levels the mean."""
+    levels = run.config["env"]["levels"]
+    if len(levels) < 2:
+        return [(p["step"], p[RATE]) for p in run.points if RATE in p]
+    return [
+        (p["step"], fmean(p.get(f"levels/{level}", 0.0) for level in levels))
+        for p in run.points
+        if RATE in p
+    ]
+
+
 def reached(run: RunFiles, rate: float) -> str:
-    """Steps until so many of the last 100 episodes were clears."""
-    steps = (p["step"] for p in run.points if p.get(RATE, 0.0) >= rate)
+    """Steps until there were so many clears."""
+    steps = (step for step, found in rates(run) if found >= rate)
     return next((f"{step:,}" for step in steps), "-")
 
 
 def outcome(run: RunFiles) -> str:
     """How well and when it was solved, or the clear rate of its last episodes."""
-    last = run.last
     if run.solved:
         confirmed = run.evaluations[-1]
         return f"{confirmed['clear_rate']:.0%} at {confirmed['steps']:,}"
-    return f"no: {last.get(RATE, 0.0):.0%}"
+    found = rates(run)
+    return f"no: {found[-1][1]:.0%}" if found else "no"
 
 
 def draw(arms: dict[str, list[RunFiles]], path: Path) -> None:
@@ -94,15 +107,13 @@ def draw(arms: dict[str, list[RunFiles]], path: Path) -> None:
     axes = figure.add_subplot()
     for number, (arm, runs) in enumerate(arms.items()):
         for seed, run in enumerate(runs):
-            points = [p for p in run.points if RATE in p]
             axes.plot(
-                [p["step"] for p in points],
-                [p[RATE] for p in points],
+                *zip(*rates(run), strict=True),
                 color=f"C{number}",
                 label=(arm or "default") if not seed else None,
             )
     axes.set_xlabel("environment steps")
-    axes.set_ylabel("clear rate, last 100 episodes")
+    axes.set_ylabel("clear rate, last episodes")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylim(-0.02, 1.02)
@@ -148,8 +159,8 @@ def main() -> None:
     for folder, arm, seed in sorted(plan, key=lambda p: names.index(p[1])):
         files = read_run(folder)
         arms[arm].append(files)
-        rates = [reached(files, rate) for rate in (0.5, 0.9)]
-        table.add_row(arm, str(seed), first_clear(files), *rates, outcome(files))
+        steps = [reached(files, rate) for rate in (0.5, 0.9)]
+        table.add_row(arm, str(seed), first_clear(files), *steps, outcome(files))
     Console().print(f"{shlex.join(common)}; columns are environment steps")
     Console().print(table)
     draw(arms, given.out / "curves.svg")

@@ -377,7 +377,8 @@ class ExploreConfig:
 
     level_sampling: Literal["learnability", "success", "uniform"] = "learnability"
     """Which of several levels to play, by the share p of clears in the last 100
-    episodes of each: learnability, where some are cleared and some not, 4 p (1 - p)
+    episodes of each: learnability, where some are cleared and some not, 4 p (1 - p),
+    or by what a level has lost of its highest p
     (Rutherford et al. 2024); success, those that are failed, 1 - p; uniform, all
     alike."""
 

@@ -65,6 +65,13 @@ def check_combinations(config: RunConfig) -> None:
     _check_observations(config)
     _check_levels(config)
     _check_learning(config)
+    if config.explore.level_sampling == "learnability" and not (
+        config.explore.level_floor
+    ):
+        raise ValueError(
+            "level_floor must be above 0 with level_sampling=learnability, got 0: a "
+            "level without clears would never be played again"
+        )
     if config.explore.starts == "frontier" and config.explore.frontier_share == 1:
         raise ValueError(
             "frontier_share must be below 1, got 1: no episode would begin at a level's"

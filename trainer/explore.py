@@ -228,16 +228,18 @@ class Explorer:
 
         Raises:
             ValueError: its cells are not of the same size, its levels are others, or
-                the pool refuses its snapshots; nothing has changed then.
+                the pool refuses its snapshots; cells and snapshots are as before then.
         """
+        if "levels" not in state:
+            raise ValueError("it is of an earlier version")
+        if state["levels"] != list(self._levels):
+            raise ValueError("its levels are others")
+        if self._starts is not None and state["best_rates"]:
+            self._starts.best_rates = np.array(state["best_rates"])
         if state["cell_size"] != self._config.cell_size:
             raise ValueError("its cells are of another size")
-        if state.get("levels") != list(self._levels):
-            raise ValueError("its levels are others")
         counts, frontier = state["counts"], state["frontier"]
         if self._frontier is not None and frontier is not None:
             self._frontier.restore(frontier, going_on=going_on)
         if self._counts is not None and counts is not None:
             self._counts.restore(counts, going_on=going_on)
-        if self._starts is not None and state.get("best_rates"):
-            self._starts.best_rates = np.array(state["best_rates"])

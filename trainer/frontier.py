@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from trainer.cells import BoolArray, CellCounts, Entered, IntArray
-from trainer.levels import level_number, level_numbers
+from trainer.levels import level_number, level_numbers, x_in_room
 
 FloatArray = npt.NDArray[np.float64]
 Snapshot = npt.NDArray[np.uint8]
@@ -183,7 +183,8 @@ class Frontier:
     ) -> None:
         """Adds new best positions, each within its room, to the progress."""
         room = level_numbers(info) << 8 | info["area_pointer"]
-        best_x = info["best_x"]
+        # There is no best position yet where Mario grew or shrank in the first row.
+        best_x = np.maximum(info["best_x"], x_in_room(info))
         goes_on = ~first & (room == self._room[env_id])
         gain = np.maximum(best_x - self._best_x[env_id], 0)
         self._progress[env_id] += np.where(goes_on, gain, 0)
@@ -202,8 +203,8 @@ class Frontier:
         # Who has gone on to another level is not at a distance from that one's start.
         at_home = (levels == self._level[env_id[rows]]) | (not self._stages)
         # He may have been further, and thrown back by a maze.
-        x = np.where(info["x_pos"] < 0x8000, info["x_pos"], 0)[rows]
-        progress = self._progress[env_id[rows]] - (info["best_x"][rows] - x)
+        envs, x = env_id[rows], x_in_room(info)[rows]
+        progress = self._progress[envs] - (self._best_x[envs] - x)
         wanted = [
             (row, cell, self._stages.get(level, 0), far, clock)
             for row, cell, level, far, clock, here in zip(

@@ -157,6 +157,15 @@ def level_numbers(info: Mapping[str, Any]) -> IntArray:
     return numbers
 
 
+def x_in_room(info: Mapping[str, Any]) -> IntArray:
+    """Positions of rows from the left end of their rooms, (n,) int64.
+
+    Some pixels to the left of it `x_pos` is near 65,535, as the game counts.
+    """
+    x: IntArray = info["x_pos"].astype(np.int64)
+    return np.where(x < 0x8000, x, 0)
+
+
 def level_number(name: str) -> int:
     """The number of a level such as "4-2"."""
     world, stage = map(int, name.split("-"))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from trainer.files import Lines
-from trainer.levels import level_name, level_number, level_numbers
+from trainer.levels import level_name, level_number, level_numbers, x_in_room
 
 # Steps without a new best position after which an environment stagnates.
 STAGNATION_STEPS = 50
@@ -110,7 +110,7 @@ class EpisodeTracker:
             self._reward[env_id] += reward
             self._steps[env_id] += 1
             if "x_pos" in info:
-                self._add_positions(env_id, opening, info["x_pos"])
+                self._add_positions(env_id, opening, x_in_room(info))
             if "world" in info and "stage" in info:
                 self._level[fresh] = level_numbers(info)[opening]
             if self._num_stages is not None:
@@ -128,12 +128,10 @@ class EpisodeTracker:
         self,
         env_id: npt.NDArray[np.int32],
         opening: npt.NDArray[np.bool_],
-        x_pos: npt.NDArray[np.int32],
+        x_pos: npt.NDArray[np.int64],
     ) -> None:
         """Follows the best positions; where an episode opens is no progress."""
         self._has_x = True
-        # Some pixels left of a room's left end it is near 65,535, as the game counts.
-        x_pos = np.where(x_pos < 0x8000, x_pos, 0)
         old = self._best_x[env_id]
         best = np.maximum(old, x_pos)
         self._best_x[env_id] = best
@@ -190,7 +188,9 @@ class EpisodeTracker:
         with self._lock:
             self.count = state["count"]
             # Early versions knew one for all levels.
-            self._first_clears = dict(state.get("first_clears", {}))
+            first = state.get("first_clear")
+            early = {} if first is None else {0: first}
+            self._first_clears = dict(state.get("first_clears", early))
             self.best_x, self._has_x = state["best_x"], state["has_x"]
             self.recent.clear()
             self.recent.extend(Episode(*episode) for episode in state["recent"])

@@ -196,17 +196,18 @@ def _move_value_heads(
     run: Run, state: dict[str, Any], old: dict[str, Any], new: dict[str, Any]
 ) -> None:
     """Gives each level the critic's output that it had, where levels have changed."""
+    outputs = old.get("model.value_heads", 1)
     parts = value_heads.sources(
-        old["env.levels"], old["model.value_heads"],
+        old.get("env.levels", ()), outputs,  # early versions knew of neither
         run.config.env.levels or own_levels(run.config.env.task),
         new["model.value_heads"],
     )  # fmt: skip
-    if parts == [[number] for number in range(old["model.value_heads"])]:
+    if parts == [[number] for number in range(outputs)]:
         return
     value_heads.move(state, run.model, run.learner.optimizer, parts)
     run.display.say(
         "the critic's outputs are for other levels now: those of levels that were "
-        "there stay, others begin as the mean of all"
+        "there stay, others begin with the mean of all weights"
     )
 
 

@@ -46,7 +46,7 @@ def level_weights(
         weights = np.maximum(4.0 * rates * (1.0 - rates), best - rates)
     weights = np.maximum(weights, floor)
     total = weights.sum()
-    # With no floor and nothing left to fail.
+    # With no floor and nothing left to learn.
     return weights / total if total else np.full(len(rates), 1.0 / len(rates))
 
 

@@ -1,7 +1,7 @@
 """The critic's outputs of levels, when a run goes on with other levels.
 
-Each level keeps the output that it had; one of a level that was not there begins as
-the mean of all.
+Each level keeps the output that it had; one of a level that was not there begins with
+the means of all others' weights and statistics.
 """
 
 from __future__ import annotations
@@ -49,7 +49,15 @@ def move(
         model: the network of the run that goes on.
         optimizer: its optimiser.
         parts: of each output, as of `sources`.
+
+    Raises:
+        ValueError: the network is no ActorCritic, whose outputs are known.
     """
+    if not any(name.startswith(_VALUE) for name in state["model"]):
+        raise ValueError(
+            "this network of your own goes on with the levels of its checkpoint only: "
+            "which of its weights belong to a level is not known"
+        )
     learner = state["learner"]
     named = (state["model"], learner["ema"], learner["target"])
     for tensors in (*named, learner["buffers"], learner["target_buffers"]):

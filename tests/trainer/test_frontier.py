@@ -293,6 +293,29 @@ def test_who_is_thrown_back_is_no_further_than_he_stands():
     assert sorted(progress.values()) == [4 * CELL, 5 * CELL, 9 * CELL]
 
 
+class Growing(Corridors):
+    """Mario grows in the first rows, and has no best position until he has grown."""
+
+    def recv(self):
+        *results, info = super().recv()
+        info["best_x"][info["elapsed_step"] < 3] = 0
+        return *results, info
+
+
+def test_who_is_not_in_control_at_first_is_no_further():
+    explored = Explored(pool=Growing)
+    explored(0, *[JUMP] * 12)
+    archive = explored.frontier
+    _, weights, snapshots = archive.offer(np.ones(1))
+    explored.pool.set_starts(np.append(0.0, weights), snapshots)
+    explored.pool.over[:] = True
+    explored(0, *[JUMP] * 12)
+    fake = Corridors(1, 1)
+    for slot in archive._used():
+        fake.restore(np.zeros(1, np.int32), archive._snapshots[slot][None])
+        assert archive._entries["progress"][slot] == CELL * fake.cell[0]
+
+
 def test_another_level_is_not_kept():
     """Nobody knows how far from its start a warp zone leads."""
     explored = Explored(levels=("1-1", "4-2"), pool=TwoLevels)

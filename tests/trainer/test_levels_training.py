@@ -395,6 +395,14 @@ def test_one_head_of_many_levels_is_their_mean():
     assert value_heads.sources(["1-1", "1-2"], 2, ["1-1", "1-2"], 1) == [[0, 1]]
 
 
+def test_heads_of_unknown_networks_are_not_moved():
+    with pytest.raises(ValueError, match="the levels of its checkpoint only"):
+        value_heads.move(
+            {"model": {"critic.weight": torch.ones(2, 3)}, "learner": {}},
+            torch.nn.Linear(1, 1), None, [[1], [0]],
+        )  # fmt: skip
+
+
 @pytest.mark.rom
 @pytest.mark.parametrize("noisy", [False, True])
 def test_a_run_goes_on_with_other_levels(tmp_path, noisy, capsys):

@@ -57,6 +57,22 @@ def test_the_resumed_run_is_the_uninterrupted_one(tmp_path, pools, options, caps
     assert threads_of_runs() == []
 
 
+def test_checkpoints_that_know_no_levels_go_on(tmp_path, pools):
+    config = make_config(tmp_path)
+    run_training(config)
+    path = checkpoint.find(config.run_dir)
+    state = checkpoint.load(path, CPU)
+    del state["config"]["env"]["levels"]
+    del state["config"]["model"]["value_heads"]
+    state["episodes"]["first_clear"] = 7
+    del state["episodes"]["first_clears"]
+    made = run.Run(make_config(tmp_path / "other", max_steps=9_000))
+    resume.restore(made, path, state)
+    assert made.steps == state["steps"]
+    assert made.episodes.first_clear == 7
+    made.close()
+
+
 @pytest.mark.rom
 @pytest.mark.parametrize("lag", [0, 1])
 def test_the_game_goes_on_exactly(tmp_path, lag):

@@ -288,6 +288,9 @@ def test_a_frontier_of_other_levels_begins_anew(tmp_path, corridors, capsys):
     made.explorer._levels = ["1-2", "1-1"]  # snapshots are of stages, by number
     with pytest.raises(ValueError, match="its levels are others"):
         made.explorer.restore(state, going_on=False)
+    del state["levels"]
+    with pytest.raises(ValueError, match="of an earlier version"):
+        made.explorer.restore(state, going_on=False)
     assert not len(made.explorer._frontier)
     made.close()
 
