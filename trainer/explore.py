@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,11 +101,8 @@ def make_explorer(
     levels = config.env.levels or own_levels(task)
     if len(levels) != getattr(pool, "num_stages", len(levels)):
         levels = ()
-
-    def rates() -> list[float]:
-        return episodes.clear_rates(levels) if levels else [episodes.clear_rate()]
-
     if wanted or len(levels) > 1:
+        rates = partial(episodes.clear_rates, levels)
         return Explorer(pool, explore, levels=levels, rates=rates)
     return None
 

@@ -164,8 +164,7 @@ class Loop:
 
     def _clear_rates(self) -> list[float]:
         """Of the last training episodes: one rate, or that of each trained level."""
-        episodes, levels = self._run.episodes, self._run.config.env.levels
-        return episodes.clear_rates(levels) if levels else [episodes.clear_rate()]
+        return self._run.episodes.clear_rates(self._run.config.env.levels)
 
     def _tell_first_clears(self) -> None:
         """One line for each level, after the update in which it was first cleared."""

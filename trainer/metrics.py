@@ -228,8 +228,10 @@ class EpisodeTracker:
         """Share of clears of each level, over its last `window` episodes.
 
         Those that have not been played yet count as failures, so that a few lucky
-        ones are no rate.
+        ones are no rate. Without levels there is one rate, that of all episodes.
         """
+        if not levels:
+            return [self.clear_rate()]
         window = self.recent.maxlen or 1
         with self._lock:
             episodes = [self._levels.get(level_number(level), ()) for level in levels]
