@@ -37,7 +37,7 @@ _CURVES = (
     ("explore/count_bonus", "Paid for rare cells, per step", False),
 )
 # Shades of a rate; even for the colour-blind, light is more than dark.
-_SHADES = "cividis"
+SHADES = "cividis"
 _COLOURS = ("#3b82c4", "#d97b29", "#4a9d5b", "#b0518f", "#8a6fc8", "#8c7a3f")
 _INK = "#010203"  # becomes the colour of the page's text
 _MAX_POINTS, _MAX_COLUMNS = 600, 150
@@ -169,7 +169,7 @@ def _levels_chart(run: RunFiles) -> str:
     steps = [0.0, *(p["step"] for p in points)]
     edges = np.arange(len(levels) + 1) - 0.5
     mesh = axes.pcolormesh(
-        steps, edges, rates, cmap=_SHADES, vmin=0, vmax=1, rasterized=True
+        steps, edges, rates, cmap=SHADES, vmin=0, vmax=1, rasterized=True
     )
     axes.set_yticks(range(len(levels)), levels, fontsize=6)
     axes.invert_yaxis()

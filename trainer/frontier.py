@@ -54,6 +54,8 @@ _ENTRY = np.dtype([
     (name, np.int64)
     for name in "cell stage progress clock number uses ended lived".split()
 ])  # fmt: skip
+# A room's number has its area in so many bits, and its level's number above.
+_AREA_BITS = 8
 _NEVER = np.iinfo(np.int64).max
 # Arrays of one number per environment, about its open episode.
 _OPEN = ("_seen", "_origin", "_level", "_room", "_best_x", "_progress")
@@ -140,12 +142,12 @@ class Frontier:
         begin = np.flatnonzero(first)
         # A first row always enters a cell.
         cells = entered.cells[np.searchsorted(entered.rows, begin)]
-        self._level[env_id[begin]] = level_numbers(info)[begin]
         elsewhere = info["start"][begin] >= self._pool.num_stages
         origins = np.where(elsewhere, cells, -1).tolist()
         for env, origin in zip(env_id[begin].tolist(), origins, strict=True):
             self._begin(env, origin)
         self._advance(env_id, first, info)
+        self._level[env_id[begin]] = self._room[env_id[begin]] >> _AREA_BITS
         envs = env_id[entered.rows]
         new = entered.new & self._seen[envs]
         cells, progress = entered.cells[new], self._progress[envs[new]]
@@ -182,7 +184,7 @@ class Frontier:
         info: Mapping[str, Any],
     ) -> None:
         """Adds new best positions, each within its room, to the progress."""
-        room = level_numbers(info) << 8 | info["area_pointer"]
+        room = level_numbers(info) << _AREA_BITS | info["area_pointer"]
         # There is no best position yet where Mario grew or shrank in the first row.
         best_x = np.maximum(info["best_x"], x_in_room(info))
         goes_on = ~first & (room == self._room[env_id])
@@ -199,11 +201,11 @@ class Frontier:
         cells: IntArray,
     ) -> None:
         """Snapshots of environments whose cells want one begin to wait."""
-        levels, clocks = level_numbers(info)[rows], info["time"][rows]
+        envs, clocks, x = env_id[rows], info["time"][rows], x_in_room(info)[rows]
+        levels = self._room[envs] >> _AREA_BITS
         # Who has gone on to another level is not at a distance from that one's start.
-        at_home = (levels == self._level[env_id[rows]]) | (not self._stages)
+        at_home = (levels == self._level[envs]) | (not self._stages)
         # He may have been further, and thrown back by a maze.
-        envs, x = env_id[rows], x_in_room(info)[rows]
         progress = self._progress[envs] - (self._best_x[envs] - x)
         wanted = [
             (row, cell, self._stages.get(level, 0), far, clock)

@@ -14,11 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from trainer.atlas import room_picture
+from trainer.figures import SHADES
 from trainer.level_results import LevelResult, Place, by_options, levels_in_a_row
 from trainer.levels import STAGES, all_levels
 
-# Even for the colour-blind, light is more than dark.
-_COLOURS = colormaps["cividis"]
+_COLOURS = colormaps[SHADES]
 _DPI = 100
 
 # A strip of a room is at most so wide, in pixels; so are margins around the strips.
