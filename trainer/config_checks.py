@@ -1,11 +1,14 @@
 """What no option of a training run may be, alone or beside others.
 
-Every function raises ValueError, which says what was given and what is allowed.
+Every check raises ValueError, which says what was given and what is allowed. Options
+that are allowed but change nothing, as others are, are only named: `unused_options`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from trainer.config import RunConfig
@@ -180,3 +183,125 @@ def _check_share(config: Any, names: str) -> None:
         value = getattr(config, name)
         if not 0 <= value <= 1:
             raise ValueError(f"{name} must be 0 to 1, got {value}")
+
+
+class _Needs(NamedTuple):
+    """Options that mean something only if others have some value."""
+
+    names: str
+    used: Callable[[RunConfig], bool]
+    others: str
+
+
+_NEEDS = [
+    _Needs("hud", lambda c: c.env.obs != "tiles", "--obs grey"),
+    _Needs(
+        "reward_progress reward_step reward_death reward_flag",
+        lambda c: c.env.reward == "progress",
+        "--reward progress",
+    ),
+    _Needs(
+        "memory_size", lambda c: c.model.memory != "none", "--memory gru, lstm or gtrxl"
+    ),
+    _Needs(
+        "memory_layers memory_heads memory_steps",
+        lambda c: c.model.memory == "gtrxl",
+        "--memory gtrxl",
+    ),
+    _Needs("popart_step", lambda c: c.model.popart, "--popart"),
+    _Needs("noisy_sigma", lambda c: c.model.noisy, "--noisy"),
+    _Needs("clip_range targets", lambda c: c.learner.loss == "clip", "--loss clip"),
+    _Needs("pg_rho_bar", lambda c: c.learner.loss == "impala", "--loss impala"),
+    _Needs(
+        "rho_bar c_bar",
+        lambda c: c.learner.advantages == "vtrace",
+        "--advantages vtrace",
+    ),
+    _Needs("target_rho", lambda c: c.learner.target_updates > 0, "--target-updates"),
+    _Needs(
+        "muon_lr momentum", lambda c: c.learner.optimizer == "muon", "--optimizer muon"
+    ),
+    _Needs(
+        "weight_decay",
+        lambda c: c.learner.optimizer in ("adamw", "muon"),
+        "--optimizer adamw or muon",
+    ),
+    _Needs(
+        "adam_eps",
+        lambda c: c.learner.optimizer != "rmsprop",
+        "--optimizer adam, adamw or muon",
+    ),
+    _Needs(
+        "rmsprop_alpha rmsprop_eps",
+        lambda c: c.learner.optimizer == "rmsprop",
+        "--optimizer rmsprop",
+    ),
+    _Needs(
+        "replay_capacity replay_bytes replay_alpha replay_beta replay_beta_end "
+        "replay_beta_steps replay_max_kl replay_min_rho replay_min_fresh "
+        "checkpoint_replay",
+        lambda c: c.replay.replay_share > 0,
+        "--replay-share",
+    ),
+    _Needs(
+        "frontier_share", lambda c: c.explore.starts == "frontier", "--starts frontier"
+    ),
+    _Needs(
+        "level_sampling level_floor",
+        lambda c: len(c.env.levels) > 1,
+        "several --levels",
+    ),
+    _Needs(
+        "cell_size",
+        lambda c: c.explore.starts == "frontier" or c.explore.pays,
+        "--starts frontier, --novelty or --count-bonus",
+    ),
+    _Needs(
+        "novelty_by_count",
+        lambda c: c.explore.novelty > 0 or c.explore.novelty_end > 0,
+        "--novelty",
+    ),
+    _Needs("bonus_steps", lambda c: c.explore.pays, "--novelty or --count-bonus"),
+    _Needs("augment_cost", lambda c: bool(c.augmentation.augment), "--augment"),
+    *(
+        _Needs(
+            f"augment_{kind}",
+            lambda c, kind=kind: kind in c.augmentation.augment,  # type: ignore[misc]
+            f"--augment {kind}",
+        )
+        for kind in ("shift", "brightness", "flip")
+    ),
+    _Needs(
+        "solve_rate solve_episodes",
+        lambda c: c.stop_when_solved,
+        "--stop-when-solved",
+    ),
+    _Needs("end_episodes", lambda c: bool(c.env.levels), "--levels"),
+]
+
+
+def unused_options(config: RunConfig) -> list[str]:
+    """Options that were chosen, and change nothing beside the others.
+
+    Args:
+        config: resolved.
+
+    Returns:
+        A sentence for each, which names what would make use of it.
+    """
+    values, defaults = _options(config), _options(type(config)())
+    return [
+        f"--{name.replace('_', '-')} changes nothing without {needs.others}"
+        for needs in _NEEDS
+        if not needs.used(config)
+        for name in needs.names.split()
+        if values[name] != defaults[name]
+    ]
+
+
+def _options(config: Any) -> dict[str, Any]:
+    """All options by their own names, of whatever part."""
+    result: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        result |= _options(value) if is_dataclass(value) else {name: value}
+    return result

@@ -45,6 +45,7 @@ from trainer.collector import (
 )
 from trainer.command import parse
 from trainer.config import EnvConfig, RunConfig, from_dict, to_dict
+from trainer.config_checks import unused_options
 from trainer.cuda import own_stream
 from trainer.dashboard import Display, make_display
 from trainer.device import (
@@ -398,6 +399,8 @@ def train(run: Run) -> dict[str, float]:
     started = time.perf_counter()
     try:
         run.display.start(run)
+        for text in unused_options(run.config):
+            run.display.say(text)
         with stop_on_signal(run.display.say) as stopping, own_stream(run.device):
             run.start()
             try:

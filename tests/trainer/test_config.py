@@ -19,9 +19,10 @@ from trainer.config import (
     RunConfig,
     from_dict,
 )
+from trainer.config_checks import unused_options
 from trainer.device import autocast_dtype, choose_device
 from trainer.optim import linear
-from trainer.presets import preset
+from trainer.presets import PRESETS, for_levels, preset
 
 
 def test_json_round_trip(tmp_path):
@@ -204,6 +205,68 @@ def test_what_excludes_each_other_is_refused(change, text):
 )
 def test_what_goes_together_is_allowed(change):
     RunConfig(**change).validate()
+
+
+@pytest.mark.parametrize(
+    ("options", "unused_with", "used_with"),
+    [
+        ("--hud keep", "--obs tiles", ""),
+        (
+            "--reward-progress 2 --reward-step 0 --reward-death 0 --reward-flag 9",
+            "--reward classic",
+            "",
+        ),
+        ("--memory-size 64", "", "--memory gru"),
+        ("--memory-layers 2 --memory-heads 2 --memory-steps 8", "", "--memory gtrxl"),
+        ("--popart-step 0.1", "", "--popart"),
+        ("--noisy-sigma 0.1", "", "--noisy"),
+        ("--clip-range 0.1 --targets recomputed", "--loss impala", ""),
+        ("--pg-rho-bar 2", "", "--loss impala"),
+        ("--rho-bar 2 --c-bar 2", "--advantages gae", ""),
+        ("--target-rho 3", "", "--target-updates 4"),
+        ("--muon-lr 0.1 --momentum 0.9", "--optimizer adam", ""),
+        ("--weight-decay 0.1", "--optimizer adam", "--optimizer adamw"),
+        ("--weight-decay 0.1", "--optimizer adam", "--optimizer muon"),
+        ("--adam-eps 0.1", "--optimizer rmsprop", "--optimizer adam"),
+        ("--rmsprop-alpha 0.9 --rmsprop-eps 0.1", "", "--optimizer rmsprop"),
+        (
+            "--replay-capacity 64 --replay-bytes 9999 --replay-alpha 1 --replay-beta 1 "
+            "--replay-beta-end 0.5 --replay-beta-steps 9 --replay-max-kl 2 "
+            "--replay-min-rho 0.1 --replay-min-fresh 0.1 --checkpoint-replay",
+            "",
+            "--replay-share 0.5",
+        ),
+        ("--frontier-share 0.7", "", "--starts frontier"),
+        ("--level-sampling uniform --level-floor 0.2", "", "--levels 1-1 1-2"),
+        ("--cell-size 16", "", "--starts frontier"),
+        ("--cell-size 16 --bonus-steps 9 --novelty-by-count", "", "--novelty 0.1"),
+        ("--cell-size 16 --bonus-steps 9", "", "--count-bonus-end 0.1"),
+        ("--augment-cost 0.2 --augment-shift 2", "", "--augment shift"),
+        ("--augment-brightness 0.1", "", "--augment brightness"),
+        ("--augment-flip 0.1", "", "--augment flip --action-set complex"),
+        ("--solve-rate 0.8 --solve-episodes 50", "--no-stop-when-solved", ""),
+        ("--end-episodes 5", "", "--levels 1-1"),
+    ],
+)
+def test_options_that_change_nothing_are_named(options, unused_with, used_with):
+    def told(others):
+        config = parse(["--device", "cpu", *options.split(), *others.split()])
+        return unused_options(config.resolved())
+
+    names = [word for word in options.split() if word.startswith("--")]
+    lines = [line.split(" changes nothing without ") for line in told(unused_with)]
+    assert sorted(name for name, _ in lines) == sorted(names)
+    assert not told(used_with)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_no_unused_options(name):
+    for levels in ((), ("1-1", "8-4")):
+        config = for_levels(preset(name), levels)
+        config = dataclasses.replace(
+            config, env=dataclasses.replace(config.env, levels=levels)
+        )
+        assert not unused_options(config.resolved())
 
 
 def test_fresh_unrolls_are_what_replay_leaves():
