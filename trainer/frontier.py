@@ -3,14 +3,18 @@
 An archive as of Go-Explore (Ecoffet et al. 2021), filled while the policy is trained:
 where Mario comes into a cell, the environment's snapshot is kept, with its frame stack.
 
-Episodes begin where it is least certain whether they will get a screen further, by
-what became of those that were there lately, around the places where the policy fails at
-times; and on the last screen that was reached, until they get on from there, however
-seldom that is. Where the policy always gets on there is little to learn, and where it
-never does, but others have been further, it is on a wrong way.
+A snapshot may be of one who is about to die. It therefore waits until its episode gets
+a screen further, which proves that one can from there, or ends; then it joins the
+archive if it was taken well before the end.
 
-A snapshot may be of one who is about to die. It therefore waits, and joins the archive
-only when its episode has lived on for some steps.
+Half of the episodes begin where it is least certain whether they will get a screen
+further, by what became of those that were there lately; and on the last screen that was
+reached, until they get on from there, however seldom that is. Where the policy always
+gets on there is little to learn, and where it never does it may be on a wrong way.
+
+The other half begin where the policy comes from the level's start and fails, though it
+is proven that one can get on: the bottleneck between what it does and what others have
+reached. Without them it learns a level's end from snapshots, but not the way there.
 """
 
 from __future__ import annotations
@@ -29,8 +33,8 @@ from trainer.levels import level_number, level_numbers, x_in_room
 FloatArray = npt.NDArray[np.float64]
 Snapshot = npt.NDArray[np.uint8]
 
-# Steps that an episode must live on before its snapshot is taken for a good one: a
-# fall into a pit, or a jump that will end in an enemy, is over by then.
+# Steps that an episode must live on if its snapshot is to be a good one: a fall into a
+# pit, or a jump that will end in an enemy, is over by then.
 _CONFIRM_STEPS = 16
 # Snapshots in the archive, and of them those that are offered at a time: at least so
 # many, and so many for each stage.
@@ -44,16 +48,27 @@ _USES = 8
 # Pixels of progress from a cell on that count as getting on, and that the edge of
 # what was reached is wide: a screen.
 _SCREEN = 256
-# A snapshot is given up when so many episodes began there and none lived on.
+# A snapshot from which nobody was seen to get on is given up when so many episodes
+# began there and none lived on.
 _HOPELESS = 16
+# Share of the bottlenecks in what is offered.
+_BOTTLENECKS = 0.5
+# Weight of earlier episodes from a level's start with every later one.
+_DECAY = 0.98
 
 # What is known of a snapshot: number of its cell; which of the pool's stages it is in;
-# pixels of progress since the level's start; the game's clock; how many snapshots came
-# before it; episodes that began there, that have ended, and how many of these lived on.
+# pixels of progress since the level's start; the game's clock; whether its episode got
+# on from it; how many snapshots came before it; episodes that began there, that have
+# ended, and how many of these lived on; and how many from the level's start came
+# through its cell, recent ones counting more.
 _ENTRY = np.dtype([
-    (name, np.int64)
-    for name in "cell stage progress clock number uses ended lived".split()
+    *((name, np.int64) for name in "cell stage progress clock proven".split()),
+    *((name, np.int64) for name in "number uses ended lived".split()),
+    ("passed", np.float64),
 ])  # fmt: skip
+# Where an episode began that did not begin at a cell of the archive: at the level's
+# start, or at a snapshot that is not there any more.
+_START, _GONE = -1, -2
 # A room's number has its area in so many bits, and its level's number above.
 _AREA_BITS = 8
 _NEVER = np.iinfo(np.int64).max
@@ -62,9 +77,10 @@ _OPEN = ("_seen", "_origin", "_level", "_room", "_best_x", "_progress")
 
 
 class _Waiting(NamedTuple):
-    """A snapshot whose episode has to live on until step `due`."""
+    """A snapshot of a step, whose episode has to get on to a progress of `proof`."""
 
-    due: int
+    step: int
+    proof: int
     cell: int
     stage: int
     progress: int
@@ -102,12 +118,13 @@ class Frontier:
         self._offered_before = self._offered
         # About the open episode of each environment; `seen`: from its first row on.
         self._seen = np.zeros(num_envs, bool)
-        self._origin = np.full(num_envs, -1, np.int64)
+        self._origin = np.full(num_envs, _START, np.int64)
         self._level = np.zeros(num_envs, np.int64)  # in which it began
         self._room = np.zeros(num_envs, np.int64)
         self._best_x = np.zeros(num_envs, np.int64)
         self._progress = np.zeros(num_envs, np.int64)
-        self._due = np.full(num_envs, _NEVER)
+        # The progress that proves the first snapshot that waits.
+        self._proof = np.full(num_envs, _NEVER)
         # The cells in which it was, and the progress that it had there.
         self._trails: list[list[tuple[int, int]]] = [[] for _ in range(num_envs)]
         self._waiting: list[deque[_Waiting]] = [deque() for _ in range(num_envs)]
@@ -138,12 +155,11 @@ class Frontier:
             info: of the rows.
             entered: who came into another cell.
         """
-        step = info["elapsed_step"]
-        begin = np.flatnonzero(first)
+        step, begin = info["elapsed_step"], np.flatnonzero(first)
         # A first row always enters a cell.
         cells = entered.cells[np.searchsorted(entered.rows, begin)]
         elsewhere = info["start"][begin] >= self._pool.num_stages
-        origins = np.where(elsewhere, cells, -1).tolist()
+        origins = np.where(elsewhere, cells, _START).tolist()
         for env, origin in zip(env_id[begin].tolist(), origins, strict=True):
             self._begin(env, origin)
         self._advance(env_id, first, info)
@@ -154,11 +170,13 @@ class Frontier:
         passed = zip(cells.tolist(), progress.tolist(), strict=True)
         for env, place in zip(envs[new].tolist(), passed, strict=True):
             self._trails[env].append(place)
-        for row in np.flatnonzero(done | (step >= self._due[env_id])).tolist():
+        gets_on = self._progress[env_id] >= self._proof[env_id]
+        for row in np.flatnonzero(done | gets_on).tolist():
             env, cleared = int(env_id[row]), bool(info["flag_get"][row])
-            lived = _NEVER if cleared else int(step[row]) - int(done[row])
-            self._confirm(env, lived)
+            self._prove(env, cleared)
             if done[row]:
+                lived = _NEVER if cleared else int(step[row]) - 1
+                self._confirm(env, lived)
                 self._judge(env, cleared)
                 self._end(env, lived >= _CONFIRM_STEPS)
         keep = new & ~(first | done)[entered.rows]
@@ -166,11 +184,12 @@ class Frontier:
             self._save(env_id, step, info, entered.rows[keep], entered.cells[keep])
 
     def _begin(self, env: int, origin: int) -> None:
-        """An episode begins, from the snapshot of a cell unless it is -1."""
-        self._seen[env], self._origin[env] = True, -1
+        """An episode begins, from the snapshot of a cell or at `_START`."""
+        self._seen[env] = True
         self._forget(env)
         offered = self._offered.get(origin) or self._offered_before.get(origin)
         self._progress[env], number = offered or (0, -1)
+        self._origin[env] = _START if origin == _START else _GONE
         slot = self._slots.get(origin)
         # What became of the episode will be noted, unless there is another one by now.
         if slot is not None and self._entries["number"][slot] == number:
@@ -223,34 +242,55 @@ class Frontier:
         for env, snapshot, (row, cell, stage, far, clock) in zip(
             envs.tolist(), snapshots, wanted, strict=True
         ):
-            due = int(step[row]) + _CONFIRM_STEPS
-            item = _Waiting(due, cell, stage, far, clock, snapshot)
-            self._waiting[env].append(item)
-            self._due[env] = self._waiting[env][0].due
+            proof = int(self._progress[env]) + _SCREEN
+            about = cell, stage, far, clock, snapshot
+            self._waiting[env].append(_Waiting(int(step[row]), proof, *about))
+            self._await(env)
 
-    def _wants(self, cell: int, clock: int) -> bool:
-        """Whether a cell has no snapshot, or a used one, or one with less time left."""
+    def _await(self, env: int) -> None:
+        """Notes what would prove the first snapshot that waits."""
+        waiting = self._waiting[env]
+        self._proof[env] = waiting[0].proof if waiting else _NEVER
+
+    def _wants(self, cell: int, clock: int, *, proven: bool = True) -> bool:
+        """Whether a cell has no snapshot as good: as proven, as new, as much time."""
         slot = self._slots.get(cell)
         if slot is None:
             return True
         entry = self._entries[slot]
+        if entry["proven"] != proven:
+            return proven
         return bool(entry["uses"] >= _USES or clock > entry["clock"])
 
-    def _confirm(self, env: int, step: int) -> None:
-        """Takes the snapshots of an episode that has lived to a step."""
-        waiting = self._waiting[env]
-        while waiting and waiting[0].due <= step:
-            new = waiting.popleft()
-            # Another one may have been taken meanwhile.
-            if self._wants(new.cell, new.clock):
-                self._add(new)
-        self._due[env] = waiting[0].due if waiting else _NEVER
+    def _prove(self, env: int, cleared: bool) -> None:
+        """Takes the snapshots from which an episode has got on."""
+        waiting, progress = self._waiting[env], int(self._progress[env])
+        while waiting and (cleared or waiting[0].proof <= progress):
+            self._take(waiting.popleft(), proven=True)
+        self._await(env)
+
+    def _confirm(self, env: int, lived: int) -> None:
+        """Takes the other snapshots of an episode that has lived to a step."""
+        for new in self._waiting[env]:
+            if new.step + _CONFIRM_STEPS <= lived:
+                self._take(new, proven=False)
+
+    def _take(self, new: _Waiting, *, proven: bool) -> None:
+        """Puts a snapshot into the archive, unless a better one came meanwhile."""
+        if self._wants(new.cell, new.clock, proven=proven):
+            self._add(new, proven=proven)
 
     def _judge(self, env: int, cleared: bool) -> None:
         """Notes of every cell of an episode whether it got on from there."""
         cells, progress = np.array(self._trails[env], np.int64).reshape(-1, 2).T
         got_on = cleared | (self._progress[env] >= progress + _SCREEN)
         self._counts.judge(cells, got_on)
+        if self._origin[env] == _START:
+            stage = self._stages.get(int(self._level[env]), 0)
+            passed = self._entries["passed"]
+            passed[self._entries["stage"] == stage] *= _DECAY
+            slots = (self._slots.get(cell) for cell in cells.tolist())
+            passed[[slot for slot in slots if slot is not None]] += 1.0
 
     def _end(self, env: int, lived: bool) -> None:
         """An episode is over; what still waits was too close to its end."""
@@ -262,39 +302,40 @@ class Frontier:
         entry = self._entries[slot]
         entry["ended"] += 1
         entry["lived"] += lived
-        if entry["ended"] >= _HOPELESS and not entry["lived"]:
+        if entry["ended"] >= _HOPELESS and not (entry["lived"] or entry["proven"]):
             self._drop(slot)
 
     def _forget(self, env: int) -> None:
         """Nothing waits any more."""
         self._waiting[env].clear()
         self._trails[env].clear()
-        self._due[env] = _NEVER
+        self._proof[env] = _NEVER
 
     def _drop(self, slot: int) -> None:
         """Gives up a snapshot."""
         del self._slots[int(self._entries["cell"][slot])]
         self._free.append(slot)
 
-    def _add(self, new: _Waiting) -> None:
+    def _add(self, new: _Waiting, *, proven: bool) -> None:
         """Puts a snapshot into the archive, in the place of its cell's last one."""
-        progress = new.progress
+        progress, passed = new.progress, 0.0
         if new.cell in self._slots:
+            known = self._entries[self._slots[new.cell]]
             # A short cut through a pipe does not count, and leads no less far.
-            known = self._entries["progress"][self._slots[new.cell]]
-            progress = max(progress, int(known))
+            progress = max(progress, int(known["progress"]))
+            passed = float(known["passed"])
         else:
             if not self._free:
                 self._make_room()
             self._slots[new.cell] = self._free.pop()
         # How episodes end that began at an older one says nothing of this one.
-        self._origin[self._origin == new.cell] = -1
+        self._origin[self._origin == new.cell] = _GONE
         slot = self._slots[new.cell]
         if not self._snapshots.shape[1]:
             self._snapshots = np.zeros((self._capacity, len(new.snapshot)), np.uint8)
         self._snapshots[slot] = new.snapshot
-        about = new.cell, new.stage, progress, new.clock, self._added
-        self._entries[slot] = (*about, 0, 0, 0)
+        about = new.cell, new.stage, progress, new.clock, proven, self._added
+        self._entries[slot] = (*about, 0, 0, 0, passed)
         self._added += 1
 
     def _make_room(self) -> None:
@@ -311,16 +352,18 @@ class Frontier:
 
     def _weights(self, slots: IntArray) -> FloatArray:
         """What slots are worth to begin from; those of each stage add up to 1."""
-        cells, stages = self._entries["cell"][slots], self._entries["stage"][slots]
-        progress = self._entries["progress"][slots]
+        entries = self._entries[slots]
+        stages, progress = entries["stage"], entries["progress"]
         furthest = np.zeros(stages.max(initial=0) + 1, np.int64)
         np.maximum.at(furthest, stages, progress)
         at_edge = progress > furthest[stages] - _SCREEN
+        chance = self._counts.chance(entries["cell"])
         # The variance p (1 - p) of whether it gets on; at the edge 1 - p more.
-        chance = self._counts.chance(cells)
-        weights = (1.0 - chance) * (chance + at_edge)
-        shares: FloatArray = weights / np.bincount(stages, weights)[stages]
-        return shares
+        uncertain = _shares((1.0 - chance) * (chance + at_edge), stages)
+        failed = _shares((1.0 - chance) * entries["passed"] * entries["proven"], stages)
+        # Together they are less than 1 where there is no bottleneck.
+        parts = (1.0 - _BOTTLENECKS) * uncertain + _BOTTLENECKS * failed
+        return _shares(parts, stages)
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
         """The starts that are best to begin from now.
@@ -357,6 +400,7 @@ class Frontier:
         none = np.empty((0, self._snapshots.shape[1]), np.uint8)
         snapshots = np.stack([x.snapshot for _, x in items]) if items else none
         return {
+            "fields": list(_ENTRY.names or ()),
             "added": self._added,
             "entries": torch.from_numpy(self._entries[slots].view(np.int64)),
             "snapshots": torch.from_numpy(self._snapshots[slots]),
@@ -379,7 +423,7 @@ class Frontier:
             ValueError: it is of an earlier version, or the pool refuses the snapshots;
                 nothing has changed then.
         """
-        if "added" not in state:
+        if state.get("fields") != list(_ENTRY.names or ()):
             raise ValueError("its archive is of an earlier version")
         entries = state["entries"].cpu().numpy().view(_ENTRY)
         snapshots = state["snapshots"].cpu().numpy()
@@ -400,7 +444,14 @@ class Frontier:
         blobs = state["waiting_snapshots"].cpu().numpy()
         for (env, *rest), snapshot in zip(state["waiting"], blobs, strict=True):
             self._waiting[env].append(_Waiting._make([*rest, snapshot]))
-            self._due[env] = self._waiting[env][0].due
+            self._await(env)
+
+
+def _shares(weights: FloatArray, groups: IntArray) -> FloatArray:
+    """Weights divided by the sum of their group's; 0 where that is 0."""
+    sums = np.bincount(groups, weights)
+    result: FloatArray = weights / np.where(sums > 0.0, sums, 1.0)[groups]
+    return result
 
 
 def _ranks(groups: IntArray) -> IntArray:

@@ -8,12 +8,13 @@ from trainer import frontier
 from trainer.cells import CellCounts, cell_keys
 from trainer.frontier import Frontier
 
-LIVES = 4  # steps that these tests ask a snapshot's episode to live
+LIVES = 4  # steps, and cells, that these tests ask a snapshot's episode to get on
 
 
 @pytest.fixture(autouse=True)
 def short_lives(monkeypatch):
     monkeypatch.setattr(frontier, "_CONFIRM_STEPS", LIVES)
+    monkeypatch.setattr(frontier, "_SCREEN", LIVES * CELL)
 
 
 def row(**changes):
@@ -177,7 +178,7 @@ def test_an_episode_from_a_snapshot_goes_on_with_its_progress():
 def test_uncertain_outcomes_come_first(monkeypatch):
     monkeypatch.setattr(frontier, "_SCREEN", 0)  # no edge
     explored = Explored()
-    explored(0, *[JUMP] * 9)
+    explored(0, *[JUMP] * 6)
     weights = explored.offer(share=0.5)
     assert list(weights.values()) == pytest.approx([0.1] * 5)
     for times, got_on in enumerate([1, 1, 0, 0, 1, 0, 1, 0]):
@@ -194,7 +195,8 @@ def test_uncertain_outcomes_come_first(monkeypatch):
 def test_the_edge_is_tried_until_somebody_gets_on(monkeypatch):
     monkeypatch.setattr(frontier, "_SCREEN", 2 * CELL)
     explored = Explored()
-    explored(0, *[JUMP] * 9)
+    explored(0, *[JUMP] * 5, *[0] * 55)
+    explored.frontier._entries["passed"] = 0.0  # no bottlenecks
     cells = np.arange(1, 6)
     for _ in range(30):
         # From 1 one always gets on; 2 and 3 are traps; 4 and 5 are the edge.
@@ -205,6 +207,39 @@ def test_the_edge_is_tried_until_somebody_gets_on(monkeypatch):
         explored.counts.judge(cells, np.array([True, False, False, True, True]))
     weights = explored.offer()
     assert weights[5] < 3 * weights[1]
+
+
+def test_half_is_for_where_one_fails_from_the_start_though_one_can_get_on():
+    explored = Explored()
+    explored(0, *[JUMP] * 29, JUMP)  # to the flag: all are proven
+    archive = explored.frontier
+    archive._entries["passed"] = 0.0
+    for _ in range(60):  # from the start, no jump over the pit at 3
+        explored(0, *[WALK] * 6)
+    archive._entries["proven"][archive._slots[1]] = 0
+    weights = explored.offer()
+    uncertain = {cell: weights[cell] for cell in weights if cell not in (2, 3)}
+    assert weights[2] + weights[3] > 0.5
+    assert sum(uncertain.values()) == pytest.approx(0.5, abs=0.02)
+    # It is not known whether one can from 1; at 5, where one can, nobody comes.
+    assert weights[1] < 0.01 < weights[5]
+    # Episodes that begin elsewhere are not the policy's way from the start.
+    before = archive._entries["passed"].copy()
+    archive._origin[:] = frontier._GONE
+    archive._judge(0, cleared=False)
+    assert (archive._entries["passed"] == before).all()
+
+
+def test_who_waits_at_the_edge_joins_in_the_end_if_he_lived():
+    explored = Explored()
+    explored(0, JUMP, JUMP, *[0] * 57)
+    assert not explored.offer()
+    explored(0)
+    assert explored.pool.over.all()
+    assert sorted(explored.offer()) == [1, 2]
+    assert not explored.frontier._entries["proven"].any()
+    explored(0, *[JUMP] * 6)  # another time one gets on from them
+    assert explored.frontier._entries["proven"].sum() == 2
 
 
 def test_who_gets_a_screen_further_has_got_on(monkeypatch):
@@ -266,7 +301,8 @@ def snapshot_of(archive, slot, **changes):
     """What waits, as the one in a slot of the archive."""
     names = ("cell", "stage", "progress", "clock")
     about = {name: int(archive._entries[name][slot]) for name in names} | changes
-    return frontier._Waiting(0, **about, snapshot=archive._snapshots[slot].copy())
+    snapshot = archive._snapshots[slot].copy()
+    return frontier._Waiting(0, 0, **about, snapshot=snapshot)
 
 
 def test_a_short_cut_is_no_less_far():
@@ -276,7 +312,7 @@ def test_a_short_cut_is_no_less_far():
     slot = int(archive._used()[3])
     known = int(archive._entries["progress"][slot])
     for progress in (known - 10, known + 10):
-        archive._add(snapshot_of(archive, slot, progress=progress))
+        archive._add(snapshot_of(archive, slot, progress=progress), proven=True)
         assert archive._entries["progress"][slot] == max(known, progress)
 
 
@@ -286,11 +322,13 @@ def test_who_is_thrown_back_is_no_further_than_he_stands():
     explored.pool.cell[0] = 8
     explored(JUMP)
     explored.pool.cell[0] = 3
-    explored(*[JUMP] * 6)  # cells 4 to 9
+    explored(*[JUMP] * 9)  # cells 4 to 12, no further than what had been reached
+    assert len(explored.frontier) == 0
+    explored(JUMP)
     progress = dict.fromkeys(explored.frontier._slots, 0)
     for cell, slot in explored.frontier._slots.items():
         progress[cell] = int(explored.frontier._entries["progress"][slot])
-    assert sorted(progress.values()) == [4 * CELL, 5 * CELL, 9 * CELL]
+    assert sorted(progress.values()) == [CELL * cell for cell in range(4, 10)]
 
 
 class Growing(Corridors):
@@ -354,10 +392,10 @@ def test_a_new_snapshot_is_not_judged_by_episodes_of_the_old_one(replaced):
     cell = int(archive._entries["cell"][slot])
     explored.offer()
     if replaced == "before":
-        archive._add(snapshot_of(archive, slot))
+        archive._add(snapshot_of(archive, slot), proven=True)
     archive._begin(0, cell)
     if replaced == "meanwhile":
-        archive._add(snapshot_of(archive, slot))
+        archive._add(snapshot_of(archive, slot), proven=True)
     archive._end(0, lived=False)
     known = archive._entries[slot]
     assert (known["uses"], known["ended"]) == (
@@ -366,16 +404,17 @@ def test_a_new_snapshot_is_not_judged_by_episodes_of_the_old_one(replaced):
 
 
 def test_the_better_of_two_that_wait_stays():
-    explored = Explored(2)
+    explored = Explored()
     explored(0, *[JUMP] * 12)
     archive = explored.frontier
     slot = int(archive._used()[3])
-    for env, clock in ((0, 500), (1, 499)):
-        archive._waiting[env].clear()
-        archive._waiting[env].append(snapshot_of(archive, slot, clock=clock))
-    for env in (0, 1):
-        archive._confirm(env, 0)
+    for clock, proven in ((500, True), (499, True), (501, False)):
+        archive._take(snapshot_of(archive, slot, clock=clock), proven=proven)
     assert archive._entries["clock"][slot] == 500
+    archive._entries["proven"][slot] = 0
+    for clock, proven in ((501, False), (499, True)):
+        archive._take(snapshot_of(archive, slot, clock=clock), proven=proven)
+        assert archive._entries["clock"][slot] == clock
 
 
 def test_ranks_within_groups():
@@ -391,7 +430,8 @@ def test_no_level_is_left_without_an_offer(monkeypatch):
     for cell in range(14):
         enter(explored.counts, [0], [cell])
         stage, blob = int(cell >= 10), np.zeros(3, np.uint8)
-        explored.frontier._add(frontier._Waiting(0, cell, stage, 0, 400, blob))
+        new = frontier._Waiting(0, 0, cell, stage, 0, 400, blob)
+        explored.frontier._add(new, proven=True)
     stages, weights, _ = explored.frontier.offer(np.array([0.3, 0.1]))
     assert np.bincount(stages).tolist() == [2, 2]
     assert np.bincount(stages, weights).tolist() == pytest.approx([0.3, 0.1])
@@ -406,11 +446,13 @@ def test_more_time_left_is_better():
     assert explored.frontier._entries["clock"].max() == slow + 3
 
 
-def test_a_start_from_which_nobody_lives_is_given_up(monkeypatch):
+@pytest.mark.parametrize("proven", [False, True])
+def test_a_start_from_which_nobody_lives_is_given_up(monkeypatch, proven):
     monkeypatch.setattr(frontier, "_HOPELESS", 3)
     explored = Explored()
     explored(0, *[JUMP] * 7)
     assert 3 in explored.offer()
+    explored.frontier._entries["proven"] = proven
     _, _, snapshots = explored.frontier.offer(np.ones(1))
     brink = list(explored.offer()).index(3)
     weights = np.zeros(1 + len(snapshots))
@@ -419,7 +461,7 @@ def test_a_start_from_which_nobody_lives_is_given_up(monkeypatch):
     for left in (True, True, False):
         explored.pool.over[:] = True
         explored(0, WALK, WALK, WALK)
-        assert (3 in explored.offer()) == left
+        assert (3 in explored.offer()) == (left or proven)
     assert 2 in explored.offer()
 
 
@@ -429,7 +471,7 @@ def test_a_full_archive_makes_room_for_some(monkeypatch):
     monkeypatch.setattr(frontier, "_ROOM_SHARE", 2)
     monkeypatch.setattr(frontier, "_SCREEN", 0)
     explored = Explored()
-    explored(0, *[JUMP] * 10)
+    explored(0, *[JUMP] * 7)
     assert len(explored.frontier) == 6
     explored.counts.passed[[2, 3, 5]] = 100
     explored(JUMP)
@@ -441,7 +483,7 @@ def test_a_full_archive_forgets_what_is_worth_least(monkeypatch):
     monkeypatch.setattr(frontier, "_CAPACITY_PER_STAGE", 4)
     monkeypatch.setattr(frontier, "_SCREEN", 0)
     explored = Explored()
-    explored(0, *[JUMP] * 8)
+    explored(0, *[JUMP] * 5)
     assert sorted(explored.offer()) == [1, 2, 3, 4]
     explored.counts.passed[2] = 100
     explored(JUMP)
@@ -495,7 +537,7 @@ def test_archives_of_earlier_versions_are_refused():
     explored, other = Explored(), Explored()
     explored(0, *[JUMP] * 9)
     state = explored.frontier.state()
-    del state["added"]
+    state["fields"] = state["fields"][:-1]
     with pytest.raises(ValueError, match="of an earlier version"):
         other.frontier.restore(state, going_on=True)
     assert len(other.frontier) == 0
