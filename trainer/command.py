@@ -14,7 +14,7 @@ import tyro
 from trainer import resume
 from trainer.config import EnvConfig, RunConfig
 from trainer.device import choose_device
-from trainer.levels import own_levels, split_levels
+from trainer.levels import game_of, own_levels, split_levels
 from trainer.presets import choose_preset, for_levels, preset
 
 Config = TypeVar("Config")
@@ -60,8 +60,8 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
         description: of the program, for --help.
 
     Raises:
-        ValueError, OSError: `--resume` names no checkpoint to go on from, or there is
-            no such level.
+        ValueError, OSError: `--resume` names no checkpoint to go on from, there is no
+            such level, or a task that has others.
     """
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", default="auto")
@@ -72,6 +72,7 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
     early.add_argument("--resume", type=Path)
     early.add_argument("--task")
     known, _ = early.parse_known_args(argv)
+    _check_task(known.task, known.levels)
     if known.resume is not None:
         if known.preset != "auto":
             raise ValueError(
@@ -101,6 +102,18 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
         config=(tyro.conf.OmitArgPrefixes,),
     )
     return replace(config, resume=known.resume)
+
+
+def _check_task(task: str | None, levels: Sequence[str]) -> None:
+    """Raises ValueError where both a task of one level and other levels are named."""
+    if task is None or not levels:
+        return
+    own = own_levels(task)
+    if len(own) == 1 and split_levels(levels, (), task).train != own:
+        raise ValueError(
+            f"--task {task} is {own[0]} alone, and --levels {' '.join(levels)} are "
+            f"others: leave out one of them, or give --task {game_of(task)}"
+        )
 
 
 def _with_task(config: RunConfig, task: str | None) -> RunConfig:

@@ -213,8 +213,15 @@ def test_a_named_task_takes_the_place_of_a_runs_levels(
     assert (env.task, env.levels) == ("SuperMarioBros-1-2-v0", ())
     for same in ([], ["--task", "SuperMarioBros-v0"]):
         assert parse([*goes_on, *same]).env.levels == ("1-1",)
-    named = ["--task", "SuperMarioBros-1-2-v0", "--levels", "1-3"]
+    named = ["--task", "SuperMarioBros-1-3-v0", "--levels", "1-3"]
     assert parse([*goes_on, *named]).env.levels == ("1-3",)
+
+
+def test_a_task_of_one_level_and_others_are_refused():
+    with pytest.raises(ValueError, match="1-2-v0 is 1-2 alone"):
+        parse(["--task", "SuperMarioBros-1-2-v0", "--levels", "1-1,1-3"])
+    several = ["--task", "SuperMarioBrosRandomStages-v0", "--levels", "1-1,1-3"]
+    assert parse(several).env.levels == ("1-1,1-3",)
 
 
 # -- solved, best, and what is said at the end -------------------------------
