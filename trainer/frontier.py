@@ -38,8 +38,8 @@ Snapshot = npt.NDArray[np.uint8]
 _CONFIRM_STEPS = 16
 # Snapshots in the archive, and of them those that are offered at a time: at least so
 # many, and so many for each stage.
-_CAPACITY, _CAPACITY_PER_STAGE = 1024, 64
-_OFFERED, _OFFERED_PER_STAGE = 128, 8
+_CAPACITY, _CAPACITY_PER_STAGE = 1024, 128
+_OFFERED, _OFFERED_PER_STAGE = 128, 16
 # A full archive makes room for one in so many of its snapshots.
 _ROOM_SHARE = 16
 # A snapshot that so many episodes began from makes room for another one of its cell:
