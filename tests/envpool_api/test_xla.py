@@ -434,6 +434,8 @@ pool = make_counting(max_sleep_us=1000)
 pool.reset()
 handle, _, _, step = pool.xla()
 play = endless(step).lower(handle).compile()
+# What a shell starts in the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
 {play}
 """
