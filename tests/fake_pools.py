@@ -212,6 +212,7 @@ class Corridors(FakePool):
             "y_pos": 80 - CELL * falling,
             "time": 400 - self.step_of[env_id],
             "loop": np.zeros(len(env_id)),
+            "life": np.full(len(env_id), 2),
             "start": self.start[env_id],
         }
         info |= {name: values.astype(np.int32) for name, values in more.items()}

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainer.levels import own_levels
+
 if TYPE_CHECKING:
     from trainer.config import RunConfig
 
@@ -194,9 +196,9 @@ class _Needs(NamedTuple):
 
 
 _NEEDS = [
-    _Needs("hud", lambda c: c.env.obs != "tiles", "--obs grey"),
+    _Needs("hud", lambda c: c.env.obs != "tiles", "--obs pixels"),
     _Needs(
-        "reward_progress reward_step reward_death reward_flag",
+        "reward_progress reward_step reward_death reward_flag reward_scale",
         lambda c: c.env.reward == "progress",
         "--reward progress",
     ),
@@ -248,7 +250,7 @@ _NEEDS = [
     ),
     _Needs(
         "level_sampling level_floor",
-        lambda c: len(c.env.levels) > 1,
+        lambda c: len(c.env.levels or own_levels(c.env.task)) > 1,
         "several --levels",
     ),
     _Needs(
@@ -266,22 +268,18 @@ _NEEDS = [
     *(
         _Needs(
             f"augment_{kind}",
-            lambda c, kind=kind: kind in c.augmentation.augment,  # type: ignore[misc]
+            lambda c, kind=kind: kind in ",".join(c.augmentation.augment),  # type: ignore[misc]
             f"--augment {kind}",
         )
         for kind in ("shift", "brightness", "flip")
     ),
-    _Needs(
-        "solve_rate solve_episodes",
-        lambda c: c.stop_when_solved,
-        "--stop-when-solved",
-    ),
+    _Needs("solve_episodes", lambda c: c.stop_when_solved, "--stop-when-solved"),
     _Needs("end_episodes", lambda c: bool(c.env.levels), "--levels"),
 ]
 
 
 def unused_options(config: RunConfig) -> list[str]:
-    """Options that were chosen, and change nothing beside the others.
+    """Options that differ from their default, and change nothing beside the others.
 
     Args:
         config: resolved.

@@ -4,17 +4,19 @@ An archive as of Go-Explore (Ecoffet et al. 2021), filled while the policy is tr
 where Mario comes into a cell, the environment's snapshot is kept, with its frame stack.
 
 A snapshot may be of one who is about to die. It therefore waits until its episode gets
-a screen further, which proves that one can from there, or ends; then it joins the
-archive if it was taken well before the end.
+a screen further, which proves that one can from there; or until the episode ends, and
+then joins the archive only if it was taken well before.
 
-Half of the episodes begin where it is least certain whether they will get a screen
-further, by what became of those that were there lately; and on the last screen that was
-reached, until they get on from there, however seldom that is. Where the policy always
-gets on there is little to learn, and where it never does it may be on a wrong way.
+Half of the episodes from the archive begin where it is least certain whether they will
+get a screen further, by what became of those that were there lately; and on the last
+screen that was reached, until they get on from there, however seldom that is. Where the
+policy always gets on there is little to learn, and where it never does it may be on a
+wrong way.
 
-The other half begin where the policy comes from the level's start and fails, though it
-is proven that one can get on: the bottleneck between what it does and what others have
-reached. Without them it learns a level's end from snapshots, but not the way there.
+The other half begin where episodes from the level's start come through and fail, though
+it is proven that one can get on: the bottleneck between what the policy does and what
+others have reached. Without them it learns a level's end from snapshots, but not the
+way there.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ _CAPACITY, _CAPACITY_PER_STAGE = 1024, 128
 _OFFERED, _OFFERED_PER_STAGE = 128, 16
 # A full archive makes room for one in so many of its snapshots.
 _ROOM_SHARE = 16
-# A snapshot that so many episodes began from makes room for another one of its cell:
-# a policy should not learn a single state by heart.
+# A snapshot that so many episodes began from makes room for another one of its cell
+# that is as proven: a policy should not learn a single state by heart.
 _USES = 8
 # Pixels of progress from a cell on that count as getting on, and that the edge of
 # what was reached is wide: a screen.
@@ -53,18 +55,18 @@ _SCREEN = 256
 _HOPELESS = 16
 # Share of the bottlenecks in what is offered.
 _BOTTLENECKS = 0.5
-# Weight of earlier episodes from a level's start with every later one.
+# Weight of earlier episodes with every later one.
 _DECAY = 0.98
 
 # What is known of a snapshot: number of its cell; which of the pool's stages it is in;
-# pixels of progress since the level's start; the game's clock; whether its episode got
-# on from it; how many snapshots came before it; episodes that began there, that have
-# ended, and how many of these lived on; and how many from the level's start came
-# through its cell, recent ones counting more.
+# pixels of progress since the level's start; the game's clock; whether an episode has
+# got on from it; how many snapshots came before it; episodes that began there, that
+# have ended, and how many of these lived on; and how many from the level's start came
+# through its cell and did not get on, recent ones counting more.
 _ENTRY = np.dtype([
     *((name, np.int64) for name in "cell stage progress clock proven".split()),
     *((name, np.int64) for name in "number uses ended lived".split()),
-    ("passed", np.float64),
+    ("failed", np.float64),
 ])  # fmt: skip
 # Where an episode began that did not begin at a cell of the archive: at the level's
 # start, or at a snapshot that is not there any more.
@@ -73,7 +75,7 @@ _START, _GONE = -1, -2
 _AREA_BITS = 8
 _NEVER = np.iinfo(np.int64).max
 # Arrays of one number per environment, about its open episode.
-_OPEN = ("_seen", "_origin", "_level", "_room", "_best_x", "_progress")
+_OPEN = ("_seen", "_origin", "_level", "_room", "_best_x", "_progress", "_life")
 
 
 class _Waiting(NamedTuple):
@@ -112,6 +114,9 @@ class Frontier:
         self._snapshots: Snapshot = np.empty((self._capacity, 0), np.uint8)
         self._free = list(range(self._capacity))
         self._added = 0
+        #: Shares of clears in the episodes from each stage's snapshots, late ones
+        #: counting more.
+        self.clear_rates: FloatArray = np.zeros(max(1, len(levels)))
         # Progress and number of the snapshots on offer, by cell. An environment may
         # still begin from those of before, where nobody waits for all of them.
         self._offered: dict[int, tuple[int, int]] = {}
@@ -123,6 +128,7 @@ class Frontier:
         self._room = np.zeros(num_envs, np.int64)
         self._best_x = np.zeros(num_envs, np.int64)
         self._progress = np.zeros(num_envs, np.int64)
+        self._life = np.zeros(num_envs, np.int64)
         # The progress that proves the first snapshot that waits.
         self._proof = np.full(num_envs, _NEVER)
         # The cells in which it was, and the progress that it had there.
@@ -170,11 +176,16 @@ class Frontier:
         passed = zip(cells.tolist(), progress.tolist(), strict=True)
         for env, place in zip(envs[new].tolist(), passed, strict=True):
             self._trails[env].append(place)
+        # Where several lives make an episode, the next one proves nothing of the last.
+        for env in env_id[info["life"] < self._life[env_id]].tolist():
+            self._waiting[env].clear()
+            self._await(env)
+        self._life[env_id] = info["life"]
         gets_on = self._progress[env_id] >= self._proof[env_id]
         for row in np.flatnonzero(done | gets_on).tolist():
             env, cleared = int(env_id[row]), bool(info["flag_get"][row])
             self._prove(env, cleared)
-            if done[row]:
+            if done[row] and self._seen[env]:
                 lived = _NEVER if cleared else int(step[row]) - 1
                 self._confirm(env, lived)
                 self._judge(env, cleared)
@@ -243,7 +254,8 @@ class Frontier:
             envs.tolist(), snapshots, wanted, strict=True
         ):
             proof = int(self._progress[env]) + _SCREEN
-            about = cell, stage, far, clock, snapshot
+            # Of its own, as the others of its batch may not wait as long.
+            about = cell, stage, far, clock, snapshot.copy()
             self._waiting[env].append(_Waiting(int(step[row]), proof, *about))
             self._await(env)
 
@@ -285,12 +297,23 @@ class Frontier:
         cells, progress = np.array(self._trails[env], np.int64).reshape(-1, 2).T
         got_on = cleared | (self._progress[env] >= progress + _SCREEN)
         self._counts.judge(cells, got_on)
+        stage = self._stages.get(int(self._level[env]), 0)
         if self._origin[env] == _START:
-            stage = self._stages.get(int(self._level[env]), 0)
-            passed = self._entries["passed"]
-            passed[self._entries["stage"] == stage] *= _DECAY
-            slots = (self._slots.get(cell) for cell in cells.tolist())
-            passed[[slot for slot in slots if slot is not None]] += 1.0
+            self._note_failures(stage, cells[~got_on])
+            return
+        rate = self.clear_rates[stage]
+        self.clear_rates[stage] = rate + (1.0 - _DECAY) * (cleared - rate)
+        slot = self._slots.get(int(self._origin[env]))
+        if slot is not None and got_on[0]:
+            self._entries["proven"][slot] = True
+
+    def _note_failures(self, stage: int, cells: IntArray) -> None:
+        """Notes where an episode from a level's start did not get on."""
+        slots = [self._slots[cell] for cell in cells.tolist() if cell in self._slots]
+        failed, here = self._entries["failed"], self._entries["stage"] == stage
+        failed[here] *= _DECAY
+        # Who has warped to another level says nothing of the way there.
+        failed[slots] += here[slots]
 
     def _end(self, env: int, lived: bool) -> None:
         """An episode is over; what still waits was too close to its end."""
@@ -318,12 +341,12 @@ class Frontier:
 
     def _add(self, new: _Waiting, *, proven: bool) -> None:
         """Puts a snapshot into the archive, in the place of its cell's last one."""
-        progress, passed = new.progress, 0.0
+        progress, failed = new.progress, 0.0
         if new.cell in self._slots:
             known = self._entries[self._slots[new.cell]]
             # A short cut through a pipe does not count, and leads no less far.
             progress = max(progress, int(known["progress"]))
-            passed = float(known["passed"])
+            failed = float(known["failed"])
         else:
             if not self._free:
                 self._make_room()
@@ -335,7 +358,7 @@ class Frontier:
             self._snapshots = np.zeros((self._capacity, len(new.snapshot)), np.uint8)
         self._snapshots[slot] = new.snapshot
         about = new.cell, new.stage, progress, new.clock, proven, self._added
-        self._entries[slot] = (*about, 0, 0, 0, passed)
+        self._entries[slot] = (*about, 0, 0, 0, failed)
         self._added += 1
 
     def _make_room(self) -> None:
@@ -360,7 +383,7 @@ class Frontier:
         chance = self._counts.chance(entries["cell"])
         # The variance p (1 - p) of whether it gets on; at the edge 1 - p more.
         uncertain = _shares((1.0 - chance) * (chance + at_edge), stages)
-        failed = _shares((1.0 - chance) * entries["passed"] * entries["proven"], stages)
+        failed = _shares(entries["failed"] * entries["proven"], stages)
         # Together they are less than 1 where there is no bottleneck.
         parts = (1.0 - _BOTTLENECKS) * uncertain + _BOTTLENECKS * failed
         return _shares(parts, stages)
@@ -402,6 +425,7 @@ class Frontier:
         return {
             "fields": list(_ENTRY.names or ()),
             "added": self._added,
+            "clear_rates": self.clear_rates.tolist(),
             "entries": torch.from_numpy(self._entries[slots].view(np.int64)),
             "snapshots": torch.from_numpy(self._snapshots[slots]),
             "waiting": [[env, *x[:-1]] for env, x in items],
@@ -431,6 +455,7 @@ class Frontier:
             count = self._pool.num_stages + len(snapshots)
             self._pool.set_starts(np.ones(count), snapshots)
         self._added = state["added"]
+        self.clear_rates = np.array(state["clear_rates"])
         self._free, self._slots = list(range(self._capacity)), {}
         self._snapshots = np.zeros((self._capacity, snapshots.shape[1]), np.uint8)
         for entry, snapshot in zip(entries, snapshots, strict=True):

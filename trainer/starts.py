@@ -22,16 +22,23 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def level_weights(
-    rates: FloatArray, best: FloatArray, kind: str, *, floor: float
+    rates: FloatArray,
+    best: FloatArray,
+    kind: str,
+    *,
+    floor: float,
+    chances: FloatArray | None = None,
 ) -> FloatArray:
     """How often each level is to be played.
 
     Args:
         rates: (levels,) clear rates of episodes that began at the level's start.
         best: (levels,) the highest they have been.
-        kind: ExploreConfig.level_sampling: as its outcome is uncertain, or by what was
-            lost of its best rate (learnability), as often as it is failed (success),
-            or all alike (uniform).
+        kind: ExploreConfig.level_sampling: as the outcome of an episode is uncertain,
+            or by what was lost of its best rate (learnability), as often as it is
+            failed (success), or all alike (uniform).
+        chances: (levels,) clear rates of all episodes, wherever they begin; None:
+            `rates`.
         floor: least weight against 1, so that what is solved is not forgotten.
 
     Returns:
@@ -43,7 +50,8 @@ def level_weights(
     elif kind == "learnability":
         # The variance of the outcome, 1 where it is largest. It is 0 again for what
         # was learned and forgotten while others were played.
-        weights = np.maximum(4.0 * rates * (1.0 - rates), best - rates)
+        p = rates if chances is None else chances
+        weights = np.maximum(4.0 * p * (1.0 - p), best - rates)
     weights = np.maximum(weights, floor)
     total = weights.sum()
     # With no floor and nothing left to learn.
@@ -82,15 +90,23 @@ class Starts:
         c = self._config
         cleared = np.array(rates)
         self.best_rates = np.maximum(self.best_rates, cleared)
+        shares, chances = np.zeros(len(cleared)), cleared
+        if self._frontier is not None and len(self._frontier):
+            # What is cleared from its start needs no more practice at its end.
+            shares = c.frontier_share * (1.0 - cleared)
+            # What is cleared from snapshots is about to be cleared from the start.
+            chances = (1.0 - shares) * cleared + shares * self._frontier.clear_rates
         weights = level_weights(
-            cleared, self.best_rates, c.level_sampling, floor=c.level_floor
+            cleared,
+            self.best_rates,
+            c.level_sampling,
+            floor=c.level_floor,
+            chances=chances,
         )
-        if self._frontier is None or not len(self._frontier):
+        if self._frontier is None or not shares.any():
             self._pool.set_starts(weights)
             return
-        # What is cleared from its start needs no more practice at its end.
-        shares = weights * c.frontier_share * (1.0 - cleared)
-        stages, parts, snapshots = self._frontier.offer(shares)
+        stages, parts, snapshots = self._frontier.offer(weights * shares)
         rest = weights - np.bincount(stages, parts, len(weights))
         starts = np.concatenate([np.maximum(rest, 0.0), parts])  # rounded below 0
         self._pool.set_starts(starts, snapshots)

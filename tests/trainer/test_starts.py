@@ -77,6 +77,9 @@ def test_the_pool_gets_the_weights_of_levels(sampling, expected):
 class FakeFrontier:
     """Two snapshots of the second level, which share what it is given."""
 
+    def __init__(self, clear_rates=(0.0, 0.0)):
+        self.clear_rates = np.array(clear_rates)
+
     def __len__(self):
         return 2
 
@@ -95,7 +98,17 @@ def test_the_frontier_has_its_share_of_levels_that_are_not_cleared():
     starts.apply([0.0, 0.8])
     assert pool.sets[-1][0] == pytest.approx([0.5, 0.45, 0.0125, 0.0375])
     starts.apply([1.0, 1.0])
-    assert pool.sets[-1][0] == pytest.approx([0.5, 0.5, 0.0, 0.0])
+    assert pool.sets[-1][0] == pytest.approx([0.5, 0.5])
+
+
+def test_a_level_that_is_cleared_from_snapshots_is_worth_playing():
+    pool = Two(4, 4)
+    starts = Starts(pool, ExploreConfig(), frontier=FakeFrontier([0.0, 0.5]))
+    starts.apply([0.0, 0.0])
+    # A quarter of all its episodes clear it: 4 p (1 - p) = .75, against the floor.
+    first, second, *snapshots = pool.sets[-1][0] * 0.85
+    assert first == pytest.approx(0.1)
+    assert (second, sum(snapshots)) == pytest.approx((0.375, 0.375))
 
 
 def test_a_forgotten_level_is_played_again():
