@@ -368,7 +368,8 @@ class ExploreConfig:
 
     starts: Literal["level", "frontier"] = "level"
     """Where episodes begin: level, at the starts of levels; frontier, a share of them
-    at the edge of what was reached, from snapshots (Go-Explore, Ecoffet et al. 2021).
+    from snapshots of what was reached (as in Go-Explore, Ecoffet et al. 2021): where
+    outcomes are uncertain, at its edge, and where those from the start fail.
     Only those from a level's start count in rates, films and evaluations."""
 
     frontier_share: float = 0.5
@@ -376,11 +377,10 @@ class ExploreConfig:
     start; it falls to 0 as that clear rate rises to 1."""
 
     level_sampling: Literal["learnability", "success", "uniform"] = "learnability"
-    """Which of several levels to play, by the share p of clears in the last 100
-    episodes of each: learnability, where some are cleared and some not, 4 p (1 - p),
-    or by what a level has lost of its highest p
-    (Rutherford et al. 2024); success, those that are failed, 1 - p; uniform, all
-    alike."""
+    """Which of several levels to play, by the share p of clears in the last episodes
+    of each: learnability, where some are cleared and some not, 4 p (1 - p)
+    (Rutherford et al. 2024), or by what a level has lost of its highest p; success,
+    those that are failed, 1 - p; uniform, all alike."""
 
     level_floor: float = 0.1
     """Least weight of a level, against 1 for the most played one, so that solved ones
