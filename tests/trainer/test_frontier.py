@@ -424,6 +424,8 @@ def test_who_warps_says_nothing_of_the_other_level():
     explored = Explored(levels=("1-1", "4-2"), pool=TwoLevels)
     archive, pool = explored.frontier, explored.pool
     explored(0, *[JUMP] * 12)
+    failed, slots = archive._entries["failed"], archive._used()
+    failed[slots] = 7.0
     here = int(pool.level[0])
     pool.set_starts(np.eye(2)[1 - here])
     pool.over[:] = True
@@ -431,8 +433,8 @@ def test_who_warps_says_nothing_of_the_other_level():
     pool.level[0] = here
     explored(*[WALK] * 6)
     assert pool.over.all()
-    assert explored.counts.got_on[archive._slots[1]] == 0.0
-    assert not archive._entries["failed"].any()
+    assert explored.counts.passed[1] == 1.0
+    assert (failed[slots] == 7.0).all()
 
 
 def test_another_level_is_not_kept():
@@ -482,6 +484,8 @@ def test_a_new_snapshot_is_not_judged_by_episodes_of_the_old_one(replaced):
     assert (known["uses"], known["ended"]) == (
         (1, 1) if replaced == "never" else (0, 0)
     )
+    origin = cell if replaced == "never" else frontier._GONE
+    assert archive._origin[0] == origin  # in no case the level's start
 
 
 def test_the_better_of_two_that_wait_stays():
