@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainer.batch import Batch, observations
+from trainer.collector import is_native
 from trainer.evaluate import evaluate_levels, evaluate_policy
 from trainer.level_results import summarise_levels
 from trainer.levels import levels_of
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from trainer.run import Run
 
 _INTERRUPTED = "interrupted"  # the one reason to end after which there is more to do
+
+# Without a clear by this step, other starts are suggested; 1-1 is cleared well before.
+_SUGGEST_STEPS = 300_000
 
 # Episodes between two attempts to show that a level is solved.
 _EPISODES_BETWEEN_ATTEMPTS = 50
@@ -97,6 +101,9 @@ class Loop:
         self._last_log = self._last_save = started
         self._values: dict[str, float] = {}
         self._cleared = len(run.episodes.cleared_levels())
+        self._suggest = run.config.explore.starts == "level" and is_native(
+            run.config.env.task
+        )
         env = run.config.env
         # Those that evaluations play one by one; without --levels they play the task.
         self._levels: tuple[str, ...] = ()
@@ -174,6 +181,13 @@ class Loop:
         for level in cleared[self._cleared :]:
             run.display.say(f"first clear of {level or run.config.env.task} {when}")
         self._cleared = len(cleared)
+        if self._suggest and (cleared or run.steps >= _SUGGEST_STEPS):
+            self._suggest = False
+            if not cleared:
+                run.display.say(
+                    f"no clear in {run.steps:,} steps: for hard levels there is "
+                    "--starts frontier (docs/training.md)"
+                )
 
     def _save_if_best(self) -> None:
         """Keeps the weights of the best rolling clear rate."""

@@ -22,6 +22,7 @@ from small_runs import (
 
 from trainer import checkpoint, loop, run
 from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.metrics import EpisodeTracker
 from trainer.run import main, run_training
 
 
@@ -109,6 +110,17 @@ def test_a_network_of_ones_own(tmp_path, pools, monkeypatch):
     metrics = run_training(replace(config, model=ModelConfig(name="mine:Small")))
     assert metrics["steps"] >= 200
     sys.modules.pop("mine")
+
+
+@pytest.mark.parametrize("steps", [100, 10_000])
+def test_who_clears_nothing_hears_of_the_frontier(
+    tmp_path, pools, monkeypatch, capsys, steps
+):
+    monkeypatch.setattr(loop, "_SUGGEST_STEPS", steps)
+    monkeypatch.setattr(EpisodeTracker, "cleared_levels", lambda self: [])
+    run_training(make_config(tmp_path))
+    told = capsys.readouterr().out.count("no clear in 1")
+    assert told == (steps == 100)
 
 
 @pytest.mark.parametrize("loss", ["clip", "impala"])
