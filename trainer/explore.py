@@ -143,7 +143,7 @@ class Explorer:
             if config.starts == "frontier":
                 self._frontier = Frontier(pool, self._counts, levels, num_envs)
         if self._frontier is not None or len(levels) > 1:
-            self._starts = Starts(pool, config, frontier=self._frontier)
+            self._starts = Starts(pool, config, levels=levels, frontier=self._frontier)
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -173,11 +173,11 @@ class Explorer:
         Returns:
             (n,) float32 bonuses, or None: there are none.
         """
-        if self._counts is None:
-            return None
         with self._lock:
             if self._starts is not None:
                 self._starts.count(first, done, info)
+            if self._counts is None:
+                return None
             keys = cell_keys(info, self._config.cell_size)
             entered = self._counts.enter(env_id, first, keys)
             if self._frontier is not None:
@@ -211,6 +211,7 @@ class Explorer:
                 "cell_size": self._config.cell_size,
                 "levels": list(self._levels),
                 "best_rates": self._starts.best_rates.tolist() if self._starts else [],
+                "level_steps": self._starts.steps.tolist() if self._starts else [],
                 "counts": self._counts.state() if self._counts is not None else None,
                 "frontier": self._frontier.state()
                 if self._frontier is not None
@@ -234,6 +235,9 @@ class Explorer:
             raise ValueError("its levels are others")
         if self._starts is not None and state["best_rates"]:
             self._starts.best_rates = np.array(state["best_rates"])
+            # Earlier versions have none.
+            steps = state.get("level_steps", [0] * len(self._levels))
+            self._starts.steps = np.array(steps, np.int64)
         if state["cell_size"] != self._config.cell_size:
             raise ValueError("its cells are of another size")
         counts, frontier = state["counts"], state["frontier"]

@@ -1,9 +1,9 @@
 """Where episodes begin: at the starts of levels, or at the frontier of what is reached.
 
 The pool draws the start of every episode by weight (`set_starts`). Between two
-batches, when all environments wait, `Starts` gives it new weights: levels that are
-cleared at times get more of the episodes, and within a level a share of them begins
-from snapshots of the frontier.
+batches, when all environments wait, `Starts` gives it new weights: some levels get more
+of the episodes than others, and within a level a share of them begins from snapshots of
+the frontier.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ import numpy.typing as npt
 
 from trainer.config import ExploreConfig
 from trainer.frontier import Frontier
+from trainer.levels import LevelNumbers
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+# The curriculum: levels at a time, and the clear rate from which on, or the steps after
+# which, another one has its turn. A hard level alone takes some 250,000 steps.
+_AT_A_TIME, _LEARNED, _TURN_STEPS = 4, 0.9, 250_000
 
 
 def level_weights(
@@ -58,6 +64,31 @@ def level_weights(
     return weights / total if total else np.full(len(rates), 1.0 / len(rates))
 
 
+def curriculum_weights(
+    rates: FloatArray, best: FloatArray, steps: IntArray, *, floor: float
+) -> FloatArray:
+    """How often each level is to be played, where a few are learned at a time.
+
+    All at once are in each other's way, and so many have too few episodes each.
+
+    Args:
+        rates: (levels,) clear rates of episodes that began at the level's start.
+        best: (levels,) the highest they have been.
+        steps: (levels,) environment steps in each so far.
+        floor: weight, against 1 for those being learned, of what has been.
+
+    Returns:
+        (levels,) float64 weights, which add up to 1.
+    """
+    # What was learned is rehearsed, the more of it is lost the more.
+    weights = np.maximum(floor * best, best - rates)
+    turns = steps // _TURN_STEPS
+    waiting = np.flatnonzero(rates < _LEARNED)
+    weights[waiting[np.argsort(turns[waiting], kind="stable")[:_AT_A_TIME]]] = 1.0
+    total = weights.sum()
+    return weights / total if total else np.full(len(rates), 1.0 / len(rates))
+
+
 class Starts:
     """Composes the starts of a pool's episodes, and counts who began where."""
 
@@ -66,6 +97,7 @@ class Starts:
         pool: Any,
         config: ExploreConfig,
         *,
+        levels: Sequence[str] = (),
         frontier: Frontier | None = None,
     ) -> None:
         """Prepares; the pool gets its first starts with `apply`.
@@ -73,6 +105,7 @@ class Starts:
         Args:
             pool: with set_starts and num_stages.
             config: how to sample.
+            levels: names of the pool's stages, in its order; () for the whole game.
             frontier: whose snapshots are starts, too.
         """
         self._pool, self._config = pool, config
@@ -80,6 +113,9 @@ class Starts:
         self._begun, self._ended = np.zeros((2, 2), np.int64)
         #: The highest clear rate of each of the pool's stages so far.
         self.best_rates: FloatArray = np.zeros(pool.num_stages)
+        #: Environment steps in each of them so far.
+        self.steps: IntArray = np.zeros(pool.num_stages, np.int64)
+        self._numbers = LevelNumbers(levels)
 
     def apply(self, rates: Sequence[float]) -> None:
         """Gives the pool new weights.
@@ -96,13 +132,12 @@ class Starts:
             shares = c.frontier_share * (1.0 - cleared)
             # What is cleared from snapshots is about to be cleared from the start.
             chances = (1.0 - shares) * cleared + shares * self._frontier.clear_rates
-        weights = level_weights(
-            cleared,
-            self.best_rates,
-            c.level_sampling,
-            floor=c.level_floor,
-            chances=chances,
-        )
+        about = cleared, self.best_rates
+        if c.level_sampling == "curriculum":
+            weights = curriculum_weights(*about, self.steps, floor=c.level_floor)
+        else:
+            kind, floor = c.level_sampling, c.level_floor
+            weights = level_weights(*about, kind, floor=floor, chances=chances)
         if self._frontier is None or not shares.any():
             self._pool.set_starts(weights)
             return
@@ -119,6 +154,8 @@ class Starts:
             done: (n,) their rows end episodes.
             info: of the rows.
         """
+        numbers = self._numbers(info)
+        self.steps += np.bincount(numbers[numbers >= 0], minlength=len(self.steps))
         frontier = info["start"] >= self._pool.num_stages
         self._begun += (first.sum(), (first & frontier).sum())
         ended = done & frontier

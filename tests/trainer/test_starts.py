@@ -21,7 +21,12 @@ from trainer.config import ExploreConfig
 from trainer.explore import Explorer
 from trainer.metrics import Episode, EpisodeTracker
 from trainer.run import run_training
-from trainer.starts import Starts, level_weights
+from trainer.starts import (
+    _TURN_STEPS,
+    Starts,
+    curriculum_weights,
+    level_weights,
+)
 
 
 class Two(Corridors):
@@ -56,9 +61,51 @@ def test_levels_that_are_all_solved_are_played_alike():
     assert weights.tolist() == [0.5, 0.5]
 
 
+def weights_of(rates, best, turns, floor=0.1):
+    """The curriculum's, where the most played level has 1."""
+    steps = (np.array(turns) * _TURN_STEPS).astype(np.int64)
+    rates, best = np.array(rates), np.array(best)
+    weights = curriculum_weights(rates, best, steps, floor=floor)
+    assert weights.sum() == pytest.approx(1.0)
+    return (weights / weights.max()).tolist()
+
+
+def test_a_few_levels_are_learned_at_a_time():
+    none = [0.0] * 7
+    assert weights_of(none, none, none) == [1, 1, 1, 1, 0, 0, 0]
+    # What is learned, and who has had his turn, make room; what is lost comes back.
+    best, turns = [0.95, 0.4, 0, 0, 0.9, 0, 0], [0.5, 1.1, 1.0, 0.9, 0.9, 0, 0]
+    rates = [0.9, 0.4, 0, 0, 0.9, 0, 0]
+    expected = [0.095, 1, 0, 1, 0.09, 1, 1]
+    assert weights_of(rates, best, turns) == pytest.approx(expected)
+    rates = [0.3, 0.1, 0, 0, 0.9, 0, 0]
+    assert weights_of(rates, best, turns) == pytest.approx([1, 0.3, 0, 1, 0.09, 1, 1])
+
+
+def test_levels_that_are_all_learned_are_rehearsed():
+    assert weights_of([0.9, 1.0], [1.0, 1.0], [3, 1]) == pytest.approx([1, 1])
+    assert weights_of([1.0, 1.0], [1.0, 1.0], [3, 1], floor=0.0) == [1, 1]
+
+
+def test_steps_of_levels_are_counted():
+    """Also where nothing else is told of rows, and by a run that goes on."""
+    config = ExploreConfig(level_sampling="curriculum")
+    pool = Two(4, 4)
+    explorer = Explorer(pool, config, levels=Two.STAGES, rates=lambda: [0.0, 0.0])
+    rows, no = np.arange(4, dtype=np.int32), np.zeros(4, bool)
+    info = {"world": np.array([1, 4, 4, 8]), "stage": np.array([1, 2, 2, 1])}
+    info |= {"start": rows * 0, "flag_get": no}
+    for _ in range(3):
+        assert explorer.follow(rows, no, no, info, 0) is None
+    again = Explorer(pool, config, levels=Two.STAGES, rates=lambda: [0.0, 0.0])
+    again.restore(explorer.state(), going_on=True)
+    assert again.state()["level_steps"] == [3, 6]
+
+
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [
+        ("curriculum", [1.0, 1.0]),
         ("success", [0.2, 1.0]),
         ("learnability", [0.64, 0.1]),
         ("uniform", [1.0, 1.0]),
@@ -129,8 +176,9 @@ def test_a_forgotten_level_is_played_again():
 def test_statistics_are_of_the_last_episodes():
     starts = Starts(Two(4, 4), ExploreConfig(), frontier=FakeFrontier())
     start, yes = np.array([0, 1, 2, 5], np.int32), np.ones(4, bool)
-    starts.count(yes, ~yes, {"start": start, "flag_get": ~yes})
-    flags = {"start": start, "flag_get": np.array([True, True, True, False])}
+    level = {"world": start * 0 + 1, "stage": start * 0 + 1}
+    starts.count(yes, ~yes, {"start": start, "flag_get": ~yes} | level)
+    flags = {"start": start, "flag_get": np.array([True, True, True, False])} | level
     starts.count(~yes, yes, flags)
     expected = {"frontier_share": 0.5, "frontier_clear_rate": 0.5}
     assert starts.statistics() == expected
