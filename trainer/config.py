@@ -134,9 +134,9 @@ class ModelConfig:
 
     name: Annotated[str, tyro.conf.arg(name="model")] = "femto"
     """femto, pico, nano, nature, impala, convnext, tiles (of --obs tiles alone), or
-    module:Class of your own (README). Training costs femto : pico : nano : nature are
-    .2 : .54 : 1 : 2.8; per step of experience they learn nearly alike on 1-1, so on a
-    CPU the smallest wins."""
+    module:Class of your own (docs/training.md). Training costs femto : pico : nano :
+    nature are .2 : .54 : 1 : 2.8; per step of experience they learn nearly alike on
+    1-1, so on a CPU the smallest wins."""
 
     widths: tuple[int, ...] = ()
     """Channels of the convolutions, one for each that the network has (impala and
@@ -218,7 +218,7 @@ class LearnerConfig:
 
     gamma: float = 0.93
     """Discount per step of 6 frames, .95 per 4; .9 and .98 per 4 were slower on 1-1.
-    Hard levels want .99."""
+    Hard levels may want more: .97 helped on 1-3 (docs/results.md)."""
 
     lam: float = 0.95
     """Lambda of the targets and the advantage (1 is the paper's V-trace)."""

@@ -70,9 +70,9 @@ def check_combinations(config: RunConfig) -> None:
     _check_observations(config)
     _check_levels(config)
     _check_learning(config)
-    if config.explore.level_sampling == "learnability" and not (
-        config.explore.level_floor
-    ):
+    several = len(config.env.levels or own_levels(config.env.task)) > 1
+    kind, floor = config.explore.level_sampling, config.explore.level_floor
+    if several and kind == "learnability" and not floor:
         raise ValueError(
             "level_floor must be above 0 with level_sampling=learnability, got 0: a "
             "level without clears would never be played again"

@@ -185,8 +185,8 @@ class Loop:
             self._suggest = False
             if not cleared:
                 run.display.say(
-                    f"no clear in {run.steps:,} steps: for hard levels there is "
-                    "--starts frontier (docs/training.md)"
+                    f"no clear in {run.steps:,} steps: --resume {run.run_dir} "
+                    "--starts frontier may help (docs/training.md, A hard level)"
                 )
 
     def _save_if_best(self) -> None:

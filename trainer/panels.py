@@ -410,7 +410,7 @@ def _storage(board: Board, width: int, height: int) -> tuple[str, RenderableType
         x = _number(values, "explore/frontier_x", ",.0f")
         share = _number(values, "explore/frontier_share", ".0%")
         cleared = _number(values, "explore/frontier_clear_rate", ".0%")
-        lines.append(("frontier", f"{places} places to x {x}"))
+        lines.append(("frontier", f"{places} places, {x} px in"))
         lines.append(("", f"{share} of starts, {cleared} clear"))
     if board.replay_capacity:
         held = _number(values, "replay/unrolls", ",.0f")

@@ -52,8 +52,9 @@ class PopulationConfig:
     """Environment steps of each member in a generation."""
 
     space: Path | None = None
-    """TOML file with the ranges (README); by default trainer/search_space.toml. Only
-    settings of the learner and of replay: weights move between members."""
+    """TOML file with the ranges (docs/training.md); by default
+    trainer/search_space.toml. Only settings of the learner and of replay: weights move
+    between members."""
 
     jobs: int = 1
     """Members that train at the same time; they divide the cores."""

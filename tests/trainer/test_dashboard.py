@@ -248,7 +248,7 @@ def test_a_frontier_is_shown(size):
     board = make_board(**values)
     board.replay_capacity = 0
     text = "\n".join(draw(board, *size))
-    assert "1,134 places to x 2,112" in text
+    assert "1,134 places, 2,112 px in" in text
     assert "48% of starts, 12% clear" in text
     assert "frontier" not in "\n".join(draw(make_board(), *size)).lower()
 

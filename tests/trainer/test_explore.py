@@ -119,7 +119,10 @@ def test_a_bonus_changes_what_is_learned_and_is_reported(tmp_path, corridors):
     ("options", "message"),
     [
         ({"frontier_share": 1.5}, "frontier_share must be 0 to 1, got 1.5"),
-        ({"level_floor": 0.0}, "level_floor must be above 0 with level_sampling=learn"),
+        (
+            {"level_floor": 0.0, "levels": ("1-1", "1-2")},
+            "level_floor must be above 0 with level_sampling=learn",
+        ),
         (
             {"starts": "frontier", "frontier_share": 1.0},
             "frontier_share must be below 1, got 1: no episode would begin at a level",
