@@ -84,8 +84,9 @@ def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
 
     Hard levels need returns that look further and more actions than running right:
     8-4 has pipes that one enters from above, so DOWN is among its actions. Levels
-    differ in their returns, hence a value head for each, normalised. The schedules
-    have half a million steps for each level.
+    differ in their returns, hence a value head for each, normalised. Batches are at
+    least those of a GPU: what is learned of one level in a small one is unlearned in the
+    next (docs/results.md). The schedules have half a million steps for each level.
 
     Args:
         config: a preset.
@@ -95,7 +96,7 @@ def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
         config = replace(config, env=replace(config.env, action_set="complex"))
     if len(levels) < 2:
         return config
-    steps = 500_000 * len(levels)
+    steps, learner = 500_000 * len(levels), config.learner
     return replace(
         config,
         max_steps=max(steps, config.max_steps),
@@ -106,10 +107,12 @@ def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
         ),
         model=replace(config.model, value_heads=0, popart=True),
         learner=replace(
-            config.learner,
+            learner,
             gamma=0.95,
-            lr_steps=max(steps, config.learner.lr_steps),
-            entropy_steps=max(steps * 6 // 10, config.learner.entropy_steps),
+            unrolls_per_batch=max(256, learner.unrolls_per_batch),
+            minibatch_size=max(2048, learner.minibatch_size),
+            lr_steps=max(steps, learner.lr_steps),
+            entropy_steps=max(steps * 6 // 10, learner.entropy_steps),
         ),
     )
 

@@ -90,7 +90,13 @@ def test_options_that_many_levels_bring():
     config = parse(["--device", "cpu", "--obs", "tiles", "--levels", "all"])
     assert config.model.name == "tiles"
     assert (config.env.action_set, config.max_steps) == ("complex", 16_000_000)
-    assert config.learner.gamma > preset("tiles").learner.gamma
+    one = preset("tiles").learner
+    assert config.learner.gamma > one.gamma
+    assert config.learner.unrolls_per_batch == 4 * one.unrolls_per_batch
+    assert config.learner.minibatch_size == 4 * one.minibatch_size
+    large = preset("gpu-large")
+    learner = for_levels(large, ("1-1", "1-2")).learner
+    assert learner.minibatch_size == large.learner.minibatch_size
     resolved = config.resolved()
     assert resolved.env.task == "SuperMarioBros-v0"
     assert resolved.env.levels == all_levels(TASK)
