@@ -177,7 +177,8 @@ class Frontier:
         for env, place in zip(envs[new].tolist(), passed, strict=True):
             self._trails[env].append(place)
         # Where several lives make an episode, the next one proves nothing of the last.
-        for env in env_id[info["life"] < self._life[env_id]].tolist():
+        lost = ~done & (info["life"] < self._life[env_id])
+        for env in env_id[lost].tolist():
             self._waiting[env].clear()
             self._await(env)
         self._life[env_id] = info["life"]
