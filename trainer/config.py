@@ -376,15 +376,15 @@ class ExploreConfig:
     """Share of the frontier in the episodes of a level that is never cleared from its
     start; it falls to 0 as that clear rate rises to 1."""
 
-    level_sampling: Literal["curriculum", "learnability", "success", "uniform"] = (
-        "learnability"
+    level_sampling: Literal["success", "learnability", "curriculum", "uniform"] = (
+        "success"
     )
     """Which of several levels to play, by the share p of clears in the last episodes
-    of each. curriculum: four at a time, in the order of the game, each until p is .9
-    or for 250,000 steps, then others in turns; what was learned is rehearsed, more
-    where p has fallen. learnability: where some are cleared and some not, 4 p (1 - p)
-    (Rutherford et al. 2024), or by what a level has lost of its highest p. success:
-    those that are failed, 1 - p. uniform: all alike."""
+    of each. success: those that are failed, 1 - p. learnability: where some are
+    cleared and some not, 4 p (1 - p) (Rutherford et al. 2024), or by what a level has
+    lost of its highest p. curriculum: four at a time, in the order of the game, each
+    until p is .9 or for 250,000 steps, then others in turns; what was learned is
+    rehearsed, more where p has fallen. uniform: all alike."""
 
     level_floor: float = 0.1
     """Least weight of a level, where 1 is that of one that is being learned, so that

@@ -82,11 +82,12 @@ def preset(name: PresetName) -> RunConfig:
 def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
     """A preset with the defaults of a run over several levels.
 
-    Hard levels need returns that look further and more actions than running right:
-    8-4 has pipes that one enters from above, so DOWN is among its actions. Levels
-    differ in their returns, hence a value head for each, normalised. Batches are at
-    least those of a GPU: what is learned of one level in a small one is unlearned in the
-    next (docs/results.md). The schedules have half a million steps for each level.
+    Hard levels need returns that look further, more actions than running right, and
+    starts at the frontier, whose cost beside a GPU has not been measured. 8-4 has pipes
+    that one enters from above, so DOWN is among its actions. Levels differ in their
+    returns, hence a value head for each, normalised. What is learned of one level in a
+    small batch is unlearned in the next, so batches grow (docs/results.md). The
+    schedules have half a million steps for each level.
 
     Args:
         config: a preset.
@@ -97,6 +98,10 @@ def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
     if len(levels) < 2:
         return config
     steps, learner = 500_000 * len(levels), config.learner
+    unrolls = 256 if len(levels) <= 8 else 512
+    explore = config.explore
+    if config.mode == "sync":
+        explore = replace(explore, starts="frontier")
     return replace(
         config,
         max_steps=max(steps, config.max_steps),
@@ -105,12 +110,13 @@ def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
             action_set="complex" if "8-4" in levels else "simple",
             stall_steps=200,
         ),
+        explore=explore,
         model=replace(config.model, value_heads=0, popart=True),
         learner=replace(
             learner,
             gamma=0.95,
-            unrolls_per_batch=max(256, learner.unrolls_per_batch),
-            minibatch_size=max(2048, learner.minibatch_size),
+            unrolls_per_batch=max(unrolls, learner.unrolls_per_batch),
+            minibatch_size=max(8 * unrolls, learner.minibatch_size),
             lr_steps=max(steps, learner.lr_steps),
             entropy_steps=max(steps * 6 // 10, learner.entropy_steps),
         ),

@@ -120,7 +120,11 @@ def test_a_bonus_changes_what_is_learned_and_is_reported(tmp_path, corridors):
     [
         ({"frontier_share": 1.5}, "frontier_share must be 0 to 1, got 1.5"),
         (
-            {"level_floor": 0.0, "levels": ("1-1", "1-2")},
+            {
+                "level_floor": 0.0,
+                "level_sampling": "learnability",
+                "levels": ("1-1", "1-2"),
+            },
             "level_floor must be above 0 with level_sampling=learn",
         ),
         (

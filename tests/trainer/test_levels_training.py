@@ -92,11 +92,13 @@ def test_options_that_many_levels_bring():
     assert (config.env.action_set, config.max_steps) == ("complex", 16_000_000)
     one = preset("tiles").learner
     assert config.learner.gamma > one.gamma
-    assert config.learner.unrolls_per_batch == 4 * one.unrolls_per_batch
-    assert config.learner.minibatch_size == 4 * one.minibatch_size
+    assert config.learner.unrolls_per_batch == 8 * one.unrolls_per_batch
+    assert config.learner.minibatch_size == 8 * one.minibatch_size
+    assert config.explore.starts == "frontier"
     large = preset("gpu-large")
-    learner = for_levels(large, ("1-1", "1-2")).learner
-    assert learner.minibatch_size == large.learner.minibatch_size
+    some = for_levels(large, ("1-1", "1-2"))
+    assert some.learner.minibatch_size == large.learner.minibatch_size
+    assert some.explore == large.explore  # not measured beside a GPU
     resolved = config.resolved()
     assert resolved.env.task == "SuperMarioBros-v0"
     assert resolved.env.levels == all_levels(TASK)
