@@ -32,6 +32,7 @@ TILES_SHAPE = (1, 16, 16)
 TILES_ROWS = 13
 
 PresetName = Literal["cpu", "tiles", "gpu-small", "gpu-mid", "gpu-large"]
+LevelSampling = Literal["success", "learnability", "curriculum", "uniform"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -376,9 +377,7 @@ class ExploreConfig:
     """Share of the frontier in the episodes of a level that is never cleared from its
     start; it falls to 0 as that clear rate rises to 1."""
 
-    level_sampling: Literal["success", "learnability", "curriculum", "uniform"] = (
-        "success"
-    )
+    level_sampling: LevelSampling = "success"
     """Which of several levels to play, by the share p of clears in the last episodes
     of each. success: those that are failed, 1 - p. learnability: where some are
     cleared and some not, 4 p (1 - p) (Rutherford et al. 2024), or by what a level has

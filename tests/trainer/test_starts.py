@@ -150,7 +150,8 @@ def test_the_frontier_has_its_share_of_levels_that_are_not_cleared():
 
 def test_a_level_that_is_cleared_from_snapshots_is_worth_playing():
     pool = Two(4, 4)
-    starts = Starts(pool, ExploreConfig(), frontier=FakeFrontier([0.0, 0.5]))
+    config = ExploreConfig(level_sampling="learnability")
+    starts = Starts(pool, config, frontier=FakeFrontier([0.0, 0.5]))
     starts.apply([0.0, 0.0])
     # A quarter of all its episodes clear it: 4 p (1 - p) = .75, against the floor.
     first, second, *snapshots = pool.sets[-1][0] * 0.85
@@ -161,9 +162,9 @@ def test_a_level_that_is_cleared_from_snapshots_is_worth_playing():
 def test_a_forgotten_level_is_played_again():
     """Also by a run that goes on."""
     pool, now = Two(4, 4), [0.9, 0.0]
+    config = ExploreConfig(level_sampling="learnability")
     explorers = [
-        Explorer(pool, ExploreConfig(), levels=Two.STAGES, rates=lambda: now)
-        for _ in range(2)
+        Explorer(pool, config, levels=Two.STAGES, rates=lambda: now) for _ in range(2)
     ]
     explorers[0].begin()
     explorers[1].restore(explorers[0].state(), going_on=True)
