@@ -26,7 +26,7 @@ _MOST_CELLS = 2**18
 _ROOM = 1024  # for cells at first; it doubles
 _COUNTS = ("episodes", "entries", "passed", "got_on")
 # Weight of what became of earlier episodes with every later one.
-_DECAY = 0.98
+DECAY = 0.98
 
 # Bits of a cell's parts, from the lowest: what info's fields can hold at most.
 _BITS = {"y_pos": 9, "x_pos": 16, "loop": 12, "area_pointer": 7}
@@ -117,8 +117,8 @@ class CellCounts:
             cells: (n,) different ones, that it passed.
             got_on: (n,) whether it got on from each.
         """
-        self.passed[cells] = _DECAY * self.passed[cells] + 1.0
-        self.got_on[cells] = _DECAY * self.got_on[cells] + got_on
+        self.passed[cells] = DECAY * self.passed[cells] + 1.0
+        self.got_on[cells] = DECAY * self.got_on[cells] + got_on
 
     def chance(self, cells: IntArray) -> npt.NDArray[np.float64]:
         """Estimate of whether an episode gets on from each cell, 0 to 1.

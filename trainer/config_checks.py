@@ -70,9 +70,8 @@ def check_combinations(config: RunConfig) -> None:
     _check_observations(config)
     _check_levels(config)
     _check_learning(config)
-    several = len(config.env.levels or own_levels(config.env.task)) > 1
     kind, floor = config.explore.level_sampling, config.explore.level_floor
-    if several and kind == "learnability" and not floor:
+    if _has_several_levels(config) and kind == "learnability" and not floor:
         raise ValueError(
             "level_floor must be above 0 with level_sampling=learnability, got 0: a "
             "level without clears would never be played again"
@@ -187,6 +186,11 @@ def _check_share(config: Any, names: str) -> None:
             raise ValueError(f"{name} must be 0 to 1, got {value}")
 
 
+def _has_several_levels(config: RunConfig) -> bool:
+    """Whether episodes are of several levels, one by one."""
+    return len(config.env.levels or own_levels(config.env.task)) > 1
+
+
 class _Needs(NamedTuple):
     """Options that mean something only if others have some value."""
 
@@ -248,11 +252,7 @@ _NEEDS = [
     _Needs(
         "frontier_share", lambda c: c.explore.starts == "frontier", "--starts frontier"
     ),
-    _Needs(
-        "level_sampling level_floor",
-        lambda c: len(c.env.levels or own_levels(c.env.task)) > 1,
-        "several --levels",
-    ),
+    _Needs("level_sampling level_floor", _has_several_levels, "several --levels"),
     _Needs(
         "cell_size",
         lambda c: c.explore.starts == "frontier" or c.explore.pays,

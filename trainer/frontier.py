@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.cells import BoolArray, CellCounts, Entered, IntArray
+from trainer.cells import DECAY, BoolArray, CellCounts, Entered, IntArray
 from trainer.levels import level_number, level_numbers, x_in_room
 
 FloatArray = npt.NDArray[np.float64]
@@ -55,8 +55,6 @@ _SCREEN = 256
 _HOPELESS = 16
 # Share of the bottlenecks in what is offered.
 _BOTTLENECKS = 0.5
-# Weight of earlier episodes with every later one.
-_DECAY = 0.98
 
 # What is known of a snapshot: number of its cell; which of the pool's stages it is in;
 # pixels of progress since the level's start; the game's clock; whether an episode has
@@ -303,7 +301,7 @@ class Frontier:
             self._note_failures(stage, cells[~got_on])
             return
         rate = self.clear_rates[stage]
-        self.clear_rates[stage] = rate + (1.0 - _DECAY) * (cleared - rate)
+        self.clear_rates[stage] = rate + (1.0 - DECAY) * (cleared - rate)
         slot = self._slots.get(int(self._origin[env]))
         if slot is not None and got_on[0]:
             self._entries["proven"][slot] = True
@@ -312,7 +310,7 @@ class Frontier:
         """Notes where an episode from a level's start did not get on."""
         slots = [self._slots[cell] for cell in cells.tolist() if cell in self._slots]
         failed, here = self._entries["failed"], self._entries["stage"] == stage
-        failed[here] *= _DECAY
+        failed[here] *= DECAY
         # Who has warped to another level says nothing of the way there.
         failed[slots] += here[slots]
 

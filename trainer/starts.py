@@ -59,9 +59,7 @@ def level_weights(
         p = rates if chances is None else chances
         weights = np.maximum(4.0 * p * (1.0 - p), best - rates)
     weights = np.maximum(weights, floor)
-    total = weights.sum()
-    # With no floor and nothing left to learn.
-    return weights / total if total else np.full(len(rates), 1.0 / len(rates))
+    return _add_up_to_1(weights)
 
 
 def curriculum_weights(
@@ -85,8 +83,14 @@ def curriculum_weights(
     turns = steps // _TURN_STEPS
     waiting = np.flatnonzero(rates < _LEARNED)
     weights[waiting[np.argsort(turns[waiting], kind="stable")[:_AT_A_TIME]]] = 1.0
+    return _add_up_to_1(weights)
+
+
+def _add_up_to_1(weights: FloatArray) -> FloatArray:
+    """Weights divided by their sum; all alike where that is 0."""
     total = weights.sum()
-    return weights / total if total else np.full(len(rates), 1.0 / len(rates))
+    # It is 0 with no floor and nothing left to learn.
+    return weights / total if total else np.full(len(weights), 1.0 / len(weights))
 
 
 class Starts:

@@ -257,7 +257,7 @@ def test_failures_are_forgotten_and_keep_their_cell():
         explored(0, *[WALK] * 6)
     slot = archive._slots[2]
     known = archive._entries["failed"][slot]
-    assert known == pytest.approx(1 / (1 - frontier._DECAY), rel=0.05)
+    assert known == pytest.approx(1 / (1 - frontier.DECAY), rel=0.05)
     archive._add(snapshot_of(archive, slot), proven=True)
     assert archive._entries["failed"][slot] == known
     archive._drop(slot)
