@@ -42,7 +42,7 @@ from rich.table import Table
 
 from trainer.collector import Actor, make_pool
 from trainer.config import RunConfig
-from trainer.cuda import own_stream
+from trainer.cuda import own_stream, wait_for_device
 from trainer.device import choose_device, describe
 from trainer.run import Run, parse
 
@@ -133,8 +133,7 @@ class Bench:
         return steps / (time.perf_counter() - start)
 
     def _synchronise(self) -> None:
-        if self._run.device.type == "cuda":
-            torch.cuda.synchronize(self._run.device)
+        wait_for_device(self._run.device)
 
     def _env(self) -> int:
         env_id = self._pool.recv()[-1]["env_id"]
@@ -158,6 +157,7 @@ class Bench:
 
     def close(self) -> None:
         """Ends both pools."""
+        self._actor.close()
         self._run.close()
         self._pool.close()
 

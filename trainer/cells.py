@@ -29,7 +29,7 @@ _COUNTS = ("episodes", "entries", "passed", "got_on")
 DECAY = 0.98
 
 # Bits of a cell's parts, from the lowest: what info's fields can hold at most.
-_BITS = {"y_pos": 9, "x_pos": 16, "loop": 12, "area_pointer": 7}
+_BITS = {"y_pos": 9, "x_pos": 16, "loop": 13, "area_pointer": 7}
 
 
 def cell_keys(info: Mapping[str, Any], size: int) -> IntArray:

@@ -23,10 +23,11 @@ from torch import Tensor
 from trainer.batch import Rows
 from trainer.config import IMAGE_SIZE, EnvConfig
 from trainer.cuda import Graphed, Stage
-from trainer.device import available_cores
+from trainer.device import available_cores, step_aside
 from trainer.levels import LevelNumbers
 from trainer.metrics import EpisodeTracker, Timings
 from trainer.model import PolicyModel, PolicyOutput
+from trainer.monitor import thread_ids
 from trainer.rollouts import Rollouts
 from trainer.tiles import OBS_TYPE, TilesPool
 
@@ -59,6 +60,14 @@ def make_pool(
     Raises:
         ValueError: there is no such task, or it is not one for the trainer.
     """
+    others = thread_ids()
+    pool = _make_pool(config, seed, asynchronous=asynchronous, **more)
+    step_aside(thread_ids() - others)
+    return pool
+
+
+def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any) -> Any:
+    """See `make_pool`."""
     import envpool
 
     import mario_envpool
@@ -189,7 +198,11 @@ class Actor:
         self._dtype = dtype
         self._generator = generator
         self._forward = Graphed(
-            self._run, name="acting", enabled=graphs, generator=generator
+            self._run,
+            name="acting",
+            device=device,
+            enabled=graphs,
+            generator=generator,
         )
 
     def __call__(
@@ -205,6 +218,10 @@ class Actor:
         """
         self.model.resample_noise(self._generator)
         return Answer(*self._forward(pixels, state, first, levels))
+
+    def close(self) -> None:
+        """Gives up what is recorded."""
+        self._forward.close()
 
     @torch.no_grad()
     def _run(

@@ -88,11 +88,9 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
             if known.obs != name:
                 name = choose_preset(choose_device(known.device))
         task = known.task or EnvConfig.task
-        levels = split_levels(known.levels, known.test_levels, task).train
-        own = own_levels(task)
-        if not levels and len(own) == 1:
-            levels = own
-        default = for_levels(preset(name), levels)
+        split = split_levels(known.levels, known.test_levels, task)
+        levels = split.train or own_levels(task)
+        default = for_levels(preset(name), levels, split.test)
     config = tyro.cli(
         RunConfig,
         args=list(argv),

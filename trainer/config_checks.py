@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainer.levels import own_levels
-
 if TYPE_CHECKING:
     from trainer.config import RunConfig
 
@@ -71,7 +69,8 @@ def check_combinations(config: RunConfig) -> None:
     _check_levels(config)
     _check_learning(config)
     kind, floor = config.explore.level_sampling, config.explore.level_floor
-    if _has_several_levels(config) and kind == "learnability" and not floor:
+    several = _has_several_levels(config.resolved())
+    if several and kind == "learnability" and not floor:
         raise ValueError(
             "level_floor must be above 0 with level_sampling=learnability, got 0: a "
             "level without clears would never be played again"
@@ -187,8 +186,15 @@ def _check_share(config: Any, names: str) -> None:
 
 
 def _has_several_levels(config: RunConfig) -> bool:
-    """Whether episodes are of several levels, one by one."""
-    return len(config.env.levels or own_levels(config.env.task)) > 1
+    """Whether the episodes of a resolved config are of several levels, one by one."""
+    return len(config.env.levels) > 1
+
+
+def _plays_mario(config: RunConfig) -> bool:
+    """Whether the environments are ours, not EnvPool's own."""
+    from trainer.collector import is_native  # which imports the config
+
+    return is_native(config.env.task)
 
 
 class _Needs(NamedTuple):
@@ -200,6 +206,12 @@ class _Needs(NamedTuple):
 
 
 _NEEDS = [
+    _Needs(
+        "hud repeat_action_probability action_set stall_steps reward "
+        "reward_progress reward_step reward_death reward_flag reward_scale",
+        _plays_mario,
+        "a task of Super Mario Bros.",
+    ),
     _Needs("hud", lambda c: c.env.obs != "tiles", "--obs pixels"),
     _Needs(
         "reward_progress reward_step reward_death reward_flag reward_scale",
@@ -249,10 +261,16 @@ _NEEDS = [
         lambda c: c.replay.replay_share > 0,
         "--replay-share",
     ),
+    _Needs("checkpoint_replay", lambda c: c.mode == "sync", "--mode sync"),
     _Needs(
         "frontier_share", lambda c: c.explore.starts == "frontier", "--starts frontier"
     ),
     _Needs("level_sampling level_floor", _has_several_levels, "several --levels"),
+    _Needs(
+        "level_floor",
+        lambda c: c.explore.level_sampling != "uniform",
+        "--level-sampling other than uniform",
+    ),
     _Needs(
         "cell_size",
         lambda c: c.explore.starts == "frontier" or c.explore.pays,

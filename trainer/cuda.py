@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,23 @@ _recording = threading.Lock()
 _cuda: Any = torch.cuda
 
 
+# Streams that nobody uses, by device and priority. PyTorch has 32 of each priority and
+# then gives them out again: of what was thought apart, one part would be in another's
+# recording.
+_idle_streams: defaultdict[tuple[torch.device, int], list[Any]] = defaultdict(list)
+
+
+def _take_stream(device: torch.device, priority: int = 0) -> Any:
+    """A stream that nobody else has, until `_give_back`."""
+    idle = _idle_streams[device, priority]
+    return idle.pop() if idle else _cuda.Stream(device, priority=priority)
+
+
+def _give_back(stream: Any, device: torch.device, priority: int = 0) -> None:
+    """Who takes it next goes on after what it has been given."""
+    _idle_streams[device, priority].append(stream)
+
+
 def wait_for_device(device: torch.device) -> None:
     """Waits for all streams, and for a recording that another thread makes."""
     if device.type == "cuda":
@@ -34,17 +52,22 @@ def wait_for_device(device: torch.device) -> None:
             _cuda.synchronize(device)
 
 
-def own_stream(device: torch.device) -> AbstractContextManager[Any]:
-    """Work inside the `with` block is ordered by a new stream; GPU only.
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Work inside the `with` block is ordered by a stream of its own; GPU only.
 
     It begins after all that the current stream has been given, such as weights.
     """
     if device.type != "cuda":
-        return nullcontext()
-    stream = _cuda.Stream(device)
-    stream.wait_stream(_cuda.current_stream(device))
-    context: AbstractContextManager[Any] = _cuda.stream(stream)
-    return context
+        yield
+        return
+    stream = _take_stream(device)
+    try:
+        stream.wait_stream(_cuda.current_stream(device))
+        with _cuda.stream(stream):
+            yield
+    finally:
+        _give_back(stream, device)
 
 
 class Fence:
@@ -68,27 +91,44 @@ class Fence:
             _cuda.current_stream(self._device).wait_event(self._events.popleft())
 
 
+@dataclass
+class _Recording:
+    """A graph for tensors of certain shapes, or None before it is recorded."""
+
+    calls: int = 0
+    graph: Any = None
+    inputs: tuple[Tensor, ...] = ()
+    output: Any = None
+
+
 class Graphed:
     """A function of tensors that a GPU records once and then replays.
 
     Kernels of small networks are shorter than the time a host needs to launch
     them; a graph is one launch. The function must read and write the same memory
-    at every call, and only tensors: shapes, dtypes and everything else that it
-    looks at are those of the recording. Calls with other shapes, and all calls
-    where graphs are off, run it directly.
+    at every call, and only tensors: dtypes and everything else that it looks at are
+    those of the recording, of which there is one for each of a few lists of shapes.
+    Calls with rarer ones, and all calls where graphs are off, run it directly.
 
     The first calls run directly too: they are real work, and let libraries and
     optimisers allocate what they keep. What a call returns is overwritten by the
     next one.
+
+    Each function is recorded on a stream of its own, of another priority than those
+    for work: cuBLAS keeps one workspace for a stream, which a graph remembers, and
+    graphs that share it must not run at the same time (PyTorch issue 193402).
     """
 
     _WARM_UP = 3
+    _MOST_SHAPES = 4
+    _PRIORITY = -1
 
     def __init__(
         self,
         function: Callable[..., Any],
         *,
         name: str,
+        device: torch.device,
         enabled: bool,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -97,52 +137,72 @@ class Graphed:
         Args:
             function: returns tensors, in any nesting of tuples, or None.
             name: for messages.
+            device: of the tensors.
             enabled: whether to record; the device must be a GPU then.
             generator: of random numbers it draws, on that device.
         """
         self._function = function
         self._name = name
+        self._device = device
         self._enabled = enabled
         self._generator = generator
-        self._calls = 0
-        self._graph: Any = None
-        self._inputs: tuple[Tensor, ...] = ()
-        self._output: Any = None
+        self._stream: Any = None
+        self._recordings: dict[tuple[torch.Size, ...], _Recording] = {}
 
     def __call__(self, *tensors: Tensor) -> Any:
         """Runs or replays."""
         if not self._enabled:
             return self._function(*tensors)
-        if self._graph is None:
-            self._calls += 1
-            if self._calls <= self._WARM_UP:
+        shapes = tuple(tensor.shape for tensor in tensors)
+        recording = self._recordings.get(shapes)
+        if recording is None:
+            if len(self._recordings) == self._MOST_SHAPES:
                 return self._function(*tensors)
-            if not self._record(tensors):
-                return self._function(*tensors)
-        if [t.shape for t in tensors] != [t.shape for t in self._inputs]:
+            recording = self._recordings[shapes] = _Recording()
+        recording.calls += 1
+        if recording.calls <= self._WARM_UP:
             return self._function(*tensors)
-        for own, given in zip(self._inputs, tensors, strict=True):
+        if recording.graph is None and not self._record(recording, tensors):
+            return self._function(*tensors)
+        for own, given in zip(recording.inputs, tensors, strict=True):
             own.copy_(given)
-        self._graph.replay()
-        return self._output
+        recording.graph.replay()
+        return recording.output
+
+    @property
+    def recorded(self) -> int:
+        """Graphs that there are."""
+        return sum(r.graph is not None for r in self._recordings.values())
 
     def reset(self) -> None:
-        """Forgets the recording: memory that it uses has moved."""
-        self._graph, self._output, self._calls = None, None, 0
+        """Forgets what is recorded: memory that it uses has moved."""
+        if self.recorded:
+            # None may run when it goes, and nobody else record.
+            wait_for_device(self._device)
+        self._recordings.clear()
 
-    def _record(self, tensors: tuple[Tensor, ...]) -> bool:
+    def close(self) -> None:
+        """Gives up graphs and stream; from now on calls run directly."""
+        self.reset()
+        self._enabled = False
+        if self._stream is not None:
+            _give_back(self._stream, self._device, self._PRIORITY)
+            self._stream = None
+
+    def _record(self, recording: _Recording, tensors: tuple[Tensor, ...]) -> bool:
         """Captures the function; where that fails, says so and never tries again."""
+        if self._stream is None:
+            self._stream = _take_stream(self._device, self._PRIORITY)
         try:
-            self._inputs = tuple(tensor.clone() for tensor in tensors)
+            recording.inputs = tuple(tensor.clone() for tensor in tensors)
             graph = _cuda.CUDAGraph()
             if self._generator is not None:
                 graph.register_generator_state(self._generator)
-            # Another thread may be collecting: only this one's calls matter.
-            with _recording, _cuda.graph(graph, capture_error_mode="thread_local"):
-                self._output = self._function(*self._inputs)
-            self._graph = graph
+            with _recording:
+                recording.output = self._capture(graph, recording.inputs)
+            recording.graph = graph
         except RuntimeError as error:
-            self._enabled = False
+            self.close()
             _logger.warning(
                 "no CUDA graph of %s, it runs without (%s); --no-cuda-graphs hides "
                 "this message",
@@ -150,6 +210,50 @@ class Graphed:
                 str(error).partition("\n")[0],
             )
         return self._enabled
+
+    def _capture(self, graph: Any, inputs: tuple[Tensor, ...]) -> Any:
+        """Runs the function into a graph, as `torch.cuda.graph` does.
+
+        That one leaves its stream current, and its memory pool open for all that the
+        process allocates later, where a call has spoilt the capture.
+        """
+        _cuda.synchronize(self._device)
+        _cuda.empty_cache()
+        pool = _cuda.graph_pool_handle()
+        with _cuda.stream(self._stream):
+            # Another thread may be collecting: only this one's calls matter.
+            graph.capture_begin(pool, capture_error_mode="thread_local")
+            try:
+                output = self._function(*inputs)
+            except BaseException:
+                with suppress(RuntimeError):
+                    self._end_capture(graph, pool)
+                raise
+            self._end_capture(graph, pool)
+        return output
+
+    def _end_capture(self, graph: Any, pool: Any) -> None:
+        """Raises RuntimeError if there is no graph."""
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            _close_pool(self._device, pool)
+            raise
+
+
+def _forget_error(device: torch.device) -> None:
+    """Takes the last error from CUDA, which the next kernel would raise."""
+    with suppress(RuntimeError):
+        torch.zeros(1, device=device).add_(1)
+
+
+def _close_pool(device: torch.device, pool: Any) -> None:
+    """Ends the use of a memory pool whose capture has failed."""
+    index = device.index if device.index is not None else _cuda.current_device()
+    # Not in the documentation: what torch.cuda.use_mem_pool is made of.
+    _allocator: Any = torch._C
+    _allocator._cuda_endAllocateToPool(index, pool)
+    _allocator._cuda_releasePool(index, pool)
 
 
 def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
@@ -204,7 +308,7 @@ class Stage:
         self._held: deque[tuple[Any, object]] = deque()
         self._stream: Any = None
         if device.type == "cuda":
-            self._stream = _cuda.Stream(device)
+            self._stream = _take_stream(device)
 
     def __call__(self, array: npt.NDArray[Any]) -> Tensor:
         """The array on the device; valid for work on the current stream."""
@@ -252,6 +356,7 @@ class Stage:
                     error,
                 )
                 self._may_lock = False
+                _forget_error(self.device)
                 return
             self._locked[start] = size
 
@@ -264,6 +369,8 @@ class Stage:
         for start in self._locked:
             _cuda.cudart().cudaHostUnregister(start)
         self._locked.clear()
+        _give_back(self._stream, self.device)
+        self._stream = None
 
 
 def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

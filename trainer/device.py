@@ -6,8 +6,9 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -16,6 +17,8 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 _logger = logging.getLogger(__name__)
+
+_NICE = 5  # of a pool's threads, see step_aside
 
 
 def choose_device(name: str) -> torch.device:
@@ -107,6 +110,24 @@ def keep_large_blocks() -> bool:
         return False
     trim_threshold, mmap_max = -1, -4  # malloc.h: M_TRIM_THRESHOLD, M_MMAP_MAX
     return bool(mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_max, 0))
+
+
+def step_aside(threads: Iterable[int]) -> None:
+    """Gives the threads of a pool what the network leaves them of the cores (Linux).
+
+    The thread that acts is waited for by all of them in turn. Where it has to share
+    its core, cores idle later: on two, with as many of a pool, runs were 4 % (nature)
+    to 25 % (femto) faster so. Beside other work they are slower, by 8 % with one more
+    busy process on the two cores, by 22 % with two; a higher value costs more there.
+
+    Args:
+        threads: their ids.
+    """
+    for thread in threads if sys.platform.startswith("linux") else ():
+        # A thread may have ended.
+        with suppress(OSError):
+            nice = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, min(nice + _NICE, 19))
 
 
 class Shards:

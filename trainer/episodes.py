@@ -143,14 +143,17 @@ def _evaluating(
     model: nn.Module, device: torch.device, dtype: torch.dtype | None
 ) -> Iterator[None]:
     """Switches a network to evaluation without gradients, and back."""
-    training = model.training
+    training, search = model.training, torch.backends.cudnn.benchmark
     model.eval()
+    # The last episodes are few, then fewer: no search for the fastest way of each.
+    torch.backends.cudnn.benchmark = False
     try:
         # One autocast for all: it casts the weights once.
         with torch.no_grad(), torch.autocast(device.type, dtype, dtype is not None):
             yield
     finally:
         model.train(training)
+        torch.backends.cudnn.benchmark = search
 
 
 class _Actor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,11 +98,8 @@ def make_explorer(
             )
         return None
     levels = config.env.levels or own_levels(task)
-    if len(levels) != getattr(pool, "num_stages", len(levels)):
-        levels = ()
     if wanted or len(levels) > 1:
-        rates = partial(episodes.clear_rates, levels)
-        return Explorer(pool, explore, levels=levels, rates=rates)
+        return Explorer(pool, explore, levels=levels, rates=episodes.clear_rates)
     return None
 
 
@@ -238,9 +234,10 @@ class Explorer:
             # Earlier versions have none.
             steps = state.get("level_steps", [0] * len(self._levels))
             self._starts.steps = np.array(steps, np.int64)
-        if state["cell_size"] != self._config.cell_size:
-            raise ValueError("its cells are of another size")
         counts, frontier = state["counts"], state["frontier"]
+        cells = self._counts is not None and counts is not None
+        if cells and state["cell_size"] != self._config.cell_size:
+            raise ValueError("its cells are of another size")
         if self._frontier is not None and frontier is not None:
             self._frontier.restore(frontier, going_on=going_on)
         if self._counts is not None and counts is not None:

@@ -197,10 +197,13 @@ class Frontier:
         """An episode begins, from the snapshot of a cell or at `_START`."""
         self._seen[env] = True
         self._forget(env)
+        slot = self._slots.get(origin)
         offered = self._offered.get(origin) or self._offered_before.get(origin)
+        if offered is None and slot is not None:
+            # On offer longer ago; the distance of what is there now is near it.
+            offered = int(self._entries["progress"][slot]), -1
         self._progress[env], number = offered or (0, -1)
         self._origin[env] = _START if origin == _START else _GONE
-        slot = self._slots.get(origin)
         # What became of the episode will be noted, unless there is another one by now.
         if slot is not None and self._entries["number"][slot] == number:
             self._origin[env] = origin

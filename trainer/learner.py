@@ -142,11 +142,10 @@ class Learner:
         if compile_it:
             self._loss = compiled(actor_critic_loss, name="the loss")
             self._vtrace = compiled(vtrace, name="V-trace")
-        self._clip_step = Graphed(
-            self._step_clip, name="the gradient step", enabled=graphs
-        )
+        options: dict[str, Any] = {"device": device, "enabled": graphs}
+        self._clip_step = Graphed(self._step_clip, name="the gradient step", **options)
         self._impala_step = Graphed(
-            self._step_impala, name="the gradient step", enabled=graphs
+            self._step_impala, name="the gradient step", **options
         )
 
     def update(self, batch: Batch, step: int) -> Tensor:
@@ -570,7 +569,9 @@ class Learner:
         norm = torch.nn.utils.clip_grad_norm_(self._params, self.config.max_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self._note("gradient_norm", norm)
+        # A scaled loss may overflow, and then there is no step.
+        overflows = self.scaler.is_enabled()
+        self._note("gradient_norm", norm, finite_alone=overflows)
         for name, value in zip(Loss._fields, loss, strict=True):
             if value is not None:
                 self._note(f"loss/{name}", value)
@@ -597,12 +598,16 @@ class Learner:
         variance = explained_variance(values, trace.targets, shares)
         self._note("explained_variance", variance)
 
-    def _note(self, name: str, value: Tensor) -> None:
+    def _note(self, name: str, value: Tensor, *, finite_alone: bool = False) -> None:
         """Adds to a sum and a count, in place: a recorded graph does it again."""
         if name not in self._sums:
             self._sums[name] = torch.zeros(2, device=self.device)
         value = value.detach().float()
-        self._sums[name].add_(torch.stack([value, torch.ones_like(value)]))
+        counted = torch.ones_like(value)
+        if finite_alone:
+            counted = value.isfinite().float()
+            value = value.nan_to_num(0.0, 0.0, 0.0)
+        self._sums[name].add_(torch.stack([value, counted]))
 
     def statistics(self) -> dict[str, float]:
         """Means since the last call; the only place that waits for the device."""
@@ -620,6 +625,11 @@ class Learner:
             "entropy_cost": float(self._entropy_cost),
             "updates": float(self.version),
         }
+
+    def close(self) -> None:
+        """Gives up what is recorded."""
+        self._clip_step.close()
+        self._impala_step.close()
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, besides the model."""

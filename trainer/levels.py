@@ -22,7 +22,7 @@ _STAGE_BITS, _WORLD_LIMIT = 4, 16
 _WORLDS = {"SuperMarioBros": 8, "SuperMarioBros2": 4}
 
 _TASK = re.compile(
-    r"(?P<game>SuperMarioBros2?)(RandomStages|-(?P<level>\d-\d))?-v(?P<version>\d)"
+    r"(?P<game>SuperMarioBros2?)(RandomStages|-?(?P<level>\d-\d))?-v(?P<version>\d)"
 )
 
 
@@ -49,13 +49,17 @@ def all_levels(task: str) -> tuple[str, ...]:
 
 
 def own_levels(task: str) -> tuple[str, ...]:
-    """The levels whose episodes a task plays one by one; () if it has none."""
+    """The levels whose episodes a task plays one by one; () if it has none.
+
+    Some worlds of the Lost Levels have tasks, and are none of its levels here.
+    """
     match = _TASK.fullmatch(task)
     if match is None:
         return ()
+    known = all_levels(task)
     if match["level"]:
-        return (match["level"],)
-    return all_levels(task) if "RandomStages" in task else ()
+        return (match["level"],) if match["level"] in known else ()
+    return known if "RandomStages" in task else ()
 
 
 def check_level(level: str, task: str, hint: str = "") -> None:
@@ -78,9 +82,9 @@ def parse_levels(text: str, task: str) -> tuple[str, ...]:
     Raises:
         ValueError: there is no such level, or the task has none.
     """
-    if text.strip() == "all":
-        return all_levels(task)
     levels = {part.strip() for part in text.split(",")}
+    if "all" in levels:
+        levels = (levels - {"all"}).union(all_levels(task))
     for level in levels:
         check_level(level, task, ", as in 1-1,4-2, or all")
     return tuple(level for level in all_levels(task) if level in levels)
@@ -103,7 +107,7 @@ class Split(NamedTuple):
     """The levels of a run, in the order of its pool.
 
     Attributes:
-        train: those that it plays; () where the task alone says what that is.
+        train: those that it plays; () where the task has one level, or none.
         test: those that it never trains on.
     """
 
@@ -124,9 +128,9 @@ def split_levels(levels: Sequence[str], test: Sequence[str], task: str) -> Split
     Raises:
         ValueError: a level is not there, or none is left to train on.
     """
-    if not levels and not test:
-        return Split((), ())
     train = parse_levels(",".join(levels), task) if levels else own_levels(task)
+    if not levels and not test:
+        return Split(train if len(train) > 1 else (), ())
     if not train:
         raise ValueError(f"test_levels needs --levels in the task {task}")
     text = ",".join(test)

@@ -169,10 +169,6 @@ class Loop:
             eta = min(eta, config.max_seconds - self._seconds())
         return eta
 
-    def _clear_rates(self) -> list[float]:
-        """Of the last training episodes: one rate, or that of each trained level."""
-        return self._run.episodes.clear_rates(self._run.config.env.levels)
-
     def _tell_first_clears(self) -> None:
         """One line for each level, after the update in which it was first cleared."""
         run = self._run
@@ -181,17 +177,19 @@ class Loop:
         for level in cleared[self._cleared :]:
             run.display.say(f"first clear of {level or run.config.env.task} {when}")
         self._cleared = len(cleared)
-        if self._suggest and (cleared or run.steps >= _SUGGEST_STEPS):
+        steps = run.steps - self._first_step
+        if self._suggest and (cleared or steps >= _SUGGEST_STEPS):
             self._suggest = False
             if not cleared:
                 run.display.say(
-                    f"no clear in {run.steps:,} steps: --resume {run.run_dir} "
+                    f"no clear in {steps:,} steps: --resume {run.run_dir} "
                     "--starts frontier may help (docs/training.md, A hard level)"
                 )
 
     def _save_if_best(self) -> None:
         """Keeps the weights of the best rolling clear rate."""
-        rate, best = fmean(self._clear_rates()), self._progress.best_clear_rate
+        rate = fmean(self._run.episodes.clear_rates())
+        best = self._progress.best_clear_rate
         if rate > best:
             self._progress.best_clear_rate = rate
             if not self._run.save(best=True):
@@ -263,7 +261,7 @@ class Loop:
         run, config = self._run, self._run.config
         levels = config.env.levels
         count = run.episodes.count
-        rate = min(self._clear_rates())
+        rate = min(run.episodes.clear_rates())
         if not rate or rate < config.solve_rate or count < self._progress.next_attempt:
             return False
         between = _EPISODES_BETWEEN_ATTEMPTS * max(1, len(levels))

@@ -55,7 +55,12 @@ class EpisodeTracker:
              "_elsewhere")  # fmt: skip
 
     def __init__(
-        self, num_envs: int, window: int = 100, num_stages: int | None = None
+        self,
+        num_envs: int,
+        window: int = 100,
+        *,
+        num_stages: int | None = None,
+        levels: Sequence[str] = (),
     ) -> None:
         """Starts with no episodes.
 
@@ -64,8 +69,9 @@ class EpisodeTracker:
             window: rates are over so many episodes, the last ones.
             num_stages: where info's `start` is this or more, an episode began
                 elsewhere; None: none does.
+            levels: each has a clear rate of its own; (): there is one of all episodes.
         """
-        self._num_stages = num_stages
+        self._num_stages, self._levels_played = num_stages, tuple(levels)
         self._elsewhere = np.zeros(num_envs, bool)
         self.count = 0
         # Which episode was the first clear of each level, by the level's number.
@@ -216,25 +222,18 @@ class EpisodeTracker:
             levels = sorted(self._first_clears, key=self._first_clears.__getitem__)
         return [level_name(level) if level else "" for level in levels]
 
-    def clear_rate(self) -> float:
-        """Share of clears in a full window, 0 before there is one."""
-        with self._lock:
-            recent = list(self.recent)
-        if len(recent) < (self.recent.maxlen or 1):
-            return 0.0
-        return float(np.mean([episode.cleared for episode in recent]))
-
-    def clear_rates(self, levels: Sequence[str]) -> list[float]:
-        """Share of clears of each level, over its last `window` episodes.
+    def clear_rates(self) -> list[float]:
+        """Share of clears of each level, or of all, over its last `window` episodes.
 
         Those that have not been played yet count as failures, so that a few lucky
-        ones are no rate. Without levels there is one rate, that of all episodes.
+        ones are no rate.
         """
-        if not levels:
-            return [self.clear_rate()]
         window = self.recent.maxlen or 1
         with self._lock:
-            episodes = [self._levels.get(level_number(level), ()) for level in levels]
+            episodes: list[Sequence[Episode]] = [self.recent]
+            if self._levels_played:
+                numbers = map(level_number, self._levels_played)
+                episodes = [self._levels.get(number, ()) for number in numbers]
             return [sum(e.cleared for e in some) / window for some in episodes]
 
     def level_statistics(self) -> dict[str, float]:
@@ -265,6 +264,9 @@ class EpisodeTracker:
     def statistics(self) -> dict[str, float]:
         """Means over the window; `best_x_50` over the last 50 episodes.
 
+        With several levels `clear_rate` is the mean of their rates, each over its
+        own window, as hard ones may be played oftener; `worst_clear_rate` is the
+        least.
         `best_x_max` is the maximum of the window, `best_x_run` of all episodes.
         `env_progress_dx` is the mean growth of an episode's best position per step
         since the last call, and `stagnation_envs` counts the environments without
@@ -283,6 +285,10 @@ class EpisodeTracker:
                 self._grown, self._grown_in = 0, 0
         if not recent:
             return result
+        clear_rate = float(np.mean([e.cleared for e in recent]))
+        if len(self._levels_played) > 1:
+            rates = self.clear_rates()
+            clear_rate, result["worst_clear_rate"] = float(np.mean(rates)), min(rates)
         return result | {
             "return": float(np.mean([e.total_reward for e in recent])),
             "episode_steps": float(np.mean([e.steps for e in recent])),
@@ -290,7 +296,7 @@ class EpisodeTracker:
             "best_x_50": float(np.mean([e.best_x for e in recent[-50:]])),
             "best_x_max": float(max(e.best_x for e in recent)),
             "best_x_run": float(self.best_x),
-            "clear_rate": float(np.mean([e.cleared for e in recent])),
+            "clear_rate": clear_rate,
         }
 
 

@@ -111,6 +111,7 @@ def build_optimizer(
             fused=True,
         )
     optimizer.register_load_state_dict_pre_hook(_keep_options)
+    optimizer.register_load_state_dict_post_hook(_lay_out_like_weights)
     return optimizer
 
 
@@ -141,6 +142,20 @@ def _keep_options(
         for mine, theirs in zip(own, saved, strict=True)
     ]
     return state | {"param_groups": groups}
+
+
+@torch.no_grad()
+def _lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
+    """Gives moments from a checkpoint the strides of their weights.
+
+    They have those of their run, which may have had another device or another
+    --channels-last; fused kernels go over both by their order in memory.
+    """
+    for param, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == param.shape:
+                like = torch.empty_like(param, dtype=value.dtype)
+                state[name] = like.copy_(value)
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:

@@ -34,6 +34,8 @@ CHARTS: dict[str, tuple[str, str, float | None, float | None]] = {
     "learn/loss/entropy": ("Entropy", ".2f", 0.0, None),
     "learn/explained_variance": ("Explained variance", ".2f", 0.0, 1.0),
 }
+# The least clear rate of several levels: a run is solved by it.
+_WORST = "rollout/worst_clear_rate"
 # Parts of a thread's time and their colours; `waits` is what is left of the learner's.
 _PARTS = {
     "wait": "#5f87af",
@@ -85,7 +87,7 @@ class Board:
         """Takes one point of the curves; see `Display.report`."""
         now = self.seconds()
         self.step, self.values, self.end = step, dict(values), now + eta_s
-        for name in CHARTS:
+        for name in (*CHARTS, _WORST):
             value = values.get(name)
             if value is None or not np.isfinite(value):
                 continue
@@ -278,7 +280,9 @@ def _progress(board: Board, width: int, height: int) -> tuple[str, RenderableTyp
         _, _, low, high = CHARTS[name]
         return sparkline(board.curves.get(name, ()), room, low, high)
 
-    rates = board.curves.get("rollout/clear_rate", ())
+    # A run of several levels is at its end when the worst of them is.
+    worst = board.curves.get(_WORST)
+    rates = worst or board.curves.get("rollout/clear_rate", ())
     wait = seconds_to_rate(rates, board.solve_rate)
     solved = (
         "-" if wait is None else f"about {about_seconds(wait)}" if wait else "reached"

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -266,9 +265,8 @@ class Overlapped:
 
     def _work(self) -> None:
         """The collecting thread."""
-        stream: AbstractContextManager[Any] = own_stream(self._device)
         try:
-            with stream:
+            with own_stream(self._device):
                 (self._collect_exact if self._exact else self._collect_freely)()
         except BaseException as error:
             self._error = error

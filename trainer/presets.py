@@ -79,7 +79,9 @@ def preset(name: PresetName) -> RunConfig:
     )
 
 
-def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
+def for_levels(
+    config: RunConfig, levels: Sequence[str], test_levels: Sequence[str] = ()
+) -> RunConfig:
     """A preset with the defaults of a run over several levels.
 
     Hard levels need returns that look further, more actions than running right, and
@@ -92,8 +94,10 @@ def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
     Args:
         config: a preset.
         levels: to train on; of less than two all but 8-4's actions stays as it is.
+        test_levels: to be tested on.
     """
-    if "8-4" in levels:
+    pipes = "8-4" in (*levels, *test_levels)
+    if pipes:
         config = replace(config, env=replace(config.env, action_set="complex"))
     if len(levels) < 2:
         return config
@@ -102,19 +106,21 @@ def for_levels(config: RunConfig, levels: Sequence[str]) -> RunConfig:
     explore = config.explore
     if config.mode == "sync":
         explore = replace(explore, starts="frontier")
+    # Found with 6 frames a step; the same time for other ones.
+    skip = config.env.frame_skip / 6
     return replace(
         config,
         max_steps=max(steps, config.max_steps),
         env=replace(
             config.env,
-            action_set="complex" if "8-4" in levels else "simple",
-            stall_steps=200,
+            action_set="complex" if pipes else "simple",
+            stall_steps=round(200 / skip),
         ),
         explore=explore,
         model=replace(config.model, value_heads=0, popart=True),
         learner=replace(
             learner,
-            gamma=0.95,
+            gamma=round(0.95**skip, 3),
             unrolls_per_batch=max(unrolls, learner.unrolls_per_batch),
             minibatch_size=max(8 * unrolls, learner.minibatch_size),
             lr_steps=max(steps, learner.lr_steps),

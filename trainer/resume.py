@@ -16,7 +16,7 @@ from torch import Tensor
 from trainer import checkpoint, value_heads
 from trainer.config import RunConfig, flat, from_dict, to_dict
 from trainer.cuda import wait_for_device
-from trainer.levels import own_levels
+from trainer.levels import game_of, own_levels
 
 if TYPE_CHECKING:
     from trainer.run import Run
@@ -148,7 +148,8 @@ def _restore_collecting(run: Run, state: dict[str, Any], moved: list[str]) -> No
         run.replay.load_state_dict(state["replay"])
     lines = [f"new episodes begin: {reason}"] if reason else []
     if run.replay is not None and not kept:
-        hint = "" if run.config.checkpoint_replay else " (--checkpoint-replay keeps it)"
+        kept_by_option = not reason and not run.config.checkpoint_replay
+        hint = " (--checkpoint-replay keeps it)" if kept_by_option else ""
         lines.append(f"replay begins empty{hint}")
     for line in lines:
         run.display.say(f"{line}; the run is not, bit for bit, the uninterrupted one")
@@ -228,7 +229,7 @@ def _check_left(run: Run) -> None:
 
 def _is_layout(name: str) -> bool:
     if name.startswith("env."):
-        return name != "env.num_threads"
+        return name not in ("env.num_threads", "env.test_levels")
     return name in _LAYOUT
 
 
@@ -274,9 +275,16 @@ def _why_not(run_dir: Path, task: str | None) -> str:
         state = checkpoint.load(run_dir, torch.device("cpu"), NEEDS)
     except (OSError, ValueError):
         return "no valid checkpoint"
-    if task is not None and state["config"]["env"]["task"] != task:
-        return f"task {state['config']['env']['task']}"
+    env = state["config"]["env"]
+    if task is not None and task != env["task"] and not _are_levels_of(task, env):
+        return f"task {env['task']}"
     return str(state["progress"]["ended"])
+
+
+def _are_levels_of(task: str, env: dict[str, Any]) -> bool:
+    """Whether a run plays the levels of a task, which it has by another name."""
+    levels = own_levels(task)
+    return levels == tuple(env.get("levels", ())) != () and game_of(task) == env["task"]
 
 
 def config_of(path: Path) -> RunConfig:

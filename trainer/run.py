@@ -59,6 +59,7 @@ from trainer.device import (
 from trainer.explore import make_explorer
 from trainer.files import Lines, drop_after, same_folder
 from trainer.learner import Learner
+from trainer.levels import own_levels
 from trainer.loop import Loop, Progress, stop_on_signal
 from trainer.metrics import EpisodeTracker, MetricsWriter, Timings
 from trainer.model import PolicyModel, build_model, to_device
@@ -116,10 +117,15 @@ class Run:
             dtype=self.dtype,
             shards=self.shards,
         )
+        self._closing.callback(self.learner.close)
         self.replay: PrioritizedReplay | None = None
         self.rollouts = self._make_store()
         stages = getattr(self.pool, "num_stages", None)
-        self.episodes = EpisodeTracker(env.num_envs, num_stages=stages)
+        self.episodes = EpisodeTracker(
+            env.num_envs,
+            num_stages=stages,
+            levels=env.levels or own_levels(env.task),
+        )
         self.explorer = make_explorer(self.pool, config, self.episodes)
         self.timings = Timings()
         self.monitor = Monitor(self.device, workers=workers)
@@ -190,11 +196,14 @@ class Run:
             # Acting is one thread beside the emulation; learning has shards.
             torch.set_num_threads(1)
         else:
-            torch.backends.cuda.matmul.allow_tf32 = True
-            torch.backends.cudnn.allow_tf32 = True
+            torch.set_float32_matmul_precision("high")  # TF32, as cuDNN's by default
             # The fastest convolution may add in another order every time.
             torch.backends.cudnn.benchmark = self.config.mode == "async"
-            torch.backends.cudnn.deterministic = self.config.mode == "sync"
+            exact = self.config.mode == "sync"
+            torch.backends.cudnn.deterministic = exact
+            # For gtrxl: its gradient is added up in any order.
+            torch.backends.cuda.enable_mem_efficient_sdp(not exact)
+            torch.backends.cuda.enable_cudnn_sdp(not exact)
         single = not on_cpu or self.config.serial
         self.shards = Shards(1 if single else _shard_count(self.config))
         self._closing.callback(self.shards.close)
@@ -245,6 +254,7 @@ class Run:
                 graphs=graphs,
             )
             result.version = self.learner.version  # of a resumed run
+            self._closing.callback(result.close)
             return result
 
         if c.lag == 0:

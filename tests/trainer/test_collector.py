@@ -1,6 +1,8 @@
 """The acting loop keeps actions, rows and environments together."""
 
 import itertools
+import os
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from trainer.collector import Actor, Collector, make_pool
 from trainer.config import EnvConfig, ModelConfig
 from trainer.metrics import EpisodeTracker, Timings
 from trainer.model import build_model
+from trainer.monitor import thread_ids
 from trainer.rollouts import Rollouts
 
 CPU = torch.device("cpu")
@@ -261,6 +264,21 @@ def test_async_mode_takes_the_environments_that_are_ready():
         assert batch.rewards.isfinite().all()
     finally:
         pool.close()
+
+
+@pytest.mark.rom
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has it")
+def test_a_pools_threads_leave_the_cores_to_who_acts():
+    def priorities():
+        ids = thread_ids()
+        return {i: os.getpriority(os.PRIO_PROCESS, i) for i in ids}
+
+    before = priorities()
+    pool = make_pool(replace(SMALL_GAME, num_threads=2), seed=7)
+    new = [nice for i, nice in priorities().items() if i not in before]
+    assert new == [os.getpriority(os.PRIO_PROCESS, 0) + 5] * 2
+    assert {i: n for i, n in priorities().items() if i in before} == before
+    pool.close()
 
 
 def test_make_pool_on_envpool_atari():

@@ -238,7 +238,19 @@ def test_what_goes_together_is_allowed(change):
         ),
         ("--frontier-share 0.7", "", "--starts frontier"),
         ("--level-floor 0.2", "", "--task SuperMarioBrosRandomStages-v0"),
-        ("--level-sampling uniform --level-floor 0.2", "", "--levels 1-1 1-2"),
+        ("--level-sampling uniform", "", "--levels 1-1 1-2"),
+        ("--level-floor 0.2", "--level-sampling uniform --levels all", "--levels all"),
+        (
+            "--repeat-action-probability 0.1 --action-set complex --stall-steps 7 "
+            "--reward-death -3",
+            "--task Pong-v5",
+            "",
+        ),
+        (
+            "--checkpoint-replay",
+            "--replay-share 0.5 --mode async --lag 1",
+            "--replay-share 0.5",
+        ),
         ("--cell-size 16", "", "--starts frontier"),
         ("--cell-size 16 --bonus-steps 9 --novelty-by-count", "", "--novelty 0.1"),
         ("--cell-size 16 --bonus-steps 9", "", "--count-bonus-end 0.1"),
@@ -315,3 +327,23 @@ def test_images_have_the_size_that_the_network_is_made_for():
     assert size(name="nano") == size(name="mine:Own") == (84, 84)
     assert size(name="nano", img_height=64, img_width=48) == (64, 48)
     assert size(name="nano", img_height=64) == (64, 64)
+
+
+@pytest.mark.parametrize("levels", [("1-1,1-2",), ("1-1", "1-2"), ("all",)])
+def test_levels_are_counted_however_they_are_written(levels):
+    explore = ExploreConfig(level_sampling="learnability", level_floor=0.0)
+    with pytest.raises(ValueError, match="level_floor must be above 0"):
+        RunConfig(env=EnvConfig(levels=levels), explore=explore).validate()
+    one = EnvConfig(levels=("1-1", "1-1"))
+    RunConfig(env=one, explore=explore).validate()
+
+
+def test_levels_play_for_the_same_time_whatever_the_frame_skip():
+    cpu, gpu = (for_levels(preset(name), ["1-1", "1-2"]) for name in ("cpu", "gpu-mid"))
+    for config in (cpu, gpu):
+        skip = config.env.frame_skip
+        assert config.env.stall_steps * skip == 1200
+        assert config.learner.gamma ** (1 / skip) == pytest.approx(
+            0.95 ** (1 / 6), abs=2e-4
+        )
+    assert cpu.env.frame_skip != gpu.env.frame_skip

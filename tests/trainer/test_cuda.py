@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from collections import defaultdict
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from trainer.cuda import Fence, Graphed, Stage, compiled, own_stream
 from trainer.losses import Targets, actor_critic_loss
 
 CPU = torch.device("cpu")
-GPU = SimpleNamespace(type="cuda")
+GPU = torch.device("cuda")
 
 
 class FakeCuda:
@@ -26,6 +27,7 @@ class FakeCuda:
         self.events = 0
         self.ready = set()
         self.capture_fails = False
+        self.end_fails = False
         self.recording = None
         self.register_error = 0
         self.streams = 0
@@ -36,9 +38,9 @@ class FakeCuda:
             wait_event=lambda e: self.calls.append((self.current, "waits for", e.name)),
         )
 
-    def Stream(self, device):
+    def Stream(self, device, priority=0):
         self.streams += 1
-        name = f"stream {self.streams}"
+        name = f"stream {self.streams}" + " for recording" * (priority < 0)
         return SimpleNamespace(
             name=name,
             synchronize=lambda: self.calls.append(("synchronize", name)),
@@ -68,17 +70,30 @@ class FakeCuda:
         graph = SimpleNamespace(generators=[])
         graph.register_generator_state = graph.generators.append
         graph.replay = lambda: graph.run()
+
+        def begin(pool, capture_error_mode):
+            assert (pool, capture_error_mode) == ("pool", "thread_local")
+            self.calls.append(("capture", graph, self.current))
+            if self.capture_fails:
+                raise RuntimeError("operation not permitted\nwhen stream is capturing")
+            self.recording = graph
+
+        def end():
+            self.recording = None
+            if self.end_fails:
+                raise RuntimeError("capture invalidated")
+
+        graph.capture_begin, graph.capture_end = begin, end
         return graph
 
-    @contextmanager
-    def graph(self, graph, capture_error_mode):
-        assert capture_error_mode == "thread_local"
-        self.calls.append(("capture", graph))
-        if self.capture_fails:
-            raise RuntimeError("operation not permitted\nwhen stream is capturing")
-        self.recording = graph
-        yield
-        self.recording = None
+    def graph_pool_handle(self):
+        return "pool"
+
+    def synchronize(self, device):
+        assert self.recording is None
+
+    def empty_cache(self):
+        assert self.recording is None
 
     def cudart(self):
         def register(start, size, flags):
@@ -95,6 +110,13 @@ class FakeCuda:
 def fake(monkeypatch):
     result = FakeCuda()
     monkeypatch.setattr(cuda, "_cuda", result)
+    monkeypatch.setattr(cuda, "_idle_streams", defaultdict(list))
+    monkeypatch.setattr(
+        cuda, "_close_pool", lambda *of: result.calls.append(("close pool", *of))
+    )
+    monkeypatch.setattr(
+        cuda, "_forget_error", lambda device: result.calls.append("forget the error")
+    )
     return result
 
 
@@ -127,8 +149,14 @@ def test_on_a_cpu_there_are_no_streams(fake):
 def test_a_stream_of_its_own(fake):
     with own_stream(GPU):
         assert fake.current == "stream 1"
+    assert fake.current == "main"
     # Weights may still be on their way.
     assert fake.calls == [("stream 1", "waits for", "main")]
+    # PyTorch has 32, then two parts would have the same one.
+    for _ in range(40):
+        with own_stream(GPU), own_stream(GPU):
+            assert fake.current in ("stream 1", "stream 2")
+    assert fake.streams == 2
 
 
 class Adder:
@@ -136,7 +164,7 @@ class Adder:
 
     def __init__(self, fake, **options):
         self.count = 0
-        options = {"name": "adding", "enabled": True} | options
+        options = {"name": "adding", "device": GPU, "enabled": True} | options
         self.graphed = Graphed(self.run, **options)
         self.fake = fake
 
@@ -165,11 +193,48 @@ def test_calls_are_recorded_and_replayed(fake):
         assert result.tolist() == [value + 2] * 2
     assert add.count == 4
     assert given.tolist() == [7, 7]
-    # Other shapes run, and leave the recording as it is.
-    assert add.graphed(torch.zeros(3)).tolist() == [2, 2, 2]
-    assert add.count == 5
-    assert add.graphed(torch.full((2,), 1)) is result
-    assert add.count == 5
+    assert fake.calls[0][2] == "stream 1 for recording"
+    assert fake.current == "main"
+
+
+def test_each_shape_has_a_recording_of_its_own(fake):
+    add = Adder(fake)
+    results = {}
+    for call in range(6):
+        for size in (2, 3):
+            x = torch.full((size,), call)
+            results.setdefault(size, []).append(add.graphed(x))
+            assert results[size][-1].tolist() == [call + 2] * size
+    assert add.count == 8
+    assert add.graphed.recorded == 2
+    for found in results.values():
+        assert found[3] is found[4] is found[5]
+    # Only a few: each one has memory of its own.
+    for size in (4, 5, 6, 7):
+        for call in range(6):
+            assert add.graphed(torch.full((size,), call)).tolist() == [call + 2] * size
+    assert add.graphed.recorded == 4
+
+
+def test_each_function_is_recorded_on_a_stream_of_its_own(fake):
+    """Graphs of one stream share the workspace of cuBLAS."""
+    adders = [Adder(fake), Adder(fake)]
+    for _ in range(5):
+        for add in adders:
+            add.graphed(torch.zeros(2))
+    streams = [call[2] for call in fake.calls if call[0] == "capture"]
+    assert streams == ["stream 1 for recording", "stream 2 for recording"]
+    for add in adders:
+        add.graphed.close()
+        assert add.graphed(torch.zeros(2)).tolist() == [2, 2]
+        assert not add.graphed.recorded
+    for _ in range(40):
+        add = Adder(fake)
+        for _ in range(5):
+            add.graphed(torch.zeros(2))
+        assert add.graphed.recorded
+        add.graphed.close()
+    assert fake.streams == 2
 
 
 def test_a_recording_is_made_again_after_a_reset(fake):
@@ -181,6 +246,7 @@ def test_a_recording_is_made_again_after_a_reset(fake):
         assert add.graphed(torch.zeros(2)) is not old
     assert add.count == 7
     assert sum(call[0] == "capture" for call in fake.calls) == 1
+    assert not add.graphed.recorded
     new = add.graphed(torch.ones(2))
     assert new.tolist() == [3, 3]
     assert new is not old
@@ -207,6 +273,35 @@ def test_what_cannot_be_recorded_runs_without(fake, caplog):
     message = caplog.records[0].getMessage()
     assert "no CUDA graph of adding" in message
     assert "(operation not permitted)" in message
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_a_broken_recording_leaves_nothing_behind(fake, caplog, spoilt):
+    """A call that a graph cannot have, such as .item(), may spoil the capture too."""
+    fake.end_fails = spoilt
+
+    def waits(x):
+        if fake.recording is not None:
+            raise RuntimeError("it waits for the device")
+        return x + 2
+
+    graphed = Graphed(waits, name="adding", device=GPU, enabled=True)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(6):
+            assert graphed(torch.zeros(2)).tolist() == [2, 2]
+    assert [r.getMessage().partition("; ")[0] for r in caplog.records] == [
+        "no CUDA graph of adding, it runs without (it waits for the device)"
+    ]
+    assert fake.current == "main"
+    assert (("close pool", GPU, "pool") in fake.calls) == spoilt
+    assert not cuda._recording.locked()
+    # Nor where only the end of it says so.
+    fake.end_fails = True
+    add = Adder(fake)
+    for value in range(6):
+        assert add.graphed(torch.full((2,), value)).tolist() == [value + 2] * 2
+    assert not add.graphed.recorded
+    assert fake.calls[-1][0] == "close pool"
 
 
 def test_without_graphs_nothing_is_recorded(fake):
@@ -351,5 +446,7 @@ def test_failing_to_page_lock_is_said_once(fake, caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert not stage._page_locked(at(4096, 100))
-    assert len(fake.calls) == len(caplog.records) == 1
+    assert len(caplog.records) == 1
     assert "page-locking" in caplog.text
+    # Or the next kernel would raise it.
+    assert fake.calls == [("lock", 4096, 8192), "forget the error"]

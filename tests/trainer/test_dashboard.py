@@ -374,6 +374,8 @@ def make_run(run_dir=Path("runs/x")):
 @pytest.fixture
 def live(monkeypatch):
     """A started live display on a terminal of 80x24, and its run."""
+    # Who starts the tests may ignore it.
+    inherited = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     monkeypatch.setattr(dashboard, "banner", lambda run: "what is run")
     file = Terminal()
     display = LiveDisplay(
@@ -383,6 +385,7 @@ def live(monkeypatch):
     display.start(run)
     yield display, run, file
     display.close()
+    signal.signal(signal.SIGTSTP, inherited)
 
 
 def test_what_is_printed_and_logged_is_a_message(monkeypatch):

@@ -1,12 +1,14 @@
 """Device, precision, and shards."""
 
+import os
+import sys
 import threading
 
 import pytest
 import torch
 
 from trainer import device
-from trainer.device import Shards, autocast_dtype, choose_device
+from trainer.device import Shards, autocast_dtype, choose_device, step_aside
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -77,3 +79,19 @@ def test_automatic_precision_is_bf16_where_the_hardware_has_it(monkeypatch, has_
     monkeypatch.setattr(device, "_cpu_has_bf16", lambda: has_it)
     assert autocast_dtype(CUDA, "auto") is (torch.bfloat16 if has_it else torch.float16)
     assert autocast_dtype(CPU, "auto") is (torch.bfloat16 if has_it else None)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has it")
+def test_threads_step_aside():
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    mine, other = (thread.native_id for thread in threads)
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    step_aside([mine, 2**22 + 1])  # of the second one there is none
+    found = [os.getpriority(os.PRIO_PROCESS, thread) for thread in (mine, other, 0)]
+    assert found == [min(nice + 5, 19), nice, nice]
+    done.set()
+    for thread in threads:
+        thread.join()

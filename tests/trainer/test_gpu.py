@@ -18,7 +18,7 @@ from trainer.config import (
     ReplayConfig,
     RunConfig,
 )
-from trainer.cuda import Stage
+from trainer.cuda import Graphed, Stage
 from trainer.device import Shards
 from trainer.learner import Learner
 from trainer.model import build_model
@@ -104,7 +104,7 @@ def test_a_recorded_actor_says_what_an_unrecorded_one_says(memory):
             )
             for one, other in zip(plain[1:], recorded[1:], strict=True):
                 torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
-    assert actors[1]._forward._graph is not None
+    assert actors[1]._forward.recorded
     counts = torch.stack(
         [
             torch.bincount(
@@ -115,6 +115,98 @@ def test_a_recorded_actor_says_what_an_unrecorded_one_says(memory):
         ]
     )
     assert counts.float().std(0).sum() > 0, "every replay drew the same noise"
+    actors[1].close()
+
+
+def test_graphs_of_two_streams_may_run_at_the_same_time():
+    """Long sums over few numbers: cuBLAS splits them up, in a workspace."""
+    torch.manual_seed(1)
+    graphs, inputs, expected, streams = [], [], [], []
+    for _ in range(2):
+        left, right = torch.randn(2, 8192, 64, device="cuda", dtype=torch.bfloat16)
+        graph = Graphed(left.T.matmul, name="a product", device=cuda(), enabled=True)
+        stream = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for _ in range(6):
+                found = graph(right)
+            expected.append(found.clone())  # alone
+        torch.cuda.synchronize()
+        graphs.append(graph)
+        inputs.append(right)
+        streams.append(stream)
+    counts = torch.zeros(2, 1, dtype=torch.int64, device="cuda")
+    torch.cuda.synchronize()
+    for _ in range(1000):
+        for number, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                found = graphs[number](inputs[number])
+                counts[number] += (found != expected[number]).sum()
+    torch.cuda.synchronize()
+    assert [graph.recorded for graph in graphs] == [1, 1]
+    assert counts.flatten().tolist() == [0, 0]
+    for graph in graphs:
+        graph.close()
+
+
+class Impatient(torch.nn.Module):
+    """Waits for the device, which no graph can."""
+
+    def forward(self, x):
+        return x * float(x.sum().item() >= 0)
+
+
+def test_what_waits_for_the_device_runs_without_a_graph(caplog):
+    graphed = Graphed(Impatient(), name="waiting", device=cuda(), enabled=True)
+    x = torch.ones(8, device="cuda")
+    for _ in range(6):
+        assert graphed(x).sum() == 8
+    assert "no CUDA graph of waiting" in caplog.text
+    # Nothing is left open: memory is given back, and others are recorded.
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    for _ in range(10):
+        torch.empty(2**26, device="cuda")
+        torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before
+    other = Graphed(torch.neg, name="the next one", device=cuda(), enabled=True)
+    for _ in range(6):
+        assert other(x).sum() == -8
+    assert other.recorded == 1
+    other.close()
+
+
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+def test_moments_of_a_cpu_run_go_on(kind):
+    store, slots = filled_store(cuda())
+    config = RunConfig(
+        learner=LearnerConfig(
+            unroll=T, unrolls_per_batch=8, minibatch_size=16, optimizer=kind,
+            targets="recomputed",
+        )
+    )  # fmt: skip
+
+    def learner(device, laid_out):
+        torch.manual_seed(3)
+        model = build_model(ModelConfig(name="impala"), SHAPE, ACTIONS).to(device)
+        model = model.to(memory_format=laid_out)
+        shards = Shards(1)
+        return Learner(
+            model, config, obs_shape=SHAPE, device=device, dtype=None, shards=shards
+        )
+
+    cpu = torch.device("cpu")
+    host, device = (
+        learner(cpu, torch.contiguous_format),
+        learner(cuda(), torch.channels_last),
+    )
+    own_store, own_slots = filled_store(cpu)
+    host.update(own_store.batch(own_slots), 0)
+    device.restore(host.state())
+    device.update(store.batch(slots), 1000)
+    assert np.isfinite(device.statistics()["loss/total"])
+    device.close()
 
 
 @pytest.mark.parametrize("loss", ["clip", "impala"])
@@ -142,7 +234,8 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
         assert statistics["loss/entropy"] > 0
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
         step_function = learner._clip_step if loss == "clip" else learner._impala_step
-        assert (step_function._graph is not None) == graphs
+        assert bool(step_function.recorded) == graphs
+        learner.close()
     torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
 
 
@@ -176,12 +269,14 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
         assert learner.statistics()["loss/augmented"] > 0
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
         step_function = learner._clip_step if loss == "clip" else learner._impala_step
-        assert (step_function._graph is not None) == graphs
+        assert bool(step_function.recorded) == graphs
+        learner.close()
     torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
 
 
 def test_the_kernel_scans_like_the_vectorised_one():
     decay, increment = torch.rand(2, 65, 300, device="cuda")
+    assert scan_for(cuda()) is not vectorised_scan
     torch.testing.assert_close(
         scan_for(cuda())(decay, increment), vectorised_scan(decay, increment)
     )
@@ -215,7 +310,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_whole_runs(tmp_path, monkeypatch, fake_pool, name):
+def test_whole_runs(tmp_path, monkeypatch, caplog, fake_pool, name):
     config = replace(BASE, run_dir=tmp_path, **RUNS[name])
 
     def make(env, seed, *, asynchronous=False):
@@ -223,9 +318,22 @@ def test_whole_runs(tmp_path, monkeypatch, fake_pool, name):
         return fake_pool(env.num_envs, batch, seed)
 
     monkeypatch.setattr(run, "make_pool", make)
+    recorded = {}
+
+    def note(graphed):
+        recorded[graphed._name] = recorded.get(graphed._name, 0) + graphed.recorded
+        close(graphed)
+
+    close = Graphed.close
+    monkeypatch.setattr(Graphed, "close", note)
     metrics = run_training(config)
     assert metrics["steps"] >= 3_000
     assert np.isfinite(metrics["learn/loss/total"])
+    told = [line for line in caplog.messages if "without" in line or "no CUDA" in line]
+    assert len(told) == (name == "fp16"), told
+    assert bool(recorded["acting"]) == config.cuda_graphs
+    of_steps = config.cuda_graphs and name != "fp16"
+    assert bool(recorded["the gradient step"]) == of_steps
     assert metrics["learn/policy_lag"] <= config.lag + 1
 
 

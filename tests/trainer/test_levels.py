@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from mario_envpool.registration import TASKS
 from trainer.episodes import Played, wilson
 from trainer.level_results import Place, by_options, level_result, levels_in_a_row
 from trainer.levels import all_levels, game_of, own_levels, parse_levels
@@ -37,6 +38,9 @@ def result(level, clears, episodes=10, argmax=False, sticky=0.0):
         ("SuperMarioBros-8-4-v3", "SuperMarioBros-v3", ("8-4",)),
         ("SuperMarioBros-v1", "SuperMarioBros-v1", ()),
         ("SuperMarioBros2-v1", "SuperMarioBros2-v1", ()),
+        ("SuperMarioBros2-4-v0", "SuperMarioBros-v0", ("2-4",)),
+        ("SuperMarioBros2-2-4-v0", "SuperMarioBros2-v0", ("2-4",)),
+        ("SuperMarioBros2-5-1-v0", "SuperMarioBros2-v0", ()),  # beyond world 4
         (
             "SuperMarioBrosRandomStages-v2",
             "SuperMarioBros-v2",
@@ -49,12 +53,26 @@ def test_levels_of_a_task(task, game, own):
     assert own_levels(task) == own
 
 
+def test_every_task_has_the_levels_that_it_plays():
+    for task, config in TASKS.items():
+        own = own_levels(task)
+        game = (
+            "SuperMarioBros2-v0" if config.get("lost_levels") else "SuperMarioBros-v0"
+        )
+        if config.get("random_stages"):
+            assert own == all_levels(game)
+        else:
+            played = config.get("stages", ())
+            assert own == tuple(level for level in played if level in all_levels(game))
+
+
 def test_names():
     levels = all_levels(TASK)
     assert len(set(levels)) == 32
     assert (levels[0], levels[4], levels[-1]) == ("1-1", "2-1", "8-4")
     assert all_levels("SuperMarioBros2-v0")[-1] == "4-4"
     assert parse_levels("all", TASK) == levels
+    assert parse_levels("4-2, all", TASK) == levels
     assert parse_levels(" 4-2 ,1-1,4-2", TASK) == ("1-1", "4-2")
     assert own_levels("Pong-v5") == ()
     with pytest.raises(ValueError, match="task Pong-v5 has no levels"):

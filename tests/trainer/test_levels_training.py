@@ -153,6 +153,18 @@ def pool_of_levels(kind):
     return Pool
 
 
+def use_levels(monkeypatch, fake_pool):
+    """Lets runs play fake pools, of as many stages as they have levels."""
+    kind = pool_of_levels(fake_pool)
+
+    def make(env, seed, **_):
+        pool = kind(env.num_envs, env.num_envs, seed)
+        pool.num_stages = max(1, len(env.levels))
+        return pool
+
+    monkeypatch.setattr(run, "make_pool", make)
+
+
 @pytest.mark.parametrize("burn_in", [0, 3])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_rows_carry_the_level_of_their_episode(fake_pool, burn_in, asynchronous):
@@ -189,9 +201,7 @@ def test_rows_carry_the_level_of_their_episode(fake_pool, burn_in, asynchronous)
 def test_a_run_of_levels_goes_on_as_if_never_interrupted(
     tmp_path, monkeypatch, fake_pool, loss, lag
 ):
-    kind = pool_of_levels(fake_pool)
-    make = lambda config, seed, **_: kind(config.num_envs, config.num_envs, seed)  # noqa: E731
-    monkeypatch.setattr(run, "make_pool", make)
+    use_levels(monkeypatch, fake_pool)
     config = make_config(
         tmp_path, loss=loss, lag=lag, levels=("1-1", "1-2", "1-3"), value_heads=0,
         popart=True, ema=0.9, end_episodes=0, passes=1,
@@ -209,9 +219,7 @@ def test_a_run_of_levels_goes_on_as_if_never_interrupted(
 def test_a_named_task_takes_the_place_of_a_runs_levels(
     tmp_path, monkeypatch, fake_pool
 ):
-    kind = pool_of_levels(fake_pool)
-    make = lambda config, seed, **_: kind(config.num_envs, config.num_envs, seed)  # noqa: E731
-    monkeypatch.setattr(run, "make_pool", make)
+    use_levels(monkeypatch, fake_pool)
     config = make_config(
         tmp_path, levels=("1-1",), test_levels=("1-2",), end_episodes=0, max_steps=200
     )
@@ -225,6 +233,38 @@ def test_a_named_task_takes_the_place_of_a_runs_levels(
     assert parse([*goes_on, *named]).env.levels == ("1-3",)
 
 
+def test_other_test_levels_keep_the_episodes(tmp_path, monkeypatch, fake_pool, capsys):
+    use_levels(monkeypatch, fake_pool)
+    both = {"levels": ("1-1", "1-3"), "value_heads": 0, "end_episodes": 0}
+    config = make_config(tmp_path, max_steps=200, **both)
+    run_training(config)
+    goes_on = {"max_steps": 300, "test_levels": ("1-2",)}
+    more = make_config(tmp_path, **both | goes_on)
+    run_training(replace(more, resume=config.run_dir))
+    told = capsys.readouterr().out
+    assert "test_levels () -> ('1-2',)" in told or "test_levels [] -> ['1-2']" in told
+    assert "new episodes begin" not in told
+
+
+def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_pool):
+    use_levels(monkeypatch, fake_pool)
+    monkeypatch.chdir(tmp_path)
+    config = make_config(
+        tmp_path, levels=("1-3",), max_steps=200, end_episodes=0,
+        run_dir=tmp_path / "runs" / "mine",
+    )  # fmt: skip
+    trained = run.Run(config)
+    run.train(trained)
+    path = checkpoint.find(config.run_dir)
+    state = checkpoint.load(path, torch.device("cpu"))
+    state["progress"]["ended"] = ""
+    checkpoint.save(path, state)
+    found = resume.locate(resume.AUTO, "SuperMarioBros-1-3-v0")
+    assert found.resolve() == path
+    with pytest.raises(FileNotFoundError, match="task SuperMarioBros-v0"):
+        resume.locate(resume.AUTO, "SuperMarioBros-1-2-v0")
+
+
 def test_a_task_of_one_level_and_others_are_refused():
     with pytest.raises(ValueError, match="1-2-v0 is 1-2 alone"):
         parse(["--task", "SuperMarioBros-1-2-v0", "--levels", "1-1,1-3"])
@@ -236,7 +276,7 @@ def test_a_task_of_one_level_and_others_are_refused():
 
 
 def test_missing_episodes_are_no_clears():
-    tracker = EpisodeTracker(1, window=4)
+    tracker = EpisodeTracker(1, window=4, levels=("1-1", "1-2", "1-3"))
     for stage, flags in ((1, [True] * 4), (2, [True] * 3)):
         for flag in flags:
             for done in (False, True):
@@ -247,7 +287,11 @@ def test_missing_episodes_are_no_clears():
                 }
                 ids, zero = np.zeros(1, np.int32), np.zeros(1, np.float32)
                 tracker.add(ids, zero, np.array([done]), info)
-    assert tracker.clear_rates(("1-1", "1-2", "1-3")) == [1.0, 0.75, 0.0]
+    assert tracker.clear_rates() == [1.0, 0.75, 0.0]
+    # Not 7 of the last 7: however often each is played, all count alike.
+    statistics = tracker.statistics()
+    assert statistics["clear_rate"] == pytest.approx(1.75 / 3)
+    assert statistics["worst_clear_rate"] == 0.0
 
 
 def result(level, clears, unseen=False):
@@ -295,9 +339,7 @@ def test_rates_are_of_trained_levels():
 @pytest.fixture
 def told(monkeypatch, fake_pool):
     """Runs of levels on fake pools; what their evaluations are to find, and were."""
-    kind = pool_of_levels(fake_pool)
-    make = lambda config, seed, **_: kind(config.num_envs, config.num_envs, seed)  # noqa: E731
-    monkeypatch.setattr(run, "make_pool", make)
+    use_levels(monkeypatch, fake_pool)
     told = SimpleNamespace(results=[], asked=[])
 
     def evaluate_levels(model, env, *, levels, episodes, **options):
@@ -315,7 +357,7 @@ def levels_config(tmp_path, **options):
 
 
 def test_solved_is_every_level(tmp_path, told, monkeypatch):
-    monkeypatch.setattr(EpisodeTracker, "clear_rates", lambda self, levels: [1.0, 0.9])
+    monkeypatch.setattr(EpisodeTracker, "clear_rates", lambda self: [1.0, 0.9])
     poor = [result("1-1", 10), result("1-2", 0, True), result("1-3", 8)]
     told.results = [poor, RESULTS, poor]
     config = levels_config(tmp_path, stop_when_solved=True, max_steps=20_000)
@@ -327,7 +369,7 @@ def test_solved_is_every_level(tmp_path, told, monkeypatch):
 
 
 def test_one_poor_level_is_not_solved(tmp_path, told, monkeypatch):
-    monkeypatch.setattr(EpisodeTracker, "clear_rates", lambda self, levels: [1.0, 0.8])
+    monkeypatch.setattr(EpisodeTracker, "clear_rates", lambda self: [1.0, 0.8])
     config = levels_config(tmp_path, stop_when_solved=True, end_episodes=0)
     assert run_training(config)["solved"] == 0
     assert told.asked == []
@@ -494,7 +536,10 @@ def test_a_film_shows_the_value_of_the_games_level(tmp_path):
         (["--levels", "8-4"], "complex"),
         (["--levels", "8-4", "--action-set", "simple"], "simple"),
         (["--task", "SuperMarioBros-8-3-v0"], "right_only"),
-        (["--task", "SuperMarioBrosRandomStages-v0"], "right_only"),
+        (["--task", "SuperMarioBros8-4-v0"], "complex"),
+        (["--task", "SuperMarioBrosRandomStages-v0"], "complex"),
+        (["--levels", "8-3,8-4", "--test-levels", "8-4"], "complex"),
+        (["--levels", "all", "--test-levels", "8"], "complex"),  # 8-4 is drawn
     ],
 )
 def test_pipes_need_down(arguments, actions):

@@ -433,3 +433,46 @@ def test_ema_is_saved_and_copied():
     with torch.no_grad():
         plain.weight.zero_()
     assert not torch.equal(plain.weight, ema.model.weight)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "rmsprop", "muon"])
+@pytest.mark.parametrize("laid_out", [torch.channels_last, torch.contiguous_format])
+def test_a_checkpoint_goes_on_with_weights_in_another_order(kind, laid_out):
+    """Fused kernels go over weights and moments by their order in memory."""
+    other = {torch.channels_last, torch.contiguous_format} - {laid_out}
+    torch.manual_seed(1)
+    images = torch.randn(5, 2, 6, 6)
+    nets = []
+    for kept in (False, True):
+        torch.manual_seed(1)
+        conv = nn.Conv2d(2, 4, 3)
+        body = nn.Sequential(nn.Conv2d(4, 4, 2), nn.Flatten(), nn.Linear(36, 8))
+        net = Wrapped(conv, body).to(memory_format=laid_out)
+        optimizer = build_optimizer(net, config(optimizer=kind), False)
+        train(net, optimizer, images, 2)
+        if not kept:
+            state = copy.deepcopy(optimizer.state_dict())
+            net = copy.deepcopy(net).to(memory_format=other.copy().pop())
+            optimizer = build_optimizer(net, config(optimizer=kind), False)
+            optimizer.load_state_dict(state)
+        for param, moments in optimizer.state.items():
+            for moment in moments.values():
+                if isinstance(moment, torch.Tensor) and moment.shape == param.shape:
+                    assert moment.stride() == param.stride()
+        train(net, optimizer, images, 2)
+        nets.append(net)
+    for one, two in zip(*(net.parameters() for net in nets), strict=True):
+        torch.testing.assert_close(one, two, atol=2e-5, rtol=1e-3)
+
+
+class Wrapped(nn.Module):
+    """A net whose first layers are convolutions."""
+
+    def __init__(self, first, body):
+        super().__init__()
+        self.encoder = nn.Sequential(first, nn.ReLU(), body)
+        self.head = nn.ModuleList([nn.Linear(8, 3), nn.Linear(8, 1)])
+
+    def forward(self, x):
+        y = self.encoder(x)
+        return sum(head(y).square().mean() for head in self.head)

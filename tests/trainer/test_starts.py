@@ -201,16 +201,15 @@ def play(tracker, start, cleared):
 
 
 def test_only_episodes_from_a_levels_start_count():
-    tracker = EpisodeTracker(1, window=2, num_stages=1)
+    tracker = EpisodeTracker(1, window=2, num_stages=1, levels=["1-1"])
     assert len(play(tracker, 0, cleared=False)) == 1
     for _ in range(3):
         assert play(tracker, 1, cleared=True) == []
     assert tracker.first_clear is None
-    assert tracker.clear_rates(["1-1"]) == [0.0]
+    assert tracker.clear_rates() == [0.0]
     assert tracker.statistics()["episodes"] == 1
     play(tracker, 0, cleared=True)
-    assert tracker.clear_rate() == 0.5
-    assert tracker.clear_rates(["1-1"]) == [0.5]
+    assert tracker.clear_rates() == [0.5]
 
 
 def test_all_episodes_count_where_none_begins_elsewhere():
