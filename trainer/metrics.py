@@ -69,9 +69,11 @@ class EpisodeTracker:
             window: rates are over so many episodes, the last ones.
             num_stages: where info's `start` is this or more, an episode began
                 elsewhere; None: none does.
-            levels: each has a clear rate of its own; (): there is one of all episodes.
+            levels: of several, each has a clear rate of its own; with less there is
+                one of all episodes.
         """
-        self._num_stages, self._levels_played = num_stages, tuple(levels)
+        self._num_stages = num_stages
+        self._several = tuple(levels) if len(levels) > 1 else ()
         self._elsewhere = np.zeros(num_envs, bool)
         self.count = 0
         # Which episode was the first clear of each level, by the level's number.
@@ -231,8 +233,8 @@ class EpisodeTracker:
         window = self.recent.maxlen or 1
         with self._lock:
             episodes: list[Sequence[Episode]] = [self.recent]
-            if self._levels_played:
-                numbers = map(level_number, self._levels_played)
+            if self._several:
+                numbers = map(level_number, self._several)
                 episodes = [self._levels.get(number, ()) for number in numbers]
             return [sum(e.cleared for e in some) / window for some in episodes]
 
@@ -286,7 +288,7 @@ class EpisodeTracker:
         if not recent:
             return result
         clear_rate = float(np.mean([e.cleared for e in recent]))
-        if len(self._levels_played) > 1:
+        if self._several:
             rates = self.clear_rates()
             clear_rate, result["worst_clear_rate"] = float(np.mean(rates)), min(rates)
         return result | {

@@ -39,15 +39,17 @@ _OUTER = {"preset", "run_dir", "resume", "dashboard", "videos"}
 AUTO = Path("auto")
 
 
-def capture(run: Run, *, complete: bool) -> dict[str, Any]:
+def capture(run: Run, *, complete: bool, games: bool = True) -> dict[str, Any]:
     """Everything that a run needs to go on; read it before the next update.
 
     Args:
         run: between two updates.
         complete: False after a failure: without episodes and unrolls, which may
             be amid anything.
+        games: False for weights to play with: also without what was explored, which
+            is large.
     """
-    complete = complete and run.pipeline is not None and run.pipeline.settle()
+    complete = complete and games and run.pipeline is not None and run.pipeline.settle()
     wait_for_device(run.device)
     replay = None
     if complete and run.replay is not None and run.config.checkpoint_replay:
@@ -64,7 +66,7 @@ def capture(run: Run, *, complete: bool) -> dict[str, Any]:
         "rng": _generators(run),
         "episodes": run.episodes.state(),
         "collecting": run.collector.state(kept) if complete else None,
-        "explore": run.explorer.state() if run.explorer else None,
+        "explore": run.explorer.state() if run.explorer and games else None,
         "replay": replay,
     }
 
@@ -172,7 +174,7 @@ def _why_no_episodes(run: Run) -> str:
         return f"{run.config.env.task} has no snapshots"
     if run.config.mode == "async":
         return "in async mode environments are never all at rest"
-    return "the checkpoint was written after a failure or a second Ctrl-C"
+    return "best.pt has none, nor what was written after a failure or a second Ctrl-C"
 
 
 def _check_network(

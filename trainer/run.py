@@ -355,7 +355,8 @@ class Run:
         """Writes a checkpoint, or says why it cannot.
 
         Args:
-            best: to best.pt, instead of one of the last few.
+            best: to best.pt, instead of one of the last few, and without games and
+                what was explored: it may be written often.
             complete: False if an update was interrupted: episodes will begin anew.
 
         Returns:
@@ -364,7 +365,7 @@ class Run:
         if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
             self.display.say("the weights are not finite: they are not saved")
             return False
-        state = resume.capture(self, complete=complete)
+        state = resume.capture(self, complete=complete, games=not best)
         if best:
             path = self.checkpoints.save_best(state)
         else:

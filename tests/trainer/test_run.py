@@ -161,7 +161,7 @@ def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatc
         }
 
     monkeypatch.setattr(loop, "evaluate_policy", fake)
-    monkeypatch.setattr(run.EpisodeTracker, "clear_rate", lambda self: 0.93)
+    monkeypatch.setattr(run.EpisodeTracker, "clear_rates", lambda self: [0.93])
     config = make_config(tmp_path, stop_when_solved=True, max_steps=10_000)
     metrics = run_training(config)
     assert metrics["solved"] == 1
@@ -174,14 +174,14 @@ def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatc
 
 
 def test_below_the_rate_nothing_is_evaluated(tmp_path, pools, monkeypatch):
-    monkeypatch.setattr(run.EpisodeTracker, "clear_rate", lambda self: 0.89)
+    monkeypatch.setattr(run.EpisodeTracker, "clear_rates", lambda self: [0.89])
     monkeypatch.setattr(loop, "evaluate_policy", lambda *_, **__: 1 / 0)
     metrics = run_training(make_config(tmp_path, stop_when_solved=True))
     assert metrics["solved"] == 0
 
 
 def test_no_stop_when_solved(tmp_path, pools, monkeypatch):
-    monkeypatch.setattr(run.EpisodeTracker, "clear_rate", lambda self: 1.0)
+    monkeypatch.setattr(run.EpisodeTracker, "clear_rates", lambda self: [1.0])
     monkeypatch.setattr(loop, "evaluate_policy", lambda *_, **__: 1 / 0)
     config = run.parse(["--device", "cpu", "--no-stop-when-solved"])
     assert not config.stop_when_solved
@@ -336,7 +336,7 @@ def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
 
     monkeypatch.setattr(loop, "evaluate_policy", fake)
     monkeypatch.setattr(
-        run.EpisodeTracker, "clear_rate", lambda self: float(self.count > 20)
+        run.EpisodeTracker, "clear_rates", lambda self: [float(self.count > 20)]
     )
     run_training(make_config(tmp_path, ema=0.99, stop_when_solved=True))
     state = checkpoint.load(tmp_path / "run", CPU)
@@ -407,7 +407,7 @@ def test_a_signal_amid_the_last_evaluation(tmp_path, pools, monkeypatch):
         "clears": 100, "episodes": 100, "clear_rate": 1.0, "clear_rate_95": (0.9, 1.0),
     }  # fmt: skip
     monkeypatch.setattr(loop, "evaluate_policy", fake)
-    monkeypatch.setattr(run.EpisodeTracker, "clear_rate", lambda self: 1.0)
+    monkeypatch.setattr(run.EpisodeTracker, "clear_rates", lambda self: [1.0])
     metrics = run_training(make_config(tmp_path, stop_when_solved=True))
     assert (metrics["solved"], metrics["signal"]) == (1, signal.SIGINT)
     state = checkpoint.load(tmp_path / "run", CPU)

@@ -1,0 +1,96 @@
+"""What the priority of a pool's threads is worth, in runs that take turns (Linux).
+
+    python bench/priority.py                        0, 5 and 10, pictures as by default
+    python bench/priority.py --busy 1 -- --obs tiles  beside a busy process
+
+A run for each value of nice(2) trains for a second, then the next one, and so on; what
+is printed are their steps per second and the ratios to the first, turn by turn. What
+follows `--` are flags of `python -m trainer.run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+from rich.console import Console
+from rich.table import Table
+
+from trainer.command import parse
+from trainer.monitor import thread_ids
+from trainer.run import Run
+
+BUSY = "while True: pass"
+
+
+def make_run(flags: list[str], nice: int, folder: Path) -> Run:
+    """A started run whose pool has threads of this priority."""
+    config = parse(["--device", "cpu", "--no-videos", "--dashboard", "off", *flags])
+
+    def set_priority(threads: frozenset[int]) -> None:
+        for thread in threads & thread_ids():
+            os.setpriority(os.PRIO_PROCESS, thread, nice)
+
+    with patch("trainer.collector.step_aside", set_priority):
+        run = Run(replace(config, run_dir=folder / str(nice)))
+    run.start()
+    for _ in range(3):
+        run.update()
+    return run
+
+
+def rate(run: Run, seconds: float) -> float:
+    """Steps per second of some updates."""
+    start, steps = time.perf_counter(), run.steps
+    while time.perf_counter() - start < seconds:
+        run.update()
+    return (run.steps - steps) / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Measures, and prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nice", nargs="+", type=int, default=[0, 5, 10])
+    parser.add_argument("--busy", type=int, default=0, help="other processes")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("flags", nargs="*", help="behind --: flags of trainer.run")
+    given = parser.parse_args()
+    rates: dict[int, list[float]] = {nice: [] for nice in given.nice}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        runs = {nice: make_run(given.flags, nice, folder) for nice in given.nice}
+        for run in runs.values():
+            stack.callback(run.close)
+        for _ in range(given.busy):
+            process = subprocess.Popen([sys.executable, "-c", BUSY])
+            stack.callback(process.kill)
+        for _ in range(given.repeats):
+            for nice, run in runs.items():
+                rates[nice].append(rate(run, given.seconds))
+    table = Table("nice", "steps/s", "ratio", "of turns")
+    first = rates[given.nice[0]]
+    for nice, found in rates.items():
+        ratios = [one / other for one, other in zip(found, first, strict=True)]
+        table.add_row(
+            str(nice),
+            f"{statistics.median(found):,.0f}",
+            f"{statistics.median(ratios):.2f}",
+            f"{min(ratios):.2f} to {max(ratios):.2f}",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
