@@ -116,9 +116,9 @@ def step_aside(threads: Iterable[int]) -> None:
     """Gives the threads of a pool what the network leaves them of the cores (Linux).
 
     The thread that acts is waited for by all of them in turn. Where it has to share
-    its core, cores idle later: on two, with as many of a pool, runs were 4 % (nature)
-    to 25 % (femto) faster so. Beside other work they are slower, by 8 % with one more
-    busy process on the two cores, by 22 % with two; a higher value costs more there.
+    its core, cores idle later: on two, with as many threads of a pool, runs with small
+    networks were 16 to 21 % faster so. Beside other work they are slower, and a higher
+    value costs more there (docs/results.md).
 
     Args:
         threads: their ids.
