@@ -466,6 +466,20 @@ def test_who_began_before_the_offer_changed_knows_where():
     assert archive._progress[0] == 0
 
 
+def test_who_began_two_offers_ago_is_about_where_the_archive_says():
+    """In async mode several batches may begin while an environment is reset."""
+    explored = Explored()
+    explored(0, *[JUMP] * 12)
+    archive = explored.frontier
+    slot = int(archive._used()[3])
+    cell, progress = (int(archive._entries[n][slot]) for n in ("cell", "progress"))
+    archive._offered = archive._offered_before = {}
+    archive._begin(0, cell)
+    assert archive._progress[0] == progress > 0
+    # What becomes of it is not noted: the snapshot may be another one.
+    assert archive._origin[0] == frontier._GONE
+
+
 @pytest.mark.parametrize("replaced", ["never", "before", "meanwhile"])
 def test_a_new_snapshot_is_not_judged_by_episodes_of_the_old_one(replaced):
     explored = Explored()

@@ -338,6 +338,22 @@ def test_another_task_in_a_folder_of_its_own(tmp_path, done, capsys):
 # -- why episodes may begin anew -------------------------------------------------
 
 
+def test_the_best_weights_are_without_games(tmp_path, done, capsys):
+    trained = run.Run(replace(done, resume=done.run_dir, max_steps=2_000))
+    trained.start()
+    trained.update()
+    assert trained.save(best=True)
+    trained.save()
+    trained.close()
+    folder = done.run_dir / checkpoint.FOLDER
+    light, whole = folder / checkpoint.BEST, checkpoint.find(done.run_dir)
+    assert light.stat().st_size < whole.stat().st_size
+    state = checkpoint.load(light, CPU)
+    assert state["collecting"] is state["explore"] is state["replay"] is None
+    go_on(done, resume=light, run_dir=tmp_path / "new", max_steps=2_000)
+    assert "new episodes begin: best.pt has none" in capsys.readouterr().out
+
+
 def test_a_pool_without_snapshots(tmp_path, pools, fake_pool, monkeypatch, capsys):
     monkeypatch.delattr(fake_pool, "snapshot")
     config = make_config(tmp_path, max_steps=300)
