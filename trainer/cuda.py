@@ -48,7 +48,7 @@ def _give_back(stream: Any, device: torch.device, priority: int = 0) -> None:
 def wait_for_device(device: torch.device) -> None:
     """Waits for all streams, and for a recording that another thread makes."""
     if device.type == "cuda":
-        with _recording:
+        with no_recording():
             _cuda.synchronize(device)
 
 
@@ -68,6 +68,13 @@ def own_stream(device: torch.device) -> Iterator[None]:
             yield
     finally:
         _give_back(stream, device)
+
+
+@contextmanager
+def no_recording() -> Iterator[None]:
+    """Keeps other threads from recording: what waits for all streams would spoil it."""
+    with _recording:
+        yield
 
 
 class Fence:

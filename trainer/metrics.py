@@ -109,20 +109,13 @@ class EpisodeTracker:
         """
         with self._lock:
             opening = self._over[env_id]
-            fresh = env_id[opening]
-            self._reward[fresh] = 0.0
-            self._steps[fresh] = -1
-            self._best_x[fresh] = 0
-            self._best_step[fresh] = 0
+            if opening.any():  # seldom
+                self._open(env_id[opening], opening, info)
             self._over[env_id] = done
             self._reward[env_id] += reward
             self._steps[env_id] += 1
             if "x_pos" in info:
                 self._add_positions(env_id, opening, x_in_room(info))
-            if "world" in info and "stage" in info:
-                self._level[fresh] = level_numbers(info)[opening]
-            if self._num_stages is not None:
-                self._elsewhere[fresh] = info["start"][opening] >= self._num_stages
             flags = info.get("flag_get")
             finished = []
             for row in np.flatnonzero(done):
@@ -131,6 +124,22 @@ class EpisodeTracker:
                 if not self._elsewhere[env]:
                     finished.append((env, self._add_episode(env, cleared)))
             return finished
+
+    def _open(
+        self,
+        fresh: npt.NDArray[np.int32],
+        opening: npt.NDArray[np.bool_],
+        info: Mapping[str, Any],
+    ) -> None:
+        """Begins the episodes of environments, those of some rows."""
+        self._reward[fresh] = 0.0
+        self._steps[fresh] = -1
+        self._best_x[fresh] = 0
+        self._best_step[fresh] = 0
+        if "world" in info and "stage" in info:
+            self._level[fresh] = level_numbers(info)[opening]
+        if self._num_stages is not None:
+            self._elsewhere[fresh] = info["start"][opening] >= self._num_stages
 
     def _add_positions(
         self,

@@ -23,6 +23,8 @@ from typing import Any
 import psutil
 import torch
 
+from trainer.cuda import no_recording
+
 _logger = logging.getLogger(__name__)
 
 # Updates before the profiler records: memory and graphs have settled by then.
@@ -235,19 +237,22 @@ def profiler(
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
+    recording = torch.profiler.profile(
+        activities=activities,
+        schedule=torch.profiler.schedule(
+            wait=PROFILE_AFTER - 1, warmup=1, active=updates, repeat=1
+        ),
+        on_trace_ready=lambda p: _export(p, path),
+        experimental_config=_all_threads(),
+    )
     with ExitStack() as stack:
         stack.callback(_set_range, None)
-        recording = stack.enter_context(
-            torch.profiler.profile(
-                activities=activities,
-                schedule=torch.profiler.schedule(
-                    wait=PROFILE_AFTER - 1, warmup=1, active=updates, repeat=1
-                ),
-                on_trace_ready=lambda p: _export(p, path),
-                experimental_config=_all_threads(),
-            )
-        )
-        yield lambda: _step(recording, device)
+        stack.enter_context(recording)
+        try:
+            yield lambda: _step(recording, device)
+        finally:
+            with no_recording():  # the profile's end waits for the device
+                stack.close()
     if not path.is_file():
         _logger.warning(
             "nothing was profiled: the run ended within its first %d updates",
@@ -266,7 +271,8 @@ def _all_threads() -> Any:
 
 def _step(recording: torch.profiler.profile, device: torch.device) -> None:
     """Tells the profiler that an update is over; marks only where it records."""
-    recording.step()
+    with no_recording():
+        recording.step()
     action = torch.profiler.ProfilerAction
     on = recording.current_action in (action.RECORD, action.RECORD_AND_SAVE)
     nvtx = device.type == "cuda"

@@ -200,8 +200,10 @@ class Rollouts:
 
     def _remember(self, env_id: npt.NDArray[np.int32], state: Tensor | None) -> None:
         """Keeps the memory before rows that the next slots will begin with."""
+        if state is None or not self.state.shape[1]:
+            return
         at = np.flatnonzero(self._cursor[env_id] == self.unroll)
-        if state is not None and self.state.shape[1] and at.size:
+        if at.size:
             where = self._to_device(env_id[at].astype(np.int64))
             self._next_state[where] = state[self._to_device(at)]
 
@@ -265,7 +267,8 @@ class Rollouts:
         while (self._frames_used[slot] + needed > self._frames_per_slot).any():
             self._grow()
         start = slot * self._frames_per_slot + self._frames_used[slot]
-        stacks = np.roll(self._stack_of[env_id], -1, axis=1)
+        stacks = np.empty((len(env_id), self.stack_num), np.int64)
+        stacks[:, :-1] = self._stack_of[env_id, 1:]  # np.roll takes ten times as long
         stacks[:, -1] = start
         stacks[whole] = start[whole, None] + np.arange(self.stack_num)
         self._stack_of[env_id] = stacks
