@@ -82,45 +82,49 @@ def preset(name: PresetName) -> RunConfig:
 def for_levels(
     config: RunConfig, levels: Sequence[str], test_levels: Sequence[str] = ()
 ) -> RunConfig:
-    """A preset with the defaults of a run over several levels.
+    """A preset with the defaults of a run over some levels.
 
-    Hard levels need returns that look further, more actions than running right, and
-    starts at the frontier, whose cost beside a GPU has not been measured. 8-4 has pipes
-    that one enters from above, so DOWN is among its actions. Levels differ in their
-    returns, hence a value head for each, normalised. What is learned of one level in a
-    small batch is unlearned in the next, so batches grow (docs/results.md). The
-    schedules have half a million steps for each level.
+    The presets themselves are for 1-1 and for tasks without levels. Other levels need
+    returns that look further, patience, more actions than running right, and starts at
+    the frontier, whose cost beside a GPU has not been measured. 8-4 has pipes that one
+    enters from above, so DOWN is among its actions.
+
+    Several levels differ in their returns, hence a value head for each. What is learned
+    of one in a small batch is unlearned in the next, so batches grow. The schedules
+    have half a million steps for each level (docs/results.md).
 
     Args:
         config: a preset.
-        levels: to train on; of less than two all but 8-4's actions stays as it is.
+        levels: to train on; () where the task has none.
         test_levels: to be tested on.
     """
-    pipes = "8-4" in (*levels, *test_levels)
-    if pipes:
-        config = replace(config, env=replace(config.env, action_set="complex"))
-    if len(levels) < 2:
+    if not levels or tuple(levels) == ("1-1",):
         return config
-    steps, learner = 500_000 * len(levels), config.learner
-    unrolls = 256 if len(levels) <= 8 else 512
-    explore = config.explore
-    if config.mode == "sync":
-        explore = replace(explore, starts="frontier")
     # Found with 6 frames a step; the same time for other ones.
     skip = config.env.frame_skip / 6
-    return replace(
+    pipes = "8-4" in (*levels, *test_levels)
+    starts = "frontier" if config.mode == "sync" else config.explore.starts
+    config = replace(
         config,
-        max_steps=max(steps, config.max_steps),
         env=replace(
             config.env,
             action_set="complex" if pipes else "simple",
             stall_steps=round(200 / skip),
         ),
-        explore=explore,
-        model=replace(config.model, value_heads=0, popart=True),
+        explore=replace(config.explore, starts=starts),
+        model=replace(config.model, popart=True),
+        learner=replace(config.learner, gamma=round(0.95**skip, 3)),
+    )
+    if len(levels) == 1:
+        return config
+    steps, learner = 500_000 * len(levels), config.learner
+    unrolls = 256 if len(levels) <= 8 else 512
+    return replace(
+        config,
+        max_steps=max(steps, config.max_steps),
+        model=replace(config.model, value_heads=0),
         learner=replace(
             learner,
-            gamma=round(0.95**skip, 3),
             unrolls_per_batch=max(unrolls, learner.unrolls_per_batch),
             minibatch_size=max(8 * unrolls, learner.minibatch_size),
             lr_steps=max(steps, learner.lr_steps),

@@ -274,7 +274,7 @@ def test_options_that_change_nothing_are_named(options, unused_with, used_with):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_have_no_unused_options(name):
-    for levels in ((), ("1-1", "8-4")):
+    for levels in ((), ("1-1",), ("1-2",), ("1-1", "8-4")):
         config = for_levels(preset(name), levels)
         config = dataclasses.replace(
             config, env=dataclasses.replace(config.env, levels=levels)

@@ -114,12 +114,36 @@ def test_flags_replace_them():
     assert (config.model.value_heads, config.model.popart) == (1, False)
 
 
-@pytest.mark.parametrize("options", [["--levels", "1-2"], ["--test-levels", "1-2"]])
-def test_one_level_has_the_options_of_one(options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--levels", "1-1"],
+        ["--test-levels", "1-2"],
+        ["--task", "SuperMarioBros-v0"],
+        ["--task", "Pong-v5"],
+    ],
+)
+def test_what_is_not_hard_has_the_options_of_the_preset(options):
     config = parse(["--device", "cpu", *options])
     plain = RunConfig(device="cpu")
     assert replace(config, env=plain.env) == plain
-    assert for_levels(plain, ("1-2",)) == plain
+    assert config.env.action_set == plain.env.action_set
+
+
+@pytest.mark.parametrize(
+    "options", [["--levels", "1-2"], ["--task", "SuperMarioBros-1-2-v0"]]
+)
+def test_one_hard_level_has_its_options_and_the_batches_of_one(options):
+    config, plain = parse(["--device", "cpu", *options]), RunConfig(device="cpu")
+    env, learner = config.env, config.learner
+    assert (env.action_set, env.stall_steps, learner.gamma) == ("simple", 200, 0.95)
+    assert (config.explore.starts, config.model.popart) == ("frontier", True)
+    assert replace(learner, gamma=plain.learner.gamma) == plain.learner
+    assert config.resolved().model.value_heads == 1
+    free = parse(["--device", "cpu", *options, "--mode", "async", "--lag", "1"])
+    assert free.explore.starts == "frontier"  # a flag changes one option
+    assert for_levels(preset("gpu-mid"), ["1-2"]).explore.starts == "level"
 
 
 def test_heads_are_one_or_one_for_each_level():
@@ -535,7 +559,8 @@ def test_a_film_shows_the_value_of_the_games_level(tmp_path):
         (["--task", "SuperMarioBros-8-4-v0"], "complex"),
         (["--levels", "8-4"], "complex"),
         (["--levels", "8-4", "--action-set", "simple"], "simple"),
-        (["--task", "SuperMarioBros-8-3-v0"], "right_only"),
+        (["--task", "SuperMarioBros-8-3-v0"], "simple"),
+        (["--task", "SuperMarioBros-1-1-v0"], "right_only"),
         (["--task", "SuperMarioBros8-4-v0"], "complex"),
         (["--task", "SuperMarioBrosRandomStages-v0"], "complex"),
         (["--levels", "8-3,8-4", "--test-levels", "8-4"], "complex"),
