@@ -46,8 +46,8 @@ class EnvConfig:
 
     levels: tuple[str, ...] = ()
     """Levels to train on, such as 1-1,4-2, or all: every episode is of one of them.
-    Without it the task says what is played. Levels other than 1-1 alone have other
-    defaults, all in docs/training.md."""
+    Without it the task says what is played. Several, and others than 1-1 on tiles,
+    bring other defaults with them: docs/training.md has a table."""
 
     test_levels: tuple[str, ...] = ()
     """Levels never to train on, such as 1-3,2-2, or how many of `levels` to keep back,
@@ -219,7 +219,7 @@ class LearnerConfig:
 
     gamma: float = 0.93
     """Discount per step of 6 frames, .95 per 4; .9 and .98 per 4 were slower on 1-1.
-    Levels other than 1-1 have .95 per 6."""
+    Several levels, and others than 1-1 on tiles, have .95 per 6."""
 
     lam: float = 0.95
     """Lambda of the targets and the advantage (1 is the paper's V-trace)."""

@@ -84,10 +84,11 @@ def for_levels(
 ) -> RunConfig:
     """A preset with the defaults of a run over some levels.
 
-    The presets themselves are for 1-1 and for tasks without levels. Other levels need
-    returns that look further, patience, more actions than running right, and starts at
-    the frontier, whose cost beside a GPU has not been measured. 8-4 has pipes that one
-    enters from above, so DOWN is among its actions.
+    The presets themselves are for 1-1 and for tasks without levels. Other levels on
+    tiles, and several of any kind, have returns that look further, patience, more
+    actions than running right, and starts at the frontier, whose cost beside a GPU has
+    not been measured. One level on pictures learned more slowly so. 8-4 has pipes that
+    one enters from above, so DOWN is among its actions.
 
     Several levels differ in their returns, hence a value head for each. What is learned
     of one in a small batch is unlearned in the next, so batches grow. The schedules
@@ -98,11 +99,14 @@ def for_levels(
         levels: to train on; () where the task has none.
         test_levels: to be tested on.
     """
-    if not levels or tuple(levels) == ("1-1",):
+    pipes = "8-4" in (*levels, *test_levels)
+    if pipes:
+        config = replace(config, env=replace(config.env, action_set="complex"))
+    hard = tuple(levels) != ("1-1",) and config.env.obs == "tiles"
+    if not levels or (len(levels) == 1 and not hard):
         return config
     # Found with 6 frames a step; the same time for other ones.
     skip = config.env.frame_skip / 6
-    pipes = "8-4" in (*levels, *test_levels)
     starts = "frontier" if config.mode == "sync" else config.explore.starts
     config = replace(
         config,

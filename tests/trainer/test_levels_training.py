@@ -120,6 +120,7 @@ def test_flags_replace_them():
         [],
         ["--levels", "1-1"],
         ["--test-levels", "1-2"],
+        ["--levels", "1-2"],  # only on tiles
         ["--task", "SuperMarioBros-v0"],
         ["--task", "Pong-v5"],
     ],
@@ -135,15 +136,15 @@ def test_what_is_not_hard_has_the_options_of_the_preset(options):
     "options", [["--levels", "1-2"], ["--task", "SuperMarioBros-1-2-v0"]]
 )
 def test_one_hard_level_has_its_options_and_the_batches_of_one(options):
-    config, plain = parse(["--device", "cpu", *options]), RunConfig(device="cpu")
+    options = ["--device", "cpu", "--obs", "tiles", *options]
+    config, plain = parse(options), preset("tiles")
     env, learner = config.env, config.learner
     assert (env.action_set, env.stall_steps, learner.gamma) == ("simple", 200, 0.95)
     assert (config.explore.starts, config.model.popart) == ("frontier", True)
     assert replace(learner, gamma=plain.learner.gamma) == plain.learner
     assert config.resolved().model.value_heads == 1
-    free = parse(["--device", "cpu", *options, "--mode", "async", "--lag", "1"])
-    assert free.explore.starts == "frontier"  # a flag changes one option
-    assert for_levels(preset("gpu-mid"), ["1-2"]).explore.starts == "level"
+    one = parse(["--device", "cpu", "--obs", "tiles", "--levels", "1-1"])
+    assert (one.env.action_set, one.explore.starts) == ("right_only", "level")
 
 
 def test_heads_are_one_or_one_for_each_level():
@@ -559,7 +560,9 @@ def test_a_film_shows_the_value_of_the_games_level(tmp_path):
         (["--task", "SuperMarioBros-8-4-v0"], "complex"),
         (["--levels", "8-4"], "complex"),
         (["--levels", "8-4", "--action-set", "simple"], "simple"),
-        (["--task", "SuperMarioBros-8-3-v0"], "simple"),
+        (["--task", "SuperMarioBros-8-3-v0"], "right_only"),
+        (["--task", "SuperMarioBros-8-3-v0", "--obs", "tiles"], "simple"),
+        (["--task", "SuperMarioBros-8-4-v0", "--obs", "tiles"], "complex"),
         (["--task", "SuperMarioBros-1-1-v0"], "right_only"),
         (["--task", "SuperMarioBros8-4-v0"], "complex"),
         (["--task", "SuperMarioBrosRandomStages-v0"], "complex"),
