@@ -209,6 +209,7 @@ def a2c_config(task: str) -> RunConfig:
         learner=learner,
         replay=replace(base.replay, replay_share=0.0),
         stop_when_solved=False,
+        end_episodes=0,
         videos=False,
     )
 

@@ -28,8 +28,9 @@ _COUNTS = ("episodes", "entries", "passed", "got_on")
 # Weight of what became of earlier episodes with every later one.
 DECAY = 0.98
 
-# Bits of a cell's parts, from the lowest: what info's fields can hold at most.
-_BITS = {"y_pos": 9, "x_pos": 16, "loop": 13, "area_pointer": 7}
+# Bits of a cell's parts, from the lowest: what info's fields can hold at most, and of
+# the loop counters many times what the game's mazes reach.
+_BITS = {"y_pos": 9, "x_pos": 16, "loop": 12, "area_pointer": 7}
 
 
 def cell_keys(info: Mapping[str, Any], size: int) -> IntArray:

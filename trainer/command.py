@@ -14,7 +14,7 @@ import tyro
 from trainer import resume
 from trainer.config import EnvConfig, RunConfig
 from trainer.device import choose_device
-from trainer.levels import game_of, own_levels, split_levels
+from trainer.levels import game_of, own_levels, played, split_levels
 from trainer.presets import choose_preset, for_levels, preset
 
 Config = TypeVar("Config")
@@ -90,7 +90,10 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
         task = known.task or EnvConfig.task
         split = split_levels(known.levels, known.test_levels, task)
         levels = split.train or own_levels(task)
-        default = for_levels(preset(name), levels, split.test)
+        default = preset(name)
+        if known.obs is not None:
+            default = replace(default, env=replace(default.env, obs=known.obs))
+        default = for_levels(default, levels, split.test)
     config = tyro.cli(
         RunConfig,
         args=list(argv),
@@ -122,6 +125,7 @@ def _with_task(config: RunConfig, task: str | None) -> RunConfig:
     """
     if 1 < len(config.env.levels) == config.model.value_heads:
         config = replace(config, model=replace(config.model, value_heads=0))
-    if task in (None, config.env.task):
+    env = config.env
+    if task in (None, env.task) or played(task, ()) == played(env.task, env.levels):
         return config
     return replace(config, env=replace(config.env, levels=(), test_levels=()))

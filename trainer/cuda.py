@@ -36,8 +36,10 @@ _idle_streams: defaultdict[tuple[torch.device, int], list[Any]] = defaultdict(li
 
 def _take_stream(device: torch.device, priority: int = 0) -> Any:
     """A stream that nobody else has, until `_give_back`."""
-    idle = _idle_streams[device, priority]
-    return idle.pop() if idle else _cuda.Stream(device, priority=priority)
+    try:
+        return _idle_streams[device, priority].pop()
+    except IndexError:
+        return _cuda.Stream(device, priority=priority)
 
 
 def _give_back(stream: Any, device: torch.device, priority: int = 0) -> None:
@@ -198,14 +200,14 @@ class Graphed:
 
     def _record(self, recording: _Recording, tensors: tuple[Tensor, ...]) -> bool:
         """Captures the function; where that fails, says so and never tries again."""
-        if self._stream is None:
-            self._stream = _take_stream(self._device, self._PRIORITY)
         try:
             recording.inputs = tuple(tensor.clone() for tensor in tensors)
             graph = _cuda.CUDAGraph()
             if self._generator is not None:
                 graph.register_generator_state(self._generator)
             with _recording:
+                if self._stream is None:
+                    self._stream = _take_stream(self._device, self._PRIORITY)
                 recording.output = self._capture(graph, recording.inputs)
             recording.graph = graph
         except RuntimeError as error:
@@ -229,8 +231,8 @@ class Graphed:
         pool = _cuda.graph_pool_handle()
         with _cuda.stream(self._stream):
             # Another thread may be collecting: only this one's calls matter.
-            graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
+                graph.capture_begin(pool, capture_error_mode="thread_local")
                 output = self._function(*inputs)
             except BaseException:
                 with suppress(RuntimeError):

@@ -411,7 +411,7 @@ def progress_legend(frame_skip: int) -> str:
         "steps per second | return: mean of the\n"
         "last 100 episodes | x mean50: furthest x of an episode, mean of the last 50 | "
         "max: furthest x of\n"
-        "this run | clear: share of the last 100 episodes that cleared the level | "
+        "this run | clear: share of the last 100 episodes of each level that cleared | "
         "ETA: to max_steps or max_seconds"
     )
 

@@ -62,6 +62,20 @@ def own_levels(task: str) -> tuple[str, ...]:
     return known if "RandomStages" in task else ()
 
 
+def played(task: str, levels: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """What a run plays: equal for other names of the same.
+
+    Args:
+        task: EnvConfig.task.
+        levels: EnvConfig.levels.
+
+    Returns:
+        The game's task and the levels; the task itself and () if it has none.
+    """
+    own = tuple(levels) or own_levels(task)
+    return (game_of(task), own) if own else (task, ())
+
+
 def check_level(level: str, task: str, hint: str = "") -> None:
     """Raises ValueError, which ends with a hint, unless a task's game has a level."""
     known = all_levels(task)

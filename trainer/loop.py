@@ -191,6 +191,10 @@ class Loop:
         rate = fmean(self._run.episodes.clear_rates())
         best = self._progress.best_clear_rate
         if rate > best:
+            if not best:
+                # Until then best.pt, which is without games, might be all there is.
+                self._run.save()
+                self._last_save = time.perf_counter()
             self._progress.best_clear_rate = rate
             if not self._run.save(best=True):
                 self._progress.best_clear_rate = best

@@ -105,19 +105,20 @@ def for_levels(
     hard = tuple(levels) != ("1-1",) and config.env.obs == "tiles"
     if not levels or (len(levels) == 1 and not hard):
         return config
-    # Found with 6 frames a step; the same time for other ones.
-    skip = config.env.frame_skip / 6
     starts = "frontier" if config.mode == "sync" else config.explore.starts
     config = replace(
         config,
         env=replace(
             config.env,
             action_set="complex" if pipes else "simple",
-            stall_steps=round(200 / skip),
+            stall_steps=200,
         ),
         explore=replace(config.explore, starts=starts),
         model=replace(config.model, popart=True),
-        learner=replace(config.learner, gamma=round(0.95**skip, 3)),
+        # Found with 6 frames a step; for others it looks as far ahead.
+        learner=replace(
+            config.learner, gamma=round(0.95 ** (config.env.frame_skip / 6), 3)
+        ),
     )
     if len(levels) == 1:
         return config

@@ -232,7 +232,7 @@ def _headline(run: RunFiles) -> str:
     training = {"clear_rate": last.get("rollout/clear_rate")}
     tiles = {
         f"cleared in the last evaluation {interval}": evaluated,
-        "cleared, last 100 training episodes": _rate(training),
+        "cleared, last training episodes": _rate(training),
         "environment steps": _whole(last.get("step")),
         "time": format_seconds(last.get("time/seconds") or 0),
         "episodes": _whole(last.get("rollout/episodes")),

@@ -16,7 +16,7 @@ from torch import Tensor
 from trainer import checkpoint, value_heads
 from trainer.config import RunConfig, flat, from_dict, to_dict
 from trainer.cuda import wait_for_device
-from trainer.levels import game_of, own_levels
+from trainer.levels import own_levels, played
 
 if TYPE_CHECKING:
     from trainer.run import Run
@@ -160,7 +160,10 @@ def _restore_collecting(run: Run, state: dict[str, Any], moved: list[str]) -> No
 def _restore_exploring(run: Run, state: dict[str, Any], *, going_on: bool) -> None:
     """Cells and the frontier, or the reason why they begin anew."""
     found = state.get("explore")  # older checkpoints have none
-    if run.explorer is None or found is None:
+    if run.explorer is None:
+        return
+    if found is None:
+        run.display.say("exploration begins anew: the checkpoint has nothing of it")
         return
     try:
         run.explorer.restore(found, going_on=going_on)
@@ -278,15 +281,10 @@ def _why_not(run_dir: Path, task: str | None) -> str:
     except (OSError, ValueError):
         return "no valid checkpoint"
     env = state["config"]["env"]
-    if task is not None and task != env["task"] and not _are_levels_of(task, env):
+    there = played(env["task"], env.get("levels", ()))  # early versions had none
+    if task not in (None, env["task"]) and played(task, ()) != there:
         return f"task {env['task']}"
     return str(state["progress"]["ended"])
-
-
-def _are_levels_of(task: str, env: dict[str, Any]) -> bool:
-    """Whether a run plays the levels of a task, which it has by another name."""
-    levels = own_levels(task)
-    return levels == tuple(env.get("levels", ())) != () and game_of(task) == env["task"]
 
 
 def config_of(path: Path) -> RunConfig:

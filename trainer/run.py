@@ -59,7 +59,7 @@ from trainer.device import (
 from trainer.explore import make_explorer
 from trainer.files import Lines, drop_after, same_folder
 from trainer.learner import Learner
-from trainer.levels import own_levels
+from trainer.levels import own_levels, played
 from trainer.loop import Loop, Progress, stop_on_signal
 from trainer.metrics import EpisodeTracker, MetricsWriter, Timings
 from trainer.model import PolicyModel, build_model, to_device
@@ -178,12 +178,14 @@ class Run:
         path = resume.locate(config.resume, config.env.task)
         state = checkpoint.load(path, self.device, resume.NEEDS)
         source, run_dir = checkpoint.run_dir_of(path), config.run_dir
-        there = _played(from_dict(EnvConfig, state["config"]["env"]))
-        here = _played(config.env)
-        if there != here and same_folder(source, run_dir or source):
+        there = from_dict(EnvConfig, state["config"]["env"])
+        same = played(there.task, there.levels) == played(
+            config.env.task, config.env.levels
+        )
+        if not same and same_folder(source, run_dir or source):
             raise ValueError(
-                f"{source} is a run of {there}: to go on from it with {here}, give a "
-                "folder of its own with --run-dir"
+                f"{source} is a run of {_played(there)}: to go on from it with "
+                f"{_played(config.env)}, give a folder of its own with --run-dir"
             )
         resume.restore(self, path, state)
         return source

@@ -288,6 +288,31 @@ def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_
     assert found.resolve() == path
     with pytest.raises(FileNotFoundError, match="task SuperMarioBros-v0"):
         resume.locate(resume.AUTO, "SuperMarioBros-1-2-v0")
+    goes_on = parse(["--resume", "auto", "--task", "SuperMarioBros-1-3-v0"])
+    resumed = run.Run(replace(goes_on, max_steps=400))
+    assert resumed.config.env.levels == ("1-3",)
+    assert resumed.run_dir.resolve() == config.run_dir
+    resumed.close()
+
+
+def test_a_run_of_the_same_by_another_name_goes_on_in_its_folder(
+    tmp_path, monkeypatch, fake_pool
+):
+    """Early versions had no list of levels for RandomStages."""
+    use_levels(monkeypatch, fake_pool)
+    config = make_config(tmp_path, max_steps=200, task="SuperMarioBros-1-3-v0")
+    run_training(config)
+    named = make_config(tmp_path, max_steps=400, levels=("1-3",), end_episodes=0)
+    run_training(replace(named, resume=config.run_dir))
+    other = make_config(tmp_path, max_steps=600, levels=("1-2",), end_episodes=0)
+    with pytest.raises(ValueError, match="is a run of levels 1-3: to go on from it"):
+        run_training(replace(other, resume=config.run_dir))
+
+
+def test_tiles_bring_their_options_with_any_preset():
+    options = "--obs tiles --preset gpu-mid --model tiles --stack-num 1".split()
+    config = parse([*options, "--task", "SuperMarioBros-1-3-v0"])
+    assert (config.env.action_set, config.learner.gamma) == ("simple", 0.966)
 
 
 def test_a_task_of_one_level_and_others_are_refused():

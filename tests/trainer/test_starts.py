@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from fake_pools import CELL, Corridors
 from small_runs import (
     CPU,
@@ -397,3 +398,25 @@ def test_first_clears_are_filmed_from_the_start_only(tmp_path, corridors, monkey
     steps = [episode.steps for episode in heard if episode.cleared]
     assert all(count >= Corridors.GOAL for count in steps)
     assert steps
+
+
+def test_the_best_weights_are_without_the_archive(tmp_path, corridors, capsys):
+    config = exploring(tmp_path, max_steps=900)
+    trained = run.Run(config)
+    trained.start()
+    for _ in range(12):
+        trained.update()
+    assert trained.save()
+    assert trained.save(best=True)
+    trained.close()
+    folder = config.run_dir / checkpoint.FOLDER
+    states = [
+        checkpoint.load(path, torch.device("cpu"))
+        for path in (checkpoint.find(config.run_dir), folder / checkpoint.BEST)
+    ]
+    assert [state["explore"] is None for state in states] == [False, True]
+    again = replace(config, resume=folder / checkpoint.BEST, run_dir=tmp_path / "new")
+    run_training(again)
+    assert (
+        "exploration begins anew: the checkpoint has nothing" in capsys.readouterr().out
+    )

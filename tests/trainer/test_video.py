@@ -342,10 +342,9 @@ def test_episodes_are_played_again_exactly(asynchronous):
         for shot in steps:
             assert shot.reading.probabilities.sum() == pytest.approx(1)
         endings.add((reading.ending, reading.step == ENV.max_episode_steps))
-    # A death, a stall and the limit of steps; whose turn it is in async mode, no two
-    # runs agree on.
-    expected = {("died", False), ("stopped", False), ("stopped", True)}
-    assert endings >= expected or (asynchronous and endings)
+    # A death, a stall and the limit of steps. In async mode no two runs play the same.
+    if not asynchronous:
+        assert endings >= {("died", False), ("stopped", False), ("stopped", True)}
 
 
 @pytest.mark.rom
