@@ -259,10 +259,11 @@ def _forget_error(device: torch.device) -> None:
 def _close_pool(device: torch.device, pool: Any) -> None:
     """Ends the use of a memory pool whose capture has failed."""
     index = device.index if device.index is not None else _cuda.current_device()
+    allocator: Any = torch._C
     # Not in the documentation: what torch.cuda.use_mem_pool is made of.
-    _allocator: Any = torch._C
-    _allocator._cuda_endAllocateToPool(index, pool)
-    _allocator._cuda_releasePool(index, pool)
+    with suppress(AttributeError):
+        allocator._cuda_endAllocateToPool(index, pool)
+        allocator._cuda_releasePool(index, pool)
 
 
 def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
