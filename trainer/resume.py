@@ -177,7 +177,9 @@ def _why_no_episodes(run: Run) -> str:
         return f"{run.config.env.task} has no snapshots"
     if run.config.mode == "async":
         return "in async mode environments are never all at rest"
-    return "best.pt has none, nor what was written after a failure or a second Ctrl-C"
+    return (
+        "the checkpoint was written after a failure or a second Ctrl-C, or is best.pt"
+    )
 
 
 def _check_network(

@@ -351,7 +351,7 @@ def test_the_best_weights_are_without_games(tmp_path, done, capsys):
     state = checkpoint.load(light, CPU)
     assert state["collecting"] is state["explore"] is state["replay"] is None
     go_on(done, resume=light, run_dir=tmp_path / "new", max_steps=2_000)
-    assert "new episodes begin: best.pt has none" in capsys.readouterr().out
+    assert "second Ctrl-C, or is best.pt; the run is not" in capsys.readouterr().out
 
 
 def test_a_pool_without_snapshots(tmp_path, pools, fake_pool, monkeypatch, capsys):
