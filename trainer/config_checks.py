@@ -68,13 +68,6 @@ def check_combinations(config: RunConfig) -> None:
     _check_observations(config)
     _check_levels(config)
     _check_learning(config)
-    kind, floor = config.explore.level_sampling, config.explore.level_floor
-    several = _has_several_levels(config.resolved())
-    if several and kind == "learnability" and not floor:
-        raise ValueError(
-            "level_floor must be above 0 with level_sampling=learnability, got 0: a "
-            "level without clears would never be played again"
-        )
     if config.explore.starts == "frontier" and config.explore.frontier_share == 1:
         raise ValueError(
             "frontier_share must be below 1, got 1: no episode would begin at a level's"
@@ -117,12 +110,18 @@ def _check_observations(config: RunConfig) -> None:
 
 
 def _check_levels(config: RunConfig) -> None:
-    """Raises ValueError for levels that are not there, or heads without them."""
+    """Raises ValueError for levels that are not there, or what does not fit them."""
     count, heads = len(config.resolved().env.levels), config.model.value_heads
     if heads > 1 and heads != count:
         raise ValueError(
             f"value_heads must be 1, or 0 for one per level of --levels, of which "
             f"there are {count}; got {heads}"
+        )
+    kind, floor = config.explore.level_sampling, config.explore.level_floor
+    if count > 1 and kind == "learnability" and not floor:
+        raise ValueError(
+            "level_floor must be above 0 with level_sampling=learnability, got 0: a "
+            "level without clears would never be played again"
         )
 
 

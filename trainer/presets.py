@@ -99,43 +99,37 @@ def for_levels(
         levels: to train on; () where the task has none.
         test_levels: to be tested on.
     """
-    pipes = "8-4" in (*levels, *test_levels)
-    if pipes:
+    several, one_hard = len(levels) > 1, len(levels) == 1 and levels[0] != "1-1"
+    if several or (one_hard and config.env.obs == "tiles"):
+        starts = "frontier" if config.mode == "sync" else config.explore.starts
+        config = replace(
+            config,
+            env=replace(config.env, action_set="simple", stall_steps=200),
+            explore=replace(config.explore, starts=starts),
+            model=replace(config.model, popart=True),
+            # Found with 6 frames a step; for others it looks as far ahead.
+            learner=replace(
+                config.learner, gamma=round(0.95 ** (config.env.frame_skip / 6), 3)
+            ),
+        )
+    if several:
+        steps, learner = 500_000 * len(levels), config.learner
+        unrolls = 256 if len(levels) <= 8 else 512
+        config = replace(
+            config,
+            max_steps=max(steps, config.max_steps),
+            model=replace(config.model, value_heads=0),
+            learner=replace(
+                learner,
+                unrolls_per_batch=max(unrolls, learner.unrolls_per_batch),
+                minibatch_size=max(8 * unrolls, learner.minibatch_size),
+                lr_steps=max(steps, learner.lr_steps),
+                entropy_steps=max(steps * 6 // 10, learner.entropy_steps),
+            ),
+        )
+    if "8-4" in (*levels, *test_levels):
         config = replace(config, env=replace(config.env, action_set="complex"))
-    hard = tuple(levels) != ("1-1",) and config.env.obs == "tiles"
-    if not levels or (len(levels) == 1 and not hard):
-        return config
-    starts = "frontier" if config.mode == "sync" else config.explore.starts
-    config = replace(
-        config,
-        env=replace(
-            config.env,
-            action_set="complex" if pipes else "simple",
-            stall_steps=200,
-        ),
-        explore=replace(config.explore, starts=starts),
-        model=replace(config.model, popart=True),
-        # Found with 6 frames a step; for others it looks as far ahead.
-        learner=replace(
-            config.learner, gamma=round(0.95 ** (config.env.frame_skip / 6), 3)
-        ),
-    )
-    if len(levels) == 1:
-        return config
-    steps, learner = 500_000 * len(levels), config.learner
-    unrolls = 256 if len(levels) <= 8 else 512
-    return replace(
-        config,
-        max_steps=max(steps, config.max_steps),
-        model=replace(config.model, value_heads=0),
-        learner=replace(
-            learner,
-            unrolls_per_batch=max(unrolls, learner.unrolls_per_batch),
-            minibatch_size=max(8 * unrolls, learner.minibatch_size),
-            lr_steps=max(steps, learner.lr_steps),
-            entropy_steps=max(steps * 6 // 10, learner.entropy_steps),
-        ),
-    )
+    return config
 
 
 def choose_preset(device: torch.device) -> PresetName:

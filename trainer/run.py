@@ -59,7 +59,7 @@ from trainer.device import (
 from trainer.explore import make_explorer
 from trainer.files import Lines, drop_after, same_folder
 from trainer.learner import Learner
-from trainer.levels import own_levels, played
+from trainer.levels import played
 from trainer.loop import Loop, Progress, stop_on_signal
 from trainer.metrics import EpisodeTracker, MetricsWriter, Timings
 from trainer.model import PolicyModel, build_model, to_device
@@ -122,9 +122,7 @@ class Run:
         self.rollouts = self._make_store()
         stages = getattr(self.pool, "num_stages", None)
         self.episodes = EpisodeTracker(
-            env.num_envs,
-            num_stages=stages,
-            levels=env.levels or own_levels(env.task),
+            env.num_envs, num_stages=stages, levels=env.levels
         )
         self.explorer = make_explorer(self.pool, config, self.episodes)
         self.timings = Timings()

@@ -439,7 +439,7 @@ def test_ema_is_saved_and_copied():
 @pytest.mark.parametrize("laid_out", [torch.channels_last, torch.contiguous_format])
 def test_a_checkpoint_goes_on_with_weights_in_another_order(kind, laid_out):
     """Fused kernels go over weights and moments by their order in memory."""
-    other = {torch.channels_last, torch.contiguous_format} - {laid_out}
+    (other,) = {torch.channels_last, torch.contiguous_format} - {laid_out}
     torch.manual_seed(1)
     images = torch.randn(5, 2, 6, 6)
     nets = []
@@ -452,7 +452,7 @@ def test_a_checkpoint_goes_on_with_weights_in_another_order(kind, laid_out):
         train(net, optimizer, images, 2)
         if not kept:
             state = copy.deepcopy(optimizer.state_dict())
-            net = copy.deepcopy(net).to(memory_format=other.copy().pop())
+            net = copy.deepcopy(net).to(memory_format=other)
             optimizer = build_optimizer(net, config(optimizer=kind), False)
             optimizer.load_state_dict(state)
         for param, moments in optimizer.state.items():
