@@ -16,8 +16,11 @@ from __future__ import annotations
 from importlib.metadata import version as _version
 from typing import Any, cast
 
-from envpool.python.api import py_env
-from envpool.registration import registry as _registry
+from .envpool_layer import python_layer
+
+with python_layer():
+    from envpool.python.api import py_env
+    from envpool.registration import registry as _registry
 
 try:
     from .pool import RewardFn, _MarioEnvPool, _MarioEnvSpec

@@ -42,7 +42,7 @@ def main() -> int:
     lines = [
         ("mario-envpool", f"{__version__} ({os.path.dirname(__file__)})"),
         ("Python", f"{platform.python_version()} on {platform.platform()}"),
-        ("EnvPool", version_of("envpool")),
+        ("EnvPool", describe_envpool()),
         ("Gymnasium", version_of("gymnasium")),
         (
             "CPU path",
@@ -113,11 +113,30 @@ def version_of(package: str) -> str:
         return "not installed"
 
 
+def describe_envpool() -> str:
+    """Says which EnvPool there is, and whether its own environments can be loaded.
+
+    They are loaded in a process of their own, as this package does without them.
+    """
+    done = _python("import mario_envpool\nimport envpool")
+    version = version_of("envpool")
+    if done.returncode == 0:
+        return version
+    return f"{version}; {done.stderr.strip().splitlines()[-1]}"
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program in a new process of this Python."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+
 def describe_gpu() -> str:
     """Asks PyTorch, in a process of its own: this package does not know PyTorch."""
     if importlib.util.find_spec("torch") is None:
         return "unknown: torch is not installed"
-    code = (
+    done = _python(
         "import torch\n"
         "if torch.cuda.is_available():\n"
         "    names = [torch.cuda.get_device_name(i)\n"
@@ -125,9 +144,6 @@ def describe_gpu() -> str:
         "    print(', '.join(names), '(torch', torch.__version__ + ')')\n"
         "else:\n"
         "    print('none that torch', torch.__version__, 'can use')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         return f"unknown: torch fails ({done.stderr.strip().splitlines()[-1]})"

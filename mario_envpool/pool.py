@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ._core import _MarioEnvPool as _NativePool
 from ._core import _MarioEnvSpec as _NativeSpec
+from .envpool_layer import python_layer
 
 #: ``reward_fn(batch)``: from the arrays of a batch to its rewards, shape (n,).
 RewardFn = Callable[[dict[str, Any]], npt.ArrayLike]
@@ -118,7 +119,8 @@ class _MarioEnvPool(_NativePool):
                 "make the rewards from what recv returns"
             )
         try:
-            from envpool.python.lax import XlaMixin
+            with python_layer():
+                from envpool.python.lax import XlaMixin
         except ImportError as error:
             raise RuntimeError(
                 f"jax cannot be imported ({error}): run 'pip install jax' and then, in "

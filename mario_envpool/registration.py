@@ -14,8 +14,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import envpool.registration
 import gymnasium
+
+from .envpool_layer import python_layer
+
+with python_layer():
+    from envpool.registration import registry
 
 NAMESPACE = "mario_envpool"
 
@@ -69,7 +73,6 @@ def register_envpool() -> list[str]:
     Returns:
         The ids that another package holds already, and that were left alone.
     """
-    registry = envpool.registration.registry
     foreign = []
     for task_id, config in TASKS.items():
         # EnvPool asserts that no id comes twice.

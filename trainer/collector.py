@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+import mario_envpool
 from trainer.batch import Rows
 from trainer.config import IMAGE_SIZE, EnvConfig
 from trainer.cuda import Graphed, Stage
@@ -68,19 +69,9 @@ def make_pool(
 
 def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any) -> Any:
     """See `make_pool`."""
-    import envpool
-
-    import mario_envpool
-
-    known = envpool.list_all_envs()
-    if config.task not in known:
-        near = [task for task in known if task.startswith(config.task)][:4]
-        near = near or difflib.get_close_matches(config.task, known, n=4, cutoff=0.4)
-        hint = f"near ids: {', '.join(near)}" if near else "no id is near"
-        raise ValueError(
-            f"there is no task {config.task!r}; {hint} (all: envpool.list_all_envs() "
-            "after import mario_envpool)"
-        )
+    native = is_native(config.task)
+    if not native:
+        _check_task(config.task)
     group = config.num_envs // config.groups
     options = {name: getattr(config, name) for name in (*_COUNTS, *_COMMON)}
     options |= {
@@ -90,7 +81,7 @@ def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any)
         "num_threads": config.num_threads or min(available_cores(), group),
         "seed": seed,
     }
-    if is_native(config.task):
+    if native:
         for name in vars(config):
             if name not in (*options, *_OURS):
                 options[name] = getattr(config, name)
@@ -106,6 +97,8 @@ def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any)
             f"task {config.task} has no tiles; they are for the Super Mario Bros. "
             "tasks: leave out --obs"
         )
+    import envpool
+
     _check_image_task(config.task)
     return envpool.make(config.task, env_type="gymnasium", **options)
 
@@ -120,9 +113,30 @@ def groups_of(config: EnvConfig, *, asynchronous: bool) -> int:
 
 def is_native(task: str) -> bool:
     """Whether the task is one of ours; EnvPool's own pools can do less."""
-    import mario_envpool
-
     return task in mario_envpool.list_all_envs()
+
+
+def _check_task(task: str) -> None:
+    """Raises ValueError unless a task that is not ours is one of EnvPool."""
+    try:
+        import envpool
+    except ImportError as error:
+        raise ValueError(
+            f"{task!r} is no task of mario_envpool{_near(task, mario_envpool.list_all_envs())}. {error}"
+        ) from None
+    known = envpool.list_all_envs()
+    if task not in known:
+        raise ValueError(
+            f"there is no task {task!r}{_near(task, known)} (all: "
+            "envpool.list_all_envs() after import mario_envpool)"
+        )
+
+
+def _near(task: str, known: Sequence[str]) -> str:
+    """Names ids that are like a task's, for an error message."""
+    near = [other for other in known if other.startswith(task)][:4]
+    near = near or difflib.get_close_matches(task, known, n=4, cutoff=0.4)
+    return f"; near ids: {', '.join(near)}" if near else "; no id is near"
 
 
 def _check_image_task(task: str) -> None:
