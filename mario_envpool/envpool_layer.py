@@ -1,11 +1,11 @@
 """EnvPool's Python layer, without the environments that EnvPool brings.
 
 ``envpool/__init__.py`` imports every family of environments, and the libraries that
-these are linked with (MuJoCo's renderer: libEGL, libOpenGL). This package needs only the
-layer above them: ``envpool.python`` and ``envpool.registration``. Both are imported here
-beside an empty stand-in for the package. A later ``import envpool`` runs the real
-``__init__``, which finds these modules loaded: one registry serves both. Where that import
-fails for a missing library, its error names the packages to install.
+these are linked with (MuJoCo's renderer: libEGL, libOpenGL). This package needs only
+the layer above them: ``envpool.python`` and ``envpool.registration``. Both are imported
+here beside an empty stand-in for the package. A later ``import envpool`` runs the real
+``__init__``, which finds these modules loaded: one registry serves both. Where that
+import fails for a missing library, its error names the packages to install.
 """
 
 from __future__ import annotations

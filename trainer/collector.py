@@ -121,8 +121,9 @@ def _check_task(task: str) -> None:
     try:
         import envpool
     except ImportError as error:
+        near = _near(task, mario_envpool.list_all_envs())
         raise ValueError(
-            f"{task!r} is no task of mario_envpool{_near(task, mario_envpool.list_all_envs())}. {error}"
+            f"{task!r} is no task of mario_envpool{near}. {error}"
         ) from None
     known = envpool.list_all_envs()
     if task not in known:
