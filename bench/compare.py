@@ -28,8 +28,8 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 from rich.console import Console
 from rich.table import Table
 
-from trainer.device import available_cores
-from trainer.run_files import RunFiles, read_run
+from trainer.machine.device import available_cores
+from trainer.show.run_files import RunFiles, read_run
 
 ARMS = ["--starts level", "--starts frontier"]
 # Of the options but the starts, those of 1-1: with those of a hard level, which have

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from trainer.command import parse
-from trainer.dashboard import LiveDisplay
-from trainer.rollouts import Batch
-from trainer.run import Run, train
+from trainer.cli import parse
+from trainer.rollout.store import Batch
+from trainer.session.session import Run, train
+from trainer.show.dashboard import LiveDisplay
 
 SETTLING = 4  # first updates, which are not counted
 Times = dict[bool, list[float]]  # of updates, by whether the dashboard was drawn

@@ -40,11 +40,13 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from trainer.collector import Actor, make_pool
-from trainer.config import RunConfig
-from trainer.cuda import own_stream, wait_for_device
-from trainer.device import choose_device, describe
-from trainer.run import Run, parse
+from trainer.config.schema import RunConfig
+from trainer.envs.pool import make_pool
+from trainer.machine.cuda import own_stream, wait_for_device
+from trainer.machine.device import choose_device, describe
+from trainer.rollout.actor import Actor
+from trainer.run import parse
+from trainer.session.session import Run
 
 BUSY = 0.7  # load average from which on the bench warns
 PARTS = ("env", "act", "learn", "end")

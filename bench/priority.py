@@ -25,9 +25,9 @@ from unittest.mock import patch
 from rich.console import Console
 from rich.table import Table
 
-from trainer.command import parse
-from trainer.monitor import thread_ids
-from trainer.run import Run
+from trainer.cli import parse
+from trainer.machine.monitor import thread_ids
+from trainer.session.session import Run
 
 BUSY = "while True: pass"
 
@@ -40,7 +40,7 @@ def make_run(flags: list[str], nice: int, folder: Path) -> Run:
         for thread in threads & thread_ids():
             os.setpriority(os.PRIO_PROCESS, thread, nice)
 
-    with patch("trainer.collector.step_aside", set_priority):
+    with patch("trainer.envs.pool.step_aside", set_priority):
         run = Run(replace(config, run_dir=folder / str(nice)))
     run.start()
     for _ in range(3):

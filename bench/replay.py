@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from trainer.replay import EPSILON, PrioritizedReplay, Sample, draw
+from trainer.rollout.replay import EPSILON, PrioritizedReplay, Sample, draw
 
 CAPACITIES = (256, 4096, 65_536)
 COUNTS = (32, 256)

@@ -22,9 +22,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from trainer.collector import make_pool
-from trainer.episodes import MAX_SEEDS, Played, first_seed, play, wilson
-from trainer.policy import Policy, load_policy, playing_device
+from trainer.envs.pool import make_pool
+from trainer.evaluation.play import MAX_SEEDS, Played, first_seed, play, wilson
+from trainer.models.policy import Policy, load_policy, playing_device
 
 # Steps after which a snapshot is taken: the first and the last possible.
 STEPS = (20, 120)

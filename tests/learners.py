@@ -4,11 +4,11 @@ from dataclasses import fields, replace
 
 import torch
 
-from trainer.batch import Batch
-from trainer.config import LearnerConfig, ModelConfig, RunConfig
-from trainer.device import Shards
-from trainer.learner import Learner
-from trainer.model import build_model
+from trainer.config.schema import LearnerConfig, ModelConfig, RunConfig
+from trainer.learn.learner import Learner
+from trainer.machine.device import Shards
+from trainer.models import build_model
+from trainer.rollout.batch import Batch
 
 T, B, A, SHAPE = 8, 6, 3, (4, 36, 36)
 CPU = torch.device("cpu")

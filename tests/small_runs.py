@@ -8,8 +8,10 @@ from dataclasses import fields, replace
 
 import torch
 
-from trainer import checkpoint, evaluate, run
-from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.evaluation import protocol
+from trainer.models import checkpoint
+from trainer.session import session
 
 CPU = torch.device("cpu")
 ENVS = 6
@@ -120,8 +122,8 @@ def use_pools(monkeypatch, kind):
         made.append(kind(config.num_envs, batch_size, seed))
         return made[-1]
 
-    monkeypatch.setattr(run, "make_pool", make)
-    monkeypatch.setattr(evaluate, "make_pool", make)
+    monkeypatch.setattr(session, "make_pool", make)
+    monkeypatch.setattr(protocol, "make_pool", make)
     return made
 
 
@@ -131,5 +133,5 @@ def run_in_parts(whole, run_dir, steps):
     for end in range(steps, whole.max_steps + 1, steps):
         start = None if end == steps else run_dir
         threads = replace(parts.env, num_threads=1 + end // steps % 2)
-        run.run_training(replace(parts, env=threads, max_steps=end, resume=start))
+        session.run_training(replace(parts, env=threads, max_steps=end, resume=start))
     return parts

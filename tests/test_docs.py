@@ -106,7 +106,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of some seconds that has not come to its end."""
     import torch
 
-    from trainer import checkpoint
+    from trainer.models import checkpoint
 
     folder = tmp_path_factory.mktemp("docs") / "run"
     options = f"{SHORT['python -m trainer.run']} --max-steps 512"
@@ -227,8 +227,16 @@ def test_links_and_anchors_exist(page: Path) -> None:
 
 def known_flags() -> set[str]:
     """Every flag of our commands, from their help, and of the scripts in bench/."""
-    from trainer import baselines, evaluate, population, report, run, search, watch
-    from trainer.video import __main__ as video
+    from trainer import (
+        baselines,
+        evaluate,
+        population,
+        report,
+        run,
+        search,
+        video,
+        watch,
+    )
 
     text = (ROOT / "mario_envpool/__main__.py").read_text()
     text += "".join(path.read_text() for path in (ROOT / "bench").glob("*.py"))

@@ -34,17 +34,17 @@ from rich.table import Table
 from torch import Tensor
 
 from mario_envpool.actions import ACTION_SETS
-from trainer import checkpoint, run
-from trainer.command import main_of
-from trainer.config import EnvConfig, RunConfig
-from trainer.dashboard import QuietDisplay
-from trainer.episodes import wilson
-from trainer.evaluate import evaluate_levels
-from trainer.files import write_json
-from trainer.level_results import LevelResult
-from trainer.levels import parse_levels
-from trainer.model import PolicyModel, PolicyOutput
-from trainer.policy import Policy, load_policy, playing_device
+from trainer.cli import main_of
+from trainer.config.schema import EnvConfig, RunConfig
+from trainer.config.tasks import parse_levels
+from trainer.evaluation.play import wilson
+from trainer.evaluation.protocol import evaluate_levels
+from trainer.evaluation.results import LevelResult
+from trainer.machine.files import write_json
+from trainer.models import PolicyModel, PolicyOutput, checkpoint
+from trainer.models.policy import Policy, load_policy, playing_device
+from trainer.session.session import run_training
+from trainer.show.dashboard import QuietDisplay
 
 # A logit beside zeros that is as good as certain.
 _SURE = 100.0
@@ -232,7 +232,7 @@ def train_a2c(config: BaselinesConfig, levels: Sequence[str]) -> Path:
         run_dir=folder,
     )
     print(f"training A2C for {config.a2c_seconds:g} s: {folder}/", flush=True)
-    if run.run_training(training, QuietDisplay())["signal"]:
+    if run_training(training, QuietDisplay())["signal"]:
         raise KeyboardInterrupt
     return folder
 

@@ -26,14 +26,16 @@ from typing import Any
 
 import tyro
 
-from trainer import checkpoint, run, space
-from trainer.command import parse
-from trainer.config import RunConfig
-from trainer.config_checks import MAX_SEED
-from trainer.dashboard import QuietDisplay
-from trainer.files import write_json
-from trainer.presets import share_cores
-from trainer.run_files import read_run
+from trainer.cli import parse
+from trainer.config.checks import MAX_SEED
+from trainer.config.presets import share_cores
+from trainer.config.schema import RunConfig
+from trainer.machine.files import write_json
+from trainer.models import checkpoint
+from trainer.session.session import run_training
+from trainer.show.dashboard import QuietDisplay
+from trainer.show.run_files import read_run
+from trainer.tuning import space
 
 Metrics = dict[str, Any]
 
@@ -80,7 +82,7 @@ def train_member(config: RunConfig) -> Metrics:
         # It was killed after its end, before that was noted.
         return read_run(path.parent.parent).points[-1] | {"signal": 0}
     try:
-        return dict(run.run_training(config, QuietDisplay()))
+        return dict(run_training(config, QuietDisplay()))
     except (ValueError, RuntimeError) as error:
         return {"error": str(error).split("\n")[0], "signal": 0}
 

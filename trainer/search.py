@@ -30,15 +30,16 @@ from typing import Any, Literal
 import torch
 import tyro
 
-from trainer import run, space
-from trainer.collector import is_native
-from trainer.command import parse
-from trainer.config import RunConfig
-from trainer.config_checks import MAX_SEED
-from trainer.dashboard import QuietDisplay
-from trainer.metrics import format_seconds
-from trainer.presets import share_cores
-from trainer.space import Choices, Space
+from trainer.cli import parse
+from trainer.config.checks import MAX_SEED
+from trainer.config.presets import share_cores
+from trainer.config.schema import RunConfig
+from trainer.config.tasks import is_native
+from trainer.machine.timings import format_seconds
+from trainer.session.session import run_training
+from trainer.show.dashboard import QuietDisplay
+from trainer.tuning import space
+from trainer.tuning.space import Choices, Space
 
 try:
     import optuna
@@ -54,7 +55,7 @@ from optuna.exceptions import ExperimentalWarning, OptunaError
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import TrialState
 
-from trainer.search_report import counted, finish
+from trainer.tuning.report import counted, finish
 
 Train = Callable[[RunConfig, QuietDisplay], dict[str, float]]
 
@@ -373,7 +374,7 @@ def _quiet_optuna() -> Iterator[None]:
 
 
 def search(
-    config: SearchConfig, base: RunConfig, train: Train = run.run_training
+    config: SearchConfig, base: RunConfig, train: Train = run_training
 ) -> optuna.Study:
     """Runs a search to its end.
 

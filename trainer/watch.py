@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Literal
 
 from mario_envpool.env import FRAMES_PER_SECOND
-from trainer.command import main_of
-from trainer.config import EnvConfig
-from trainer.episodes import first_seed
-from trainer.levels import all_levels, check_level
-from trainer.policy import load_policy, playing_device
-from trainer.video.film import FilmedEnv, Step, game_config
-from trainer.video.play import Decision, Player, Shot, film_episode, trained
-from trainer.video.screens import KEYS_HELP, QuitError, Screen, open_screen
+from trainer.cli import main_of
+from trainer.config.schema import EnvConfig
+from trainer.config.tasks import all_levels, check_level
+from trainer.evaluation.play import first_seed
+from trainer.film.filmed_env import FilmedEnv, Step, game_config
+from trainer.film.play import Decision, Player, Shot, film_episode, trained
+from trainer.film.screens import KEYS_HELP, QuitError, Screen, open_screen
+from trainer.models.policy import load_policy, playing_device
 
 # Further behind than this the game is slowed down, not shown in jumps.
 _MOST_BEHIND_SECONDS = 0.25

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mario_envpool import _core
-from trainer import atlas
-from trainer.atlas import HUD_ROWS, room_picture
-from trainer.levels import all_levels
+from trainer.config.tasks import all_levels
+from trainer.evaluation import atlas
+from trainer.evaluation.atlas import HUD_ROWS, room_picture
 
 pytestmark = pytest.mark.rom
 TASK = "SuperMarioBros-1-1-v0"

@@ -7,9 +7,9 @@ import torch
 from learners import B, T, change, flat, make_batch, make_learner
 
 from mario_envpool.actions import ACTION_SETS
-from trainer.augment import Augmentation, brightened, mirrored, shifted
-from trainer.config import AugmentConfig, EnvConfig
-from trainer.losses import Targets, consistency
+from trainer.config.schema import AugmentConfig, EnvConfig
+from trainer.learn.augment import Augmentation, brightened, mirrored, shifted
+from trainer.learn.losses import Targets, consistency
 from trainer.run import main
 
 CPU = torch.device("cpu")

@@ -19,12 +19,12 @@ from trainer.baselines import (
     scripted,
     table,
 )
-from trainer.config import EnvConfig
-from trainer.episodes import Played
-from trainer.level_results import level_result
-from trainer.losses import Targets, actor_critic_loss
-from trainer.metrics import Episode
-from trainer.policy import Policy
+from trainer.config.schema import EnvConfig
+from trainer.evaluation.play import Played
+from trainer.evaluation.results import level_result
+from trainer.learn.losses import Targets, actor_critic_loss
+from trainer.models.policy import Policy
+from trainer.rollout.episodes import Episode
 
 CPU = torch.device("cpu")
 ENV = EnvConfig()

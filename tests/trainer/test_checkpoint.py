@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from trainer import checkpoint
-from trainer.checkpoint import Checkpoints
+from trainer.models import checkpoint
+from trainer.session import checkpoints
+from trainer.session.checkpoints import Checkpoints
 
 CPU = torch.device("cpu")
 STATE = {"model": {"w": torch.arange(4096.0)}, "steps": 7, "config": {"a": [1, None]}}
@@ -262,11 +263,11 @@ def test_a_course_that_was_given_up_goes_with_the_next_one(tmp_path, folder):
 def test_one_process_writes_to_a_folder(tmp_path, folder):
     with pytest.raises(ValueError, match="another process is writing to"):
         Checkpoints(tmp_path, 2, print)
-    assert checkpoint.is_taken(tmp_path)
+    assert checkpoints.is_taken(tmp_path)
     folder.close()
     # Without locks (some network file systems) it may be wrong, and does no harm.
     (folder.folder / "step-000000001.pt.tmp").write_bytes(b"half")
-    assert not checkpoint.is_taken(tmp_path)
+    assert not checkpoints.is_taken(tmp_path)
     assert names(tmp_path) == ["step-000000001.pt.tmp"]
 
 

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.batch import observations
-from trainer.collector import Actor, Collector, make_pool
-from trainer.config import EnvConfig, ModelConfig
-from trainer.metrics import EpisodeTracker, Timings
-from trainer.model import build_model
-from trainer.monitor import thread_ids
-from trainer.rollouts import Rollouts
+from trainer.config.schema import EnvConfig, ModelConfig
+from trainer.envs.pool import make_pool
+from trainer.machine.monitor import thread_ids
+from trainer.machine.timings import Timings
+from trainer.models import build_model
+from trainer.rollout.actor import Actor
+from trainer.rollout.batch import observations
+from trainer.rollout.collector import Collector
+from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.store import Rollouts
 
 CPU = torch.device("cpu")
 T = 5
@@ -328,7 +331,7 @@ def test_threads_are_at_most_those_of_a_group(monkeypatch):
     monkeypatch.setattr(
         mario_envpool, "make", lambda task, **options: given.update(options)
     )
-    monkeypatch.setattr("trainer.collector.available_cores", lambda: 64)
+    monkeypatch.setattr("trainer.envs.pool.available_cores", lambda: 64)
     make_pool(EnvConfig(num_envs=12, groups=3), seed=5)
     assert given["num_threads"] == 4
 

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer import config as config_module
-from trainer.command import parse
-from trainer.config import (
+from trainer.cli import parse
+from trainer.config import schema as config_module
+from trainer.config.checks import unused_options
+from trainer.config.presets import PRESETS, for_levels, preset
+from trainer.config.schedules import linear
+from trainer.config.schema import (
     AugmentConfig,
     EnvConfig,
     ExploreConfig,
@@ -19,10 +22,7 @@ from trainer.config import (
     RunConfig,
     from_dict,
 )
-from trainer.config_checks import unused_options
-from trainer.device import autocast_dtype, choose_device
-from trainer.optim import linear
-from trainer.presets import PRESETS, for_levels, preset
+from trainer.machine.device import autocast_dtype, choose_device
 
 
 def test_json_round_trip(tmp_path):

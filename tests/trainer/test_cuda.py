@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainer import cuda
-from trainer.cuda import Fence, Graphed, Stage, compiled, own_stream
-from trainer.losses import Targets, actor_critic_loss
+from trainer.learn.losses import Targets, actor_critic_loss
+from trainer.machine import cuda
+from trainer.machine.cuda import Fence, Graphed, Stage, compiled, own_stream
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")

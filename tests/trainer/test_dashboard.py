@@ -17,18 +17,18 @@ import pytest
 import torch
 from rich.console import Console
 
-from trainer import dashboard
-from trainer.charts import chart, sparkline
-from trainer.config import RunConfig
-from trainer.dashboard import (
+from trainer.config.schema import RunConfig
+from trainer.machine.timings import format_seconds
+from trainer.show import dashboard
+from trainer.show.charts import chart, sparkline
+from trainer.show.dashboard import (
     LiveDisplay,
     PlainDisplay,
     make_display,
     progress_legend,
     progress_line,
 )
-from trainer.metrics import format_seconds
-from trainer.panels import Board, about_seconds, seconds_to_rate, view
+from trainer.show.panels import Board, about_seconds, seconds_to_rate, view
 
 VALUES = {
     "rollout/episodes": 2000.0,

@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from trainer import device
-from trainer.device import Shards, autocast_dtype, choose_device, step_aside
+from trainer.machine import device
+from trainer.machine.device import Shards, autocast_dtype, choose_device, step_aside
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

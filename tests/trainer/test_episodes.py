@@ -5,10 +5,10 @@ import pytest
 import torch
 from players import Counter, SyncPool
 
-from trainer import episodes
-from trainer.collector import SEED_STRIDE
-from trainer.config_checks import MAX_SEED
-from trainer.episodes import MAX_SEEDS, first_seed, play, wilson
+from trainer.config.checks import MAX_SEED
+from trainer.envs.pool import SEED_STRIDE
+from trainer.evaluation import play as episodes
+from trainer.evaluation.play import MAX_SEEDS, first_seed, play, wilson
 
 CPU = torch.device("cpu")
 

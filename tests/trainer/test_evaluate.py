@@ -12,21 +12,17 @@ import torch
 from players import SHAPE, Counter, Pixels, SyncPool
 from small_runs import full_disk
 
-from trainer import checkpoint, evaluate, policy
-from trainer.config import EnvConfig, ModelConfig, RunConfig, to_dict
-from trainer.episodes import Played, first_seed
-from trainer.evaluate import (
-    EvaluateConfig,
-    evaluate_levels,
-    evaluate_policy,
-    main,
-    summarise,
-)
-from trainer.metrics import Episode
-from trainer.model import build_model
-from trainer.policy import Policy
-from trainer.video.film import FilmedEnv, game_config
-from trainer.video.play import Player, film_episode
+from trainer import evaluate
+from trainer.config.schema import EnvConfig, ModelConfig, RunConfig, to_dict
+from trainer.evaluate import EvaluateConfig, main
+from trainer.evaluation import protocol
+from trainer.evaluation.play import Played, first_seed
+from trainer.evaluation.protocol import evaluate_levels, evaluate_policy, summarise
+from trainer.film.filmed_env import FilmedEnv, game_config
+from trainer.film.play import Player, film_episode
+from trainer.models import build_model, checkpoint, policy
+from trainer.models.policy import Policy
+from trainer.rollout.episodes import Episode
 
 CPU = torch.device("cpu")
 
@@ -67,7 +63,7 @@ def pools(monkeypatch):
         opened.append(Opened(env, seed, pool, more))
         return pool
 
-    monkeypatch.setattr(evaluate, "make_pool", make)
+    monkeypatch.setattr(protocol, "make_pool", make)
     return opened
 
 
@@ -145,7 +141,7 @@ def test_levels_share_a_pool(pools):
 
 @pytest.mark.parametrize("episodes", [7, 100, 1001])
 def test_no_level_is_played_more_than_another(pools, monkeypatch, episodes):
-    monkeypatch.setattr(evaluate, "_MAX_ENVS", 20)
+    monkeypatch.setattr(protocol, "_MAX_ENVS", 20)
     given = {"seed": 1, "device": CPU, "dtype": None, "levels": ["1-1", "1-2", "1-3"]}
     results = evaluate_levels(Counter(0.0), EnvConfig(), episodes=episodes, **given)
     assert [r.episodes for r in results] == [episodes] * 3

@@ -6,11 +6,11 @@ import torch
 from fake_pools import Corridors
 from small_runs import change, make_config, read_points, weights_in
 
-from trainer import run
-from trainer.cells import CellCounts
-from trainer.config import ExploreConfig
-from trainer.explore import Bonuses
-from trainer.run import run_training
+from trainer.config.schema import ExploreConfig
+from trainer.explore.bonuses import Bonuses
+from trainer.explore.cells import CellCounts
+from trainer.session import session
+from trainer.session.session import run_training
 
 
 class Paid:
@@ -83,13 +83,15 @@ def corridors(monkeypatch):
     def make(config, seed, *, asynchronous=False, **options):
         return Corridors(config.num_envs, config.num_envs, seed)
 
-    monkeypatch.setattr(run, "make_pool", make)
+    monkeypatch.setattr(session, "make_pool", make)
 
 
 @pytest.mark.parametrize("name", ["novelty", "count_bonus"])
 def test_the_learner_sees_what_reports_do_not(tmp_path, corridors, name):
-    plain = run.Run(make_config(tmp_path / "plain"))
-    paid = run.Run(make_config(tmp_path / "paid", **{name: 1.0, f"{name}_end": 1.0}))
+    plain = session.Run(make_config(tmp_path / "plain"))
+    paid = session.Run(
+        make_config(tmp_path / "paid", **{name: 1.0, f"{name}_end": 1.0})
+    )
     plain.start(), paid.start()
     one, two = plain.update(), paid.update()
     # The first batch is of equal weights, so of equal episodes.

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from fake_pools import CELL, JUMP, WALK, Corridors, step
 
-from trainer import frontier
-from trainer.cells import CellCounts, cell_keys
-from trainer.frontier import Frontier
+from trainer.explore import frontier
+from trainer.explore.cells import CellCounts, cell_keys
+from trainer.explore.frontier import Frontier
 
 LIVES = 4  # steps, and cells, that these tests ask a snapshot's episode to get on
 
@@ -84,7 +84,7 @@ def test_counts_grow_and_go_on():
 
 
 def test_there_are_no_more_cells_than_fit(monkeypatch):
-    monkeypatch.setattr("trainer.cells._MOST_CELLS", 10)
+    monkeypatch.setattr("trainer.explore.cells._MOST_CELLS", 10)
     counts = CellCounts(1)
     for key in range(100):
         enter(counts, [0], [key])

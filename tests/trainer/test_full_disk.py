@@ -9,9 +9,13 @@ from dataclasses import replace
 import pytest
 from small_runs import CPU, make_config, read_points
 
-from trainer import checkpoint, files, metrics
-from trainer.files import Lines, drop_after, replacing
-from trainer.run import main, run_training
+from trainer.machine import files
+from trainer.machine.files import Lines, drop_after, replacing
+from trainer.models import checkpoint
+from trainer.run import main
+from trainer.session import checkpoints
+from trainer.session.session import run_training
+from trainer.show import tracking
 
 
 class Disk:
@@ -115,11 +119,11 @@ def test_tensorboard_gets_a_new_writer_after_a_full_disk(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tensorboard, "SummaryWriter", Board)
     monkeypatch.setattr(Board, "made", 0)
-    writer = metrics.MetricsWriter(tmp_path, {})
+    writer = tracking.MetricsWriter(tmp_path, {})
     for step in range(4):
         writer.write(step, {"x": 1.0})
     assert Board.made == 2
-    monkeypatch.setattr(metrics, "_BOARD_NEEDS_BYTES", 2**60)
+    monkeypatch.setattr(tracking, "_BOARD_NEEDS_BYTES", 2**60)
     writer.write(4, {"x": 1.0})
     assert Board.made == 2
     writer.close()
@@ -128,7 +132,7 @@ def test_tensorboard_gets_a_new_writer_after_a_full_disk(tmp_path, monkeypatch):
 
 def test_a_run_goes_on_while_the_disk_is_full(tmp_path, pools, disk, capsys):
     config = make_config(tmp_path, max_steps=900, checkpoint_seconds=0.0)
-    original = checkpoint.Checkpoints.save
+    original = checkpoints.Checkpoints.save
     saves = []
 
     def save(self, state, step):
@@ -137,7 +141,7 @@ def test_a_run_goes_on_while_the_disk_is_full(tmp_path, pools, disk, capsys):
         return saves[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint.Checkpoints, "save", save)
+        patch.setattr(checkpoints.Checkpoints, "save", save)
         metrics = run_training(config)
     assert metrics["steps"] >= 900
     assert [path is None for path in saves[:9]] == 3 * [False] + 5 * [True] + [False]
@@ -154,13 +158,13 @@ def test_a_run_goes_on_while_the_disk_is_full(tmp_path, pools, disk, capsys):
 def test_the_last_checkpoint_that_fails_is_exit_status_1(
     tmp_path, pools, disk, monkeypatch, capsys
 ):
-    original = checkpoint.Checkpoints.save
+    original = checkpoints.Checkpoints.save
 
     def save(self, state, step):
         disk.full = step >= 200
         return original(self, state, step)
 
-    monkeypatch.setattr(checkpoint.Checkpoints, "save", save)
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", save)
     options = "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --no-videos "
     options += f"--max-steps 300 --checkpoint-seconds 0 --run-dir {tmp_path / 'run'}"
     assert main(options.split()) == 1

@@ -9,8 +9,7 @@ import torch
 from small_runs import differences, essence
 
 from trainer import run
-from trainer.collector import Actor
-from trainer.config import (
+from trainer.config.schema import (
     AugmentConfig,
     EnvConfig,
     LearnerConfig,
@@ -18,13 +17,15 @@ from trainer.config import (
     ReplayConfig,
     RunConfig,
 )
-from trainer.cuda import Graphed, Stage
-from trainer.device import Shards
-from trainer.learner import Learner
-from trainer.model import build_model
-from trainer.rollouts import Rollouts
-from trainer.run import run_training
-from trainer.vtrace import scan_for, vectorised_scan
+from trainer.learn.learner import Learner
+from trainer.learn.vtrace import scan_for, vectorised_scan
+from trainer.machine.cuda import Graphed, Stage
+from trainer.machine.device import Shards
+from trainer.models import build_model
+from trainer.rollout.actor import Actor
+from trainer.rollout.store import Rollouts
+from trainer.session import session
+from trainer.session.session import run_training
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device in this machine"
@@ -317,7 +318,7 @@ def test_whole_runs(tmp_path, monkeypatch, caplog, fake_pool, name):
         batch = env.num_envs // env.groups if asynchronous else env.num_envs
         return fake_pool(env.num_envs, batch, seed)
 
-    monkeypatch.setattr(run, "make_pool", make)
+    monkeypatch.setattr(session, "make_pool", make)
     recorded = {}
 
     def note(graphed):
@@ -347,7 +348,7 @@ def test_replayed_runs(tmp_path, monkeypatch, fake_pool):
     def make(env, seed, *, asynchronous=False):
         return fake_pool(env.num_envs, env.num_envs, seed)
 
-    monkeypatch.setattr(run, "make_pool", make)
+    monkeypatch.setattr(session, "make_pool", make)
     assert run_training(config)["learn/replay/share"] > 0.4
 
 
@@ -355,12 +356,12 @@ def test_sync_runs_are_equal(tmp_path, monkeypatch, fake_pool):
     def make(env, seed, *, asynchronous=False):
         return fake_pool(env.num_envs, env.num_envs, seed)
 
-    monkeypatch.setattr(run, "make_pool", make)
+    monkeypatch.setattr(session, "make_pool", make)
     weights = []
     for number in range(2):
         config = replace(BASE, lag=1, run_dir=tmp_path / str(number))
-        trained = run.Run(config)
-        run.train(trained)
+        trained = session.Run(config)
+        session.train(trained)
         weights.append(copy.deepcopy(trained.model.state_dict()))
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name]), name
@@ -373,7 +374,7 @@ def test_resumed_runs_are_the_uninterrupted_one(tmp_path, monkeypatch, fake_pool
     def make(env, seed, *, asynchronous=False):
         return fake_pool(env.num_envs, env.num_envs, seed)
 
-    monkeypatch.setattr(run, "make_pool", make)
+    monkeypatch.setattr(session, "make_pool", make)
     whole = replace(BASE, lag=lag, run_dir=tmp_path / "whole")
     run_training(whole)
     parts = replace(whole, run_dir=tmp_path / "parts")

@@ -14,7 +14,7 @@ import time
 import pytest
 from small_runs import CPU, differences, essence, read_points
 
-from trainer import checkpoint
+from trainer.models import checkpoint
 from trainer.run import main
 
 KILLS = int(os.environ.get("MARIO_KILLS", "2"))

@@ -21,9 +21,9 @@ from learners import (
     with_replay,
 )
 
-from trainer.batch import observations
-from trainer.config import LearnerConfig, ReplayConfig
-from trainer.learner import explained_variance
+from trainer.config.schema import LearnerConfig, ReplayConfig
+from trainer.learn.learner import explained_variance
+from trainer.rollout.batch import observations
 
 MEMORIES = ["none", "gru", "lstm", "gtrxl"]
 
@@ -468,7 +468,7 @@ def test_a_compiled_update_is_used(monkeypatch):
     """--compile wraps the loss and V-trace; --serial leaves it."""
     wrapped = []
     monkeypatch.setattr(
-        "trainer.learner.compiled",
+        "trainer.learn.learner.compiled",
         lambda function, name: (wrapped.append(name), function)[1],
     )
     make_learner(change(compile=True, serial=True))

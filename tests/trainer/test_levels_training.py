@@ -9,22 +9,26 @@ import torch
 from rich.console import Console
 from small_runs import change, make_config, read_points, weights_in
 
-from trainer import checkpoint, evaluate, loop, resume, run, value_heads
-from trainer.collector import Actor, Collector
-from trainer.command import parse
-from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig
-from trainer.episodes import Played
-from trainer.level_results import level_result, levels_in_a_row, summarise_levels
-from trainer.levels import LevelNumbers, all_levels, levels_of, split_levels
-from trainer.metrics import Episode, EpisodeTracker, Timings
-from trainer.model import build_model
-from trainer.policy import Policy, load_policy
-from trainer.presets import for_levels, preset
-from trainer.rollouts import Rollouts
-from trainer.run import run_training
-from trainer.tables import as_text, level_table
-from trainer.video.film import FilmedEnv, game_config
-from trainer.video.play import Player
+from trainer import evaluate
+from trainer.cli import parse
+from trainer.config.presets import for_levels, preset
+from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.config.tasks import all_levels, levels_of, split_levels
+from trainer.envs.levels import LevelNumbers
+from trainer.evaluation.play import Played
+from trainer.evaluation.results import level_result, levels_in_a_row, summarise_levels
+from trainer.evaluation.tables import as_text, level_table
+from trainer.film.filmed_env import FilmedEnv, game_config
+from trainer.film.play import Player
+from trainer.machine.timings import Timings
+from trainer.models import build_model, checkpoint, value_heads
+from trainer.models.policy import Policy, load_policy
+from trainer.rollout.actor import Actor
+from trainer.rollout.collector import Collector
+from trainer.rollout.episodes import Episode, EpisodeTracker
+from trainer.rollout.store import Rollouts
+from trainer.session import locate, loop, resume, session
+from trainer.session.session import run_training
 
 TASK = "SuperMarioBros-1-1-v0"
 CPU = torch.device("cpu")
@@ -187,7 +191,7 @@ def use_levels(monkeypatch, fake_pool):
         pool.num_stages = max(1, len(env.levels))
         return pool
 
-    monkeypatch.setattr(run, "make_pool", make)
+    monkeypatch.setattr(session, "make_pool", make)
 
 
 @pytest.mark.parametrize("burn_in", [0, 3])
@@ -278,18 +282,18 @@ def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_
         tmp_path, levels=("1-3",), max_steps=200, end_episodes=0,
         run_dir=tmp_path / "runs" / "mine",
     )  # fmt: skip
-    trained = run.Run(config)
-    run.train(trained)
+    trained = session.Run(config)
+    session.train(trained)
     path = checkpoint.find(config.run_dir)
     state = checkpoint.load(path, torch.device("cpu"))
     state["progress"]["ended"] = ""
     checkpoint.save(path, state)
-    found = resume.locate(resume.AUTO, "SuperMarioBros-1-3-v0")
+    found = locate.locate(locate.AUTO, "SuperMarioBros-1-3-v0")
     assert found.resolve() == path
     with pytest.raises(FileNotFoundError, match="task SuperMarioBros-v0"):
-        resume.locate(resume.AUTO, "SuperMarioBros-1-2-v0")
+        locate.locate(locate.AUTO, "SuperMarioBros-1-2-v0")
     goes_on = parse(["--resume", "auto", "--task", "SuperMarioBros-1-3-v0"])
-    resumed = run.Run(replace(goes_on, max_steps=400))
+    resumed = session.Run(replace(goes_on, max_steps=400))
     assert resumed.config.env.levels == ("1-3",)
     assert resumed.run_dir.resolve() == config.run_dir
     resumed.close()
@@ -518,7 +522,7 @@ def test_a_run_goes_on_with_other_levels(tmp_path, noisy, capsys):
     old = checkpoint.load(tmp_path, CPU)
     resumed = parse(["--resume", str(tmp_path), "--levels", "1-2,4-2", "--run-dir",
                      str(tmp_path / "more"), "--test-levels", "1-1"])  # fmt: skip
-    made = run.Run(replace(resumed, max_steps=100_000))
+    made = session.Run(replace(resumed, max_steps=100_000))
     assert "the critic's outputs are for other levels now" in capsys.readouterr().out
     assert made.config.env.levels == ("1-2", "4-2")
     new = resume.capture(made, complete=False)
@@ -552,7 +556,7 @@ def test_a_run_of_many_levels_goes_on_with_one(tmp_path):
     for words in (["--levels", "4-2"], ["--task", "SuperMarioBros-4-2-v0"]):
         where = ["--resume", str(tmp_path), "--run-dir", str(tmp_path / words[0])]
         resumed = parse([*where, *words, "--test-levels", ""])
-        made = run.Run(replace(resumed, max_steps=100_000))
+        made = session.Run(replace(resumed, max_steps=100_000))
         weight = made.model.state_dict()["head.value.layer.weight"]
         made.close()
         assert torch.equal(weight, old[1:])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.losses import Targets, actor_critic_loss, normalise
+from trainer.learn.losses import Targets, actor_critic_loss, normalise
 
 N, A = 12, 4
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.config import ModelConfig
-from trainer.model.memory import build_memory
+from trainer.config.schema import ModelConfig
+from trainer.models.memory import build_memory
 
 MEMORIES = ["gru", "lstm", "gtrxl"]
 SMALL = {"memory_size": 8, "memory_heads": 2, "memory_steps": 4, "memory_layers": 2}

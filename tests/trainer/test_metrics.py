@@ -9,14 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainer import metrics
-from trainer.metrics import (
-    STAGNATION_STEPS,
-    EpisodeTracker,
-    MetricsWriter,
-    Timings,
-    verdict,
-)
+from trainer.machine.timings import Timings
+from trainer.rollout.episodes import STAGNATION_STEPS, EpisodeTracker
+from trainer.show import tracking
+from trainer.show.bottleneck import verdict
+from trainer.show.tracking import MetricsWriter
 
 
 def add(tracker, env, reward, done, x=0, flag=False):
@@ -189,9 +186,9 @@ def test_writer_writes_jsonl_and_tensorboard(tmp_path):
 def test_tensorboard_has_no_video_where_there_is_no_room(tmp_path, monkeypatch):
     """Its writer does not survive a full disk."""
     gif = b"GIF89a" + bytes(100)
-    writer = metrics.MetricsWriter(tmp_path, {})
+    writer = tracking.MetricsWriter(tmp_path, {})
     writer.write_video(1, "first", tmp_path / "x.mp4", gif)
-    monkeypatch.setattr(metrics, "_BOARD_NEEDS_BYTES", 2**60)
+    monkeypatch.setattr(tracking, "_BOARD_NEEDS_BYTES", 2**60)
     writer.write_video(2, "second", tmp_path / "x.mp4", gif)
     writer.close()
     (events,) = tmp_path.glob("events*")
@@ -225,7 +222,7 @@ def test_wandb_is_offline_without_a_key(tmp_path, monkeypatch, key, mode):
 def clock(monkeypatch):
     """A clock that stands still unless it is told to go on."""
     now = [100.0]
-    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
 
     def go_on(seconds):
         now[0] += seconds
@@ -261,7 +258,7 @@ def test_timings_of_two_threads_lose_nothing(monkeypatch):
         local.ticks = getattr(local, "ticks", 0) + (long if main else 1)
         return local.ticks
 
-    monkeypatch.setattr(metrics.time, "perf_counter", now)
+    monkeypatch.setattr("time.perf_counter", now)
     timings, totals = Timings(), {"act": 0.0, "learn": 0.0}
 
     def loop(name):
@@ -335,7 +332,7 @@ def test_only_threads_in_turns_are_told_to_overlap():
 
 def test_skipped_time_counts_for_no_share(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
     timings = Timings()
     with timings("learn"):
         now[0] += 1.0

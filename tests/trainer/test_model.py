@@ -12,10 +12,15 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import conv2d
 
-from trainer.config import ModelConfig
-from trainer.model import ActorCritic, build_model, describe_model, to_device
-from trainer.model.encoders import PIXEL_MEAN, PIXEL_SCALE, CentredConv2d, build_encoder
-from trainer.model.heads import NoisyLinear
+from trainer.config.schema import ModelConfig
+from trainer.models import ActorCritic, build_model, describe_model, to_device
+from trainer.models.encoders import (
+    PIXEL_MEAN,
+    PIXEL_SCALE,
+    CentredConv2d,
+    build_encoder,
+)
+from trainer.models.heads import NoisyLinear
 
 ENCODERS = ["pico", "nano", "nature", "impala", "convnext"]
 MEMORIES = ["gru", "lstm", "gtrxl"]

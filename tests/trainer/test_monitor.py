@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer import monitor
-from trainer.monitor import PROFILE_AFTER, Monitor, mark, profiler, thread_ids
+from trainer.machine import monitor
+from trainer.machine.monitor import PROFILE_AFTER, Monitor, mark, profiler, thread_ids
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")
 # A run only records in earnest from here on.

@@ -7,19 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.config import LearnerConfig
-from trainer.optim import (
-    Ema,
+from trainer.config.schedules import linear
+from trainer.config.schema import LearnerConfig
+from trainer.learn.optim import (
     Muon,
     _iterate,
     _iterate_squares,
     build_optimizer,
     hidden_matrices,
     learning_rate_factor,
-    linear,
     orthogonalise,
     set_learning_rate,
 )
+from trainer.models.weights import Ema
 
 RATES = {"lr": 0.01, "lr_end": 0.001, "muon_lr": 0.02}
 

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.collector import Actor, Collector
-from trainer.config import ModelConfig
-from trainer.metrics import EpisodeTracker, Timings
-from trainer.model import build_model
-from trainer.pipeline import InTurns, Overlapped, Weights
-from trainer.rollouts import Rollouts
+from trainer.config.schema import ModelConfig
+from trainer.machine.timings import Timings
+from trainer.models import build_model
+from trainer.rollout.actor import Actor
+from trainer.rollout.collector import Collector
+from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.pipeline import InTurns, Overlapped, Weights
+from trainer.rollout.store import Rollouts
 
 CPU = torch.device("cpu")
 T = 4

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainer import plots
-from trainer.episodes import wilson
-from trainer.level_results import LevelResult, Place
-from trainer.levels import all_levels
+from trainer.config.tasks import all_levels
+from trainer.evaluation import plots
+from trainer.evaluation.play import wilson
+from trainer.evaluation.results import LevelResult, Place
 
 TASK = "SuperMarioBros-1-1-v0"
 ROOM = np.full((208, 2000, 3), 90, np.uint8)

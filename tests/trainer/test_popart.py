@@ -6,11 +6,11 @@ import pytest
 import torch
 from learners import B, T, change, flat, make_batch, make_learner
 
-from trainer.config import ModelConfig
-from trainer.losses import Targets, actor_critic_loss
-from trainer.model import build_model
-from trainer.model.heads import NoisyLinear
-from trainer.model.popart import PopArt
+from trainer.config.schema import ModelConfig
+from trainer.learn.losses import Targets, actor_critic_loss
+from trainer.models import build_model
+from trainer.models.heads import NoisyLinear
+from trainer.models.popart import PopArt
 
 STEP = 0.01
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 from stub_runs import SPACE, metrics
 
-from trainer import checkpoint, space
 from trainer import population as module
-from trainer.config import RunConfig
+from trainer.config.schema import RunConfig
+from trainer.models import checkpoint
 from trainer.population import PopulationConfig, evolve, main
+from trainer.tuning import space
 
 BASE = RunConfig(device="cpu", seed=5)
 

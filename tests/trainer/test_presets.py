@@ -6,18 +6,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainer.config import EnvConfig, LearnerConfig, ReplayConfig, RunConfig
-from trainer.presets import (
-    PRESETS,
-    choose_preset,
+from trainer.config.presets import PRESETS, choose_preset, preset
+from trainer.config.schema import EnvConfig, LearnerConfig, ReplayConfig, RunConfig
+from trainer.rollout.store import Rollouts
+from trainer.session.sizes import (
     gradient_bytes,
     out_of_memory_advice,
-    preset,
     store_bytes,
     store_slots,
     table,
 )
-from trainer.rollouts import Rollouts
 
 
 @pytest.mark.parametrize("name", PRESETS)

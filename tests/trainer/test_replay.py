@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.config import ReplayConfig
-from trainer.replay import (
+from trainer.config.schema import ReplayConfig
+from trainer.rollout.replay import (
     EPSILON,
     TOTAL,
     PrioritizedReplay,
@@ -222,7 +222,7 @@ def test_random_numbers_are_fine_enough_for_the_narrowest_width(monkeypatch):
         drawn_with.append(uniform)
         return draw(widths, uniform)
 
-    monkeypatch.setattr("trainer.replay.draw", spy)
+    monkeypatch.setattr("trainer.rollout.replay.draw", spy)
     filled([1.0, 2.0]).sample(50, 0.4)
     points = drawn_with[0].double() * TOTAL
     assert (points == points.floor()).all()

@@ -4,10 +4,12 @@ import json
 import re
 from html.parser import HTMLParser
 
-from trainer import files, report
-from trainer.config import RunConfig, save, to_dict
-from trainer.report import main, write
-from trainer.run_files import read_run
+from trainer.config.schema import RunConfig, save, to_dict
+from trainer.machine import files
+from trainer.report import main
+from trainer.show import page
+from trainer.show.page import write
+from trainer.show.run_files import read_run
 
 EVIL = "<script>alert('1 & 2')</script>"
 PNG = b"\x89PNG not really"
@@ -177,7 +179,7 @@ def test_ids_are_not_repeated(tmp_path):
 
 
 def test_what_is_large_is_linked(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "MAX_EMBEDDED", len(PNG))
+    monkeypatch.setattr(page, "MAX_EMBEDDED", len(PNG))
     text = write([make_run(tmp_path / "run")]).read_text()
     assert text.count('src="data:image/png;base64,') == 1
     assert 'src="evaluation/deaths-4-2.png"' in text

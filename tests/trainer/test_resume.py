@@ -17,9 +17,12 @@ from small_runs import (
     threads_of_runs,
 )
 
-from trainer import checkpoint, resume, run
-from trainer.metrics import MetricsWriter
-from trainer.run import main, run_training
+from trainer import run
+from trainer.models import checkpoint
+from trainer.run import main
+from trainer.session import checkpoints, locate, resume, session
+from trainer.session.session import run_training
+from trainer.show.tracking import MetricsWriter
 
 REPLAY = {
     "replay_share": 0.5, "unrolls_per_batch": 12, "replay_capacity": 10,
@@ -66,7 +69,7 @@ def test_checkpoints_that_know_no_levels_go_on(tmp_path, pools):
     del state["config"]["model"]["value_heads"]
     state["episodes"]["first_clear"] = 7
     del state["episodes"]["first_clears"]
-    made = run.Run(make_config(tmp_path / "other", max_steps=9_000))
+    made = session.Run(make_config(tmp_path / "other", max_steps=9_000))
     resume.restore(made, path, state)
     assert made.steps == state["steps"]
     assert made.episodes.first_clear == 7
@@ -114,8 +117,8 @@ def done(tmp_path, pools):
 def go_on(config, **options):
     """Resumes a run with changed options for 200 more steps; gives its Run."""
     config = change(config, resume=config.run_dir, max_steps=500)
-    resumed = run.Run(change(config, **options))
-    run.train(resumed)
+    resumed = session.Run(change(config, **options))
+    session.train(resumed)
     return resumed
 
 
@@ -235,11 +238,11 @@ def test_the_run_of_a_checkpoint_wherever_one_stands(done, monkeypatch):
 
 
 def test_two_runs_in_one_folder_at_a_time(done):
-    first = run.Run(replace(done, resume=done.run_dir, max_steps=900))
+    first = session.Run(replace(done, resume=done.run_dir, max_steps=900))
     rows = (done.run_dir / "metrics.jsonl").read_bytes()
     try:
         with pytest.raises(ValueError, match="another process is writing to"):
-            run.Run(replace(done, resume=done.run_dir, max_steps=900))
+            session.Run(replace(done, resume=done.run_dir, max_steps=900))
     finally:
         first.close()
     assert (done.run_dir / "metrics.jsonl").read_bytes() == rows
@@ -339,7 +342,7 @@ def test_another_task_in_a_folder_of_its_own(tmp_path, done, capsys):
 
 
 def test_the_best_weights_are_without_games(tmp_path, done, capsys):
-    trained = run.Run(replace(done, resume=done.run_dir, max_steps=2_000))
+    trained = session.Run(replace(done, resume=done.run_dir, max_steps=2_000))
     trained.start()
     trained.update()
     assert trained.save(best=True)
@@ -398,7 +401,7 @@ def test_async_mode(tmp_path, pools, capsys):
 
 def test_a_checkpoint_of_a_failure(tmp_path, pools, monkeypatch, capsys):
     config = make_config(tmp_path, max_steps=300)
-    failing = run.Run(config)
+    failing = session.Run(config)
     learn, left = failing.learner.update, [3]
 
     def fail(*args):
@@ -409,7 +412,7 @@ def test_a_checkpoint_of_a_failure(tmp_path, pools, monkeypatch, capsys):
 
     failing.learner.update = fail
     with pytest.raises(RuntimeError, match="it broke"):
-        run.train(failing)
+        session.train(failing)
     go_on(config)
     assert "the checkpoint was written after a failure" in capsys.readouterr().out
 
@@ -463,7 +466,7 @@ def make_run(name, task="SuperMarioBros-1-1-v0", ended="", age=0.0):
     """A run folder with one checkpoint, so many seconds old."""
     folder = resume.Path("runs") / name / "checkpoints"
     folder.mkdir(parents=True)
-    state = dict.fromkeys(resume.NEEDS)
+    state = dict.fromkeys(locate.NEEDS)
     state |= {"steps": 1, "model": {}, "progress": {"ended": ended}}
     config = change(make_config(resume.Path()), task=task)
     state["config"] = resume.to_dict(config)
@@ -482,17 +485,17 @@ def test_auto_finds_the_run_to_go_on_with(tmp_path, monkeypatch, capsys):
     assert "(passed over: solved (solved: 95% cleared))" in capsys.readouterr().err
     make_run("damaged", age=1).write_bytes(b"")
     running = make_run("running", age=2)
-    lock = checkpoint.Checkpoints(running.parent.parent, 3, print)
+    lock = checkpoints.Checkpoints(running.parent.parent, 3, print)
     other = make_run("other", task="SuperMarioBros-4-2-v0", age=3)
     mine = make_run("mine", age=4)
     make_run("old", age=5)
-    assert resume.locate(resume.AUTO) == other
-    assert resume.locate(resume.AUTO, "SuperMarioBros-1-1-v0") == mine
+    assert locate.locate(locate.AUTO) == other
+    assert locate.locate(locate.AUTO, "SuperMarioBros-1-1-v0") == mine
     assert run.parse(["--resume", "auto"]).env.task == "SuperMarioBros-4-2-v0"
     config = run.parse(["--resume", "auto", "--task", "SuperMarioBros-1-1-v0"])
     assert config.resume == mine
     lock.close()
-    assert resume.locate(resume.AUTO) == running
+    assert locate.locate(locate.AUTO) == running
 
 
 def test_a_preset_and_a_run_exclude_each_other(done, capsys):

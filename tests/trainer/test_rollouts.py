@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.batch import observations
-from trainer.rollouts import Rollouts
+from trainer.rollout.batch import observations
+from trainer.rollout.store import Rollouts
 
 T = 4
 CPU = torch.device("cpu")

@@ -16,10 +16,10 @@ from stub_runs import SPACE as NUMBERS  # noqa: E402
 from stub_runs import dying, metrics, quick, slow  # noqa: E402
 
 from trainer import search as module  # noqa: E402
-from trainer import space  # noqa: E402
-from trainer.config import RunConfig  # noqa: E402
+from trainer.config.schema import RunConfig  # noqa: E402
 from trainer.search import SearchConfig, main, search  # noqa: E402
-from trainer.search_report import best_command, counted, write_plots  # noqa: E402
+from trainer.tuning import space  # noqa: E402
+from trainer.tuning.report import best_command, counted, write_plots  # noqa: E402
 
 # Optuna marks parts that we use as experimental.
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -274,7 +274,7 @@ def test_processes_share_the_work(config):
 
 
 def test_jobs_divide_the_cores(config, monkeypatch):
-    from trainer import presets
+    from trainer.config import presets
 
     monkeypatch.setattr(presets, "available_cores", lambda: 8)
     seen = []

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from trainer import space
-from trainer.config import RunConfig
-from trainer.space import config_fields, read_space
+from trainer.config.schema import RunConfig
+from trainer.tuning import space
+from trainer.tuning.space import config_fields, read_space
 
 BASE = RunConfig()
 
@@ -159,7 +159,7 @@ def test_a_missing_file_is_an_error(tmp_path):
 
 
 def test_flags_are_those_of_the_trainer():
-    from trainer.command import parse
+    from trainer.cli import parse
 
     values = {"lr": 0.00123456, "passes": 2, "layer_norm": True, "cuda_graphs": False}
     values |= {"widths": (8, 16), "optimizer": "adam", "model": "nano"}

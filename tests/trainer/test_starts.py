@@ -17,17 +17,19 @@ from small_runs import (
     use_pools,
 )
 
-from trainer import checkpoint, frontier, run
-from trainer.config import ExploreConfig
-from trainer.explore import Explorer
-from trainer.metrics import Episode, EpisodeTracker
-from trainer.run import run_training
-from trainer.starts import (
+from trainer.config.schema import ExploreConfig
+from trainer.explore import frontier
+from trainer.explore.explorer import Explorer
+from trainer.explore.starts import (
     _TURN_STEPS,
     Starts,
     curriculum_weights,
     level_weights,
 )
+from trainer.models import checkpoint
+from trainer.rollout.episodes import Episode, EpisodeTracker
+from trainer.session import session
+from trainer.session.session import run_training
 
 
 class Two(Corridors):
@@ -252,7 +254,7 @@ def test_a_run_begins_half_of_its_episodes_at_the_frontier(
 
 def test_the_frontier_of_the_whole_game_is_given_up_too(tmp_path, corridors):
     """Where a task has no levels of its own, all its episodes are what is cleared."""
-    made = run.Run(exploring(tmp_path, task="SuperMarioBros-v0"))
+    made = session.Run(exploring(tmp_path, task="SuperMarioBros-v0"))
     assert made.explorer._rates() == [0.0]
     made.episodes.recent.extend([Episode(0.0, 9, 99, True)] * 100)
     assert made.explorer._rates() == [1.0]
@@ -346,7 +348,7 @@ def test_a_frontier_of_other_levels_begins_anew(tmp_path, corridors, capsys):
     config = exploring(tmp_path)
     run_training(config)
     state = checkpoint.load(config.run_dir, CPU)["explore"]
-    made = run.Run(exploring(tmp_path / "other"))
+    made = session.Run(exploring(tmp_path / "other"))
     made.explorer._levels = ["1-2", "1-1"]  # snapshots are of stages, by number
     with pytest.raises(ValueError, match="its levels are others"):
         made.explorer.restore(state, going_on=False)
@@ -376,7 +378,7 @@ def test_a_frontier_that_is_refused_begins_anew(tmp_path, corridors, capsys):
 def test_runs_without_places_cannot_explore(tmp_path):
     config = make_config(tmp_path, task="Pong-v5", starts="frontier")
     with pytest.raises(ValueError, match="Pong-v5 does not tell places"):
-        run.Run(config)
+        session.Run(config)
 
 
 def test_first_clears_are_filmed_from_the_start_only(tmp_path, corridors, monkeypatch):
@@ -391,9 +393,9 @@ def test_first_clears_are_filmed_from_the_start_only(tmp_path, corridors, monkey
             pass
 
     config = exploring(tmp_path, max_steps=2_000)
-    made = run.Run(config)
+    made = session.Run(config)
     made.collector._recorder = Recorder()
-    run.train(made)
+    session.train(made)
     assert len(heard) == made.episodes.count
     steps = [episode.steps for episode in heard if episode.cleared]
     assert all(count >= Corridors.GOAL for count in steps)
@@ -402,7 +404,7 @@ def test_first_clears_are_filmed_from_the_start_only(tmp_path, corridors, monkey
 
 def test_the_best_weights_are_without_the_archive(tmp_path, corridors, capsys):
     config = exploring(tmp_path, max_steps=900)
-    trained = run.Run(config)
+    trained = session.Run(config)
     trained.start()
     for _ in range(12):
         trained.update()

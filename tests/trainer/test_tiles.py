@@ -8,13 +8,20 @@ import pytest
 import torch
 from small_runs import change, read_points, weights_in
 
-from trainer.command import parse
-from trainer.config import TILES_SHAPE, EnvConfig, LearnerConfig, ModelConfig, RunConfig
-from trainer.model import build_model
-from trainer.presets import preset
-from trainer.run import main, run_training
-from trainer.tiles import TilesPool, packed, tiles_picture
-from trainer.video.film import FilmedEnv, game_config
+from trainer.cli import parse
+from trainer.config.presets import preset
+from trainer.config.schema import (
+    TILES_SHAPE,
+    EnvConfig,
+    LearnerConfig,
+    ModelConfig,
+    RunConfig,
+)
+from trainer.envs.tiles import TilesPool, packed, tiles_picture
+from trainer.film.filmed_env import FilmedEnv, game_config
+from trainer.models import build_model
+from trainer.run import main
+from trainer.session.session import run_training
 
 RNG = np.random.default_rng(0)
 

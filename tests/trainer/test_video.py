@@ -14,16 +14,17 @@ from PIL import Image
 from small_runs import change, full_disk
 
 from mario_envpool import nes
-from trainer import checkpoint
-from trainer.collector import make_pool
-from trainer.config import EnvConfig, LearnerConfig, ModelConfig, RunConfig, to_dict
-from trainer.metrics import Episode, EpisodeTracker
-from trainer.model import build_model
-from trainer.run import run_training
-from trainer.video import encode
-from trainer.video import record as record_module
-from trainer.video.__main__ import best_columns, main
-from trainer.video.draw import (
+from trainer.config.schema import (
+    EnvConfig,
+    LearnerConfig,
+    ModelConfig,
+    RunConfig,
+    to_dict,
+)
+from trainer.envs.pool import make_pool
+from trainer.film import encode
+from trainer.film import record as record_module
+from trainer.film.draw import (
     ACCENT,
     BACKGROUND,
     ENDINGS,
@@ -35,18 +36,14 @@ from trainer.video.draw import (
     gif_palette,
     tint,
 )
-from trainer.video.encode import VideoWriter
-from trainer.video.film import FilmedEnv, button_names, game_config
-from trainer.video.play import Camera, Shot
-from trainer.video.record import (
-    BEST,
-    INDEX,
-    Filmer,
-    Recorder,
-    Recording,
-    Video,
-    replay,
-)
+from trainer.film.encode import VideoWriter
+from trainer.film.filmed_env import FilmedEnv, button_names, game_config
+from trainer.film.play import Camera, Shot
+from trainer.film.record import BEST, INDEX, Filmer, Recorder, Recording, Video, replay
+from trainer.models import build_model, checkpoint
+from trainer.rollout.episodes import Episode, EpisodeTracker
+from trainer.session.session import run_training
+from trainer.video import best_columns, main
 
 
 def read(path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.vtrace import gae, reverse_scan, scan_for, vectorised_scan, vtrace
+from trainer.learn.vtrace import gae, reverse_scan, scan_for, vectorised_scan, vtrace
 
 CLIPS = {"gamma": 0.9, "lam": 0.95, "rho_bar": 1.0, "c_bar": 1.0, "pg_rho_bar": 1.0}
 
@@ -266,7 +266,7 @@ def test_compiles_as_one_graph():
 
 
 def test_missing_triton_is_said_once(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "trainer.scan_triton", None)
+    monkeypatch.setitem(sys.modules, "trainer.learn.scan_triton", None)
     scan_for.cache_clear()
     with caplog.at_level(logging.WARNING):
         scans = [scan_for(torch.device("cpu")) for _ in range(3)]
@@ -286,7 +286,7 @@ INTERPRETED = """
 import torch
 from trainer.vtrace import scan_for, vectorised_scan
 scan = scan_for(torch.device("cpu"))
-assert scan.__module__ == "trainer.scan_triton", scan
+assert scan.__module__ == "trainer.learn.scan_triton", scan
 for shape in (1, 1), (7, 45):
     decay, increment = torch.rand(shape), torch.randn(shape)
     # Transposed: rows that do not follow each other in memory.
@@ -311,7 +311,7 @@ def test_triton_kernel_in_its_interpreter():
 @pytest.mark.parametrize("shape", [(1, 1), (32, 64), (100, 45)])
 def test_triton_kernel_on_a_gpu(shape):
     device = torch.device("cuda", torch.cuda.current_device())
-    assert scan_for(device).__module__ == "trainer.scan_triton"
+    assert scan_for(device).__module__ == "trainer.learn.scan_triton"
     decay, increment = torch.rand(shape), torch.randn(shape)
     result = reverse_scan(decay.to(device), increment.to(device)).cpu()
     expected = slow_scan(decay, increment)

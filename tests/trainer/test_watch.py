@@ -14,13 +14,12 @@ import torch
 from small_runs import change
 
 from mario_envpool import nes
-from trainer import checkpoint, watch
-from trainer.config import EnvConfig, ModelConfig, RunConfig, to_dict
-from trainer.model import build_model
-from trainer.video import screens
-from trainer.video.draw import Reading
-from trainer.video.film import button_names
-from trainer.video.screens import (
+from trainer import watch
+from trainer.config.schema import EnvConfig, ModelConfig, RunConfig, to_dict
+from trainer.film import screens
+from trainer.film.draw import Reading
+from trainer.film.filmed_env import button_names
+from trainer.film.screens import (
     Keyboard,
     QuitError,
     Terminal,
@@ -30,6 +29,7 @@ from trainer.video.screens import (
     rgb_colour,
     status_line,
 )
+from trainer.models import build_model, checkpoint
 
 NAMES = [button_names(b) for b in (0, 128, 129, 130, 131)]
 READING = Reading(

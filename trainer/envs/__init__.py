@@ -1,0 +1,1 @@
+"""Environments: the pool of a run, tiles as observations, levels in its info."""

@@ -1,0 +1,139 @@
+"""Makes the environments of a run: a pool of ours, or an image task of EnvPool."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import mario_envpool
+from trainer.config.schema import IMAGE_SIZE, EnvConfig
+from trainer.envs.tiles import OBS_TYPE, TilesPool
+from trainer.machine.device import available_cores, step_aside
+from trainer.machine.monitor import thread_ids
+
+if TYPE_CHECKING:
+    pass
+from trainer.config.tasks import is_native
+
+# Of EnvConfig, what any image task of EnvPool takes.
+_COMMON = ("frame_skip", "stack_num", "img_height", "img_width", "noop_max")
+_COUNTS = ("num_envs", "max_episode_steps")
+# Of EnvConfig, what no pool knows under that name.
+_OURS = ("task", "groups", "obs", "levels", "test_levels")
+
+# Runs seed their pools with multiples of this, environment i with i more.
+SEED_STRIDE = 100_003
+
+
+def make_pool(
+    config: EnvConfig, seed: int, *, asynchronous: bool = False, **more: Any
+) -> Any:
+    """Builds environments, an EnvPool object (gymnasium kind).
+
+    Args:
+        config: which and how many.
+        seed: environment i is seeded seed + i.
+        asynchronous: recv gives the num_envs / groups that are ready first;
+            otherwise what was sent, in that order.
+        more: other options of our own tasks, such as stages.
+
+    Raises:
+        ValueError: there is no such task, or it is not one for the trainer.
+    """
+    others = thread_ids()
+    pool = _make_pool(config, seed, asynchronous=asynchronous, **more)
+    step_aside(thread_ids() - others)
+    return pool
+
+
+def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any) -> Any:
+    """See `make_pool`."""
+    native = is_native(config.task)
+    if not native:
+        _check_task(config.task)
+    group = config.num_envs // config.groups
+    options = {name: getattr(config, name) for name in (*_COUNTS, *_COMMON)}
+    options |= {
+        "img_height": config.img_height or IMAGE_SIZE,
+        "img_width": config.img_width or IMAGE_SIZE,
+        "batch_size": group if asynchronous else config.num_envs,
+        "num_threads": config.num_threads or min(available_cores(), group),
+        "seed": seed,
+    }
+    if native:
+        for name in vars(config):
+            if name not in (*options, *_OURS):
+                options[name] = getattr(config, name)
+        if config.levels:
+            options |= {"stages": list(config.levels), "random_stages": True}
+        options |= more
+        if config.obs == "tiles":
+            options["obs_type"] = OBS_TYPE
+        pool = mario_envpool.make(config.task, env_type="gymnasium", **options)
+        return TilesPool(pool) if config.obs == "tiles" else pool
+    if config.obs == "tiles":
+        raise ValueError(
+            f"task {config.task} has no tiles; they are for the Super Mario Bros. "
+            "tasks: leave out --obs"
+        )
+    import envpool
+
+    _check_image_task(config.task)
+    return envpool.make(config.task, env_type="gymnasium", **options)
+
+
+def groups_of(config: EnvConfig, *, asynchronous: bool) -> int:
+    """Groups to serve in turn; EnvPool's own pools answer one request at a time.
+
+    Given two, their recv in sync mode returns rows of both, and others twice.
+    """
+    return config.groups if asynchronous or is_native(config.task) else 1
+
+
+def _check_task(task: str) -> None:
+    """Raises ValueError unless a task that is not ours is one of EnvPool."""
+    try:
+        import envpool
+    except ImportError as error:
+        near = _near(task, mario_envpool.list_all_envs())
+        raise ValueError(
+            f"{task!r} is no task of mario_envpool{near}. {error}"
+        ) from None
+    known = envpool.list_all_envs()
+    if task not in known:
+        raise ValueError(
+            f"there is no task {task!r}{_near(task, known)} (all: "
+            "envpool.list_all_envs() after import mario_envpool)"
+        )
+
+
+def _near(task: str, known: Sequence[str]) -> str:
+    """Names ids that are like a task's, for an error message."""
+    near = [other for other in known if other.startswith(task)][:4]
+    near = near or difflib.get_close_matches(task, known, n=4, cutoff=0.4)
+    return f"; near ids: {', '.join(near)}" if near else "; no id is near"
+
+
+def _check_image_task(task: str) -> None:
+    """Raises ValueError unless a task of EnvPool has images and discrete actions."""
+    import envpool
+
+    with warnings.catch_warnings():
+        # Gymnasium's remarks on the bounds of spaces that are not used.
+        warnings.simplefilter("ignore")
+        spec: Any = envpool.make_spec(task)
+        shape, actions = spec.observation_space.shape, spec.action_space
+    expected = "the trainer takes image tasks with discrete actions, such as Pong-v5"
+    if shape is None or len(shape) != 3 or not hasattr(actions, "n"):
+        raise ValueError(
+            f"task {task} has observations {shape or 'of several parts'} and actions "
+            f"{actions}; {expected}"
+        )
+    missing = [name for name in _COMMON if name not in spec._config_keys]
+    if missing:
+        raise ValueError(
+            f"task {task} has no option {', '.join(missing)}, which the trainer sets; "
+            f"{expected}"
+        )

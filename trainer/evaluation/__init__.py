@@ -1,0 +1,1 @@
+"""What a policy is worth: the protocol, its results, tables and plots."""

@@ -1,0 +1,201 @@
+"""Plays an exact number of episodes, and says what can be said of a rate.
+
+Every environment plays a number of episodes that is fixed beforehand. Taking the
+first N that end would favour the short ones, which are the early deaths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from trainer.config.checks import MAX_SEED, check_seed
+from trainer.envs.pool import SEED_STRIDE
+from trainer.machine.cuda import Stage
+from trainer.rollout.actor import sample
+from trainer.rollout.episodes import Episode, EpisodeTracker
+
+# Seeds of an evaluation: its environments have at most so many different ones.
+MAX_SEEDS = 128
+
+# Evaluations have the seeds from here to 2^31, above those of all runs, in blocks
+# of MAX_SEEDS. As many blocks as fit, but no common factor with MAX_SEED + 1.
+_FIRST_SEED = (MAX_SEED + 1) * SEED_STRIDE
+_BLOCKS = 1_150_000
+
+# Rows of one forward pass on a CPU. The activations of more leave its caches.
+_CPU_ROWS = 128
+
+# What is kept of the row that ends an episode, where the task tells it.
+_LAST = ("x_pos", "y_pos", "area_pointer", "time", "end_reason", "flag_get")
+
+
+class Played(NamedTuple):
+    """One episode of an evaluation.
+
+    Attributes:
+        env: which environment played it.
+        episode: what it brought.
+        last: numbers of `info` at its end, by name.
+    """
+
+    env: int
+    episode: Episode
+    last: dict[str, int]
+
+
+def first_seed(seed: int, stream: int = 0) -> int:
+    """The seed of environment 0 of an evaluation; environment i has i more.
+
+    A run with seed s trains with s * SEED_STRIDE + i, all below; no evaluation
+    uses such a seed. The streams of one seed differ from each other, and up to
+    the 57th also from those of other seeds.
+
+    Args:
+        seed: 0 to MAX_SEED.
+        stream: which evaluation with this seed; the command is stream 0.
+    """
+    check_seed(seed)
+    if not 0 <= stream < _BLOCKS:
+        raise ValueError(f"stream must be 0 to {_BLOCKS - 1}, got {stream}")
+    return _FIRST_SEED + (stream * (MAX_SEED + 1) + seed) % _BLOCKS * MAX_SEEDS
+
+
+def wilson(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:
+    """The interval of a rate (Wilson 1927), by default with 95 % confidence."""
+    rate, square = successes / count, z * z / count
+    centre = (rate + square / 2) / (1 + square)
+    spread = math.sqrt(rate * (1 - rate) * square + square * square / 4) / (1 + square)
+    return max(0.0, centre - spread), min(1.0, centre + spread)
+
+
+def play(
+    pool: Any,
+    model: nn.Module,
+    num_episodes: int,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    generator: torch.Generator | None,
+    groups: int = 1,
+    tell: Callable[[int], None] | None = None,
+) -> list[Played]:
+    """Plays `num_episodes` episodes, as evenly as can be over the environments.
+
+    An environment stops when it has played its share. The weights must stay as
+    they are meanwhile.
+
+    Args:
+        pool: in sync mode, which decides the order of all that is sampled.
+        model: the policy, on the device; its noise is off while it plays.
+        num_episodes: to play.
+        device: of the model.
+        dtype: autocast type of the network, None for float32.
+        generator: of the sampled actions; None takes the likeliest.
+        groups: one group is acted for while the others emulate. More than one
+            needs a pool that takes several requests at a time.
+        tell: called with the number of episodes that have just ended.
+    """
+    num_envs = len(pool.all_env_ids)
+    left = np.full(num_envs, num_episodes // num_envs)
+    left[: num_episodes % num_envs] += 1
+    tracker = EpisodeTracker(num_envs)
+    actor = _Actor(pool, model, device, generator)
+    played: list[Played] = []
+    pool.async_reset()
+    # All answer at first, then group by group.
+    waiting, parts = 1, groups
+    with _evaluating(model, device, dtype), closing(actor):
+        while waiting:
+            obs, reward, terminated, truncated, info = pool.recv()
+            env_id, done = info["env_id"], terminated | truncated
+            finished = tracker.add(env_id, reward, done, info)
+            for row, (env, episode) in zip(np.flatnonzero(done), finished, strict=True):
+                played.append(Played(env, episode, _last(info, row)))
+            if finished and tell is not None:
+                tell(len(finished))
+            left[env_id[done]] -= 1
+            going = np.flatnonzero(left[env_id] > 0)
+            opening = info["elapsed_step"] == 0
+            for rows in np.array_split(going, parts):
+                if rows.size:
+                    # A slice is a view, the pool's own memory.
+                    pick = rows if rows.size < len(env_id) else slice(None)
+                    actor.send(obs[pick], env_id[pick], opening[pick])
+                    waiting += 1
+            waiting, parts = waiting - 1, 1
+    return played
+
+
+def _last(info: Mapping[str, Any], row: np.intp) -> dict[str, int]:
+    """What is kept of a row that ended an episode."""
+    return {name: int(info[name][row]) for name in _LAST if name in info}
+
+
+@contextmanager
+def _evaluating(
+    model: nn.Module, device: torch.device, dtype: torch.dtype | None
+) -> Iterator[None]:
+    """Switches a network to evaluation without gradients, and back."""
+    training, search = model.training, torch.backends.cudnn.benchmark
+    model.eval()
+    # The last episodes are few, then fewer: no search for the fastest way of each.
+    torch.backends.cudnn.benchmark = False
+    try:
+        # One autocast for all: it casts the weights once.
+        with torch.no_grad(), torch.autocast(device.type, dtype, dtype is not None):
+            yield
+    finally:
+        model.train(training)
+        torch.backends.cudnn.benchmark = search
+
+
+class _Actor:
+    """The policy with the memory of every environment."""
+
+    def __init__(
+        self,
+        pool: Any,
+        model: nn.Module,
+        device: torch.device,
+        generator: torch.Generator | None,
+    ) -> None:
+        self._pool = pool
+        self._model = model
+        self._generator = generator
+        self._stage = Stage(device, pool)
+        size = cast(int, model.state_size)
+        self._state = torch.zeros(len(pool.all_env_ids), size, device=device)
+        self._rows = _CPU_ROWS if device.type == "cpu" else len(pool.all_env_ids)
+
+    def send(
+        self,
+        obs: npt.NDArray[np.uint8],
+        env_id: npt.NDArray[np.int32],
+        first: npt.NDArray[np.bool_],
+    ) -> None:
+        """Acts for some environments."""
+        stage = self._stage
+        inputs = (stage(env_id.astype(np.int64)), stage(obs), stage(first))
+        parts = range(0, len(env_id), self._rows)
+        actions = torch.cat(
+            [self._act(*(x[at : at + self._rows] for x in inputs)) for at in parts]
+        )
+        self._pool.send(actions.to("cpu", torch.int32).numpy(), env_id)
+
+    def _act(self, env: Tensor, pixels: Tensor, first: Tensor) -> Tensor:
+        output, state = self._model(pixels[None], self._state[env], first[None])
+        self._state[env] = state
+        logits: Tensor = output.logits[0]
+        return sample(logits, self._generator) if self._generator else logits.argmax(-1)
+
+    def close(self) -> None:
+        """Ends transfers."""
+        self._stage.close()

@@ -1,0 +1,283 @@
+"""Pictures of an evaluation: clear rates of all levels, and where episodes end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from trainer.config.tasks import STAGES, all_levels
+from trainer.evaluation.atlas import room_picture
+from trainer.evaluation.results import LevelResult, Place, by_options, levels_in_a_row
+from trainer.show.figures import SHADES
+
+_COLOURS = colormaps[SHADES]
+_DPI = 100
+
+# A strip of a room is at most so wide, in pixels; so are margins around the strips.
+_STRIP, _LEFT, _RIGHT, _TOP, _GAP = 1408, 24, 24, 76, 40
+_TILE = 16
+# Ends less than so many pixels apart are one mark.
+_NEAR = 24
+# From info's x_pos and y_pos, as 255 - y is the row of the screen, to the middle of
+# the small player: the lower half of 16 x 32 pixels that begin there.
+_BODY = 8, 255 - 240 + 24
+
+_logger = logging.getLogger(__name__)
+
+
+def draw(
+    about: Mapping[str, Any], results: Sequence[LevelResult], folder: Path
+) -> Iterator[Path]:
+    """Draws an evaluation: heatmap.png, and deaths-1-1.png and so on.
+
+    Of several values of sticky it is the first. Pictures that are there from an
+    earlier evaluation are replaced or removed.
+
+    Args:
+        about: `Evaluation.about`.
+        results: of levels.
+        folder: to write to; it exists.
+
+    Yields:
+        Each picture's path, when it is written.
+    """
+    for old in (folder / "heatmap.png", *folder.glob("deaths-?-?.png")):
+        old.unlink(missing_ok=True)
+    parts = by_options(results)
+    sticky = results[0].sticky
+    sampled, argmax = parts[sticky, False], parts.get((sticky, True), [])
+    name = Path(about["checkpoint"]).resolve().name
+    title = f"{name}, {about['trained_steps']:,} steps, {about['episodes']} episodes"
+    if sticky:
+        title += f", sticky {sticky:g}"
+    if len(sampled) > 1:
+        path = folder / "heatmap.png"
+        row = levels_in_a_row(sampled)
+        more = "" if row is None else f"\n{row:.2f} levels in a row from 1-1"
+        heat_map(
+            sampled,
+            argmax,
+            path,
+            worlds=len(all_levels(about["task"])) // STAGES,
+            title=f"{title} of each level{more}",
+        )
+        yield path
+    for result in sampled:
+        rooms = _rooms(about["task"], result)
+        if rooms:
+            path = folder / f"deaths-{result.level}.png"
+            death_map(result, rooms, path, title=title)
+            yield path
+
+
+def _rooms(task: str, result: LevelResult) -> dict[int, npt.NDArray[np.uint8]]:
+    """Pictures of the rooms in which episodes ended, the busiest one first."""
+    ends = [place.area for place in (*result.deaths, *result.stalls)]
+    rooms = {}
+    for area in sorted(set(ends), key=ends.count, reverse=True):
+        try:
+            rooms[area] = room_picture(task, result.level, area)
+        except RuntimeError as error:
+            _logger.warning("%s has no picture of its own: %s", result.level, error)
+    return rooms
+
+
+def heat_map(
+    sampled: Sequence[LevelResult],
+    argmax: Sequence[LevelResult],
+    path: Path,
+    *,
+    worlds: int,
+    title: str,
+) -> None:
+    """Draws the clear rates, a row for each world and a column for each stage.
+
+    Args:
+        sampled: results of sampled actions: the colours and the large numbers.
+        argmax: results of the likeliest actions, or none: the small numbers.
+        path: of the PNG.
+        worlds: of the game.
+        title: above it.
+    """
+    starts = {result.level: result for result in argmax}
+    figure = Figure(figsize=(6.4, 0.9 + 0.82 * worlds), dpi=_DPI, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_facecolor("0.93")
+    rates = np.full((worlds, STAGES), np.nan)
+    for result in sampled:
+        world, stage = (int(part) - 1 for part in result.level.split("-"))
+        rates[world, stage] = result.clear_rate
+        dark = result.clear_rate < 0.5
+        _write_cell(axes, stage, world, result, starts.get(result.level), dark)
+    image = axes.imshow(rates, cmap=_COLOURS, vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(STAGES), [f"stage {s + 1}" for s in range(STAGES)])
+    axes.set_yticks(range(worlds), [f"world {w + 1}" for w in range(worlds)])
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    # White lines between the cells.
+    axes.set_xticks(np.arange(1, STAGES) - 0.5, minor=True)
+    axes.set_yticks(np.arange(1, worlds) - 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=3)
+    axes.tick_params(which="minor", length=0)
+    bar = figure.colorbar(image, ax=axes, shrink=0.6, format="{x:.0%}")
+    bar.outline.set_visible(False)
+    bar.set_label("clear rate, sampled actions")
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path)
+
+
+def _write_cell(
+    axes: Axes,
+    x: int,
+    y: int,
+    result: LevelResult,
+    argmax: LevelResult | None,
+    dark: bool,
+) -> None:
+    colour = "white" if dark else "black"
+    above = 0.12 if argmax else 0
+    text = f"{100 * result.clear_rate:.3g} %"
+    style: dict[str, Any] = {"ha": "center", "va": "center", "color": colour}
+    axes.text(x, y - above, text, fontsize=14, fontweight="bold", **style)
+    if argmax:
+        small = f"argmax {argmax.clears}/{argmax.episodes}"
+        axes.text(x, y + 0.25, small, fontsize=8, **style)
+    if result.unseen:
+        axes.text(x, y - 0.36, "test level", fontsize=8, fontstyle="italic", **style)
+
+
+def death_map(
+    result: LevelResult,
+    rooms: Mapping[int, npt.NDArray[np.uint8]],
+    path: Path,
+    *,
+    title: str,
+) -> None:
+    """Draws where episodes of a level ended over the pictures of its rooms.
+
+    Pixels of the rooms are pixels of the PNG. Ends near each other are one mark,
+    with their number.
+
+    Args:
+        result: of the level.
+        rooms: by area, (208, width, 3) uint8 (`atlas.room_picture`); ends in other
+            rooms are not drawn.
+        path: of the PNG.
+        title: one line above it.
+    """
+    strips = [
+        (area, left, picture[:, left : left + width])
+        for area, picture in rooms.items()
+        for width in [_strip_width(picture.shape[1])]
+        for left in range(0, picture.shape[1], width)
+    ]
+    wide = _LEFT + max(strip.shape[1] for _, _, strip in strips) + _RIGHT
+    high = _TOP + sum(strip.shape[0] + _GAP for _, _, strip in strips)
+    figure = Figure(figsize=(wide / _DPI, high / _DPI), dpi=_DPI)
+    bottom = high - _TOP
+    for area, left, strip in strips:
+        rows, columns = strip.shape[:2]
+        bottom -= rows
+        box = (_LEFT / wide, bottom / high, columns / wide, rows / high)
+        axes = figure.add_axes(box)
+        extent = (left, left + columns, 0, rows)
+        axes.imshow(strip, extent=extent, interpolation="nearest", aspect="auto")
+        axes.set_xticks(range(-(-left // 256) * 256, left + columns, 256))
+        axes.tick_params(labelsize=8, length=3)
+        axes.set_yticks([])
+        for end, places in (("died", result.deaths), ("stalled", result.stalls)):
+            here = [p for p in places if p.area == area]
+            _mark(axes, here, (left, left + columns), rows, end)
+        # Marks at the edge show whole.
+        axes.set_xlim(left, left + columns)
+        axes.set_ylim(0, rows)
+        if left == 0 and len(rooms) > 1:
+            name = f"room {area:#04x}"
+            axes.set_title(name, fontsize=9, loc="left", pad=3)
+        bottom -= _GAP
+    text = f"Level {result.level}: {result.clears} of {result.episodes} cleared"
+    text += f"   ({title})"
+    figure.text(_LEFT / wide, 1 - 14 / high, text, va="top", fontsize=11)
+    _legend(figure, wide, high)
+    figure.savefig(path)
+
+
+def _strip_width(width: int) -> int:
+    """Equal strips of whole tiles, none wider than _STRIP."""
+    count = -(-width // _STRIP)
+    return -(-width // (count * _TILE)) * _TILE
+
+
+_STYLES: dict[str, dict[str, Any]] = {
+    "died": {"marker": "o", "color": "#d7191c", "edgecolor": "white"},
+    "stalled": {"marker": "s", "color": "#ffd92f", "edgecolor": "black"},
+}
+_NUMBERS = {"died": "white", "stalled": "black"}
+
+
+def _mark(
+    axes: Axes, places: Sequence[Place], span: tuple[int, int], rows: int, end: str
+) -> None:
+    """Marks the places of a strip, the larger the more there are."""
+    for members in sorted(_clusters(places), key=len):
+        x, y = position(members, rows)
+        if not span[0] <= x < span[1]:
+            continue
+        size = 90 + 40 * len(members) ** 0.8
+        axes.scatter([x], [y], s=size, clip_on=False, zorder=3, **_STYLES[end])
+        axes.text(
+            x,
+            y - 0.5,
+            str(len(members)),
+            ha="center",
+            va="center_baseline",
+            fontsize=7 + len(members) ** 0.3,
+            color=_NUMBERS[end],
+            zorder=4,
+        )
+
+
+def _clusters(places: Sequence[Place]) -> list[list[Place]]:
+    """Places in groups; one within _NEAR pixels of a group's first belongs to it."""
+    groups: list[list[Place]] = []
+    for place in places:
+        for group in groups:
+            first = group[0]
+            if abs(first.x - place.x) < _NEAR and abs(first.y - place.y) < _NEAR:
+                group.append(place)
+                break
+        else:
+            groups.append([place])
+    return groups
+
+
+def position(places: Sequence[Place], rows: int) -> tuple[float, float]:
+    """The middle of players' bodies on a room's picture, from its lower left.
+
+    Args:
+        places: near each other.
+        rows: of the picture; it is cut to them.
+    """
+    x = float(np.mean([place.x for place in places])) + _BODY[0]
+    y = float(np.mean([place.y for place in places])) - _BODY[1]
+    return x, min(max(y, _TILE / 2), rows - _TILE / 2)
+
+
+def _legend(figure: Figure, wide: float, high: float) -> None:
+    axes = figure.add_axes((0, 0, 1, 1), frameon=False)
+    axes.set(xlim=(0, wide), ylim=(0, high), xticks=[], yticks=[])
+    x = _LEFT + 6.0
+    for end, style in _STYLES.items():
+        axes.scatter([x], [high - 42], s=70, **style)
+        text = f"{end} here (how many)"
+        axes.text(x + 12, high - 42, text, va="center", fontsize=9)
+        x += 190

@@ -1,0 +1,212 @@
+"""How a policy did in levels, one by one and in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainer.config.tasks import all_levels
+from trainer.evaluation.play import Played, wilson
+
+# Steps without a new best position after which an episode of a level has failed.
+STALL_STEPS = 250
+
+# Above this, info's y_pos at a death is that of one who fell out of the screen: y is
+# a byte, which has wrapped around.
+_FELL = 248
+
+
+class Place(NamedTuple):
+    """Where an episode ended.
+
+    Attributes:
+        area: info's area_pointer, the room.
+        x: pixels from the left end of the room.
+        y: info's y_pos, pixels from below; 0 for who fell out of the screen.
+    """
+
+    area: int
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class LevelResult:
+    """How a policy did in one level.
+
+    Every episode is one of: cleared, died, stalled, timed out.
+
+    Attributes:
+        level: such as "1-1".
+        argmax: whether the likeliest actions were played, not sampled ones.
+        sticky: chance at every frame that the buttons stayed as they were.
+        episodes: how many were played.
+        clears: how many of them reached the flag or the axe.
+        clear_rate: their share.
+        interval: of the clear rate with 95 % confidence. With argmax and no sticky
+            actions the starts are all there are, and it means little.
+        return_mean: mean sum of the run's rewards.
+        best_x_median: median of each episode's largest x.
+        steps_to_clear_median: median length of the cleared episodes.
+        stalled: episodes that made no progress for too long.
+        timed_out: episodes in which the game's clock ran out.
+        deaths: where the others died.
+        stalls: where the stalled ones stood.
+        cleared_starts: with argmax, the idle frames before the cleared episodes.
+        unseen: a run of several levels never trained on this one.
+    """
+
+    level: str
+    argmax: bool
+    sticky: float
+    episodes: int
+    clears: int
+    clear_rate: float
+    interval: tuple[float, float]
+    return_mean: float
+    best_x_median: float
+    steps_to_clear_median: float | None
+    stalled: int
+    timed_out: int
+    deaths: list[Place]
+    stalls: list[Place]
+    cleared_starts: list[int] | None
+    unseen: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self)
+
+
+def level_result(
+    level: str,
+    played: Sequence[Played],
+    *,
+    sticky: float,
+    starts: Sequence[int] | None = None,
+    unseen: bool = False,
+) -> LevelResult:
+    """What the episodes of one level come to.
+
+    Args:
+        level: its name.
+        played: its episodes.
+        sticky: chance of a repeated action.
+        starts: with argmax, the idle frames of each environment; else None.
+        unseen: whether its run never trained on it.
+    """
+    ends = [_end(p.last) for p in played]
+    clears = [p.episode.steps for p in played if p.episode.cleared]
+    cleared_starts = None
+    if starts is not None:
+        cleared_starts = sorted(starts[p.env] for p in played if p.episode.cleared)
+
+    def places(end: str) -> list[Place]:
+        return sorted(
+            _place(p.last) for p, e in zip(played, ends, strict=True) if e == end
+        )
+
+    return LevelResult(
+        level=level,
+        argmax=starts is not None,
+        sticky=sticky,
+        episodes=len(played),
+        clears=len(clears),
+        clear_rate=len(clears) / len(played),
+        interval=wilson(len(clears), len(played)),
+        return_mean=float(np.mean([p.episode.total_reward for p in played])),
+        best_x_median=float(np.median([p.episode.best_x for p in played])),
+        steps_to_clear_median=float(np.median(clears)) if clears else None,
+        stalled=ends.count("stalled"),
+        timed_out=ends.count("timed out"),
+        deaths=places("died"),
+        stalls=places("stalled"),
+        cleared_starts=cleared_starts,
+        unseen=unseen,
+    )
+
+
+def _end(last: dict[str, int]) -> str:
+    """How an episode of a level ended."""
+    from mario_envpool import END_REASONS
+
+    if last["flag_get"]:
+        return "cleared"
+    if END_REASONS[last["end_reason"]] == "stall":
+        return "stalled"
+    return "timed out" if last["time"] == 0 else "died"
+
+
+def _place(last: dict[str, int]) -> Place:
+    y = last["y_pos"]
+    fell = _FELL <= y <= 255  # above 255 is over the top of the screen
+    return Place(last["area_pointer"], last["x_pos"], 0 if fell else y)
+
+
+def summarise_levels(results: Sequence[LevelResult]) -> dict[str, Any]:
+    """What one evaluation of several levels says, for a line of evaluations.jsonl.
+
+    Rates and means are those of the levels that the run trains on; `test_clear_rate`,
+    None without test levels, is of the others, and `levels` has each by itself.
+    """
+    train = [r for r in results if not r.unseen]
+    test = [r for r in results if r.unseen]
+    clears, episodes = sum(r.clears for r in train), sum(r.episodes for r in train)
+    worst = min(train, key=lambda result: result.clear_rate)
+    return {
+        "episodes": episodes,
+        "clears": clears,
+        "clear_rate": clears / episodes,
+        "clear_rate_95": wilson(clears, episodes),
+        "return_mean": float(np.mean([r.return_mean for r in train])),
+        "worst_level": worst.level,
+        "worst_clear_rate": worst.clear_rate,
+        "test_clear_rate": (
+            sum(r.clears for r in test) / sum(r.episodes for r in test)
+            if test
+            else None
+        ),
+        "levels": [result.to_dict() for result in results],
+    }
+
+
+def levels_in_a_row(results: Sequence[LevelResult]) -> float | None:
+    """How many levels from 1-1 on are cleared at the first attempt, on average.
+
+    With sampled actions the sum of p1, p1 p2, p1 p2 p3, ...: the expected number if
+    the levels are independent of each other. With argmax the mean over the starts
+    of the number of levels that are cleared one after the other from that start.
+
+    Args:
+        results: of one policy, all sampled or all argmax, in the order of the game.
+
+    Returns:
+        The mean; None unless they begin with 1-1, 1-2. The first level that was
+        not evaluated ends the row.
+    """
+    row = []
+    for level, result in zip(all_levels("SuperMarioBros-v0"), results, strict=False):
+        if result.level != level:
+            break
+        row.append(result)
+    if len(row) < 2:
+        return None
+    if not row[0].argmax:
+        return float(np.cumprod([result.clear_rate for result in row]).sum())
+    cleared = np.zeros((len(row), row[0].episodes), bool)
+    for k, result in enumerate(row):
+        cleared[k, result.cleared_starts] = True
+    return float(np.cumprod(cleared, axis=0).sum(axis=0).mean())
+
+
+def by_options(
+    results: Sequence[LevelResult],
+) -> dict[tuple[float, bool], list[LevelResult]]:
+    """Results by (sticky, argmax), in their order."""
+    parts: dict[tuple[float, bool], list[LevelResult]] = {}
+    for result in results:
+        parts.setdefault((result.sticky, result.argmax), []).append(result)
+    return parts

@@ -1,0 +1,217 @@
+"""What a person reads of an evaluation in a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.table import Table
+
+from trainer.evaluation.results import LevelResult, Place, by_options, levels_in_a_row
+
+# Deaths within so many pixels of each other are at one place.
+_PLACE_WIDTH = 32
+
+_LEGEND = (
+    "{} sampled episodes a level; argmax: starts cleared; best x, steps to clear:\n"
+    "medians; stall, time: ended so; dies at: x where most died, and how many"
+)
+_TEST_LEGEND = "levels behind train: the run never trained on them"
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar of episodes on stderr while they are played, if that is a terminal.
+
+    Yields:
+        A function of the episodes that have ended and of all; None without a bar.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = BarColumn(), MofNCompleteColumn(), "episodes", TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("playing", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def show(
+    about: dict[str, Any],
+    results: Sequence[LevelResult],
+    rows: Sequence[dict[str, Any]],
+) -> None:
+    """Prints an evaluation.
+
+    Args:
+        about: `Evaluation.about`.
+        results: of levels; or
+        rows: of a task without levels.
+    """
+    console = Console(highlight=False)
+    weights = "averaged weights" if about["weights"] == "ema" else "latest weights"
+    console.print(
+        f"{about['checkpoint']}: {about['task']}, {about['trained_steps']:,} steps, "
+        f"{weights}\nseed {about['seed']}, 0 to {about['noops']} idle frames; a step "
+        f"is {about['frame_skip']} frames",
+        soft_wrap=True,
+        markup=False,  # of a path
+    )
+    if rows:
+        console.print(_task_table(rows))
+        return
+    parts = by_options(results)
+    for sticky in dict.fromkeys(result.sticky for result in results):
+        sampled = parts[sticky, False]
+        argmax = parts.get((sticky, True), [])
+        if sticky:
+            console.print(f"\nbuttons stay as they were with a chance of {sticky:g}:")
+        console.print(level_table(sampled, argmax))
+        console.print(_LEGEND.format(about["episodes"]), style="dim")
+        if any(result.unseen for result in sampled):
+            console.print(_TEST_LEGEND, style="dim")
+        _say_in_a_row(console, sampled, argmax)
+
+
+def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -> Table:
+    """A row for each level, and one for all; at most 80 columns wide.
+
+    Levels that their run never trained on follow the others, with a row of their own
+    for all of them.
+
+    Args:
+        sampled: results of sampled actions: all columns but one are theirs.
+        argmax: results of the likeliest actions for the same levels, or none.
+    """
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
+    names = "level cleared 95_%_range argmax return best_x steps died stall time"
+    for name in (*names.split(), "dies_at"):
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+    split = any(result.unseen for result in sampled)
+    for unseen in (False, True)[: 1 + split]:
+        rows, starts = (
+            [result for result in results if result.unseen == unseen]
+            for results in (sampled, argmax)
+        )
+        for number, result in enumerate(rows):
+            table.add_row(*_cells_of_level(result, starts[number : number + 1]))
+        if len(rows) > 1 or (split and rows):
+            name = "all" if not split else "test" if unseen else "train"
+            table.add_section()
+            table.add_row(*_cells_of_all(name, rows, starts))
+            table.add_section()
+    return table
+
+
+def as_text(table: Table) -> str:
+    """A table as lines of plain text."""
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _cells_of_level(
+    result: LevelResult, argmax: Sequence[LevelResult]
+) -> Iterator[str]:
+    low, high = result.interval
+    yield result.level
+    yield _rate(result.clear_rate)
+    yield f"{100 * low:.1f}-{100 * high:.1f}"
+    yield _k_of_n(argmax) if argmax else "-"
+    yield f"{result.return_mean:.2f}"
+    yield f"{result.best_x_median:.0f}"
+    yield _number(result.steps_to_clear_median)
+    yield str(len(result.deaths))
+    yield str(result.stalled)
+    yield str(result.timed_out)
+    yield _deadliest(result.deaths)
+
+
+def _cells_of_all(
+    name: str, sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]
+) -> Iterator[str]:
+    """Means and sums of several levels."""
+    yield name
+    yield _rate(sum(r.clear_rate for r in sampled) / len(sampled))
+    yield ""
+    yield _k_of_n(argmax) if argmax else "-"
+    yield f"{sum(r.return_mean for r in sampled) / len(sampled):.2f}"
+    yield from ("", "")
+    yield str(sum(len(r.deaths) for r in sampled))
+    yield str(sum(r.stalled for r in sampled))
+    yield str(sum(r.timed_out for r in sampled))
+
+
+def _rate(rate: float) -> str:
+    """A percentage, green, yellow or red as well."""
+    colour = "green" if rate >= 0.9 else "yellow" if rate >= 0.5 else "red"
+    return f"[{colour}]{100 * rate:.1f} %[/]"
+
+
+def _k_of_n(results: Sequence[LevelResult]) -> str:
+    return f"{sum(r.clears for r in results)}/{sum(r.episodes for r in results)}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def _deadliest(deaths: Sequence[Place]) -> str:
+    """About where most died, and how many."""
+    if not deaths:
+        return "-"
+    spots = Counter((place.area, place.x // _PLACE_WIDTH) for place in deaths)
+    (_, column), count = spots.most_common(1)[0]
+    return f"{column * _PLACE_WIDTH + _PLACE_WIDTH // 2}: {count}"
+
+
+def _say_in_a_row(
+    console: Console, sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]
+) -> None:
+    expected = levels_in_a_row(sampled)
+    if expected is None:
+        return
+    text = f"levels in a row from 1-1: {expected:.2f} with sampled actions"
+    if argmax:
+        text += f", {levels_in_a_row(argmax):.2f} with argmax"
+    console.print(text)
+
+
+def _task_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """A row for each way to play a task without levels."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
+    for number, row in enumerate(rows):
+        cells = _cells(row)
+        if not number:
+            for name in cells:
+                table.add_column(name, justify="right", no_wrap=True)
+        table.add_row(*cells.values())
+    return table
+
+
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    """A row of the table, by the names of its columns."""
+    cells = {
+        "actions": "argmax" if row["argmax"] else "sampled",
+        "return": f"{row['return_mean']:.2f}",
+        "steps": f"{row['episode_steps_mean']:.0f}",
+    }
+    if row["clear_rate"] is None:
+        return cells
+    low, high = row["clear_rate_95"]
+    return {
+        "actions": cells.pop("actions"),
+        "sticky": f"{row['sticky']:g}",
+        "cleared": _rate(row["clear_rate"]),
+        "95 % interval": f"{100 * low:.1f}-{100 * high:.1f} %",
+        "best x": f"{row['best_x_median']:.0f}",
+        **cells,
+        "steps to clear": _number(row["steps_to_clear_median"]),
+    }

@@ -1,0 +1,62 @@
+"""Bonuses: what the trainer pays for places that are new."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.config.schedules import linear
+from trainer.config.schema import ExploreConfig
+from trainer.explore.cells import BoolArray, CellCounts, Entered
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class Bonuses:
+    """Pays for cells that are new, or that were seldom entered."""
+
+    def __init__(self, config: ExploreConfig, counts: CellCounts) -> None:
+        """Prepares to pay.
+
+        Args:
+            config: the weights and their schedules.
+            counts: of cells, which already hold the visits that are paid for.
+        """
+        self._config, self._counts = config, counts
+        self._paid = dict.fromkeys(("novelty", "count_bonus"), 0.0)
+        self._rows = 0
+
+    def pay(self, first: BoolArray, entered: Entered, steps: int) -> FloatArray:
+        """What the rows of one recv earn, beside the game's reward.
+
+        Args:
+            first: (n,) bool, the rows begin episodes: nobody walked there.
+            entered: who came into another cell.
+            steps: environment steps of the run, for the schedules.
+
+        Returns:
+            (n,) float32.
+        """
+        c = self._config
+        walked = ~first[entered.rows]
+        rows, cells = entered.rows[walked], entered.cells[walked]
+        novelty = entered.new[walked].astype(np.float64)
+        if c.novelty_by_count:
+            novelty /= np.sqrt(self._counts.episodes[cells])
+        novelty *= linear(c.novelty, c.novelty_end, c.bonus_steps, steps)
+        # UCB1's term (Auer et al. 2002), of cells instead of a bandit's arms.
+        entries = self._counts.entries[cells]
+        ucb = np.sqrt(2.0 * np.log(max(self._counts.total, 1)) / entries)
+        ucb *= linear(c.count_bonus, c.count_bonus_end, c.bonus_steps, steps)
+        self._paid["novelty"] += float(novelty.sum())
+        self._paid["count_bonus"] += float(ucb.sum())
+        self._rows += len(first)
+        bonus = np.zeros(len(first), np.float32)
+        bonus[rows] = novelty + ucb
+        return bonus
+
+    def statistics(self) -> dict[str, float]:
+        """Mean of each bonus per step since the last call."""
+        means = {name: paid / max(self._rows, 1) for name, paid in self._paid.items()}
+        self._paid, self._rows = dict.fromkeys(self._paid, 0.0), 0
+        return means

@@ -1,0 +1,191 @@
+"""Exploration: what new places pay, and where episodes begin, for the collector.
+
+Both look at the same cells (cells.py). Bonuses are added to the reward that is learned
+from, and to nothing that is reported.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.config.schema import ExploreConfig, RunConfig
+from trainer.config.tasks import is_native, own_levels
+from trainer.explore.bonuses import Bonuses, FloatArray
+from trainer.explore.cells import BoolArray, CellCounts, cell_keys
+from trainer.explore.frontier import Frontier
+from trainer.explore.starts import Starts
+from trainer.rollout.episodes import EpisodeTracker
+
+
+def make_explorer(
+    pool: Any, config: RunConfig, episodes: EpisodeTracker
+) -> Explorer | None:
+    """What a run needs for exploring, None if that is nothing.
+
+    Args:
+        pool: of the run.
+        config: of the run.
+        episodes: of the run; tells clear rates by level.
+
+    Raises:
+        ValueError: the task is not one in which places are known.
+    """
+    explore, task = config.explore, config.env.task
+    wanted = explore.starts == "frontier" or explore.pays
+    if not is_native(task):
+        if wanted:
+            raise ValueError(
+                f"task {task} does not tell places: --starts frontier, --novelty and "
+                "--count-bonus are for the Super Mario Bros. tasks"
+            )
+        return None
+    levels = config.env.levels or own_levels(task)
+    if wanted or len(levels) > 1:
+        return Explorer(pool, explore, levels=levels, rates=episodes.clear_rates)
+    return None
+
+
+class Explorer:
+    """Tells the pool where episodes begin and the collector what new places pay.
+
+    One thread may follow while another reads statistics or the state.
+    """
+
+    def __init__(
+        self,
+        pool: Any,
+        config: ExploreConfig,
+        *,
+        levels: Sequence[str],
+        rates: Callable[[], list[float]],
+    ) -> None:
+        """Prepares.
+
+        Args:
+            pool: of Super Mario Bros. environments.
+            config: what to do.
+            levels: names of the pool's stages, in its order; () for the whole game.
+            rates: gives the clear rates of the levels from their starts, or that of
+                the game.
+        """
+        num_envs = len(pool.all_env_ids)
+        self._config, self._levels, self._rates = config, levels, rates
+        self._counts: CellCounts | None = None
+        self._frontier: Frontier | None = None
+        self._bonuses: Bonuses | None = None
+        self._starts: Starts | None = None
+        if config.starts == "frontier" or config.pays:
+            self._counts = CellCounts(num_envs)
+            if config.pays:
+                self._bonuses = Bonuses(config, self._counts)
+            if config.starts == "frontier":
+                self._frontier = Frontier(pool, self._counts, levels, num_envs)
+        if self._frontier is not None or len(levels) > 1:
+            self._starts = Starts(pool, config, levels=levels, frontier=self._frontier)
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Sets where episodes begin from now on; call it between two batches."""
+        if self._starts is not None:
+            rates = self._rates()
+            with self._lock:
+                self._starts.apply(rates)
+
+    def follow(
+        self,
+        env_id: npt.NDArray[np.int32],
+        first: BoolArray,
+        done: BoolArray,
+        info: Mapping[str, Any],
+        steps: int,
+    ) -> FloatArray | None:
+        """Takes the rows of one recv, before actions are sent.
+
+        Args:
+            env_id: (n,) which environments, all at rest.
+            first: (n,) their rows begin episodes.
+            done: (n,) their rows end episodes.
+            info: of the rows.
+            steps: environment steps of the run so far.
+
+        Returns:
+            (n,) float32 bonuses, or None: there are none.
+        """
+        with self._lock:
+            if self._starts is not None:
+                self._starts.count(first, done, info)
+            if self._counts is None:
+                return None
+            keys = cell_keys(info, self._config.cell_size)
+            entered = self._counts.enter(env_id, first, keys)
+            if self._frontier is not None:
+                self._frontier.follow(env_id, first, done, info, entered)
+            if self._bonuses is None:
+                return None
+            return self._bonuses.pay(first, entered, steps)
+
+    def statistics(self) -> dict[str, float]:
+        """What curves show; means and shares are since the last call.
+
+        `cells` counts those that were ever seen, `frontier_x` is the most pixels from
+        a level's start to one that an episode can begin from.
+        """
+        result: dict[str, float] = {}
+        with self._lock:
+            if self._counts is not None:
+                result["cells"] = float(len(self._counts))
+            if self._frontier is not None:
+                result["snapshots"] = float(len(self._frontier))
+                result["frontier_x"] = float(self._frontier.progress)
+            for part in (self._starts, self._bonuses):
+                if part is not None:
+                    result |= part.statistics()
+        return result
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs, in plain types and tensors."""
+        with self._lock:
+            return {
+                "cell_size": self._config.cell_size,
+                "levels": list(self._levels),
+                "best_rates": self._starts.best_rates.tolist() if self._starts else [],
+                "level_steps": self._starts.steps.tolist() if self._starts else [],
+                "counts": self._counts.state() if self._counts is not None else None,
+                "frontier": self._frontier.state()
+                if self._frontier is not None
+                else None,
+            }
+
+    def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
+        """Continues from `state()`, before the run has started.
+
+        Args:
+            state: of any run; parts of it that are not for this config are ignored.
+            going_on: whether the open episodes go on, in as many environments.
+
+        Raises:
+            ValueError: its cells are not of the same size, its levels are others, or
+                the pool refuses its snapshots; cells and snapshots are as before then.
+        """
+        if "levels" not in state:
+            raise ValueError("it is of an earlier version")
+        if state["levels"] != list(self._levels):
+            raise ValueError("its levels are others")
+        if self._starts is not None and state["best_rates"]:
+            self._starts.best_rates = np.array(state["best_rates"])
+            # Earlier versions have none.
+            steps = state.get("level_steps", [0] * len(self._levels))
+            self._starts.steps = np.array(steps, np.int64)
+        counts, frontier = state["counts"], state["frontier"]
+        cells = self._counts is not None and counts is not None
+        if cells and state["cell_size"] != self._config.cell_size:
+            raise ValueError("its cells are of another size")
+        if self._frontier is not None and frontier is not None:
+            self._frontier.restore(frontier, going_on=going_on)
+        if self._counts is not None and counts is not None:
+            self._counts.restore(counts, going_on=going_on)

@@ -1,0 +1,1 @@
+"""Pictures of play: videos, and what people watch live."""

@@ -1,0 +1,331 @@
+"""What stands beside the game's picture: the pad, the policy's odds, the score.
+
+Everything is measured in units of the picture's own pixels and multiplied by the
+scale, so that the panel looks the same at every size.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from mario_envpool import _core, nes
+from trainer.config.schema import TILES_SHAPE
+from trainer.envs.tiles import tiles_picture
+from trainer.film.filmed_env import HEIGHT, WIDTH
+
+Picture = npt.NDArray[np.uint8]
+Colour = tuple[int, int, int]
+
+# A dark panel, one accent, and a colour each for good and bad ends.
+BACKGROUND: Colour = (20, 22, 28)
+SURFACE: Colour = (38, 42, 52)
+MUTED: Colour = (139, 147, 163)
+TEXT: Colour = (233, 236, 242)
+ACCENT: Colour = (255, 176, 46)
+BAR: Colour = (90, 116, 168)
+ENDINGS: dict[str, Colour] = {
+    "cleared": (62, 190, 108),
+    "died": (228, 74, 74),
+    "stopped": (139, 147, 163),
+}
+
+# In pixels of the game's picture: 128 x 240 beside its 256 x 240.
+PANEL_WIDTH = 128
+_MARGIN = 8
+_MAX_BARS = 12
+_TITLE, _BODY = 10, 6.5
+
+HEADER_HEIGHT = 12  # of a tile of the grid
+
+
+@functools.cache
+def font(size: float, bold: bool = False) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans, which matplotlib brings along."""
+    spec = importlib.util.find_spec("matplotlib")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    folder = Path(spec.submodule_search_locations[0]) / "mpl-data" / "fonts" / "ttf"
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(str(folder / name), size)
+
+
+def gif_palette() -> Picture:
+    """The 256 colours of a GIF, (16, 16, 3): the console's 64, and the panel's."""
+    colours = [tuple(map(int, c)) for c in _core.preprocess_palette()]
+    colours += [(v, v, v) for v in range(4, 256, 8)]  # what the network sees
+    inks = (TEXT, MUTED, ACCENT, BAR, *ENDINGS.values())
+    for ground in (BACKGROUND, SURFACE):
+        for ink in (*inks, BACKGROUND if ground == SURFACE else SURFACE):
+            for k in range(1, 10):
+                mixed = (
+                    round(a + (b - a) * k / 9) for a, b in zip(ground, ink, strict=True)
+                )
+                colours.append(tuple(mixed))
+    colours += [BACKGROUND] * (256 - len(colours))
+    return np.array(colours[:256], np.uint8).reshape(16, 16, 3)
+
+
+def enlarge(picture: Picture, scale: int) -> Picture:
+    """Every pixel becomes scale x scale ones; (H, W, 3) or (H, W)."""
+    # Rows last, which are copied whole: four times as fast as the other way round.
+    return picture.repeat(scale, axis=1).repeat(scale, axis=0)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the panel shows of one step.
+
+    Attributes:
+        level: such as "1-1".
+        caption: the line under it.
+        buttons: pad byte that is pressed.
+        names: of all actions, for the bars.
+        action: index of the one taken.
+        probabilities: (A,) of the policy, None where they are not known.
+        value: the critic's, None where it is not known.
+        total: return so far.
+        step: steps so far.
+        x: position in pixels.
+        obs: (C, H, W) uint8 that the network saw, None to leave it out.
+        ending: cleared, died, stopped, or "" while the episode goes on.
+    """
+
+    level: str
+    caption: str
+    buttons: int
+    names: Sequence[str]
+    action: int
+    probabilities: npt.NDArray[np.float32] | None
+    value: float | None
+    total: float
+    step: int
+    x: int
+    obs: Picture | None
+    ending: str = ""
+
+    def __str__(self) -> str:
+        """How far the episode is, in a line."""
+        return (
+            f"{self.level}: {self.ending or 'not over'} after {self.step} steps at x "
+            f"{self.x}, return {self.total:.2f}"
+        )
+
+
+class Panel:
+    """Draws readings, each (240 * scale, 128 * scale, 3)."""
+
+    def __init__(self, scale: int) -> None:
+        self._scale = scale
+        self._width, self._height = PANEL_WIDTH * scale, HEIGHT * scale
+
+    def draw(self, reading: Reading) -> Picture:
+        """Draws one reading."""
+        image = Image.new("RGB", (self._width, self._height), BACKGROUND)
+        pen = ImageDraw.Draw(image)
+        self._title(pen, reading)
+        pad = controller(reading.buttons, self._scale)
+        image.paste(pad, (self._px(_MARGIN), self._px(34)))
+        if reading.probabilities is None:
+            self._text(pen, _MARGIN, 87, reading.names[reading.action], TEXT)
+        else:
+            self._bars(pen, reading)
+        self._numbers(pen, reading)
+        if reading.obs is not None:
+            self._views(image, pen, reading.obs)
+        return np.asarray(image)
+
+    def _px(self, units: float) -> int:
+        return round(units * self._scale)
+
+    def _box(self, *edges: float) -> tuple[int, ...]:
+        return tuple(self._px(edge) for edge in edges)
+
+    def _text(
+        self,
+        pen: ImageDraw.ImageDraw,
+        x: float,
+        y: float,
+        text: str,
+        colour: Colour,
+        *,
+        size: float = _BODY,
+        bold: bool = False,
+        anchor: str = "ls",
+    ) -> None:
+        """Text on a baseline; an anchor "rs" ends at x."""
+        where = (self._px(x), self._px(y))
+        kind = font(self._scale * size, bold)
+        pen.text(where, text, fill=colour, font=kind, anchor=anchor)
+
+    def _title(self, pen: ImageDraw.ImageDraw, reading: Reading) -> None:
+        title = reading.level if "-" not in reading.level else f"Level {reading.level}"
+        self._text(pen, _MARGIN, 16, title, TEXT, size=_TITLE, bold=True)
+        self._text(pen, _MARGIN, 27, reading.caption, MUTED)
+        if not reading.ending:
+            return
+        size = self._scale * _BODY
+        width = font(size, True).getlength(reading.ending) / self._scale + 10
+        right = PANEL_WIDTH - _MARGIN
+        pen.rounded_rectangle(
+            self._box(right - width, 6.5, right, 18),
+            radius=self._px(3),
+            fill=ENDINGS[reading.ending],
+        )
+        middle = right - width / 2
+        self._text(
+            pen, middle, 14.5, reading.ending, BACKGROUND, bold=True, anchor="ms"
+        )
+
+    def _bars(self, pen: ImageDraw.ImageDraw, reading: Reading) -> None:
+        """The policy's odds; of more than twelve actions the likeliest."""
+        odds = reading.probabilities
+        assert odds is not None
+        shown = range(len(odds))
+        if len(odds) > _MAX_BARS:
+            shown = np.sort(np.argsort(-odds)[:_MAX_BARS]).tolist()
+        row = min(11.0, 84 / len(shown))
+        left, right = 50, PANEL_WIDTH - _MARGIN - 22
+        for i, action in enumerate(shown):
+            base = 80 + row * (i + 0.72)
+            taken = action == reading.action
+            name = reading.names[action]
+            size = min(_BODY, row * 0.8)
+            ink = ACCENT if taken else TEXT
+            self._text(pen, _MARGIN, base, name, ink, size=size, bold=taken)
+            length = (right - left) * float(odds[action])
+            top = base - 0.5 * row
+            pen.rectangle(self._box(left, top, right, base), fill=SURFACE)
+            if self._px(length) >= 1:
+                box = self._box(left, top, left + length, base)
+                pen.rectangle(box, fill=ACCENT if taken else BAR)
+            share = f"{odds[action]:.0%}"
+            edge = PANEL_WIDTH - _MARGIN
+            self._text(pen, edge, base, share, ink, size=size, anchor="rs")
+
+    def _numbers(self, pen: ImageDraw.ImageDraw, reading: Reading) -> None:
+        cells = [
+            ("return", f"{reading.total:.2f}"),
+            ("value", "-" if reading.value is None else f"{reading.value:.2f}"),
+            ("step", f"{reading.step}"),
+            ("x", f"{reading.x}"),
+        ]
+        if reading.value is None:
+            del cells[1]
+        for i, (name, text) in enumerate(cells):
+            x = _MARGIN + (PANEL_WIDTH - 2 * _MARGIN) * (i % 2) / 2
+            y = 176 + 11 * (i // 2)
+            self._text(pen, x, y, name, MUTED)
+            self._text(pen, x + 24, y, text, TEXT, bold=True)
+
+    def _views(
+        self, image: Image.Image, pen: ImageDraw.ImageDraw, obs: Picture
+    ) -> None:
+        """The newest frames of the observation, oldest on the left."""
+        views = [tiles_picture(obs)] if obs.shape == TILES_SHAPE else list(obs)
+        count = min(4, len(views))
+        gap = 2
+        width = (PANEL_WIDTH - 2 * _MARGIN - 3 * gap) / 4
+        rows, columns = views[0].shape[:2]
+        size = (self._px(width), self._px(width * rows / columns))
+        self._text(pen, _MARGIN, 202, "what the network sees", MUTED)
+        for i, view in enumerate(views[-count:]):
+            picture = Image.fromarray(view).resize(size, Image.Resampling.NEAREST)
+            x = _MARGIN + i * (width + gap)
+            image.paste(picture.convert("RGB"), (self._px(x), self._px(206)))
+
+
+@functools.lru_cache(maxsize=256)
+def controller(buttons: int, scale: int) -> Image.Image:
+    """A pad with the pressed buttons lit, 112 x 40 units."""
+    fine = 4  # drawn larger and shrunk: Pillow has no smooth edges
+    unit = scale * fine
+    image = Image.new("RGB", (112 * unit, 40 * unit), BACKGROUND)
+    pen = ImageDraw.Draw(image)
+
+    def box(x: float, y: float, w: float, h: float) -> tuple[float, ...]:
+        return (x * unit, y * unit, (x + w) * unit - 1, (y + h) * unit - 1)
+
+    def ink(button: int) -> Colour:
+        return ACCENT if buttons & button else BACKGROUND
+
+    pen.rounded_rectangle(box(0, 0, 112, 40), radius=6 * unit, fill=SURFACE)
+    arm = 9
+    x, y = 11, 6.5
+    pen.rectangle(box(x + arm, y, arm, 3 * arm), fill=BACKGROUND)
+    pen.rectangle(box(x, y + arm, 3 * arm, arm), fill=BACKGROUND)
+    pen.rectangle(box(x + arm, y, arm, arm), fill=ink(nes.UP))
+    pen.rectangle(box(x + arm, y + 2 * arm, arm, arm), fill=ink(nes.DOWN))
+    pen.rectangle(box(x, y + arm, arm, arm), fill=ink(nes.LEFT))
+    pen.rectangle(box(x + 2 * arm, y + arm, arm, arm), fill=ink(nes.RIGHT))
+    for left, button in ((45, nes.SELECT), (57, nes.START)):
+        pen.rounded_rectangle(box(left, 21, 9, 4), radius=2 * unit, fill=ink(button))
+    for left, button, name in ((71, nes.B, "B"), (88, nes.A, "A")):
+        pen.ellipse(box(left, 13, 14, 14), fill=ink(button))
+        lit = bool(buttons & button)
+        pen.text(
+            ((left + 7) * unit, 20 * unit),
+            name,
+            fill=BACKGROUND if lit else MUTED,
+            font=font(7 * unit, True),
+            anchor="mm",
+        )
+    return image.resize((112 * scale, 40 * scale), Image.Resampling.LANCZOS)
+
+
+class Grid:
+    """Pictures of several games side by side, each under its level's name."""
+
+    GAP = 4
+
+    def __init__(self, levels: Sequence[str], columns: int, scale: int) -> None:
+        self._columns, self._scale = columns, scale
+        rows = -(-len(levels) // columns)
+        tile = (WIDTH * scale, (HEIGHT + HEADER_HEIGHT) * scale)
+        self._step = (tile[0] + self.GAP, tile[1] + self.GAP)
+        self.width = columns * self._step[0] + self.GAP
+        self.height = rows * self._step[1] + self.GAP
+        self.canvas: Picture = np.empty((self.height, self.width, 3), np.uint8)
+        """The whole picture, (height, width, 3)."""
+        self.canvas[:] = BACKGROUND
+        for i, level in enumerate(levels):
+            self.label(i, level)
+
+    def _corner(self, tile: int) -> tuple[int, int]:
+        row, column = divmod(tile, self._columns)
+        return self.GAP + row * self._step[1], self.GAP + column * self._step[0]
+
+    def label(self, tile: int, level: str, ending: str = "") -> None:
+        """Writes a tile's header."""
+        scale = self._scale
+        size = (WIDTH * scale, HEADER_HEIGHT * scale)
+        image = Image.new("RGB", size, ENDINGS.get(ending, SURFACE))
+        pen = ImageDraw.Draw(image)
+        ink = BACKGROUND if ending else TEXT
+        for x, text, anchor in ((4, level, "lm"), (252, ending, "rm")):
+            where = (x * scale, size[1] / 2)
+            kind = font(9 * scale, True)
+            pen.text(where, text, fill=ink, font=kind, anchor=anchor)
+        y, x = self._corner(tile)
+        self.canvas[y : y + size[1], x : x + size[0]] = np.asarray(image)
+
+    def show(self, tile: int, picture: Picture) -> None:
+        """Puts a game's picture, (240, 256, 3), into its tile."""
+        y, x = self._corner(tile)
+        y += HEADER_HEIGHT * self._scale
+        large = enlarge(picture, self._scale)
+        self.canvas[y : y + len(large), x : x + large.shape[1]] = large
+
+
+def tint(picture: Picture, ending: str) -> Picture:
+    """A picture in shades of the colour of how its episode ended."""
+    grey = picture.mean(axis=-1, keepdims=True) / 255
+    tinted: Picture = (ENDINGS[ending] * (0.25 + 0.65 * grey)).astype(np.uint8)
+    return tinted

@@ -1,0 +1,190 @@
+"""Pictures to MP4 and GIF, with the ffmpeg that imageio-ffmpeg brings along."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from trainer.film.draw import gif_palette
+
+# H.264 with 4:2:0 chroma is what every browser, chat and player shows. The colour
+# tags keep players from guessing by the size of the picture, and faststart lets
+# them begin before all of the file is there.
+_MP4 = (
+    *("-vf", "scale=out_color_matrix=bt709:out_range=tv"),
+    *("-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709"),
+    *("-c:v", "libx264", "-crf", "18", "-pix_fmt", "yuv420p"),
+    *("-movflags", "+faststart"),
+)
+# Pixel art must not be dithered; unchanged rectangles are left out.
+_GIF = ("-filter_complex", "[0][1]paletteuse=dither=none:diff_mode=rectangle")
+
+SUFFIXES = (".mp4", ".gif")
+
+
+def check_suffix(path: Path) -> None:
+    """Raises ValueError unless a file of this name can be written."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(
+            f"{path} is neither MP4 nor GIF; give a name that ends in .mp4 or .gif"
+        )
+
+
+class VideoWriter:
+    """Encodes pictures into a file, which appears when all of it is there.
+
+    A context manager: an exception inside leaves no file behind.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        width: int,
+        height: int,
+        fps: float,
+        background: bool = False,
+    ) -> None:
+        """Starts ffmpeg.
+
+        Args:
+            path: ends in .mp4 or .gif; its folder is made.
+            width: of the pictures in pixels; even for MP4, as is the height.
+            height: of the pictures.
+            fps: pictures per second.
+            background: take one core at most, and that at a low priority.
+
+        Raises:
+            ValueError: it is neither MP4 nor GIF, or the size is odd.
+            OSError: there is no ffmpeg, or the folder cannot be written to.
+        """
+        check_suffix(path)
+        gif = path.suffix.lower() == ".gif"
+        if not gif and (width % 2 or height % 2):
+            raise ValueError(f"MP4 needs an even size, got {width} x {height}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(
+                f"cannot write to the folder {path.parent} ({error.strerror})"
+            ) from error
+        ffmpeg = _ffmpeg()
+        self._path, self._shape = path, (height, width, 3)
+        self._partial = path.with_name(f".partial-{path.name}")
+        self._scratch = tempfile.TemporaryDirectory()
+        self._log = Path(self._scratch.name) / "ffmpeg.log"
+        command = [] if not background else _politely()
+        command += [ffmpeg, "-y", "-loglevel", "error", "-f", "rawvideo"]
+        command += ["-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:.6g}"]
+        command += ["-i", "-"]
+        if gif:
+            palette = self._log.with_name("palette.png")
+            Image.fromarray(gif_palette()).save(palette)
+            command += ["-i", str(palette), *_GIF]
+        else:
+            command += [*_MP4, "-preset", "superfast" if background else "veryfast"]
+        if background:
+            command += ["-threads", "1"]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, str(self._partial)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                # Ctrl-C is for us: the file is finished all the same.
+                start_new_session=True,
+            )
+
+    def write(self, picture: npt.NDArray[np.uint8]) -> None:
+        """Adds one picture, (height, width, 3) uint8.
+
+        Raises:
+            ValueError: its shape is another one.
+            OSError: ffmpeg has failed, for instance on a full disk.
+        """
+        if picture.shape != self._shape or picture.dtype != np.uint8:
+            raise ValueError(
+                f"pictures here are uint8 {self._shape}, got {picture.dtype} "
+                f"{picture.shape}"
+            )
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(np.ascontiguousarray(picture).data)
+        except BrokenPipeError:
+            raise OSError(self._failure()) from None
+
+    def close(self) -> None:
+        """Finishes the file.
+
+        Raises:
+            OSError: ffmpeg has failed.
+        """
+        try:
+            self._close_pipe()
+            if self._process.wait():
+                raise OSError(self._failure())
+            self._partial.replace(self._path)
+        finally:
+            self.abort()  # what is left of it
+
+    def abort(self) -> None:
+        """Ends without a file, if that is not finished."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._close_pipe()
+        self._partial.unlink(missing_ok=True)
+        self._scratch.cleanup()
+
+    def _close_pipe(self) -> None:
+        assert self._process.stdin is not None
+        # What is still in the buffer has nobody to read it if ffmpeg is gone.
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def _failure(self) -> str:
+        """What ffmpeg said last."""
+        self._process.wait()
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        said = lines[-1] if lines else f"exit status {self._process.returncode}"
+        return f"ffmpeg could not write {self._path}: {said}"
+
+    def __enter__(self) -> VideoWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def _ffmpeg() -> str:
+    import imageio_ffmpeg
+
+    try:
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except RuntimeError as error:
+        raise OSError(
+            "no ffmpeg found; imageio-ffmpeg brings one (pip install --force-reinstall "
+            "imageio-ffmpeg), or set IMAGEIO_FFMPEG_EXE"
+        ) from error
+
+
+def _politely() -> list[str]:
+    """The start of a command line that runs with a low priority."""
+    nice = shutil.which("nice")
+    return [nice, "-n", "10"] if nice else []

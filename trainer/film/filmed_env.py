@@ -1,0 +1,179 @@
+"""The game as a film: one environment whose steps come with every picture.
+
+A pool shows the last picture of a step; a film has all of them, which is the
+difference between 10 and 60 pictures a second. Game, observations and rewards are
+those of the pool, bit for bit: both are the same native code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mario_envpool import _core, nes, rom
+from trainer.config.schema import EnvConfig
+from trainer.config.tasks import check_level, is_native
+from trainer.envs.pool import make_pool
+from trainer.envs.tiles import packed
+
+# Rows and columns of the game's picture.
+HEIGHT, WIDTH = 240, 256
+
+# Keys of a pool's configuration that are the pool's and not the game's.
+_OF_THE_POOL = {
+    *("num_envs", "batch_size", "num_threads", "max_num_players", "base_path"),
+    *("thread_affinity_offset", "seed", "env_seed", "gym_reset_return_info"),
+    *("max_episode_steps", "reward_threshold"),
+}
+_BUTTONS = (
+    *((nes.LEFT, "left"), (nes.RIGHT, "right"), (nes.UP, "up"), (nes.DOWN, "down")),
+    *((nes.SELECT, "select"), (nes.START, "start"), (nes.A, "A"), (nes.B, "B")),
+)
+
+
+def button_names(buttons: int) -> str:
+    """The buttons of a pad byte, such as "right A B"; "none" for none."""
+    return " ".join(name for bit, name in _BUTTONS if buttons & bit) or "none"
+
+
+class Step(NamedTuple):
+    """What one step shows and yields.
+
+    Attributes:
+        frames: (n, 240, 256, 3) uint8 RGB, every picture of the step; waits that
+            the environment skips have none.
+        obs: (C, H, W) uint8, as a pool gives it.
+        reward: of the step; 0 at the beginning of an episode.
+        terminated: the episode has ended.
+        truncated: it was cut off.
+        info: the fields of a pool's info, as Python numbers.
+        opening: it is the beginning of an episode, before its first action.
+    """
+
+    frames: npt.NDArray[np.uint8]
+    obs: npt.NDArray[np.uint8]
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    opening: bool = False
+
+    @property
+    def ending(self) -> str:
+        """How the episode ended: cleared, died or stopped; "" while it goes on."""
+        if self.info["flag_get"] and self.terminated:
+            return "cleared"
+        if self.terminated:
+            return "died"
+        return "stopped" if self.truncated else ""
+
+
+def game_config(env: EnvConfig, *, level: str = "", **changes: Any) -> dict[str, Any]:
+    """The options of the game in the environments of a run.
+
+    Args:
+        env: of the run.
+        level: play this one, such as "4-2", instead of the task's own.
+        **changes: other fields of `EnvConfig`.
+
+    Raises:
+        ValueError: there is no such level, or the task is none of ours.
+    """
+    if not is_native(env.task):
+        raise ValueError(
+            f"films are of the Super Mario Bros. tasks; this run's is {env.task}"
+        )
+    if level:
+        check_level(level, env.task)
+    env = replace(env, num_envs=1, groups=1, num_threads=1, **changes)
+    pool = make_pool(env, seed=0)
+    config = dict(pool.config)
+    pool.close()
+    if level:
+        config |= {"stages": [level], "random_stages": False}
+    return config
+
+
+class FilmedEnv:
+    """One environment that is played step by step and shows every picture."""
+
+    def __init__(self, config: Mapping[str, Any], *, number: int = 0, seed: int = 0):
+        """Starts the game.
+
+        Args:
+            config: of a pool (`pool.config`), or from `game_config`.
+            number: of the environment in its pool.
+            seed: of its idle frames and sticky actions.
+
+        Raises:
+            RomError: the ROM is not installed.
+        """
+        game = {k: v for k, v in config.items() if k not in _OF_THE_POOL}
+        image = rom.load(game["rom"], game["rom_path"])
+        self._env = _core._MarioEnv(image, game, number, seed)
+        self._limit = int(config["max_episode_steps"])
+        self._elapsed = 0
+        self.buttons = self._env.buttons
+        """The pad byte of every action."""
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Begins an episode; its picture is the one before the first step."""
+        return self._opening(self._env.reset(seed))
+
+    def restore(self, snapshot: bytes) -> Step:
+        """Goes back to where a pool took a snapshot of an episode's first row.
+
+        Args:
+            snapshot: one row of `pool.snapshot`, of a pool with the same options.
+
+        Raises:
+            ValueError: the options, the ROM or the version differ.
+        """
+        # The pool puts a header in front.
+        size = len(self._env.snapshot())
+        return self._opening(self._env.restore(snapshot[-size:]))
+
+    def _opening(self, fields: Mapping[str, Any]) -> Step:
+        self._elapsed = 0
+        frames = self._env.render()[None]
+        return Step(frames, _seen(fields), 0.0, False, False, _info(fields), True)
+
+    def step(self, action: int) -> Step:
+        """Plays one action."""
+        frames, reward, terminated, truncated, fields = self._env.film(action)
+        self._elapsed += 1
+        truncated |= not terminated and self._elapsed >= self._limit
+        return Step(frames, _seen(fields), reward, terminated, truncated, _info(fields))
+
+    def aftermath(self, frames: int) -> Iterator[npt.NDArray[np.uint8]]:
+        """Pictures after a death or the flag: the fall, the slide down the pole.
+
+        Args:
+            frames: at most; each is (240, 256, 3) uint8.
+        """
+        for _ in range(frames):
+            # As long as the end lasts, a step is one frame and ends anew.
+            pictures, _, terminated, *_ = self._env.film(0)
+            if not terminated:
+                return
+            yield pictures[-1]
+
+
+def _seen(fields: Mapping[str, Any]) -> npt.NDArray[np.uint8]:
+    """The observation as the network takes it."""
+    if "obs" in fields:
+        obs: npt.NDArray[np.uint8] = fields["obs"]
+        return obs
+    return packed(fields["obs:tiles"], fields["obs:motion"])
+
+
+def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name.removeprefix("info:"): value.item()
+        for name, value in fields.items()
+        if name.startswith("info:")
+    }

@@ -1,0 +1,381 @@
+"""Films the first clear and the best episode of a run while it trains.
+
+The collector notes every action it sends, and what the policy thought; where an
+episode begins it takes a snapshot of the environment. That is enough to play the
+episode again, exactly, frame by frame (`film`), in a thread of its own that is idle
+most of the time. So training pays for a few bytes per step, and for pictures of
+very few episodes. Probabilities and values are those of the moment of acting.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.film.encode import VideoWriter
+from trainer.film.filmed_env import FilmedEnv, Step
+from trainer.film.play import Camera, Decision, Shot, film_episode, trained
+from trainer.machine.files import write_json
+from trainer.rollout.episodes import Episode
+from trainer.show.tracking import MetricsWriter
+
+FIRST_CLEAR, BEST = "first-clear", "best"
+# What is known of each video, for resumed runs and reports.
+INDEX = "videos.json"
+
+# Longer episodes are not filmed: the arrays below would be mostly empty.
+_MOST_STEPS = 4096
+# From the start of one film to the next, and half of it before the first: a film is
+# about four seconds of one core.
+_SECONDS_BETWEEN = 120.0
+# Seconds of rest per second of work, while a run trains.
+_REST = 4.0
+# Every second frame in the video, every sixth in TensorBoard.
+_EVERY, _EVERY_IN_GIF = 2, 6
+
+
+class Recording(NamedTuple):
+    """All that it takes to play an episode again.
+
+    Attributes:
+        start: snapshot of its environment at its first row.
+        actions: (n,) int16, one per step.
+        logits: (n, A) float16 that they were sampled from.
+        values: (n,) float16 of the critic.
+        episode: what the run counted.
+        env: number of its environment.
+        run_steps: environment steps of the run when it ended.
+    """
+
+    start: bytes
+    actions: npt.NDArray[np.int16]
+    logits: npt.NDArray[np.float16]
+    values: npt.NDArray[np.float16]
+    episode: Episode
+    env: int
+    run_steps: int
+
+
+class Video(NamedTuple):
+    """One that is finished.
+
+    Attributes:
+        name: FIRST_CLEAR or BEST.
+        path: the MP4.
+        gif: a small one without the panel.
+        recording: what it shows.
+    """
+
+    name: str
+    path: Path
+    gif: bytes
+    recording: Recording
+
+
+class Recorder:
+    """Notes the running episodes of a pool; the collector calls it."""
+
+    def __init__(
+        self,
+        pool: Any,
+        take: Callable[[Recording], None],
+        wanted: Callable[[Episode], bool],
+    ) -> None:
+        """Prepares.
+
+        Args:
+            pool: with snapshots.
+            take: gets the episodes that are wanted.
+            wanted: asked about every episode that has ended.
+        """
+        num_envs = len(pool.all_env_ids)
+        self._pool, self._take, self._wanted = pool, take, wanted
+        self._limit = min(pool.config["max_episode_steps"], _MOST_STEPS) + 1
+        # The last column takes what is not to be kept: of episodes that are too long,
+        # or whose beginning was not seen.
+        shape = (num_envs, self._limit + 1)
+        self._actions = np.zeros(shape, np.int16)
+        self._logits = np.zeros((*shape, int(pool.action_space.n)), np.float16)
+        self._values = np.zeros(shape, np.float16)
+        self._length = np.full(num_envs, self._limit)
+        self._starts: dict[int, bytes] = {}
+
+    def follow(
+        self,
+        env_id: npt.NDArray[np.int32],
+        first: npt.NDArray[np.bool_],
+        finished: Sequence[tuple[int, Episode]],
+        run_steps: int,
+    ) -> None:
+        """Takes the rows of one recv, before actions are sent.
+
+        Args:
+            env_id: (n,) which environments, all at rest.
+            first: (n,) their rows begin episodes.
+            finished: environments whose rows ended episodes.
+            run_steps: environment steps of the run so far.
+        """
+        for env, episode in finished:
+            if self._length[env] < self._limit and self._wanted(episode):
+                self._take(self._recording(env, episode, run_steps))
+        fresh = env_id[first]
+        if fresh.size:
+            self._length[fresh] = 0
+            blobs = self._pool.snapshot(fresh)
+            for env, blob in zip(fresh.tolist(), blobs, strict=True):
+                self._starts[env] = blob.tobytes()
+
+    def _recording(self, env: int, episode: Episode, run_steps: int) -> Recording:
+        length = int(self._length[env])
+        return Recording(
+            start=self._starts[env],
+            actions=self._actions[env, :length].copy(),
+            logits=self._logits[env, :length].copy(),
+            values=self._values[env, :length].copy(),
+            episode=episode,
+            env=env,
+            run_steps=run_steps,
+        )
+
+    def record(
+        self,
+        env_id: npt.NDArray[np.int32],
+        actions: npt.NDArray[np.int32],
+        logits: npt.NDArray[np.float32],
+        values: npt.NDArray[np.float32],
+    ) -> None:
+        """Takes what was decided: (n,) actions, (n, A) logits, (n,) values."""
+        at = self._length[env_id]
+        self._actions[env_id, at] = actions
+        self._logits[env_id, at] = logits
+        self._values[env_id, at] = values
+        self._length[env_id] = np.minimum(at + 1, self._limit)
+
+
+class Filmer:
+    """Chooses episodes and films them in the background.
+
+    What goes wrong, such as a full disk, is said once and ends the filming; it never
+    ends the run.
+    """
+
+    def __init__(
+        self,
+        pool: Any,
+        say: Callable[[str], None],
+        seconds_between: float = _SECONDS_BETWEEN,
+    ) -> None:
+        """Prepares; nothing is filmed before `open`.
+
+        Args:
+            pool: whose episodes are filmed.
+            say: told of every video, and of what goes wrong.
+            seconds_between: of the starts of two films, while the run trains.
+        """
+        self.recorder = Recorder(pool, self.take, self.wanted)
+        self._config, self._say = dict(pool.config), say
+        self._between = seconds_between
+        self._folder = Path()
+        self._known: dict[str, dict[str, Any]] = {}
+        self._best = -np.inf
+        self._cleared = False
+        self._changed = threading.Condition()
+        self._waiting: dict[str, Recording] = {}
+        self._finished: list[Video] = []
+        self._state = "filming"  # then "hurrying" and "closed"
+        self._due = time.monotonic() + seconds_between / 2
+        self._thread: threading.Thread | None = None
+
+    def open(self, folder: Path) -> None:
+        """Begins to film.
+
+        Args:
+            folder: for the videos; where a resumed run finds those it has.
+        """
+        self._folder = folder
+        # An index that is not there, or not ours, is as none.
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            known = dict(json.loads((folder / INDEX).read_text()))
+            if BEST in known:
+                self._best = float(known[BEST]["return"])
+            self._known, self._cleared = known, FIRST_CLEAR in known
+        self._thread = threading.Thread(target=self._work, name="filming", daemon=True)
+        self._thread.start()
+
+    def wanted(self, episode: Episode) -> bool:
+        """Whether an episode is the first clear, or the best so far."""
+        if self._state == "closed":
+            return False
+        first_clear = episode.cleared and not self._cleared
+        return first_clear or episode.total_reward > self._best
+
+    def take(self, recording: Recording) -> None:
+        """Films an episode that was wanted, as soon as there is time."""
+        episode = recording.episode
+        with self._changed:
+            if episode.cleared and not self._cleared:
+                self._cleared = True
+                self._waiting[FIRST_CLEAR] = recording
+            if episode.total_reward > self._best:
+                self._best = episode.total_reward
+                self._waiting[BEST] = recording
+            self._changed.notify()
+
+    def show(self, writer: MetricsWriter) -> None:
+        """Gives TensorBoard and W&B the videos finished since the last call."""
+        with self._changed:
+            videos, self._finished = self._finished, []
+        for video in videos:
+            step = video.recording.run_steps
+            writer.write_video(step, video.name, video.path, video.gif)
+
+    def finish(self, writer: MetricsWriter) -> None:
+        """Films what waits, without rests, and shows it."""
+        if self._waiting:
+            self._say("filming what is left, a few seconds")
+        self._end("hurrying")
+        self.show(writer)
+
+    def close(self) -> None:
+        """Ends at once; an unfinished video is dropped."""
+        self._end("closed")
+
+    def _end(self, state: str) -> None:
+        with self._changed:
+            if self._state != "closed":
+                self._state = state
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._state = "closed"
+
+    def _work(self) -> None:
+        """The thread: one film after the other."""
+        try:
+            while (job := self._next()) is not None:
+                video = self._film(*job)
+                with self._changed:
+                    self._finished.append(video)
+                episode = video.recording.episode
+                self._say(
+                    f"filmed {video.path} (return {episode.total_reward:.2f}, "
+                    f"{episode.steps} steps, at {video.recording.run_steps:,} steps "
+                    "of the run)"
+                )
+        except _ClosedError:
+            return
+        # A film is an extra: whatever is wrong with it, the run goes on.
+        except Exception as error:
+            self._state = "closed"
+            self._say(f"no more videos are made: {error}")
+
+    def _next(self) -> tuple[str, Recording] | None:
+        """Waits for something to film, and until it is time; None at the end."""
+        with self._changed:
+            while self._state != "closed":
+                left = self._due - time.monotonic()
+                hurrying = self._state == "hurrying"
+                for name in (FIRST_CLEAR, BEST):
+                    if name in self._waiting and (hurrying or left <= 0):
+                        self._due = time.monotonic() + self._between
+                        return name, self._waiting.pop(name)
+                if hurrying:
+                    return None
+                self._changed.wait(timeout=max(left, 0.0) if self._waiting else None)
+            return None
+
+    def _film(self, name: str, recording: Recording) -> Video:
+        """Writes one video."""
+        path = self._folder / f"{name}.mp4"
+        with tempfile.TemporaryDirectory() as scratch, ExitStack() as writers:
+            gif = Path(scratch) / "small.gif"
+            cameras = []
+            for file, scale, every in ((path, 2, _EVERY), (gif, 1, _EVERY_IN_GIF)):
+                camera = Camera(scale=scale, every=every, overlay=file is path)
+                width, height = camera.size
+                writer = VideoWriter(
+                    file, width=width, height=height, fps=camera.fps, background=True
+                )
+                cameras.append((camera, writers.enter_context(writer)))
+            for shot in replay(recording, self._config):
+                if self._state == "closed":
+                    raise _ClosedError
+                started = time.perf_counter()
+                for camera, writer in cameras:
+                    for picture in camera.develop(shot):
+                        writer.write(picture)
+                if self._state == "filming":
+                    time.sleep(_REST * (time.perf_counter() - started))
+            writers.close()
+            video = Video(name, path, gif.read_bytes(), recording)
+        self._note(video)
+        return video
+
+    def _note(self, video: Video) -> None:
+        """Adds a video to the index."""
+        episode = video.recording.episode
+        self._known[video.name] = {
+            "file": video.path.name,
+            "return": episode.total_reward,
+            "steps": episode.steps,
+            "cleared": episode.cleared,
+            "run_steps": video.recording.run_steps,
+        }
+        write_json(self._folder / INDEX, self._known)
+
+
+class _ClosedError(Exception):
+    """The run ended while a film was made."""
+
+
+def replay(recording: Recording, config: dict[str, Any]) -> Iterator[Shot]:
+    """Plays a recorded episode again; yields its shots.
+
+    Args:
+        recording: of an environment of a pool.
+        config: of that pool.
+
+    Raises:
+        RuntimeError: it did not go as it was recorded.
+    """
+    game = FilmedEnv(config, number=recording.env)
+    start = game.restore(recording.start)
+    decisions = _decisions(recording)
+
+    def decide(step: Step) -> Decision:
+        decision = next(decisions, None)
+        if decision is None:
+            raise RuntimeError(f"{differs}: it went on after its last action")
+        return decision
+
+    expected = recording.episode
+    differs = "an episode was not the same when it was played again"
+    for shot in film_episode(game, start, decide, trained(recording.run_steps)):
+        yield shot
+    got = (shot.reading.step, shot.reading.ending == "cleared")
+    if got != (expected.steps, expected.cleared) or not np.isclose(
+        shot.reading.total, expected.total_reward
+    ):
+        raise RuntimeError(
+            f"{differs}: return {shot.reading.total:.3f} after {got[0]} steps instead "
+            f"of {expected.total_reward:.3f} after {expected.steps}"
+        )
+
+
+def _decisions(recording: Recording) -> Iterator[Decision]:
+    logits = recording.logits.astype(np.float32)
+    # Of a network that is very sure, exp alone would be infinite.
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
+    odds /= odds.sum(-1, keepdims=True)
+    values = recording.values.astype(float)
+    for action, chances, value in zip(recording.actions, odds, values, strict=True):
+        yield Decision(int(action), chances, float(value))

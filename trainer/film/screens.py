@@ -1,0 +1,329 @@
+"""Where a game is watched live: a window, or a terminal in half-block characters."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TextIO
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from rich.console import Console
+
+from mario_envpool import nes
+from trainer.film.draw import Picture, Reading
+from trainer.film.play import Camera, Shot
+
+# The status bar; the terminal's own line says the same in fewer pixels.
+_HUD_ROWS = 32
+# A television shows the console's pixels 8 wide and 7 high.
+_PIXEL_ASPECT = 8 / 7
+# A terminal tells of presses only: a key counts as held for so long, and every
+# press renews those that are held (terminals repeat only the last key).
+_HOLD_SECONDS = 0.3
+_SMALLEST = (20, 8)  # columns and rows
+
+_ARROWS = {"A": nes.UP, "B": nes.DOWN, "C": nes.RIGHT, "D": nes.LEFT}
+_LETTERS = {"x": nes.A, "z": nes.B, "\r": nes.START, "\n": nes.START}
+_OPPOSITES = ({nes.LEFT, nes.RIGHT}, {nes.UP, nes.DOWN})
+KEYS_HELP = "arrows, x jump, z run, q quit"
+
+
+class QuitError(Exception):
+    """The person who watches has had enough."""
+
+
+class Screen(Protocol):
+    """What shows a game, and reads the keyboard."""
+
+    def show(self, frame: Picture, reading: Reading) -> None:
+        """Shows one frame, (240, 256, 3) uint8.
+
+        Raises:
+            QuitError: the window was closed, or q was pressed.
+        """
+
+    def buttons(self) -> int:
+        """The pad byte of the keys that are held."""
+
+    def close(self) -> None:
+        """Leaves everything as it was; a second call does nothing."""
+
+
+def open_screen(kind: str) -> Screen:
+    """Opens a window or the terminal.
+
+    Args:
+        kind: "window", "terminal", or "auto": a window where there is a display.
+
+    Raises:
+        ValueError: there is neither a display nor a terminal.
+    """
+    desktop = sys.platform in ("darwin", "win32")
+    desktop |= any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY"))
+    has_pygame = importlib.util.find_spec("pygame") is not None
+    if kind == "window" or (kind == "auto" and desktop and has_pygame):
+        return Window()
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+        raise ValueError(
+            "there is neither a display nor a terminal to watch on; python -m "
+            "trainer.video writes a file instead"
+        )
+    return Terminal()
+
+
+class Window:
+    """A window with the picture and the panel, twice as large as the game's own."""
+
+    def __init__(self) -> None:
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        try:
+            import pygame
+        except ImportError:
+            raise ValueError(
+                "a window needs pygame (pip install 'mario-envpool[human]'); "
+                "--display terminal does without"
+            ) from None
+        self._pygame = pygame
+        self._camera = Camera(scale=2)
+        try:
+            pygame.display.init()
+            pygame.display.set_caption(f"mario-envpool: {KEYS_HELP}")
+            self._surface: Any = pygame.display.set_mode(self._camera.size)
+        except pygame.error as error:
+            raise ValueError(
+                f"no window can be opened ({error}); --display terminal needs none"
+            ) from error
+
+    def show(self, frame: Picture, reading: Reading) -> None:
+        """See `Screen.show`."""
+        pygame = self._pygame
+        for event in pygame.event.get():
+            if event.type == pygame.QUIT:
+                raise QuitError
+        keys = pygame.key.get_pressed()
+        if keys[pygame.K_q] or keys[pygame.K_ESCAPE]:
+            raise QuitError
+        (picture,) = self._camera.develop(Shot(frame[None], reading))
+        pygame.surfarray.blit_array(self._surface, picture.swapaxes(0, 1))
+        pygame.display.flip()
+
+    def buttons(self) -> int:
+        """See `Screen.buttons`."""
+        pygame = self._pygame
+        pygame.event.pump()
+        keys = pygame.key.get_pressed()
+        bound = (
+            *((pygame.K_LEFT, nes.LEFT), (pygame.K_RIGHT, nes.RIGHT)),
+            *((pygame.K_UP, nes.UP), (pygame.K_DOWN, nes.DOWN)),
+            *((pygame.K_x, nes.A), (pygame.K_z, nes.B), (pygame.K_RETURN, nes.START)),
+        )
+        return sum(button for key, button in bound if keys[key])
+
+    def close(self) -> None:
+        """See `Screen.close`."""
+        self._pygame.display.quit()
+
+
+class Terminal:
+    """The terminal: two pixels in each character, in 24-bit or 256 colours."""
+
+    def __init__(self, output: TextIO | None = None) -> None:
+        """Takes over the terminal until `close`.
+
+        Args:
+            output: instead of the standard output.
+        """
+        self._output = output or sys.stdout
+        truecolour = Console().color_system == "truecolor"
+        self._colour = rgb_colour if truecolour else palette_colour
+        self._keyboard = Keyboard()
+        self._shown: list[str] = []
+        self._size = (0, 0)
+        self._opened = True
+        # Being told to end leaves the terminal as it was, as Ctrl-C does.
+        self._on_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # Another screen, so that what was there comes back; no cursor.
+        self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
+
+    def show(self, frame: Picture, reading: Reading) -> None:
+        """See `Screen.show`."""
+        if self._keyboard.quit:
+            raise QuitError
+        size = shutil.get_terminal_size()
+        if size != self._size:
+            self._size, self._shown = size, []
+            self._write("\x1b[0m\x1b[2J")
+        lines = picture_lines(frame, *size, self._colour)
+        lines.append(status_line(reading, size[0]))
+        changed = [
+            f"\x1b[{row};1H{line}"
+            for row, line in enumerate(lines, start=1)
+            if row > len(self._shown) or line != self._shown[row - 1]
+        ]
+        # Between these two a terminal that knows them shows nothing half done.
+        self._write("\x1b[?2026h" + "".join(changed) + "\x1b[?2026l")
+        self._shown = lines
+
+    def buttons(self) -> int:
+        """See `Screen.buttons`."""
+        return self._keyboard.buttons()
+
+    def close(self) -> None:
+        """See `Screen.close`."""
+        if self._opened:
+            self._opened = False
+            signal.signal(signal.SIGTERM, self._on_term)
+            self._keyboard.close()
+            self._write("\x1b[?2026l\x1b[0m\x1b[?25h\x1b[?1049l")
+
+    def _write(self, text: str) -> None:
+        self._output.write(text)
+        self._output.flush()
+
+
+class Keyboard:
+    """Single keys from the terminal, without Enter and without echo."""
+
+    def __init__(self) -> None:
+        # Not on Windows, which has windows.
+        import termios
+        import tty
+
+        self._termios = termios
+        self._fd = sys.stdin.fileno()
+        self._before = termios.tcgetattr(self._fd)
+        self._held: dict[int, float] = {}
+        self._quit = False
+        tty.setcbreak(self._fd)  # Ctrl-C still interrupts
+
+    @property
+    def quit(self) -> bool:
+        """Whether q was pressed."""
+        self._read()
+        return self._quit
+
+    def buttons(self) -> int:
+        """The pad byte of the keys that count as held."""
+        self._read()
+        now = time.monotonic()
+        return sum(button for button, until in self._held.items() if until > now)
+
+    def _read(self) -> None:
+        """Takes what was typed since the last call."""
+        while select.select([self._fd], [], [], 0)[0]:
+            typed = os.read(self._fd, 1024).decode(errors="replace")
+            if not typed:  # nobody is there any more
+                self._quit = True
+                return
+            for key in re.findall(r"\x1b[\[O][A-D]|.", typed, re.DOTALL):
+                self.press(key)
+
+    def press(self, key: str) -> None:
+        """Notes one key, a character or the sequence of an arrow."""
+        self._quit |= key in ("q", "Q")
+        arrow = key.startswith("\x1b") and len(key) > 1
+        button = _ARROWS[key[-1]] if arrow else _LETTERS.get(key.lower())
+        if button is None:
+            return
+        now = time.monotonic()
+        held = {b for b, until in self._held.items() if until > now} | {button}
+        for pair in _OPPOSITES:
+            if held >= pair:
+                held -= pair - {button}
+        self._held = dict.fromkeys(held, now + _HOLD_SECONDS)
+
+    def close(self) -> None:
+        """Gives the terminal back as it was."""
+        self._termios.tcsetattr(self._fd, self._termios.TCSADRAIN, self._before)
+
+
+Colour = Callable[[npt.NDArray[np.uint8]], list[str]]
+
+
+def rgb_colour(pixels: npt.NDArray[np.uint8]) -> list[str]:
+    """24-bit colours of (n, 3) pixels, as they stand in an escape sequence."""
+    return [f"2;{r};{g};{b}" for r, g, b in pixels.tolist()]
+
+
+def palette_colour(pixels: npt.NDArray[np.uint8]) -> list[str]:
+    """The nearest of xterm's 256 colours: a 6 x 6 x 6 cube, and 24 shades of grey."""
+    steps = np.array([0, 95, 135, 175, 215, 255])
+    levels = np.abs(pixels[..., None].astype(int) - steps).argmin(-1)
+    cube = steps[levels]
+    mean = pixels.astype(int).mean(-1)
+    shade = np.clip(np.rint((mean - 8) / 10), 0, 23).astype(int)
+    grey = (8 + 10 * shade)[:, None]
+    far = np.square(cube - pixels).sum(-1) > np.square(grey - pixels).sum(-1)
+    code = np.where(far, 232 + shade, 16 + levels @ np.array([36, 6, 1]))
+    return [f"5;{value}" for value in code.tolist()]
+
+
+def picture_lines(
+    frame: Picture, columns: int, rows: int, colour: Colour = rgb_colour
+) -> list[str]:
+    """A frame as lines of text, one less than the terminal has, in the middle.
+
+    Args:
+        frame: (240, 256, 3) uint8; its status bar is left out.
+        columns: of the terminal.
+        rows: of the terminal.
+        colour: how to write colours.
+    """
+    if columns < _SMALLEST[0] or rows < _SMALLEST[1]:
+        wanted = f"{_SMALLEST[0]}x{_SMALLEST[1]}"
+        lines = [f"at least {wanted}, please"[:columns]]
+        return [*lines, *[""] * (rows - 1 - len(lines))]
+    frame = frame[_HUD_ROWS:]
+    shape = frame.shape[1] / frame.shape[0] * _PIXEL_ASPECT
+    height = min(2 * (rows - 1), int(columns / shape) // 2 * 2)
+    width = min(columns, round(height * shape))
+    small = Image.fromarray(frame).resize((width, height), Image.Resampling.BOX)
+    pixels = np.asarray(small)
+    margin = " " * ((columns - width) // 2)
+    above = (rows - 1 - height // 2) // 2
+    lines = [""] * above
+    for y in range(0, height, 2):
+        lines.append(margin + _cells(colour(pixels[y]), colour(pixels[y + 1])))
+    return lines + [""] * (rows - 1 - len(lines))
+
+
+def _cells(tops: list[str], bottoms: list[str]) -> str:
+    """A line of cells; a colour is written only where it changes."""
+    parts, top, bottom = [], "", ""
+    for new_top, new_bottom in zip(tops, bottoms, strict=True):
+        if new_top != top:
+            top = new_top
+            parts.append(f"\x1b[38;{top}m")
+        if new_bottom != bottom:
+            bottom = new_bottom
+            parts.append(f"\x1b[48;{bottom}m")
+        parts.append("\N{UPPER HALF BLOCK}")
+    return "".join(parts) + "\x1b[0m"
+
+
+def status_line(reading: Reading, columns: int) -> str:
+    """The numbers of a reading, as many as there is room for."""
+    cells = [f" {reading.level}", reading.ending or reading.names[reading.action]]
+    cells[1] = f"{cells[1]:9}"
+    if reading.probabilities is not None:
+        cells[1] += f"{reading.probabilities[reading.action]:5.0%}"
+    cells += [f"x {reading.x:<4}", f"step {reading.step:<4}"]
+    if reading.value is not None:  # a person has neither value nor return
+        cells += [f"return {reading.total:6.2f}", f"value {reading.value:6.2f}"]
+    cells.append(reading.caption)
+    line = ""
+    for cell in cells:
+        longer = f"{line} \N{BOX DRAWINGS LIGHT VERTICAL} {cell}" if line else cell
+        if len(longer) > columns:
+            break
+        line = longer
+    return f"\x1b[7m{line:{columns}.{columns}}\x1b[0m"

@@ -1,0 +1,190 @@
+"""Augmented observations: what a policy says should not change with them.
+
+The losses see the true observations; beside them stands how much logits and values
+differ on changed ones (`losses.consistency`). That is DrAC (Raileanu et al. 2021,
+arXiv:2006.12862, section 3): to put changed observations in the place of the true ones
+would be wrong for a policy gradient, whose actions were sampled on the true ones.
+
+Shifts are those of DrQ (Kostrikov et al. 2021, arXiv:2004.13649). Everything happens on
+the device, from random numbers that are drawn before: nothing here waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mario_envpool import list_all_envs
+from mario_envpool.actions import ACTION_SETS
+from trainer.config.schema import AugmentConfig, EnvConfig
+
+KINDS = ("shift", "brightness", "flip")
+
+# Random numbers of an item: shift down, shift to the right, brightness, flip.
+_NUMBERS = 4
+
+
+class Augmentation:
+    """The changes that a run makes to observations; without any it is false.
+
+    Attributes:
+        kinds: of `KINDS`.
+        cost: weight of the `losses.consistency`.
+    """
+
+    def __init__(
+        self, config: AugmentConfig, env: EnvConfig, device: torch.device
+    ) -> None:
+        """Prepares for a run.
+
+        Args:
+            config: which changes, and how strong they are.
+            env: whose observations and actions they are for.
+            device: of the observations.
+
+        Raises:
+            ValueError: there is no such change, or it does not fit the environments.
+        """
+        self.kinds = tuple(
+            dict.fromkeys(k.strip() for k in ",".join(config.augment).split(",") if k)
+        )
+        self.cost = config.augment_cost
+        self._config = config
+        _check(self.kinds, env)
+        if "flip" in self.kinds:
+            # On the device: a list would be copied there each time, and while a CUDA
+            # graph is recorded that fails.
+            actions = mirrored(ACTION_SETS[env.action_set])
+            self._mirrored = torch.tensor(actions, device=device)
+
+    def __bool__(self) -> bool:
+        """Whether there are changes."""
+        return bool(self.kinds)
+
+    def draw(
+        self, items: int, generator: torch.Generator, device: torch.device
+    ) -> Tensor:
+        """Random numbers for `items` rows or unrolls, (4, items) in [0, 1).
+
+        Without changes there are none, (0, items), and the generator stays as it is.
+        """
+        shape = (_NUMBERS if self.kinds else 0, items)
+        return torch.rand(shape, generator=generator, device=device)
+
+    def observations(self, obs: Tensor, numbers: Tensor) -> Tensor:
+        """Changes observations; all rows and frames of an item in the same way.
+
+        Args:
+            obs: (T, n, C, H, W) uint8.
+            numbers: (4, n), from `draw`.
+
+        Returns:
+            As `obs`.
+        """
+        down, right, bright, flip = numbers
+        if "shift" in self.kinds:
+            most = self._config.augment_shift
+            obs = shifted(obs, self._pixels(down), self._pixels(right), most)
+        if "brightness" in self.kinds:
+            spread = self._config.augment_brightness
+            obs = brightened(obs, 1 + spread * (2 * bright - 1))
+        if "flip" in self.kinds:
+            where = self._flipped(flip)[:, None, None, None]
+            obs = torch.where(where, obs.flip(-1), obs)
+        return obs
+
+    def logits(self, logits: Tensor, numbers: Tensor) -> Tensor:
+        """What changed observations say of the actions in the true ones.
+
+        In a mirrored picture that is the mirrored action.
+
+        Args:
+            logits: (T, n, A) for what `observations` gave.
+            numbers: the same.
+        """
+        if "flip" not in self.kinds:
+            return logits
+        where = self._flipped(numbers[3])[:, None]
+        return torch.where(where, logits.index_select(-1, self._mirrored), logits)
+
+    def _pixels(self, numbers: Tensor) -> Tensor:
+        """Equally likely whole numbers, from -augment_shift to augment_shift."""
+        most = self._config.augment_shift
+        return (numbers * (2 * most + 1)).floor().long() - most
+
+    def _flipped(self, numbers: Tensor) -> Tensor:
+        return numbers < self._config.augment_flip
+
+
+def _check(kinds: Sequence[str], env: EnvConfig) -> None:
+    """Raises ValueError for what cannot be done to the observations of a run."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ValueError(
+                f"augment must be of {', '.join(KINDS)}, with commas between; got "
+                f"{kind!r}"
+            )
+    if kinds and env.obs == "tiles":
+        raise ValueError(
+            f"augment={','.join(kinds)} is for pictures; tiles are always centred on "
+            "Mario and have no brightness: leave --augment out"
+        )
+    if "flip" in kinds and env.task not in list_all_envs():
+        raise ValueError(
+            f"augment=flip needs the actions of the Super Mario Bros. tasks, and "
+            f"{env.task} has its own; leave flip out"
+        )
+
+
+def shifted(obs: Tensor, down: Tensor, right: Tensor, most: int) -> Tensor:
+    """Moves pictures; what comes in is the repeated edge.
+
+    Args:
+        obs: (T, n, C, H, W).
+        down: (n,) int64 pixels, negative for up.
+        right: (n,) int64 pixels, negative for left.
+        most: pixels to any side, at least those of all items.
+    """
+    if not most:
+        return obs
+    height, width = obs.shape[-2:]
+    for dim in (-1, -2):
+        first = obs.narrow(dim, 0, 1)
+        last = obs.narrow(dim, obs.shape[dim] - 1, 1)
+        obs = torch.cat([*[first] * most, obs, *[last] * most], dim)
+    # All windows of the old size, without a copy; then one for each item.
+    windows = obs.transpose(0, 1).unfold(-2, height, 1).unfold(-2, width, 1)
+    items = torch.arange(len(windows), device=obs.device)
+    chosen = windows[items, :, :, most - down, most - right]
+    return chosen.transpose(0, 1)
+
+
+def brightened(obs: Tensor, factor: Tensor) -> Tensor:
+    """Multiplies pictures (T, n, C, H, W) uint8 by factors (n,), within 0 to 255."""
+    bright = obs * factor[:, None, None, None]
+    return bright.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def mirrored(actions: Sequence[str]) -> list[int]:
+    """The number of each action with left and right exchanged.
+
+    Args:
+        actions: such as "NOOP", "right+A".
+
+    Raises:
+        ValueError: one of them is not there.
+    """
+    other = {"left": "right", "right": "left"}
+    buttons = [frozenset(action.split("+")) for action in actions]
+    result = []
+    for action, pressed in zip(actions, buttons, strict=True):
+        wanted = frozenset(other.get(button, button) for button in pressed)
+        if wanted not in buttons:
+            raise ValueError(
+                f"augment=flip needs every action mirrored, and {action!r} is not; "
+                "--action-set complex has them all"
+            )
+        result.append(buttons.index(wanted))
+    return result

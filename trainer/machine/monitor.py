@@ -1,0 +1,290 @@
+"""What the machine does meanwhile: GPU, memory, CPU, and the profiler.
+
+`Monitor` samples in a thread of its own, so the loop never waits for a driver.
+`profiler` records some updates, and `mark` names their parts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from trainer.machine.cuda import no_recording
+
+_logger = logging.getLogger(__name__)
+
+# Updates before the profiler records: memory and graphs have settled by then.
+PROFILE_AFTER = 10
+
+
+class Monitor:
+    """Samples the hardware once a second.
+
+    Of the host: `host_memory_gb` (resident memory of this process),
+    `cpu_percent` (its CPU time, 100 is one core) and, with workers,
+    `emulate` (share of the time that one of them computes). Of a GPU, through NVML and
+    together with all others who use it: `gpu_utilisation` (share of the time
+    that a kernel ran, 0 to 1), `gpu_memory_gb`, `gpu_memory_total_gb` and
+    `gpu_power_w`; what the driver does not tell is left out. GB are 2^30 bytes.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        interval: float = 1.0,
+        workers: frozenset[int] = frozenset(),
+    ) -> None:
+        """Starts to sample.
+
+        Args:
+            device: of the run; a GPU is sampled, too.
+            interval: seconds between samples.
+            workers: `thread_ids` of the emulation.
+        """
+        self._process = psutil.Process()
+        self._workers = workers
+        self._gpu = _open_gpu(device)
+        self._lock = threading.Lock()
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+        self._last: dict[str, float] = {}
+        self._since = self._clocks()
+        self._sample()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(interval,), name="monitor", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, interval: float) -> None:
+        while not self._stop.wait(interval):
+            self._sample()
+
+    def _sample(self) -> None:
+        values = {"host_memory_gb": self._process.memory_info().rss / 2**30}
+        if self._gpu is not None:
+            values |= self._gpu.read()
+        with self._lock:
+            for name, value in values.items():
+                self._sums[name] = self._sums.get(name, 0.0) + value
+                self._counts[name] = self._counts.get(name, 0) + 1
+
+    def _clocks(self) -> tuple[float, float, float]:
+        """Seconds: of the wall, of the process, of the workers."""
+        threads = self._process.threads() if self._workers else []
+        emulated = sum(
+            thread.user_time + thread.system_time
+            for thread in threads
+            if thread.id in self._workers
+        )
+        return time.perf_counter(), time.process_time(), emulated
+
+    def statistics(self) -> dict[str, float]:
+        """Means since the last call; the last ones where nothing was sampled."""
+        with self._lock:
+            means = {name: self._sums[name] / self._counts[name] for name in self._sums}
+            self._sums, self._counts = {}, {}
+        now = self._clocks()
+        wall, spent, emulated = (
+            new - old for new, old in zip(now, self._since, strict=True)
+        )
+        means["cpu_percent"] = 100.0 * spent / max(wall, 1e-9)
+        if self._workers:
+            means["emulate"] = emulated / max(wall, 1e-9) / len(self._workers)
+        self._since = now
+        self._last |= means
+        return dict(self._last)
+
+    def close(self) -> None:
+        """Stops sampling; may be called again."""
+        self._stop.set()
+        self._thread.join()
+        if self._gpu is not None:
+            self._gpu.close()
+            self._gpu = None
+
+
+def thread_ids() -> frozenset[int]:
+    """The operating system's ids of the threads there are now."""
+    return frozenset(thread.id for thread in psutil.Process().threads())
+
+
+class _Gpu:
+    """One GPU as NVML sees it."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+
+    def read(self) -> dict[str, float]:
+        """One sample. A figure that the driver or the card does not tell is missing."""
+        nvml, handle = self._nvml, self._handle
+        values: dict[str, float] = {}
+        # Each figure alone: a MIG slice, for one, has memory and no utilisation.
+        with suppress(nvml.NVMLError):
+            rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+            values["gpu_utilisation"] = rates.gpu / 100
+        with suppress(nvml.NVMLError):
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            values["gpu_memory_gb"] = memory.used / 2**30
+            values["gpu_memory_total_gb"] = memory.total / 2**30
+        with suppress(nvml.NVMLError):
+            values["gpu_power_w"] = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+        return values
+
+    def close(self) -> None:
+        """Ends NVML."""
+        self._nvml.nvmlShutdown()
+
+
+def _open_gpu(device: torch.device) -> _Gpu | None:
+    """NVML's handle of torch's device; None, said in one line, where there is none."""
+    if device.type != "cuda":
+        return None
+    try:
+        import pynvml
+    except ImportError as error:
+        _logger.warning("no GPU figures: %s; pip install nvidia-ml-py", error)
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        _logger.warning("no GPU figures: NVML says %s", error)
+        return None
+    try:
+        return _Gpu(pynvml, _find_handle(pynvml, device))
+    except (pynvml.NVMLError, LookupError) as error:
+        _logger.warning("no GPU figures: NVML does not find %s (%s)", device, error)
+        pynvml.nvmlShutdown()
+        return None
+
+
+def _find_handle(nvml: Any, device: torch.device) -> Any:
+    """The same card in NVML.
+
+    torch counts the cards of CUDA_VISIBLE_DEVICES, in an order of its own; NVML
+    counts all. UUID and PCI address are the same for both.
+    """
+    found: Any = torch.cuda.get_device_properties(device)
+    uuid = getattr(found, "uuid", None)
+    if uuid is not None:
+        # A MIG slice has a UUID of another kind; its card has an address.
+        with suppress(nvml.NVMLError):
+            return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    if not hasattr(found, "pci_bus_id"):
+        raise LookupError("this PyTorch tells neither a UUID that fits nor an address")
+    domain, bus, slot = found.pci_domain_id, found.pci_bus_id, found.pci_device_id
+    return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08x}:{bus:02x}:{slot:02x}.0")
+
+
+# What `mark` opens; replaced while the profiler records.
+_NOTHING: AbstractContextManager[Any] = nullcontext()
+_open_range: Callable[[str], AbstractContextManager[Any]] | None = None
+
+
+def mark(name: str) -> AbstractContextManager[Any]:
+    """Names a `with` block in the profile; free when nothing is recorded.
+
+    Args:
+        name: shown in trace.json, and on CUDA as an NVTX range too.
+    """
+    return _NOTHING if _open_range is None else _open_range(name)
+
+
+def _range(name: str) -> AbstractContextManager[Any]:
+    return torch.profiler.record_function(name)
+
+
+@contextmanager
+def _range_with_nvtx(name: str) -> Iterator[None]:
+    with torch.cuda.nvtx.range(name), torch.profiler.record_function(name):
+        yield
+
+
+@contextmanager
+def profiler(
+    updates: int, run_dir: Path, device: torch.device
+) -> Iterator[Callable[[], None]]:
+    """Records some updates of a run to RUN_DIR/trace.json.
+
+    Args:
+        updates: to record, after the first PROFILE_AFTER; 0 records nothing.
+        run_dir: existing folder.
+        device: of the run; on CUDA its kernels are recorded too.
+
+    Yields:
+        A function to call after every update.
+    """
+    if not updates:
+        yield lambda: None
+        return
+    path = run_dir / "trace.json"
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    recording = torch.profiler.profile(
+        activities=activities,
+        schedule=torch.profiler.schedule(
+            wait=PROFILE_AFTER - 1, warmup=1, active=updates, repeat=1
+        ),
+        on_trace_ready=lambda p: _export(p, path),
+        experimental_config=_all_threads(),
+    )
+    with ExitStack() as stack:
+        stack.callback(_set_range, None)
+        stack.enter_context(recording)
+        try:
+            yield lambda: _step(recording, device)
+        finally:
+            with no_recording():  # the profile's end waits for the device
+                stack.close()
+    if not path.is_file():
+        _logger.warning(
+            "nothing was profiled: the run ended within its first %d updates",
+            PROFILE_AFTER,
+        )
+
+
+def _all_threads() -> Any:
+    """Records what other threads do as well, where this PyTorch can."""
+    config: Any = torch._C._profiler._ExperimentalConfig
+    try:
+        return config(profile_all_threads=True)
+    except TypeError:
+        return None
+
+
+def _step(recording: torch.profiler.profile, device: torch.device) -> None:
+    """Tells the profiler that an update is over; marks only where it records."""
+    with no_recording():
+        recording.step()
+    action = torch.profiler.ProfilerAction
+    on = recording.current_action in (action.RECORD, action.RECORD_AND_SAVE)
+    nvtx = device.type == "cuda"
+    _set_range((_range_with_nvtx if nvtx else _range) if on else None)
+
+
+def _set_range(kind: Callable[[str], AbstractContextManager[Any]] | None) -> None:
+    global _open_range
+    _open_range = kind
+
+
+def _export(recording: torch.profiler.profile, path: Path) -> None:
+    """Writes the trace and says so."""
+    recording.export_chrome_trace(str(path))
+    print(f"wrote {path} (chrome://tracing, ui.perfetto.dev)", flush=True)

@@ -1,0 +1,214 @@
+"""Builds the network of a run, ours or the user's, and measures its size."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainer.config.schema import ModelConfig
+from trainer.models.actor_critic import ActorCritic, PolicyModel, PolicyOutput
+from trainer.models.encoders import Shape
+
+
+class ModelSize(NamedTuple):
+    """How large a network is.
+
+    Attributes:
+        parameters: trained scalars.
+        forward_flops: operations of one row's forward pass as PyTorch's counter
+            has them: convolutions, matrix products and attention, a multiply-add
+            being two; element-wise work is not counted.
+    """
+
+    parameters: int
+    forward_flops: int
+
+
+# Networks of many small kernels, which PyTorch's bf16 convolutions on a CPU compute
+# faster with the channels last: training impala takes half of the time, acting a
+# third; pico and nano would take 1.2 to 1.6 times as long.
+_CHANNELS_LAST_ON_CPU = ("impala", "convnext")
+
+
+def to_device(
+    model: PolicyModel, name: str, device: torch.device, *, channels_last: bool = True
+) -> PolicyModel:
+    """Moves a network to its device, in the layout that is fastest there.
+
+    Args:
+        model: what `build_model` gave.
+        name: ModelConfig.name.
+        device: where it goes.
+        channels_last: False keeps PyTorch's own layout everywhere.
+    """
+    model = model.to(device)
+    if channels_last and (device.type == "cuda" or name in _CHANNELS_LAST_ON_CPU):
+        # nn.Module.to has it, its annotations do not.
+        cast(Any, model).to(memory_format=torch.channels_last)
+    return model
+
+
+def build_model(
+    config: ModelConfig, shape: tuple[int, ...], num_actions: int
+) -> PolicyModel:
+    """Builds the network of a run.
+
+    Args:
+        config: which one. `module:Class` as its name calls Class(config, shape,
+            num_actions), which must give an nn.Module with the forward of
+            `PolicyModel`; its state_size and resample_noise may be left out. With
+            value_heads above 1 its values have one more dimension.
+        shape: observation shape; must be (channels, height, width).
+        num_actions: size of the discrete action space.
+
+    Raises:
+        ValueError: observations are not images, there is no such network, or it
+            does not give what it must.
+    """
+    if len(shape) != 3:
+        raise ValueError(
+            f"observations have shape {shape}; the encoders take images "
+            "(channels, height, width)"
+        )
+    image = (shape[0], shape[1], shape[2])
+    if ":" not in config.name:
+        return ActorCritic(config, image, num_actions)
+    model = _load(config.name)(config, image, num_actions)
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"model {config.name!r} gives a {type(model).__name__}; it must be a "
+            "torch.nn.Module, for instance a subclass of trainer.model.ActorCritic"
+        )
+    _check_contract(config, model, image, num_actions)
+    result = model if isinstance(model, PolicyModel) else _Adapted(model)
+    if config.popart and result.popart is None:
+        raise ValueError(
+            f"model {config.name!r} has no popart; choose --no-popart, or make it a "
+            "subclass of trainer.model.ActorCritic"
+        )
+    return result
+
+
+def describe_model(model: PolicyModel, shape: tuple[int, ...]) -> ModelSize:
+    """Counts parameters and operations; runs one row of zeros of this shape."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    # The counter does not know the fused attention of a CPU; it knows its parts.
+    parts = sdpa_kernel(SDPBackend.MATH)
+    with _evaluating(model), parts, FlopCounterMode(display=False) as counter:
+        model(*_blank_rows(model, shape, 1, 1, device))
+    parameters = sum(p.numel() for p in model.parameters())
+    return ModelSize(parameters, counter.get_total_flops())
+
+
+class _Adapted(PolicyModel):
+    """A user's module, completed with what it may leave out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.state_size = _state_size(model)
+
+    def resample_noise(self, generator: torch.Generator | None = None) -> None:
+        """Passes the call on if the module has such a method."""
+        draw = getattr(self.model, "resample_noise", None)
+        if callable(draw):
+            draw(generator)
+
+    def forward(
+        self, obs: Tensor, state: Tensor, first: Tensor
+    ) -> tuple[PolicyOutput, Tensor]:
+        """See `PolicyModel.forward`."""
+        (logits, values), state = self.model(obs, state, first)
+        return PolicyOutput(logits, values), state
+
+
+def _load(name: str) -> Callable[[ModelConfig, Shape, int], Any]:
+    """The class that `module:Class` names."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except (ImportError, ValueError) as error:
+        raise ValueError(
+            f"model {name!r}: module {module!r} cannot be imported ({error}); run in "
+            "the folder that holds it, or add that to PYTHONPATH"
+        ) from error
+    if not callable(found):
+        raise ValueError(
+            f"model {name!r}: module {module!r} has no class {attribute!r}; the name "
+            "must be module:Class"
+        )
+    result: Callable[[ModelConfig, Shape, int], Any] = found
+    return result
+
+
+def _check_contract(
+    config: ModelConfig, model: nn.Module, shape: Shape, num_actions: int
+) -> None:
+    """Raises ValueError unless blank rows come back as they must."""
+    T, B, L = 2, 3, config.value_heads
+    name, values = config.name, (T, B) if L == 1 else (T, B, L)
+    given = _blank_rows(model, shape, T, B, torch.device("cpu"))
+    try:
+        with _evaluating(model):
+            result = model(*given)
+    except Exception as error:
+        error.add_note(
+            f"This came from a trial of model {name!r} with (obs, state, first) = "
+            f"{_outline(given)}."
+        )
+        raise
+    size = _state_size(model)
+    expected = (
+        f"((float32 {(T, B, num_actions)}, float32 {values}), float32 {(B, size)})"
+    )
+    if _outline(result) != expected:
+        one = f" (or choose --value-heads 1: there are {L} levels)" if L > 1 else ""
+        raise ValueError(
+            f"model {name!r} gave {_outline(result)} for {T} rows of {B} environments; "
+            f"it must give ((logits, values), state) as {expected}, where the state's "
+            f"size is the model's state_size, {size}{one}"
+        )
+
+
+def _state_size(model: nn.Module) -> int:
+    return int(getattr(model, "state_size", 0))
+
+
+def _blank_rows(
+    model: nn.Module, shape: tuple[int, ...], T: int, B: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Arguments for `model`: T rows of B environments, all zeros."""
+    return (
+        torch.zeros(T, B, *shape, dtype=torch.uint8, device=device),
+        torch.zeros(B, _state_size(model), device=device),
+        torch.zeros(T, B, dtype=torch.bool, device=device),
+    )
+
+
+def _outline(value: object) -> str:
+    """Types and shapes of tensors in tuples, like (float32 (2, 3), uint8 (4,))."""
+    if isinstance(value, Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"{kind} {tuple(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(_outline(v) for v in value)})"
+    return type(value).__name__
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients: nothing is drawn, no statistics move."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)

@@ -1,0 +1,272 @@
+"""Memory between encoder and heads: what a policy knows of earlier rows.
+
+Every memory maps features (T, B, F), its state (B, S) and `first` (T, B) to
+outputs (T, B, H) and the state after the last row. The state is one flat float32
+vector per environment, whatever is inside, so that stores and queues need not
+know. It is zeros at the start, and becomes zeros before each row that is the
+first of its episode. T rows in one call equal T calls of one row.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.config.schema import ModelConfig
+
+
+class Memory(nn.Module):
+    """Base of all memories.
+
+    Attributes:
+        size: H, size of the outputs.
+        state_size: S, floats of state per environment.
+    """
+
+    def __init__(self, size: int, state_size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.state_size = state_size
+
+
+class _Recurrent(Memory):
+    """A cell stepped over the rows.
+
+    Only the recurrence is stepped: what the inputs contribute is one product for
+    all rows. The steps are in float32, because their rounding errors add up from
+    row to row, and because products this small gain nothing from less.
+    """
+
+    def __init__(self, features: int, size: int, gates: int, state_size: int) -> None:
+        super().__init__(size, state_size)
+        self.inputs = nn.Linear(features, gates * size)
+        self.recurrent = nn.Linear(size, gates * size, bias=False)
+        for layer in (self.inputs, self.recurrent):
+            for gate in layer.weight.chunk(gates):
+                nn.init.orthogonal_(gate)
+        nn.init.zeros_(self.inputs.bias)
+
+    def step(self, row: Tensor, state: Tensor) -> Tensor:
+        """The next state; its first H columns are the output.
+
+        Args:
+            row: (B, gates * H) what the input contributes to the gates.
+            state: (B, S).
+        """
+        raise NotImplementedError
+
+    def forward(
+        self, features: Tensor, state: Tensor, first: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(T, B, F), (B, S), (T, B) to (T, B, H), (B, S); float32."""
+        rows = self.inputs(features)
+        outputs = []
+        with torch.autocast(features.device.type, enabled=False):
+            starts = first.unsqueeze(-1).unbind(0)
+            for row, start in zip(rows.float().unbind(0), starts, strict=True):
+                state = self.step(row, state.masked_fill(start, 0.0))
+                outputs.append(state[:, : self.size])
+            return torch.stack(outputs), state
+
+
+class GRU(_Recurrent):
+    """Gated recurrent unit (Cho et al. 2014), the variant of PyTorch and cuDNN."""
+
+    def __init__(self, features: int, size: int) -> None:
+        super().__init__(features, size, gates=3, state_size=size)
+        self.candidate_bias = nn.Parameter(torch.zeros(size))
+
+    def step(self, row: Tensor, state: Tensor) -> Tensor:
+        """The next hidden state (B, H)."""
+        reset, update, new = row.chunk(3, 1)
+        old_reset, old_update, old_new = self.recurrent(state).chunk(3, 1)
+        reset = torch.sigmoid(reset + old_reset)
+        update = torch.sigmoid(update + old_update)
+        candidate = torch.tanh(new + reset * (old_new + self.candidate_bias))
+        return torch.lerp(candidate, state, update)
+
+
+class LSTM(_Recurrent):
+    """Long short-term memory (Hochreiter & Schmidhuber 1997) with a forget gate."""
+
+    def __init__(self, features: int, size: int) -> None:
+        super().__init__(features, size, gates=4, state_size=2 * size)
+        # Remember at first (Jozefowicz et al. 2015, section 2.2).
+        nn.init.ones_(self.inputs.bias[size : 2 * size])
+
+    def step(self, row: Tensor, state: Tensor) -> Tensor:
+        """The next hidden and cell state, side by side (B, 2 H)."""
+        hidden, cell = state.chunk(2, 1)
+        gates = row + self.recurrent(hidden)
+        enter, keep, new, show = gates.chunk(4, 1)
+        cell = torch.sigmoid(keep) * cell + torch.sigmoid(enter) * torch.tanh(new)
+        return torch.cat([torch.sigmoid(show) * torch.tanh(cell), cell], 1)
+
+
+class _Gate(nn.Module):
+    """Adds a branch to the stream, in the manner of a GRU.
+
+    Parisotto et al. 2020, section 3.2, "Gated-Recurrent-Unit-type gating". The
+    bias of 2 leaves the gate nearly shut at the start: a policy without memory is
+    learned first.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.of_branch = nn.Linear(size, 3 * size, bias=False)
+        self.of_stream = nn.Linear(size, 2 * size, bias=False)
+        self.of_reset = nn.Linear(size, size, bias=False)
+        self.shut = nn.Parameter(torch.full((size,), 2.0))
+
+    def forward(self, stream: Tensor, branch: Tensor) -> Tensor:
+        """Two (..., D) to one; float32 where the stream is."""
+        reset, update, new = self.of_branch(branch).chunk(3, -1)
+        old_reset, old_update = self.of_stream(stream).chunk(2, -1)
+        reset = torch.sigmoid(reset + old_reset)
+        update = torch.sigmoid(update + old_update - self.shut)
+        candidate = torch.tanh(new + self.of_reset(reset * stream))
+        return (1 - update) * stream + update * candidate
+
+
+class _GatedBlock(nn.Module):
+    """Attention and a feed-forward layer, each normed before and gated after."""
+
+    def __init__(self, size: int, heads: int, steps: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(size)
+        self.query = nn.Linear(size, size)
+        self.key_value = nn.Linear(size, 2 * size)
+        self.output = nn.Linear(size, size)
+        self.attention_gate = _Gate(size)
+        self.forward_norm = nn.LayerNorm(size)
+        self.expand = nn.Linear(size, 4 * size)
+        self.reduce = nn.Linear(4 * size, size)
+        self.forward_gate = _Gate(size)
+        # How much each head likes what is 0, 1, .. steps rows old: learned
+        # relative positions in the form of Raffel et al. 2020, section 2.1.
+        self.age_bias = nn.Parameter(torch.zeros(heads, steps + 1))
+
+    def forward(self, x: Tensor, older: Tensor, age: Tensor, hidden: Tensor) -> Tensor:
+        """Lets T rows look at M older ones and at each other.
+
+        Args:
+            x: (T, B, D) the layer's inputs.
+            older: (M, B, D) its inputs at the M rows before.
+            age: (T, M + T) how many rows each is older than row t, within 0..M.
+            hidden: (B, 1, T, M + T) bool, what row t must not see.
+
+        Returns:
+            (T, B, D).
+        """
+        rows = self.attention_norm(torch.cat([older, x]))
+        query = self._split(self.query(rows[len(older) :]))
+        key, value = map(self._split, self.key_value(rows).chunk(2, -1))
+        scores = self.age_bias[:, age].masked_fill(hidden, -torch.inf)
+        found = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=scores.to(query.dtype)
+        )
+        found = self.output(found.permute(2, 0, 1, 3).flatten(2))
+        # ReLU, because two linear layers would meet else (section 3.1).
+        x = self.attention_gate(x, F.relu(found))
+        y = self.reduce(F.relu(self.expand(self.forward_norm(x))))
+        result: Tensor = self.forward_gate(x, F.relu(y))
+        return result
+
+    def _split(self, rows: Tensor) -> Tensor:
+        """(N, B, D) to (B, heads, N, D / heads)."""
+        return rows.reshape(*rows.shape[:2], self.heads, -1).permute(1, 2, 0, 3)
+
+
+class GTrXL(Memory):
+    """Gated Transformer-XL (Parisotto et al. 2020, section 3).
+
+    Each layer attends to its own row and to the `steps` rows before it in the same
+    episode. The state holds the inputs of all layers at the last `steps` rows, then
+    one number for each of these rows: 1, or 0 where there is none. The stream
+    between the layers is float32, so that what is kept is not rounded again.
+    """
+
+    def __init__(
+        self, features: int, size: int, layers: int, heads: int, steps: int
+    ) -> None:
+        super().__init__(size, steps * (layers * size + 1))
+        self.steps = steps
+        self.embed = nn.Linear(features, size)
+        self.blocks = nn.ModuleList(
+            _GatedBlock(size, heads, steps) for _ in range(layers)
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.orthogonal_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(
+        self, features: Tensor, state: Tensor, first: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(T, B, F), (B, S), (T, B) to (T, B, H), (B, S); float32."""
+        steps = self.steps
+        kept, known = state[:, :-steps], state[:, -steps:]
+        older = kept.reshape(len(state), -1, steps, self.size).permute(1, 2, 0, 3)
+        age, episode = self._timeline(known, first)
+        unlike = episode[steps:].T.unsqueeze(2) != episode.T.unsqueeze(1)
+        hidden = (unlike | (age < 0) | (age > steps)).unsqueeze(1)
+        age = age.clamp(0, steps)
+
+        stream, inputs = self.embed(features).float(), []
+        for block, before in zip(self.blocks, older, strict=True):
+            inputs.append(torch.cat([before, stream])[-steps:])
+            stream = block(stream, before, age, hidden)
+
+        lost = (episode[-steps:] != episode[-1]).T
+        kept = torch.stack(inputs).permute(2, 0, 1, 3)
+        kept = kept.masked_fill(lost[:, None, :, None], 0.0).flatten(1)
+        return stream, torch.cat([kept, (~lost).float()], 1)
+
+    def _timeline(self, known: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the older rows and the new ones lie in time.
+
+        Args:
+            known: (B, M) 1 for older rows that exist.
+            first: (T, B).
+
+        Returns:
+            (T, M + T) how many rows each is older than row t, negative for later
+            ones; (M + T, B) the number of its episode, 0 for the one that goes on
+            and -1 for rows that do not exist.
+        """
+        started = first.long().cumsum(0)
+        episode = torch.cat([known.T.long() - 1, started])
+        time = torch.arange(len(episode), device=first.device)
+        return time[self.steps :, None] - time, episode
+
+
+def build_memory(config: ModelConfig, features: int) -> Memory | None:
+    """Builds the memory that a config names, None for none.
+
+    Raises:
+        ValueError: a size that cannot be.
+    """
+    if config.memory == "none":
+        return None
+    for name in "memory_size memory_layers memory_heads memory_steps".split():
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
+    if config.memory == "gru":
+        return GRU(features, config.memory_size)
+    if config.memory == "lstm":
+        return LSTM(features, config.memory_size)
+    if config.memory_size % config.memory_heads:
+        raise ValueError(
+            f"memory_heads={config.memory_heads} must divide "
+            f"memory_size={config.memory_size}"
+        )
+    return GTrXL(
+        features,
+        config.memory_size,
+        config.memory_layers,
+        config.memory_heads,
+        config.memory_steps,
+    )

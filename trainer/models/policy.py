@@ -1,0 +1,94 @@
+"""Policies out of checkpoints, for everything that plays and does not train."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from trainer.config.schema import EnvConfig, ModelConfig, from_dict
+from trainer.envs.pool import make_pool
+from trainer.machine.device import autocast_dtype, choose_device, keep_large_blocks
+from trainer.models import PolicyModel, build_model, checkpoint, to_device
+
+
+class Policy(NamedTuple):
+    """A network with its trained weights, and where it belongs.
+
+    Attributes:
+        model: in evaluation mode, on the device.
+        env: environments of its run.
+        device: of the model.
+        dtype: autocast type of the network, None for float32.
+        steps: environment steps that it was trained for.
+        averaged: whether the weights are the moving average (`ema`).
+    """
+
+    model: PolicyModel
+    env: EnvConfig
+    device: torch.device
+    dtype: torch.dtype | None
+    steps: int
+    averaged: bool
+
+
+def playing_device(name: str) -> torch.device:
+    """The device of a name such as "auto", set up for acting alone."""
+    device = choose_device(name)
+    if device.type == "cpu":
+        keep_large_blocks()
+        # Acting is one thread beside the emulation.
+        torch.set_num_threads(1)
+    return device
+
+
+def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy:
+    """Builds the network of a checkpoint and loads its weights.
+
+    Args:
+        path: checkpoint, or the folder of a run, whose newest one it then is.
+        device: for the model.
+        ema: take the averaged weights where the checkpoint has them.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        ValueError: it is damaged, or its weights do not fit its network.
+    """
+    state = checkpoint.load(path, device, needs=("config", "model", "steps"))
+    env = from_dict(EnvConfig, state["config"]["env"])
+    kind = from_dict(ModelConfig, state["config"]["model"])
+    averaged = ema and state.get("ema") is not None
+    shape, num_actions = _spaces(env)
+    model = to_device(build_model(kind, shape, num_actions), kind.name, device)
+    checkpoint.load_weights(model, state["ema" if averaged else "model"])
+    return Policy(
+        model=model.eval(),
+        env=env,
+        device=device,
+        dtype=autocast_dtype(device, state["config"]["precision"]),
+        steps=int(state["steps"]),
+        averaged=averaged,
+    )
+
+
+def run_folder(path: Path) -> Path | None:
+    """The folder of the run of a checkpoint; None if it lies in none.
+
+    Args:
+        path: as given to `load_policy`.
+    """
+    folder = path if path.is_dir() else path.absolute().parent
+    if folder.name == checkpoint.FOLDER:
+        folder = folder.parent
+    return folder if (folder / "config.json").is_file() else None
+
+
+def _spaces(env: EnvConfig) -> tuple[tuple[int, ...], int]:
+    """The shape of an observation, and the number of actions."""
+    pool = make_pool(replace(env, num_envs=1, groups=1, num_threads=1), seed=0)
+    try:
+        return tuple(pool.observation_space.shape), int(pool.action_space.n)
+    finally:
+        pool.close()

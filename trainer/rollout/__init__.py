@@ -1,0 +1,1 @@
+"""Acting, and what it leaves: episodes, unrolls, batches, replay."""

@@ -1,0 +1,114 @@
+"""A policy that acts: observations to actions, with one set of weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainer.machine.cuda import Graphed
+from trainer.models import PolicyModel, PolicyOutput
+
+if TYPE_CHECKING:
+    pass
+
+
+def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Samples actions (n,) int64 from logits (n, A)."""
+    # argmax p_i / e_i with e_i ~ Exp(1) is a sample of p.
+    noise = torch.empty_like(logits).exponential_(generator=generator)
+    return (logits.softmax(-1) / noise).argmax(-1)
+
+
+class Answer(NamedTuple):
+    """What a policy decides for n environments.
+
+    Attributes:
+        actions: (n,) int64.
+        logits: (n, A) float32 they were sampled from.
+        values: (n,) float32.
+        state: (n, state size) float32 memory after the rows.
+    """
+
+    actions: Tensor
+    logits: Tensor
+    values: Tensor
+    state: Tensor
+
+
+class Actor:
+    """A set of weights to act with, and the policy version they are."""
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        *,
+        device: torch.device,
+        dtype: torch.dtype | None,
+        generator: torch.Generator,
+        graphs: bool = False,
+    ) -> None:
+        """Prepares to act.
+
+        Args:
+            model: on the device.
+            device: of the model.
+            dtype: autocast type of the network, None for float32.
+            generator: of the sampled actions, on the device.
+            graphs: record the forward pass once and replay it; GPU only.
+        """
+        self.model = model
+        self.version = 0
+        self._device = device
+        self._dtype = dtype
+        self._generator = generator
+        self._forward = Graphed(
+            self._run,
+            name="acting",
+            device=device,
+            enabled=graphs,
+            generator=generator,
+        )
+
+    def __call__(
+        self, pixels: Tensor, state: Tensor, first: Tensor, levels: Tensor
+    ) -> Answer:
+        """Samples actions.
+
+        Args:
+            pixels: (n, C, H, W) uint8.
+            state: (n, S) float32.
+            first: (n,) bool.
+            levels: (n,) int64, whose value heads are asked.
+        """
+        self.model.resample_noise(self._generator)
+        return Answer(*self._forward(pixels, state, first, levels))
+
+    def close(self) -> None:
+        """Gives up what is recorded."""
+        self._forward.close()
+
+    @torch.no_grad()
+    def _run(
+        self, pixels: Tensor, state: Tensor, first: Tensor, levels: Tensor
+    ) -> Answer:
+        output, state = self._evaluate(pixels, state, first)
+        logits, values = output.logits[0], output.values_at(levels[None])[0]
+        return Answer(sample(logits, self._generator), logits, values, state)
+
+    @torch.no_grad()
+    def values(
+        self, pixels: Tensor, state: Tensor, first: Tensor, levels: Tensor
+    ) -> Tensor:
+        """The critic alone, (n,) float32; arguments as of a call."""
+        output, _ = self._evaluate(pixels, state, first)
+        return output.values_at(levels[None])[0]
+
+    def _evaluate(
+        self, pixels: Tensor, state: Tensor, first: Tensor
+    ) -> tuple[PolicyOutput, Tensor]:
+        with torch.autocast(self._device.type, self._dtype, self._dtype is not None):
+            result: tuple[PolicyOutput, Tensor]
+            result = self.model(pixels[None], state, first[None])
+        return result

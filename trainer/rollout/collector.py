@@ -1,0 +1,311 @@
+"""The acting loop: recv -> act -> send, over a pool with EnvPool's API.
+
+Environments are in groups, so that while the network acts for one group the
+others emulate. In async mode a group is whichever environments are ready first;
+in sync mode groups are fixed and served in turn, which gives the same numbers
+however long each environment takes. Results are stored after the actions have
+been sent, off the path of the environments.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from trainer.envs.levels import LevelNumbers
+from trainer.machine.cuda import Stage
+from trainer.machine.timings import Timings
+from trainer.rollout.batch import Rows
+from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.store import Rollouts
+
+if TYPE_CHECKING:
+    from trainer.explore.explorer import Explorer
+    from trainer.film.record import Recorder
+from trainer.rollout.actor import Actor, Answer
+
+
+class _Received(NamedTuple):
+    """What one recv gave: for the host, and on the device.
+
+    Attributes:
+        env_id: (n,) which environments.
+        first: (n,) bool, their rows begin episodes.
+        envs: env_id on the device.
+        inputs: pixels, memory, `first` and levels, for the network.
+        results: reward, done and truncated.
+    """
+
+    env_id: npt.NDArray[np.int32]
+    first: npt.NDArray[np.bool_]
+    envs: Tensor
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor]
+    results: tuple[Tensor, Tensor, Tensor]
+
+
+class Collector:
+    """Acts for all environments of a pool and fills `Rollouts`."""
+
+    def __init__(
+        self,
+        pool: Any,
+        rollouts: Rollouts,
+        *,
+        groups: int,
+        asynchronous: bool,
+        state_size: int,
+        device: torch.device,
+        episodes: EpisodeTracker,
+        timings: Timings,
+        levels: Sequence[str] = (),
+        recorder: Recorder | None = None,
+        explorer: Explorer | None = None,
+    ) -> None:
+        """Prepares to act.
+
+        Args:
+            pool: with async_reset, recv and send; owned by the caller.
+            rollouts: where to write.
+            groups: of sync mode.
+            asynchronous: mode of the pool.
+            state_size: floats of the memory's state.
+            device: of the model.
+            episodes: told of every row.
+            timings: told where the time goes.
+            levels: of the run; () for a task without levels of its own.
+            recorder: told of every row and decision, for videos.
+            explorer: told of every row, for bonuses and starts of episodes.
+        """
+        self.steps = 0
+        self._pool = pool
+        self._rollouts = rollouts
+        self._asynchronous = asynchronous
+        self._device = device
+        self._episodes = episodes
+        self._timings = timings
+        self._recorder, self._explorer = recorder, explorer
+        self._stage = Stage(device, pool)
+        num_envs = len(pool.all_env_ids)
+        self._state = torch.zeros(num_envs, state_size, device=device)
+        self._numbers = LevelNumbers(levels) if levels else None
+        self._level = np.zeros(num_envs, np.int64)  # of the episode
+        self._groups = np.split(np.arange(num_envs, dtype=np.int32), groups)
+        self._pending: deque[tuple[_Received, Rows]] = deque()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether episodes go on that another run began."""
+        return bool(self._pending)
+
+    def start(self) -> None:
+        """Resets all environments, unless they were restored.
+
+        Their first rows come with `collect`.
+        """
+        if self.resumed:
+            return
+        self._set_starts()
+        if self._asynchronous:
+            self._pool.async_reset()
+            return
+        # To an environment that was never reset, any action is a reset.
+        for group in self._groups:
+            self._pool.send(np.zeros(len(group), np.int32), group)
+
+    def collect(
+        self, unrolls: int, actor: Callable[[], Actor], more: Callable[[], bool]
+    ) -> None:
+        """Acts until `unrolls` more unrolls are full.
+
+        In sync mode nothing is decided on the last rows of the unrolls: that is
+        the next call's, with the weights it brings.
+
+        Args:
+            unrolls: to be completed, in sync mode a multiple of the
+                environments, whole rounds of them.
+            actor: asked before each group for the weights to act with.
+            more: asked before each group, False ends the call.
+        """
+        completed = 0
+        # In sync mode while all wait, so that no start depends on timing.
+        if self._asynchronous or self.resumed:
+            self._set_starts()
+        while completed < unrolls and more():
+            if len(self._pending) == len(self._groups):
+                self._resume(actor())
+            received, weights = self._receive(), actor()
+            if not self._asynchronous and self._rollouts.closes(received.env_id):
+                rows = self._store_env(received)
+                completed += rows.closing.numel()
+                rows = self._bootstrap(weights, received, rows)
+                self._pending.append((received, rows))
+            else:
+                answer = self._answer(weights, received)
+                rows = self._store_env(received)
+                completed += rows.closing.numel()
+                self._store_answer(received, rows, answer, weights.version)
+
+    def _set_starts(self) -> None:
+        """Says where the next episodes begin."""
+        if self._explorer is not None:
+            with self._timings("explore"):
+                self._explorer.begin()
+
+    def _resume(self, actor: Actor) -> None:
+        """Decides on the rows that completed the last round of unrolls."""
+        while self._pending:
+            received, rows = self._pending.popleft()
+            answer = self._answer(actor, received)
+            self._store_answer(received, rows, answer, actor.version)
+
+    def _receive(self) -> _Received:
+        """Waits for a group and brings it to the device."""
+        with self._timings("wait"):
+            obs, reward, terminated, truncated, info = self._pool.recv()
+        env_id, done = info["env_id"], terminated | truncated
+        first = np.asarray(info["elapsed_step"] == 0)
+        finished = self._episodes.add(env_id, reward, done, info)
+        self.steps += len(env_id)
+        self._note_levels(env_id, first, info)
+        if self._recorder is not None:
+            self._recorder.follow(env_id, first, finished, self.steps)
+        if self._explorer is not None:
+            with self._timings("explore"):
+                bonus = self._explorer.follow(env_id, first, done, info, self.steps)
+            reward = reward if bonus is None else reward + bonus
+        with self._timings("copy"):
+            truncated = np.asarray(truncated, dtype=bool)
+            return self._staged(env_id, first, obs, (reward, done, truncated))
+
+    def _note_levels(
+        self,
+        env_id: npt.NDArray[np.int32],
+        first: npt.NDArray[np.bool_],
+        info: Mapping[str, Any],
+    ) -> None:
+        """Follows which level the episodes of environments are of.
+
+        That is where they began: a warp zone leads to another one.
+        """
+        if self._numbers is not None:
+            numbers = self._numbers(info)
+            begun = first & (numbers >= 0)
+            self._level[env_id[begun]] = numbers[begun]
+
+    def _staged(
+        self,
+        env_id: npt.NDArray[np.int32],
+        first: npt.NDArray[np.bool_],
+        obs: npt.NDArray[np.uint8],
+        results: tuple[npt.NDArray[Any], ...],
+    ) -> _Received:
+        """Brings rows to the device, with the memory of their environments."""
+        stage = self._stage
+        envs = stage(env_id.astype(np.int64))
+        reward, done, truncated = map(stage, results)
+        levels = stage(self._level[env_id])
+        return _Received(
+            env_id=env_id,
+            first=first,
+            envs=envs,
+            inputs=(stage(obs), self._state[envs], stage(first), levels),
+            results=(reward, done, truncated),
+        )
+
+    def _answer(self, actor: Actor, received: _Received) -> Answer:
+        """Decides and sends."""
+        with self._timings("act"):
+            answer = actor(*received.inputs)
+            actions = answer.actions.to("cpu", torch.int32).numpy()
+        with self._timings("send"):
+            self._pool.send(actions, received.env_id)
+        if self._recorder is not None:
+            with self._timings("store"):
+                logits, values = answer.logits.cpu(), answer.values.cpu()
+                self._recorder.record(
+                    received.env_id, actions, logits.numpy(), values.numpy()
+                )
+        return answer
+
+    def _bootstrap(self, actor: Actor, received: _Received, rows: Rows) -> Rows:
+        """Completes unrolls with the critic's word on their last rows."""
+        with self._timings("act"):
+            values = actor.values(*received.inputs)
+        return self._rollouts.write_bootstrap(rows, values, actor.version)
+
+    def _store_env(self, received: _Received) -> Rows:
+        pixels, state, _, levels = received.inputs
+        with self._timings("store"):
+            return self._rollouts.write_env(
+                received.env_id,
+                received.first,
+                pixels,
+                *received.results,
+                state,
+                levels,
+            )
+
+    def _store_answer(
+        self, received: _Received, rows: Rows, answer: Answer, version: int
+    ) -> None:
+        with self._timings("store"):
+            self._state.index_copy_(0, received.envs, answer.state)
+            self._rollouts.write_policy(
+                rows, answer.actions, answer.logits, answer.values, version
+            )
+
+    def state(self, kept: Sequence[int]) -> dict[str, Any] | None:
+        """What episodes and unrolls need to go on, between two calls of `collect`.
+
+        Args:
+            kept: slots of replay to save.
+
+        Returns:
+            None where environments are still stepping (async mode), or the pool has
+            no snapshots.
+        """
+        at_rest = len(self._pending) == len(self._groups)
+        if self._asynchronous or not at_rest or not hasattr(self._pool, "snapshot"):
+            return None
+        ids = np.arange(len(self._state), dtype=np.int32)
+        return {
+            "steps": self.steps,
+            "environments": torch.from_numpy(self._pool.snapshot(ids)),
+            "memory": self._state,
+            "levels": torch.from_numpy(self._level.copy()),
+            "rollouts": self._rollouts.snapshot(kept),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from what `state` gave, before `start`.
+
+        Raises:
+            ValueError: the pool refuses the snapshots; nothing has changed then.
+        """
+        ids = np.arange(len(self._state), dtype=np.int32)
+        self._pool.restore(ids, state["environments"].cpu().numpy())
+        self.steps = state["steps"]
+        self._state.copy_(state["memory"])
+        if "levels" in state:
+            self._level[:] = state["levels"].cpu().numpy()
+        self._rollouts.restore(state["rollouts"])
+        # All the groups at once, each with the row it had before: it was stored,
+        # and what to do on it has not been decided.
+        obs, reward, terminated, truncated, info = self._pool.recv()
+        first = np.asarray(info["elapsed_step"] == 0)
+        results = (reward, terminated | truncated, np.asarray(truncated, dtype=bool))
+        for group in self._groups:
+            received = self._staged(
+                group, first[group], obs[group], tuple(x[group] for x in results)
+            )
+            self._pending.append((received, self._rollouts.newest(group)))
+
+    def close(self) -> None:
+        """Ends transfers; the pool stays open."""
+        self._stage.close()

@@ -1,0 +1,321 @@
+"""How collecting and learning share the machine: in turns, or at the same time.
+
+On a CPU both want the same cores, so they take turns, and nothing is copied. On
+a GPU they overlap: a thread collects, with a stream and weights of its own,
+while the main thread learns.
+
+                 collector thread             main thread
+    sync, lag 1  batch k with weights k - 1   learns batch k - 1, publishes weights k
+    async        never stops while fewer than lag batches wait
+
+Batch 0 is collected and learned on the main thread; the collecting thread starts
+with batch 1.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Protocol
+
+import torch
+
+from trainer.machine.cuda import Fence, own_stream, wait_for_device
+from trainer.machine.timings import Timings
+from trainer.models import PolicyModel
+from trainer.models.weights import copy_weights
+from trainer.rollout.actor import Actor
+from trainer.rollout.collector import Collector
+from trainer.rollout.store import Rollouts
+
+
+class Pipeline(Protocol):
+    """What the training loop needs of either way."""
+
+    def next_batch(self) -> list[int]:
+        """Waits for a batch; its slots are the caller's to release."""
+
+    def publish(self, version: int) -> None:
+        """The learner's weights are a new version."""
+
+    def settle(self) -> bool:
+        """Waits until collecting cannot go on without the next weights.
+
+        Called between two updates, after `publish`.
+
+        Returns:
+            Whether it comes to rest at all; in async mode it does not.
+        """
+
+    def close(self) -> None:
+        """Ends collecting."""
+
+
+class InTurns:
+    """Collects when a batch is asked for, with the learner's own weights."""
+
+    def __init__(
+        self, collector: Collector, rollouts: Rollouts, actor: Actor, unrolls: int
+    ) -> None:
+        """Starts the environments.
+
+        Args:
+            collector: not started.
+            rollouts: that it fills.
+            actor: with the learner's model.
+            unrolls: fresh ones in a batch.
+        """
+        self._collector, self._rollouts = collector, rollouts
+        self._actor, self._unrolls = actor, unrolls
+        collector.start()
+
+    def next_batch(self) -> list[int]:
+        """See `Pipeline`."""
+        missing = self._unrolls - self._rollouts.num_full
+        self._collector.collect(missing, lambda: self._actor, lambda: True)
+        return self._rollouts.take(self._unrolls)
+
+    def publish(self, version: int) -> None:
+        """See `Pipeline`."""
+        self._actor.version = version
+
+    def settle(self) -> bool:
+        """See `Pipeline`; between two batches nothing moves."""
+        return True
+
+    def close(self) -> None:
+        """See `Pipeline`."""
+
+
+class Weights:
+    """Sets of actor weights that pass between two threads.
+
+    A set is in one place: free, published or in use. The learner fills a free
+    one while the collector uses another, so none is written while it is read,
+    by the host or by a kernel that is still to run.
+    """
+
+    def __init__(
+        self, actors: list[Actor], device: torch.device, *, exact: bool
+    ) -> None:
+        """Begins with the first set in use and the others free.
+
+        Args:
+            actors: all with equal weights, version 0.
+            device: of the weights.
+            exact: every version is used, in order; otherwise the newest is, and
+                those that came too late are overwritten.
+        """
+        self.current = actors[0]
+        self._free = deque(actors[1:])
+        self._published: deque[Actor] = deque()
+        self._exact = exact
+        self._changed = threading.Condition()
+        self._read = {id(actor): Fence(device) for actor in actors}
+        self._written = {id(actor): Fence(device) for actor in actors}
+        self._waiting = False
+        self._closed = False
+
+    def publish(self, model: PolicyModel, version: int) -> None:
+        """Copies weights to a set that is not in use; may wait for one if exact."""
+        with self._changed:
+            if self._exact:
+                self._changed.wait_for(lambda: self._free or self._closed)
+            if not self._free and self._exact:
+                return
+            actor = (self._free if self._free else self._published).popleft()
+        self._read[id(actor)].wait()
+        copy_weights(actor.model, model)
+        actor.version = version
+        self._written[id(actor)].signal()
+        with self._changed:
+            self._published.append(actor)
+            self._changed.notify_all()
+
+    def advance(self) -> bool:
+        """Takes the next published set; waits for it if exact.
+
+        Returns:
+            False if it was closed instead.
+        """
+        with self._changed:
+            if self._exact:
+                self._waiting = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._published or self._closed)
+                self._waiting = False
+            if not self._published:
+                return not self._closed
+            self._read[id(self.current)].signal()
+            self._free.append(self.current)
+            self.current = self._published.popleft()
+            self._changed.notify_all()
+        self._written[id(self.current)].wait()
+        return True
+
+    def wait_until_used(self) -> None:
+        """Waits until `advance` wants a set that is not published yet; if exact."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (self._waiting and not self._published) or self._closed
+            )
+
+    def close(self) -> None:
+        """Wakes whoever waits, for good."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+class Overlapped:
+    """Collects in a thread while the caller learns."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        rollouts: Rollouts,
+        actors: list[Actor],
+        model: PolicyModel,
+        *,
+        unrolls: int,
+        lag: int,
+        exact: bool,
+        device: torch.device,
+        timings: Timings,
+    ) -> None:
+        """Starts the environments.
+
+        Args:
+            collector: not started.
+            rollouts: that it fills.
+            actors: lag + 1 sets of weights of their own if exact, else 2.
+            model: the learner's.
+            unrolls: fresh ones in a batch.
+            lag: batches that collecting may be ahead.
+            exact: batch k is collected with the weights of version
+                max(0, k - lag), all of it; otherwise with the newest there are.
+            device: of the weights.
+            timings: told how long each thread waits for the other.
+        """
+        self._collector, self._rollouts = collector, rollouts
+        self._model, self._device = model, device
+        self._unrolls, self._lag, self._exact = unrolls, lag, exact
+        self._timings = timings
+        self._weights = Weights(actors, device, exact=exact)
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        # A resumed run has its next batches already: those that the lag allows.
+        self._began = collector.resumed
+        self._next = lag + 1 if collector.resumed else 1
+        collector.start()
+
+    def next_batch(self) -> list[int]:
+        """See `Pipeline`.
+
+        Raises:
+            RuntimeError: collecting failed; its cause is the exception.
+        """
+        if not self._began:
+            self._began = True
+            self._collector.collect(
+                self._unrolls, lambda: self._weights.current, lambda: True
+            )
+        else:
+            self._start_thread()
+        with self._timings("wait_batch"), self._changed:
+            self._changed.wait_for(
+                lambda: self._rollouts.num_full >= self._unrolls or self._error
+            )
+        self._check()
+        slots = self._rollouts.take(self._unrolls)
+        with self._changed:
+            self._changed.notify_all()  # there is room now, not only after learning
+        return slots
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            wait_for_device(self._device)
+            self._thread = threading.Thread(target=self._work, name="collector")
+            self._thread.start()
+
+    def _check(self) -> None:
+        """Raises RuntimeError if collecting failed."""
+        if self._error is not None:
+            raise RuntimeError(f"collecting failed: {self._error}") from self._error
+
+    def publish(self, version: int) -> None:
+        """See `Pipeline`."""
+        self._weights.publish(self._model, version)
+        with self._changed:
+            self._changed.notify_all()
+
+    def settle(self) -> bool:
+        """See `Pipeline`.
+
+        Raises:
+            RuntimeError: collecting failed; its cause is the exception.
+        """
+        if not self._exact:
+            return False
+        self._start_thread()
+        self._weights.wait_until_used()
+        self._check()
+        return True
+
+    def _work(self) -> None:
+        """The collecting thread."""
+        try:
+            with own_stream(self._device):
+                (self._collect_exact if self._exact else self._collect_freely)()
+        except BaseException as error:
+            self._error = error
+            self._weights.close()  # nobody is to wait for this thread
+        with self._changed:
+            self._changed.notify_all()
+
+    def _collect_exact(self) -> None:
+        while not self._stopped:
+            if self._next > self._lag:
+                with self._timings("wait_learner"):
+                    if not self._weights.advance():
+                        return
+            self._collector.collect(
+                self._unrolls, lambda: self._weights.current, self._goes_on
+            )
+            with self._changed:
+                self._changed.notify_all()
+            self._next += 1
+
+    def _collect_freely(self) -> None:
+        def newest() -> Actor:
+            self._weights.advance()
+            return self._weights.current
+
+        while not self._stopped:
+            self._collector.collect(self._unrolls, newest, self._wait_for_room)
+
+    def _goes_on(self) -> bool:
+        return not self._stopped
+
+    def _wait_for_room(self) -> bool:
+        """Holds collecting back while enough unrolls wait to be learned from."""
+        limit = self._lag * self._unrolls
+        with self._changed:
+            self._changed.notify_all()
+            if self._rollouts.num_full >= limit and not self._stopped:
+                with self._timings("wait_learner"):
+                    self._changed.wait_for(
+                        lambda: self._rollouts.num_full < limit or self._stopped
+                    )
+        return not self._stopped
+
+    def close(self) -> None:
+        """See `Pipeline`."""
+        self._stopped = True
+        self._weights.close()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()

@@ -1,0 +1,510 @@
+"""Unrolls of many environments, each at its own pace, on the training device.
+
+Storage is one tensor per quantity, (K, S, ...): S slots, each one unroll of one
+environment, of K = burn_in + T + 1 rows. The last row closes the unroll and
+bootstraps it; it and the burn_in rows before it are also the first rows of the
+environment's next slot. Full slots wait in a queue until the learner has taken
+them; they come back when it, or replay, has no more use for them. Where an
+environment stands is kept on the host, in NumPy.
+
+Row k holds what the pool returned (observation; reward, done and truncated that
+came with it, and whether an episode begins) and what was decided on it (action,
+logits, value).
+
+Observations are stacks of frames of which a step brings one. Each frame is
+stored once and `stacks` names the frames of a row: the newest and those of the
+rows before. The first row of a slot, of an episode and of a restored state
+stores all of its own, so a slot needs no other slot, and no stack reaches back
+over a reset.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from trainer.machine.cuda import Fence, wait_for_device
+from trainer.rollout.batch import Batch, Rows, as_words, observations
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_logger = logging.getLogger(__name__)
+
+
+class Rollouts:
+    """The store, and the two queues of slots: free and full."""
+
+    def __init__(
+        self,
+        *,
+        num_envs: int,
+        num_slots: int,
+        unroll: int,
+        obs_shape: tuple[int, ...],
+        num_actions: int,
+        device: torch.device,
+        stack_num: int = 1,
+        state_size: int = 0,
+        burn_in: int = 0,
+    ) -> None:
+        """Allocates everything; in a run nothing is allocated later.
+
+        Args:
+            num_envs: environments that write; each holds one slot.
+            num_slots: slots in all.
+            unroll: T.
+            obs_shape: (C, H, W) of one uint8 observation.
+            num_actions: size of the logits.
+            device: where the store lives.
+            stack_num: frames in an observation; C is a multiple of it.
+            state_size: floats of the memory's state.
+            burn_in: rows before the T + 1 that are trained on, at most T.
+
+        Raises:
+            ValueError: the numbers do not fit together.
+        """
+        if num_slots <= num_envs:
+            raise ValueError(
+                f"num_slots={num_slots} must exceed num_envs={num_envs}: every "
+                "environment holds one slot while others are learned from"
+            )
+        if not 0 <= burn_in <= unroll:
+            raise ValueError(f"burn_in must be 0 to unroll={unroll}, got {burn_in}")
+        if obs_shape[0] % stack_num:
+            raise ValueError(
+                f"observations {obs_shape} do not hold {stack_num} frames each"
+            )
+        self.unroll, self.burn_in = unroll, burn_in
+        self.num_slots, self.device = num_slots, device
+        self.obs_shape, self.stack_num = obs_shape, stack_num
+        self._last_row = burn_in + unroll
+        rows = (self._last_row + 1) * num_slots
+        self.stacks = torch.zeros(rows, stack_num, dtype=torch.int64, device=device)
+        self.actions = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.logits = torch.zeros(rows, num_actions, device=device)
+        self.values = torch.zeros(rows, device=device)
+        self.rewards = torch.zeros(rows, device=device)
+        self.done = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.truncated = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.first = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.versions = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.levels = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.state = torch.zeros(num_slots, state_size, device=device)
+        # The memory before the row that the next slot will begin with.
+        self._next_state = torch.zeros(num_envs, state_size, device=device)
+
+        # Room for an episode every 16 rows; more grow the store (_grow).
+        starts = 1 + (self._last_row + 1) // 16
+        self._frames_per_slot = self._last_row + 1 + (stack_num - 1) * (1 + starts)
+        frame = torch.zeros(1, int(np.prod(obs_shape)) // stack_num, dtype=torch.uint8)
+        self.frames = as_words(frame.to(device)).repeat(
+            num_slots * self._frames_per_slot, 1
+        )
+        self._frames_used = np.zeros(num_slots, np.int64)
+        self._stack_of = np.zeros((num_envs, stack_num), np.int64)
+
+        self._slot = np.arange(num_envs, dtype=np.int64)
+        self._cursor = np.zeros(num_envs, np.int64)
+        self._free: deque[int] = deque(range(num_envs, num_slots))
+        self._full: deque[int] = deque()
+        self._closing_slots: list[int] = []
+        self._growing = threading.Lock()
+        self._completed, self._released = Fence(device), Fence(device)
+
+    @property
+    def num_full(self) -> int:
+        """Unrolls ready to be learned from."""
+        return len(self._full)
+
+    @property
+    def num_free(self) -> int:
+        """Slots ready to be written."""
+        return len(self._free)
+
+    def closes(self, env_id: npt.NDArray[np.int32]) -> bool:
+        """Whether the next rows of environments complete unrolls."""
+        return bool((self._cursor[env_id] == self._last_row).any())
+
+    @staticmethod
+    def bytes_per_slot(
+        unroll: int, burn_in: int, obs_shape: tuple[int, ...], stack_num: int
+    ) -> int:
+        """About what one slot takes, without the memory's state."""
+        rows = burn_in + unroll + 1
+        frames = rows + (stack_num - 1) * (2 + rows // 16)
+        small = 8 * stack_num + 8 + 4 * 16 + 4 + 4 + 3 + 8 + 8
+        return frames * (int(np.prod(obs_shape)) // stack_num) + rows * small
+
+    # -- writing --------------------------------------------------------------
+
+    def write_env(
+        self,
+        env_id: npt.NDArray[np.int32],
+        first: BoolArray,
+        obs: Tensor,
+        reward: Tensor,
+        done: Tensor,
+        truncated: Tensor,
+        state: Tensor | None = None,
+        levels: Tensor | None = None,
+    ) -> Rows:
+        """Stores what the pool returned for some environments.
+
+        Args:
+            env_id: (n,) distinct environments.
+            first: (n,) bool, on the host: the row begins an episode.
+            obs: (n, C, H, W) uint8 on the device, like the next four.
+            reward: (n,) float32.
+            done: (n,) bool, terminated or truncated.
+            truncated: (n,) bool.
+            state: (n, state size) memory before these rows, not yet reset.
+            levels: (n,) int64 level of each row's episode; None: 0 for all.
+
+        Returns:
+            Where they are, for `write_policy`.
+
+        Raises:
+            RuntimeError: no free slot; the learner takes too little.
+        """
+        cursor = self._cursor[env_id]
+        self._remember(env_id, state)
+        flags = torch.from_numpy(np.ascontiguousarray(first))
+        if levels is None:
+            levels = torch.zeros(len(env_id), dtype=torch.int64, device=self.device)
+        flags = flags.to(self.device, non_blocking=True)
+        values = (reward, done, truncated, levels, flags)
+
+        turning = np.flatnonzero(cursor == self._last_row)
+        closing = np.empty(0, np.int64)
+        if turning.size:
+            closing = self._close(env_id[turning], first[turning])
+            turned = self._to_device(turning)
+            self._put(closing, obs[turned], *(x[turned] for x in values))
+            self._open(env_id[turning])
+            self._remember(env_id, state)  # with burn_in = T it is due again
+        acting = self._place(env_id, first)
+        self._put(acting, obs, *values)
+        self._cursor[env_id] += 1
+        return Rows(
+            self._to_device(acting), self._to_device(closing), self._to_device(turning)
+        )
+
+    def _remember(self, env_id: npt.NDArray[np.int32], state: Tensor | None) -> None:
+        """Keeps the memory before rows that the next slots will begin with."""
+        if state is None or not self.state.shape[1]:
+            return
+        at = np.flatnonzero(self._cursor[env_id] == self.unroll)
+        if at.size:
+            where = self._to_device(env_id[at].astype(np.int64))
+            self._next_state[where] = state[self._to_device(at)]
+
+    def write_policy(
+        self,
+        rows: Rows,
+        actions: Tensor,
+        logits: Tensor,
+        values: Tensor,
+        version: int,
+    ) -> None:
+        """Stores what was decided on rows; completes the unrolls they close.
+
+        Args:
+            rows: from `write_env`.
+            actions: (n,) int64.
+            logits: (n, A) float32 they were sampled from.
+            values: (n,) float32.
+            version: of the policy that decided.
+        """
+        new = (actions, logits, values)
+        for at, pick in ((rows.acting, None), (rows.closing, rows.closing_of)):
+            if not at.numel():
+                continue
+            stores = (self.actions, self.logits, self.values)
+            for store, value in zip(stores, new, strict=True):
+                store.index_copy_(0, at, value if pick is None else value[pick])
+            self.versions.index_fill_(0, at, version)
+        self._complete()
+
+    def write_bootstrap(self, rows: Rows, values: Tensor, version: int) -> Rows:
+        """Completes the unrolls that rows close, before anything is decided.
+
+        So the next unroll can begin with weights that learn from this one first.
+
+        Args:
+            rows: from `write_env`.
+            values: (n,) float32 critic of the rows.
+            version: of the critic.
+
+        Returns:
+            What `write_policy` takes later: the rows of the next unrolls alone,
+            since these ones may be read from now on.
+        """
+        self.values.index_copy_(0, rows.closing, values[rows.closing_of])
+        self.versions.index_fill_(0, rows.closing, version)
+        self._complete()
+        return rows._replace(closing=rows.closing[:0], closing_of=rows.closing_of[:0])
+
+    def _complete(self) -> None:
+        if self._closing_slots:
+            self._completed.signal()
+            self._full.extend(self._closing_slots)
+            self._closing_slots = []
+
+    def _place(self, env_id: npt.NDArray[np.int32], first: BoolArray) -> IntArray:
+        """Rows at the cursors of environments; also names the frames to write."""
+        slot, cursor = self._slot[env_id], self._cursor[env_id]
+        whole = first | (cursor == 0)
+        needed = np.where(whole, self.stack_num, 1)
+        while (self._frames_used[slot] + needed > self._frames_per_slot).any():
+            self._grow()
+        start = slot * self._frames_per_slot + self._frames_used[slot]
+        stacks = np.empty((len(env_id), self.stack_num), np.int64)
+        stacks[:, :-1] = self._stack_of[env_id, 1:]  # np.roll takes ten times as long
+        stacks[:, -1] = start
+        stacks[whole] = start[whole, None] + np.arange(self.stack_num)
+        self._stack_of[env_id] = stacks
+        self._frames_used[slot] += needed
+        # What _put has to write: the last frame of all, the others of some.
+        self._whole = np.flatnonzero(whole)
+        self._placed = stacks
+        return cursor * self.num_slots + slot
+
+    def _put(
+        self,
+        index: IntArray,
+        obs: Tensor,
+        reward: Tensor,
+        done: Tensor,
+        truncated: Tensor,
+        levels: Tensor,
+        first: Tensor,
+    ) -> None:
+        """Writes rows that `_place` has just placed."""
+        at = self._to_device(index)
+        stacks = self._to_device(self._placed)
+        frames = as_words(obs.reshape(len(index) * self.stack_num, -1))
+        frames = frames.view(len(index), self.stack_num, -1)
+        self.frames.index_copy_(0, stacks[:, -1], frames[:, -1])
+        if self._whole.size and self.stack_num > 1:
+            whole = self._to_device(self._whole)
+            older = frames[whole, :-1].flatten(0, 1)
+            self.frames.index_copy_(0, stacks[whole, :-1].flatten(), older)
+        self.stacks.index_copy_(0, at, stacks)
+        self.rewards.index_copy_(0, at, reward)
+        self.done.index_copy_(0, at, done)
+        self.truncated.index_copy_(0, at, truncated)
+        self.levels.index_copy_(0, at, levels)
+        self.first.index_copy_(0, at, first)
+
+    def _close(self, env_id: npt.NDArray[np.int32], first: BoolArray) -> IntArray:
+        """Places the last rows of unrolls."""
+        if env_id.size > len(self._free):
+            raise RuntimeError(
+                f"{env_id.size} unrolls are complete but {len(self._free)} of "
+                f"{self.num_slots} slots are free: take() and release() more "
+                "often, or make more slots"
+            )
+        self._closing_slots = self._slot[env_id].tolist()
+        return self._place(env_id, first)
+
+    def _open(self, env_id: npt.NDArray[np.int32]) -> None:
+        """Moves environments to fresh slots, with the burn-in rows copied there."""
+        self._released.wait()
+        old = self._slot[env_id]
+        new = np.array([self._free.popleft() for _ in env_id], np.int64)
+        self._slot[env_id], self._frames_used[new] = new, 0
+        if self.state.shape[1]:
+            where = self._to_device(env_id.astype(np.int64))
+            self.state[self._to_device(new)] = self._next_state[where]
+        small = (self.actions, self.logits, self.values, self.versions)
+        for row in range(self.burn_in):
+            source = self._to_device((self.unroll + row) * self.num_slots + old)
+            flags = self.first[source]
+            obs = observations(self.frames, self.stacks[source], self.obs_shape)
+            self._cursor[env_id] = row
+            index = self._place(env_id, flags.cpu().numpy())
+            self._put(
+                index,
+                obs,
+                self.rewards[source],
+                self.done[source],
+                self.truncated[source],
+                self.levels[source],
+                flags,
+            )
+            at = self._to_device(index)
+            for store in small:
+                store.index_copy_(0, at, store[source])
+        self._cursor[env_id] = self.burn_in
+
+    def _grow(self) -> None:
+        """Gives every slot more frames, for episodes shorter than foreseen."""
+        old = self._frames_per_slot
+        new = old + (self._last_row + 1) // 2 * max(1, self.stack_num - 1) + 1
+        _logger.warning(
+            "episodes are so short that frame stacks share less than expected: the "
+            "store of unrolls grows from %d to %d frames per slot",
+            old,
+            new,
+        )
+        wait_for_device(self.device)  # nobody uses the old frames any more
+        grown = self.frames.new_zeros(self.num_slots, new, self.frames.shape[1])
+        grown[:, :old] = self.frames.view(self.num_slots, old, -1)
+        stacks = self.stacks // old * new + self.stacks % old
+        wait_for_device(self.device)
+        with self._growing:
+            self.frames, self.stacks = grown.flatten(0, 1), stacks
+        self._stack_of = self._stack_of // old * new + self._stack_of % old
+        self._frames_per_slot = new
+
+    # -- reading --------------------------------------------------------------
+
+    def take(self, count: int) -> list[int]:
+        """Takes the oldest `count` full slots; give them back with `release`."""
+        if count > len(self._full):
+            raise ValueError(f"{count} unrolls wanted, {len(self._full)} are full")
+        self._completed.wait()
+        return [self._full.popleft() for _ in range(count)]
+
+    def release(self, slots: list[int]) -> None:
+        """Gives slots back to be written again."""
+        self._released.signal()
+        self._free.extend(slots)
+
+    def batch(
+        self,
+        fresh: list[int],
+        replayed: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> Batch:
+        """The unrolls of some slots; small arrays are copied, pixels are not.
+
+        Args:
+            fresh: taken slots.
+            replayed: (R,) int64 slots on the device, or None.
+            weights: (R,) float32 importance of these.
+        """
+        slots = self._to_device(np.array(fresh, np.int64))
+        is_fresh = torch.ones(len(fresh), dtype=torch.bool, device=self.device)
+        importance = torch.ones(len(fresh), device=self.device)
+        if replayed is not None and weights is not None:
+            slots = torch.cat([slots, replayed])
+            is_fresh = torch.cat(
+                [is_fresh, torch.zeros_like(replayed, dtype=torch.bool)]
+            )
+            importance = torch.cat([importance, weights])
+        rows = torch.arange(self._last_row + 1, device=self.device)[:, None]
+        index = rows * self.num_slots + slots
+        # The collecting thread may grow both, together.
+        with self._growing:
+            frames, stacks = self.frames, self.stacks
+        return Batch(
+            frames=frames,
+            stacks=stacks[index],
+            actions=self.actions[index],
+            logits=self.logits[index],
+            values=self.values[index],
+            rewards=self.rewards[index],
+            done=self.done[index],
+            truncated=self.truncated[index],
+            first=self.first[index],
+            versions=self.versions[index],
+            levels=self.levels[index],
+            state=self.state[slots],
+            weights=importance,
+            fresh=is_fresh,
+        )
+
+    # -- checkpoints ----------------------------------------------------------
+
+    def newest(self, env_id: npt.NDArray[np.int32]) -> Rows:
+        """The rows that environments wrote last, to be decided on."""
+        index = (self._cursor[env_id] - 1) * self.num_slots + self._slot[env_id]
+        none = self._to_device(np.empty(0, np.int64))
+        return Rows(self._to_device(index), none, none)
+
+    def snapshot(self, kept: Sequence[int] = ()) -> dict[str, Any]:
+        """Slots that are written, full or kept, and where each one has its place.
+
+        Args:
+            kept: slots of replay to save; others that are taken count as free.
+        """
+        used = [*self._slot.tolist(), *self._full, *kept]
+        free = [*self._free]
+        free += sorted(set(range(self.num_slots)) - {*used, *free})
+        index = self._to_device(np.array(used, np.int64))
+        frames = self.frames.view(self.num_slots, self._frames_per_slot, -1)
+        most = int(self._frames_used[used].max())
+        return {
+            "used": used,
+            "full": list(self._full),
+            "free": free,
+            "slot": torch.from_numpy(self._slot.copy()),
+            "cursor": torch.from_numpy(self._cursor.copy()),
+            "rows": {
+                name: store.view(-1, self.num_slots, *store.shape[1:])[:, index]
+                for name, store in self._stores()
+            },
+            "state": self.state[index],
+            "next_state": self._next_state,
+            "frames": frames[index, :most],
+            "frames_per_slot": self._frames_per_slot,
+            "frames_used": torch.from_numpy(self._frames_used[used]),
+            "stack_of": torch.from_numpy(self._stack_of.copy()),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from what `snapshot` gave, in a store of the same size."""
+        used = state["used"]
+        index = self._to_device(np.array(used, np.int64))
+        self._free, self._full = deque(state["free"]), deque(state["full"])
+        self._slot = state["slot"].cpu().numpy().copy()
+        self._cursor = state["cursor"].cpu().numpy().copy()
+        self._stack_of = state["stack_of"].cpu().numpy().copy()
+        self._frames_used[used] = state["frames_used"].cpu().numpy()
+        for name, store in self._stores():
+            rows = store.view(-1, self.num_slots, *store.shape[1:])
+            if name in state["rows"]:  # early versions knew of no levels
+                rows[:, index] = state["rows"][name]
+        self.state[index] = state["state"]
+        self._next_state.copy_(state["next_state"])
+        if state["frames_per_slot"] != self._frames_per_slot:  # it had grown
+            self._frames_per_slot = state["frames_per_slot"]
+            count = self.num_slots * self._frames_per_slot
+            self.frames = self.frames.new_zeros(count, self.frames.shape[1])
+        frames = self.frames.view(self.num_slots, self._frames_per_slot, -1)
+        frames[index, : state["frames"].shape[1]] = state["frames"]
+
+    def _stores(self) -> list[tuple[str, Tensor]]:
+        """The tensors of one entry per row, by name."""
+        names = ("stacks", "actions", "logits", "values", "rewards", "done")
+        return [
+            (name, getattr(self, name))
+            for name in (*names, "truncated", "first", "versions", "levels")
+        ]
+
+    def _to_device(self, array: IntArray) -> Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def check_valid(self, kept: list[int] | None = None) -> None:
+        """Checks that every slot has exactly one place; for tests.
+
+        Args:
+            kept: slots that are taken and not released.
+        """
+        places = [*self._slot.tolist(), *self._free, *self._full, *(kept or [])]
+        if sorted(places) != list(range(self.num_slots)):
+            raise AssertionError(f"a slot has no place or two: {sorted(places)}")
+        if not ((self._cursor >= 0) & (self._cursor <= self._last_row)).all():
+            raise AssertionError(f"cursors out of range: {self._cursor}")
+        if (self._frames_used > self._frames_per_slot).any():
+            raise AssertionError(f"frames overflow: {self._frames_used}")

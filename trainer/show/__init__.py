@@ -1,0 +1,1 @@
+"""What people see of a run: curves, the dashboard, the page."""

@@ -1,0 +1,104 @@
+"""What the folder of a run holds, for whoever reads about it later."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.config.tasks import describe_levels
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run folder holds; whatever is missing is empty."""
+
+    folder: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    points: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    table: dict[str, Any] = field(default_factory=dict)
+    messages: str = ""
+    damaged: int = 0
+    """Lines of metrics.jsonl and evaluations.jsonl that cannot be read."""
+
+    @property
+    def task(self) -> str:
+        """The environment id."""
+        return str(self.config.get("env", {}).get("task", self.folder.name))
+
+    @property
+    def what(self) -> str:
+        """The task, and which of its levels where there are several."""
+        env = self.config.get("env", {})
+        return describe_levels(
+            self.task, env.get("levels") or (), env.get("test_levels") or ()
+        )
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last value of every curve."""
+        return {k: v for point in self.points for k, v in point.items()}
+
+    @property
+    def solved(self) -> bool:
+        """Whether an evaluation confirmed it, and the second one was played."""
+        return any(e.get("name") == "second evaluation" for e in self.evaluations)
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Reads a run folder.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not (folder / "config.json").is_file() and not (
+        (folder / "metrics.jsonl").is_file()
+    ):
+        raise ValueError(
+            f"{folder} is not the folder of a run: neither config.json nor "
+            "metrics.jsonl is in it"
+        )
+    points, lost = _read_lines(folder / "metrics.jsonl")
+    evaluations, also_lost = _read_lines(folder / "evaluations.jsonl")
+    return RunFiles(
+        folder,
+        _read_object(folder / "config.json"),
+        sorted((p for p in points if "step" in p), key=lambda p: float(p["step"])),
+        evaluations,
+        _read_object(folder / "evaluation" / "table.json"),
+        _read_text(folder / "messages.txt"),
+        lost + also_lost,
+    )
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is none that can be read."""
+    try:
+        data = json.loads(_read_text(path) or "{}")
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Objects, one a line, and how many lines are none: a kill leaves half of one."""
+    found, lost = [], 0
+    for line in _read_text(path).splitlines():
+        try:
+            data = json.loads(line)
+        except ValueError:
+            data = None
+        if isinstance(data, dict):
+            found.append(data)
+        else:
+            lost += 1
+    return found, lost

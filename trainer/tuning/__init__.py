@@ -1,0 +1,1 @@
+"""Search over settings: spaces and reports."""
