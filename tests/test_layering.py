@@ -1,4 +1,8 @@
-"""Who may know whom: reads every #include and import; no arrow points upward."""
+"""Who may know whom: reads every #include and import; no arrow points upward.
+
+Imports inside functions and under TYPE_CHECKING count: they tie a reader as much as an
+interpreter.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,13 @@ PYTHON_MUST_NOT_IMPORT = {
     "mario_envpool": {"torch", "trainer", "bench", "gym_super_mario_bros", "nes_py"},
     "trainer": {"bench", "tests", "gym_super_mario_bros", "nes_py"},
 }
-# Leaves of the trainer: of ours they import the configuration and nothing else.
-TRAINER_LEAVES = ("vtrace", "scan_triton", "replay", "model")
-# A leaf may have a part in another file.
-PARTS = {"vtrace": ("trainer.learn.scan_triton",)}
+# Rooms of the trainer, from the ground up: each may import those before it and itself.
+# What stands beside them is a command, which may import any room, but no command.
+ROOMS = (
+    "machine config envs models rollout explore learn film evaluation show session "
+    "tuning cli"
+).split()
+MOST_LINES = 500
 
 
 def cpp_files() -> list[Path]:
@@ -54,6 +61,89 @@ def imported_modules(path: Path) -> set[str]:
             names.add(base)
             names.update(f"{base}.{alias.name}" for alias in node.names)
     return names
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def own_imports(package: str) -> dict[str, set[str]]:
+    """The modules of a package, and which others of it each one imports.
+
+    Importing a name from a package is an arrow to its ``__init__``; importing a module
+    from it is not, though Python runs the ``__init__`` then, too.
+    """
+    paths = {module_name(path): path for path in (ROOT / package).rglob("*.py")}
+    compiled = {f"{package}._core", f"{package}._xla"}
+    arrows = {}
+    for name, path in paths.items():
+        found = set()
+        for imported in imported_modules(path):
+            base, _, last = imported.rpartition(".")
+            if imported in paths:
+                found.add(imported)
+            elif base in paths and imported not in compiled and last:
+                found.add(base)
+        # `from package import module` names the package as well as the module.
+        found -= {
+            parent
+            for parent in found
+            if not names_taken_from(path, parent, paths.keys() | compiled)
+        }
+        arrows[name] = found - {name}
+    return arrows
+
+
+def names_taken_from(path: Path, module: str, modules: set[str]) -> bool:
+    """Whether a file imports a module itself, or names of it that are no modules."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            if any(alias.name == module for alias in node.names):
+                return True
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*above, *filter(None, [node.module])))
+            taken = {f"{base}.{alias.name}" for alias in node.names}
+            if module in taken or (base == module and taken - modules):
+                return True
+    return False
+
+
+def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that reach each other (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in arrows[name]:
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            group = stack[at:]
+            del stack[at:]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in arrows:
+        if name not in index:
+            visit(name)
+    return found
+
+
+def room_of(module: str) -> int:
+    """The height of a module of the trainer; commands are on top."""
+    name = module.split(".")[1]
+    return ROOMS.index(name) if name in ROOMS else len(ROOMS)
 
 
 @pytest.mark.parametrize("path", cpp_files(), ids=lambda p: str(p.relative_to(ROOT)))
@@ -85,24 +175,39 @@ def test_imports_point_downward(package: str) -> None:
         assert not top & PYTHON_MUST_NOT_IMPORT[package], path
 
 
-@pytest.mark.parametrize("leaf", TRAINER_LEAVES)
-def test_leaves_of_the_trainer_know_only_the_configuration(leaf: str) -> None:
-    folder = ROOT / "trainer"
-    own = folder / leaf
-    files = [own.with_suffix(".py")] if own.with_suffix(".py").is_file() else []
-    files += sorted(own.rglob("*.py"))
-    if not files:
-        pytest.skip(f"trainer.{leaf} is not there")
-    for path in files:
-        ours = {
-            name
-            for name in imported_modules(path)
-            if name.split(".")[0] in {"trainer", "mario_envpool"}
-        }
-        allowed = ("trainer.config.schema", f"trainer.{leaf}", *PARTS.get(leaf, ()))
-        assert all(name == "trainer" or name.startswith(allowed) for name in ours), (
-            f"{path}: {sorted(ours)}"
-        )
+def test_the_finder_finds_circles() -> None:
+    arrows = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set()}
+    assert circles(arrows) == [["a", "b", "c"]]
+
+
+@pytest.mark.parametrize("package", ["mario_envpool", "trainer"])
+def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
+    arrows = own_imports(package)
+    assert sum(map(len, arrows.values())) > len(arrows) / 2  # the reading works
+    assert circles(arrows) == []
+
+
+def test_rooms_of_the_trainer_import_downwards() -> None:
+    arrows = own_imports("trainer")
+    del arrows["trainer"]
+    assert {name.split(".")[1] for name in arrows} >= set(ROOMS)
+    wrong = [
+        f"{name} -> {other}"
+        for name, others in arrows.items()
+        for other in others - {"trainer"}
+        if room_of(other) > room_of(name)
+        or room_of(other) == room_of(name) == len(ROOMS)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", ["mario_envpool", "trainer"])
+def test_files_are_short_enough_to_read(package: str) -> None:
+    lines = {
+        path: len(path.read_text().splitlines())
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert {str(p): n for p, n in lines.items() if n > MOST_LINES} == {}
 
 
 def test_one_file_knows_stable_baselines() -> None:
