@@ -4,7 +4,7 @@ SOURCES = csrc tests/cpp tests/fuzz
 CPP_FILES = $(shell find $(SOURCES) -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev build test test-cpp asan tsan ubsan fuzz asan-python lint format bench docs ci clean
+.PHONY: help dev build test test-cpp asan tsan ubsan fuzz asan-python lint format bench docs ci bare clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -70,6 +70,9 @@ docs:  ## The documentation site in site/ (pip install -e '.[docs]')
 
 ci:  ## What CI runs, in an empty environment of its own
 	.ci/run
+
+bare:  ## README's two commands on a bare Debian 13 (root, debootstrap)
+	tests/bare_machine.sh
 
 clean:  ## Remove build folders and the compiled module
 	rm -rf build dist site *.egg-info mario_envpool/_core*.so

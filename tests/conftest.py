@@ -1,14 +1,16 @@
 """Fixtures and skip rules shared by all tests.
 
 A test that needs the game is marked ``rom``, one that needs the verification
-material ``verification``; both are skipped with the reason where it is missing.
-Set ``MARIO_REQUIRE=rom,verification`` to fail instead of skipping (CI does for
-what it has).
+material ``verification``, one that needs EnvPool's own environments ``families``; they are
+skipped with the reason where it is missing. Set ``MARIO_REQUIRE=rom,verification``
+(or ``families``) to fail instead of skipping (CI does for what it has).
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,12 +44,24 @@ def missing_verification() -> str:
     return f"no verification material in {folder}; set MARIO_VERIFICATION"
 
 
+def missing_families() -> str:
+    """Why `import envpool` fails here; empty if it does not."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import mario_envpool, envpool"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what cannot run here, with the reason."""
     required = os.environ.get("MARIO_REQUIRE", "").split(",")
     for mark, explain in (
         ("rom", missing_rom),
         ("verification", missing_verification),
+        ("families", missing_families),
     ):
         marked = [item for item in items if item.get_closest_marker(mark)]
         reason = explain() if marked else ""

@@ -94,7 +94,8 @@ def blocks(kind: str) -> list[object]:
         pytest.param(
             block,
             id=str(block),
-            marks=[pytest.mark.skip(reason=block.reason)] if block.reason else [],
+            marks=[pytest.mark.skip(reason=block.reason)] * bool(block.reason)
+            + [pytest.mark.families] * ("\nimport envpool\n" in f"\n{block.code}"),
         )
         for block in BLOCKS
         if block.kind == kind

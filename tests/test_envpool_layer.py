@@ -40,6 +40,7 @@ def result(code: str, site: Path | None = None) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.families
 @pytest.mark.parametrize(
     "imports",
     [

@@ -10,13 +10,17 @@ import abc
 import sys
 from typing import Any
 
-import envpool
 import numpy as np
 import pytest
-from envpool.classic_control import _CartPoleEnvPool, _CartPoleEnvSpec
 
 import mario_envpool
 from mario_envpool import _core
+from mario_envpool.envpool_layer import python_layer
+
+with python_layer():  # CartPole alone: the other families need libEGL
+    import envpool.classic_control.registration  # noqa: F401
+    from envpool import registration as envpool
+    from envpool.classic_control import _CartPoleEnvPool, _CartPoleEnvSpec
 
 COMMON_STATE_KEYS = _CartPoleEnvSpec._state_keys[:8]
 COMMON_CONFIG_KEYS = _CartPoleEnvSpec._config_keys[:10]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import envpool
 import gymnasium
 import numpy as np
 import pytest
 
 import mario_envpool
 from mario_envpool import registration
+from mario_envpool.envpool_layer import python_layer
+
+with python_layer():
+    from envpool import registration as envpool
 
 ROM_OF_VERSION = ["vanilla", "downsample", "pixel", "rectangle"]
 
@@ -129,6 +132,7 @@ def test_a_foreign_gymnasium_id_is_left_alone_with_one_warning() -> None:
     assert ours == named == "mario_envpool.env:MarioEnv"
 
 
+@pytest.mark.families
 def test_a_foreign_envpool_id_is_left_alone_with_a_warning() -> None:
     output = in_new_process(
         "import warnings, envpool\n"

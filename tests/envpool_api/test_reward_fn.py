@@ -5,14 +5,17 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import envpool
 import gymnasium
 import numpy as np
 import pytest
 
 import mario_envpool
 from mario_envpool.env import MarioEnv
+from mario_envpool.envpool_layer import python_layer
 from mario_envpool.vector import MarioVectorEnv
+
+with python_layer():
+    from envpool import registration as envpool
 
 pytestmark = pytest.mark.rom
 TASK = "SuperMarioBros-1-1-v0"

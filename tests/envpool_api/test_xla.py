@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from envpool.python.api import py_env
 
 import mario_envpool
 from mario_envpool._core import _CountingEnvPool, _CountingEnvSpec
+from mario_envpool.envpool_layer import python_layer
+
+with python_layer():
+    from envpool.python.api import py_env
 
 jax = pytest.importorskip("jax", reason="jax is not installed (pip install jax)")
 _xla: Any = pytest.importorskip(
@@ -127,6 +130,7 @@ def test_dm_env_has_time_steps(obs_type: Any) -> None:
 
 
 @pytest.mark.rom
+@pytest.mark.families
 def test_envpools_own_make_and_loop_of_carried_states() -> None:
     import envpool
 

@@ -13,6 +13,8 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 EXAMPLES = sorted(path.name for path in FOLDER.glob("*.py"))
+# Those that load EnvPool's own environments.
+LOADING = {n for n in EXAMPLES if "\nimport envpool\n" in (FOLDER / n).read_text()}
 # What an example needs beyond this package.
 NEEDS = {
     "jax_rollout.py": "jax mario_envpool._xla",
@@ -36,7 +38,13 @@ FOREIGN = (
 
 
 @pytest.mark.rom
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.families] * (name in LOADING))
+        for name in EXAMPLES
+    ],
+)
 def test_example_runs_without_a_warning(name: str, tmp_path: Path) -> None:
     for package in NEEDS.get(name, "").split():
         if importlib.util.find_spec(package) is None:

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from envpool.classic_control.classic_control_envpool import (
-    _CartPoleEnvPool,
-    _CartPoleEnvSpec,
-)
-from envpool.python.api import py_env
-from envpool.registration import registry
 
 from mario_envpool._core import _CountingEnvPool, _CountingEnvSpec
+from mario_envpool.envpool_layer import python_layer
+
+with python_layer():  # CartPole alone: the other families need libEGL
+    from envpool.classic_control import _CartPoleEnvPool, _CartPoleEnvSpec
+    from envpool.python.api import py_env
+    from envpool.registration import registry
 
 # Names that envpool's Python defines behind the native class, which comes first.
 RESERVED = """

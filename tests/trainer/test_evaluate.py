@@ -326,6 +326,7 @@ def test_the_run_of_a_checkpoint(run_dir, monkeypatch):
         assert policy.run_folder(path) is None
 
 
+@pytest.mark.families
 def test_on_envpool_atari(tmp_path, monkeypatch, capsys):
     """A task without clears and positions."""
     monkeypatch.setattr(policy, "build_model", lambda *_: Pixels(6))

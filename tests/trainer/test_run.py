@@ -559,6 +559,7 @@ def test_options_that_do_not_fit_are_errors(tmp_path, pools, options, says):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.families
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -622,6 +623,7 @@ def test_default_run_dirs_do_not_collide(tmp_path, monkeypatch):
 # -- real pools --------------------------------------------------------------
 
 
+@pytest.mark.families
 def test_a_short_run_on_envpool_atari(tmp_path):
     """The whole loop on a real pool, whose ROM comes with EnvPool."""
     status = main(

@@ -154,6 +154,7 @@ def test_what_does_not_fit_is_refused(model, obs, options, message):
         config.validate()
 
 
+@pytest.mark.families
 def test_other_games_have_no_tiles(capsys, tmp_path):
     arguments = f"--obs tiles --task Pong-v5 --run-dir {tmp_path / 'run'}"
     assert main(arguments.split()) == 2
