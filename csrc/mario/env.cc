@@ -242,8 +242,7 @@ pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
     if (last) {
       ReadInfo(facts);
       if (scratch.info_ram != nullptr) {
-        std::memcpy(scratch.info_ram, game_.console().ram(),
-                    sizeof(nes::State::ram));
+        std::memcpy(scratch.info_ram, game_.console().ram(), nes::kRamBytes);
       }
     }
     if (end != EndReason::kNone) break;

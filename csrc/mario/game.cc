@@ -73,7 +73,7 @@ void Game::StartGame(const std::optional<Target>& target,
                      uint8_t power_on_ram) {
   console_.PowerOn();
   uint8_t* const ram = console_.ram();
-  std::memset(ram, power_on_ram, sizeof(nes::State::ram));
+  std::memset(ram, power_on_ram, nes::kRamBytes);
   Loop title(this, "the start screen");
   for (int i = 0; i < kPowerOnFrames; ++i) title.Frame(0);
   title.Frame(nes::kStart);

@@ -14,7 +14,7 @@ namespace mario {
 
 namespace {
 
-constexpr int kRamBytes = sizeof(nes::State::ram);
+constexpr int kRamBytes = nes::kRamBytes;
 // The names of ObservationSpec::Kind, in its order.
 constexpr const char* kKinds[] = {"gray", "rgb", "ram", "tiles", "motion"};
 

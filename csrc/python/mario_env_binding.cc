@@ -318,7 +318,7 @@ class SingleEnv {
   std::vector<pool::Field> fields_;
   mario::Env::Scratch scratch_;
   mario::Env env_;
-  std::array<uint8_t, 2048> info_ram_{};
+  std::array<uint8_t, nes::kRamBytes> info_ram_{};
   std::optional<uint64_t> observed_;  // the frame in the scratch pictures
 };
 
@@ -349,7 +349,7 @@ void BindMarioEnv(py::module_& module) {
       .def_property_readonly("frames", &SingleEnv::frames)
       .def_property_readonly("ram", [](py::object self) {
         // A live view: writes change the game.
-        return py::array_t<uint8_t>({2048}, {1}, self.cast<SingleEnv&>().ram(),
-                                    self);
+        return py::array_t<uint8_t>({nes::kRamBytes}, {1},
+                                    self.cast<SingleEnv&>().ram(), self);
       });
 }

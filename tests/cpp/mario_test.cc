@@ -149,7 +149,7 @@ TEST(SnapshotTest, IndicesBeyondTheirTablesAreRefused) {
 }
 
 TEST(RewardTest, LeaningOutOfARoomIsNoProgress) {
-  std::vector<uint8_t> memory(2048);
+  std::vector<uint8_t> memory(nes::kRamBytes);
   memory[ram::kPlayerState] = ram::kStateNormal;
   memory[ram::kOperMode] = ram::kModePlaying;
   memory[ram::kPlayerX] = 3;
