@@ -31,14 +31,12 @@ preprocess::FrameSpec MakeFrameSpec(const Config& config, bool gray) {
   spec.width = config.img_width;
   spec.gray = gray;
   spec.area = config.use_inter_area_resize;
-  if (config.hud == "mask") {
-    spec.hud = preprocess::Hud::kMask;
-  } else if (config.hud == "crop") {
-    spec.hud = preprocess::Hud::kCrop;
-  } else if (config.hud != "keep") {
+  const auto hud = preprocess::HudFromName(config.hud);
+  if (!hud) {
     throw std::invalid_argument("hud='" + config.hud +
                                 "' is not possible; choose keep, mask or crop");
   }
+  spec.hud = *hud;
   return spec;
 }
 

@@ -11,6 +11,7 @@
 #include "mario/config.h"
 #include "pool/spec.h"
 #include "preprocess/frame.h"
+#include "preprocess/frame_stack.h"
 
 namespace mario {
 

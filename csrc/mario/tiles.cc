@@ -10,14 +10,14 @@
 #include <tuple>
 
 #include "mario/ram_map.h"
+#include "nes/console.h"
+#include "preprocess/frame.h"
 
 namespace mario {
 
 namespace {
 
-constexpr int kCell = 16;  // pixels
-constexpr int kTop = 32;   // screen row at which the playfield begins
-constexpr int kScreenPixelsWide = 256;
+constexpr int kCell = 16;                     // pixels
 constexpr int kBufferBytes = kTileRows * 16;  // of one screen
 constexpr int kSprite = 8;                    // pixels
 // A cell has the things that show in it a sprite's middle, or one pixel less,
@@ -289,7 +289,7 @@ void MakeTiles(const uint8_t* memory, uint8_t* grid) {
   const uint8_t nothing = memory[ram::kSwimming] != 0 ? kWater : kEmpty;
   const auto is_shown = [&](int column) {
     const int middle = origin + column * kCell + kCell / 2;
-    return middle >= 0 && middle < kScreenPixelsWide;
+    return middle >= 0 && middle < nes::kScreenWidth;
   };
   for (int column = 0; column < kTileColumns; ++column) {
     uint8_t* to = grid + column;
@@ -327,7 +327,8 @@ void MakeTiles(const uint8_t* memory, uint8_t* grid) {
   };
   for (int i = 0; i < things.count; ++i) {
     const Thing& thing = things.thing[i];
-    const int left = thing.left - origin, top = thing.top - kTop;
+    const int left = thing.left - origin,
+              top = thing.top - preprocess::kHudRows;
     if (thing.head == Thing::kWide) {
       fill(thing, left, top, thing.width, thing.height);
       continue;
@@ -369,7 +370,7 @@ void MakeMotion(const uint8_t* memory, int8_t* rows) {
   };
   Thing* const end = std::partition(
       things.thing, things.thing + things.count, [](const Thing& thing) {
-        return thing.left > -thing.width && thing.left < kScreenPixelsWide;
+        return thing.left > -thing.width && thing.left < nes::kScreenWidth;
       });
   Thing* const last = things.thing + std::min<std::ptrdiff_t>(
                                          end - things.thing, kMotionRows - 1);
