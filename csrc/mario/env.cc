@@ -123,23 +123,23 @@ void Env::ApplySeed() {
   episode_.plays_on = 0;
 }
 
-pool::Outcome Env::Reset(Scratch& scratch, const pool::StartSet* starts) {
+void Env::Reset(Scratch& scratch, const pool::StartSet* starts) {
   ApplySeed();
   if (starts != nullptr) {
     const int start = starts->Pick(random_.Uniform());
     if (start < starts->num_stages) {
-      ResetTo(start, scratch);
+      ResetToStage(start, scratch);
     } else {
-      BeginFrom(starts->state(start));
+      ResetToSnapshot(starts->state(start));
     }
     episode_.info.start = start;
-    return outcome_;
+    return;
   }
-  if (episode_.plays_on && PlaysOn(scratch)) return outcome_;
-  return ResetTo(ChooseStage(), scratch);
+  if (episode_.plays_on && PlaysOn(scratch)) return;
+  ResetToStage(ChooseStage(), scratch);
 }
 
-pool::Outcome Env::ResetTo(int stage, Scratch& scratch) {
+void Env::ResetToStage(int stage, Scratch& scratch) {
   ApplySeed();
   outcome_ = pool::Outcome{};
   episode_.plays_on = 0;
@@ -153,7 +153,6 @@ pool::Outcome Env::ResetTo(int stage, Scratch& scratch) {
     Observe(Drawn{}, scratch);
     observation_.FillWithNewest();
   }
-  return outcome_;
 }
 
 // episodic_life: the game goes on after a lost life, unless it was the last.

@@ -146,22 +146,22 @@ class Env {
   Env(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed);
 
   void Seed(uint64_t seed);
-  pool::Outcome Reset(Scratch& scratch, const pool::StartSet* starts = nullptr);
+  void Reset(Scratch& scratch, const pool::StartSet* starts = nullptr);
   /// A reset to number `stage` of Shared::stages(), whatever the options say.
-  pool::Outcome ResetTo(int stage, Scratch& scratch);
+  void ResetToStage(int stage, Scratch& scratch);
   /// An episode that begins where a console's save (nes::Console::Save) stands
   /// after some frames, two at least: what a pool with any options would have
   /// observed of them is its frame stack, the first of it repeated if they are
   /// fewer. Throws std::invalid_argument for another ROM's save.
-  void ResetTo(std::span<const std::byte> save,
-               std::span<const uint8_t> buttons, Scratch& scratch);
+  void ResetToConsoleSave(std::span<const std::byte> save,
+                          std::span<const uint8_t> buttons, Scratch& scratch);
   pool::Outcome Step(int32_t action, Scratch& scratch);
   void Write(const pool::Row& row) const;
 
   size_t SnapshotBytes() const;
   void Snapshot(std::byte* out) const;
   static void CheckSnapshot(const Shared& shared, const std::byte* blob);
-  pool::Outcome Restore(const std::byte* blob, pool::RngMode mode);
+  void Restore(const std::byte* blob, pool::RngMode mode);
   /// The picture of the last frame that was run, (240, 256, 3) RGB.
   void Render(Scratch& scratch, uint8_t* rgb) const;
   /// Palette indices, `count` of them, to RGB.
@@ -181,7 +181,7 @@ class Env {
   int ChooseStage();
   bool PlaysOn(Scratch& scratch);
   void BeginEpisode();
-  void BeginFrom(const std::byte* blob);
+  void ResetToSnapshot(const std::byte* blob);
   int ChooseNoops();
   void RunNoops(int stage);
   void LoadStart(int stage);

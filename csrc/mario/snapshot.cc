@@ -137,7 +137,7 @@ void Env::CheckSnapshot(const Shared& shared, const std::byte* blob) {
       "restore an intact one");
 }
 
-pool::Outcome Env::Restore(const std::byte* blob, pool::RngMode mode) {
+void Env::Restore(const std::byte* blob, pool::RngMode mode) {
   const SnapshotParts parts(blob, *shared_);
   const SnapshotBody& body = parts.body;
   LoadGame(parts);
@@ -149,11 +149,11 @@ pool::Outcome Env::Restore(const std::byte* blob, pool::RngMode mode) {
     reseed_ = body.reseed != 0;
   }
   outcome_ = {0.0f, body.terminated != 0, body.truncated != 0};
-  return outcome_;
 }
 
-void Env::ResetTo(std::span<const std::byte> save,
-                  std::span<const uint8_t> buttons, Scratch& scratch) {
+void Env::ResetToConsoleSave(std::span<const std::byte> save,
+                             std::span<const uint8_t> buttons,
+                             Scratch& scratch) {
   if (buttons.size() < 2) {
     throw std::invalid_argument(
         "a start needs the buttons of 2 frames or more, got those of " +
@@ -175,7 +175,7 @@ void Env::ResetTo(std::span<const std::byte> save,
   BeginEpisode();
 }
 
-void Env::BeginFrom(const std::byte* blob) {
+void Env::ResetToSnapshot(const std::byte* blob) {
   outcome_ = pool::Outcome{};
   episode_.plays_on = 0;
   LoadGame(SnapshotParts(blob, *shared_));

@@ -73,7 +73,7 @@ class SingleEnv {
     if (seed) env_.Seed(*seed);
     if (stage) {
       RequireStage(*stage);
-      env_.ResetTo(*stage, scratch_);
+      env_.ResetToStage(*stage, scratch_);
     } else {
       env_.Reset(scratch_);
     }
