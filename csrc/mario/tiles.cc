@@ -23,7 +23,7 @@ constexpr int kBufferBytes = kTileRows * 16;  // of one screen
 constexpr int kSprite = 8;                    // pixels
 // A cell has the objects that show in it a sprite's middle, or one pixel less,
 // as some are drawn before they move.
-constexpr int kLeastOverlap = kSprite / 2 - 1;
+constexpr int kMinOverlap = kSprite / 2 - 1;
 
 constexpr const char* kNames[] = {
 #define MARIO_TILE(code, name) name,
@@ -317,10 +317,10 @@ void MakeTiles(const uint8_t* memory, uint8_t* grid) {
   const auto fill = [&](const Object& object, int left, int top, int width,
                         int height) {
     const auto first_cell = [](int at) {
-      return std::max((at + kLeastOverlap) >> 4, 0);
+      return std::max((at + kMinOverlap) >> 4, 0);
     };
     const auto last_cell = [](int end, int cells) {
-      return std::min((end - kLeastOverlap) >> 4, cells - 1);
+      return std::min((end - kMinOverlap) >> 4, cells - 1);
     };
     const int last_row = last_cell(top + height, kTileRows);
     const int last_column = last_cell(left + width, kTileColumns);

@@ -119,7 +119,7 @@ class AsyncPool {
   void Send(std::span<const int32_t> ids, std::span<const int32_t> actions);
   /// Starts a new episode even within one; `seeds` reseeds, empty keeps.
   void Reset(std::span<const int32_t> ids, std::span<const uint64_t> seeds);
-  /// The next batch, or nothing if `timeout` ended first. Throws
+  /// The next batch, or nothing if `timeout` passed first. Throws
   /// std::logic_error when too little is outstanding for a batch ever to
   /// come, EnvError when an environment has thrown, std::runtime_error once
   /// the pool is closed.
@@ -143,7 +143,7 @@ class AsyncPool {
   /// As before any SetStarts.
   void ClearStarts();
   /// The screen of an env, once the step that it is queued for or carrying out
-  /// is over; false if `timeout` ended first. Other callers go on meanwhile.
+  /// is over; false if `timeout` passed first. Other callers go on meanwhile.
   bool Render(int32_t id, uint8_t* rgb, std::chrono::milliseconds timeout);
 
   PoolStatus Status();

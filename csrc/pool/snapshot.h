@@ -31,7 +31,8 @@ struct SnapshotHeader {
 };
 static_assert(sizeof(SnapshotHeader) == 40);
 
-/// Constants of FNV-1a, 64 bits (RFC 9923).
+/// Constants of FNV-1a, 64 bits (RFC 9923); nes/fnv.h, which the pool may not
+/// know, has them for the hash of bytes.
 constexpr uint64_t kFnvOffsetBasis = 0xCBF29CE484222325;
 constexpr uint64_t kFnvPrime = 0x100000001B3;
 
