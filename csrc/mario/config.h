@@ -2,6 +2,10 @@
 // table is the only place where an option is declared; the native spec, its
 // defaults and the documentation are generated from it. Names follow EnvPool's
 // Atari environments where those have the option.
+//
+// obs_type is a string, as its default, 'gray', is part of EnvPool's spec and a
+// list would change it. A list that a user gives is joined by '+' in
+// mario_envpool/pool.py and taken apart again in observation.cc, nowhere else.
 #pragma once
 
 #include <string>
@@ -79,7 +83,7 @@ namespace mario {
   X(bool, end_on_wrong_pass, false, "a wrong maze pass terminates")
 // clang-format on
 
-/// The options of one pool of environments; validated by Shared (env.h).
+/// The options of one pool of environments; validated by EnvShared.
 struct Config {
 #define MARIO_MEMBER(type, name, value, help) type name = value;
   MARIO_CONFIG(MARIO_MEMBER)

@@ -1,17 +1,15 @@
-// Steps, rewards, ends, info and observations of the task. What all
-// environments share is in shared.cc, snapshots are in snapshot.cc.
+// Steps, ends of episodes, info and observations of the task. What all
+// environments share is in env_shared.cc, snapshots are in snapshot.cc, what
+// people see is in viewer.cc.
 #include "mario/env.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
-
-#include "nes/palette.h"
 
 namespace mario {
 
@@ -85,7 +83,8 @@ std::vector<std::string> Env::FieldNames() {
   return names;
 }
 
-Env::Scratch::Scratch(const Shared& shared) : console(shared.cartridge()) {
+Env::Scratch::Scratch(const Shared& shared)
+    : redraw_console(shared.cartridge()) {
   for (auto& picture : pixels) picture.resize(nes::kScreenPixels);
 }
 
@@ -120,29 +119,29 @@ void Env::ApplySeed() {
   random_.Seed(seed_);
   stage_random_.Seed(static_cast<uint32_t>(seed_));
   reseed_ = false;
-  episode_.plays_on = 0;
+  episode_.continues = 0;
 }
 
-pool::Outcome Env::Reset(Scratch& scratch, const pool::StartSet* starts) {
+void Env::Reset(Scratch& scratch, const pool::StartSet* starts) {
   ApplySeed();
   if (starts != nullptr) {
     const int start = starts->Pick(random_.Uniform());
     if (start < starts->num_stages) {
-      ResetTo(start, scratch);
+      ResetToStage(start, scratch);
     } else {
-      BeginFrom(starts->state(start));
+      ResetToSnapshot(starts->state(start));
     }
     episode_.info.start = start;
-    return outcome_;
+    return;
   }
-  if (episode_.plays_on && PlaysOn(scratch)) return outcome_;
-  return ResetTo(ChooseStage(), scratch);
+  if (episode_.continues && ContinueGame(scratch)) return;
+  ResetToStage(ChooseStage(), scratch);
 }
 
-pool::Outcome Env::ResetTo(int stage, Scratch& scratch) {
+void Env::ResetToStage(int stage, Scratch& scratch) {
   ApplySeed();
   outcome_ = pool::Outcome{};
-  episode_.plays_on = 0;
+  episode_.continues = 0;
   LoadStart(stage);
   const uint64_t frames_before = game_.frames();
   RunNoops(stage);
@@ -150,20 +149,19 @@ pool::Outcome Env::ResetTo(int stage, Scratch& scratch) {
   if (game_.frames() == frames_before) {
     observation_ = *shared_->start(stage, env_id_).observation;
   } else {
-    Observe(Drawn{}, scratch);
+    RedrawAndObserve(DrawnFrames{}, scratch);
     observation_.FillWithNewest();
   }
-  return outcome_;
 }
 
 // episodic_life: the game goes on after a lost life, unless it was the last.
-bool Env::PlaysOn(Scratch& scratch) {
+bool Env::ContinueGame(Scratch& scratch) {
   outcome_ = pool::Outcome{};
-  episode_.plays_on = 0;
+  episode_.continues = 0;
   game_.SkipWaits(/*whole_game=*/true);
-  if (game_.facts().game_over()) return false;
+  if (game_.ram_view().game_over()) return false;
   BeginEpisode();
-  Observe(Drawn{}, scratch);
+  RedrawAndObserve(DrawnFrames{}, scratch);
   observation_.FillWithNewest();
   return true;
 }
@@ -191,8 +189,8 @@ void Env::RunNoops(int stage) {
   const int frames = ChooseNoops();
   for (int i = 0; i < frames; ++i) {
     game_.RunFrame(0, nullptr);
-    const Facts facts = game_.facts();
-    if (facts.dying() || facts.dead() || facts.busy() || facts.flag_get()) {
+    const RamView view = game_.ram_view();
+    if (view.dying() || view.dead() || view.busy() || view.flag_get()) {
       // Waiting that long is no start of an episode: begin without it.
       LoadStart(stage);
       return;
@@ -201,15 +199,15 @@ void Env::RunNoops(int stage) {
 }
 
 void Env::BeginEpisode() {
-  const Facts facts = game_.facts();
-  episode_.counter.Begin(facts);
+  const RamView view = game_.ram_view();
+  episode_.counter.Begin(view);
   episode_.steps_without_progress = 0;
   episode_.buttons_last = 0;
   episode_.info = Info{};
-  ReadInfo(facts);
+  ReadInfo(view);
 }
 
-uint8_t Env::Sticky(uint8_t buttons) {
+uint8_t Env::ApplyStickyActions(uint8_t buttons) {
   const uint64_t threshold = shared_->sticky_threshold();
   if (threshold > 0 && random_.Chance(threshold)) return episode_.buttons_last;
   episode_.buttons_last = buttons;
@@ -217,107 +215,108 @@ uint8_t Env::Sticky(uint8_t buttons) {
 }
 
 pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
-  const Config& config = shared_->config();
-  const uint8_t buttons = shared_->buttons()[action];
-  const int first_drawn = config.frame_skip - shared_->observation().pictures();
-  Tally tally;
-  Drawn drawn;
-  EndReason end = EndReason::kNone;
-  for (int i = 0; i < config.frame_skip; ++i) {
-    const uint64_t number = game_.frames() + 1;
-    uint8_t* pixels = nullptr;
-    if (i >= first_drawn || scratch.film != nullptr) {
-      pixels = scratch.pixels[number & 1].data();
-      drawn.frame[number & 1] = number;
-    }
-    game_.RunFrame(Sticky(buttons), pixels);
-    if (scratch.film != nullptr) {
-      scratch.film->insert(scratch.film->end(), pixels,
-                           pixels + nes::kScreenPixels);
-    }
-    const Facts facts = game_.facts();
-    episode_.counter.Count(facts, &tally);
-    end = FindEnd(facts, tally);
-    const bool last = end != EndReason::kNone || i + 1 == config.frame_skip;
-    if (last) {
-      ReadInfo(facts);
-      if (scratch.info_ram != nullptr) {
-        std::memcpy(scratch.info_ram, game_.console().ram(),
-                    sizeof(nes::State::ram));
-      }
-    }
-    if (end != EndReason::kNone) break;
-    game_.SkipWaits(shared_->whole_game());
+  StepProgress step{.buttons = shared_->buttons()[action]};
+  while (!step.is_over) {
+    RunFrameOfStep(&step, IsObserved(step), scratch);
+    if (step.end == EndReason::kNone) game_.SkipWaits(shared_->whole_game());
   }
+  return FinishStep(step, scratch);
+}
 
-  episode_.plays_on = end == EndReason::kLife;
+// Whether the frame to be run is one of the step's last ones, which are
+// observed if nothing ends the step before.
+bool Env::IsObserved(const StepProgress& step) const {
+  return step.frames >=
+         shared_->config().frame_skip - shared_->observation().pictures();
+}
+
+void Env::RunFrameOfStep(StepProgress* step, bool draw, Scratch& scratch) {
+  const uint64_t number = game_.frames() + 1;
+  uint8_t* pixels = nullptr;
+  if (draw) {
+    pixels = scratch.pixels[number & 1].data();
+    step->drawn.number[number & 1] = number;
+  }
+  game_.RunFrame(ApplyStickyActions(step->buttons), pixels);
+  const RamView view = game_.ram_view();
+  episode_.counter.Count(view, &step->stats);
+  step->end = FindEnd(view, step->stats);
+  ++step->frames;
+  step->is_over = step->end != EndReason::kNone ||
+                  step->frames == shared_->config().frame_skip;
+  if (step->is_over) ReadInfo(view);
+}
+
+pool::Outcome Env::FinishStep(const StepProgress& step, Scratch& scratch) {
+  const Config& config = shared_->config();
+  const StepStats& stats = step.stats;
+  episode_.continues = step.end == EndReason::kLife;
   int& stalled = episode_.steps_without_progress;
-  constexpr int kMost = std::numeric_limits<int>::max();
-  stalled = tally.progressed ? 0 : std::min(stalled, kMost - 1) + 1;
-  outcome_.terminated = end != EndReason::kNone;
+  constexpr int kMaxInt = std::numeric_limits<int>::max();
+  stalled = stats.progressed ? 0 : std::min(stalled, kMaxInt - 1) + 1;
+  outcome_.terminated = step.end != EndReason::kNone;
   outcome_.truncated = !outcome_.terminated && config.stall_steps > 0 &&
                        stalled >= config.stall_steps;
-  if (outcome_.truncated) end = EndReason::kStall;
+  const EndReason end = outcome_.truncated ? EndReason::kStall : step.end;
   episode_.info.end_reason = static_cast<int8_t>(end);
-  episode_.info.wrong_pass = tally.wrong_passes > 0;
+  episode_.info.wrong_pass = stats.wrong_passes > 0;
   outcome_.reward =
-      SumReward(shared_->reward(), config, tally, &episode_.info.reward);
-  Observe(drawn, scratch);
+      SumReward(shared_->reward(), config, stats, &episode_.info.reward);
+  RedrawAndObserve(step.drawn, scratch);
   return outcome_;
 }
 
-EndReason Env::FindEnd(const Facts& facts, const Tally& tally) const {
+EndReason Env::FindEnd(const RamView& view, const StepStats& stats) const {
   const Config& config = shared_->config();
-  const bool death = facts.dying() || facts.dead();
+  const bool death = view.dying() || view.dead();
   if (shared_->whole_game()) {
-    if (facts.game_over()) return EndReason::kGameOver;
+    if (view.game_over()) return EndReason::kGameOver;
     // Nothing follows the last castle; upstream waits there for ever.
     const int last_world =
         config.lost_levels ? kLastWorldOfLostLevels : kLastWorld;
-    if (facts.world_over() && facts.world() >= last_world) {
+    if (view.world_over() && view.world() >= last_world) {
       return EndReason::kFlag;
     }
     if (config.episodic_life && death) return EndReason::kLife;
   } else {
     if (death) return EndReason::kDeath;
-    if (facts.flag_get()) return EndReason::kFlag;
+    if (view.flag_get()) return EndReason::kFlag;
   }
-  if (config.end_on_wrong_pass && tally.wrong_passes > 0) {
+  if (config.end_on_wrong_pass && stats.wrong_passes > 0) {
     return EndReason::kWrongPass;
   }
   return EndReason::kNone;
 }
 
-void Env::ReadInfo(const Facts& facts) {
+void Env::ReadInfo(const RamView& view) {
   Info& info = episode_.info;
-  info.coins = facts.coins();
-  info.life = facts.lives();
-  info.score = facts.score();
-  info.stage = facts.stage();
-  info.time = facts.time();
-  info.world = facts.world();
-  info.x_pos = facts.x();
-  info.y_pos = facts.y();
-  info.area = facts.area();
-  info.area_pointer = facts.area_pointer();
+  info.coins = view.coins();
+  info.life = view.lives();
+  info.score = view.score();
+  info.stage = view.stage();
+  info.time = view.time();
+  info.world = view.world();
+  info.x_pos = view.x();
+  info.y_pos = view.y();
+  info.area = view.area();
+  info.area_pointer = view.area_pointer();
   info.best_x = episode_.counter.positions.best_here();
-  info.loop = facts.loop();
-  info.status = static_cast<int8_t>(facts.status());
-  info.flag_get = facts.flag_get();
+  info.loop = view.loop();
+  info.status = static_cast<int8_t>(view.status());
+  info.flag_get = view.flag_get();
 }
 
-// Frames are drawn while they run only where they are expected to be the last
-// ones; after an early end or a skipped wait the remembered frames run again.
-void Env::Observe(const Drawn& drawn, Scratch& scratch) {
+// Adds what the last frames show to the observation. Frames are drawn while
+// they run only where they are expected to be the last ones; after an early end
+// or a skipped wait pictures are missing, and those frames are redrawn.
+void Env::RedrawAndObserve(const DrawnFrames& drawn, Scratch& scratch) {
   const int count = shared_->observation().pictures();
   const uint8_t* pictures[2] = {nullptr, nullptr};
   for (int age = 0; age < count; ++age) {
     const uint64_t number = game_.frames() - age;
     uint8_t* pixels = scratch.pixels[number & 1].data();
-    if (number == 0 || drawn.frame[number & 1] != number) {
-      const FrameRecord& record = game_.record(age);
-      scratch.console.set_state(record.before);
-      scratch.console.RunFrame(record.buttons, pixels);
+    if (number == 0 || drawn.number[number & 1] != number) {
+      Redraw(game_.record(age), &scratch.redraw_console, pixels);
     }
     pictures[age] = pixels;
   }
@@ -336,34 +335,6 @@ void Env::Write(const pool::Row& row) const {
       *to = info[field.offset];
     }
   }
-}
-
-void Env::Render(Scratch& scratch, uint8_t* rgb) const {
-  const FrameRecord& record = game_.record(0);
-  scratch.console.set_state(record.before);
-  uint8_t* pixels = scratch.pixels[0].data();
-  scratch.console.RunFrame(record.buttons, pixels);
-  ToRgb(pixels, nes::kScreenPixels, rgb);
-}
-
-void Env::ToRgb(const uint8_t* pixels, size_t count, uint8_t* rgb) {
-  // Four bytes are written for three, faster than three: the next pixel's
-  // replace the fourth, and the last pixel has no next one.
-  struct Padded {
-    uint8_t bytes[4];
-  };
-  static const auto kColours = [] {
-    std::array<Padded, 64> colours{};
-    for (size_t i = 0; i < colours.size(); ++i) {
-      std::memcpy(colours[i].bytes, nes::kPalette[i].data(), 3);
-    }
-    return colours;
-  }();
-  if (count == 0) return;
-  for (size_t i = 0; i + 1 < count; ++i) {
-    std::memcpy(rgb + 3 * i, kColours[pixels[i] & 63].bytes, 4);
-  }
-  std::memcpy(rgb + 3 * (count - 1), kColours[pixels[count - 1] & 63].bytes, 3);
 }
 
 }  // namespace mario

@@ -38,6 +38,11 @@ Target Target::Of(int world, int stage, bool lost_levels) {
   return Target{world, stage, stage + (intro && stage >= 2 ? 1 : 0)};
 }
 
+void Redraw(const FrameRecord& record, nes::Console* console, uint8_t* pixels) {
+  console->set_state(record.before);
+  console->RunFrame(record.buttons, pixels);
+}
+
 Game::Game(std::shared_ptr<const nes::Cartridge> cartridge, int env_id,
            bool remember_two)
     : console_(std::move(cartridge)),
@@ -51,10 +56,10 @@ class Game::Loop {
 
   void Frame(uint8_t buttons) {
     if (++frames_ > kSkipLimitFrames) {
-      const Facts facts = game_->facts();
+      const RamView view = game_->ram_view();
       throw std::runtime_error(
           "environment " + std::to_string(game_->env_id_) + " (world " +
-          std::to_string(facts.world()) + "-" + std::to_string(facts.stage()) +
+          std::to_string(view.world()) + "-" + std::to_string(view.stage()) +
           "): skipping " + what_ + " did not end within " +
           std::to_string(kSkipLimitFrames) +
           " frames; the ROM is not a Super Mario Bros. that this task knows, "
@@ -73,12 +78,12 @@ void Game::StartGame(const std::optional<Target>& target,
                      uint8_t power_on_ram) {
   console_.PowerOn();
   uint8_t* const ram = console_.ram();
-  std::memset(ram, power_on_ram, sizeof(nes::State::ram));
+  std::memset(ram, power_on_ram, nes::kRamBytes);
   Loop title(this, "the start screen");
   for (int i = 0; i < kPowerOnFrames; ++i) title.Frame(0);
   title.Frame(nes::kStart);
   title.Frame(0);
-  while (facts().time() == 0) {
+  while (ram_view().time() == 0) {
     title.Frame(nes::kStart);
     if (target) {
       ram[ram::kWorld] = static_cast<uint8_t>(target->world - 1);
@@ -89,33 +94,33 @@ void Game::StartGame(const std::optional<Target>& target,
     ram[ram::kPrelevelTimer] = 0;
   }
   Loop opening(this, "the start of the stage");
-  int time_last = facts().time();
-  while (facts().time() >= time_last) {
-    time_last = facts().time();
+  int time_last = ram_view().time();
+  while (ram_view().time() >= time_last) {
+    time_last = ram_view().time();
     opening.Frame(nes::kStart);
     opening.Frame(0);
   }
 }
 
 void Game::SkipEndOfWorld() {
-  if (!facts().world_over()) return;
-  const int time = facts().time();
+  if (!ram_view().world_over()) return;
+  const int time = ram_view().time();
   Loop loop(this, "the end of a world");
-  while (facts().time() == time) loop.Frame(0);
+  while (ram_view().time() == time) loop.Frame(0);
 }
 
 void Game::SkipWaits(bool whole_game) {
   uint8_t* const ram = console_.ram();
-  if (facts().dying()) {
+  if (ram_view().dying()) {
     ram[ram::kPlayerState] = ram::kStateDead;
     RunFrame(0, nullptr);
   }
   if (whole_game) SkipEndOfWorld();
   const uint8_t timer = ram[ram::kChangeAreaTimer];
   if (timer > 1 && timer < 255) ram[ram::kChangeAreaTimer] = 1;
-  if (!facts().busy() && !facts().world_over()) return;
+  if (!ram_view().busy() && !ram_view().world_over()) return;
   Loop loop(this, "a wait between areas or lives");
-  while (facts().busy() || facts().world_over()) {
+  while (ram_view().busy() || ram_view().world_over()) {
     ram[ram::kPrelevelTimer] = 0;
     loop.Frame(0);
   }

@@ -1,7 +1,7 @@
-// A console with Super Mario Bros. in it: the facts that work RAM holds, and
-// the waits that are skipped (start screen, deaths, area changes), with the
-// behaviour of gym-super-mario-bros 7.4.0 (gym_super_mario_bros/smb_env.py)
-// frame by frame. It knows nothing of rewards, episodes or observations.
+// A console with Super Mario Bros. in it, and the waits that are skipped (start
+// screen, deaths, area changes), with the behaviour of
+// gym-super-mario-bros 7.4.0 (gym_super_mario_bros/smb_env.py) frame by frame.
+// It knows nothing of rewards, episodes or observations.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <optional>
 #include <type_traits>
 
-#include "mario/ram_map.h"
+#include "mario/ram_view.h"
 #include "nes/console.h"
 
 namespace mario {
@@ -29,102 +29,16 @@ struct Target {
   static Target Of(int world, int stage, bool lost_levels);
 };
 
-/// Work RAM read as facts. A view: valid as long as the RAM it was made from.
-class Facts {
- public:
-  explicit Facts(const uint8_t* ram) : ram_(ram) {}
-
-  int x() const { return ram_[ram::kPlayerPage] * 256 + ram_[ram::kPlayerX]; }
-  /// The same, and 0 where the player leans out of the room's left end by some
-  /// pixels: x is near 65535 there, which would be the best position ever.
-  int x_in_room() const { return x() < 0x8000 ? x() : 0; }
-  /// Distance from the bottom of the screen; above 255 over its top.
-  int y() const {
-    const int y = 255 - ram_[ram::kPixelY];
-    return ram_[ram::kViewportY] < 1 ? 255 + y : y;
-  }
-  int world() const { return ram_[ram::kWorld] + 1; }
-  int stage() const { return ram_[ram::kStage] + 1; }
-  int area() const { return ram_[ram::kArea] + 1; }
-  /// The loaded room as the game's tables number it: type * 32 + number.
-  int area_pointer() const {
-    return (ram_[ram::kAreaType] & 3) << 5 | (ram_[ram::kAreaOfType] & 31);
-  }
-  int lives() const { return ram_[ram::kLives]; }
-  int time() const { return Digits<3>(ram::kTime); }
-  int score() const { return Digits<6>(ram::kScore); }
-  int coins() const { return Digits<2>(ram::kCoins); }
-  /// 0 small, 1 tall, 2 fireball.
-  int status() const {
-    return ram_[ram::kPowerStatus] < 2 ? ram_[ram::kPowerStatus] : 2;
-  }
-
-  bool dying() const {
-    return ram_[ram::kPlayerState] == ram::kStateDying ||
-           ram_[ram::kViewportY] > 1;
-  }
-  bool dead() const { return ram_[ram::kPlayerState] == ram::kStateDead; }
-  bool game_over() const { return lives() == ram::kGameOverLives; }
-  /// Entering pipes, climbing, walking by itself, between lives.
-  bool busy() const {
-    const uint8_t state = ram_[ram::kPlayerState];
-    return state <= 0x05 || state == 0x07;
-  }
-  bool world_over() const {
-    return ram_[ram::kOperMode] == ram::kModeWorldOver;
-  }
-  bool flag_get() const { return world_over() || stage_over(); }
-  /// Under the player's control in a stage: positions mean something.
-  bool in_control() const {
-    return ram_[ram::kPlayerState] == ram::kStateNormal &&
-           ram_[ram::kOperMode] == ram::kModePlaying;
-  }
-  /// World, stage and room in one number.
-  uint32_t room_key() const {
-    return static_cast<uint32_t>(ram_[ram::kWorld]) << 16 |
-           static_cast<uint32_t>(ram_[ram::kStage]) << 8 |
-           static_cast<uint32_t>(area_pointer());
-  }
-  int page() const { return ram_[ram::kPlayerPage]; }
-  int loop_command() const { return ram_[ram::kLoopCommand]; }
-  int loop_correct() const { return ram_[ram::kLoopCorrect]; }
-  int loop_pass() const { return ram_[ram::kLoopPass]; }
-  /// How far through a maze with several checks the player is: 16 times those
-  /// passed, and those passed on the right lane. 0 where there is none.
-  int loop() const { return 16 * loop_pass() + loop_correct(); }
-
- private:
-  bool stage_over() const {
-    for (int slot = 0; slot < ram::kEnemySlots; ++slot) {
-      const uint8_t type = ram_[ram::kEnemyType + slot];
-      if (type == ram::kEnemyBowser || type == ram::kEnemyFlagpole) {
-        return ram_[ram::kFloatState] == ram::kFloatStateFlagpole;
-      }
-    }
-    return false;
-  }
-
-  // Upstream joins the bytes' decimal texts, so a byte of 10 and more (blank
-  // tiles stand there before a game begins) shifts by its own width.
-  template <int kCount>
-  int Digits(uint16_t address) const {
-    int64_t value = 0;
-    for (int i = 0; i < kCount; ++i) {
-      const int digit = ram_[address + i];
-      value = value * (digit < 10 ? 10 : digit < 100 ? 100 : 1000) + digit;
-    }
-    return static_cast<int>(value > INT32_MAX ? INT32_MAX : value);
-  }
-
-  const uint8_t* ram_;
-};
-
 /// A frame that was run: enough to run it again with pixels.
 struct FrameRecord {
   nes::State before;
   uint8_t buttons;
   uint8_t reserved[7];
 };
+
+/// Draws a frame that was run: runs it once more, on `console`, which is
+/// another one than the game's.
+void Redraw(const FrameRecord& record, nes::Console* console, uint8_t* pixels);
 
 class Game {
  public:
@@ -135,7 +49,7 @@ class Game {
   Game(std::shared_ptr<const nes::Cartridge> cartridge, int env_id,
        bool remember_two);
 
-  Facts facts() const { return Facts(console_.ram()); }
+  RamView ram_view() const { return RamView(console_.ram()); }
   nes::Console& console() { return console_; }
   const nes::Console& console() const { return console_; }
 

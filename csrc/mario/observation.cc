@@ -14,7 +14,7 @@ namespace mario {
 
 namespace {
 
-constexpr int kRamBytes = sizeof(nes::State::ram);
+constexpr int kRamBytes = nes::kRamBytes;
 // The names of ObservationSpec::Kind, in its order.
 constexpr const char* kKinds[] = {"gray", "rgb", "ram", "tiles", "motion"};
 
@@ -25,20 +25,29 @@ constexpr const char* kKinds[] = {"gray", "rgb", "ram", "tiles", "motion"};
       "['tiles', 'motion']");
 }
 
+/// 'tiles+motion' -> 'tiles', 'motion': the option obs_type as a list.
+std::vector<std::string> SplitNames(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('+', begin), text.size());
+    names.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
 preprocess::FrameSpec MakeFrameSpec(const Config& config, bool gray) {
   preprocess::FrameSpec spec;
   spec.height = config.img_height;
   spec.width = config.img_width;
   spec.gray = gray;
   spec.area = config.use_inter_area_resize;
-  if (config.hud == "mask") {
-    spec.hud = preprocess::Hud::kMask;
-  } else if (config.hud == "crop") {
-    spec.hud = preprocess::Hud::kCrop;
-  } else if (config.hud != "keep") {
+  const auto hud = preprocess::HudFromName(config.hud);
+  if (!hud) {
     throw std::invalid_argument("hud='" + config.hud +
                                 "' is not possible; choose keep, mask or crop");
   }
+  spec.hud = *hud;
   return spec;
 }
 
@@ -48,9 +57,7 @@ ObservationSpec::ObservationSpec(const Config& config) {
   // Checked even where nothing is drawn: a wrong option is a mistake.
   const preprocess::FrameMaker checked(MakeFrameSpec(config, true));
   const std::string& types = config.obs_type;
-  for (size_t begin = 0; begin <= types.size();) {
-    const size_t end = std::min(types.find('+', begin), types.size());
-    std::string name = types.substr(begin, end - begin);
+  for (std::string name : SplitNames(types)) {
     if (name == "gray" && !config.gray_scale) name = "rgb";
     const auto* known = std::find(std::begin(kKinds), std::end(kKinds), name);
     if (known == std::end(kKinds)) {
@@ -65,7 +72,6 @@ ObservationSpec::ObservationSpec(const Config& config) {
     if (kind == Kind::kGray || kind == Kind::kRgb) {
       pictures_ = config.frame_max ? 2 : 1;
     }
-    begin = end + 1;
   }
   if (parts_.size() == 1) return;
   for (Part& part : parts_) {
@@ -137,21 +143,21 @@ bool ObservationSpec::IsPlausible(const uint8_t* frames) const {
   return true;
 }
 
-void ObservationSpec::MakeFrame(const Part& part, const View& view,
+void ObservationSpec::MakeFrame(const Part& part, const FrameSources& sources,
                                 uint8_t* out) {
   switch (part.kind) {
     case Kind::kGray:
     case Kind::kRgb:
-      part.maker->Make(view.picture, view.previous, out);
+      part.maker->Make(sources.picture, sources.previous, out);
       break;
     case Kind::kRam:
-      std::memcpy(out, view.ram, kRamBytes);
+      std::memcpy(out, sources.ram, kRamBytes);
       break;
     case Kind::kTiles:
-      MakeTiles(view.ram, out);
+      MakeTiles(sources.ram, out);
       break;
     case Kind::kMotion:
-      MakeMotion(view.ram, reinterpret_cast<int8_t*>(out));
+      MakeMotion(sources.ram, reinterpret_cast<int8_t*>(out));
       break;
   }
 }
@@ -162,9 +168,9 @@ Observation::Observation(const ObservationSpec& spec) : spec_(&spec) {
   }
 }
 
-void Observation::Push(const View& view) {
+void Observation::Push(const FrameSources& sources) {
   for (size_t i = 0; i < stacks_.size(); ++i) {
-    ObservationSpec::MakeFrame(spec_->parts_[i], view, stacks_[i].Push());
+    ObservationSpec::MakeFrame(spec_->parts_[i], sources, stacks_[i].Push());
   }
 }
 

@@ -11,11 +11,12 @@
 #include "mario/config.h"
 #include "pool/spec.h"
 #include "preprocess/frame.h"
+#include "preprocess/frame_stack.h"
 
 namespace mario {
 
-/// What parts are made of.
-struct View {
+/// What a frame of each part is made from.
+struct FrameSources {
   const uint8_t* picture;   // palette indices of the last frame, or null
   const uint8_t* previous;  // and of the one before it, or null
   const uint8_t* ram;       // 2 KiB
@@ -50,7 +51,8 @@ class ObservationSpec {
   };
 
   Part MakePart(Kind kind, const Config& config) const;
-  static void MakeFrame(const Part& part, const View& view, uint8_t* out);
+  static void MakeFrame(const Part& part, const FrameSources& sources,
+                        uint8_t* out);
 
   std::vector<Part> parts_;
   int pictures_ = 0;
@@ -63,7 +65,7 @@ class Observation {
   explicit Observation(const ObservationSpec& spec);
 
   /// Adds the newest frame of each part; the oldest ones go.
-  void Push(const View& view);
+  void Push(const FrameSources& sources);
   /// Makes every frame equal to the newest.
   void FillWithNewest();
   /// Writes part i to the row's field i.

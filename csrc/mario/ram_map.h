@@ -57,9 +57,14 @@ constexpr uint16_t kOperMode = 0x0770;     // see below
 constexpr uint16_t kFrenzyTimer = 0x078F;  // "FrenzyEnemyTimer"
 constexpr uint16_t kStarTimer = 0x079F;
 constexpr uint16_t kPrelevelTimer = 0x07A0;  // "ScreenTimer"
-constexpr uint16_t kScore = 0x07DE;          // six decimal digits
-constexpr uint16_t kCoins = 0x07ED;          // two decimal digits
-constexpr uint16_t kTime = 0x07F8;           // three decimal digits
+
+// Numbers of the status bar: decimal digits, a byte each.
+constexpr uint16_t kScore = 0x07DE;
+constexpr int kScoreDigits = 6;
+constexpr uint16_t kCoins = 0x07ED;
+constexpr int kCoinDigits = 2;
+constexpr uint16_t kTime = 0x07F8;
+constexpr int kTimeDigits = 3;
 
 // Values of kPlayerState.
 constexpr uint8_t kStateDead = 0x06;
@@ -75,11 +80,15 @@ constexpr uint8_t kEnemyBowser = 0x2D;
 constexpr uint8_t kEnemyFlagpole = 0x31;
 
 // Other enemy types that differ from the rest.
+constexpr uint8_t kEnemyLastKoopa = 0x04;
+constexpr uint8_t kEnemyGoomba = 0x06;
+constexpr uint8_t kEnemyLakitu = 0x11;
 constexpr uint8_t kEnemyFirstFirebar = 0x1B;
 constexpr uint8_t kEnemyLongFirebar = 0x1F;
 constexpr uint8_t kEnemyFirstLift = 0x24;
 constexpr uint8_t kEnemySmallLift = 0x2B;
 constexpr uint8_t kEnemyLastLift = 0x2C;
+constexpr uint8_t kEnemyCannonBullet = 0x33;
 
 constexpr uint8_t kAreaCastle = 3;
 constexpr uint8_t kFloatStateFlagpole = 3;

@@ -28,12 +28,11 @@ constexpr int kLargestGain = 15;
 // A wrong pass throws the player back by four pages.
 constexpr int kLoopBackPages = 3;
 
-// The largest numbers that three and six bytes can stand for (Facts::time).
-constexpr int kMostTime = 255'255'255;
-constexpr int kMostScore = std::numeric_limits<int>::max();
-constexpr int kMostCoins = 255'255;
-constexpr int kMostX = 65535;
-constexpr int kMostPower = 2;
+constexpr int kMaxTime = RamView::LargestNumber(ram::kTimeDigits);
+constexpr int kMaxScore = RamView::LargestNumber(ram::kScoreDigits);
+constexpr int kMaxCoins = RamView::LargestNumber(ram::kCoinDigits);
+constexpr int kMaxX = 65535;
+constexpr int kMaxPower = 2;
 
 bool InRange(int32_t value, int32_t low, int32_t high) {
   return low <= value && value <= high;
@@ -47,47 +46,47 @@ int NewCoins(int coins, int coins_last) {
 
 // The parts of the three rewards; each returns their sum.
 
-double ClassicParts(const Tally& tally, RewardParts* parts) {
-  parts->progress = static_cast<float>(tally.dx);
-  parts->clock = static_cast<float>(tally.ticks);
-  parts->death = static_cast<float>(kDeathPenalty * tally.deaths);
-  return static_cast<double>(tally.dx + tally.ticks +
-                             kDeathPenalty * tally.deaths);
+double ClassicParts(const StepStats& stats, RewardParts* parts) {
+  parts->progress = static_cast<float>(stats.dx);
+  parts->clock = static_cast<float>(stats.ticks);
+  parts->death = static_cast<float>(kDeathPenalty * stats.deaths);
+  return static_cast<double>(stats.dx + stats.ticks +
+                             kDeathPenalty * stats.deaths);
 }
 
-double ProgressParts(const Config& config, const Tally& tally,
+double ProgressParts(const Config& config, const StepStats& stats,
                      RewardParts* parts) {
   const auto part = [&](double weight, int64_t amount) {
     return static_cast<float>(config.reward_scale * weight *
                               static_cast<double>(amount));
   };
-  parts->progress = part(config.reward_progress, tally.room_gain);
-  parts->clock = part(config.reward_clock, -tally.ticks);
-  parts->death = part(config.reward_death, tally.deaths);
-  parts->score = part(config.reward_score, tally.points);
+  parts->progress = part(config.reward_progress, stats.room_gain);
+  parts->clock = part(config.reward_clock, -stats.ticks);
+  parts->death = part(config.reward_death, stats.deaths);
+  parts->score = part(config.reward_score, stats.points);
   parts->step = part(config.reward_step, 1);
-  parts->flag = part(config.reward_flag, tally.flags);
-  parts->wrong_pass = part(config.reward_wrong_pass, tally.wrong_passes);
+  parts->flag = part(config.reward_flag, stats.flags);
+  parts->wrong_pass = part(config.reward_wrong_pass, stats.wrong_passes);
   return parts->progress + parts->clock + parts->death + parts->score +
          parts->step + parts->flag + parts->wrong_pass;
 }
 
-double V9Parts(const Tally& tally, RewardParts* parts) {
-  const int coins = kPerCoin * tally.coins;
-  const int powerup = kPerPowerLevel * tally.levels;
-  const int flag = kForCompletion * tally.completions;
-  const int death = kDeathPenalty * tally.deaths;
+double V9Parts(const StepStats& stats, RewardParts* parts) {
+  const int coins = kPerCoin * stats.coins;
+  const int powerup = kPerPowerLevel * stats.levels;
+  const int flag = kForCompletion * stats.completions;
+  const int death = kDeathPenalty * stats.deaths;
   const int64_t units =
-      tally.episode_gain + tally.ticks + coins + powerup + flag + death;
-  parts->progress = static_cast<float>(tally.episode_gain);
-  parts->clock = static_cast<float>(tally.ticks);
+      stats.episode_gain + stats.ticks + coins + powerup + flag + death;
+  parts->progress = static_cast<float>(stats.episode_gain);
+  parts->clock = static_cast<float>(stats.ticks);
   parts->score =
-      static_cast<float>(static_cast<double>(tally.points) / kHundredths);
+      static_cast<float>(static_cast<double>(stats.points) / kHundredths);
   parts->coins = static_cast<float>(coins);
   parts->powerup = static_cast<float>(powerup);
   parts->flag = static_cast<float>(flag);
   parts->death = static_cast<float>(death);
-  return static_cast<double>(kHundredths * units + tally.points) / kHundredths;
+  return static_cast<double>(kHundredths * units + stats.points) / kHundredths;
 }
 
 }  // namespace
@@ -122,28 +121,28 @@ int BestPositions::Update(uint32_t room, int x, bool* is_new_room) {
   return gain;
 }
 
-void FrameCounter::Begin(const Facts& facts) {
+void FrameCounter::Begin(const RamView& view) {
   positions.Clear();
-  if (facts.in_control()) {
+  if (view.in_control()) {
     bool is_new_room = false;
-    positions.Update(facts.room_key(), facts.x_in_room(), &is_new_room);
+    positions.Update(view.room_key(), view.x_in_room(), &is_new_room);
   }
-  x_last = facts.x();
-  x_best = facts.x();
-  time_last = facts.time();
-  score_last = facts.score();
-  coins_last = facts.coins();
-  page_last = static_cast<uint8_t>(facts.page());
-  loop_command_last = static_cast<uint8_t>(facts.loop_command());
-  loop_correct_last = static_cast<uint8_t>(facts.loop_correct());
-  loop_pass_last = static_cast<uint8_t>(facts.loop_pass());
-  power_last = static_cast<uint8_t>(facts.status());
+  x_last = view.x();
+  x_best = view.x();
+  time_last = view.time();
+  score_last = view.score();
+  coins_last = view.coins();
+  page_last = static_cast<uint8_t>(view.page());
+  loop_command_last = static_cast<uint8_t>(view.loop_command());
+  loop_correct_last = static_cast<uint8_t>(view.loop_correct());
+  loop_pass_last = static_cast<uint8_t>(view.loop_pass());
+  power_last = static_cast<uint8_t>(view.status());
   flag_last = 0;
   completed = 0;
 }
 
-void FrameCounter::Count(const Facts& facts, Tally* tally) {
-  const int x = facts.x();
+void FrameCounter::Count(const RamView& view, StepStats* stats) {
+  const int x = view.x();
   int dx = x - x_last;
   x_last = x;
   if (dx < -kLargestStep || dx > kLargestStep) dx = 0;
@@ -152,109 +151,109 @@ void FrameCounter::Count(const Facts& facts, Tally* tally) {
   x_best += gain;
   if (gain > kLargestStep) gain = 0;
 
-  const int time = facts.time();
+  const int time = view.time();
   const int ticks = std::min(0, time - time_last);
   time_last = time;
 
-  const int score = facts.score();
+  const int score = view.score();
   const int points = std::max(0, score - score_last);
   score_last = score;
 
-  const int coins = facts.coins();
+  const int coins = view.coins();
   const int new_coins = NewCoins(coins, coins_last);
   coins_last = coins;
 
-  const int levels = facts.status() - power_last;
-  power_last = static_cast<uint8_t>(facts.status());
+  const int levels = view.status() - power_last;
+  power_last = static_cast<uint8_t>(view.status());
 
-  const bool flag = facts.flag_get();
+  const bool flag = view.flag_get();
   const bool completion = flag && !completed;
   completed |= flag;
 
-  const bool death = facts.dying() || facts.dead();
+  const bool death = view.dying() || view.dead();
   const int penalty = death ? kDeathPenalty : 0;
 
-  tally->dx += dx;
-  tally->episode_gain += gain;
-  tally->ticks += ticks;
-  tally->points += points;
-  tally->coins += new_coins;
-  tally->levels += levels;
-  tally->flags += flag && !flag_last;
-  tally->completions += completion;
-  tally->deaths += death;
+  stats->dx += dx;
+  stats->episode_gain += gain;
+  stats->ticks += ticks;
+  stats->points += points;
+  stats->coins += new_coins;
+  stats->levels += levels;
+  stats->flags += flag && !flag_last;
+  stats->completions += completion;
+  stats->deaths += death;
   flag_last = flag;
 
-  tally->classic +=
+  stats->classic +=
       std::clamp(dx + ticks + penalty, -kRewardLimit, kRewardLimit);
   const int units = gain + ticks + kPerCoin * new_coins +
                     kPerPowerLevel * levels + penalty +
                     (completion ? kForCompletion : 0);
-  tally->v9_hundredths += static_cast<int>(std::clamp<int64_t>(
+  stats->v9_hundredths += static_cast<int>(std::clamp<int64_t>(
       int64_t{kHundredths} * units + points, -kHundredths * kRewardLimit,
       kHundredths * kRewardLimit));
 
-  if (facts.in_control()) {
+  if (view.in_control()) {
     bool is_new_room = false;
     const int room_gain =
-        positions.Update(facts.room_key(), facts.x_in_room(), &is_new_room);
-    tally->room_gain += std::min(room_gain, kLargestGain);
-    tally->progressed |= room_gain > 0 || is_new_room;
+        positions.Update(view.room_key(), view.x_in_room(), &is_new_room);
+    stats->room_gain += std::min(room_gain, kLargestGain);
+    stats->progressed |= room_gain > 0 || is_new_room;
   }
-  tally->wrong_passes += SeeWrongPass(facts);
+  stats->wrong_passes += SeeWrongPass(view);
 }
 
 // "ProcLoopCommand" of the game: where a maze asks for it, the check sets the
 // loop command back to 0, and throws the player back by four pages if he is on
 // the wrong lane. World 7 counts three such checks (all, and those passed on
 // the right lane) and throws back after the third if one was wrong.
-bool FrameCounter::SeeWrongPass(const Facts& facts) {
+bool FrameCounter::SeeWrongPass(const RamView& view) {
   const int correct = loop_correct_last;
   const int pass = loop_pass_last;
-  const bool checked = loop_command_last != 0 && facts.loop_command() == 0;
-  const bool thrown_back = page_last - facts.page() >= kLoopBackPages;
-  loop_command_last = static_cast<uint8_t>(facts.loop_command());
-  loop_correct_last = static_cast<uint8_t>(facts.loop_correct());
-  loop_pass_last = static_cast<uint8_t>(facts.loop_pass());
-  page_last = static_cast<uint8_t>(facts.page());
+  const bool checked = loop_command_last != 0 && view.loop_command() == 0;
+  const bool thrown_back = page_last - view.page() >= kLoopBackPages;
+  loop_command_last = static_cast<uint8_t>(view.loop_command());
+  loop_correct_last = static_cast<uint8_t>(view.loop_correct());
+  loop_pass_last = static_cast<uint8_t>(view.loop_pass());
+  page_last = static_cast<uint8_t>(view.page());
   if (!checked) return false;
-  if (facts.loop_pass() > pass) return facts.loop_correct() == correct;
+  if (view.loop_pass() > pass) return view.loop_correct() == correct;
   // Counters back at 0: a check of worlds 4 and 8, or the third of world 7,
   // whose earlier wrong ones (pass > correct) have been told already.
   return thrown_back && pass == correct;
 }
 
 bool FrameCounter::IsPlausible() const {
-  constexpr int32_t kMostRooms = std::numeric_limits<int32_t>::max() / 2;
-  if (!InRange(positions.count, 0, kMostRooms)) return false;
+  constexpr int32_t kMaxRooms = std::numeric_limits<int32_t>::max() / 2;
+  if (!InRange(positions.count, 0, kMaxRooms)) return false;
   const int known = std::min(positions.count, BestPositions::kRooms);
   if (!InRange(positions.current, 0, std::max(known - 1, 0))) return false;
   const bool positions_good =
       std::all_of(positions.best, positions.best + known,
-                  [](int32_t best) { return InRange(best, 0, kMostX); });
-  return positions_good && InRange(x_last, 0, kMostX) &&
-         InRange(x_best, 0, kMostX) && InRange(time_last, 0, kMostTime) &&
-         InRange(score_last, 0, kMostScore) &&
-         InRange(coins_last, 0, kMostCoins) && power_last <= kMostPower &&
+                  [](int32_t best) { return InRange(best, 0, kMaxX); });
+  return positions_good && InRange(x_last, 0, kMaxX) &&
+         InRange(x_best, 0, kMaxX) && InRange(time_last, 0, kMaxTime) &&
+         InRange(score_last, 0, kMaxScore) &&
+         InRange(coins_last, 0, kMaxCoins) && power_last <= kMaxPower &&
          flag_last <= 1 && completed <= 1;
 }
 
-float SumReward(RewardKind kind, const Config& config, const Tally& tally,
+float SumReward(RewardKind kind, const Config& config, const StepStats& stats,
                 RewardParts* parts) {
   *parts = RewardParts{};
   double unclipped = 0;
   double sum = 0;
   switch (kind) {
     case RewardKind::kClassic:
-      unclipped = ClassicParts(tally, parts);
-      sum = tally.classic;
+      unclipped = ClassicParts(stats, parts);
+      sum = stats.classic;
       break;
     case RewardKind::kProgress:
-      unclipped = sum = ProgressParts(config, tally, parts);
+      unclipped = sum = ProgressParts(config, stats, parts);
       break;
     case RewardKind::kV9:
-      unclipped = V9Parts(tally, parts);
-      sum = tally.v9_hundredths / double{kHundredths};
+      unclipped = V9Parts(stats, parts);
+      sum = stats.v9_hundredths / double{kHundredths};
       break;
   }
   if (config.reward_clip) sum = (sum > 0) - (sum < 0);

@@ -1,5 +1,5 @@
-// What a step pays: its frames are counted one by one (FrameCounter, Tally),
-// and one of three rewards is read off the count (SumReward).
+// What a step pays: its frames are counted one by one (FrameCounter,
+// StepStats), and one of three rewards is read off the count (SumReward).
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct BestPositions {
 };
 
 /// What the frames of one step add up to.
-struct Tally {
+struct StepStats {
   int dx = 0;            // without jumps
   int64_t ticks = 0;     // <= 0
   int deaths = 0;        // frames in which the player was dying or dead
@@ -72,20 +72,20 @@ struct FrameCounter {
 
   /// Starts an episode from here. Nothing but this forgets: the whole game
   /// goes on counting after a lost life, as upstream does.
-  void Begin(const Facts& facts);
-  /// Adds one frame to `tally`, before the waits that follow it are skipped.
-  void Count(const Facts& facts, Tally* tally);
+  void Begin(const RamView& view);
+  /// Adds one frame to `stats`, before the waits that follow it are skipped.
+  void Count(const RamView& view, StepStats* stats);
   /// Whether no number in it can lead an index or a sum astray.
   bool IsPlausible() const;
 
  private:
-  bool SeeWrongPass(const Facts& facts);
+  bool SeeWrongPass(const RamView& view);
 };
 static_assert(std::is_trivially_copyable_v<FrameCounter>);
 
 /// The reward of a step, and its parts. `config` has the weights of kProgress,
 /// and reward_clip.
-float SumReward(RewardKind kind, const Config& config, const Tally& tally,
+float SumReward(RewardKind kind, const Config& config, const StepStats& stats,
                 RewardParts* parts);
 
 }  // namespace mario

@@ -35,18 +35,18 @@ constexpr char kMagic[8] = {'M', 'A', 'R', 'I', 'O', 'E', 'N', 'V'};
 
 bool IsPlausible(const Episode& episode) {
   return episode.counter.IsPlausible() && episode.steps_without_progress >= 0 &&
-         episode.plays_on <= 1 && episode.info.flag_get <= 1 &&
+         episode.continues <= 1 && episode.info.flag_get <= 1 &&
          episode.info.wrong_pass <= 1 && episode.info.status >= 0 &&
          episode.info.status <= 2 && episode.info.start >= -1 &&
          episode.info.end_reason >= 0 &&
          episode.info.end_reason <= static_cast<int>(EndReason::kStall);
 }
 
-bool HasOlderRecord(const Env::Shared& shared) {
+bool HasOlderRecord(const EnvShared& shared) {
   return shared.observation().pictures() == 2;
 }
 
-size_t BytesOfSnapshot(const Env::Shared& shared) {
+size_t BytesOfSnapshot(const EnvShared& shared) {
   return sizeof(SnapshotBody) +
          (HasOlderRecord(shared) ? sizeof(FrameRecord) : 0) +
          (shared.config().random_stages ? sizeof(LegacyRandomState) : 0) +
@@ -137,7 +137,7 @@ void Env::CheckSnapshot(const Shared& shared, const std::byte* blob) {
       "restore an intact one");
 }
 
-pool::Outcome Env::Restore(const std::byte* blob, pool::RngMode mode) {
+void Env::Restore(const std::byte* blob, pool::RngMode mode) {
   const SnapshotParts parts(blob, *shared_);
   const SnapshotBody& body = parts.body;
   LoadGame(parts);
@@ -149,11 +149,11 @@ pool::Outcome Env::Restore(const std::byte* blob, pool::RngMode mode) {
     reseed_ = body.reseed != 0;
   }
   outcome_ = {0.0f, body.terminated != 0, body.truncated != 0};
-  return outcome_;
 }
 
-void Env::ResetTo(std::span<const std::byte> save,
-                  std::span<const uint8_t> buttons, Scratch& scratch) {
+void Env::ResetToConsoleSave(std::span<const std::byte> save,
+                             std::span<const uint8_t> buttons,
+                             Scratch& scratch) {
   if (buttons.size() < 2) {
     throw std::invalid_argument(
         "a start needs the buttons of 2 frames or more, got those of " +
@@ -166,18 +166,18 @@ void Env::ResetTo(std::span<const std::byte> save,
     game_.RunFrame(buttons[i], nullptr);
     // A maximum of two frames wants two that have been run.
     if (i == 0 || (buttons.size() - 1 - i) % skip != 0) continue;
-    Observe(Drawn{}, scratch);
+    RedrawAndObserve(DrawnFrames{}, scratch);
     if (first) observation_.FillWithNewest();
     first = false;
   }
   outcome_ = pool::Outcome{};
-  episode_.plays_on = 0;
+  episode_.continues = 0;
   BeginEpisode();
 }
 
-void Env::BeginFrom(const std::byte* blob) {
+void Env::ResetToSnapshot(const std::byte* blob) {
   outcome_ = pool::Outcome{};
-  episode_.plays_on = 0;
+  episode_.continues = 0;
   LoadGame(SnapshotParts(blob, *shared_));
   BeginEpisode();
 }

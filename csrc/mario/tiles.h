@@ -1,6 +1,6 @@
 // Work RAM as what a player sees: the cells of the playfield around Mario by
-// kind, and where the things that move are and how fast. Pure functions of RAM;
-// nothing is drawn for them. docs/observations.md is the legend for users.
+// kind, and where the objects that move are and how fast. Pure functions of
+// RAM; nothing is drawn for them. docs/observations.md is the legend for users.
 //
 // Sources: the block buffers, object slots and metatile numbers as in
 // doppelganger's commented disassembly (names in quotes are its).
@@ -53,9 +53,9 @@ constexpr int kMarioColumn = 5;
 /// Writes (kTileRows, kTileColumns) codes. `ram` is the 2 KiB of work RAM.
 void MakeTiles(const uint8_t* ram, uint8_t* grid);
 
-/// Mario and the things nearest to him, a row each.
+/// Mario and the objects nearest to him, a row each.
 constexpr int kMotionRows = 8;
-/// What a row holds: code of the thing (kEmpty: no thing), x, y, speed to the
+/// What a row holds: code of the object (kEmpty: no object), x, y, speed to the
 /// right, speed down, state. See docs/observations.md for the units.
 constexpr int kMotionColumns = 6;
 

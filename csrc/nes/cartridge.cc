@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "nes/cpu.h"
+#include "nes/fnv.h"
 
 namespace nes {
 namespace {
@@ -17,11 +18,6 @@ constexpr size_t kChrBytes = 8 * 1024;
 
 [[noreturn]] void Refuse(const std::string& what) {
   throw std::invalid_argument("not a usable NES cartridge: " + what);
-}
-
-uint64_t Fnv1a(uint64_t hash, std::span<const uint8_t> bytes) {
-  for (uint8_t byte : bytes) hash = (hash ^ byte) * 0x100000001B3ull;
-  return hash;
 }
 
 // "iNES" headers of the 1990s carry a signature in bytes 7-15, which must not
@@ -102,13 +98,12 @@ std::shared_ptr<const Cartridge> Cartridge::Parse(
   cartridge->tiles_.resize(512 * kTileBytes);
   DecodeTiles(cartridge->chr_.data(), cartridge->tiles_.data());
 
-  uint64_t hash = 0xCBF29CE484222325ull;
-  hash = Fnv1a(hash, {cartridge->prg_.data(), kPrgBytes});
-  hash = Fnv1a(hash, cartridge->chr_);
+  uint64_t hash = Fnv1a({cartridge->prg_.data(), kPrgBytes});
+  hash = Fnv1a(cartridge->chr_, hash);
   const uint8_t wiring[] = {
       static_cast<uint8_t>(cartridge->mirroring_ == Mirroring::kVertical),
       static_cast<uint8_t>(cartridge->has_chr_ram_)};
-  cartridge->hash_ = Fnv1a(hash, wiring);
+  cartridge->hash_ = Fnv1a(wiring, hash);
   return cartridge;
 }
 

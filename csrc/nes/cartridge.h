@@ -13,7 +13,7 @@
 namespace nes {
 
 /// A decoded tile: for each of the four attribute values, 8 rows of 8 bytes,
-/// each byte the pixel's place in palette RAM: 0 where transparent, otherwise
+/// each byte the pixel's palette entry: 0 where transparent, otherwise
 /// attribute * 4 + colour. Drawing a row of a tile is then one 8-byte copy.
 constexpr int kTileBytes = 4 * 8 * 8;
 constexpr int kTileAttributeBytes = 8 * 8;

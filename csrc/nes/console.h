@@ -3,10 +3,10 @@
 // mutable is in one padding-free State, so saving is one assignment.
 //
 //   $0000-$1FFF  2 KiB RAM, four times      $4020-$5FFF  nothing
-//   $2000-$3FFF  PPU registers, mirrored    $6000-$7FFF  8 KiB RAM, if used
+//   $2000-$3FFF  PPU registers, mirrored    $6000-$7FFF  PRG RAM, if used
 //   $4000-$4017  APU, OAM DMA, pads         $8000-$FFFF  PRG ROM
 //
-// Another mapper would replace the last three lines: ConsoleBus in console.cc
+// Another mapper would replace the last three lines: ConsoleBus (console_bus.*)
 // and the CHR pointer of the Ppu are the only places that know them.
 #pragma once
 
@@ -26,6 +26,9 @@ namespace nes {
 constexpr int kScreenWidth = 256;
 constexpr int kScreenHeight = 240;
 constexpr int kScreenPixels = kScreenWidth * kScreenHeight;
+
+/// PRG RAM of a cartridge, at $6000-$7FFF.
+constexpr size_t kPrgRamBytes = 8192;
 
 /// Bits of a pad byte. Any combination is passed on, Left+Right included.
 enum Button : uint8_t {
@@ -69,7 +72,7 @@ class Console {
   /// A CPU-side read without side effects (registers read as 0).
   uint8_t Peek(uint16_t address) const;
 
-  /// The fast save: enough where the cartridge has neither work RAM nor CHR
+  /// The fast save: enough where the cartridge has neither PRG RAM nor CHR
   /// RAM in use (every Super Mario Bros. image).
   const State& state() const { return state_; }
   void set_state(const State& state);
@@ -82,9 +85,6 @@ class Console {
   void Load(std::span<const std::byte> blob);
 
   const Cartridge& cartridge() const { return *cartridge_; }
-  const std::shared_ptr<const Cartridge>& shared_cartridge() const {
-    return cartridge_;
-  }
 
   /// Exact shortcuts for `JMP self` and status polling; on by default.
   void set_idle_skip(bool on) { idle_skip_ = on; }
@@ -103,6 +103,7 @@ class Console {
   void UpdateLimit();
   void LimitToIrq(uint64_t earliest);
 
+  // console_bus.cc
   uint8_t ReadIo(unsigned address, uint64_t cycle);
   unsigned WriteIo(unsigned address, uint8_t value, uint64_t cycle);
   uint8_t ReadPad(int pad, unsigned address);
@@ -113,10 +114,10 @@ class Console {
   std::shared_ptr<const Cartridge> cartridge_;
   Ppu ppu_;
   Apu apu_;
-  std::vector<uint8_t> work_ram_;  // $6000-$7FFF, from the first write on
-  uint64_t limit_ = 0;             // cycle of the next event
-  uint64_t last_limit_ = kNever;   // cycle at which the caller wants to stop
-  uint64_t frame_dot_ = 0;         // frame that is being run, see FrameOver
+  std::vector<uint8_t> prg_ram_;  // $6000-$7FFF, from the first write on
+  uint64_t limit_ = 0;            // cycle of the next event
+  uint64_t last_limit_ = kNever;  // cycle at which the caller wants to stop
+  uint64_t frame_dot_ = 0;        // frame that is being run, see FrameOver
   bool idle_skip_ = true;
   bool fast_loop_ = true;
 };

@@ -10,7 +10,6 @@ struct Pair {
 
 constexpr Pair kPairs[] = {
 #define FUSED(number, first, second) {number, first, second},
-#define NOT_FUSED(number)
 #include "nes/fused.inc"
 };
 

@@ -34,52 +34,13 @@
 // are the same template, so there is one description of each instruction.
 #pragma once
 
-#include <bit>
 #include <cstdint>
-#include <cstring>
 
+#include "nes/opcodes.h"
 #include "nes/state.h"
+#include "nes/status_poll.h"
 
 namespace nes {
-
-enum class Mode : uint8_t {
-  kImp,
-  kAcc,
-  kImm,
-  kZp,
-  kZpX,
-  kZpY,
-  kAbs,
-  kAbsX,
-  kAbsY,
-  kInd,
-  kIndX,
-  kIndY,
-  kRel,
-};
-
-/// Bytes of an instruction, opcode included.
-constexpr int InstructionBytes(Mode mode) {
-  switch (mode) {
-    case Mode::kImp:
-    case Mode::kAcc:
-      return 1;
-    case Mode::kAbs:
-    case Mode::kAbsX:
-    case Mode::kAbsY:
-    case Mode::kInd:
-      return 3;
-    default:
-      return 2;
-  }
-}
-
-struct OpcodeInfo {
-  const char* operation;
-  Mode mode;
-  uint8_t cycles;
-  uint8_t page_penalty;
-};
 
 /// Opcode to dispatch on where the CPU meets something only its full loop runs.
 constexpr uint8_t kNotPlain = 0x02;
@@ -88,24 +49,6 @@ constexpr uint8_t kNotPlain = 0x02;
 /// on if an instruction begins there: its opcode, the number of a pair
 /// (fused.inc), or kNotPlain. NROM code never changes, so this is done once.
 void FindDispatch(const uint8_t* prg, uint8_t* dispatch);
-
-inline constexpr OpcodeInfo kOpcodes[256] = {
-#define OPCODE(code, kind, operation, mode, cycles, penalty) \
-  {#operation, Mode::k##mode, cycles, penalty},
-#include "nes/opcodes.inc"
-};
-
-#define NES_INLINE __attribute__((always_inline)) inline
-
-/// Four bytes at `at`, the first one lowest.
-NES_INLINE uint32_t LoadCode(const uint8_t* at) {
-  uint32_t code;
-  std::memcpy(&code, at, sizeof(code));
-  if constexpr (std::endian::native == std::endian::big) {
-    code = __builtin_bswap32(code);
-  }
-  return code;
-}
 
 /// Registers and flags while instructions run; lives in a function's frame so
 /// that the compiler keeps it in machine registers. With kFast every function
@@ -247,7 +190,7 @@ class Interpreter {
       M == Mode::kZp || M == Mode::kZpX || M == Mode::kZpY;
 
   template <Mode M>
-  NES_INLINE void Advance() {
+  NES_INLINE void IncrementPc() {
     pc_ += InstructionBytes(M);
   }
 
@@ -260,7 +203,8 @@ class Interpreter {
   }
   NES_INLINE unsigned ReadMemory(unsigned address, uint64_t cycle) {
     if constexpr (kFast) {
-      return address < 0x2000 ? ram_[address & 0x7FF] : rom_[address - 0x8000];
+      return address < 0x2000 ? ram_[address & kRamMask]
+                              : rom_[address - 0x8000];
     } else {
       return bus_.Read(address, cycle);
     }
@@ -268,7 +212,7 @@ class Interpreter {
   NES_INLINE void WriteMemory(unsigned address, unsigned value,
                               uint64_t cycle) {
     if constexpr (kFast) {
-      ram_[address & 0x7FF] = static_cast<uint8_t>(value);
+      ram_[address & kRamMask] = static_cast<uint8_t>(value);
     } else {
       cycle_ += bus_.Write(address, static_cast<uint8_t>(value), cycle);
     }
@@ -298,7 +242,7 @@ class Interpreter {
       }
       value = ReadMemory(e.address, end - 1);
     }
-    Advance<M>();
+    IncrementPc<M>();
     cycle_ = end;
     (this->*kOperation)(value);
     return true;
@@ -311,7 +255,7 @@ class Interpreter {
     if constexpr (kIsIndexed<M>) {
       if (!IsPlain(e.unfixed)) return false;
     }
-    Advance<M>();
+    IncrementPc<M>();
     cycle_ += kCycles;
     const unsigned value = (this->*kOperation)();
     if constexpr (kIsZeroPage<M>) {
@@ -331,7 +275,7 @@ class Interpreter {
     if constexpr (kIsIndexed<M>) {
       if (!IsPlain(e.unfixed)) return false;
     }
-    Advance<M>();
+    IncrementPc<M>();
     cycle_ += kCycles;
     if constexpr (kIsZeroPage<M>) {
       ram_[e.address] =
@@ -348,7 +292,7 @@ class Interpreter {
 
   template <Mode M, int kCycles, auto kOperation>
   NES_INLINE bool Accumulator() {
-    Advance<M>();
+    IncrementPc<M>();
     cycle_ += kCycles;
     a_ = (this->*kOperation)(a_);
     return true;
@@ -356,7 +300,7 @@ class Interpreter {
 
   template <Mode M, int kCycles, auto kOperation>
   NES_INLINE bool Implied() {
-    Advance<M>();
+    IncrementPc<M>();
     cycle_ += kCycles;
     (this->*kOperation)();
     return true;
@@ -384,11 +328,10 @@ class Interpreter {
     }
     const unsigned target =
         next + static_cast<unsigned>(static_cast<int8_t>(Byte()));
-    // `LDA $2002; AND #mask; Bxx` back to the LDA: the shape of a status poll.
-    const bool may_be_poll = Byte() == 0xF9;
+    const bool may_be_poll = Byte() == status_poll::kBranchBack;
     if constexpr (kFast) {
       if (may_be_poll && target - 0x8000 < 0x8000 &&
-          (LoadCode(rom_ + (target - 0x8000)) & 0xFFFFFF) == 0x2002AD) {
+          status_poll::ReadsStatus(rom_ + (target - 0x8000))) {
         return false;
       }
     }
@@ -419,7 +362,7 @@ class Interpreter {
     const unsigned round = 16 + (((pc_ + 9) ^ pc_) >> 8 != 0);
     unsigned last = y_;
     while (((last + 4) & 0xFF) > 3 && cycle_ + round <= limit) {
-      ram_[(base + last) & 0x7FF] = static_cast<uint8_t>(a_);
+      ram_[(base + last) & kRamMask] = static_cast<uint8_t>(a_);
       last = (last + 4) & 0xFF;
       cycle_ += round;
     }
@@ -432,7 +375,7 @@ class Interpreter {
   NES_INLINE bool StoreHigh() {
     if constexpr (kFast) return false;
     const Effective e = Address<M>();
-    Advance<M>();
+    IncrementPc<M>();
     cycle_ += kCycles;
     DummyRead(e.unfixed, cycle_ - 2);
     const unsigned value = (this->*kOperation)() & ((e.unfixed >> 8) + 1);
@@ -704,7 +647,6 @@ __attribute__((noinline)) void RunPlain(CpuState* state, Bus& bus) {
   if (!cpu.FetchPlain(limit)) goto finish;                       \
   if (!cpu.template Execute<second>()) goto finish;              \
   NES_NEXT();
-#define NOT_FUSED(number) op_##number:
 #include "nes/fused.inc"
 op_0x02:
 #undef NES_NEXT
@@ -723,7 +665,5 @@ void RunCpu(CpuState* state, Bus& bus) {
     RunOneInstruction(state, bus);
   }
 }
-
-#undef NES_INLINE
 
 }  // namespace nes

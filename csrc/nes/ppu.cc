@@ -9,17 +9,15 @@
 namespace nes {
 namespace {
 
-constexpr uint32_t kDotsPerLine = 341;
-constexpr uint32_t kVisibleLines = 240;
 // Events of a frame, in dots from the start of line 241.
 constexpr uint32_t kVblankRises = 1;
-constexpr uint32_t kPreRender = 20 * kDotsPerLine;
+constexpr uint32_t kPreRender = DotsAfterVblank(kPreRenderLine);
 constexpr uint32_t kFlagsFall = kPreRender + 1;
 constexpr uint32_t kCopyX = kPreRender + 257;
 constexpr uint32_t kCopyY = kPreRender + 304;
 constexpr uint32_t kSkipDecided = kPreRender + 339;
-constexpr uint32_t kFirstLine = 21 * kDotsPerLine;  // one less when skipped
-constexpr uint32_t kFullFrame = 262 * kDotsPerLine;
+// One less when a dot is skipped.
+constexpr uint32_t kFirstLine = DotsAfterVblank(kLinesPerFrame);
 // Dots within a line.
 constexpr uint32_t kStepY = 256;
 constexpr uint32_t kLineCopyX = 257;
@@ -101,14 +99,14 @@ uint32_t Ppu::DotSkipped() const {
   return s_.odd_frame && Rendering();
 }
 
-uint32_t Ppu::FrameDots() const { return kFullFrame - DotSkipped(); }
+uint32_t Ppu::FrameDots() const { return kDotsPerFrame - DotSkipped(); }
 uint32_t Ppu::Line0() const { return kFirstLine - DotSkipped(); }
 
 void Ppu::CatchUp(uint64_t dot) {
   while (s_.frame_dot + s_.position <= dot) {
     const uint64_t target = dot + 1 - s_.frame_dot;
     const uint32_t frame = FrameDots();
-    Advance(static_cast<uint32_t>(std::min<uint64_t>(target, frame)));
+    RunTo(static_cast<uint32_t>(std::min<uint64_t>(target, frame)));
     if (s_.position < frame) return;
     s_.frame_dot += frame;
     s_.position = 0;
@@ -125,8 +123,9 @@ void Ppu::RaiseVblank() {
   if (s_.ctrl & 0x80) s_.nmi_dot = s_.frame_dot + kVblankRises;
 }
 
-// All registers are constant over the dots [position, stop).
-void Ppu::Advance(uint32_t stop) {
+// Runs the dots [position, stop) of this frame; all registers are constant over
+// them.
+void Ppu::RunTo(uint32_t stop) {
   const uint32_t from = s_.position;
   const auto passes = [=](uint32_t event) {
     return from <= event && event < stop;
@@ -158,14 +157,14 @@ void Ppu::Advance(uint32_t stop) {
     }
   }
   if (stop > line0 && from < lines_end) {
-    AdvanceLines(std::max(from, line0) - line0,
-                 std::min(stop, lines_end) - line0);
+    RunVisibleDots(std::max(from, line0) - line0,
+                   std::min(stop, lines_end) - line0);
   }
   s_.position = stop;
 }
 
 // Dots [from, to) of the visible lines, counted from line 0, dot 0.
-void Ppu::AdvanceLines(uint32_t from, uint32_t to) {
+void Ppu::RunVisibleDots(uint32_t from, uint32_t to) {
   while (from < to) {
     const uint32_t line = from / kDotsPerLine;
     const uint32_t dot = from % kDotsPerLine;
@@ -388,19 +387,19 @@ void Ppu::DrawLine(int line, uint8_t* out) {
     colours_known_ = true;
   }
   uint8_t buffer[34 * 8];  // 33 tiles, and room behind the last sprite
-  uint8_t* places = buffer + s_.fine_x;
+  uint8_t* palette_entries = buffer + s_.fine_x;
   if (s_.mask & 0x08) {
     FetchBackground(s_.v, buffer);
-    if (!(s_.mask & 0x02)) std::memset(places, 0, 8);
+    if (!(s_.mask & 0x02)) std::memset(palette_entries, 0, 8);
   } else {
     std::memset(buffer, 0, sizeof(buffer));
   }
   Store8(buffer + 33 * 8, 0);
-  if ((s_.mask & 0x10) && line > 0) DrawSprites(line, places);
-  simd::MapColours(places, colours_, out);
+  if ((s_.mask & 0x10) && line > 0) DrawSprites(line, palette_entries);
+  simd::MapColours(palette_entries, colours_, out);
 }
 
-// 33 tiles of palette places, enough for any fine scroll. Which tiles they are
+// 33 tiles of palette entries, enough for any fine scroll. Which tiles they are
 // stays the same for the eight lines of a tile row.
 void Ppu::FetchBackground(uint16_t v, uint8_t* line) {
   const unsigned table = (s_.ctrl & 0x10u) << 8;
@@ -444,7 +443,7 @@ unsigned Ppu::SpriteRowAddress(const uint8_t* sprite, int row) const {
 
 // Eight pixels at once, a byte each. Earlier sprites win over later ones, even
 // where they then hide behind the background.
-void Ppu::DrawSprites(int line, uint8_t* places) {
+void Ppu::DrawSprites(int line, uint8_t* palette_entries) {
   if (!sprites_known_) FindSprites();
   const int count = std::min<int>(sprites_.count[line - 1], 8);
   if (count == 0) return;
@@ -457,13 +456,13 @@ void Ppu::DrawSprites(int line, uint8_t* places) {
         SpriteRowAddress(sprite, line - 1 - sprite[0]), sprite[2] & 3u));
     if (sprite[2] & 0x40) pixels = __builtin_bswap64(pixels);
     const uint64_t before = Load8(taken + x);
-    const uint64_t below = Load8(places + x);
+    const uint64_t below = Load8(palette_entries + x);
     uint64_t drawn = OpaqueMask(pixels);
     Store8(taken + x, before | drawn);
     drawn &= ~before;
     if (sprite[2] & 0x20) drawn &= ~OpaqueMask(below);
     pixels |= 0x1010101010101010u;
-    Store8(places + x, (below & ~drawn) | (pixels & drawn));
+    Store8(palette_entries + x, (below & ~drawn) | (pixels & drawn));
   }
 }
 
@@ -508,7 +507,7 @@ uint8_t Ppu::ReadData(uint64_t cycle) {
     DriveLatch(s_.read_buffer, 0xFF, cycle);
     s_.read_buffer = ReadVideo(address);
   }
-  AdvanceAddress();
+  IncrementVramAddress();
   hit_known_ = false;
   return LatchAt(cycle);
 }
@@ -590,7 +589,7 @@ void Ppu::SetAddress(uint16_t address) {
   s_.v = StepCoarseX(address, 64 - (dot / 8 + 2));
 }
 
-void Ppu::AdvanceAddress() {
+void Ppu::IncrementVramAddress() {
   const bool drawing = Rendering() && s_.position >= kPreRender &&
                        s_.position < Line0() + kVisibleLines * kDotsPerLine;
   if (drawing) {
@@ -615,7 +614,7 @@ void Ppu::WriteData(uint8_t value) {
     DecodeTileRow(&chr_ram_[tile * 16], static_cast<int>(address & 7),
                   &chr_ram_tiles_[tile * kTileBytes]);
   }
-  AdvanceAddress();
+  IncrementVramAddress();
 }
 
 void Ppu::WriteOam(const uint8_t* page, uint64_t cycle) {
@@ -633,7 +632,7 @@ uint8_t Ppu::ReadVideo(unsigned address) const {
 }
 
 unsigned Ppu::NametableIndex(unsigned address) const {
-  return vertical_mirroring_ ? address & 0x07FF
+  return vertical_mirroring_ ? address & (kNametableBytes - 1)
                              : (address & 0x03FF) | (address >> 1 & 0x0400);
 }
 

@@ -2,7 +2,7 @@
 // a register or the frame ends, and then everything up to that very dot.
 // Source: NESdev "PPU rendering", "PPU scrolling", "PPU frame timing".
 //
-// One frame, counted from the vertical blank (dots of 341-dot lines):
+// One frame, counted from the vertical blank (timing.h has the numbers):
 //
 //   line 241            dot 1       VBL flag rises, NMI
 //   lines 241-260                   vertical blank
@@ -29,18 +29,9 @@
 
 #include "nes/cartridge.h"
 #include "nes/state.h"
+#include "nes/timing.h"
 
 namespace nes {
-
-/// Dot count at CPU cycle 0 (line 0, dot 0 of the first frame).
-constexpr uint64_t kPowerOnDot = 21 * 341;
-
-/// Dot at which a bus access of CPU cycle `cycle` reaches the PPU.
-constexpr uint64_t DotOfAccess(uint64_t cycle) {
-  return 3 * cycle + kPowerOnDot + 1;
-}
-/// CPU cycle in which an edge at `dot` is seen by the CPU's interrupt inputs.
-constexpr uint64_t CycleOfEdge(uint64_t dot) { return (dot - kPowerOnDot) / 3; }
 
 class Ppu {
  public:
@@ -86,9 +77,9 @@ class Ppu {
   uint32_t Line0() const;
   int SpriteHeight() const { return s_.ctrl & 0x20 ? 16 : 8; }
 
-  void Advance(uint32_t stop);
+  void RunTo(uint32_t stop);
   void RaiseVblank();
-  void AdvanceLines(uint32_t from, uint32_t to);
+  void RunVisibleDots(uint32_t from, uint32_t to);
   void StepLines(int lines);
   void IncrementY(uint16_t* v) const;
   void CopyX(uint16_t* v) const {
@@ -105,7 +96,7 @@ class Ppu {
   void DrawLine(int line, uint8_t* out);
   void FetchBackground(uint16_t v, uint8_t* line);
   void FindRowTiles(uint16_t v, unsigned table);
-  void DrawSprites(int line, uint8_t* line_pixels);
+  void DrawSprites(int line, uint8_t* palette_entries);
   const uint8_t* TileRow(unsigned address, unsigned attribute) const {
     return tiles_ + (address >> 4) * kTileBytes +
            attribute * kTileAttributeBytes + (address & 7) * 8;
@@ -116,7 +107,7 @@ class Ppu {
   uint8_t ReadData(uint64_t cycle);
   void WriteControl(uint8_t value, uint64_t dot);
   void WriteData(uint8_t value);
-  void AdvanceAddress();
+  void IncrementVramAddress();
   void SetAddress(uint16_t address);
   uint8_t ReadVideo(unsigned address) const;
   unsigned NametableIndex(unsigned address) const;
@@ -141,7 +132,7 @@ class Ppu {
   uint32_t hit_ = 0;
   uint32_t overflow_ = 0;
   uint32_t row_key_ = 0;
-  uint8_t colours_[32] = {};           // palette RAM place -> colour
+  uint8_t colours_[32] = {};           // palette entry -> colour
   const uint8_t* row_tiles_[33] = {};  // decoded tiles of the current tile row
   LineSprites sprites_ = {};
 };

@@ -7,10 +7,11 @@
 
 namespace nes::simd {
 
-/// out[x] = colours[places[x]] for 256 pixels; places are 0-31.
-void MapColours(const uint8_t* places, const uint8_t colours[32], uint8_t* out);
-void MapColoursPortable(const uint8_t* places, const uint8_t colours[32],
-                        uint8_t* out);
+/// out[x] = colours[palette_entries[x]] for 256 pixels; entries are 0-31.
+void MapColours(const uint8_t* palette_entries, const uint8_t colours[32],
+                uint8_t* out);
+void MapColoursPortable(const uint8_t* palette_entries,
+                        const uint8_t colours[32], uint8_t* out);
 
 /// "avx2" or "portable": the version that MapColours uses here.
 const char* Path();

@@ -14,6 +14,12 @@ namespace nes {
 
 constexpr uint64_t kNever = ~uint64_t{0};
 
+/// The console's work RAM, and the mask that folds its mirrors onto it.
+constexpr unsigned kRamBytes = 2048;
+constexpr unsigned kRamMask = kRamBytes - 1;
+/// The PPU's own video RAM: two nametables of 1 KiB.
+constexpr unsigned kNametableBytes = 2048;
+
 /// 6502 registers (NESdev "CPU registers") and the interrupt bookkeeping.
 struct CpuState {
   uint64_t cycle;     // cycles executed since power-on
@@ -48,7 +54,7 @@ struct PpuState {
   uint8_t reserved[5];
   uint8_t palette[32];  // $3F00-$3F1F
   uint8_t oam[256];     // y, tile, attributes, x
-  uint8_t nametable[2048];
+  uint8_t nametable[kNametableBytes];
 };
 
 /// What programs can notice of the 2A03's sound part: length counters, frame
@@ -83,7 +89,7 @@ struct State {
   PpuState ppu;
   ApuState apu;
   PadState pad;
-  uint8_t ram[2048];
+  uint8_t ram[kRamBytes];
 };
 
 static_assert(std::is_trivially_copyable_v<State>);

@@ -119,11 +119,11 @@ class AsyncPool {
   void Send(std::span<const int32_t> ids, std::span<const int32_t> actions);
   /// Starts a new episode even within one; `seeds` reseeds, empty keeps.
   void Reset(std::span<const int32_t> ids, std::span<const uint64_t> seeds);
-  /// The next batch, or nothing if `patience` ended first. Throws
+  /// The next batch, or nothing if `timeout` passed first. Throws
   /// std::logic_error when too little is outstanding for a batch ever to
   /// come, EnvError when an environment has thrown, std::runtime_error once
   /// the pool is closed.
-  std::optional<Batch> Recv(std::chrono::milliseconds patience);
+  std::optional<Batch> Recv(std::chrono::milliseconds timeout);
 
   size_t SnapshotBytes() const;
   /// Writes ids.size() blobs of SnapshotBytes().
@@ -143,8 +143,8 @@ class AsyncPool {
   /// As before any SetStarts.
   void ClearStarts();
   /// The screen of an env, once the step that it is queued for or carrying out
-  /// is over; false if `patience` ended first. Other callers go on meanwhile.
-  bool Render(int32_t id, uint8_t* rgb, std::chrono::milliseconds patience);
+  /// is over; false if `timeout` passed first. Other callers go on meanwhile.
+  bool Render(int32_t id, uint8_t* rgb, std::chrono::milliseconds timeout);
 
   PoolStatus Status();
   /// Stops and joins the workers. What is outstanding is lost; batches that
@@ -174,7 +174,7 @@ class AsyncPool {
     std::unique_ptr<Env> env;
     Kind kind = Kind::kReset;
     int32_t action = 0;
-    Place place{0, 0};  // sync only
+    RowPosition position{0, 0};  // sync only
     int elapsed_steps = 0;
     bool needs_reset = true;
     bool truncated = false;
@@ -190,7 +190,7 @@ class AsyncPool {
     std::atomic<uint64_t> tasks{0};
   };
   /// What the entry does not say about a finished task.
-  struct Advanced {
+  struct TaskResult {
     float reward;
     int32_t step_type;  // 0 first, 1 middle, 2 last of an episode
   };
@@ -198,12 +198,12 @@ class AsyncPool {
     int env_id;
     std::string text;
   };
-  static constexpr size_t kMostClaimed = 16;
+  static constexpr size_t kMaxClaimed = 16;
   /// Between two looks of a render whether its env is free: less than a step.
   static constexpr std::chrono::microseconds kRenderPause{20};
 
   int ChooseThreads() const;
-  void Shut() noexcept;
+  void BeginClose() noexcept;
 
   // Callers, all with api_mutex_ held.
   void RequireOpen();
@@ -224,9 +224,9 @@ class AsyncPool {
   void Work(int index, std::latch& built);
   void Build(int index);
   void RunTask(int id, Scratch& scratch, std::span<std::byte*> fields);
-  Advanced Advance(Entry& entry, Scratch& scratch);
+  TaskResult ExecuteRequest(Entry& entry, Scratch& scratch);
   std::shared_ptr<const StartSet> Starts();
-  void WriteRow(int id, Place place, const Advanced& advanced,
+  void WriteRow(int id, RowPosition position, const TaskResult& result,
                 std::span<std::byte*> fields);
   void Fail(int env_id, const char* doing, const char* what) noexcept;
   template <class Action>
@@ -248,7 +248,7 @@ class AsyncPool {
   uint64_t stamps_ = 0;
   std::vector<int32_t> received_;  // env ids of the batch being taken
   int outstanding_rows_ = 0;       // sent and not yet received
-  bool failure_told_ = false;
+  bool failure_reported_ = false;
   std::unique_ptr<Scratch> caller_scratch_;
 
   std::mutex starts_mutex_;

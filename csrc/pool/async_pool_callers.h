@@ -105,9 +105,9 @@ void AsyncPool<Env>::Reset(std::span<const int32_t> ids,
 }
 
 template <class Env>
-std::optional<Batch> AsyncPool<Env>::Recv(std::chrono::milliseconds patience) {
+std::optional<Batch> AsyncPool<Env>::Recv(std::chrono::milliseconds timeout) {
   RequireThisProcess();
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     {
       const std::lock_guard lock(api_mutex_);
@@ -226,7 +226,7 @@ void AsyncPool<Env>::SetStarts(std::span<const double> weights,
   }
   auto starts = std::make_shared<StartSet>();
   starts->num_stages = num_stages();
-  starts->sums = SumWeights(weights, num_stages(), count);
+  starts->cumulative_weights = CumulativeWeights(weights, num_stages(), count);
   for (size_t i = 0; i < count; ++i) {
     if (CheckBlob(blobs, i, "set_starts: snapshot ").done == 0) continue;
     throw std::invalid_argument(
@@ -258,9 +258,9 @@ void AsyncPool<Env>::SwapStarts(std::shared_ptr<const StartSet> starts) {
 
 template <class Env>
 bool AsyncPool<Env>::Render(int32_t id, uint8_t* rgb,
-                            std::chrono::milliseconds patience) {
+                            std::chrono::milliseconds timeout) {
   RequireThisProcess();
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     {
       const std::lock_guard lock(api_mutex_);
@@ -311,7 +311,7 @@ PoolStatus AsyncPool<Env>::Status() {
 template <class Env>
 void AsyncPool<Env>::Close() noexcept {
   if (!InOwnProcess()) return;  // nothing to join
-  Shut();
+  BeginClose();
   const std::lock_guard lock(close_mutex_);
   for (Worker& worker : workers_) {
     if (worker.thread.joinable()) worker.thread.join();
@@ -319,7 +319,7 @@ void AsyncPool<Env>::Close() noexcept {
 }
 
 template <class Env>
-void AsyncPool<Env>::Shut() noexcept {
+void AsyncPool<Env>::BeginClose() noexcept {
   closed_.store(true, std::memory_order_release);
   queue_.Close();
   ring_.Close();
@@ -337,10 +337,10 @@ void AsyncPool<Env>::RequireThisProcess() const {
 template <class Env>
 void AsyncPool<Env>::RequireOpen() {
   if (!closed_.load(std::memory_order_acquire)) return;
-  if (!failure_told_) {
+  if (!failure_reported_) {
     const std::lock_guard lock(failure_mutex_);
     if (!failures_.empty()) {
-      failure_told_ = true;
+      failure_reported_ = true;
       throw EnvError(failures_.front().env_id, failures_.front().text);
     }
   }
@@ -427,7 +427,7 @@ void AsyncPool<Env>::Enqueue(std::span<const int32_t> ids, Kind kind,
     Entry& entry = entries_[static_cast<size_t>(ids[i])];
     entry.kind = kind;
     entry.action = actions.empty() ? 0 : actions[i];
-    entry.place = {slot, static_cast<int>(i)};
+    entry.position = {slot, static_cast<int>(i)};
     entry.phase.store(Phase::kQueued, std::memory_order_relaxed);
   }
   outstanding_rows_ += static_cast<int>(ids.size());

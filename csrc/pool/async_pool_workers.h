@@ -20,7 +20,7 @@ void AsyncPool<Env>::Work(int index, std::latch& built) {
   if (scratch) Build(index);
   built.count_down();  // the latch may be gone after this
   std::vector<std::byte*> fields(layout().fields().size());
-  int32_t claimed[kMostClaimed];
+  int32_t claimed[kMaxClaimed];
   while (!queue_.closed()) {
     self.activity.store(Activity::kWaiting, std::memory_order_relaxed);
     const int count = queue_.Pop(claimed);
@@ -54,21 +54,21 @@ void AsyncPool<Env>::RunTask(int id, Scratch& scratch,
   const char* doing = entry.kind == Kind::kRestore ? "restore"
                       : entry.kind == Kind::kStep  ? "step"
                                                    : "reset";
-  Place place = entry.place;
+  RowPosition position = entry.position;
   const bool done = Guard(id, doing, [&] {
-    const Advanced advanced = Advance(entry, scratch);
-    if (!config_.is_sync()) place = ring_.Claim();
-    WriteRow(id, place, advanced, fields);
+    const TaskResult result = ExecuteRequest(entry, scratch);
+    if (!config_.is_sync()) position = ring_.Claim();
+    WriteRow(id, position, result, fields);
   });
   if (!done) return;
   entry.phase.store(Phase::kReady, std::memory_order_release);
   // The last touch: with a full batch the entry is the caller's again.
-  ring_.Complete(place);
+  ring_.Complete(position);
 }
 
 template <class Env>
-typename AsyncPool<Env>::Advanced AsyncPool<Env>::Advance(Entry& entry,
-                                                          Scratch& scratch) {
+typename AsyncPool<Env>::TaskResult AsyncPool<Env>::ExecuteRequest(
+    Entry& entry, Scratch& scratch) {
   if (entry.kind == Kind::kRestore) {
     entry.env->Restore(entry.saved.get(), entry.rng);
     entry.saved.reset();
@@ -101,18 +101,19 @@ std::shared_ptr<const StartSet> AsyncPool<Env>::Starts() {
 }
 
 template <class Env>
-void AsyncPool<Env>::WriteRow(int id, Place place, const Advanced& advanced,
+void AsyncPool<Env>::WriteRow(int id, RowPosition position,
+                              const TaskResult& result,
                               std::span<std::byte*> fields) {
   const Entry& entry = entries_[static_cast<size_t>(id)];
-  ring_.Locate(place, fields.data());
+  ring_.Locate(position, fields.data());
   const Row row{fields.data()};
   *row.at<int32_t>(kEnvId) = id;
   *row.at<int32_t>(kPlayersEnvId) = id;
   *row.at<int32_t>(kElapsedStep) = entry.elapsed_steps;
   *row.at<bool>(kDone) = entry.needs_reset;
-  *row.at<float>(kReward) = advanced.reward;
+  *row.at<float>(kReward) = result.reward;
   *row.at<float>(kDiscount) = entry.needs_reset ? 0.0f : 1.0f;
-  *row.at<int32_t>(kStepType) = advanced.step_type;
+  *row.at<int32_t>(kStepType) = result.step_type;
   *row.at<bool>(kTrunc) = entry.truncated;
   entry.env->Write(Row{fields.data() + kNumPoolFields});
 }
@@ -148,7 +149,7 @@ void AsyncPool<Env>::Fail(int env_id, const char* doing,
   } catch (...) {
     // Out of memory: the pool closes without a reason to tell.
   }
-  Shut();
+  BeginClose();
 }
 
 }  // namespace pool

@@ -81,7 +81,7 @@ Slab* SlabStore::Take(int rows) {
     if (best == free_.size() || free_[i]->rows <= free_[best]->rows) best = i;
   }
   if (best == free_.size()) {
-    // Room for its return, so that Give() cannot fail.
+    // Room for its return, so that PutBack() cannot fail.
     free_.reserve(all_.size() + 1);
     all_.push_back(std::make_unique<Slab>(*layout_, rows));
     return all_.back().get();
@@ -93,10 +93,10 @@ Slab* SlabStore::Take(int rows) {
 
 std::shared_ptr<Slab> SlabStore::Lend(Slab* slab) {
   return {slab,
-          [store = shared_from_this()](Slab* lent) { store->Give(lent); }};
+          [store = shared_from_this()](Slab* lent) { store->PutBack(lent); }};
 }
 
-void SlabStore::Give(Slab* slab) {
+void SlabStore::PutBack(Slab* slab) {
   if (ProcessId() != process_id_) return;
   const std::lock_guard lock(mutex_);
   free_.push_back(slab);
@@ -169,7 +169,7 @@ int BatchRing::Open(int rows) {
   return static_cast<int>(index);
 }
 
-Place BatchRing::Claim() {
+RowPosition BatchRing::Claim() {
   // Acquire and release: a slow worker may be the first to write into a slot
   // that the reader has just renewed; it knows of that through the tickets
   // drawn before by workers whose tasks were sent after the renewal.
@@ -179,10 +179,10 @@ Place BatchRing::Claim() {
           static_cast<int>(ticket % batch)};
 }
 
-void BatchRing::Locate(Place place, std::byte** fields) const {
-  const Slab& slab = *slots_[static_cast<size_t>(place.slot)].slab;
+void BatchRing::Locate(RowPosition position, std::byte** fields) const {
+  const Slab& slab = *slots_[static_cast<size_t>(position.slot)].slab;
   const RowLayout& layout = store_->layout();
-  const auto row = static_cast<size_t>(place.row);
+  const auto row = static_cast<size_t>(position.row);
   std::byte* record = slab.records + row * layout.record_bytes();
   for (size_t i = 0; i < layout.fields().size(); ++i) {
     const size_t offset = layout.Offset(i, slab.rows);
@@ -192,8 +192,8 @@ void BatchRing::Locate(Place place, std::byte** fields) const {
   }
 }
 
-void BatchRing::Complete(Place place) {
-  Slot& slot = slots_[static_cast<size_t>(place.slot)];
+void BatchRing::Complete(RowPosition position) {
+  Slot& slot = slots_[static_cast<size_t>(position.slot)];
   const int rows = slot.rows.load(std::memory_order_relaxed);
   if (slot.written.fetch_add(1, std::memory_order_seq_cst) + 1 != rows) return;
   if (waiting_.load(std::memory_order_seq_cst) == 0) return;

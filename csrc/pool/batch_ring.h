@@ -83,7 +83,7 @@ class SlabStore : public std::enable_shared_from_this<SlabStore> {
   std::vector<std::pair<uintptr_t, size_t>> Buffers() const;
 
  private:
-  void Give(Slab* slab);
+  void PutBack(Slab* slab);
 
   const std::shared_ptr<const RowLayout> layout_;
   const size_t initial_count_;
@@ -116,7 +116,7 @@ class Batch {
 };
 
 /// A row of the batch with ring index `slot`.
-struct Place {
+struct RowPosition {
   int slot;
   int row;
 };
@@ -130,11 +130,11 @@ class BatchRing {
   /// Sync, by the sender: a batch of `rows` rows; returns its slot.
   int Open(int rows);
   /// Async, by a worker with a result: the next free row.
-  Place Claim();
+  RowPosition Claim();
   /// Points `fields` at the fields of a row.
-  void Locate(Place place, std::byte** fields) const;
+  void Locate(RowPosition position, std::byte** fields) const;
   /// By a worker: the row is written. Wakes the reader if the batch is full.
-  void Complete(Place place);
+  void Complete(RowPosition position);
 
   /// Whether the oldest batch is full.
   bool Ready() const;

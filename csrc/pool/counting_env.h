@@ -104,7 +104,7 @@ class CountingEnv {
     counters_.rng = Mix(seed);  // neighbouring seeds share no draws
   }
 
-  Outcome Reset(Scratch&, const StartSet* starts) {
+  void Reset(Scratch&, const StartSet* starts) {
     MaybeThrow(0);
     counters_.step = 0;
     ++counters_.episode;
@@ -119,7 +119,6 @@ class CountingEnv {
       // Of the seed and the number of draws only, like a game's random start.
       counters_.hash = Draw();
     }
-    return {};
   }
 
   Outcome Step(int32_t action, Scratch&) {
@@ -166,11 +165,10 @@ class CountingEnv {
                                 shared.config.label);
   }
 
-  Outcome Restore(const std::byte* blob, RngMode rng) {
+  void Restore(const std::byte* blob, RngMode rng) {
     const uint64_t kept = counters_.rng;
     counters_ = Read(blob);
     if (rng == RngMode::kKeep) counters_.rng = kept;
-    return {};
   }
 
   void Render(Scratch&, uint8_t* rgb) const {

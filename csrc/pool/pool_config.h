@@ -13,10 +13,10 @@ namespace pool {
 
 struct PoolConfig {
   /// Beyond what any machine can hold; keeps sums of counts within an int.
-  static constexpr int kMostEnvs = 1 << 20;
+  static constexpr int kMaxEnvs = 1 << 20;
 
   /// More than the cores of any machine; a system has few more to give.
-  static constexpr int kMostThreads = 4096;
+  static constexpr int kMaxThreads = 4096;
 
   int num_envs = 1;
   int batch_size = 0;
@@ -54,17 +54,16 @@ struct PoolConfig {
     const auto require = [](bool ok, const std::string& text) {
       if (!ok) throw std::invalid_argument(text);
     };
-    require(num_envs >= 1 && num_envs <= kMostEnvs,
-            "num_envs must be 1 to " + std::to_string(kMostEnvs) + ", got " +
+    require(num_envs >= 1 && num_envs <= kMaxEnvs,
+            "num_envs must be 1 to " + std::to_string(kMaxEnvs) + ", got " +
                 std::to_string(num_envs));
     require(
         0 <= batch_size && batch_size <= num_envs,
         "batch_size must be 0 (all) to num_envs = " + std::to_string(num_envs) +
             ", got " + std::to_string(batch_size));
-    require(num_threads >= 0 && num_threads <= kMostThreads,
-            "num_threads must be 0 (choose) to " +
-                std::to_string(kMostThreads) + ", got " +
-                std::to_string(num_threads));
+    require(num_threads >= 0 && num_threads <= kMaxThreads,
+            "num_threads must be 0 (choose) to " + std::to_string(kMaxThreads) +
+                ", got " + std::to_string(num_threads));
     require(max_num_players == 1,
             "max_num_players must be 1: environments have one player; got " +
                 std::to_string(max_num_players));

@@ -31,11 +31,15 @@ struct SnapshotHeader {
 };
 static_assert(sizeof(SnapshotHeader) == 40);
 
+/// Constants of FNV-1a, 64 bits (RFC 9923); nes/fnv.h, which the pool may not
+/// know, has them for the hash of bytes.
+constexpr uint64_t kFnvOffsetBasis = 0xCBF29CE484222325;
+constexpr uint64_t kFnvPrime = 0x100000001B3;
+
 /// A step of FNV-1a with a word in place of a byte. A product carries changes
 /// upwards only, out of the word at last; turned, its top bits come down.
 inline uint64_t MixWord(uint64_t hash, uint64_t word) {
-  constexpr uint64_t kPrime = 0x100000001b3;
-  return std::rotl((hash ^ word) * kPrime, 29);
+  return std::rotl((hash ^ word) * kFnvPrime, 29);
 }
 
 /// Mixes 8-byte words, on from `hash`: in eight strands, as one alone would
@@ -70,7 +74,7 @@ inline uint64_t SnapshotChecksum(SnapshotHeader header,
                                  std::span<const std::byte> env_part) {
   header.checksum = 0;
   const uint64_t hash =
-      HashBytes(std::as_bytes(std::span(&header, 1)), 0xcbf29ce484222325);
+      HashBytes(std::as_bytes(std::span(&header, 1)), kFnvOffsetBasis);
   return HashBytes(env_part, hash);
 }
 
@@ -115,9 +119,9 @@ inline SnapshotHeader ReadSnapshotHeader(std::span<const std::byte> blob,
         std::to_string(max_episode_steps) +
         "; restore it in a pool that was made like the one it comes from");
   }
-  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  constexpr int32_t kMaxSteps = std::numeric_limits<int32_t>::max();
   if (header.elapsed_steps < 0 || header.done > 1 || header.truncated > 1 ||
-      (header.elapsed_steps == kMost && header.done == 0)) {
+      (header.elapsed_steps == kMaxSteps && header.done == 0)) {
     throw std::invalid_argument("it holds counters that no pool has written");
   }
   return header;

@@ -47,7 +47,7 @@ struct Field {
   }
 };
 
-/// What one reset or step yields beside the fields.
+/// What one step yields beside the fields.
 /// The pool itself counts steps and cuts the episode at max_episode_steps.
 struct Outcome {
   float reward = 0.0f;
@@ -73,7 +73,8 @@ enum class RngMode : uint8_t { kSaved, kKeep };
 /// has by itself, then saved states. Checked and immutable.
 struct StartSet {
   int num_stages;
-  std::vector<double> sums;  // of the weights up to each; the last one is > 0
+  /// Of each start the sum of the weights up to it; the last one is > 0.
+  std::vector<double> cumulative_weights;
   std::vector<std::byte> blobs;  // the pool's, with its header before each
   size_t blob_bytes;
   size_t header_bytes;
@@ -81,13 +82,15 @@ struct StartSet {
   /// The start on which `draw`, uniform in [0, 1), falls; never one of weight
   /// 0.
   int Pick(double draw) const {
-    const double total = sums.back();
-    auto found = std::upper_bound(sums.begin(), sums.end(), draw * total);
+    const double total = cumulative_weights.back();
+    auto found = std::upper_bound(cumulative_weights.begin(),
+                                  cumulative_weights.end(), draw * total);
     // The product of tiny numbers may round up to the total.
-    if (found == sums.end()) {
-      found = std::lower_bound(sums.begin(), sums.end(), total);
+    if (found == cumulative_weights.end()) {
+      found = std::lower_bound(cumulative_weights.begin(),
+                               cumulative_weights.end(), total);
     }
-    return static_cast<int>(found - sums.begin());
+    return static_cast<int>(found - cumulative_weights.begin());
   }
   /// What Env::Snapshot wrote of `start`, which is num_stages or more.
   const std::byte* state(int start) const {
@@ -108,7 +111,7 @@ struct StartSet {
 //   static int NumStages(const Shared&);    where episodes begin by themselves
 //   Env(std::shared_ptr<const Shared>, int env_id, uint64_t seed);
 //   void Seed(uint64_t seed);               takes effect at the next Reset
-//   Outcome Reset(Scratch&, const StartSet*);
+//   void Reset(Scratch&, const StartSet*);
 //                   with a set draws from it, with null does as the options say
 //   Outcome Step(int32_t action, Scratch&);
 //   void Write(const Row&) const;           the fields of the last result
@@ -116,7 +119,7 @@ struct StartSet {
 //   void Snapshot(std::byte* out) const;    also before the first Reset
 //   static void CheckSnapshot(const Shared&, const std::byte* blob);
 //                   throws std::invalid_argument on a foreign or damaged blob
-//   Outcome Restore(const std::byte* blob, RngMode);   of a blob that passes
+//   void Restore(const std::byte* blob, RngMode);   of a blob that passes
 //   void Render(Scratch&, uint8_t* rgb) const;
 //                   the picture, (kRenderHeight, kRenderWidth, 3) RGB
 //   static constexpr int kRenderHeight, kRenderWidth;

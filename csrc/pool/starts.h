@@ -13,8 +13,9 @@ namespace pool {
 /// The running sums of the weights of `num_stages` stages and `num_snapshots`
 /// snapshots. Throws std::invalid_argument if they are not as many, not all
 /// finite and >= 0, or all 0.
-inline std::vector<double> SumWeights(std::span<const double> weights,
-                                      int num_stages, size_t num_snapshots) {
+inline std::vector<double> CumulativeWeights(std::span<const double> weights,
+                                             int num_stages,
+                                             size_t num_snapshots) {
   const size_t expected = static_cast<size_t>(num_stages) + num_snapshots;
   if (weights.size() != expected) {
     throw std::invalid_argument(
@@ -22,7 +23,7 @@ inline std::vector<double> SumWeights(std::span<const double> weights,
         " weights; give one for each stage and snapshot, here " +
         std::to_string(num_stages) + " + " + std::to_string(num_snapshots));
   }
-  std::vector<double> sums;
+  std::vector<double> cumulative;
   double sum = 0;
   for (size_t i = 0; i < expected; ++i) {
     if (!(weights[i] >= 0) || std::isinf(weights[i])) {
@@ -30,14 +31,14 @@ inline std::vector<double> SumWeights(std::span<const double> weights,
                                   " is " + std::to_string(weights[i]) +
                                   "; weights are finite and 0 or more");
     }
-    sums.push_back(sum += weights[i]);
+    cumulative.push_back(sum += weights[i]);
   }
   if (!(sum > 0) || std::isinf(sum)) {
     throw std::invalid_argument(
         "set_starts: the weights add up to " + std::to_string(sum) +
         "; give a positive one, and none near the largest number there is");
   }
-  return sums;
+  return cumulative;
 }
 
 }  // namespace pool

@@ -1,7 +1,7 @@
 // From a picture of palette indices to one frame of an observation: colours to
-// grey or RGB, optional maximum of two pictures, hidden status bar, resize; and
-// the stack of such frames. It knows the palette and nothing else of the
-// console. Integers only: results are equal on every machine and code path.
+// grey or RGB, optional maximum of two pictures, hidden status bar, resize. It
+// knows the palette and nothing else of the console. Integers only: results are
+// equal on every machine and code path.
 //
 // Area resize of one axis, `in` to `out` pixels with out <= in: a source pixel
 // weighs `out` units, an output pixel covers `in` of them, so every weight is
@@ -13,9 +13,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string>
+#include <optional>
+#include <string_view>
 #include <vector>
+
+#include "preprocess/cpu_path.h"
 
 namespace preprocess {
 
@@ -24,16 +26,11 @@ constexpr int kSourceWidth = 256;
 constexpr int kSourcePixels = kSourceHeight * kSourceWidth;
 constexpr int kHudRows = 32;  // the game's status bar at the top
 
-/// Instruction sets with code of their own. All give equal results.
-enum class Path : uint8_t { kScalar, kAvx2, kAvx512 };
-
-bool Supports(Path path);
-Path BestPath();
-const char* Name(Path path);
-/// Name of the path this machine uses: "scalar", "avx2" or "avx512".
-inline const char* CpuPath() { return Name(BestPath()); }
-
+/// What becomes of the status bar.
 enum class Hud : uint8_t { kKeep, kMask, kCrop };
+
+/// Of "keep", "mask" and "crop"; nothing for another name.
+std::optional<Hud> HudFromName(std::string_view name);
 
 struct FrameSpec {
   int height = 84;
@@ -67,7 +64,6 @@ class FrameMaker {
   size_t frame_bytes() const {
     return static_cast<size_t>(channels()) * spec_.height * spec_.width;
   }
-  const FrameSpec& spec() const { return spec_; }
   /// The path taken, which for unusual sizes is kScalar.
   Path path() const { return path_; }
 
@@ -78,12 +74,20 @@ class FrameMaker {
             uint8_t* out) const noexcept;
 
  private:
+  static constexpr int kMagicBits = 40;    // of magic_
+  static constexpr int kMagic32Bits = 24;  // of magic32_
+  static constexpr int kGroup = 8;         // output columns that share a window
+  static constexpr int kWindow = 32;       // source columns in one
+  static constexpr int kTaps = 4;  // source columns of one output at a time
+
   void PlanFast(Path path);
   bool PlanColumns();
   void Plane(const uint8_t* lut, const uint8_t* indices,
              const uint8_t* previous, uint8_t* out) const noexcept;
+  // area_scalar.cc
   void AreaScalar(const uint8_t* lut, const uint8_t* indices,
                   const uint8_t* previous, uint8_t* out) const noexcept;
+  // area_x86.cc; elsewhere they are AreaScalar.
   void AreaAvx2(const uint8_t* lut, const uint8_t* indices,
                 const uint8_t* previous, uint8_t* out) const noexcept;
   void AreaAvx512(const uint8_t* lut, const uint8_t* indices,
@@ -115,36 +119,6 @@ class FrameMaker {
   // (groups_, passes_, 8 outputs, 4 taps): column - window, and its weight.
   std::vector<uint16_t> window_index_;
   std::vector<int16_t> window_weight_;
-};
-
-/// The last `frames` frames of one environment, in one block of memory.
-class FrameStack {
- public:
-  FrameStack(int frames, size_t frame_bytes)
-      : frames_(frames),
-        frame_bytes_(frame_bytes),
-        data_(static_cast<size_t>(frames) * frame_bytes) {}
-
-  /// Drops the oldest frame; returns where the newest one is to be written.
-  uint8_t* Push() {
-    uint8_t* slot = data_.data() + oldest_ * frame_bytes_;
-    oldest_ = oldest_ + 1 == frames_ ? 0 : oldest_ + 1;
-    return slot;
-  }
-  /// Makes every frame equal to the newest.
-  void FillWithNewest();
-
-  size_t bytes() const { return data_.size(); }
-  /// Copies all frames, oldest first.
-  void CopyTo(uint8_t* out) const;
-  /// The inverse of CopyTo.
-  void CopyFrom(const uint8_t* in);
-
- private:
-  int frames_;
-  size_t frame_bytes_;
-  int oldest_ = 0;
-  std::vector<uint8_t> data_;
 };
 
 }  // namespace preprocess

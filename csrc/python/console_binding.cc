@@ -123,11 +123,15 @@ class PyConsole {
   // Scanline and dot at the current CPU cycle, as emulator logs print them.
   std::pair<int, int> BeamPosition() const {
     const nes::State& state = console_.state();
+    constexpr int kLine = nes::kDotsPerLine;
+    constexpr int kFrame = nes::kDotsPerFrame;
     const int64_t since =
-        static_cast<int64_t>(3 * state.cpu.cycle + nes::kPowerOnDot) -
+        static_cast<int64_t>(nes::kDotsPerCycle * state.cpu.cycle +
+                             nes::kPowerOnDot) -
         static_cast<int64_t>(state.ppu.frame_dot);
-    const int dots = static_cast<int>((since + 262 * 341) % (262 * 341));
-    return {(dots / 341 + 241) % 262, dots % 341};
+    const int dots = static_cast<int>((since + kFrame) % kFrame);
+    const int line = dots / kLine + static_cast<int>(nes::kVblankLine);
+    return {line % static_cast<int>(nes::kLinesPerFrame), dots % kLine};
   }
 
  private:
@@ -222,13 +226,13 @@ void BindConsole(py::module_& m) {
           "ram",
           [](const py::object& self) {
             uint8_t* ram = self.cast<PyConsole&>().console().ram();
-            return py::array_t<uint8_t>({2048}, {1}, ram, self);
+            return py::array_t<uint8_t>({nes::kRamBytes}, {1}, ram, self);
           })
       .def_property_readonly(
           "nametable",
           [](const PyConsole& self) {
             const auto& table = self.console().state().ppu.nametable;
-            py::array_t<uint8_t> out({2048});
+            py::array_t<uint8_t> out({nes::kNametableBytes});
             std::memcpy(out.mutable_data(), table, sizeof(table));
             return out;
           })

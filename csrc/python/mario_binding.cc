@@ -60,9 +60,9 @@ py::array_t<uint8_t> StartSnapshots(
   for (size_t i = 0; i < saves.size(); ++i, out += bytes) {
     const auto save = std::as_bytes(std::span(std::string_view(saves[i])));
     const std::string_view movie(buttons[i]);
-    env.ResetTo(save,
-                {reinterpret_cast<const uint8_t*>(movie.data()), movie.size()},
-                scratch);
+    env.ResetToConsoleSave(
+        save, {reinterpret_cast<const uint8_t*>(movie.data()), movie.size()},
+        scratch);
     env.Snapshot(out + sizeof(header));
     pool::WriteSnapshotHeader(header, env.SnapshotBytes(), out);
   }

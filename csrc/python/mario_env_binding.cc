@@ -63,9 +63,7 @@ class SingleEnv {
       : shared_(MakeShared(rom, options)),
         fields_(mario::Env::Fields(*shared_)),
         scratch_(*shared_),
-        env_(shared_, env_id, seed) {
-    scratch_.info_ram = info_ram_.data();
-  }
+        env_(shared_, env_id, seed) {}
 
   /// `stage` is a number of the option `stages`; without one the options
   /// choose.
@@ -73,7 +71,7 @@ class SingleEnv {
     if (seed) env_.Seed(*seed);
     if (stage) {
       RequireStage(*stage);
-      env_.ResetTo(*stage, scratch_);
+      env_.ResetToStage(*stage, scratch_);
     } else {
       env_.Reset(scratch_);
     }
@@ -97,7 +95,7 @@ class SingleEnv {
   }
 
   /// Plays one frame beside the task: no reward, no end, no info.
-  void Advance(int buttons) {
+  void RunFrame(int buttons) {
     if (buttons < 0 || buttons > 255) {
       throw std::out_of_range("buttons=" + std::to_string(buttons) +
                               " is no byte; give 0 to 255");
@@ -111,11 +109,7 @@ class SingleEnv {
     RequireAction(action);
     std::vector<uint8_t> film;
     pool::Outcome outcome;
-    envpool_protocol::WithoutGil([&] {
-      const Filming filming(scratch_, &film);
-      outcome = env_.Step(action, scratch_);
-      Observed();
-    });
+    envpool_protocol::WithoutGil([&] { outcome = Run(action, &film); });
     py::array_t<uint8_t> frames(
         {static_cast<py::ssize_t>(film.size() / nes::kScreenPixels),
          static_cast<py::ssize_t>(mario::Env::kRenderHeight),
@@ -271,9 +265,10 @@ class SingleEnv {
     throw std::logic_error("a field has an unknown dtype");
   }
 
-  pool::Outcome Run(int action) {
+  pool::Outcome Run(int action, std::vector<uint8_t>* film = nullptr) {
     RequireAction(action);
-    const pool::Outcome outcome = env_.Step(action, scratch_);
+    const pool::Outcome outcome =
+        env_.StepForViewer(action, scratch_, info_ram_.data(), film);
     Observed();
     return outcome;
   }
@@ -297,16 +292,6 @@ class SingleEnv {
                             " is outside 0 to " + std::to_string(count - 1));
   }
 
-  /// Films as long as it lives; a step may throw.
-  struct Filming {
-    Filming(mario::Env::Scratch& scratch, std::vector<uint8_t>* film)
-        : scratch(scratch) {
-      scratch.film = film;
-    }
-    ~Filming() { scratch.film = nullptr; }
-    mario::Env::Scratch& scratch;
-  };
-
   void RequireAction(int action) const {
     if (action >= 0 && action < num_actions()) return;
     throw std::out_of_range("action " + std::to_string(action) +
@@ -318,7 +303,7 @@ class SingleEnv {
   std::vector<pool::Field> fields_;
   mario::Env::Scratch scratch_;
   mario::Env env_;
-  std::array<uint8_t, 2048> info_ram_{};
+  std::array<uint8_t, nes::kRamBytes> info_ram_{};
   std::optional<uint64_t> observed_;  // the frame in the scratch pictures
 };
 
@@ -333,7 +318,7 @@ void BindMarioEnv(py::module_& module) {
            py::arg("stage") = py::none())
       .def("step", &SingleEnv::Step, py::arg("action"))
       .def("play", &SingleEnv::Play, py::arg("action"))
-      .def("advance", &SingleEnv::Advance, py::arg("buttons"))
+      .def("advance", &SingleEnv::RunFrame, py::arg("buttons"))
       .def("numbers", &SingleEnv::Numbers)
       .def("info_ram", &SingleEnv::InfoRam)
       .def("film", &SingleEnv::Film, py::arg("action"))
@@ -349,7 +334,7 @@ void BindMarioEnv(py::module_& module) {
       .def_property_readonly("frames", &SingleEnv::frames)
       .def_property_readonly("ram", [](py::object self) {
         // A live view: writes change the game.
-        return py::array_t<uint8_t>({2048}, {1}, self.cast<SingleEnv&>().ram(),
-                                    self);
+        return py::array_t<uint8_t>({nes::kRamBytes}, {1},
+                                    self.cast<SingleEnv&>().ram(), self);
       });
 }

@@ -1,7 +1,7 @@
 // mario_envpool._core: where the native parts meet Python.
 #include <pybind11/pybind11.h>
 
-#include "preprocess/frame.h"
+#include "preprocess/cpu_path.h"
 
 namespace py = pybind11;
 

@@ -26,10 +26,8 @@ preprocess::Path PathFromName(const std::string& name) {
                               "' is unknown; choose scalar, avx2 or avx512");
 }
 
-preprocess::Hud HudFromName(const std::string& name) {
-  if (name == "keep") return preprocess::Hud::kKeep;
-  if (name == "mask") return preprocess::Hud::kMask;
-  if (name == "crop") return preprocess::Hud::kCrop;
+preprocess::Hud ParseHud(const std::string& name) {
+  if (const auto hud = preprocess::HudFromName(name)) return *hud;
   throw std::invalid_argument("hud '" + name +
                               "' is unknown; choose keep, mask or crop");
 }
@@ -63,7 +61,7 @@ py::tuple MakeFrame(py::handle indices, py::handle previous, int height,
   spec.width = width;
   spec.gray = gray;
   spec.area = area;
-  spec.hud = HudFromName(hud);
+  spec.hud = ParseHud(hud);
   const preprocess::FrameMaker maker(
       spec, path.empty() ? preprocess::BestPath() : PathFromName(path));
   const Picture now = Checked(indices);

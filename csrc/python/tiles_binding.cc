@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mario/tiles.h"
+#include "nes/state.h"
 
 namespace py = pybind11;
 
@@ -16,7 +17,7 @@ namespace {
 using Ram = py::array_t<uint8_t, py::array::c_style>;
 
 const uint8_t* WorkRam(const Ram& ram) {
-  if (ram.ndim() != 1 || ram.shape(0) != 2048) {
+  if (ram.ndim() != 1 || ram.shape(0) != py::ssize_t{nes::kRamBytes}) {
     throw std::invalid_argument(
         "work RAM is an array of 2,048 bytes, got shape " +
         py::str(py::tuple(py::cast(std::vector<py::ssize_t>(

@@ -146,10 +146,10 @@ ffi::Error Send(int64_t number, Handle in, Numbers ids, Numbers players,
   });
 }
 
-/// Where the arrays of a batch belong.
-std::vector<void*> Places(const ffi::RemainingRets& states,
-                          std::span<const size_t> bytes) {
-  std::vector<void*> places;
+/// The memory that XLA gives for the arrays of a batch.
+std::vector<void*> OutputArrays(const ffi::RemainingRets& states,
+                                std::span<const size_t> bytes) {
+  std::vector<void*> arrays;
   for (size_t i = 0; i < bytes.size(); ++i) {
     auto array = states.get<ffi::AnyBuffer>(i);
     if (!array || (*array)->size_bytes() != bytes[i]) {
@@ -159,16 +159,16 @@ std::vector<void*> Places(const ffi::RemainingRets& states,
           " bytes and no place of that size; int64 needs "
           "jax.config.update('jax_enable_x64', True) before xla()");
     }
-    places.push_back((*array)->untyped_data());
+    arrays.push_back((*array)->untyped_data());
   }
-  return places;
+  return arrays;
 }
 
 ffi::Error Recv(int64_t number, Handle in, ffi::Result<Handle> out,
                 ffi::RemainingRets states) {
   return WithPort(number, in, out, [&](Port& port) {
-    const std::vector<void*> places = Places(states, port.array_bytes());
-    while (!port.Recv(kSignalPeriod, places)) {
+    const std::vector<void*> arrays = OutputArrays(states, port.array_bytes());
+    while (!port.Recv(kSignalPeriod, arrays)) {
       ports.RequireOpen();
       CheckSignals();
     }

@@ -37,9 +37,9 @@ class PoolPort final : public xla_port::Port {
     pool_->Send(ids, actions);
   }
 
-  bool Recv(std::chrono::milliseconds patience,
+  bool Recv(std::chrono::milliseconds timeout,
             std::span<void* const> arrays) override {
-    const std::optional<pool::Batch> batch = pool_->Recv(patience);
+    const std::optional<pool::Batch> batch = pool_->Recv(timeout);
     if (!batch) return false;
     if (batch->rows() != batch_size()) {
       throw std::logic_error(

@@ -23,10 +23,10 @@ class Port {
   /// As AsyncPool::Send.
   virtual void Send(std::span<const int32_t> ids,
                     std::span<const int32_t> actions) = 0;
-  /// Waits for the next batch and copies it to `arrays`; false if `patience`
-  /// ended first. Throws what AsyncPool::Recv throws, and std::logic_error for
+  /// Waits for the next batch and copies it to `arrays`; false if `timeout`
+  /// passed first. Throws what AsyncPool::Recv throws, and std::logic_error for
   /// a batch of fewer rows than batch_size, which is lost.
-  virtual bool Recv(std::chrono::milliseconds patience,
+  virtual bool Recv(std::chrono::milliseconds timeout,
                     std::span<void* const> arrays) = 0;
 };
 

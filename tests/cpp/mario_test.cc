@@ -149,18 +149,18 @@ TEST(SnapshotTest, IndicesBeyondTheirTablesAreRefused) {
 }
 
 TEST(RewardTest, LeaningOutOfARoomIsNoProgress) {
-  std::vector<uint8_t> memory(2048);
+  std::vector<uint8_t> memory(nes::kRamBytes);
   memory[ram::kPlayerState] = ram::kStateNormal;
   memory[ram::kOperMode] = ram::kModePlaying;
   memory[ram::kPlayerX] = 3;
   mario::FrameCounter counter;
-  counter.Begin(mario::Facts(memory.data()));
+  counter.Begin(mario::RamView(memory.data()));
   const auto gain = [&](int x) {
     memory[ram::kPlayerPage] = static_cast<uint8_t>(x >> 8);
     memory[ram::kPlayerX] = static_cast<uint8_t>(x);
-    mario::Tally tally;
-    counter.Count(mario::Facts(memory.data()), &tally);
-    return tally.room_gain;
+    mario::StepStats stats;
+    counter.Count(mario::RamView(memory.data()), &stats);
+    return stats.room_gain;
   };
   EXPECT_EQ(gain(-4), 0);
   EXPECT_EQ(counter.positions.best_here(), 3);

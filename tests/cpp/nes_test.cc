@@ -24,11 +24,11 @@ std::vector<uint8_t> RandomImage(uint32_t seed) {
 TEST(Simd, MapColoursEqualsItsPortableTwin) {
   std::mt19937 random(7);
   for (int round = 0; round < 100; ++round) {
-    uint8_t places[256 + 7];
+    uint8_t palette_entries[256 + 7];
     uint8_t colours[32];
-    for (uint8_t& place : places) place = random() & 31;
+    for (uint8_t& entry : palette_entries) entry = random() & 31;
     for (uint8_t& colour : colours) colour = random() & 63;
-    const uint8_t* from = places + round % 8;  // any fine scroll
+    const uint8_t* from = palette_entries + round % 8;  // any fine scroll
     uint8_t want[256];
     uint8_t got[256];
     nes::simd::MapColoursPortable(from, colours, want);

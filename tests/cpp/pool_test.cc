@@ -194,12 +194,12 @@ TEST(BatchRingTest, AsyncRowsAreNeitherLostNorDoubled) {
       std::vector<std::byte*> fields(pool::kNumPoolFields + 2);
       while (const int count = queue.Pop(ids)) {
         for (int i = 0; i < count; ++i) {
-          const pool::Place place = ring.Claim();
-          ring.Locate(place, fields.data());
+          const pool::RowPosition position = ring.Claim();
+          ring.Locate(position, fields.data());
           const pool::Row row{fields.data()};
           *row.at<int32_t>(pool::kEnvId) = ids[i];
           std::memset(row.at<uint8_t>(pool::kNumPoolFields), ids[i], 100);
-          ring.Complete(place);
+          ring.Complete(position);
         }
       }
     });

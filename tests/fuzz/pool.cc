@@ -345,7 +345,7 @@ class Sequence {
     auto starts = std::make_shared<pool::StartSet>();
     starts->num_stages = 1;
     for (double sum = 0; const double weight : weights) {
-      starts->sums.push_back(sum += weight);
+      starts->cumulative_weights.push_back(sum += weight);
     }
     starts->blobs = blobs;
     starts->blob_bytes = saved_.size();

@@ -65,7 +65,7 @@ int Play(std::mt19937& random, bool jams, int frames) {
     }
     if (!fast.state().cpu.jammed) continue;
     ++woken;
-    for (int i = 0; i < 2048; ++i) {
+    for (unsigned i = 0; i < nes::kRamBytes; ++i) {
       fast.ram()[i] = slow.ram()[i] = static_cast<uint8_t>(random());
     }
     fast.Reset();

@@ -28,7 +28,7 @@ FUZZ_VISIBLE const char* __tsan_default_options() {
 namespace {
 
 constexpr unsigned kHangSeconds = 60;
-constexpr size_t kMostBytes = 256;
+constexpr size_t kMaxBytes = 256;
 
 std::vector<uint8_t> current;
 std::string current_name;
@@ -71,7 +71,7 @@ void RunFile(const std::filesystem::path& path) {
 /// Input number `index` of a seed: random bytes, many of them small numbers.
 void RunGenerated(uint64_t seed, uint64_t index) {
   std::mt19937_64 random(seed * 0x9E3779B97F4A7C15u + index);
-  current.resize(random() % (kMostBytes + 1));
+  current.resize(random() % (kMaxBytes + 1));
   const uint64_t small = random() % 4;
   for (uint8_t& byte : current) {
     const uint64_t draw = random();

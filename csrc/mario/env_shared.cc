@@ -1,13 +1,15 @@
-// What all environments of a pool have in common: checked options, tables,
-// and the games prepared at the points where episodes begin.
+// The checks of the options and their hash, the stages, the prepared games.
+#include "mario/env_shared.h"
+
 #include <cmath>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "mario/actions.h"
-#include "mario/env.h"
+#include "nes/fnv.h"
 
 namespace mario {
 
@@ -74,13 +76,13 @@ std::string Text(const std::vector<int>& value) {
 }
 
 uint64_t HashOptions(const Config& config) {
-  uint64_t hash = 0xCBF29CE484222325u;
+  uint64_t hash = nes::kFnvOffsetBasis;
   config.Visit([&](const std::string& name, const auto& value, const char*) {
     // The cartridge's own hash stands for these two.
     if (name == "rom" || name == "rom_path") return;
-    for (const char c : name + "=" + Text(value) + ";") {
-      hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-    }
+    const std::string text = name + "=" + Text(value) + ";";
+    hash = nes::Fnv1a(
+        {reinterpret_cast<const uint8_t*>(text.data()), text.size()}, hash);
   });
   return hash;
 }
@@ -112,8 +114,8 @@ Config Checked(Config config) {
 
 }  // namespace
 
-Env::Shared::Shared(Config config,
-                    std::shared_ptr<const nes::Cartridge> cartridge)
+EnvShared::EnvShared(Config config,
+                     std::shared_ptr<const nes::Cartridge> cartridge)
     : config_(Checked(std::move(config))),
       cartridge_(std::move(cartridge)),
       observation_(config_),
@@ -129,7 +131,7 @@ Env::Shared::Shared(Config config,
   }
 }
 
-void Env::Shared::ChooseStages() {
+void EnvShared::ChooseStages() {
   for (const std::string& text : config_.stages) {
     stages_.push_back(ParseStage(text, config_.lost_levels));
   }
@@ -142,13 +144,13 @@ void Env::Shared::ChooseStages() {
   }
 }
 
-const Env::StartPoint& Env::Shared::start(int index, int env_id) const {
+const StartPoint& EnvShared::start(int index, int env_id) const {
   LazyStart& lazy = *starts_.at(static_cast<size_t>(index));
   std::call_once(lazy.once, [&] { lazy.point = MakeStart(index, env_id); });
   return lazy.point;
 }
 
-Env::StartPoint Env::Shared::MakeStart(int index, int env_id) const {
+StartPoint EnvShared::MakeStart(int index, int env_id) const {
   Game game(cartridge_, env_id, /*remember_two=*/true);
   std::optional<Target> target;
   if (!stages_.empty()) target = stages_[static_cast<size_t>(index)];
@@ -164,8 +166,7 @@ Env::StartPoint Env::Shared::MakeStart(int index, int env_id) const {
     if (age >= observation_.pictures()) continue;
     pixels[age].resize(nes::kScreenPixels);
     nes::Console console(cartridge_);
-    console.set_state(record.before);
-    console.RunFrame(record.buttons, pixels[age].data());
+    Redraw(record, &console, pixels[age].data());
     pictures[age] = pixels[age].data();
   }
   point.observation.emplace(observation_);

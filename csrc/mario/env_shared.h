@@ -1,0 +1,77 @@
+// What all environments of a pool have in common: checked options, tables, and
+// the games prepared at the points where episodes begin.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "mario/config.h"
+#include "mario/game.h"
+#include "mario/observation.h"
+#include "mario/rewards.h"
+#include "nes/cartridge.h"
+#include "nes/state.h"
+
+namespace mario {
+
+/// A game at the point where an episode begins, with its observation.
+struct StartPoint {
+  nes::State state;
+  FrameRecord records[2];
+  std::optional<Observation> observation;
+};
+
+/// What all environments of a pool have in common. Thread-safe.
+class EnvShared {
+ public:
+  /// Throws std::invalid_argument on an option outside its range.
+  EnvShared(Config config, std::shared_ptr<const nes::Cartridge> cartridge);
+  // Observations point into it.
+  EnvShared(const EnvShared&) = delete;
+  EnvShared& operator=(const EnvShared&) = delete;
+
+  const Config& config() const { return config_; }
+  const std::shared_ptr<const nes::Cartridge>& cartridge() const {
+    return cartridge_;
+  }
+  const ObservationSpec& observation() const { return observation_; }
+  const std::vector<uint8_t>& buttons() const { return buttons_; }
+  bool whole_game() const { return whole_game_; }
+  RewardKind reward() const { return reward_; }
+  uint64_t sticky_threshold() const { return sticky_threshold_; }
+  /// FNV-1a over every option that changes what an environment does.
+  uint64_t config_hash() const { return config_hash_; }
+
+  /// Stages to choose from; empty for the whole game.
+  const std::vector<Target>& stages() const { return stages_; }
+  /// The same for the whole game, which is one.
+  int num_stages() const { return static_cast<int>(starts_.size()); }
+  /// Where episodes of stages()[index] begin (0 for the whole game);
+  /// played once, by the first environment that asks.
+  const StartPoint& start(int index, int env_id) const;
+
+ private:
+  void ChooseStages();
+  StartPoint MakeStart(int index, int env_id) const;
+
+  Config config_;
+  std::shared_ptr<const nes::Cartridge> cartridge_;
+  ObservationSpec observation_;
+  std::vector<uint8_t> buttons_;
+  std::vector<Target> stages_;
+  bool whole_game_ = false;
+  RewardKind reward_;
+  uint64_t sticky_threshold_ = 0;
+  uint64_t config_hash_ = 0;
+
+  struct LazyStart {
+    std::once_flag once;
+    StartPoint point;
+  };
+  mutable std::vector<std::unique_ptr<LazyStart>> starts_;
+};
+
+}  // namespace mario

@@ -1,0 +1,57 @@
+// An environment as people look at it: the picture of the last frame in colour,
+// and a step of which all frames, and the RAM behind its info, are kept.
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "mario/env.h"
+#include "nes/palette.h"
+
+namespace mario {
+
+pool::Outcome Env::StepForViewer(int32_t action, Scratch& scratch,
+                                 uint8_t* info_ram,
+                                 std::vector<uint8_t>* film) {
+  StepProgress step{.buttons = shared_->buttons()[action]};
+  while (!step.is_over) {
+    RunFrameOfStep(&step, film != nullptr || IsObserved(step), scratch);
+    if (film != nullptr) {
+      const std::vector<uint8_t>& picture = scratch.pixels[game_.frames() & 1];
+      film->insert(film->end(), picture.begin(), picture.end());
+    }
+    if (step.is_over) {
+      std::memcpy(info_ram, game_.console().ram(), nes::kRamBytes);
+    }
+    if (step.end == EndReason::kNone) game_.SkipWaits(shared_->whole_game());
+  }
+  return FinishStep(step, scratch);
+}
+
+void Env::Render(Scratch& scratch, uint8_t* rgb) const {
+  uint8_t* pixels = scratch.pixels[0].data();
+  Redraw(game_.record(0), &scratch.redraw_console, pixels);
+  ToRgb(pixels, nes::kScreenPixels, rgb);
+}
+
+void Env::ToRgb(const uint8_t* pixels, size_t count, uint8_t* rgb) {
+  // Four bytes are written for three, faster than three: the next pixel's
+  // replace the fourth, and the last pixel has no next one.
+  struct Padded {
+    uint8_t bytes[4];
+  };
+  static const auto kColours = [] {
+    std::array<Padded, 64> colours{};
+    for (size_t i = 0; i < colours.size(); ++i) {
+      std::memcpy(colours[i].bytes, nes::kPalette[i].data(), 3);
+    }
+    return colours;
+  }();
+  if (count == 0) return;
+  for (size_t i = 0; i + 1 < count; ++i) {
+    std::memcpy(rgb + 3 * i, kColours[pixels[i] & 63].bytes, 4);
+  }
+  std::memcpy(rgb + 3 * (count - 1), kColours[pixels[count - 1] & 63].bytes, 3);
+}
+
+}  // namespace mario

@@ -1,0 +1,80 @@
+// The console's bus as the CPU's template takes it: the part that is inlined
+// into the interpreter. Included by console.cc and console_bus.cc only.
+#pragma once
+
+#include "nes/console.h"
+#include "nes/cpu.h"
+
+namespace nes {
+
+/// What the CPU sees (cpu.h says what a bus has). RAM and PRG are two compares;
+/// everything else is out of line and brings its exact cycle along.
+class ConsoleBus {
+ public:
+  explicit ConsoleBus(Console* console)
+      : console_(*console), prg_(console->cartridge_->prg()) {}
+
+  uint8_t* ram() { return console_.state_.ram; }
+  const uint8_t* rom() const { return console_.fast_loop_ ? prg_ : nullptr; }
+  const uint8_t* dispatch() const { return console_.cartridge_->dispatch(); }
+  uint64_t limit() const { return console_.limit_; }
+  bool idle_skip() const { return console_.idle_skip_; }
+
+  uint32_t Fetch(unsigned pc, uint64_t cycle) {
+    if (pc >= 0x8000) [[likely]] {
+      return LoadCode(prg_ + (pc & 0x7FFF));
+    }
+    return FetchElsewhere(pc, cycle);
+  }
+
+  uint8_t Read(unsigned address, uint64_t cycle) {
+    if (address < 0x2000) return console_.state_.ram[address & kRamMask];
+    if (address >= 0x8000) return prg_[address & 0x7FFF];
+    return console_.ReadIo(address, cycle);
+  }
+
+  unsigned Write(unsigned address, uint8_t value, uint64_t cycle) {
+    if (address < 0x2000) {
+      console_.state_.ram[address & kRamMask] = value;
+      return 0;
+    }
+    if (address >= 0x8000) return 0;
+    return console_.WriteIo(address, value, cycle);
+  }
+
+  void DummyRead(unsigned address, uint64_t cycle) {
+    if (address - 0x2000 < 0x2020) console_.ReadIo(address, cycle);
+  }
+
+  void InterruptFlagChanged(uint64_t earliest, unsigned flag) {
+    if (flag == 0) console_.LimitToIrq(earliest);
+  }
+
+  unsigned BreakVector(uint64_t cycle) {
+    const unsigned vector = console_.IrqVector(cycle);
+    console_.UpdateLimit();
+    return vector;
+  }
+
+  uint64_t SkippablePollCycles(unsigned loop_pc, uint64_t cycle);
+
+ private:
+  // Code outside the ROM: RAM, or registers, which only tests execute.
+  uint32_t FetchElsewhere(unsigned pc, uint64_t cycle) {
+    uint32_t code = Read(pc, cycle);
+    const int bytes = InstructionBytes(kOpcodes[code].mode);
+    for (int i = 1; i < bytes; ++i) {
+      const unsigned at = (pc + static_cast<unsigned>(i)) & 0xFFFF;
+      code |= static_cast<uint32_t>(Read(at, cycle + static_cast<unsigned>(i)))
+              << (8 * i);
+    }
+    // One-byte instructions read the byte behind them and forget it.
+    if (bytes == 1) DummyRead((pc + 1) & 0xFFFF, cycle + 1);
+    return code;
+  }
+
+  Console& console_;
+  const uint8_t* prg_;
+};
+
+}  // namespace nes

@@ -1,0 +1,36 @@
+// The one loop on the PPU's status register that the CPU can leave out, by its
+// shape: wait until the sprite-0 hit flag changes.
+//
+//   loop: LDA $2002    AD 02 20
+//         AND #$40     29 40
+//         BNE loop     D0 F9      or BEQ, F0 F9
+#pragma once
+
+#include "nes/opcodes.h"
+
+namespace nes::status_poll {
+
+constexpr unsigned kBytes = 7;
+/// The operand of the branch: from behind it back to the loop's start.
+constexpr unsigned kBranchBack = 0x100 - kBytes;
+
+/// Whether the instruction at `code` (four readable bytes) is LDA $2002.
+NES_INLINE bool ReadsStatus(const uint8_t* code) {
+  return (LoadCode(code) & 0xFFFFFF) == 0x2002AD;
+}
+
+/// Whether the loop stands at `code`, of which the caller knows that the
+/// operand of its branch is kBranchBack.
+inline bool IsAt(const uint8_t* code) {
+  constexpr unsigned kBneOrBeq = 0xD0;  // without bit 5, which tells them apart
+  return ReadsStatus(code) && code[3] == 0x29 && code[4] == 0x40 &&
+         (code[5] & 0xDF) == kBneOrBeq;
+}
+
+/// Cycles of one round that is begun at `pc`: 4 + 2 + 3, and one more where
+/// the taken branch comes from another page (NESdev "6502 cycle times").
+constexpr unsigned RoundCycles(unsigned pc) {
+  return (pc + kBytes) >> 8 != pc >> 8 ? 10 : 9;
+}
+
+}  // namespace nes::status_poll

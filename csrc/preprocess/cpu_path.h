@@ -1,0 +1,22 @@
+// Which vector instructions preprocessing uses on this machine.
+#pragma once
+
+#include <cstdint>
+
+// The compilers that have code for x86: GCC and Clang.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define PREPROCESS_X86 1
+#endif
+
+namespace preprocess {
+
+/// Instruction sets with code of their own. All give equal results.
+enum class Path : uint8_t { kScalar, kAvx2, kAvx512 };
+
+bool Supports(Path path);
+Path BestPath();
+const char* Name(Path path);
+/// Name of the path this machine uses: "scalar", "avx2" or "avx512".
+inline const char* CpuPath() { return Name(BestPath()); }
+
+}  // namespace preprocess

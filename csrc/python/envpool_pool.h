@@ -1,0 +1,320 @@
+// `_XxxEnvPool` of EnvPool's native class contract (envpool_protocol.h): a pool
+// that takes and gives NumPy arrays, and what is ours beside the contract:
+// snapshots, starts, status.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pool/async_pool.h"
+#include "python/arguments.h"
+#include "python/envpool_spec.h"
+#include "python/xla_pool.h"
+
+namespace envpool_protocol {
+
+/// `_XxxEnvPool`: NumPy in, NumPy out, the GIL released while it waits.
+template <class Env>
+class PyPool {
+ public:
+  explicit PyPool(py::object spec) : spec_(std::move(spec)) {
+    // Not py::isinstance: a class that pybind11 gave the metaclass ABCMeta
+    // lacks the attribute that ABCMeta's __instancecheck__ looks at.
+    const PySpec<Env>* native = nullptr;
+    try {
+      native = spec_.cast<const PySpec<Env>*>();
+    } catch (const py::cast_error&) {
+    }
+    if (native == nullptr) {
+      throw py::type_error("a pool takes the spec class of its own task, got " +
+                           Describe(spec_));
+    }
+    WithoutGil([&] {
+      pool_ = std::make_shared<pool::AsyncPool<Env>>(native->pool_config(),
+                                                     native->shared());
+    });
+    for (const pool::Field& field : pool_->layout().fields()) {
+      types_.push_back(NumpyType(field.dtype));
+    }
+  }
+  ~PyPool() {
+    if (!pool_) return;
+    if (!pool_->InOwnProcess()) {
+      static_cast<void>(new std::shared_ptr(pool_));  // see InOwnProcess
+      return;
+    }
+    WithoutGil([&] {
+      pool_->Close();  // ends a recv of XLA's, which then drops the pool
+      port_.reset();
+      pool_.reset();
+    });
+  }
+  PyPool(const PyPool&) = delete;
+  PyPool& operator=(const PyPool&) = delete;
+
+  py::object spec() const { return spec_; }
+
+  void Send(const py::sequence& arrays) {
+    if (arrays.size() != 3) {
+      throw std::invalid_argument(
+          "send: give the 3 arrays env_id, players.env_id and action, got " +
+          std::to_string(arrays.size()));
+    }
+    const std::vector<int32_t> ids = ReadInt32(arrays[0], "send: env_id");
+    const std::vector<int32_t> players =
+        ReadInt32(arrays[1], "send: players.env_id");
+    const std::vector<int32_t> actions = ReadInt32(arrays[2], "send: action");
+    if (ids != players) {
+      throw std::invalid_argument(
+          "send: players.env_id must equal env_id, every env has one player");
+    }
+    WithoutGil([&] { pool_->Send(ids, actions); });
+  }
+
+  void Reset(py::handle env_ids, const std::optional<py::sequence>& seeds) {
+    const std::vector<int32_t> ids = ReadIds(env_ids, "reset: env_ids");
+    std::vector<uint64_t> values;
+    if (seeds) {
+      // Not through py::sequence, which forgets an exception of its __len__.
+      for (const py::handle seed : py::iter(*seeds)) {
+        values.push_back(ReadSeed(seed));
+      }
+    }
+    WithoutGil([&] { pool_->Reset(ids, values); });
+  }
+
+  py::list Recv() {
+    std::optional<pool::Batch> batch;
+    for (;;) {
+      WithoutGil([&] { batch = pool_->Recv(kSignalPeriod); });
+      if (batch) return Arrays(*batch);
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+  }
+
+  py::array_t<uint8_t> Render(py::handle env_ids, int width, int height,
+                              int camera_id) {
+    constexpr int kMaxSide = 4096;
+    const std::vector<int32_t> ids = ReadIds(env_ids, "render: env_ids");
+    if (width < 0 || width > kMaxSide || height < 0 || height > kMaxSide) {
+      throw std::invalid_argument(
+          "render: width and height must be 0 (the native size) to " +
+          std::to_string(kMaxSide) + ", got " + std::to_string(width) +
+          " and " + std::to_string(height));
+    }
+    if (camera_id != -1 && camera_id != 0) {
+      throw std::invalid_argument(
+          "render: there is one camera, camera_id must be -1 or 0, got " +
+          std::to_string(camera_id));
+    }
+    if (width == 0) width = Env::kRenderWidth;
+    if (height == 0) height = Env::kRenderHeight;
+    py::array_t<uint8_t> out({std::ssize(ids), py::ssize_t{height},
+                              py::ssize_t{width}, py::ssize_t{3}});
+    uint8_t* to = out.mutable_data();
+    std::vector<uint8_t> native(size_t{Env::kRenderHeight} * Env::kRenderWidth *
+                                3);
+    for (size_t i = 0; i < ids.size();) {
+      WithoutGil([&] {
+        while (i < ids.size() &&
+               pool_->Render(ids[i], native.data(), kSignalPeriod)) {
+          Scale(native.data(), width, height, to);
+          to += size_t(width) * size_t(height) * 3;
+          ++i;
+        }
+      });
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+    return out;
+  }
+
+  py::array_t<uint8_t> Snapshot(py::handle env_ids) {
+    const std::vector<int32_t> ids = ReadIds(env_ids, "snapshot: env_ids");
+    const auto bytes = static_cast<py::ssize_t>(pool_->SnapshotBytes());
+    py::array_t<uint8_t> blobs({std::ssize(ids), bytes});
+    auto* to = reinterpret_cast<std::byte*>(blobs.mutable_data());
+    WithoutGil([&] { pool_->Snapshot(ids, to); });
+    return blobs;
+  }
+
+  void Restore(py::handle env_ids, py::handle blobs, const std::string& rng) {
+    const std::vector<int32_t> ids = ReadIds(env_ids, "restore: env_ids");
+    Blobs saved = ReadBlobs(blobs, "restore: blobs");
+    if (saved.count != ids.size()) {
+      throw std::invalid_argument(
+          "restore: got " + std::to_string(ids.size()) + " env ids and " +
+          std::to_string(saved.count) + " blobs; give one blob for each env");
+    }
+    if (rng != "saved" && rng != "keep") {
+      throw std::invalid_argument(
+          "restore: rng must be 'saved' or 'keep', got '" + rng + "'");
+    }
+    const pool::RngMode mode =
+        rng == "saved" ? pool::RngMode::kSaved : pool::RngMode::kKeep;
+    WithoutGil([&] { pool_->Restore(ids, std::move(saved.bytes), mode); });
+  }
+
+  void SetStarts(py::handle weights, py::handle snapshots) {
+    if (weights.is_none() && snapshots.is_none()) {
+      return WithoutGil([&] { pool_->ClearStarts(); });
+    }
+    const std::vector<double> numbers =
+        ReadDoubles(weights, "set_starts: weights");
+    Blobs saved;
+    if (!snapshots.is_none()) {
+      saved = ReadBlobs(snapshots, "set_starts: snapshots");
+    }
+    WithoutGil([&] {
+      pool_->SetStarts(numbers, std::move(saved.bytes), saved.count);
+    });
+  }
+
+  int num_stages() const { return pool_->num_stages(); }
+
+  /// What envpool.python.xla_template.make_xla takes.
+  py::list Xla() {
+    pool_->RequireThisProcess();
+    if (!port_) port_ = std::make_shared<PoolPort<Env>>(pool_);
+    return XlaFunctions(port_, pool_->layout().fields(),
+                        pool_->config().batch_size);
+  }
+
+  py::dict Status() {
+    const auto name = [](auto value, const auto& names) {
+      return names[static_cast<size_t>(value)];
+    };
+    constexpr const char* kPhases[] = {"new",     "idle",  "queued",
+                                       "running", "ready", "failed"};
+    constexpr const char* kActivities[] = {"building", "waiting", "working",
+                                           "stopped"};
+    pool::PoolStatus status;
+    WithoutGil([&] { status = pool_->Status(); });
+    py::list envs, workers;
+    for (const pool::EnvStatus& env : status.envs) {
+      py::dict entry;
+      entry["state"] = name(env.phase, kPhases);
+      entry["steps"] = env.steps;
+      entry["error"] = env.error;
+      envs.append(std::move(entry));
+    }
+    for (const pool::WorkerStatus& worker : status.workers) {
+      py::dict entry;
+      entry["state"] = name(worker.activity, kActivities);
+      entry["env_id"] = worker.env_id;
+      entry["cpu"] = worker.cpu;
+      entry["tasks"] = worker.tasks;
+      workers.append(std::move(entry));
+    }
+    py::dict result;
+    result["closed"] = status.closed;
+    result["outstanding"] = status.outstanding_rows;
+    result["slab_growth"] = slab_growth();
+    result["envs"] = std::move(envs);
+    result["workers"] = std::move(workers);
+    return result;
+  }
+
+  std::vector<std::pair<uintptr_t, size_t>> Buffers() const {
+    pool_->RequireThisProcess();
+    return pool_->slabs().Buffers();
+  }
+  int slab_growth() const {
+    pool_->RequireThisProcess();
+    return pool_->slabs().growth();
+  }
+
+  void Close() {
+    WithoutGil([&] { pool_->Close(); });
+  }
+
+ private:
+  /// Observations as views that keep their slab, all else as copies.
+  py::list Arrays(const pool::Batch& batch) const {
+    const std::vector<pool::Field>& fields = pool_->layout().fields();
+    py::list arrays(fields.size());
+    for (size_t i = 0; i < fields.size(); ++i) {
+      std::vector<py::ssize_t> shape{batch.rows()};
+      shape.insert(shape.end(), fields[i].shape.begin(), fields[i].shape.end());
+      if (!fields[i].bulk) {
+        py::array copy(types_[i], std::move(shape));
+        batch.Copy(i, copy.mutable_data());
+        arrays[i] = std::move(copy);
+        continue;
+      }
+      using Lease = std::shared_ptr<pool::Slab>;
+      auto lease = std::make_unique<Lease>(batch.slab());
+      const py::capsule owner(
+          lease.get(), [](void* held) { delete static_cast<Lease*>(held); });
+      static_cast<void>(lease.release());  // the capsule has it now
+      arrays[i] = py::array(types_[i], std::move(shape), batch.Bulk(i), owner);
+    }
+    return arrays;
+  }
+
+  static void Scale(const uint8_t* native, int width, int height, uint8_t* to) {
+    for (int y = 0; y < height; ++y) {
+      const uint8_t* row = native + size_t(y * Env::kRenderHeight / height) *
+                                        Env::kRenderWidth * 3;
+      for (int x = 0; x < width; ++x, to += 3) {
+        std::memcpy(to, row + size_t(x * Env::kRenderWidth / width) * 3, 3);
+      }
+    }
+  }
+
+  py::object spec_;
+  std::shared_ptr<pool::AsyncPool<Env>> pool_;
+  std::shared_ptr<xla_port::Port> port_;  // once xla() has been called
+  std::vector<py::dtype> types_;
+};
+
+template <class Env>
+void BindPool(py::module_& module, const char* name) {
+  using Pool = PyPool<Env>;
+  py::class_<Pool> cls(
+      module, name, py::metaclass(py::module_::import("abc").attr("ABCMeta")));
+  cls.def(py::init<py::object>(), py::arg("spec"))
+      .def_property_readonly("_spec", &Pool::spec)
+      .def("_reset", &Pool::Reset, py::arg("env_ids"),
+           py::arg("seeds") = py::none(),
+           "Starts new episodes; one seed per env reseeds, none keeps.")
+      .def("_send", &Pool::Send, py::arg("arrays"),
+           "Sends [env_id, players.env_id, action], int32 (n,) each.")
+      .def("_recv", &Pool::Recv,
+           "The next batch, one array for each of _state_keys.")
+      .def("_render", &Pool::Render, py::arg("env_ids"), py::arg("width"),
+           py::arg("height"), py::arg("camera_id"),
+           "uint8 (n, height, width, 3); 0: the native size.")
+      .def("_xla", &Pool::Xla, "Handlers of recv and send for jax.ffi.")
+      .def("_close", &Pool::Close, "Stops the workers; may be called again.")
+      .def_property_readonly("_buffers", &Pool::Buffers,
+                             "(address, bytes) of every observation slab.")
+      .def_property_readonly("slab_growth", &Pool::slab_growth,
+                             "Slabs allocated since construction.")
+      .def("status", &Pool::Status,
+           "What each env and each worker is doing, as a dict.")
+      .def("snapshot", &Pool::Snapshot, py::arg("env_ids"),
+           "Exact states of envs that are not in flight: uint8 (n, bytes).")
+      .def("restore", &Pool::Restore, py::arg("env_ids"), py::arg("blobs"),
+           py::arg("rng") = "saved",
+           "Puts snapshots back; the rows come by recv, like a reset's.")
+      .def_property_readonly(
+          "num_stages", &Pool::num_stages,
+          "Stages the pool has by itself: the first weights of set_starts.")
+      .def("set_starts", &Pool::SetStarts, py::arg("weights"),
+           py::arg("snapshots") = py::none(),
+           "Draws where each episode begins, from the next resets on: float "
+           "weights (num_stages + n,) of the stages and of n snapshots; None: "
+           "as the options say.");
+  cls.attr("_state_keys") = PySpec<Env>::StateKeys();
+  cls.attr("_action_keys") = PySpec<Env>::ActionKeys();
+}
+
+}  // namespace envpool_protocol
