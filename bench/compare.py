@@ -28,7 +28,7 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 from rich.console import Console
 from rich.table import Table
 
-from trainer.machine.device import available_cores
+from trainer.machine.cpu import available_cores
 from trainer.show.run_files import RunFiles, read_run
 
 ARMS = ["--starts level", "--starts frontier"]

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer.cli import parse
-from trainer.machine.monitor import thread_ids
+from trainer.machine.cpu import thread_ids
 from trainer.session.session import Run
 
 BUSY = "while True: pass"

@@ -5,8 +5,10 @@ from dataclasses import fields, replace
 import torch
 
 from trainer.config.schema import LearnerConfig, ModelConfig, RunConfig
+from trainer.learn.augment import Augmentation
+from trainer.learn.forward import Forward, Inputs
 from trainer.learn.learner import Learner
-from trainer.machine.device import Shards
+from trainer.machine.cpu import Shards
 from trainer.models import build_model
 from trainer.rollout.batch import Batch
 
@@ -100,10 +102,21 @@ def weights_after(batch, config=SMALL, shards=1, step=50, dtype=None, updates=1)
     learner = make_learner(config, shards, dtype)
     for _ in range(updates):
         learner.update(batch, step)
-    learner._shards.close()
+    close_shards(learner)
     return flat(learner.model)
 
 
-def evaluate(learner, batch):
-    learner._frames = batch.frames
-    return learner._evaluate(learner.model, batch)
+def close_shards(learner):
+    """Ends the threads that `make_learner` started."""
+    learner._parts.gradient_step.shards.close()
+
+
+def evaluate(model, batch, config=SMALL):
+    """Logits (T + 1, B, A) and values (T + 1, B) of a network without a learner."""
+    forward = Forward(
+        model, obs_shape=SHAPE, burn_in=config.replay.burn_in, device=CPU, dtype=None,
+        augmentation=Augmentation(config.augmentation, config.env, CPU),
+    )  # fmt: skip
+    forward.frames = batch.frames
+    with torch.no_grad():
+        return forward(Inputs.of(batch))

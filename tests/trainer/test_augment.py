@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from learners import B, T, change, flat, make_batch, make_learner
+from learners import (
+    B,
+    T,
+    change,
+    close_shards,
+    evaluate,
+    flat,
+    make_batch,
+    make_learner,
+)
 
 from mario_envpool.actions import ACTION_SETS
 from trainer.config.schema import AugmentConfig, EnvConfig
@@ -155,22 +164,20 @@ def augmented_config(cost, **options):
     return change(
         augment=("shift", "brightness"), augment_cost=cost, augment_shift=2,
         value_cost=0.0, entropy=0.0, entropy_end=0.0, gamma=0.0, lr=3e-3, lr_end=3e-3,
-        normalise_advantages=False, targets="recomputed", passes=1,
+        normalise_advantages=False, lag=1, passes=1,
         minibatch_size=T * B, **options,
     )  # fmt: skip
 
 
 def apart(config, updates=40):
-    """How far the network's words on augmented rows are from those on true ones."""
+    """How far the outputs on augmented rows are from those on true ones."""
     batch = make_batch(config)
     learner = make_learner(config)
-    learner._frames = batch.frames
     for _ in range(updates):
-        # Rewards that are what the critic says: no advantage.
-        _, values = learner._evaluate(learner.model, batch)
-        batch.rewards[1:] = values[:-1]
+        # Rewards equal to the critic's values: no advantage.
+        batch.rewards[1:] = evaluate(learner.model, batch).values[:-1]
         learner.update(batch, 0)
-    batch.rewards[1:] = learner._evaluate(learner.model, batch)[1][:-1]
+    batch.rewards[1:] = evaluate(learner.model, batch).values[:-1]
     learner.statistics()
     learner.update(batch, 0)
     return learner.statistics()["loss/augmented"]
@@ -191,7 +198,7 @@ def test_it_is_the_same_again_and_in_shards(loss):
     for shards in (1, 1, 2):
         learner = make_learner(config, shards)
         learner.update(make_batch(config), 0)
-        learner._shards.close()
+        close_shards(learner)
         weights.append(flat(learner.model))
     assert torch.equal(weights[0], weights[1])
     torch.testing.assert_close(weights[0], weights[2], rtol=1e-4, atol=1e-5)

@@ -22,7 +22,7 @@ from trainer.baselines import (
 from trainer.config.schema import EnvConfig
 from trainer.evaluation.play import Played
 from trainer.evaluation.results import level_result
-from trainer.learn.losses import Targets, actor_critic_loss
+from trainer.learn.losses import Targets, ppo_loss
 from trainer.models.policy import Policy
 from trainer.rollout.episodes import Episode
 
@@ -136,15 +136,14 @@ def test_the_clip_loss_is_the_policy_gradient_where_the_ratio_is_1():
         values=torch.zeros(20),
         weights=torch.full((20,), 1 / 20),
     )
-    loss = actor_critic_loss(
+    loss = ppo_loss(
         logits,
         torch.zeros(20),
         targets,
         clip_range=a2c_config("x").learner.clip_range,
-        target_rho=2.0,
-        value_cost=0.0,
+        value_coef=0.0,
         value_kind="squared",
-        entropy_cost=0.0,
+        entropy_coef=0.0,
     )
     (gradient,) = torch.autograd.grad(loss.total, logits, retain_graph=True)
     plain = -(log_pi * targets.advantages).mean()

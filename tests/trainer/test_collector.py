@@ -11,7 +11,7 @@ import torch
 
 from trainer.config.schema import EnvConfig, ModelConfig
 from trainer.envs.pool import make_pool
-from trainer.machine.monitor import thread_ids
+from trainer.machine.cpu import thread_ids
 from trainer.machine.timings import Timings
 from trainer.models import build_model
 from trainer.rollout.actor import Actor

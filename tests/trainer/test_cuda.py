@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.learn.losses import Targets, actor_critic_loss
+from trainer.learn.losses import Targets, ppo_loss
 from trainer.machine import cuda
-from trainer.machine.cuda import Fence, Graphed, Stage, compiled, own_stream
+from trainer.machine.cuda import Fence, Graphed, HostToDevice, compiled, own_stream
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")
@@ -353,13 +353,12 @@ def test_a_compiled_loss_is_the_loss(caplog):
     )
     options = {
         "clip_range": 0.2,
-        "target_rho": 2.0,
-        "value_cost": 0.5,
+        "value_coef": 0.5,
         "value_kind": "huber",
-        "entropy_cost": torch.tensor(0.01),
+        "entropy_coef": torch.tensor(0.01),
     }
     results = []
-    for function in (actor_critic_loss, compiled(actor_critic_loss, name="the loss")):
+    for function in (ppo_loss, compiled(ppo_loss, name="the loss")):
         logits = torch.arange(3.0 * n).view(n, 3).cos().requires_grad_()
         values = torch.arange(float(n)).sin().requires_grad_()
         loss = function(logits, values, targets, **options)
@@ -370,14 +369,14 @@ def test_a_compiled_loss_is_the_loss(caplog):
 
 
 def test_on_a_cpu_nothing_is_copied():
-    stage = Stage(CPU, pool=None)
+    to_device = HostToDevice(CPU, pool=None)
     array = np.arange(6, dtype=np.uint8)
-    assert stage(array).data_ptr() == array.ctypes.data
+    assert to_device(array).data_ptr() == array.ctypes.data
     array.flags.writeable = False
-    tensor = stage(array)  # torch has no read-only tensors
+    tensor = to_device(array)  # torch has no read-only tensors
     assert tensor.data_ptr() != array.ctypes.data
     assert tensor.tolist() == array.tolist()
-    stage.close()
+    to_device.close()
 
 
 class FakeTensor:
@@ -405,22 +404,22 @@ def test_arrays_are_held_until_they_are_copied(fake, monkeypatch):
     array = np.zeros(16, np.uint8)
     start = array.ctypes.data
     pool = SimpleNamespace(_buffers=[(start, 16)], slab_growth=0)
-    stage = Stage(GPU, pool)
-    stage(array)
+    to_device = HostToDevice(GPU, pool)
+    to_device(array)
     assert calls == ["copy", "record_stream"]  # page-locked in place
     assert fake.calls == [
         ("lock", start, 16),
         ("stream 1", "records", "event 1"),
         ("main", "waits for", "event 1"),
     ]
-    stage(np.zeros(4, np.uint8))
+    to_device(np.zeros(4, np.uint8))
     assert calls[2:] == ["pin", "copy", "record_stream"]
-    assert len(stage._held) == 2
+    assert len(to_device._held) == 2
     fake.ready = {"event 1"}
-    stage(array)
-    assert [held[1][0] is array for held in stage._held] == [False, True]
-    stage.close()
-    assert not stage._held
+    to_device(array)
+    assert [held[1][0] is array for held in to_device._held] == [False, True]
+    to_device.close()
+    assert not to_device._held
     assert fake.calls[-2:] == [("synchronize", "stream 1"), ("unlock", start)]
 
 
@@ -430,23 +429,25 @@ def at(address, nbytes):
 
 def test_slabs_are_page_locked_once_and_when_there_are_more(fake):
     pool = SimpleNamespace(_buffers=[(4096, 8192)], slab_growth=0)
-    stage = Stage(GPU, pool)
-    assert stage._page_locked(at(4096, 100))
-    assert not stage._page_locked(at(4096, 9000))
-    assert not stage._page_locked(at(20000, 100))
+    to_device = HostToDevice(GPU, pool)
+    assert to_device._page_locked(at(4096, 100))
+    assert not to_device._page_locked(at(4096, 9000))
+    assert not to_device._page_locked(at(20000, 100))
     assert fake.calls == [("lock", 4096, 8192)]
     pool._buffers.append((16384, 8192))
     pool.slab_growth = 1
-    assert stage._page_locked(at(20000, 100))
+    assert to_device._page_locked(at(20000, 100))
     assert fake.calls == [("lock", 4096, 8192), ("lock", 16384, 8192)]
 
 
 def test_failing_to_page_lock_is_said_once(fake, caplog):
     fake.register_error = 2
-    stage = Stage(GPU, SimpleNamespace(_buffers=[(4096, 8192)], slab_growth=0))
+    to_device = HostToDevice(
+        GPU, SimpleNamespace(_buffers=[(4096, 8192)], slab_growth=0)
+    )
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert not stage._page_locked(at(4096, 100))
+            assert not to_device._page_locked(at(4096, 100))
     assert len(caplog.records) == 1
     assert "page-locking" in caplog.text
     # Or the next kernel would raise it.

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from trainer.machine import device
-from trainer.machine.device import Shards, autocast_dtype, choose_device, step_aside
+from trainer.machine.cpu import Shards, step_aside
+from trainer.machine.device import autocast_dtype, choose_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -85,7 +85,9 @@ def test_the_end_of_every_episode_is_told():
 def test_transfers_end_whatever_happens(monkeypatch):
     """They read the pool's memory, which its owner frees next."""
     closed = []
-    monkeypatch.setattr(episodes.Stage, "close", lambda stage: closed.append(stage))
+    monkeypatch.setattr(
+        episodes.HostToDevice, "close", lambda stage: closed.append(stage)
+    )
     play_fake(6)
     assert len(closed) == 1
     monkeypatch.setattr(episodes, "sample", lambda *_: 1 / 0)

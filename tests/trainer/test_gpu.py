@@ -19,8 +19,8 @@ from trainer.config.schema import (
 )
 from trainer.learn.learner import Learner
 from trainer.learn.vtrace import scan_for, vectorised_scan
-from trainer.machine.cuda import Graphed, Stage
-from trainer.machine.device import Shards
+from trainer.machine.cpu import Shards
+from trainer.machine.cuda import Graphed, HostToDevice
 from trainer.models import build_model
 from trainer.rollout.actor import Actor
 from trainer.rollout.store import Rollouts
@@ -182,11 +182,11 @@ def test_what_waits_for_the_device_runs_without_a_graph(caplog):
 def test_moments_of_a_cpu_run_go_on(kind):
     store, slots = filled_store(cuda())
     config = RunConfig(
+        lag=1,
         learner=LearnerConfig(
-            unroll=T, unrolls_per_batch=8, minibatch_size=16, optimizer=kind,
-            targets="recomputed",
-        )
-    )  # fmt: skip
+            unroll=T, unrolls_per_batch=8, minibatch_size=16, optimizer=kind
+        ),
+    )
 
     def learner(device, laid_out):
         torch.manual_seed(3)
@@ -218,10 +218,10 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
     for graphs in (False, True):
         config = RunConfig(
             cuda_graphs=graphs,
+            lag=1,
             learner=LearnerConfig(
                 unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss,
                 passes=2 if loss == "clip" else 1, optimizer=optimizer,
-                targets="recomputed",
             ),
         )  # fmt: skip
         model = make_model(cuda())
@@ -234,8 +234,7 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
         statistics = learner.statistics()
         assert statistics["loss/entropy"] > 0
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-        step_function = learner._clip_step if loss == "clip" else learner._impala_step
-        assert bool(step_function.recorded) == graphs
+        assert bool(learner._algorithm.step.recorded) == graphs
         learner.close()
     torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
 
@@ -269,8 +268,7 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
                 learner.update(changed, step * 1000)
         assert learner.statistics()["loss/augmented"] > 0
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-        step_function = learner._clip_step if loss == "clip" else learner._impala_step
-        assert bool(step_function.recorded) == graphs
+        assert bool(learner._algorithm.step.recorded) == graphs
         learner.close()
     torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
 
@@ -284,12 +282,12 @@ def test_the_kernel_scans_like_the_vectorised_one():
 
 
 def test_arrays_arrive_unchanged_while_the_pool_goes_on():
-    stage = Stage(cuda(), pool=None)
+    to_device = HostToDevice(cuda(), pool=None)
     for i in range(20):
         array = np.full((64, *SHAPE), i, np.uint8)
-        tensor = stage(array)
+        tensor = to_device(array)
         assert (tensor == i).all()
-    stage.close()
+    to_device.close()
 
 
 BASE = RunConfig(

@@ -16,13 +16,14 @@ from learners import (
     flat,
     make_batch,
     make_learner,
+    make_model,
     paint,
     weights_after,
     with_replay,
 )
 
 from trainer.config.schema import LearnerConfig, ReplayConfig
-from trainer.learn.learner import explained_variance
+from trainer.learn.targets import explained_variance
 from trainer.rollout.batch import observations
 
 MEMORIES = ["none", "gru", "lstm", "gtrxl"]
@@ -47,7 +48,7 @@ def test_overfits_one_batch(loss, memory):
     learner = make_learner(config)
     for _ in range(100):
         learner.update(batch, 0)
-    logits, values = evaluate(learner, batch)
+    logits, values = evaluate(learner.model, batch)
     probability = logits.softmax(-1)[:-1]
     real, actions = ~batch.done[:-1], batch.actions[:-1]
     assert probability[..., 0][real & (actions == 0)].mean() > 0.7
@@ -60,15 +61,15 @@ def test_overfits_one_batch(loss, memory):
 def test_critic_fits_fixed_returns(loss, memory):
     config = change(
         loss=loss, memory=memory, passes=1, gamma=0.0, lr=5e-3, lr_end=5e-3,
-        rho_bar=1e9, pg_rho_bar=0.0, entropy=0.0, entropy_end=0.0, value_cost=5.0,
-        minibatch_size=T * B, targets="recomputed", adam_eps=1e-5,
+        rho_bar=1e9, entropy=0.0, entropy_end=0.0, value_cost=5.0,
+        minibatch_size=T * B, lag=1, adam_eps=1e-5,
     )  # fmt: skip
     batch = make_batch(config)
     batch.logits.zero_()
     learner = make_learner(config)
     for _ in range(60):
         learner.update(batch, 0)
-    _, values = evaluate(learner, batch)
+    _, values = evaluate(learner.model, batch)
     # With gamma 0 and rho near 1 the target is the reward behind the row.
     real = ~batch.done[:-1]
     error = (values[:-1] - batch.rewards[1:])[real].square().mean()
@@ -82,7 +83,7 @@ def test_critic_fits_fixed_returns(loss, memory):
 @pytest.mark.parametrize("loss", ["clip", "impala"])
 def test_ignored_rows_do_not_matter(loss, memory):
     """Poison the transition out of a done row and the reward of row 0."""
-    config = change(loss=loss, memory=memory, targets="recomputed")
+    config = change(loss=loss, memory=memory, lag=1)
     batch = make_batch(config)
     clean = weights_after(batch, config)
     batch.rewards[4, :2] = 1e6
@@ -101,7 +102,7 @@ def test_ignored_rows_do_not_matter(loss, memory):
 @pytest.mark.parametrize("loss", ["clip", "impala"])
 def test_no_state_leaks_over_the_end_of_an_episode(loss, memory):
     """Rows before a first one, and the state, do not reach what is behind it."""
-    config = change(loss=loss, memory=memory, targets="recomputed", minibatch_size=64)
+    config = change(loss=loss, memory=memory, lag=1, minibatch_size=64)
     batch = make_batch(config)
     # Rows up to the first one in every column, and only rows behind it count.
     batch.done.zero_()
@@ -122,7 +123,7 @@ def test_no_state_leaks_over_the_end_of_an_episode(loss, memory):
 @pytest.mark.parametrize("memory", MEMORIES[1:])
 @pytest.mark.parametrize("loss", ["clip", "impala"])
 def test_a_burn_in_changes_the_state_and_has_no_gradient(loss, memory, monkeypatch):
-    config = change(loss=loss, memory=memory, burn_in=3, targets="recomputed")
+    config = change(loss=loss, memory=memory, burn_in=3, lag=1)
     batch = make_batch(config)
     clean = weights_after(batch, config)
     # Rewards, actions and logits before the unroll are nothing to learn from.
@@ -167,9 +168,7 @@ def test_shards_and_parts_add_up_to_the_whole(loss, memory):
 @pytest.mark.parametrize("loss", ["clip", "impala"])
 def test_accumulating_runs_the_network_on_smaller_parts(loss, monkeypatch):
     def largest(accumulate):
-        config = change(
-            loss=loss, minibatch_size=T * B, accumulate=accumulate, targets="stored"
-        )
+        config = change(loss=loss, minibatch_size=T * B, accumulate=accumulate)
         learner, sizes = make_learner(config), []
         forward = learner.model.forward
 
@@ -238,10 +237,10 @@ def test_replayed_unrolls_of_another_policy_are_left_out(loss, guard):
 def test_priorities_are_mean_advantages(loss, memory):
     """Against GAE in a plain loop, where the policy is the one that acted."""
     config = change(loss=loss, memory=memory, gamma=0.9, lam=0.8, lr=1e-9, lr_end=1e-9)
-    config = change(config, targets="recomputed")
+    config = change(config, lag=1)
     batch = make_batch(config)
     learner = make_learner(config)
-    logits, values = evaluate(learner, batch)
+    logits, values = evaluate(learner.model, batch)
     batch = batch._replace(logits=logits)
     priorities = learner.update(batch, 0)
     assert priorities.shape == (B,)
@@ -260,31 +259,7 @@ def test_priorities_are_mean_advantages(loss, memory):
         assert priorities[b].item() == pytest.approx(expected, abs=1e-3)
 
 
-# -- target network, averages, noise, precision ------------------------------
-
-
-def test_the_target_network_is_refreshed():
-    config = change(target_updates=2, lr=1e-2)
-    learner = make_learner(config)
-    start, batch = flat(learner.model), make_batch()
-    learner.update(batch, 50)
-    after_one = flat(learner.model)
-    assert torch.equal(flat(learner.target), start)
-    learner.update(batch, 50)
-    assert torch.equal(flat(learner.target), start)
-    after_two = flat(learner.model)
-    learner.update(batch, 50)
-    assert torch.equal(flat(learner.target), after_two)
-    assert not torch.equal(after_one, after_two)
-
-
-def test_the_target_network_has_the_noise_of_the_refresh():
-    learner = make_learner(change(noisy=True, target_updates=1, passes=1))
-    learner.update(make_batch(), 50)
-    noise = learner.model.head.value.noise_in.clone()
-    learner._update_clip = lambda batch: torch.zeros(B)
-    learner.update(make_batch(), 50)
-    assert torch.equal(learner.target.head.value.noise_in, noise)
+# -- averages, noise, precision -----------------------------------------------
 
 
 def test_averaged_weights_lag_behind():
@@ -362,12 +337,8 @@ OPTIONS = [
     ("lam", 0.5, {}),
     ("rho_bar", 0.5, {}),
     ("c_bar", 0.5, {}),
-    ("pg_rho_bar", 0.5, {"loss": "impala"}),
-    ("targets", "stored", {}),
     ("advantages", "gae", {}),
     ("clip_range", 0.01, {}),
-    ("target_updates", 1, {}),
-    ("target_rho", 1.1, {"target_updates": 1}),
     ("normalise_advantages", False, {}),
     ("normalise_advantages", False, {"loss": "impala"}),
     ("value_loss", "squared", {}),
@@ -400,6 +371,7 @@ OPTIONS = [
     ("lam", 0.5, {"loss": "impala"}),
     ("rho_bar", 0.5, {"loss": "impala"}),
     ("c_bar", 0.5, {"loss": "impala"}),
+    ("lag", 0, {}),
     ("seed", 2, {}),
     ("replay_max_kl", 1e-6, {"replay_share": 0.5}),
     ("replay_min_rho", 1.0, {"replay_share": 0.5}),
@@ -414,7 +386,7 @@ def weights_of(config):
 
 @pytest.mark.parametrize(("name", "value", "given"), OPTIONS)
 def test_every_option_does_something(name, value, given):
-    base = change(**({"targets": "recomputed"} | given))
+    base = change(**({"lag": 1} | given))
     # Untouched by the guard unless it is what is looked at.
     if name not in ("replay_max_kl", "replay_min_rho"):
         base = change(base, replay_max_kl=9.0, replay_min_rho=0.0)
@@ -427,18 +399,17 @@ def test_every_option_does_something(name, value, given):
 
 def test_every_option_of_the_learner_is_looked_at():
     known = {name for name, *_ in OPTIONS} | NOT_HERE | {"ema"}
-    assert known >= {f.name for f in fields(LearnerConfig)}
-    assert known - {f.name for f in fields(ReplayConfig)} - {"seed"} == {
-        f.name for f in fields(LearnerConfig)
-    }
+    others = {f.name for f in fields(ReplayConfig)} | {"seed", "lag"}
+    # The configuration still has these, unused.
+    idle = {"target_updates", "target_rho", "targets", "pg_rho_bar"}
+    assert known - others == {f.name for f in fields(LearnerConfig)} - idle
 
 
 def test_stored_targets_equal_recomputed_ones_without_lag():
     batch = make_batch()
-    logits, values = evaluate(make_learner(), batch)
+    logits, values = evaluate(make_model(), batch)
     batch = batch._replace(logits=logits, values=values)
-    recomputed = weights_after(batch, change(targets="recomputed"))
-    stored = weights_after(batch, change(targets="stored"))
+    stored, recomputed = weights_after(batch), weights_after(batch, change(lag=1))
     torch.testing.assert_close(recomputed, stored, atol=1e-6, rtol=1e-5)
 
 
@@ -449,32 +420,36 @@ def test_stored_targets_equal_recomputed_ones_without_lag():
         ({"lag": 1}, False),
         ({"mode": "async"}, False),
         ({"replay_share": 0.5}, False),
-        ({"target_updates": 3}, False),
-        ({"targets": "recomputed"}, False),
-        ({"targets": "stored", "lag": 1}, True),
     ],
 )
-def test_automatic_targets(options, stored):
-    batch = make_batch()
-    base = change(**options)
-    twin = change(base, targets="stored" if stored else "recomputed")
-    other = change(base, targets="recomputed" if stored else "stored")
-    result = weights_after(batch, base)
-    assert torch.equal(result, weights_after(batch, twin))
-    assert not torch.equal(result, weights_after(batch, other))
+def test_stored_values_are_used_where_they_are_exact(options, stored):
+    """Other stored values change what is learned, or they do not."""
+    batch, config = make_batch(), change(**options)
+    other = batch._replace(values=batch.values + torch.randn(batch.values.shape))
+    same = torch.equal(weights_after(batch, config), weights_after(other, config))
+    assert same == (not stored)
 
 
-def test_a_compiled_update_is_used(monkeypatch):
-    """--compile wraps the loss and V-trace; --serial leaves it."""
-    wrapped = []
-    monkeypatch.setattr(
-        "trainer.learn.learner.compiled",
-        lambda function, name: (wrapped.append(name), function)[1],
-    )
-    make_learner(change(compile=True, serial=True))
-    assert wrapped == []
-    make_learner(change(compile=True))
-    assert wrapped == ["the loss", "V-trace"]
+@pytest.mark.parametrize("loss", ["clip", "impala"])
+def test_a_compiled_update_is_used(loss, monkeypatch):
+    """--compile compiles the loss and V-trace; --serial switches that off."""
+    names, calls = [], set()
+
+    def compiled(function, name):
+        names.append(name)
+        return lambda *given, **options: (
+            calls.add(name),
+            function(*given, **options),
+        )[1]
+
+    for module in ("targets", "ppo", "impala"):
+        monkeypatch.setattr(f"trainer.learn.{module}.compiled", compiled)
+    make_learner(change(loss=loss, compile=True, serial=True))
+    assert names == []
+    learner = make_learner(change(loss=loss, compile=True))
+    assert sorted(names) == ["V-trace", "the loss"]
+    learner.update(make_batch(), 50)
+    assert calls == set(names)
 
 
 # -- state -------------------------------------------------------------------
@@ -485,7 +460,7 @@ def test_a_compiled_update_is_used(monkeypatch):
     [
         {},
         {"optimizer": "muon", "ema": 0.9},
-        {"target_updates": 2, "optimizer": "rmsprop"},
+        {"optimizer": "rmsprop"},
         {"noisy": True, "memory": "gru"},
     ],
 )
@@ -506,19 +481,16 @@ def test_a_restored_learner_goes_on_as_if_nothing_had_been(options):
     assert torch.equal(flat(again.model), flat(learner.model))
     if learner.ema:
         assert torch.equal(flat(again.ema.model), flat(learner.ema.model))
-    if learner.target:
-        assert torch.equal(flat(again.target), flat(learner.target))
 
 
 def test_what_a_resumed_run_adds_starts_from_its_weights():
     learner = make_learner(change(ema=0.0))
     for _ in range(3):
         learner.update(make_batch(), 50)
-    again = make_learner(change(ema=0.9, target_updates=10))
+    again = make_learner(change(ema=0.9))
     again.model.load_state_dict(learner.model.state_dict())
     again.restore(learner.state())
     assert torch.equal(flat(again.ema.model), flat(learner.model))
-    assert torch.equal(flat(again.target), flat(learner.model))
 
 
 def test_statistics_are_means_and_reset():

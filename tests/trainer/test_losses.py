@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.learn.losses import Targets, actor_critic_loss, normalise
+from trainer.learn.losses import Targets, impala_loss, normalise, ppo_loss
 
 N, A = 12, 4
 
 
-def make(seed=0, weights=None, target=False):
+def make(seed=0, weights=None):
     g = torch.Generator().manual_seed(seed)
     logits = torch.randn(N, A, generator=g, requires_grad=True)
     values = torch.randn(N, generator=g, requires_grad=True)
@@ -19,20 +19,17 @@ def make(seed=0, weights=None, target=False):
         advantages=torch.randn(N, generator=g),
         values=3 * torch.randn(N, generator=g),
         weights=torch.full((N,), 1 / N) if weights is None else weights,
-        log_target=torch.log(torch.rand(N, generator=g)) if target else None,
     )
     return logits, values, targets
 
 
-def loss_of(logits, values, targets, **changes):
-    options = {
-        "clip_range": 0.2,
-        "target_rho": 2.0,
-        "value_cost": 0.5,
-        "value_kind": "huber",
-        "entropy_cost": 0.01,
-    }
-    return actor_critic_loss(logits, values, targets, **(options | changes))
+def loss_of(logits, values, targets, clip_range=0.2, **changes):
+    """PPO's loss, or IMPALA's where there is no clip range."""
+    options = {"value_coef": 0.5, "value_kind": "huber", "entropy_coef": 0.01}
+    options |= changes
+    if clip_range is None:
+        return impala_loss(logits, values, targets, **options)
+    return ppo_loss(logits, values, targets, clip_range=clip_range, **options)
 
 
 def uneven():
@@ -41,7 +38,7 @@ def uneven():
     return weights / weights.sum()
 
 
-def by_formula(logits, values, targets, clip_range, kind, target_rho=2.0):
+def by_formula(logits, values, targets, clip_range, kind):
     x = logits.detach().double().numpy()
     p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
     actions, log_mu, advantages, goal, weights = (
@@ -49,9 +46,6 @@ def by_formula(logits, values, targets, clip_range, kind, target_rho=2.0):
     )
     pi, mu = p[np.arange(N), actions.astype(int)], np.exp(log_mu)
     ratio, clipped = pi / mu, 0.0
-    if targets.log_target is not None:  # IMPACT
-        target = np.exp(targets.log_target.double().numpy())
-        ratio = np.minimum(mu / target, target_rho) * ratio
     if clip_range is None:
         policy = -(weights * np.log(pi) * advantages).sum()
     else:
@@ -82,50 +76,13 @@ def test_equals_formula(clip_range, kind, weights):
     assert (clipped > 0) == (clip_range is not None)
 
 
-@pytest.mark.parametrize("target_rho", [0.5, 1.0, 2.0, 100.0])
-def test_target_network_equals_formula(target_rho):
-    logits, values, targets = make(weights=uneven(), target=True)
-    loss = loss_of(logits, values, targets, target_rho=target_rho)
-    parts = by_formula(logits, values, targets, 0.2, "huber", target_rho)
-    assert loss[1:-1] == pytest.approx(parts, abs=1e-5)
-
-
-def test_target_network_moves_the_clip_range():
-    # mu = .1, target = .4, pi = .4: far from mu, but where the target is.
-    logits = torch.tensor([[0.4, 0.3, 0.3]]).log().requires_grad_()
-    one = torch.ones(1)
-    targets = Targets(
-        actions=torch.zeros(1, dtype=torch.int64),
-        log_mu=torch.tensor([0.1]).log(),
-        advantages=one,
-        values=one,
-        weights=one,
-    )
-
-    def gradient(targets, target_rho=2.0):
-        loss = loss_of(logits, one, targets, entropy_cost=0.0, target_rho=target_rho)
-        return loss.clipped.item(), torch.autograd.grad(loss.total, logits)[0]
-
-    clipped, slope = gradient(targets)
-    assert clipped == 1
-    assert slope.abs().max() == 0
-    target = targets._replace(log_target=torch.tensor([0.4]).log())
-    clipped, slope = gradient(target)
-    assert clipped == 0
-    assert slope.abs().max() > 0.1
-    # mu / target = 1/4 < rho: not truncated before rho is as small.
-    assert torch.equal(slope, gradient(target, 0.25 + 1e-6)[1])
-    assert gradient(target, 0.21)[0] == 0  # ratio .21 * .4 / .1 = .84 > .8
-    assert gradient(target, 0.1)[0] == 1
-
-
-def test_values_are_weighted_by_their_costs():
+def test_terms_are_weighted_by_their_coefficients():
     logits, values, targets = make()
     policy, value, entropy = loss_of(logits, values, targets)[1:4]
-    loss = loss_of(logits, values, targets, value_cost=2.0, entropy_cost=0.3)
+    loss = loss_of(logits, values, targets, value_coef=2.0, entropy_coef=0.3)
     assert torch.allclose(loss.total, policy + 2 * value - 0.3 * entropy)
-    # A cost that a recorded graph reads is a tensor.
-    loss = loss_of(logits, values, targets, entropy_cost=torch.tensor(0.3))
+    # A coefficient that a recorded graph reads is a tensor.
+    loss = loss_of(logits, values, targets, entropy_coef=torch.tensor(0.3))
     assert torch.allclose(loss.total, policy + 0.5 * value - 0.3 * entropy)
 
 
@@ -152,7 +109,7 @@ def test_clipped_rows_have_no_policy_gradient():
     log_pi = log_pi.gather(1, targets.actions[:, None])[:, 0]
     # Ratio e > 1.2: a positive advantage is clipped away, a negative one is not.
     targets = targets._replace(log_mu=log_pi - 1)
-    options = {"entropy_cost": 0.0, "value_cost": 0.0}
+    options = {"entropy_coef": 0.0, "value_coef": 0.0}
     positive = targets._replace(advantages=torch.ones(N))
     loss = loss_of(logits, values, positive, **options)
     assert loss.clipped.item() == pytest.approx(1)
@@ -177,12 +134,12 @@ def test_rows_of_weight_zero_do_not_matter():
     assert a[:3].abs().max() == 0
 
 
-@pytest.mark.parametrize("target", [False, True])
-def test_parts_add_up(target):
-    logits, values, targets = make(target=target)
-    whole = loss_of(logits, values, targets)
+@pytest.mark.parametrize("clip_range", [None, 0.2])
+def test_parts_add_up(clip_range):
+    logits, values, targets = make()
+    whole = loss_of(logits, values, targets, clip_range)
     parts = [
-        loss_of(logits[pick], values[pick], targets.at(pick))
+        loss_of(logits[pick], values[pick], targets.at(pick), clip_range)
         for pick in torch.arange(N).split(5)
     ]
     for name in whole._fields[:-1]:
@@ -200,18 +157,19 @@ def test_normalise_ignores_rows_of_weight_zero():
 @pytest.mark.parametrize("clip_range", [None, 0.2])
 def test_reads_nothing_on_the_host(clip_range):
     # A meta tensor has no content: whatever looked at it would raise.
-    logits, values, targets = make(target=True)
+    logits, values, targets = make()
     meta = Targets(*(f if f is None else f.to("meta") for f in targets))
     loss = loss_of(logits.to("meta"), values.to("meta"), meta, clip_range=clip_range)
     assert [field.shape for field in loss[:-1]] == [()] * 6
     assert loss.augmented is None
 
 
-def test_compiles_as_one_graph():
-    logits, values, targets = make(target=True)
+@pytest.mark.parametrize("clip_range", [None, 0.2])
+def test_compiles_as_one_graph(clip_range):
+    logits, values, targets = make()
 
     def of(*inputs):
-        return loss_of(*inputs, entropy_cost=torch.tensor(0.01)).total
+        return loss_of(*inputs, clip_range, entropy_coef=torch.tensor(0.01)).total
 
     compiled = torch.compile(of, backend="eager", fullgraph=True)
     total = compiled(logits, values, targets)

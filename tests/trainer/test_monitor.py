@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from trainer.machine import monitor
-from trainer.machine.monitor import PROFILE_AFTER, Monitor, mark, profiler, thread_ids
+from trainer.machine.cpu import thread_ids
+from trainer.machine.monitor import PROFILE_AFTER, Monitor, mark, profiler
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")
 # A run only records in earnest from here on.

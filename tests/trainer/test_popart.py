@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from learners import B, T, change, flat, make_batch, make_learner
+from learners import B, T, change, evaluate, flat, make_batch, make_learner
 
 from trainer.config.schema import ModelConfig
-from trainer.learn.losses import Targets, actor_critic_loss
+from trainer.learn.losses import Targets, impala_loss
 from trainer.models import build_model
 from trainer.models.heads import NoisyLinear
 from trainer.models.popart import PopArt
@@ -117,9 +117,9 @@ def test_the_loss_is_that_of_the_normalised_layer():
         values=returns, weights=torch.full((20,), 1 / 20), scales=popart.scales(levels),
     )  # fmt: skip
     values = popart(features)[torch.arange(20), levels]
-    loss = actor_critic_loss(
-        torch.zeros(20, 3), values, targets, clip_range=None, target_rho=1.0,
-        value_cost=1.0, value_kind="squared", entropy_cost=0.0,
+    loss = impala_loss(
+        torch.zeros(20, 3), values, targets, value_coef=1.0, value_kind="squared",
+        entropy_coef=0.0,
     )  # fmt: skip
     said = popart.layer(features)[torch.arange(20), levels]
     wanted = (returns - popart.mean[levels]) / popart.std[levels]
@@ -137,7 +137,7 @@ def two_levels(**options):
     """
     config = change(
         passes=1, lr=3e-3, lr_end=3e-3, gamma=0.0, entropy=0.0, entropy_end=0.0,
-        clip_range=10.0, targets="recomputed", minibatch_size=T * B, adam_eps=1e-5,
+        clip_range=10.0, lag=1, minibatch_size=T * B, adam_eps=1e-5,
         value_loss="squared", **options,
     )  # fmt: skip
     batch = make_batch(config)
@@ -157,8 +157,7 @@ def learned(config, batch, updates=40):
     learner = make_learner(config)
     for _ in range(updates):
         learner.update(batch, 0)
-    learner._frames = batch.frames
-    logits, values = learner._evaluate(learner.model, batch)
+    logits, values = evaluate(learner.model, batch)
     odds = logits.softmax(-1)
     return (odds[0, 0, 0], values[0, 0] / 100), (odds[0, -1, 2], values[0, -1] / 0.01)
 
@@ -177,7 +176,7 @@ def test_levels_of_any_scale_are_learned_alike(loss):
 @pytest.mark.parametrize("memory", ["none", "gru"])
 @pytest.mark.parametrize("loss", ["clip", "impala"])
 def test_a_head_learns_from_its_level_alone(loss, memory):
-    config = change(loss=loss, memory=memory, value_heads=3, targets="recomputed")
+    config = change(loss=loss, memory=memory, value_heads=3, lag=1)
     batch = make_batch(config)
     batch.levels[:] = torch.arange(B) % 2
     learner = make_learner(config)
@@ -194,16 +193,14 @@ def test_values_are_those_of_the_rows_levels():
     batch = make_batch(config)
     batch.levels[:, 1::2] = 1
     learner = make_learner(config)
-    learner._frames = batch.frames
-    _, values = learner._evaluate(learner.model, batch)
+    _, values = evaluate(learner.model, batch)
     for level in range(2):
         single = make_learner(change())
         state = learner.model.state_dict()
         for name in ("head.value.weight", "head.value.bias"):
             state[name] = state[name][level : level + 1]
         single.model.load_state_dict(state)
-        single._frames = batch.frames
-        _, alone = single._evaluate(single.model, batch)
+        _, alone = evaluate(single.model, batch)
         own = batch.levels == level
         torch.testing.assert_close(values[own], alone[own])
 
@@ -211,18 +208,17 @@ def test_values_are_those_of_the_rows_levels():
 def test_averaged_values_stay_too():
     config, batch = two_levels(popart=True, value_heads=2, ema=0.9999)
     learner = make_learner(config)
-    learner._frames = batch.frames
     learner.update(batch, 0)
     # So many updates ago that the average hardly moves.
     learner.version = 10**6
     batch.rewards[:] *= 3
     model = learner.ema.model
     old = model.popart.std.clone()
-    _, before = learner._evaluate(model, batch)
+    _, before = evaluate(model, batch)
     learner.update(batch, 0)
     assert torch.equal(model.popart.std, learner.model.popart.std)
     assert (model.popart.std > 1.5 * old).all()
-    _, after = learner._evaluate(model, batch)
+    _, after = evaluate(model, batch)
     torch.testing.assert_close(after, before, rtol=0.02, atol=0.1)
 
 

@@ -39,7 +39,7 @@ EXACT = [
     REPLAY | {"memory": "lstm", "burn_in": 8},
     {"memory": "gtrxl", "loss": "impala", "passes": 1},
     {"optimizer": "muon", "ema": 0.9, "noisy": True},
-    {"target_updates": 3, "noisy": True, "lag": 1},
+    {"noisy": True, "lag": 1},
     {"unrolls_per_batch": 12, "optimizer": "rmsprop", "warmup_updates": 30},
 ]
 

@@ -297,7 +297,7 @@ def test_resume_continues(tmp_path, pools, capsys):
     [
         {"replay_share": 0.5, "unrolls_per_batch": 12, "replay_capacity": 10},
         {"optimizer": "muon", "ema": 0.9},
-        {"target_updates": 3, "noisy": True, "lag": 1},
+        {"noisy": True, "lag": 1},
     ],
 )
 def test_resume_with_everything(tmp_path, pools, options):
@@ -305,7 +305,6 @@ def test_resume_with_everything(tmp_path, pools, options):
     run_training(config)
     state = checkpoint.load(tmp_path / "run", CPU)
     assert (state["ema"] is not None) == ("ema" in options)
-    assert (state["learner"]["target"] is not None) == ("target_updates" in options)
     again = replace(
         config, resume=tmp_path / "run", run_dir=tmp_path / "more", max_steps=900
     )

@@ -13,11 +13,11 @@ import torch
 
 from trainer.learn.vtrace import gae, reverse_scan, scan_for, vectorised_scan, vtrace
 
-CLIPS = {"gamma": 0.9, "lam": 0.95, "rho_bar": 1.0, "c_bar": 1.0, "pg_rho_bar": 1.0}
+CLIPS = {"gamma": 0.9, "lam": 0.95, "rho_bar": 1.0, "c_bar": 1.0}
 
 
 def slow_vtrace(log_ratios, values, rewards, done, truncated, gamma, lam, rho_bar,
-                c_bar, pg_rho_bar):  # fmt: skip
+                c_bar):  # fmt: skip
     """v_s as the sum of the paper's equation (1), term by term in float64.
 
     The sum of s stops behind the first transition that ends an episode; a
@@ -53,7 +53,7 @@ def slow_vtrace(log_ratios, values, rewards, done, truncated, gamma, lam, rho_ba
                 following = lam * vs[s + 1, b] + (1 - lam) * values[s + 1, b]
             following = 0.0 if terminated[s + 1, b] else following
             advantages[s, b] = rewards[s + 1, b] + gamma * following - values[s, b]
-    return vs, advantages, np.where(done[:T], 0, np.minimum(pg_rho_bar, ratio))
+    return vs, advantages, np.where(done[:T], 0, rho)
 
 
 def random_rows(rng, T, B):
@@ -86,17 +86,17 @@ def tensors(rows):
     "clips",
     [
         CLIPS,
-        {"gamma": 0.99, "lam": 1.0, "rho_bar": 1.5, "c_bar": 0.8, "pg_rho_bar": 2.0},
-        {"gamma": 1.0, "lam": 0.5, "rho_bar": 0.7, "c_bar": 3.0, "pg_rho_bar": 0.9},
+        {"gamma": 0.99, "lam": 1.0, "rho_bar": 1.5, "c_bar": 0.8},
+        {"gamma": 1.0, "lam": 0.5, "rho_bar": 0.7, "c_bar": 3.0},
     ],
 )
 def test_equals_slow_twin(shape, clips):
     rows = random_rows(np.random.default_rng(sum(shape)), *shape)
-    vs, advantages, pg_rhos = slow_vtrace(**rows, **clips)
+    vs, advantages, rhos = slow_vtrace(**rows, **clips)
     result = vtrace(**tensors(rows), **clips)
     np.testing.assert_allclose(result.targets, vs, atol=1e-5)
-    np.testing.assert_allclose(result.errors, advantages, atol=1e-5)
-    np.testing.assert_allclose(result.pg_rhos, pg_rhos, atol=1e-5)
+    np.testing.assert_allclose(result.advantages, advantages, atol=1e-5)
+    np.testing.assert_allclose(result.rhos, rhos, atol=1e-5)
     np.testing.assert_array_equal(result.weights, ~rows["done"][:-1])
 
 
@@ -126,8 +126,8 @@ def test_five_steps_by_hand_terminated():
     result = by_hand(truncated=False)
     assert result.targets.flatten().tolist() == [1.875, 1.75, 3.5, 8.0, 4.0]
     # 1 + 1.75/2 - 1; 0 + 3.5/2 - 2; 3 - 4; ignored; 1 + 6/2 - 2
-    assert result.errors.flatten().tolist() == [0.875, -0.25, -1.0, 0.0, 2.0]
-    assert result.pg_rhos.flatten().tolist() == [1.0, 1.0, 0.5, 0.0, 1.0]
+    assert result.advantages.flatten().tolist() == [0.875, -0.25, -1.0, 0.0, 2.0]
+    assert result.rhos.flatten().tolist() == [1.0, 1.0, 0.5, 0.0, 1.0]
     assert result.weights.flatten().tolist() == [1.0, 1.0, 1.0, 0.0, 1.0]
 
 
@@ -139,7 +139,7 @@ def test_five_steps_by_hand_truncated():
     result = by_hand(truncated=True)
     assert result.targets.flatten().tolist() == [2.375, 2.75, 5.5, 8.0, 4.0]
     # 1 + 2.75/2 - 1; 5.5/2 - 2; 3 + 8/2 - 4
-    assert result.errors.flatten().tolist() == [1.375, 0.75, 3.0, 0.0, 2.0]
+    assert result.advantages.flatten().tolist() == [1.375, 0.75, 3.0, 0.0, 2.0]
 
 
 def slow_gae(values, rewards, done, truncated, gamma, lam):
@@ -167,11 +167,11 @@ def test_gae_equals_slow_twin(shape, gamma, lam):
     del rows["log_ratios"]
     advantages = slow_gae(**rows, gamma=gamma, lam=lam)
     result = gae(**tensors(rows), gamma=gamma, lam=lam)
-    np.testing.assert_allclose(result.errors, advantages, atol=1e-5)
+    np.testing.assert_allclose(result.advantages, advantages, atol=1e-5)
     targets = rows["values"][:-1] + advantages
     np.testing.assert_allclose(result.targets, targets, atol=1e-5)
     real = ~rows["done"][:-1]
-    for field in (result.weights, result.rhos, result.pg_rhos):
+    for field in (result.weights, result.rhos):
         np.testing.assert_array_equal(field, real)
 
 
@@ -179,7 +179,7 @@ def test_is_gae_on_policy_without_clips():
     rows = tensors(random_rows(np.random.default_rng(3), 24, 5))
     rows["log_ratios"].zero_()
     inf = math.inf
-    result = vtrace(**rows, gamma=0.97, lam=0.9, rho_bar=inf, c_bar=inf, pg_rho_bar=inf)
+    result = vtrace(**rows, gamma=0.97, lam=0.9, rho_bar=inf, c_bar=inf)
     del rows["log_ratios"]
     for field, same in zip(result, gae(**rows, gamma=0.97, lam=0.9), strict=True):
         assert torch.equal(field, same)
@@ -196,11 +196,11 @@ def test_nothing_leaks_over_an_episode_end(truncated):
         rows[name][7:] = absurd
     rows["log_ratios"][6:] = 5.0
     after = vtrace(**tensors(rows), **CLIPS)
-    for name in ("targets", "errors", "pg_rhos"):
+    for name in ("targets", "advantages", "rhos"):
         old, new = getattr(before, name), getattr(after, name)
         assert torch.equal(old[:6], new[:6]), name
         assert not torch.equal(old[7:], new[7:]), name
-    assert after.errors[6].abs().max() == 0
+    assert after.advantages[6].abs().max() == 0
 
 
 def test_final_observation_counts_only_when_truncated():
@@ -253,7 +253,7 @@ def test_reads_nothing_on_the_host():
     # A meta tensor has no content: whatever looked at it would raise.
     rows = tensors(random_rows(np.random.default_rng(8), 6, 2))
     result = vtrace(**{name: row.to("meta") for name, row in rows.items()}, **CLIPS)
-    assert [field.shape for field in result] == [(6, 2)] * 5
+    assert [field.shape for field in result] == [(6, 2)] * 4
 
 
 def test_compiles_as_one_graph():
@@ -284,7 +284,7 @@ needs_triton = pytest.mark.skipif(
 
 INTERPRETED = """
 import torch
-from trainer.vtrace import scan_for, vectorised_scan
+from trainer.learn.vtrace import scan_for, vectorised_scan
 scan = scan_for(torch.device("cpu"))
 assert scan.__module__ == "trainer.learn.scan_triton", scan
 for shape in (1, 1), (7, 45):

@@ -17,7 +17,7 @@ from trainer.config.schema import (
     PresetName,
     RunConfig,
 )
-from trainer.machine.device import available_cores
+from trainer.machine.cpu import available_cores
 
 # Whom a preset is for; GB as cards are sold, which is 2^30 bytes.
 PRESETS: dict[PresetName, str] = {

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import mario_envpool
 from trainer.config.schema import IMAGE_SIZE, EnvConfig
 from trainer.envs.tiles import OBS_TYPE, TilesPool
-from trainer.machine.device import available_cores, step_aside
-from trainer.machine.monitor import thread_ids
+from trainer.machine.cpu import available_cores, step_aside, thread_ids
 
 if TYPE_CHECKING:
     pass

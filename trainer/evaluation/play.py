@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from trainer.config.checks import MAX_SEED, check_seed
 from trainer.envs.pool import SEED_STRIDE
-from trainer.machine.cuda import Stage
+from trainer.machine.cuda import HostToDevice
 from trainer.rollout.actor import sample
 from trainer.rollout.episodes import Episode, EpisodeTracker
 
@@ -170,7 +170,7 @@ class _Actor:
         self._pool = pool
         self._model = model
         self._generator = generator
-        self._stage = Stage(device, pool)
+        self._stage = HostToDevice(device, pool)
         size = cast(int, model.state_size)
         self._state = torch.zeros(len(pool.all_env_ids), size, device=device)
         self._rows = _CPU_ROWS if device.type == "cpu" else len(pool.all_env_ids)

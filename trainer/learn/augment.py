@@ -1,12 +1,13 @@
-"""Augmented observations: what a policy says should not change with them.
+"""Augmented observations, on which a policy and its values should stay the same.
 
-The losses see the true observations; beside them stands how much logits and values
-differ on changed ones (`losses.consistency`). That is DrAC (Raileanu et al. 2021,
-arXiv:2006.12862, section 3): to put changed observations in the place of the true ones
-would be wrong for a policy gradient, whose actions were sampled on the true ones.
+The losses are computed on the true observations. A further term penalises how much
+logits and values differ on changed ones (`losses.consistency`). That is DrAC (Raileanu
+et al. 2021, arXiv:2006.12862, section 3): a policy gradient on changed observations
+would be wrong, because the actions were sampled on the true ones.
 
 Shifts are those of DrQ (Kostrikov et al. 2021, arXiv:2004.13649). Everything happens on
-the device, from random numbers that are drawn before: nothing here waits for it.
+the device, from random numbers that were drawn before: nothing here waits for the
+device.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from torch import Tensor
 from mario_envpool import list_all_envs
 from mario_envpool.actions import ACTION_SETS
 from trainer.config.schema import AugmentConfig, EnvConfig
+from trainer.learn.losses import Loss, Targets, consistency
+from trainer.models import PolicyOutput
 
 KINDS = ("shift", "brightness", "flip")
 
@@ -31,7 +34,7 @@ class Augmentation:
 
     Attributes:
         kinds: of `KINDS`.
-        cost: weight of the `losses.consistency`.
+        coef: weight of the `losses.consistency`.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class Augmentation:
         self.kinds = tuple(
             dict.fromkeys(k.strip() for k in ",".join(config.augment).split(",") if k)
         )
-        self.cost = config.augment_cost
+        self.coef = config.augment_cost
         self._config = config
         _check(self.kinds, env)
         if "flip" in self.kinds:
@@ -96,18 +99,46 @@ class Augmentation:
         return obs
 
     def logits(self, logits: Tensor, numbers: Tensor) -> Tensor:
-        """What changed observations say of the actions in the true ones.
+        """Logits of the actions in the true observations, from those in changed ones.
 
-        In a mirrored picture that is the mirrored action.
+        The action in a mirrored picture is the mirrored action.
 
         Args:
-            logits: (T, n, A) for what `observations` gave.
-            numbers: the same.
+            logits: (T, n, A) for the result of `observations`.
+            numbers: (4, n), those that `observations` was given.
         """
         if "flip" not in self.kinds:
             return logits
         where = self._flipped(numbers[3])[:, None]
         return torch.where(where, logits.index_select(-1, self._mirrored), logits)
+
+    def add_consistency(
+        self,
+        loss: Loss,
+        logits: Tensor,
+        values: Tensor,
+        augmented: PolicyOutput,
+        targets: Targets,
+    ) -> Loss:
+        """A loss with the weighted `losses.consistency` in its total.
+
+        Args:
+            loss: of N = T * n rows.
+            logits: (N, A) of the true observations.
+            values: (N,) of the true observations.
+            augmented: logits (T, n, A) and values (T, n) of the changed ones.
+            targets: N rows.
+        """
+        difference = consistency(
+            logits,
+            values,
+            augmented.logits.flatten(0, 1),
+            augmented.values.flatten(),
+            targets,
+        )
+        return loss._replace(
+            total=loss.total + self.coef * difference, augmented=difference.detach()
+        )
 
     def _pixels(self, numbers: Tensor) -> Tensor:
         """Equally likely whole numbers, from -augment_shift to augment_shift."""
@@ -119,7 +150,7 @@ class Augmentation:
 
 
 def _check(kinds: Sequence[str], env: EnvConfig) -> None:
-    """Raises ValueError for what cannot be done to the observations of a run."""
+    """Raises ValueError for changes that do not fit the observations of a run."""
     for kind in kinds:
         if kind not in KINDS:
             raise ValueError(
@@ -139,7 +170,7 @@ def _check(kinds: Sequence[str], env: EnvConfig) -> None:
 
 
 def shifted(obs: Tensor, down: Tensor, right: Tensor, most: int) -> Tensor:
-    """Moves pictures; what comes in is the repeated edge.
+    """Moves pictures; new pixels repeat the edge.
 
     Args:
         obs: (T, n, C, H, W).

@@ -1,20 +1,21 @@
-"""Actor-critic losses on flat rows: IMPALA's policy gradient, and PPO's clip.
+"""The losses of PPO and of IMPALA on flat rows, as pure functions.
 
-Pure functions; every mean is a sum against `weights` that add up to 1 over the
-whole minibatch, so the losses and gradients of its parts simply add up.
+    total = policy + value_coef * value - entropy_coef * entropy
 
-Nothing here reads a tensor's content on the host, so that all of it can be
+The policy's term is PPO's clipped ratio (Schulman et al. 2017, arXiv:1707.06347,
+equation 7, with the ratio taken against the behaviour policy mu) or IMPALA's policy
+gradient (Espeholt et al. 2018, arXiv:1802.01561, section 4.2). The critic's term and
+the entropy bonus are the same for both.
+
+Every mean is a sum against `weights` that add up to 1 over the whole minibatch, so the
+losses and gradients of the parts of a minibatch add up to those of the whole.
+
+Nothing here reads the content of a tensor on the host, so that all of it can be
 compiled and recorded in a CUDA graph.
-
-Sources: Espeholt et al. 2018 (arXiv:1802.01561) section 4.2; Schulman et al.
-2017 (arXiv:1707.06347) equation 7, with the ratio taken against the behaviour
-policy mu, or with a target network as Luo et al. 2020, IMPACT
-(arXiv:1912.00167) section 3.1.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Literal, NamedTuple
 
 import torch
@@ -33,8 +34,6 @@ class Targets(NamedTuple):
         advantages: policy-gradient weight of each row.
         values: critic target of each row.
         weights: share of each row in the mean; 0 for ignored rows.
-        log_target: log-probability of the actions under the target network,
-            None without one.
         scales: what the critic's errors are divided by before their loss (PopArt);
             None: 1.
     """
@@ -44,7 +43,6 @@ class Targets(NamedTuple):
     advantages: Tensor
     values: Tensor
     weights: Tensor
-    log_target: Tensor | None = None
     scales: Tensor | None = None
 
     def at(self, pick: Tensor) -> Targets:
@@ -55,7 +53,14 @@ class Targets(NamedTuple):
 class Loss(NamedTuple):
     """Scalars of one part of a minibatch; `total` alone has a gradient.
 
-    `augmented` is the `consistency`, None without augmentation.
+    Attributes:
+        total: what is minimised.
+        policy: the policy's term.
+        value: the critic's term, without its coefficient.
+        entropy: of the policy.
+        kl: an estimate of KL(mu || pi) that is never negative.
+        clipped: share of rows whose ratio is outside of PPO's clip range; 0 for IMPALA.
+        augmented: the `consistency`, None without augmentation.
     """
 
     total: Tensor
@@ -65,6 +70,110 @@ class Loss(NamedTuple):
     kl: Tensor
     clipped: Tensor
     augmented: Tensor | None = None
+
+
+def ppo_loss(
+    logits: Tensor,
+    values: Tensor,
+    targets: Targets,
+    *,
+    clip_range: float,
+    value_coef: float,
+    value_kind: ValueLossName,
+    entropy_coef: float | Tensor,
+) -> Loss:
+    """PPO's clipped surrogate loss, with the critic's loss and the entropy bonus.
+
+    Args:
+        logits: (N, A) float32 of the current policy.
+        values: (N,) float32 of the current critic.
+        targets: N rows. The advantages do not carry an importance weight: the ratio
+            in the loss is that weight.
+        clip_range: epsilon of the clip.
+        value_coef: weight of the critic's loss.
+        value_kind: "huber" or "squared".
+        entropy_coef: weight of the entropy bonus; a scalar tensor where it has to
+            change under a recorded CUDA graph.
+    """
+    log_probs = F.log_softmax(logits, dim=-1)
+    log_pi = _of_actions(log_probs, targets.actions)
+    ratio = (log_pi - targets.log_mu).exp()
+    bounded = ratio.clamp(1 - clip_range, 1 + clip_range)
+    gain = torch.min(ratio * targets.advantages, bounded * targets.advantages)
+    policy = -(targets.weights * gain).sum()
+    clipped = (targets.weights * (ratio != bounded).float()).sum()
+    value = _critic_term(values, targets, value_kind)
+    entropy = _entropy(log_probs, targets.weights)
+    return Loss(
+        policy + value_coef * value - entropy_coef * entropy,
+        policy.detach(),
+        value.detach(),
+        entropy.detach(),
+        _kl(log_pi, targets),
+        clipped,
+    )
+
+
+def impala_loss(
+    logits: Tensor,
+    values: Tensor,
+    targets: Targets,
+    *,
+    value_coef: float,
+    value_kind: ValueLossName,
+    entropy_coef: float | Tensor,
+) -> Loss:
+    """IMPALA's policy gradient, with the critic's loss and the entropy bonus.
+
+    Args:
+        logits: (N, A) float32 of the current policy.
+        values: (N,) float32 of the current critic.
+        targets: N rows. The advantages carry the clipped importance weight already.
+        value_coef: weight of the critic's loss.
+        value_kind: "huber" or "squared".
+        entropy_coef: weight of the entropy bonus; a scalar tensor where it has to
+            change under a recorded CUDA graph.
+    """
+    log_probs = F.log_softmax(logits, dim=-1)
+    log_pi = _of_actions(log_probs, targets.actions)
+    policy = -(targets.weights * log_pi * targets.advantages).sum()
+    value = _critic_term(values, targets, value_kind)
+    entropy = _entropy(log_probs, targets.weights)
+    return Loss(
+        policy + value_coef * value - entropy_coef * entropy,
+        policy.detach(),
+        value.detach(),
+        entropy.detach(),
+        _kl(log_pi, targets),
+        torch.zeros_like(policy),
+    )
+
+
+def consistency(
+    logits: Tensor,
+    values: Tensor,
+    augmented_logits: Tensor,
+    augmented_values: Tensor,
+    targets: Targets,
+) -> Tensor:
+    """How much the output of a network changes with augmented observations, a scalar.
+
+    KL(pi(s) || pi(f(s))) and the squared difference of the values, both without a
+    gradient through the true observations (Raileanu et al. 2021, equations 3 to 5).
+
+    Args:
+        logits: (N, A) float32 of the true observations.
+        values: (N,) float32.
+        augmented_logits: (N, A) of the augmented ones, for the same actions.
+        augmented_values: (N,).
+        targets: N rows; only weights and scales are used.
+    """
+    log_pi = F.log_softmax(logits.detach(), dim=-1)
+    kl = log_pi.exp() * (log_pi - F.log_softmax(augmented_logits, dim=-1))
+    difference = augmented_values - values.detach()
+    if targets.scales is not None:
+        difference = difference / targets.scales
+    return (targets.weights * (kl.sum(-1) + difference.square())).sum()
 
 
 def normalise(advantages: Tensor, weights: Tensor) -> Tensor:
@@ -81,105 +190,25 @@ def value_loss(values: Tensor, targets: Tensor, kind: ValueLossName) -> Tensor:
     return 0.5 * (values - targets).square()
 
 
-def consistency(
-    logits: Tensor,
-    values: Tensor,
-    augmented_logits: Tensor,
-    augmented_values: Tensor,
-    targets: Targets,
-) -> Tensor:
-    """How much a network says something else of augmented observations, a scalar.
-
-    KL(pi(s) || pi(f(s))) and the squared difference of the values, of which the true
-    observations' part is taken as given (Raileanu et al. 2021, equations 3 to 5).
-
-    Args:
-        logits: (N, A) float32 of the true observations.
-        values: (N,) float32.
-        augmented_logits: (N, A) of the augmented ones, for the same actions.
-        augmented_values: (N,).
-        targets: whose weights, and scales of values, count.
-    """
-    log_pi = F.log_softmax(logits.detach(), dim=-1)
-    kl = log_pi.exp() * (log_pi - F.log_softmax(augmented_logits, dim=-1))
-    apart = augmented_values - values.detach()
-    if targets.scales is not None:
-        apart = apart / targets.scales
-    return (targets.weights * (kl.sum(-1) + apart.square())).sum()
+def _of_actions(log_probs: Tensor, actions: Tensor) -> Tensor:
+    """Log-probabilities (N,) of actions (N,), from those of all (N, A)."""
+    return log_probs.gather(1, actions.unsqueeze(1)).squeeze(1)
 
 
-def log_anchor(targets: Targets, target_rho: float) -> Tensor:
-    """Log-probability that the clipped ratio divides by, (N,).
-
-    That is mu's, and with a target network, after IMPACT,
-
-        min(mu / target, rho) * pi / mu  =  pi / max(target, mu / rho):
-
-    the ratio starts from the target network, unless the behaviour policy found
-    the action rho times as likely; then it is IMPALA's truncated one.
-    """
-    if targets.log_target is None:
-        return targets.log_mu
-    return torch.maximum(targets.log_target, targets.log_mu - math.log(target_rho))
-
-
-def actor_critic_loss(
-    logits: Tensor,
-    values: Tensor,
-    targets: Targets,
-    *,
-    clip_range: float | None,
-    target_rho: float,
-    value_cost: float,
-    value_kind: ValueLossName,
-    entropy_cost: float | Tensor,
-) -> Loss:
-    """One loss for both algorithms: `clip_range=None` is IMPALA's.
-
-    Args:
-        logits: (N, A) float32 of the current policy.
-        values: (N,) float32 of the current critic.
-        targets: see `Targets`. For IMPALA the advantages already carry the
-            clipped importance weight; for the clipped loss they do not, since
-            the ratio in the loss is that weight.
-        clip_range: PPO's epsilon, or None for the plain policy gradient.
-        target_rho: clip of mu / target; used with `clip_range` and a target
-            network only.
-        value_cost: weight of the critic's loss.
-        value_kind: "huber" or "squared".
-        entropy_cost: weight of the entropy bonus; a scalar tensor where it has
-            to change under a recorded CUDA graph.
-
-    Returns:
-        A `Loss`. `kl` is the estimate of KL(mu || pi) that is never negative,
-        `clipped` the share of rows whose ratio left the clip range.
-    """
-    log_probs = F.log_softmax(logits, dim=-1)
-    log_pi = log_probs.gather(1, targets.actions.unsqueeze(1)).squeeze(1)
-    weights = targets.weights
-    if clip_range is None:
-        policy = -(weights * log_pi * targets.advantages).sum()
-        clipped = torch.zeros_like(policy)
-    else:
-        ratio = (log_pi - log_anchor(targets, target_rho)).exp()
-        bounded = ratio.clamp(1 - clip_range, 1 + clip_range)
-        gain = torch.min(ratio * targets.advantages, bounded * targets.advantages)
-        policy = -(weights * gain).sum()
-        clipped = (weights * (ratio != bounded).float()).sum()
+def _critic_term(values: Tensor, targets: Targets, kind: ValueLossName) -> Tensor:
+    """Weighted mean of the critic's loss."""
     returns = targets.values
     if targets.scales is not None:
         values, returns = values / targets.scales, returns / targets.scales
-    value = (weights * value_loss(values, returns, value_kind)).sum()
-    entropy = -(weights * (log_probs.exp() * log_probs).sum(-1)).sum()
-    total = policy + value_cost * value - entropy_cost * entropy
-    # Schulman's k3 estimator under mu: (pi/mu - 1) - log(pi/mu) >= 0.
+    return (targets.weights * value_loss(values, returns, kind)).sum()
+
+
+def _entropy(log_probs: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean of the policy's entropy."""
+    return -(weights * (log_probs.exp() * log_probs).sum(-1)).sum()
+
+
+def _kl(log_pi: Tensor, targets: Targets) -> Tensor:
+    """Schulman's k3 estimator of KL(mu || pi): (pi/mu - 1) - log(pi/mu) >= 0."""
     log_ratio = log_pi.detach() - targets.log_mu
-    kl = (weights * (torch.expm1(log_ratio) - log_ratio)).sum()
-    return Loss(
-        total,
-        policy.detach(),
-        value.detach(),
-        entropy.detach(),
-        kl,
-        clipped,
-    )
+    return (targets.weights * (torch.expm1(log_ratio) - log_ratio)).sum()

@@ -1,7 +1,7 @@
 """The reverse scan of V-trace as one CUDA kernel, written in Triton.
 
-A leaf that only `trainer.vtrace` imports, and only when it is about to use it:
-Triton comes with PyTorch's CUDA builds alone.
+Only `trainer.learn.vtrace` imports this module, and only before its first use: Triton
+comes with PyTorch's CUDA builds alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _kernel = triton.jit(_scan)
 
 
 def reverse_scan(decay: Tensor, increment: Tensor) -> Tensor:
-    """As `trainer.vtrace.reverse_scan`, on (T, B) float32 tensors.
+    """As `trainer.learn.vtrace.reverse_scan`, on (T, B) float32 tensors.
 
     Args:
         decay: (T, B) factors, on a GPU (or anywhere under TRITON_INTERPRET=1).

@@ -1,7 +1,7 @@
 """V-trace and GAE: value targets and policy-gradient advantages.
 
 Pure functions on (time, batch) tensors, in float32 and without gradients. They
-know nothing of networks, environments, replay or burn-in.
+do not depend on networks, environments, replay or burn-in.
 
 Source: Espeholt et al. 2018, "IMPALA" (arXiv:1802.01561), section 4.1, with
 rlax's lambda: it scales the trace coefficients and mixes the bootstrap of the
@@ -41,18 +41,16 @@ class VTrace(NamedTuple):
     """Targets for T transitions; every field is (T, B) float32.
 
     Attributes:
-        targets: v_s, what the critic should have said at row t.
-        errors: r + gamma * bootstrap - V, the advantage before its importance
-            weight (a clipped-ratio loss carries that weight itself).
-        pg_rhos: min(pg_rho_bar, pi/mu), the importance weight of the
-            policy gradient; 0 at ignored transitions.
+        targets: v_s, the critic's target at row t.
+        advantages: r + gamma * bootstrap - V, before the importance weight (a
+            clipped-ratio loss carries that weight itself); 0 at ignored transitions.
         weights: 1 for a real transition, 0 for one whose action was ignored.
-        rhos: min(rho_bar, pi/mu) as used in the temporal differences.
+        rhos: min(rho_bar, pi/mu), the importance weight of the temporal differences
+            and of IMPALA's policy gradient; 0 at ignored transitions.
     """
 
     targets: Tensor
-    errors: Tensor
-    pg_rhos: Tensor
+    advantages: Tensor
     weights: Tensor
     rhos: Tensor
 
@@ -123,7 +121,6 @@ def vtrace(
     lam: float = 1.0,
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
-    pg_rho_bar: float = 1.0,
 ) -> VTrace:
     """Computes V-trace targets and advantages for rows of a pool.
 
@@ -136,9 +133,8 @@ def vtrace(
         truncated: (T+1, B) bool, it ended by a limit and not by the task.
         gamma: discount per decision.
         lam: lambda, 1 for the paper's V-trace.
-        rho_bar: clip of the ratios in the temporal differences.
+        rho_bar: clip of the ratios in the temporal differences and in `rhos`.
         c_bar: clip of the ratios in the trace.
-        pg_rho_bar: clip of the ratios in the policy gradient.
 
     Returns:
         A `VTrace` of (T, B) tensors.
@@ -178,11 +174,10 @@ def vtrace(
     # correction is 0, so a truncated transition bootstraps from V(final x).
     next_corrections = torch.cat([corrections[1:], torch.zeros_like(values[:1])])
     next_values = values[1:] + lam * next_corrections
-    errors = weights * (rewards + gamma * bootstraps * next_values - values[:-1])
+    advantages = weights * (rewards + gamma * bootstraps * next_values - values[:-1])
     return VTrace(
         targets=targets,
-        errors=errors,
-        pg_rhos=weights * ratios.clamp(max=pg_rho_bar),
+        advantages=advantages,
         weights=weights,
         rhos=weights * rhos,
     )
@@ -200,7 +195,7 @@ def gae(
     """Generalised advantage estimation (Schulman et al. 2016, equation 16).
 
     It is V-trace for a policy that has not changed: every ratio is 1, so that
-    `errors` is the advantage and `targets` V plus it. Arguments as in `vtrace`.
+    `targets` are V plus the advantages. Arguments as in `vtrace`.
     """
     return vtrace(
         log_ratios=torch.zeros_like(values[:-1]),

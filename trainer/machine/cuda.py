@@ -297,7 +297,7 @@ def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
     return call
 
 
-class Stage:
+class HostToDevice:
     """Brings the pool's arrays to the device.
 
     On a CPU a NumPy array becomes a tensor on the same memory. On CUDA it is

@@ -54,7 +54,7 @@ class Monitor:
         Args:
             device: of the run; a GPU is sampled, too.
             interval: seconds between samples.
-            workers: `thread_ids` of the emulation.
+            workers: `cpu.thread_ids` of the emulation.
         """
         self._process = psutil.Process()
         self._workers = workers
@@ -117,11 +117,6 @@ class Monitor:
         if self._gpu is not None:
             self._gpu.close()
             self._gpu = None
-
-
-def thread_ids() -> frozenset[int]:
-    """The operating system's ids of the threads there are now."""
-    return frozenset(thread.id for thread in psutil.Process().threads())
 
 
 class _Gpu:

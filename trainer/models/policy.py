@@ -10,7 +10,8 @@ import torch
 
 from trainer.config.schema import EnvConfig, ModelConfig, from_dict
 from trainer.envs.pool import make_pool
-from trainer.machine.device import autocast_dtype, choose_device, keep_large_blocks
+from trainer.machine.cpu import keep_large_blocks
+from trainer.machine.device import autocast_dtype, choose_device
 from trainer.models import PolicyModel, build_model, checkpoint, to_device
 
 

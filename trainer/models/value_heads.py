@@ -59,8 +59,8 @@ def move(
             "which of its weights belong to a level is not known"
         )
     learner = state["learner"]
-    named = (state["model"], learner["ema"], learner["target"])
-    for tensors in (*named, learner["buffers"], learner["target_buffers"]):
+    named = (state["model"], learner["ema"])
+    for tensors in (*named, learner["buffers"]):
         for name in [n for n in tensors or {} if n.startswith(_VALUE)]:
             if name.endswith(_NOISE):
                 del tensors[name]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from trainer.envs.levels import LevelNumbers
-from trainer.machine.cuda import Stage
+from trainer.machine.cuda import HostToDevice
 from trainer.machine.timings import Timings
 from trainer.rollout.batch import Rows
 from trainer.rollout.episodes import EpisodeTracker
@@ -90,7 +90,7 @@ class Collector:
         self._episodes = episodes
         self._timings = timings
         self._recorder, self._explorer = recorder, explorer
-        self._stage = Stage(device, pool)
+        self._stage = HostToDevice(device, pool)
         num_envs = len(pool.all_env_ids)
         self._state = torch.zeros(num_envs, state_size, device=device)
         self._numbers = LevelNumbers(levels) if levels else None

@@ -22,17 +22,11 @@ from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
 from trainer.explore.explorer import make_explorer
 from trainer.film.record import Filmer
 from trainer.learn.learner import Learner
+from trainer.machine.cpu import Shards, available_cores, keep_large_blocks, thread_ids
 from trainer.machine.cuda import own_stream
-from trainer.machine.device import (
-    Shards,
-    autocast_dtype,
-    available_cores,
-    choose_device,
-    describe,
-    keep_large_blocks,
-)
+from trainer.machine.device import autocast_dtype, choose_device, describe
 from trainer.machine.files import Lines, drop_after, same_folder
-from trainer.machine.monitor import Monitor, mark, thread_ids
+from trainer.machine.monitor import Monitor, mark
 from trainer.machine.timings import Timings
 from trainer.models import PolicyModel, build_model, checkpoint, to_device
 from trainer.rollout.actor import Actor

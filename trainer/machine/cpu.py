@@ -1,0 +1,111 @@
+"""The CPU: cores, threads and memory of a run."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+import psutil
+import torch
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+
+_NICE = 5  # of a pool's threads, see step_aside
+
+
+def available_cores() -> int:
+    """Cores this process may run on (fewer than the machine's under taskset)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def keep_large_blocks() -> bool:
+    """Tells glibc to keep freed activations instead of unmapping them.
+
+    By default every block above 32 MB, and often smaller ones, returns to the
+    kernel and is page-faulted in again at the next minibatch.
+
+    Returns:
+        Whether the C library took it (only glibc does).
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    trim_threshold, mmap_max = -1, -4  # malloc.h: M_TRIM_THRESHOLD, M_MMAP_MAX
+    return bool(mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_max, 0))
+
+
+def thread_ids() -> frozenset[int]:
+    """The operating system's ids of the threads of this process."""
+    return frozenset(thread.id for thread in psutil.Process().threads())
+
+
+def step_aside(threads: Iterable[int]) -> None:
+    """Gives the threads of a pool what the network leaves them of the cores (Linux).
+
+    The thread that acts is waited for by all of them in turn. Where it has to share
+    its core, cores idle later: on two, with as many threads of a pool, runs with small
+    networks were 16 to 21 % faster so. Beside other work they are slower, and a higher
+    value costs more there (docs/results.md).
+
+    Args:
+        threads: their ids.
+    """
+    for thread in threads if sys.platform.startswith("linux") else ():
+        # A thread may have ended.
+        with suppress(OSError):
+            nice = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, min(nice + _NICE, 19))
+
+
+class Shards:
+    """Threads that each take a share of a minibatch; the caller is one of them.
+
+    PyTorch's own threads meet at a barrier in every operation. That costs little
+    on an idle machine, and ruins small kernels when emulation or anything else
+    has a core: on 2 cores with a load of 3, one gradient of `pico` on 256 rows
+    took 150-310 us a row with two OpenMP threads, 50-70 us with two shards.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Starts `count - 1` threads, and makes each one compute alone."""
+        if count < 1:
+            raise ValueError(f"shards must be at least 1, got {count}")
+        self.count = count
+        self._pool = (
+            ThreadPoolExecutor(
+                count - 1, "shard", initializer=torch.set_num_threads, initargs=(1,)
+            )
+            if count > 1
+            else None
+        )
+
+    def map(
+        self, function: Callable[[Part], Result], parts: list[Part]
+    ) -> list[Result]:
+        """Applies `function` to parts, in order of parts; at most `count`."""
+        if len(parts) > self.count:
+            raise ValueError(f"{len(parts)} parts for {self.count} shards")
+        if self._pool is None or len(parts) <= 1:
+            return [function(part) for part in parts]
+        futures = [self._pool.submit(function, part) for part in parts[1:]]
+        try:
+            first = function(parts[0])
+        finally:
+            # Nobody may still read the weights when the caller goes on.
+            rest = [future.result() for future in futures]
+        return [first, *rest]
+
+    def close(self) -> None:
+        """Ends the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
