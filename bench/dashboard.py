@@ -24,8 +24,10 @@ from pathlib import Path
 from rich.console import Console
 
 from trainer.cli import parse
-from trainer.rollout.store import Batch
-from trainer.session.session import Run, train
+from trainer.rollout.batch import Batch
+from trainer.session.build import Session
+from trainer.session.session import train
+from trainer.session.updater import Updater
 from trainer.show.dashboard import LiveDisplay
 
 SETTLING = 4  # first updates, which are not counted
@@ -42,25 +44,34 @@ class Switched(LiveDisplay):
             super()._refresh()
 
 
-class Measured(Run):
-    """A run that switches its dashboard on and off, and times its updates."""
+class Measured:
+    """Updates of a run that switch its dashboard on and off, and are timed."""
 
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)
+    def __init__(self, updater: Updater, display: Switched) -> None:
+        self._updater, self._display = updater, display
         self.count = 0
         self.wall: Times = {True: [], False: []}
         self.work: Times = {True: [], False: []}
 
     def update(self) -> Batch:
         """Times one."""
-        self.display.on = on = self.count // 2 % 2 == 0
+        self._display.on = on = self.count // 2 % 2 == 0
         wall, work = time.perf_counter(), time.process_time()
-        batch = super().update()
+        batch = self._updater.update()
         self.count += 1
         if self.count > SETTLING:
             self.wall[on].append(time.perf_counter() - wall)
             self.work[on].append(time.process_time() - work)
         return batch
+
+
+class MeasuredSession(Session):
+    """A session whose updates are timed."""
+
+    def start(self) -> None:
+        """See `Session.start`."""
+        super().start()
+        self.updater = self.measured = Measured(self.updater, self.display)
 
 
 def ratio(times: Times) -> str:
@@ -94,8 +105,9 @@ def main() -> None:
         size = {"width": options.width, "height": options.height}
         display = Switched(Console(file=file, force_terminal=True, **size))
         with redirect_stdout(file):
-            run = Measured(config, display)
-            seconds = train(run)["seconds"]
+            session = MeasuredSession(config, display)
+            seconds = train(session)["seconds"]
+    run = session.measured
     # It is drawn half of the time.
     share = 2 * display.drawing_s / seconds
     print(

@@ -40,13 +40,13 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from trainer.cli import parse
 from trainer.config.schema import RunConfig
 from trainer.envs.pool import make_pool
 from trainer.machine.cuda import own_stream, wait_for_device
 from trainer.machine.device import choose_device, describe
 from trainer.rollout.actor import Actor
-from trainer.run import parse
-from trainer.session.session import Run
+from trainer.session.build import Session
 
 BUSY = 0.7  # load average from which on the bench warns
 PARTS = ("env", "act", "learn", "end")
@@ -92,7 +92,7 @@ class Bench:
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         """Builds a run and warms it up."""
-        self._run = Run(replace(config, run_dir=folder))
+        self._run = Session(replace(config, run_dir=folder))
         run = self._run
         asynchronous = config.mode == "async"
         self._pool = make_pool(run.config.env, seed=7, asynchronous=asynchronous)
@@ -102,7 +102,7 @@ class Bench:
             run.model,
             device=run.device,
             dtype=run.dtype,
-            generator=run.actions,
+            generator=run.generators.actions,
             graphs=config.cuda_graphs and run.device.type == "cuda",
         )
         shape = (self._group, *run.obs_shape)
@@ -112,9 +112,9 @@ class Bench:
         self._first = torch.zeros(self._group, dtype=torch.bool, device=run.device)
         self._levels = torch.zeros(self._group, dtype=torch.int64, device=run.device)
         run.start()
-        self._batch = run.update()
+        self._batch = run.updater.update()
         for _ in range(3):
-            self._batch = run.update()
+            self._batch = run.updater.update()
 
     def _start_pool(self, asynchronous: bool) -> None:
         if asynchronous:
@@ -154,7 +154,7 @@ class Bench:
 
     def _end(self) -> int:
         before = self._run.collector.steps
-        self._run.update()
+        self._run.updater.update()
         return self._run.collector.steps - before
 
     def close(self) -> None:

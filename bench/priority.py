@@ -27,12 +27,12 @@ from rich.table import Table
 
 from trainer.cli import parse
 from trainer.machine.cpu import thread_ids
-from trainer.session.session import Run
+from trainer.session.build import Session
 
 BUSY = "while True: pass"
 
 
-def make_run(flags: list[str], nice: int, folder: Path) -> Run:
+def make_run(flags: list[str], nice: int, folder: Path) -> Session:
     """A started run whose pool has threads of this priority."""
     config = parse(["--device", "cpu", "--no-videos", "--dashboard", "off", *flags])
 
@@ -41,19 +41,19 @@ def make_run(flags: list[str], nice: int, folder: Path) -> Run:
             os.setpriority(os.PRIO_PROCESS, thread, nice)
 
     with patch("trainer.envs.pool.step_aside", set_priority):
-        run = Run(replace(config, run_dir=folder / str(nice)))
+        run = Session(replace(config, run_dir=folder / str(nice)))
     run.start()
     for _ in range(3):
-        run.update()
+        run.updater.update()
     return run
 
 
-def rate(run: Run, seconds: float) -> float:
+def rate(run: Session, seconds: float) -> float:
     """Steps per second of some updates."""
-    start, steps = time.perf_counter(), run.steps
+    start, steps = time.perf_counter(), run.progress.steps
     while time.perf_counter() - start < seconds:
-        run.update()
-    return (run.steps - steps) / (time.perf_counter() - start)
+        run.updater.update()
+    return (run.progress.steps - steps) / (time.perf_counter() - start)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import torch
 from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
 from trainer.evaluation import protocol
 from trainer.models import checkpoint
-from trainer.session import session
+from trainer.session import build, session
 
 CPU = torch.device("cpu")
 ENVS = 6
@@ -122,7 +122,7 @@ def use_pools(monkeypatch, kind):
         made.append(kind(config.num_envs, batch_size, seed))
         return made[-1]
 
-    monkeypatch.setattr(session, "make_pool", make)
+    monkeypatch.setattr(build, "make_pool", make)
     monkeypatch.setattr(protocol, "make_pool", make)
     return made
 

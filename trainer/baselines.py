@@ -44,7 +44,7 @@ from trainer.machine.files import write_json
 from trainer.models import PolicyModel, PolicyOutput, checkpoint
 from trainer.models.policy import Policy, load_policy, playing_device
 from trainer.session.session import run_training
-from trainer.show.dashboard import QuietDisplay
+from trainer.show.display import QuietDisplay
 
 # A logit beside zeros that is as good as certain.
 _SURE = 100.0

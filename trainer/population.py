@@ -33,7 +33,7 @@ from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
 from trainer.models import checkpoint
 from trainer.session.session import run_training
-from trainer.show.dashboard import QuietDisplay
+from trainer.show.display import QuietDisplay
 from trainer.show.run_files import read_run
 from trainer.tuning import space
 

@@ -27,9 +27,12 @@ import torch
 
 from trainer.cli import parse
 from trainer.config.schema import RunConfig
-from trainer.session.session import Run, train
+from trainer.session.build import Session
+from trainer.session.session import run_training, train
 from trainer.session.sizes import out_of_memory_advice
 from trainer.show import page
+
+__all__ = ["main", "run_training"]
 
 
 def _write_report(folder: Path) -> None:
@@ -47,10 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = RunConfig()
     try:
         config = parse(sys.argv[1:] if argv is None else argv, __doc__ or "")
-        run = Run(config)
+        session = Session(config)
         status = 1
-        ended_by = int(train(run)["signal"])
-        _write_report(run.run_dir)
+        ended_by = int(train(session)["signal"])
+        _write_report(session.run_dir)
     except torch.OutOfMemoryError as error:
         print(f"error: {out_of_memory_advice(config, error)}", file=sys.stderr)
         return status

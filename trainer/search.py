@@ -37,7 +37,7 @@ from trainer.config.schema import RunConfig
 from trainer.config.tasks import is_native
 from trainer.machine.timings import format_seconds
 from trainer.session.session import run_training
-from trainer.show.dashboard import QuietDisplay
+from trainer.show.display import QuietDisplay
 from trainer.tuning import space
 from trainer.tuning.space import Choices, Space
 

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,12 +18,16 @@ from rich.console import Console
 
 from trainer.config.schema import RunConfig
 from trainer.machine.timings import format_seconds
+from trainer.models import ModelSize
 from trainer.show import dashboard
 from trainer.show.charts import chart, sparkline
 from trainer.show.dashboard import (
     LiveDisplay,
-    PlainDisplay,
     make_display,
+)
+from trainer.show.display import (
+    PlainDisplay,
+    RunInfo,
     progress_legend,
     progress_line,
 )
@@ -102,7 +105,7 @@ def test_a_pipe_gets_plain_lines(capsys):
 def test_lines_that_cannot_be_printed_end_no_run(kind):
     """Ctrl-C also ends what a run is piped to."""
     script = (
-        "import sys; from trainer.dashboard import PlainDisplay\n"
+        "import sys; from trainer.show.display import PlainDisplay\n"
         "display = PlainDisplay()\n"
         "for i in range(3): display.say(str(i))\n"
         "print('went on', file=sys.stderr)"
@@ -332,10 +335,10 @@ def test_about_seconds():
 
 @pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
 def test_messages_are_kept(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(dashboard, "banner", lambda run: "what is run\nand where")
+    monkeypatch.setattr(RunInfo, "banner", lambda info: "what is run\nand where")
     display = kind()
     display.say("before there is a folder")
-    display.start(make_run(tmp_path))
+    display.start(make_info(tmp_path))
     display.say("evaluation: 93 of 100")
     display.report(10, VALUES, 1.0)
     display.close()
@@ -351,10 +354,10 @@ def test_messages_are_kept(tmp_path, monkeypatch, kind):
 
 @pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
 def test_a_folder_that_takes_no_messages_is_no_error(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(dashboard, "banner", lambda run: "what is run")
+    monkeypatch.setattr(RunInfo, "banner", lambda info: "what is run")
     display = kind()
     display.say("early")
-    display.start(make_run(tmp_path / "missing"))
+    display.start(make_info(tmp_path / "missing"))
     display.say("late")
     display.close()
 
@@ -362,41 +365,40 @@ def test_a_folder_that_takes_no_messages_is_no_error(tmp_path, monkeypatch, kind
 # -- the live display --------------------------------------------------------
 
 
-def make_run(run_dir=Path("runs/x")):
-    """As much of a run as a display looks at."""
-    device = torch.device("cpu")
-    return SimpleNamespace(
-        config=RunConfig(), device=device, dtype=None, replay=None, steps=7,
-        run_dir=run_dir,
+def make_info(run_dir=Path("runs/x"), steps=lambda: 7):
+    """What a display is told of a run."""
+    return RunInfo(
+        config=RunConfig(), run_dir=run_dir, device=torch.device("cpu"), dtype=None,
+        size=ModelSize(parameters=9, forward_flops=9), replay_capacity=0, steps=steps,
     )  # fmt: skip
 
 
 @pytest.fixture
 def live(monkeypatch):
-    """A started live display on a terminal of 80x24, and its run."""
+    """A started live display on a terminal of 80x24, and the steps of its run."""
     # Who starts the tests may ignore it.
     inherited = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-    monkeypatch.setattr(dashboard, "banner", lambda run: "what is run")
+    monkeypatch.setattr(RunInfo, "banner", lambda info: "what is run")
     file = Terminal()
     display = LiveDisplay(
         Console(file=file, width=80, height=24, force_terminal=True, highlight=False)
     )
-    run = make_run()
-    display.start(run)
-    yield display, run, file
+    steps = [7]
+    display.start(make_info(steps=lambda: steps[0]))
+    yield display, steps, file
     display.close()
     signal.signal(signal.SIGTSTP, inherited)
 
 
 def test_what_is_printed_and_logged_is_a_message(monkeypatch):
-    monkeypatch.setattr(dashboard, "banner", lambda run: "")
+    monkeypatch.setattr(RunInfo, "banner", lambda info: "")
     root, handler = logging.getLogger(), logging.StreamHandler()
     before = sys.stdout, sys.stderr
     root.addHandler(handler)
     file = Terminal()
     display = LiveDisplay(Console(file=file, force_terminal=True))
     try:
-        display.start(make_run())
+        display.start(make_info())
         logging.getLogger("trainer.test").warning("no GPU figures")
         print("printed", end=" ")
         thread = threading.Thread(target=print, args=("by a thread",))
@@ -418,8 +420,8 @@ def test_what_is_printed_and_logged_is_a_message(monkeypatch):
 
 
 def test_it_draws_what_is_reported(live):
-    display, run, file = live
-    run.steps = 123_456
+    display, steps, file = live
+    steps[0] = 123_456
     display.report(123_000, VALUES, 60.0)
     display.checkpoint(Path("runs/x/checkpoints/step-000123000.pt"), 123_000)
     display.say("evaluation: 93 of 100")

@@ -9,7 +9,8 @@ from small_runs import change, make_config, read_points, weights_in
 from trainer.config.schema import ExploreConfig
 from trainer.explore.bonuses import Bonuses
 from trainer.explore.cells import CellCounts
-from trainer.session import session
+from trainer.session import build
+from trainer.session.build import Session
 from trainer.session.session import run_training
 
 
@@ -83,17 +84,15 @@ def corridors(monkeypatch):
     def make(config, seed, *, asynchronous=False, **options):
         return Corridors(config.num_envs, config.num_envs, seed)
 
-    monkeypatch.setattr(session, "make_pool", make)
+    monkeypatch.setattr(build, "make_pool", make)
 
 
 @pytest.mark.parametrize("name", ["novelty", "count_bonus"])
 def test_the_learner_sees_what_reports_do_not(tmp_path, corridors, name):
-    plain = session.Run(make_config(tmp_path / "plain"))
-    paid = session.Run(
-        make_config(tmp_path / "paid", **{name: 1.0, f"{name}_end": 1.0})
-    )
+    plain = Session(make_config(tmp_path / "plain"))
+    paid = Session(make_config(tmp_path / "paid", **{name: 1.0, f"{name}_end": 1.0}))
     plain.start(), paid.start()
-    one, two = plain.update(), paid.update()
+    one, two = plain.updater.update(), paid.updater.update()
     # The first batch is of equal weights, so of equal episodes.
     assert torch.equal(one.actions, two.actions)
     extra = two.rewards - one.rewards

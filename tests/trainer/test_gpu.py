@@ -24,7 +24,8 @@ from trainer.machine.cuda import Graphed, HostToDevice
 from trainer.models import build_model
 from trainer.rollout.actor import Actor
 from trainer.rollout.store import Rollouts
-from trainer.session import session
+from trainer.session import build, session
+from trainer.session.build import Session
 from trainer.session.session import run_training
 
 pytestmark = pytest.mark.skipif(
@@ -316,7 +317,7 @@ def test_whole_runs(tmp_path, monkeypatch, caplog, fake_pool, name):
         batch = env.num_envs // env.groups if asynchronous else env.num_envs
         return fake_pool(env.num_envs, batch, seed)
 
-    monkeypatch.setattr(session, "make_pool", make)
+    monkeypatch.setattr(build, "make_pool", make)
     recorded = {}
 
     def note(graphed):
@@ -346,7 +347,7 @@ def test_replayed_runs(tmp_path, monkeypatch, fake_pool):
     def make(env, seed, *, asynchronous=False):
         return fake_pool(env.num_envs, env.num_envs, seed)
 
-    monkeypatch.setattr(session, "make_pool", make)
+    monkeypatch.setattr(build, "make_pool", make)
     assert run_training(config)["learn/replay/share"] > 0.4
 
 
@@ -354,11 +355,11 @@ def test_sync_runs_are_equal(tmp_path, monkeypatch, fake_pool):
     def make(env, seed, *, asynchronous=False):
         return fake_pool(env.num_envs, env.num_envs, seed)
 
-    monkeypatch.setattr(session, "make_pool", make)
+    monkeypatch.setattr(build, "make_pool", make)
     weights = []
     for number in range(2):
         config = replace(BASE, lag=1, run_dir=tmp_path / str(number))
-        trained = session.Run(config)
+        trained = Session(config)
         session.train(trained)
         weights.append(copy.deepcopy(trained.model.state_dict()))
     for name, tensor in weights[0].items():
@@ -372,7 +373,7 @@ def test_resumed_runs_are_the_uninterrupted_one(tmp_path, monkeypatch, fake_pool
     def make(env, seed, *, asynchronous=False):
         return fake_pool(env.num_envs, env.num_envs, seed)
 
-    monkeypatch.setattr(session, "make_pool", make)
+    monkeypatch.setattr(build, "make_pool", make)
     whole = replace(BASE, lag=lag, run_dir=tmp_path / "whole")
     run_training(whole)
     parts = replace(whole, run_dir=tmp_path / "parts")

@@ -27,7 +27,8 @@ from trainer.rollout.actor import Actor
 from trainer.rollout.collector import Collector
 from trainer.rollout.episodes import Episode, EpisodeTracker
 from trainer.rollout.store import Rollouts
-from trainer.session import locate, loop, resume, session
+from trainer.session import build, evaluator, locate, resume, session
+from trainer.session.build import Session
 from trainer.session.session import run_training
 
 TASK = "SuperMarioBros-1-1-v0"
@@ -191,7 +192,7 @@ def use_levels(monkeypatch, fake_pool):
         pool.num_stages = max(1, len(env.levels))
         return pool
 
-    monkeypatch.setattr(session, "make_pool", make)
+    monkeypatch.setattr(build, "make_pool", make)
 
 
 @pytest.mark.parametrize("burn_in", [0, 3])
@@ -282,7 +283,7 @@ def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_
         tmp_path, levels=("1-3",), max_steps=200, end_episodes=0,
         run_dir=tmp_path / "runs" / "mine",
     )  # fmt: skip
-    trained = session.Run(config)
+    trained = Session(config)
     session.train(trained)
     path = checkpoint.find(config.run_dir)
     state = checkpoint.load(path, torch.device("cpu"))
@@ -293,7 +294,7 @@ def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_
     with pytest.raises(FileNotFoundError, match="task SuperMarioBros-v0"):
         locate.locate(locate.AUTO, "SuperMarioBros-1-2-v0")
     goes_on = parse(["--resume", "auto", "--task", "SuperMarioBros-1-3-v0"])
-    resumed = session.Run(replace(goes_on, max_steps=400))
+    resumed = Session(replace(goes_on, max_steps=400))
     assert resumed.config.env.levels == ("1-3",)
     assert resumed.run_dir.resolve() == config.run_dir
     resumed.close()
@@ -400,7 +401,7 @@ def told(monkeypatch, fake_pool):
         told.asked.append((levels, episodes))
         return told.results.pop(0)
 
-    monkeypatch.setattr(loop, "evaluate_levels", evaluate_levels)
+    monkeypatch.setattr(evaluator, "evaluate_levels", evaluate_levels)
     return told
 
 
@@ -522,10 +523,10 @@ def test_a_run_goes_on_with_other_levels(tmp_path, noisy, capsys):
     old = checkpoint.load(tmp_path, CPU)
     resumed = parse(["--resume", str(tmp_path), "--levels", "1-2,4-2", "--run-dir",
                      str(tmp_path / "more"), "--test-levels", "1-1"])  # fmt: skip
-    made = session.Run(replace(resumed, max_steps=100_000))
+    made = Session(replace(resumed, max_steps=100_000))
     assert "the critic's outputs are for other levels now" in capsys.readouterr().out
     assert made.config.env.levels == ("1-2", "4-2")
-    new = resume.capture(made, complete=False)
+    new = resume.capture(made.parts, complete=False)
     made.close()
     for kind in (lambda s: s["model"], lambda s: s["learner"]["ema"]):
         was, now = kind(old), kind(new)
@@ -556,7 +557,7 @@ def test_a_run_of_many_levels_goes_on_with_one(tmp_path):
     for words in (["--levels", "4-2"], ["--task", "SuperMarioBros-4-2-v0"]):
         where = ["--resume", str(tmp_path), "--run-dir", str(tmp_path / words[0])]
         resumed = parse([*where, *words, "--test-levels", ""])
-        made = session.Run(replace(resumed, max_steps=100_000))
+        made = Session(replace(resumed, max_steps=100_000))
         weight = made.model.state_dict()["head.value.layer.weight"]
         made.close()
         assert torch.equal(weight, old[1:])

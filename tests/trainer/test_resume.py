@@ -21,6 +21,7 @@ from trainer import run
 from trainer.models import checkpoint
 from trainer.run import main
 from trainer.session import checkpoints, locate, resume, session
+from trainer.session.build import Session
 from trainer.session.session import run_training
 from trainer.show.tracking import MetricsWriter
 
@@ -58,22 +59,6 @@ def test_the_resumed_run_is_the_uninterrupted_one(tmp_path, pools, options, caps
     assert differences(expected, essence(parts.run_dir)) == []
     assert "new episodes" not in capsys.readouterr().out
     assert threads_of_runs() == []
-
-
-def test_checkpoints_that_know_no_levels_go_on(tmp_path, pools):
-    config = make_config(tmp_path)
-    run_training(config)
-    path = checkpoint.find(config.run_dir)
-    state = checkpoint.load(path, CPU)
-    del state["config"]["env"]["levels"]
-    del state["config"]["model"]["value_heads"]
-    state["episodes"]["first_clear"] = 7
-    del state["episodes"]["first_clears"]
-    made = session.Run(make_config(tmp_path / "other", max_steps=9_000))
-    resume.restore(made, path, state)
-    assert made.steps == state["steps"]
-    assert made.episodes.first_clear == 7
-    made.close()
 
 
 @pytest.mark.rom
@@ -117,7 +102,7 @@ def done(tmp_path, pools):
 def go_on(config, **options):
     """Resumes a run with changed options for 200 more steps; gives its Run."""
     config = change(config, resume=config.run_dir, max_steps=500)
-    resumed = session.Run(change(config, **options))
+    resumed = Session(change(config, **options))
     session.train(resumed)
     return resumed
 
@@ -141,7 +126,7 @@ def test_a_run_goes_on_in_its_folder(done, capsys):
     steps = [point["step"] for point in points]
     assert steps == sorted(set(steps))
     assert len(rows.splitlines()) < len(points)
-    assert steps[-1] == resumed.steps
+    assert steps[-1] == resumed.progress.steps
     seconds = [point["time/seconds"] for point in points]
     assert seconds == sorted(seconds)
     assert seconds[-1] > before["progress"]["seconds"]
@@ -171,7 +156,9 @@ def test_an_earlier_checkpoint_begins_another_course(done):
     left = [p.name for p in checkpoint.list_files(done.run_dir)]
     assert resumed.run_dir == done.run_dir
     assert f"step-{steps[0]:09}.pt" not in left
-    assert checkpoint.load(done.run_dir, CPU)["steps"] == resumed.steps < steps[0]
+    assert (
+        checkpoint.load(done.run_dir, CPU)["steps"] == resumed.progress.steps < steps[0]
+    )
 
 
 def test_a_run_goes_on_in_another_folder(tmp_path, done):
@@ -238,11 +225,11 @@ def test_the_run_of_a_checkpoint_wherever_one_stands(done, monkeypatch):
 
 
 def test_two_runs_in_one_folder_at_a_time(done):
-    first = session.Run(replace(done, resume=done.run_dir, max_steps=900))
+    first = Session(replace(done, resume=done.run_dir, max_steps=900))
     rows = (done.run_dir / "metrics.jsonl").read_bytes()
     try:
         with pytest.raises(ValueError, match="another process is writing to"):
-            session.Run(replace(done, resume=done.run_dir, max_steps=900))
+            Session(replace(done, resume=done.run_dir, max_steps=900))
     finally:
         first.close()
     assert (done.run_dir / "metrics.jsonl").read_bytes() == rows
@@ -267,7 +254,7 @@ def test_two_runs_in_one_folder_at_a_time(done):
 def test_what_can_change_is_said(done, capsys, options, says):
     resumed = go_on(done, **options)
     assert says in capsys.readouterr().out
-    assert resumed.steps >= 500
+    assert resumed.progress.steps >= 500
     assert all(p.isfinite().all() for p in resumed.model.parameters())
 
 
@@ -335,18 +322,18 @@ def test_another_task_in_a_folder_of_its_own(tmp_path, done, capsys):
     assert resumed.progress.next_attempt == 0
     # The episodes of the other task are not those of this one.
     assert read_points(tmp_path / "new")[0]["rollout/episodes"] < 30
-    assert resumed.steps >= 500
+    assert resumed.progress.steps >= 500
 
 
 # -- why episodes may begin anew -------------------------------------------------
 
 
 def test_the_best_weights_are_without_games(tmp_path, done, capsys):
-    trained = session.Run(replace(done, resume=done.run_dir, max_steps=2_000))
+    trained = Session(replace(done, resume=done.run_dir, max_steps=2_000))
     trained.start()
-    trained.update()
-    assert trained.save(best=True)
-    trained.save()
+    trained.updater.update()
+    assert trained.saver.save(best=True)
+    trained.saver.save()
     trained.close()
     folder = done.run_dir / checkpoint.FOLDER
     light, whole = folder / checkpoint.BEST, checkpoint.find(done.run_dir)
@@ -377,7 +364,7 @@ def test_a_checkpoint_of_a_gpu(done, capsys):
     resumed = go_on(done)
     output = capsys.readouterr().out
     assert "new episodes begin: with another kind of device; the run is not" in output
-    assert resumed.steps >= 500
+    assert resumed.progress.steps >= 500
 
 
 def test_snapshots_that_are_refused(done, fake_pool, monkeypatch, capsys):
@@ -396,12 +383,12 @@ def test_async_mode(tmp_path, pools, capsys):
     assert "in async mode environments are never all at rest" in capsys.readouterr().out
     assert resumed.learner.version > 500 / 8 / 4
     # Videos are named by the collector's count.
-    assert resumed.collector.steps >= resumed.steps
+    assert resumed.collector.steps >= resumed.progress.steps
 
 
 def test_a_checkpoint_of_a_failure(tmp_path, pools, monkeypatch, capsys):
     config = make_config(tmp_path, max_steps=300)
-    failing = session.Run(config)
+    failing = Session(config)
     learn, left = failing.learner.update, [3]
 
     def fail(*args):

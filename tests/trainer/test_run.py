@@ -25,7 +25,9 @@ from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConf
 from trainer.models import checkpoint
 from trainer.rollout.episodes import EpisodeTracker
 from trainer.run import main
-from trainer.session import loop, session
+from trainer.session import build, evaluator, files, loop, reporter, resume, session
+from trainer.session.build import Session
+from trainer.session.saver import Saver
 from trainer.session.session import run_training
 
 
@@ -102,7 +104,7 @@ def test_a_network_of_ones_own(tmp_path, pools, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "import torch\n"
         "from torch import nn\n"
-        "from trainer.model import ActorCritic\n"
+        "from trainer.models import ActorCritic\n"
         "class Small(ActorCritic):\n"
         "    def make_encoder(self, config, shape):\n"
         "        body = nn.Sequential(nn.AvgPool2d(6), nn.Flatten())\n"
@@ -119,7 +121,7 @@ def test_a_network_of_ones_own(tmp_path, pools, monkeypatch):
 def test_who_clears_nothing_hears_of_the_frontier(
     tmp_path, pools, monkeypatch, capsys, steps
 ):
-    monkeypatch.setattr(loop, "_SUGGEST_STEPS", steps)
+    monkeypatch.setattr(reporter, "_SUGGEST_STEPS", steps)
     monkeypatch.setattr(EpisodeTracker, "cleared_levels", lambda self: [])
     run_training(make_config(tmp_path))
     told = capsys.readouterr().out.count("no clear in 1")
@@ -163,8 +165,8 @@ def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatc
             "clear_rate_95": (0.0, 1.0),
         }
 
-    monkeypatch.setattr(loop, "evaluate_policy", fake)
-    monkeypatch.setattr(session.EpisodeTracker, "clear_rates", lambda self: [0.93])
+    monkeypatch.setattr(evaluator, "evaluate_policy", fake)
+    monkeypatch.setattr(build.EpisodeTracker, "clear_rates", lambda self: [0.93])
     config = make_config(tmp_path, stop_when_solved=True, max_steps=10_000)
     metrics = run_training(config)
     assert metrics["solved"] == 1
@@ -177,15 +179,15 @@ def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatc
 
 
 def test_below_the_rate_nothing_is_evaluated(tmp_path, pools, monkeypatch):
-    monkeypatch.setattr(session.EpisodeTracker, "clear_rates", lambda self: [0.89])
-    monkeypatch.setattr(loop, "evaluate_policy", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(build.EpisodeTracker, "clear_rates", lambda self: [0.89])
+    monkeypatch.setattr(evaluator, "evaluate_policy", lambda *_, **__: 1 / 0)
     metrics = run_training(make_config(tmp_path, stop_when_solved=True))
     assert metrics["solved"] == 0
 
 
 def test_no_stop_when_solved(tmp_path, pools, monkeypatch):
-    monkeypatch.setattr(session.EpisodeTracker, "clear_rates", lambda self: [1.0])
-    monkeypatch.setattr(loop, "evaluate_policy", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(build.EpisodeTracker, "clear_rates", lambda self: [1.0])
+    monkeypatch.setattr(evaluator, "evaluate_policy", lambda *_, **__: 1 / 0)
     config = run.parse(["--device", "cpu", "--no-stop-when-solved"])
     assert not config.stop_when_solved
     assert run_training(make_config(tmp_path))["solved"] == 0
@@ -252,8 +254,8 @@ def test_serial_is_the_same_in_one_thread(tmp_path, pools, monkeypatch):
     config = make_config(tmp_path / "one", learner_threads=1)
     run_training(config)
     seen = []
-    shards = session.Shards
-    monkeypatch.setattr(session, "Shards", lambda n: (seen.append(n), shards(n))[1])
+    shards = build.Shards
+    monkeypatch.setattr(build, "Shards", lambda n: (seen.append(n), shards(n))[1])
     serial = make_config(tmp_path / "two", learner_threads=2, serial=True)
     run_training(serial)
     assert seen == [1]
@@ -319,9 +321,7 @@ def test_resume_with_everything(tmp_path, pools, options):
 
 def test_checkpoints_are_periodic(tmp_path, pools, monkeypatch):
     saved = []
-    monkeypatch.setattr(
-        session.Run, "save", lambda self, **_: saved.append(1) or len(saved)
-    )
+    monkeypatch.setattr(Saver, "save", lambda self, **_: saved.append(1) or len(saved))
     run_training(make_config(tmp_path, checkpoint_seconds=0.0))
     assert len(saved) > 10
 
@@ -336,9 +336,9 @@ def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
             "clear_rate_95": (0.9, 1.0),
         }  # fmt: skip
 
-    monkeypatch.setattr(loop, "evaluate_policy", fake)
+    monkeypatch.setattr(evaluator, "evaluate_policy", fake)
     monkeypatch.setattr(
-        session.EpisodeTracker, "clear_rates", lambda self: [float(self.count > 20)]
+        build.EpisodeTracker, "clear_rates", lambda self: [float(self.count > 20)]
     )
     run_training(make_config(tmp_path, ema=0.99, stop_when_solved=True))
     state = checkpoint.load(tmp_path / "run", CPU)
@@ -354,14 +354,14 @@ def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
 @pytest.fixture
 def signal_soon(monkeypatch):
     """Sends this process a signal a second after the next run has started."""
-    start = session.Run.start
+    start = Session.start
 
     def prepare(number):
         def begin(self):
             start(self)
             threading.Timer(1.0, os.kill, (os.getpid(), number)).start()
 
-        monkeypatch.setattr(session.Run, "start", begin)
+        monkeypatch.setattr(Session, "start", begin)
 
     return prepare
 
@@ -402,14 +402,14 @@ def test_a_signal_amid_the_last_evaluation(tmp_path, pools, monkeypatch):
 
     def fake(model, env, **options):
         os.kill(os.getpid(), signal.SIGINT)
-        monkeypatch.setattr(loop, "evaluate_policy", lambda *_, **__: result)
+        monkeypatch.setattr(evaluator, "evaluate_policy", lambda *_, **__: result)
         return result
 
     result = {
         "clears": 100, "episodes": 100, "clear_rate": 1.0, "clear_rate_95": (0.9, 1.0),
     }  # fmt: skip
-    monkeypatch.setattr(loop, "evaluate_policy", fake)
-    monkeypatch.setattr(session.EpisodeTracker, "clear_rates", lambda self: [1.0])
+    monkeypatch.setattr(evaluator, "evaluate_policy", fake)
+    monkeypatch.setattr(build.EpisodeTracker, "clear_rates", lambda self: [1.0])
     metrics = run_training(make_config(tmp_path, stop_when_solved=True))
     assert (metrics["solved"], metrics["signal"]) == (1, signal.SIGINT)
     state = checkpoint.load(tmp_path / "run", CPU)
@@ -417,14 +417,14 @@ def test_a_signal_amid_the_last_evaluation(tmp_path, pools, monkeypatch):
 
 
 def test_a_signal_after_the_last_update_is_not_lost(tmp_path, pools, monkeypatch):
-    save = session.Run.save
+    save = Saver.save
 
     def slow(self, **options):
         os.kill(os.getpid(), signal.SIGTERM)
         return save(self, **options)
 
     config = make_config(tmp_path, max_steps=200, checkpoint_seconds=1e9)
-    monkeypatch.setattr(session.Run, "save", slow)
+    monkeypatch.setattr(Saver, "save", slow)
     assert run_training(config)["signal"] == signal.SIGTERM
     assert checkpoint.load(tmp_path / "run", CPU)["progress"]["ended"]
 
@@ -445,7 +445,7 @@ def test_a_time_limit_ends_the_run(tmp_path, pools):
 
 
 def test_a_nan_loss_stops_the_run_and_keeps_the_batch(tmp_path, pools, monkeypatch):
-    make = session.make_pool
+    make = build.make_pool
 
     def broken(*args, **kwargs):
         pool = make(*args, **kwargs)
@@ -458,7 +458,7 @@ def test_a_nan_loss_stops_the_run_and_keeps_the_batch(tmp_path, pools, monkeypat
         pool.recv = spoil
         return pool
 
-    monkeypatch.setattr(session, "make_pool", broken)
+    monkeypatch.setattr(build, "make_pool", broken)
     with pytest.raises(RuntimeError, match=r"the loss is nan.*nan_batch\.pt"):
         run_training(make_config(tmp_path))
     batch = torch.load(tmp_path / "run" / "nan_batch.pt", weights_only=True)
@@ -471,7 +471,7 @@ def test_a_nan_loss_stops_the_run_and_keeps_the_batch(tmp_path, pools, monkeypat
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_failing_pool_still_leaves_a_checkpoint(tmp_path, pools, monkeypatch, lag):
     config = make_config(tmp_path, lag=lag)
-    original = session.Run.__init__
+    original = Session.__init__
 
     def broken_later(self, config, display=None):
         original(self, config)
@@ -485,7 +485,7 @@ def test_a_failing_pool_still_leaves_a_checkpoint(tmp_path, pools, monkeypatch, 
 
         self.pool.recv = fail
 
-    monkeypatch.setattr(session.Run, "__init__", broken_later)
+    monkeypatch.setattr(Session, "__init__", broken_later)
     with pytest.raises(RuntimeError, match="env 3"):
         run_training(config)
     assert checkpoint.load(tmp_path / "run", CPU)["collecting"] is None
@@ -498,10 +498,10 @@ def test_a_checkpoint_that_fails_hides_no_failure(tmp_path, pools, monkeypatch, 
         raise RuntimeError("the device is lost")
 
     def fail(self, batch, step):
-        monkeypatch.setattr(session.resume, "capture", lost)
+        monkeypatch.setattr(resume, "capture", lost)
         raise RuntimeError("env 3: it broke")
 
-    monkeypatch.setattr(session.Learner, "update", fail)
+    monkeypatch.setattr(build.Learner, "update", fail)
     with pytest.raises(RuntimeError, match="env 3: it broke"):
         run_training(make_config(tmp_path))
     assert "no checkpoint of this moment: the device is lost" in capsys.readouterr().out
@@ -518,7 +518,7 @@ def test_a_full_device_is_explained(tmp_path, pools, monkeypatch, capsys):
     def full(self, batch, step):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    monkeypatch.setattr(session.Learner, "update", full)
+    monkeypatch.setattr(build.Learner, "update", full)
     options = "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --no-videos"
     assert main([*options.split(), "--run-dir", str(tmp_path)]) == 1
     error = capsys.readouterr().err
@@ -601,8 +601,8 @@ def test_a_failure_while_training_is_status_1(tmp_path, monkeypatch, pools, caps
 
 def test_learner_threads(monkeypatch):
     def count(cores, **options):
-        monkeypatch.setattr(session, "available_cores", lambda: cores)
-        return session._shard_count(RunConfig(learner=LearnerConfig(**options)))
+        monkeypatch.setattr(build, "available_cores", lambda: cores)
+        return build._shard_count(RunConfig(learner=LearnerConfig(**options)))
 
     assert count(2, minibatch_size=256) == 2
     assert count(64, minibatch_size=256) == 4
@@ -612,11 +612,11 @@ def test_learner_threads(monkeypatch):
 
 def test_default_run_dirs_do_not_collide(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session.time, "strftime", lambda form: "T")
-    first = session._new_run_dir("Task")
+    monkeypatch.setattr(files.time, "strftime", lambda form: "T")
+    first = files.new_run_dir("Task")
     first.mkdir(parents=True)
     assert str(first) == "runs/Task-T"
-    assert str(session._new_run_dir("Task")) == "runs/Task-T-2"
+    assert str(files.new_run_dir("Task")) == "runs/Task-T-2"
 
 
 # -- real pools --------------------------------------------------------------

@@ -450,7 +450,7 @@ def film(folder, taken, env=ENV, seconds_between=0.0):
     for recording in taken:
         if filmer.wanted(recording.episode):
             filmer.take(recording)
-    filmer.finish(board)
+    filmer.finish(board.write_video)
     filmer.close()
     pool.close()
     return said, board

@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from trainer.config.tasks import STAGES, all_levels
 from trainer.evaluation.atlas import room_picture
 from trainer.evaluation.results import LevelResult, Place, by_options, levels_in_a_row
-from trainer.show.figures import SHADES
 
+# Shades of a rate; even for the colour-blind, light is more than dark.
+SHADES = "cividis"
 _COLOURS = colormaps[SHADES]
 _DPI = 100
 

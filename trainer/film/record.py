@@ -26,7 +26,9 @@ from trainer.film.filmed_env import FilmedEnv, Step
 from trainer.film.play import Camera, Decision, Shot, film_episode, trained
 from trainer.machine.files import write_json
 from trainer.rollout.episodes import Episode
-from trainer.show.tracking import MetricsWriter
+
+# Shows a video: environment step of the run, name, MP4, and a small GIF of it.
+ShowVideo = Callable[[int, str, Path, bytes], None]
 
 FIRST_CLEAR, BEST = "first-clear", "best"
 # What is known of each video, for resumed runs and reports.
@@ -230,20 +232,20 @@ class Filmer:
                 self._waiting[BEST] = recording
             self._changed.notify()
 
-    def show(self, writer: MetricsWriter) -> None:
-        """Gives TensorBoard and W&B the videos finished since the last call."""
+    def show(self, show_video: ShowVideo) -> None:
+        """Shows the videos that were finished since the last call."""
         with self._changed:
             videos, self._finished = self._finished, []
         for video in videos:
             step = video.recording.run_steps
-            writer.write_video(step, video.name, video.path, video.gif)
+            show_video(step, video.name, video.path, video.gif)
 
-    def finish(self, writer: MetricsWriter) -> None:
+    def finish(self, show_video: ShowVideo) -> None:
         """Films what waits, without rests, and shows it."""
         if self._waiting:
             self._say("filming what is left, a few seconds")
         self._end("hurrying")
-        self.show(writer)
+        self.show(show_video)
 
     def close(self) -> None:
         """Ends at once; an unfinished video is dropped."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,14 +12,10 @@ from trainer.config.tasks import played
 from trainer.models import checkpoint
 from trainer.session.checkpoints import is_taken
 
-if TYPE_CHECKING:
-    pass
-
-
 # What a checkpoint must hold to go on from it.
 NEEDS = (
     "config", "model", "learner", "steps", "progress", "spaces", "rng", "episodes",
-    "collecting", "replay",
+    "collecting", "explore", "replay",
 )  # fmt: skip
 
 AUTO = Path("auto")
@@ -69,7 +64,7 @@ def _why_not(run_dir: Path, task: str | None) -> str:
     except (OSError, ValueError):
         return "no valid checkpoint"
     env = state["config"]["env"]
-    there = played(env["task"], env.get("levels", ()))  # early versions had none
+    there = played(env["task"], env["levels"])
     if task not in (None, env["task"]) and played(task, ()) != there:
         return f"task {env['task']}"
     return str(state["progress"]["ended"])

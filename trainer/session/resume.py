@@ -1,28 +1,31 @@
-"""How a run goes on: what its checkpoint holds, where it is, what may differ.
+"""How a run continues: what its checkpoint holds, and what may differ.
 
 In sync mode with the same config the continued run is the uninterrupted one, bit
-for bit. With another one all that still fits continues, and what does not is said.
+for bit. With another config all that still fits continues, and the rest is logged.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainer.config.schema import flat, to_dict
+from trainer.config.schema import RunConfig, flat, to_dict
 from trainer.config.tasks import own_levels
+from trainer.explore.explorer import Explorer
+from trainer.learn.learner import Learner
 from trainer.machine.cuda import wait_for_device
-from trainer.models import checkpoint, value_heads
+from trainer.models import PolicyModel, checkpoint, value_heads
+from trainer.rollout.collector import Collector
+from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.replay import PrioritizedReplay
+from trainer.session.progress import Progress
 
-if TYPE_CHECKING:
-    from trainer.session.session import Run
-
-
-# Options without which neither episodes nor unrolls can go on, besides env.*.
+# Options without which neither episodes nor unrolls can continue, besides env.*.
 _LAYOUT = {
     "mode", "lag", "seed", "learner.unroll", "learner.unrolls_per_batch",
     "replay.replay_share", "replay.replay_capacity", "replay.replay_bytes",
@@ -32,202 +35,263 @@ _LAYOUT = {
 _OUTER = {"preset", "run_dir", "resume", "dashboard", "videos"}
 
 
-def capture(run: Run, *, complete: bool, games: bool = True) -> dict[str, Any]:
-    """Everything that a run needs to go on; read it before the next update.
+class Generators:
+    """The random generators that belong to no other part of a run.
+
+    Attributes:
+        actions: draws the actions, on the device.
+    """
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        """Seeds the generator of actions; PyTorch's own ones stay as they are."""
+        self._device = device
+        self.actions = torch.Generator(device).manual_seed(seed)
+
+    def state(self) -> dict[str, Tensor]:
+        """The states of these generators and of PyTorch's own ones."""
+        states = {"actions": self.actions.get_state(), "global": torch.get_rng_state()}
+        if self._device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self._device)
+        return states
+
+    def restore(self, states: dict[str, Tensor]) -> None:
+        """Continues from what `state` gave, on the same kind of device."""
+        self.actions.set_state(states["actions"].cpu())
+        torch.set_rng_state(states["global"].cpu())
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(states["cuda"].cpu(), self._device)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a run whose state a checkpoint holds, and what they are made for.
+
+    Attributes:
+        obs_shape: of an observation.
+        num_actions: of the task.
+        has_snapshots: whether the environments can be saved.
+    """
+
+    config: RunConfig
+    device: torch.device
+    obs_shape: tuple[int, ...]
+    num_actions: int
+    has_snapshots: bool
+    model: PolicyModel
+    learner: Learner
+    generators: Generators
+    episodes: EpisodeTracker
+    collector: Collector
+    explorer: Explorer | None
+    replay: PrioritizedReplay | None
+    progress: Progress
+
+
+def capture(parts: Parts, *, complete: bool, explored: bool = True) -> dict[str, Any]:
+    """Everything that a run needs to continue; read it before the next update.
 
     Args:
-        run: between two updates.
-        complete: False after a failure: without episodes and unrolls, which may
-            be amid anything.
-        games: False for weights to play with: also without what was explored, which
-            is large.
+        parts: of a run that is between two updates.
+        complete: False: without episodes and unrolls, which may be amid anything after
+            a failure, and are not needed to play with the weights.
+        explored: False: without what was explored, which is large.
     """
-    complete = complete and games and run.pipeline is not None and run.pipeline.settle()
-    wait_for_device(run.device)
+    wait_for_device(parts.device)
     replay = None
-    if complete and run.replay is not None and run.config.checkpoint_replay:
-        replay = run.replay.state_dict()
+    if complete and parts.replay is not None and parts.config.checkpoint_replay:
+        replay = parts.replay.state_dict()
     kept = replay["slots"] if replay else []
+    explorer, ema = parts.explorer, parts.learner.ema
     return {
-        "config": to_dict(run.config),
-        "spaces": {"observation": list(run.obs_shape), "actions": run.num_actions},
-        "model": run.model.state_dict(),
-        "ema": run.learner.ema.state_dict() if run.learner.ema else None,
-        "learner": run.learner.state(),
-        "steps": run.steps,
-        "progress": dataclasses.asdict(run.progress),
-        "rng": _generators(run),
-        "episodes": run.episodes.state(),
-        "collecting": run.collector.state(kept) if complete else None,
-        "explore": run.explorer.state() if run.explorer and games else None,
+        "config": to_dict(parts.config),
+        "spaces": {"observation": list(parts.obs_shape), "actions": parts.num_actions},
+        "model": parts.model.state_dict(),
+        "ema": ema.state_dict() if ema else None,
+        "learner": parts.learner.state(),
+        "steps": parts.progress.steps,
+        "progress": parts.progress.state(),
+        "rng": parts.generators.state(),
+        "episodes": parts.episodes.state(),
+        "collecting": parts.collector.state(kept) if complete else None,
+        "explore": explorer.state() if explorer and explored else None,
         "replay": replay,
     }
 
 
-def _generators(run: Run) -> dict[str, Tensor]:
-    """States of the generators that do not belong to a part of the run."""
-    states = {"actions": run.actions.get_state(), "global": torch.get_rng_state()}
-    if run.device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(run.device)
-    return states
-
-
-def _restore_generators(run: Run, states: dict[str, Tensor]) -> None:
-    """Continues from what `_generators` gave, on the same kind of device."""
-    run.actions.set_state(states["actions"].cpu())
-    torch.set_rng_state(states["global"].cpu())
-    if run.device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"].cpu(), run.device)
-
-
-def restore(run: Run, path: Path, state: dict[str, Any]) -> None:
-    """Goes on from what `capture` gave, in a run that has not started.
+def restore(
+    parts: Parts, path: Path, state: dict[str, Any], log: Callable[[str], None]
+) -> None:
+    """Continues from what `capture` gave, in a run that has not started.
 
     Args:
-        run: with the same network.
-        path: of the checkpoint, to tell.
-        state: of the checkpoint.
+        parts: of the run, with the same network.
+        path: of the checkpoint, for the message.
+        state: of the checkpoint; its tensors become those of the run.
+        log: receives what has changed, and what begins anew and why.
 
     Raises:
         ValueError: its network is another one, or there is nothing left to do.
     """
-    old, new = flat(state["config"]), flat(to_dict(run.config))
-    _check_network(run, state, old, new)
-    _move_value_heads(run, state, old, new)
-    checkpoint.load_weights(run.model, state["model"])
-    run.learner.restore(state["learner"])
-    run.steps = state["steps"]
-    run.progress = type(run.progress)(**state["progress"])
-    _check_left(run)
-    ended = f", where it had ended: {run.progress.ended}" if run.progress.ended else ""
-    run.progress.ended = ""
-    run.display.say(f"resumed from {path} at {run.steps:,} steps{ended}")
-
-    changed = [n for n in new if n not in _OUTER and old.get(n, new[n]) != new[n]]
-    if changed:
-        parts = [f"{n.rpartition('.')[2]} {old[n]} -> {new[n]}" for n in changed]
-        run.display.say(f"changed since the checkpoint: {', '.join(parts)}")
-    moved = [n for n in changed if _is_layout(n)]
-    if ("cuda" in state["rng"]) != (run.device.type == "cuda"):
-        moved.append("kind of device")
-    if {"seed", "kind of device"}.isdisjoint(moved):
-        _restore_generators(run, state["rng"])
-    else:
-        run.learner.generator.manual_seed(run.config.seed)
-    if {"env.task", "env.levels"} & set(changed):
-        # Counted in episodes of other levels, and found with them.
-        run.progress.next_attempt, run.progress.evaluated = 0, {}
-    else:
-        run.episodes.restore(state["episodes"], going_on=False)
-    run.collector.steps = run.steps
-    _restore_collecting(run, state, moved)
+    _Restoring(parts, state, log).restore(path)
 
 
-def _restore_collecting(run: Run, state: dict[str, Any], moved: list[str]) -> None:
-    """Episodes, unrolls and replay, or the reason why they begin anew."""
-    reason = ""
-    if moved:
-        names = ", ".join(name.rpartition(".")[2] for name in moved)
-        reason = f"with another {names}".replace(" levels", " set of levels")
-    elif state["collecting"] is None:
-        reason = _why_no_episodes(run)
-    else:
+class _Restoring:
+    """One call of `restore`: old and new options side by side."""
+
+    def __init__(
+        self, parts: Parts, state: dict[str, Any], log: Callable[[str], None]
+    ) -> None:
+        self._parts, self._state, self._log = parts, state, log
+        self._old, self._new = flat(state["config"]), flat(to_dict(parts.config))
+
+    def restore(self, path: Path) -> None:
+        """See the function `restore`."""
+        parts, state, progress = self._parts, self._state, self._parts.progress
+        self._check_network()
+        self._move_value_heads()
+        checkpoint.load_weights(parts.model, state["model"])
+        parts.learner.restore(state["learner"])
+        progress.restore(state["progress"])
+        self._check_left()
+        ended = f", where it had ended: {progress.ended}" if progress.ended else ""
+        progress.ended = ""
+        self._log(f"resumed from {path} at {progress.steps:,} steps{ended}")
+        changed = self._changed_options()
+        moved = [name for name in changed if _is_layout(name)]
+        if ("cuda" in state["rng"]) != (parts.device.type == "cuda"):
+            moved.append("kind of device")
+        if {"seed", "kind of device"}.isdisjoint(moved):
+            parts.generators.restore(state["rng"])
+        else:
+            parts.learner.generator.manual_seed(parts.config.seed)
+        if {"env.task", "env.levels"} & set(changed):
+            # Counted in episodes of other levels, and found with them.
+            progress.next_attempt, progress.evaluated = 0, {}
+        else:
+            parts.episodes.restore(state["episodes"], going_on=False)
+        parts.collector.steps = progress.steps
+        reason = self._restore_collecting(moved)
+        self._restore_exploring(going_on=not reason)
+        self._restore_replay(reason)
+
+    def _changed_options(self) -> list[str]:
+        """Names of the options with other values than before; logs them."""
+        old, new = self._old, self._new
+        changed = [n for n in new if n not in _OUTER and old[n] != new[n]]
+        if changed:
+            parts = [f"{n.rpartition('.')[2]} {old[n]} -> {new[n]}" for n in changed]
+            self._log(f"changed since the checkpoint: {', '.join(parts)}")
+        return changed
+
+    def _restore_collecting(self, moved: list[str]) -> str:
+        """Episodes and unrolls; returns why they begin anew, "" if they do not."""
+        parts, state = self._parts, self._state
+        reason = ""
+        if moved:
+            names = ", ".join(name.rpartition(".")[2] for name in moved)
+            reason = f"with another {names}".replace(" levels", " set of levels")
+        elif state["collecting"] is None:
+            reason = self._why_no_episodes()
+        else:
+            try:
+                parts.collector.restore(state["collecting"])
+                parts.episodes.restore(state["episodes"], going_on=True)
+            except ValueError as error:
+                reason = f"the environments refuse their snapshots: {error}"
+        return reason
+
+    def _why_no_episodes(self) -> str:
+        """Why a checkpoint of such a run has no episodes in it."""
+        if not self._parts.has_snapshots:
+            return f"{self._parts.config.env.task} has no snapshots"
+        if self._parts.config.mode == "async":
+            return "in async mode environments are never all at rest"
+        return (
+            "the checkpoint was written after a failure or a second Ctrl-C, or is "
+            "best.pt"
+        )
+
+    def _restore_exploring(self, *, going_on: bool) -> None:
+        """Cells and the frontier; logs why they begin anew if they do."""
+        found, explorer = self._state["explore"], self._parts.explorer
+        if explorer is None:
+            return
+        if found is None:
+            self._log("exploration begins anew: the checkpoint has nothing of it")
+            return
         try:
-            run.collector.restore(state["collecting"])
-            run.episodes.restore(state["episodes"], going_on=True)
+            explorer.restore(found, going_on=going_on)
         except ValueError as error:
-            reason = f"the environments refuse their snapshots: {error}"
-    _restore_exploring(run, state, going_on=not reason)
-    kept = not reason and state["replay"] is not None
-    if kept and run.replay is not None:
-        run.replay.load_state_dict(state["replay"])
-    lines = [f"new episodes begin: {reason}"] if reason else []
-    if run.replay is not None and not kept:
-        kept_by_option = not reason and not run.config.checkpoint_replay
-        hint = " (--checkpoint-replay keeps it)" if kept_by_option else ""
-        lines.append(f"replay begins empty{hint}")
-    for line in lines:
-        run.display.say(f"{line}; the run is not, bit for bit, the uninterrupted one")
+            self._log(f"exploration begins anew: {error}")
 
+    def _restore_replay(self, reason: str) -> None:
+        """Replay, if the episodes continue; logs what begins anew, and why.
 
-def _restore_exploring(run: Run, state: dict[str, Any], *, going_on: bool) -> None:
-    """Cells and the frontier, or the reason why they begin anew."""
-    found = state.get("explore")  # older checkpoints have none
-    if run.explorer is None:
-        return
-    if found is None:
-        run.display.say("exploration begins anew: the checkpoint has nothing of it")
-        return
-    try:
-        run.explorer.restore(found, going_on=going_on)
-    except ValueError as error:
-        run.display.say(f"exploration begins anew: {error}")
+        Args:
+            reason: why episodes begin anew, "" if they do not.
+        """
+        replay, kept = self._parts.replay, self._state["replay"]
+        lines = [f"new episodes begin: {reason}"] if reason else []
+        if replay is not None and kept is not None and not reason:
+            replay.load_state_dict(kept)
+        elif replay is not None:
+            by_option = not reason and not self._parts.config.checkpoint_replay
+            hint = " (--checkpoint-replay keeps it)" if by_option else ""
+            lines.append(f"replay begins empty{hint}")
+        for line in lines:
+            self._log(f"{line}; the run is not, bit for bit, the uninterrupted one")
 
+    def _check_network(self) -> None:
+        """Raises ValueError where weights cannot mean the same."""
+        old, new, spaces = self._old, self._new, self._state["spaces"]
+        names = [n for n in new if n.startswith("model.") and n != "model.value_heads"]
+        pairs = {n: (old[n], new[n]) for n in names}
+        shape = self._parts.obs_shape
+        pairs["observations"] = tuple(spaces["observation"]), shape
+        pairs["number of actions"] = spaces["actions"], self._parts.num_actions
+        for name, (there, here) in pairs.items():
+            if there != here:
+                raise ValueError(
+                    f"the checkpoint cannot go on here: {name.removeprefix('model.')} "
+                    f"is {there} there and {here} here; choose the model, the actions "
+                    "and the image that it was trained with"
+                )
 
-def _why_no_episodes(run: Run) -> str:
-    """Why a checkpoint of such a run has no episodes in it."""
-    if not hasattr(run.pool, "snapshot"):
-        return f"{run.config.env.task} has no snapshots"
-    if run.config.mode == "async":
-        return "in async mode environments are never all at rest"
-    return (
-        "the checkpoint was written after a failure or a second Ctrl-C, or is best.pt"
-    )
+    def _move_value_heads(self) -> None:
+        """Gives each level the critic's output that it had, if levels have changed."""
+        parts, env = self._parts, self._parts.config.env
+        outputs = self._old["model.value_heads"]
+        sources = value_heads.sources(
+            self._old["env.levels"],
+            outputs,
+            env.levels or own_levels(env.task),
+            self._new["model.value_heads"],
+        )
+        if sources == [[number] for number in range(outputs)]:
+            return
+        value_heads.move(self._state, parts.model, parts.learner.optimizer, sources)
+        self._log(
+            "the critic's outputs are for other levels now: those of levels that were "
+            "there stay, others begin with the mean of all weights"
+        )
 
-
-def _check_network(
-    run: Run, state: dict[str, Any], old: dict[str, Any], new: dict[str, Any]
-) -> None:
-    """Raises ValueError where weights cannot mean the same."""
-    names = [n for n in new if n.startswith("model.") and n in old]
-    pairs = {n: (old[n], new[n]) for n in names if n != "model.value_heads"}
-    spaces = state["spaces"]
-    pairs["observations"] = tuple(spaces["observation"]), run.obs_shape
-    pairs["number of actions"] = spaces["actions"], run.num_actions
-    for name, (there, here) in pairs.items():
-        if there != here:
+    def _check_left(self) -> None:
+        """Raises ValueError if the run is at its end already."""
+        config, progress = self._parts.config, self._parts.progress
+        if progress.steps >= config.max_steps:
             raise ValueError(
-                f"the checkpoint cannot go on here: {name.removeprefix('model.')} is "
-                f"{there} there and {here} here; choose the model, the actions and the "
-                "image that it was trained with"
+                f"the checkpoint is at {progress.steps:,} steps, and max_steps is "
+                f"{config.max_steps:,}: raise --max-steps to go on"
+            )
+        if config.max_seconds and progress.seconds >= config.max_seconds:
+            raise ValueError(
+                f"the checkpoint is at {progress.seconds:.0f} s, and max_seconds is "
+                f"{config.max_seconds:g}: raise --max-seconds to go on (0: no limit)"
             )
 
 
-def _move_value_heads(
-    run: Run, state: dict[str, Any], old: dict[str, Any], new: dict[str, Any]
-) -> None:
-    """Gives each level the critic's output that it had, where levels have changed."""
-    outputs = old.get("model.value_heads", 1)
-    parts = value_heads.sources(
-        old.get("env.levels", ()), outputs,  # early versions knew of neither
-        run.config.env.levels or own_levels(run.config.env.task),
-        new["model.value_heads"],
-    )  # fmt: skip
-    if parts == [[number] for number in range(outputs)]:
-        return
-    value_heads.move(state, run.model, run.learner.optimizer, parts)
-    run.display.say(
-        "the critic's outputs are for other levels now: those of levels that were "
-        "there stay, others begin with the mean of all weights"
-    )
-
-
-def _check_left(run: Run) -> None:
-    """Raises ValueError if the run is at its end already."""
-    config, seconds = run.config, run.progress.seconds
-    if run.steps >= config.max_steps:
-        raise ValueError(
-            f"the checkpoint is at {run.steps:,} steps, and max_steps is "
-            f"{config.max_steps:,}: raise --max-steps to go on"
-        )
-    if config.max_seconds and seconds >= config.max_seconds:
-        raise ValueError(
-            f"the checkpoint is at {seconds:.0f} s, and max_seconds is "
-            f"{config.max_seconds:g}: raise --max-seconds to go on (0: no limit)"
-        )
-
-
 def _is_layout(name: str) -> bool:
+    """Whether unrolls of one value of an option cannot continue with another."""
     if name.startswith("env."):
         return name not in ("env.num_threads", "env.test_levels")
     return name in _LAYOUT

@@ -1,355 +1,19 @@
-"""A run: what it owns, built in order, trained and closed in reverse."""
+"""One run from its first update to its end: `run_training`."""
 
 from __future__ import annotations
 
-import copy
-import shlex
-import subprocess
-import sys
-import time
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
-
-import torch
-
-from trainer.config import schema as config_module
 from trainer.config.checks import unused_options
-from trainer.config.schedules import linear
-from trainer.config.schema import EnvConfig, RunConfig, from_dict, to_dict
-from trainer.config.tasks import is_native, played
-from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
-from trainer.explore.explorer import make_explorer
-from trainer.film.record import Filmer
-from trainer.learn.learner import Learner
-from trainer.machine.cpu import Shards, available_cores, keep_large_blocks, thread_ids
+from trainer.config.schema import RunConfig
 from trainer.machine.cuda import own_stream
-from trainer.machine.device import autocast_dtype, choose_device, describe
-from trainer.machine.files import Lines, drop_after, same_folder
-from trainer.machine.monitor import Monitor, mark
-from trainer.machine.timings import Timings
-from trainer.models import PolicyModel, build_model, checkpoint, to_device
-from trainer.rollout.actor import Actor
-from trainer.rollout.batch import Batch
-from trainer.rollout.collector import Collector
-from trainer.rollout.episodes import EpisodeTracker
-from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline
-from trainer.rollout.replay import PrioritizedReplay, capacity_of, check_fits
-from trainer.rollout.store import Rollouts
-from trainer.session import locate, resume
-from trainer.session.checkpoints import Checkpoints
-from trainer.session.loop import Loop, Progress, stop_on_signal
-from trainer.show.dashboard import Display, make_display
-from trainer.show.tracking import MetricsWriter
-
-
-class Run:
-    """Everything one run owns, built in order and closed in reverse."""
-
-    def __init__(self, config: RunConfig, display: Display | None = None) -> None:
-        """Builds environments, network, learner and files; closes them if it fails."""
-        config.validate()
-        self.display = display or make_display(config.dashboard)
-        self._closing = ExitStack()
-        with ExitStack() as on_error:
-            on_error.callback(self._closing.close)
-            self._build(config.resolved())
-            on_error.pop_all()
-
-    def _build(self, config: RunConfig) -> None:
-        self.config = config
-        self._closing.callback(self.display.close)
-        self.device = choose_device(config.device)
-        self.dtype = autocast_dtype(self.device, config.precision)
-        torch.manual_seed(config.seed)
-        self._set_up_arithmetic()
-        env = config.env
-        asynchronous = config.mode == "async"
-        others = thread_ids()
-        self.pool = make_pool(env, config.seed * SEED_STRIDE, asynchronous=asynchronous)
-        self._closing.callback(self.pool.close)
-        workers = thread_ids() - others
-        self.obs_shape = tuple(self.pool.observation_space.shape)
-        self.num_actions = int(self.pool.action_space.n)
-        model = build_model(config.model, self.obs_shape, self.num_actions)
-        self.model: PolicyModel = to_device(
-            model, config.model.name, self.device, channels_last=config.channels_last
-        )
-        if config.replay.burn_in and not model.state_size:
-            raise ValueError(
-                f"burn_in={config.replay.burn_in} is for a network with a memory; "
-                "choose --memory, or --burn-in 0"
-            )
-        self.learner = Learner(
-            model,
-            config,
-            obs_shape=self.obs_shape,
-            device=self.device,
-            dtype=self.dtype,
-            shards=self.shards,
-        )
-        self._closing.callback(self.learner.close)
-        self.replay: PrioritizedReplay | None = None
-        self.rollouts = self._make_store()
-        stages = getattr(self.pool, "num_stages", None)
-        self.episodes = EpisodeTracker(
-            env.num_envs, num_stages=stages, levels=env.levels
-        )
-        self.explorer = make_explorer(self.pool, config, self.episodes)
-        self.timings = Timings()
-        self.monitor = Monitor(self.device, workers=workers)
-        self._closing.callback(self.monitor.close)
-        self.actions = torch.Generator(self.device).manual_seed(config.seed)
-        self.steps = 0
-        self.filmer: Filmer | None = None
-        if config.videos and is_native(env.task):
-            self.filmer = Filmer(self.pool, self.display.say)
-        self.collector = Collector(
-            self.pool,
-            self.rollouts,
-            groups=groups_of(env, asynchronous=asynchronous),
-            asynchronous=asynchronous,
-            state_size=model.state_size,
-            device=self.device,
-            episodes=self.episodes,
-            timings=self.timings,
-            levels=env.levels,
-            recorder=self.filmer.recorder if self.filmer else None,
-            explorer=self.explorer,
-        )
-        self._closing.callback(self.collector.close)
-        self.progress = Progress()
-        self.pipeline: Pipeline | None = None
-        self._start_run_dir(self._resume())
-        self._open_files()
-
-    def _open_files(self) -> None:
-        """Opens what is written to all the time, in the run folder."""
-        self.writer = MetricsWriter(
-            self.run_dir,
-            to_dict(self.config),
-            wandb=self.config.wandb,
-            resumed_at=self.steps,
-            say=self.display.say,
-        )
-        self._closing.callback(self.writer.close)
-        self.evaluations = Lines(self.run_dir / "evaluations.jsonl", self.display.say)
-        self._closing.callback(self.evaluations.close)
-        if self.filmer is not None:
-            self.filmer.open(self.run_dir / "videos")
-            self._closing.callback(self.filmer.close)
-
-    def _resume(self) -> Path | None:
-        """Goes on from a checkpoint if the config says so; returns its run's folder."""
-        config = self.config
-        if config.resume is None:
-            return None
-        path = locate.locate(config.resume, config.env.task)
-        state = checkpoint.load(path, self.device, locate.NEEDS)
-        source, run_dir = checkpoint.run_dir_of(path), config.run_dir
-        there = from_dict(EnvConfig, state["config"]["env"])
-        same = played(there.task, there.levels) == played(
-            config.env.task, config.env.levels
-        )
-        if not same and same_folder(source, run_dir or source):
-            raise ValueError(
-                f"{source} is a run of {_played(there)}: to go on from it with "
-                f"{_played(config.env)}, give a folder of its own with --run-dir"
-            )
-        resume.restore(self, path, state)
-        return source
-
-    def _set_up_arithmetic(self) -> None:
-        """Threads and precision of PyTorch."""
-        on_cpu = self.device.type == "cpu"
-        if on_cpu:
-            keep_large_blocks()
-            # Acting is one thread beside the emulation; learning has shards.
-            torch.set_num_threads(1)
-        else:
-            torch.set_float32_matmul_precision("high")  # TF32, as cuDNN's by default
-            # The fastest convolution may add in another order every time.
-            torch.backends.cudnn.benchmark = self.config.mode == "async"
-            exact = self.config.mode == "sync"
-            torch.backends.cudnn.deterministic = exact
-            # For gtrxl: its gradient is added up in any order.
-            torch.backends.cuda.enable_mem_efficient_sdp(not exact)
-            torch.backends.cuda.enable_cudnn_sdp(not exact)
-        single = not on_cpu or self.config.serial
-        self.shards = Shards(1 if single else _shard_count(self.config))
-        self._closing.callback(self.shards.close)
-
-    def _make_store(self) -> Rollouts:
-        """The store of unrolls, with room for replay."""
-        c, env = self.config, self.config.env
-        spec: dict[str, Any] = {
-            "unroll": c.learner.unroll,
-            "burn_in": c.replay.burn_in,
-            "obs_shape": self.obs_shape,
-            "stack_num": _frames_in(self.obs_shape, env.stack_num),
-        }
-        bytes_per_slot = Rollouts.bytes_per_slot(**spec)
-        slots = c.working_slots
-        capacity = 0
-        if c.replay.replay_share:
-            capacity = capacity_of(c.replay, bytes_per_slot)
-        check_fits((slots + capacity) * bytes_per_slot, self.device)
-        if capacity:
-            self.replay = PrioritizedReplay(
-                capacity,
-                slots + capacity,
-                alpha=c.replay.replay_alpha,
-                device=self.device,
-                generator=self.learner.generator,
-            )
-        return Rollouts(
-            num_envs=env.num_envs,
-            num_slots=slots + capacity,
-            num_actions=self.num_actions,
-            device=self.device,
-            state_size=self.model.state_size,
-            **spec,
-        )
-
-    def start(self) -> None:
-        """Starts collecting, in turns with learning or beside it."""
-        c = self.config
-        graphs = c.cuda_graphs and self.device.type == "cuda" and not c.serial
-
-        def actor(model: PolicyModel) -> Actor:
-            result = Actor(
-                model,
-                device=self.device,
-                dtype=self.dtype,
-                generator=self.actions,
-                graphs=graphs,
-            )
-            result.version = self.learner.version  # of a resumed run
-            self._closing.callback(result.close)
-            return result
-
-        if c.lag == 0:
-            self.pipeline = InTurns(
-                self.collector, self.rollouts, actor(self.model), c.fresh_unrolls
-            )
-        else:
-            exact = c.mode == "sync"
-            sets = c.lag + 1 if exact else 2
-            self.pipeline = Overlapped(
-                self.collector,
-                self.rollouts,
-                [actor(copy.deepcopy(self.model)) for _ in range(sets)],
-                self.model,
-                unrolls=c.fresh_unrolls,
-                lag=c.lag,
-                exact=exact,
-                device=self.device,
-                timings=self.timings,
-            )
-
-    def update(self) -> Batch:
-        """One batch from the environments and replay to the weights."""
-        config = self.config
-        assert self.pipeline is not None, "start() first"
-        with mark("collect"):
-            slots = self.pipeline.next_batch()
-        # Not the collector's count, which in another thread is a matter of timing.
-        self.steps += len(slots) * config.learner.unroll
-        with mark("learn"), self.timings("learn"):
-            replayed, step = None, self.steps
-            r = config.replay
-            if self.replay is not None and len(self.replay):
-                beta = linear(
-                    r.replay_beta, r.replay_beta_end, r.replay_beta_steps, step
-                )
-                count = config.learner.unrolls_per_batch - config.fresh_unrolls
-                replayed = self.replay.sample(count, beta)
-                batch = self.rollouts.batch(slots, replayed.slots, replayed.weights)
-            else:
-                batch = self.rollouts.batch(slots)
-            priorities = self.learner.update(batch, step)
-            if config.lag and self.device.type == "cuda":
-                # Only finished weights and slots are handed over: the collector
-                # would otherwise wait for the update it is meant to overlap.
-                torch.cuda.current_stream(self.device).synchronize()
-            released = slots
-            if self.replay is not None:
-                if replayed is not None:
-                    self.replay.update(replayed.slots, priorities[len(slots) :])
-                released = self.replay.add(slots, priorities[: len(slots)])
-            self.rollouts.release(released)
-        self.pipeline.publish(self.learner.version)
-        return batch
-
-    def _start_run_dir(self, source: Path | None) -> None:
-        """Makes the run folder, with config.json in it, or goes on in one.
-
-        Args:
-            source: folder of the run that is resumed.
-        """
-        config = self.config
-        self.run_dir = config.run_dir or source or _new_run_dir(config.env.task)
-        own = same_folder(source, self.run_dir)
-        if not own and checkpoint.list_files(self.run_dir):
-            raise ValueError(
-                f"{self.run_dir} holds the checkpoints of another run: go on with it "
-                f"(--resume {self.run_dir}), or choose another --run-dir"
-            )
-        try:
-            self.run_dir.mkdir(parents=True, exist_ok=True)
-            self.checkpoints = Checkpoints(
-                self.run_dir, config.keep_checkpoints, self.display.say
-            )
-            self._closing.callback(self.checkpoints.close)
-            # A run that was killed before its first checkpoint leaves lines, too.
-            lost = drop_after(self.run_dir, self.steps)
-            if lost and not own:
-                self.display.say(
-                    f"{self.run_dir} had {lost} lines of a run without a checkpoint, "
-                    "which are dropped"
-                )
-            self.progress.best_clear_rate = locate.best_in(self.run_dir)
-            config_module.save(
-                self.config,
-                self.run_dir / "config.json",
-                commit=_commit(),
-                device_used=describe(self.device, self.dtype),
-                command=shlex.join(sys.orig_argv),
-            )
-        except OSError as error:
-            raise OSError(
-                f"cannot write to the run folder {self.run_dir} ({error.strerror}); "
-                "choose another with --run-dir"
-            ) from error
-
-    def save(self, *, best: bool = False, complete: bool = True) -> bool:
-        """Writes a checkpoint, or says why it cannot.
-
-        Args:
-            best: to best.pt, instead of one of the last few, and without games and
-                what was explored: it may be written often.
-            complete: False if an update was interrupted: episodes will begin anew.
-
-        Returns:
-            Whether it is written.
-        """
-        if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
-            self.display.say("the weights are not finite: they are not saved")
-            return False
-        state = resume.capture(self, complete=complete, games=not best)
-        if best:
-            path = self.checkpoints.save_best(state)
-        else:
-            path = self.checkpoints.save(state, self.steps)
-        if path is not None:
-            self.display.checkpoint(path, self.steps)
-        return path is not None
-
-    def close(self) -> None:
-        """Stops threads and closes files."""
-        if self.pipeline is not None:
-            self.pipeline.close()
-        self._closing.close()
+from trainer.machine.monitor import profiler
+from trainer.machine.timings import format_seconds
+from trainer.models import checkpoint
+from trainer.session.build import Session
+from trainer.session.evaluator import Evaluator
+from trainer.session.loop import INTERRUPTED, Loop, Stop, is_solved, stop_on_signal
+from trainer.session.progress import Clock
+from trainer.session.reporter import FirstClears, Reporter, Source, check_loss
+from trainer.show.display import Display
 
 
 def run_training(config: RunConfig, display: Display | None = None) -> dict[str, float]:
@@ -357,18 +21,18 @@ def run_training(config: RunConfig, display: Display | None = None) -> dict[str,
 
     Args:
         config: everything about the run.
-        display: what is told of the run; None: the one that the config names. What
-            its `report` raises ends the run, with a checkpoint, and reaches the
-            caller: a search stops hopeless trials so.
+        display: shows the run; None: the one that the config names. What its
+            `report` raises ends the run, with a checkpoint, and reaches the caller:
+            a search stops hopeless trials so.
     """
-    return train(Run(config, display))
+    return train(Session(config, display))
 
 
-def train(run: Run) -> dict[str, float]:
-    """Trains until solved, out of steps or time, or interrupted; closes the run.
+def train(session: Session) -> dict[str, float]:
+    """Trains until solved, out of steps or time, or interrupted; closes the session.
 
     Args:
-        run: fresh or restored.
+        session: fresh or restored.
 
     Returns:
         The last metrics, with `steps`, `seconds`, `solved` (0 or 1) and `signal`
@@ -378,81 +42,128 @@ def train(run: Run) -> dict[str, float]:
         RuntimeError: the loss became NaN (the batch is saved in the run folder), or
             the last checkpoint could not be written.
     """
-    started = time.perf_counter()
+    display, run_dir = session.display, session.run_dir
+    clock = Clock(session.progress.seconds)
     try:
-        run.display.start(run)
-        for text in unused_options(run.config):
-            run.display.say(text)
-        with stop_on_signal(run.display.say) as stopping, own_stream(run.device):
-            run.start()
+        display.start(session.info)
+        for text in unused_options(session.config):
+            display.say(text)
+        with stop_on_signal(display.say) as stopping, own_stream(session.device):
+            session.start()
             try:
-                metrics = Loop(run, started, stopping).run()
+                metrics = _run_loop(session, clock, stopping)
             except BaseException:
-                _save_after_failure(run)
+                _save_after_failure(session)
                 raise
-            if not run.save():
+            if not session.saver.save():
                 raise RuntimeError(
-                    f"the last checkpoint, at {run.steps:,} steps, is not written; "
-                    f"{run.run_dir}/{checkpoint.FOLDER}/ has those before it"
+                    f"the last checkpoint, at {session.progress.steps:,} steps, is not "
+                    f"written; {run_dir}/{checkpoint.FOLDER}/ has those before it"
                 )
-            parts = "checkpoints, curves"
-            if run.filmer is not None:
-                run.filmer.finish(run.writer)
-                parts += ", videos"
-            run.display.say(f"wrote {run.run_dir}/ ({parts})")
+            contents = "checkpoints, curves"
+            if session.filmer is not None:
+                session.filmer.finish(session.writer.write_video)
+                contents += ", videos"
+            display.say(f"wrote {run_dir}/ ({contents})")
             # One may have come since the loop ended.
             return metrics | {"signal": float(stopping.signal)}
     finally:
-        run.close()
+        session.close()
 
 
-def _save_after_failure(run: Run) -> None:
-    """Writes a checkpoint if it can; the failure stays what is told of."""
+def _run_loop(session: Session, clock: Clock, stopping: Stop) -> dict[str, float]:
+    """Gives the loop its parts, and runs it; returns the last metrics."""
+    config, progress = session.config, session.progress
+    run_dir, log = session.run_dir, session.display.say
+    reporter = Reporter(
+        config,
+        sources=_sources(session),
+        timings=session.timings,
+        writer=session.writer,
+        display=session.display,
+        filmer=session.filmer,
+        progress=progress,
+        clock=clock,
+    )
+    evaluator = Evaluator(
+        config,
+        model=session.model,
+        ema=session.learner.ema,
+        device=session.device,
+        dtype=session.dtype,
+        episodes=session.episodes,
+        progress=progress,
+        clock=clock,
+        lines=session.evaluations,
+        writer=session.writer,
+        log=log,
+        skip=reporter.skip,
+    )
+    first_clears = FirstClears(
+        config,
+        episodes=session.episodes,
+        progress=progress,
+        clock=clock,
+        run_dir=run_dir,
+        log=log,
+    )
+    reason = Loop(
+        config,
+        updater=session.updater,
+        first_clears=first_clears,
+        reporter=reporter,
+        evaluator=evaluator,
+        saver=session.saver,
+        check=lambda batch: check_loss(
+            reporter.values, batch, run_dir, session.obs_shape
+        ),
+        profiled=profiler(config.profile, run_dir, session.device),
+        progress=progress,
+        clock=clock,
+        stopping=stopping,
+    ).run()
+    seconds = clock.seconds()
+    more = f"; --resume {run_dir} goes on" if reason == INTERRUPTED else ""
+    log(f"{reason} after {progress.steps:,} steps, {format_seconds(seconds)}{more}")
+    return (
+        reporter.values
+        | progress.evaluated
+        | {
+            "steps": float(progress.steps),
+            "seconds": seconds,
+            "solved": float(is_solved(reason)),
+        }
+    )
+
+
+def _sources(session: Session) -> list[Source]:
+    """Where the values of the curves come from."""
+    store, replay = session.store, session.replay
+    sources: list[Source] = [
+        ("time/share_", session.timings.shares),
+        ("system/", session.monitor.statistics),
+        ("rollout/", session.episodes.statistics),
+        ("", session.episodes.level_statistics),
+    ]
+    if session.explorer is not None:
+        sources.append(("explore/", session.explorer.statistics))
+    sources += [
+        ("learn/", session.learner.statistics),
+        ("queue/", lambda: {
+            "full_unrolls": float(store.num_full), "free_slots": float(store.num_free),
+        }),
+    ]  # fmt: skip
+    if replay is not None:
+        sources += [
+            ("replay/", lambda: {"unrolls": float(len(replay))}),
+            ("", lambda: {k: v.item() for k, v in replay.statistics().items()}),
+        ]
+    return sources
+
+
+def _save_after_failure(session: Session) -> None:
+    """Writes a checkpoint if it can; the failure stays what is reported."""
     try:
-        run.save(complete=False)
+        session.saver.save(complete=False)
     except Exception as error:
-        run.display.say(f"no checkpoint of this moment: {error}")
-
-
-def _played(env: EnvConfig) -> str:
-    """What a run plays, in words."""
-    return f"levels {', '.join(env.levels)}" if env.levels else f"task {env.task}"
-
-
-def _shard_count(config: RunConfig) -> int:
-    """CPU threads of the learner; by default none gets fewer than 64 rows.
-
-    Below that, starting and joining the shards costs more than they save.
-    """
-    learner = config.learner
-    useful = max(1, learner.minibatch_size // 64)
-    return learner.learner_threads or min(available_cores(), useful)
-
-
-def _frames_in(shape: tuple[int, ...], stack_num: int) -> int:
-    """Frames that an observation can be cut into."""
-    return stack_num if len(shape) == 3 and shape[0] % stack_num == 0 else 1
-
-
-def _new_run_dir(task: str) -> Path:
-    """runs/TASK-TIME, with a number where two runs start in one second."""
-    name = f"{task}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, number = Path("runs") / name, 1
-    while path.exists():
-        number += 1
-        path = Path("runs") / f"{name}-{number}"
-    return path
-
-
-def _commit() -> str | None:
-    """The commit of the trainer's own repository, "-dirty" if it was changed."""
-    folder = Path(__file__).resolve().parent
-    options = "describe --always --dirty --abbrev=40".split()
-    command = ["git", "-C", str(folder), *options]
-    try:
-        result = subprocess.run(
-            command, capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip()
+        session.display.say(f"no checkpoint of this moment: {error}")

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live dashboard, or lines in a file or pipe."""
+"""The live dashboard of a run, for terminals, and which display a run gets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,6 @@ from contextlib import (
 )
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol, TextIO
 
 from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.control import Control
@@ -28,149 +26,12 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from trainer.config.tasks import describe_levels
 from trainer.machine.device import describe
-from trainer.machine.timings import format_seconds
-from trainer.models import describe_model
-from trainer.show.bottleneck import verdict_of
+from trainer.show.display import Display, MessageFile, PlainDisplay, RunInfo
 from trainer.show.panels import Board, view
-
-if TYPE_CHECKING:
-    from trainer.session.session import Run
-
 
 # Share of the time that drawing may take.
 _MOST_OF_THE_TIME = 0.005
-
-
-class Display(Protocol):
-    """Where a run tells what it does. Every method may be called from any thread."""
-
-    def start(self, run: Run) -> None:
-        """Shows what is run, once it is built."""
-
-    def say(self, text: str) -> None:
-        """Shows a message that stays."""
-
-    def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
-        """Shows one point of the curves.
-
-        Args:
-            step: environment steps.
-            values: as in metrics.jsonl.
-            eta_s: seconds to the end of the run, unless it is solved sooner.
-        """
-
-    def checkpoint(self, path: Path, step: int) -> None:
-        """Notes that a checkpoint was written."""
-
-    def close(self) -> None:
-        """Shows nothing more; may be called again."""
-
-
-class _Record:
-    """Keeps messages in messages.txt of the run folder, with the time of the run."""
-
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
-        self._early: list[str] = []
-        self._file: TextIO | None = None
-
-    def open(self, folder: Path) -> None:
-        """From here on in a file, with what was said before."""
-        with suppress(OSError):
-            path = folder / "messages.txt"
-            self._file = path.open("a", buffering=1, encoding="utf-8")
-        self._began = time.perf_counter()
-        early, self._early = self._early, []
-        for text in early:
-            self.add(text)
-
-    def add(self, text: str) -> None:
-        """A message; a full disk loses it."""
-        stamp = format_seconds(time.perf_counter() - self._began)
-        if self._file is None:
-            self._early.append(text)
-            return
-        with suppress(OSError, ValueError):
-            text = textwrap.indent(text, " " * 10).lstrip()
-            self._file.write(f"{stamp:>8}  {text}\n")
-
-    def close(self) -> None:
-        """Ends the file; may be called again."""
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
-
-
-class PlainDisplay:
-    """A line per point and per message, for files and pipes."""
-
-    def __init__(self) -> None:
-        self._record = _Record()
-        self._overlapped = False
-        self._verdict = ""
-
-    def start(self, run: Run) -> None:
-        """Prints what is run, and what the columns of its lines are."""
-        self._overlapped = run.config.lag > 0
-        self._record.open(run.run_dir)
-        self.say(banner(run))
-        _print(progress_legend(run.config.env.frame_skip))
-
-    def say(self, text: str) -> None:
-        """Prints a message."""
-        self._record.add(text)
-        _print(text)
-
-    def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
-        """Prints a line, and the verdict on the speed when that has changed."""
-        _print(progress_line(step, values, eta_s))
-        text = verdict_of(values, self._overlapped)
-        kind = text.partition(":")[0]
-        if kind != self._verdict:
-            self.say(text)
-            self._verdict = kind
-
-    def checkpoint(self, path: Path, step: int) -> None:
-        """Prints nothing: there are too many."""
-
-    def close(self) -> None:
-        """Ends the record of messages."""
-        self._record.close()
-
-
-def _print(text: str) -> None:
-    """Prints a line; where that fails, the run goes on without it."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # Nobody reads it any more: Ctrl-C ends `| tee`, too. Nor do the next lines
-        # fail, or the last flush of Python, which would be another exit status.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    except OSError:
-        pass  # a log on a full disk; there may be room again
-
-
-class QuietDisplay:
-    """Nothing at all, for runs of which somebody else tells."""
-
-    def start(self, run: Run) -> None:
-        """Shows nothing."""
-
-    def say(self, text: str) -> None:
-        """Shows nothing."""
-
-    def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
-        """Shows nothing."""
-
-    def checkpoint(self, path: Path, step: int) -> None:
-        """Shows nothing."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class LiveDisplay:
@@ -189,9 +50,9 @@ class LiveDisplay:
         self.drawing_s = 0.0
         """Processor time that drawing has taken, in seconds."""
         self._console = console or Console(file=sys.stdout, highlight=False)
-        self._record = _Record()
+        self._record = MessageFile()
         self._board: Board | None = None
-        self._run: Run | None = None
+        self._info: RunInfo | None = None
         self._closing = ExitStack()
         self._stop = threading.Event()
         self._size: ConsoleDimensions | None = None  # of the last picture
@@ -203,25 +64,25 @@ class LiveDisplay:
             redirect_stderr=False,
         )
 
-    def start(self, run: Run) -> None:
+    def start(self, info: RunInfo) -> None:
         """Prints what is run, and draws from here on."""
-        self._record.open(run.run_dir)
-        self.say(banner(run))
-        config, env = run.config, run.config.env
-        model = f"{config.model.name} on {describe(run.device, run.dtype)}"
-        self._run = run
+        self._record.open(info.run_dir)
+        self.say(info.banner())
+        config = info.config
+        model = f"{config.model.name} on {describe(info.device, info.dtype)}"
+        self._info = info
         self._board = Board(
-            task=describe_levels(env.task, env.levels, env.test_levels),
+            task=info.task,
             about=f"{model}, {config.mode}",
             max_steps=config.max_steps,
             max_seconds=config.max_seconds,
             solve_rate=config.solve_rate,
             overlapped=config.lag > 0,
-            replay_capacity=run.replay.capacity if run.replay is not None else 0,
-            step=run.steps,
+            replay_capacity=info.replay_capacity,
+            step=info.steps(),
         )
         self._board.messages.append(
-            (0.0, f"writing to {run.run_dir}/; Ctrl-C ends the run with a checkpoint")
+            (0.0, f"writing to {info.run_dir}/; Ctrl-C ends the run with a checkpoint")
         )
         self._live.start()
         self._closing.callback(self._live.stop)
@@ -258,7 +119,7 @@ class LiveDisplay:
         self._closing.close()
         self._size = None
         self._record.close()
-        self._board = self._run = None
+        self._board = self._info = None
 
     def _redraw(self) -> None:
         """The thread: draws once a second, or less often where that costs more."""
@@ -282,7 +143,7 @@ class LiveDisplay:
             self._console.control(Control(ControlType.CARRIAGE_RETURN))
 
     def _draw(self) -> RenderableType:
-        size, board, run = self._console.size, self._board, self._run
+        size, board, info = self._console.size, self._board, self._info
         # The picture fills the terminal, so its place is known, whatever others have
         # written meanwhile; only the first one follows what was there before.
         if self._size is not None:
@@ -290,9 +151,9 @@ class LiveDisplay:
         if self._size not in (None, size):
             self._console.control(Control.clear())
         self._size = size
-        if board is None or run is None:
+        if board is None or info is None:
             return Text("")
-        board.step = run.steps
+        board.step = info.steps()
         try:
             return view(board, size.width, size.height)
         except Exception as error:  # a picture is no reason to end a run
@@ -380,54 +241,3 @@ def make_display(mode: str) -> Display:
     return (
         LiveDisplay() if mode == "on" or (mode == "auto" and able) else PlainDisplay()
     )
-
-
-def banner(run: Run) -> str:
-    """What is run, where, and where it writes to."""
-    config, env = run.config, run.config.env
-    what = describe_levels(env.task, env.levels, env.test_levels)
-    size = describe_model(run.model, run.obs_shape)
-    overlap = (
-        f"collecting up to {config.lag} batches ahead of learning"
-        if config.lag
-        else "collecting and learning in turns"
-    )
-    fallback = ""
-    if config.device == "auto" and run.device.type == "cpu":
-        fallback = " (--device auto found no usable GPU)"
-    return (
-        f"{what}: {env.num_envs} environments in {env.groups} groups, "
-        f"{config.mode}, {overlap}\n"
-        f"{config.model.name}: {size.parameters:,} parameters, "
-        f"{size.forward_flops / 1e6:.1f} MFLOP per observation, on "
-        f"{describe(run.device, run.dtype)}{fallback}\n"
-        f"writing to {run.run_dir}/ (tensorboard --logdir {run.run_dir.parent})"
-    )
-
-
-def progress_legend(frame_skip: int) -> str:
-    """What the columns of `progress_line` are, for the start of a run."""
-    return (
-        f"columns: environment steps ({frame_skip} frames each) | SPS: environment "
-        "steps per second | return: mean of the\n"
-        "last 100 episodes | x mean50: furthest x of an episode, mean of the last 50 | "
-        "max: furthest x of\n"
-        "this run | clear: share of the last 100 episodes of each level that cleared | "
-        "ETA: to max_steps or max_seconds"
-    )
-
-
-def progress_line(step: int, values: Mapping[str, float], eta_s: float) -> str:
-    """The line a person reads while the run goes on."""
-    parts = [f"{step:>9,} steps", f"{values.get('time/sps', 0.0):6,.0f} SPS"]
-    if "rollout/return" in values:
-        parts += [
-            f"return {values['rollout/return']:7.2f}",
-            f"x mean50 {values['rollout/best_x_50']:5.0f}",
-            f"max {values['rollout/best_x_run']:5.0f}",
-            f"clear {values['rollout/clear_rate']:4.0%}",
-        ]
-    else:
-        parts.append("no episode has ended yet")
-    parts.append(f"ETA {format_seconds(eta_s)}")
-    return " | ".join(parts)

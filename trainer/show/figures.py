@@ -36,8 +36,6 @@ _CURVES = (
     ("explore/novelty", "Paid for new cells, per step", False),
     ("explore/count_bonus", "Paid for rare cells, per step", False),
 )
-# Shades of a rate; even for the colour-blind, light is more than dark.
-SHADES = "cividis"
 _COLOURS = ("#3b82c4", "#d97b29", "#4a9d5b", "#b0518f", "#8a6fc8", "#8c7a3f")
 _INK = "#010203"  # becomes the colour of the page's text
 _MAX_POINTS, _MAX_COLUMNS = 600, 150
@@ -157,6 +155,8 @@ def _levels_chart(run: RunFiles) -> str:
     points = [p for p in run.points if any(k.startswith("levels/") for k in p)]
     points = [*_thinned(points, _MAX_COLUMNS)]
     from matplotlib.ticker import PercentFormatter
+
+    from trainer.evaluation.plots import SHADES
 
     names = {k[7:] for p in points for k in p if k.startswith("levels/")}
     levels = sorted(names, key=lambda name: [int(part) for part in name.split("-")])

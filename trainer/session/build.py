@@ -1,0 +1,366 @@
+"""What a run is built of: built in order, closed in reverse."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.config.schema import EnvConfig, RunConfig, from_dict, to_dict
+from trainer.config.tasks import is_native, played
+from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
+from trainer.explore.explorer import make_explorer
+from trainer.film.record import Filmer
+from trainer.learn.learner import Learner
+from trainer.machine.cpu import Shards, available_cores, keep_large_blocks, thread_ids
+from trainer.machine.device import autocast_dtype, choose_device, describe
+from trainer.machine.files import Lines, same_folder
+from trainer.machine.monitor import Monitor
+from trainer.machine.timings import Timings
+from trainer.models import (
+    PolicyModel,
+    build_model,
+    checkpoint,
+    describe_model,
+    to_device,
+)
+from trainer.rollout.actor import Actor
+from trainer.rollout.collector import Collector
+from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline
+from trainer.rollout.replay import PrioritizedReplay, capacity_of, check_fits
+from trainer.rollout.store import Rollouts
+from trainer.session import files, locate, resume
+from trainer.session.checkpoints import Checkpoints
+from trainer.session.progress import Progress
+from trainer.session.saver import Saver
+from trainer.session.updater import Updater
+from trainer.show.dashboard import make_display
+from trainer.show.display import Display, RunInfo
+from trainer.show.tracking import MetricsWriter
+
+
+class Session:
+    """The parts of a run. Those who use them receive them one by one.
+
+    Attributes:
+        updater: there from `start` on, as is `saver`.
+    """
+
+    updater: Updater
+    saver: Saver
+
+    def __init__(self, config: RunConfig, display: Display | None = None) -> None:
+        """Builds the parts, and restores them from a checkpoint if the config says so.
+
+        What was built is closed again if a part fails.
+
+        Args:
+            config: everything about the run.
+            display: shows the run; None: the one that the config names.
+
+        Raises:
+            ValueError: options that do not fit, or a checkpoint that does not.
+            OSError: the run folder cannot be written to.
+        """
+        config.validate()
+        self.display = display or make_display(config.dashboard)
+        self._closing = ExitStack()
+        with ExitStack() as on_error:
+            on_error.callback(self._closing.close)
+            self._closing.callback(self.display.close)
+            self.config = config.resolved()
+            self._build()
+            self._start_run_dir(self._resume())
+            self._open_files()
+            on_error.pop_all()
+
+    def _build(self) -> None:
+        """Builds what is kept in memory."""
+        config, env = self.config, self.config.env
+        self.device = choose_device(config.device)
+        self.dtype = autocast_dtype(self.device, config.precision)
+        torch.manual_seed(config.seed)
+        self._set_up_arithmetic()
+        asynchronous = config.mode == "async"
+        others = thread_ids()
+        self.pool = make_pool(env, config.seed * SEED_STRIDE, asynchronous=asynchronous)
+        self._closing.callback(self.pool.close)
+        workers = thread_ids() - others
+        self.obs_shape = tuple(self.pool.observation_space.shape)
+        self.num_actions = int(self.pool.action_space.n)
+        model = build_model(config.model, self.obs_shape, self.num_actions)
+        self.model: PolicyModel = to_device(
+            model, config.model.name, self.device, channels_last=config.channels_last
+        )
+        if config.replay.burn_in and not model.state_size:
+            raise ValueError(
+                f"burn_in={config.replay.burn_in} is for a network with a memory; "
+                "choose --memory, or --burn-in 0"
+            )
+        self.learner = Learner(
+            model,
+            config,
+            obs_shape=self.obs_shape,
+            device=self.device,
+            dtype=self.dtype,
+            shards=self.shards,
+        )
+        self._closing.callback(self.learner.close)
+        self.replay: PrioritizedReplay | None = None
+        self.store = self._make_store()
+        stages = getattr(self.pool, "num_stages", None)
+        self.episodes = EpisodeTracker(
+            env.num_envs, num_stages=stages, levels=env.levels
+        )
+        self.explorer = make_explorer(self.pool, config, self.episodes)
+        self.timings = Timings()
+        self.monitor = Monitor(self.device, workers=workers)
+        self._closing.callback(self.monitor.close)
+        self.generators = resume.Generators(self.device, config.seed)
+        self.filmer: Filmer | None = None
+        if config.videos and is_native(env.task):
+            self.filmer = Filmer(self.pool, self.display.say)
+        self.collector = Collector(
+            self.pool,
+            self.store,
+            groups=groups_of(env, asynchronous=asynchronous),
+            asynchronous=asynchronous,
+            state_size=model.state_size,
+            device=self.device,
+            episodes=self.episodes,
+            timings=self.timings,
+            levels=env.levels,
+            recorder=self.filmer.recorder if self.filmer else None,
+            explorer=self.explorer,
+        )
+        self._closing.callback(self.collector.close)
+        self.progress = Progress()
+
+    @property
+    def parts(self) -> resume.Parts:
+        """Those whose state a checkpoint holds."""
+        return resume.Parts(
+            config=self.config,
+            device=self.device,
+            obs_shape=self.obs_shape,
+            num_actions=self.num_actions,
+            has_snapshots=hasattr(self.pool, "snapshot"),
+            model=self.model,
+            learner=self.learner,
+            generators=self.generators,
+            episodes=self.episodes,
+            collector=self.collector,
+            explorer=self.explorer,
+            replay=self.replay,
+            progress=self.progress,
+        )
+
+    @property
+    def info(self) -> RunInfo:
+        """What a display shows of the run."""
+        return RunInfo(
+            config=self.config,
+            run_dir=self.run_dir,
+            device=self.device,
+            dtype=self.dtype,
+            size=describe_model(self.model, self.obs_shape),
+            replay_capacity=self.replay.capacity if self.replay is not None else 0,
+            steps=lambda: self.progress.steps,
+        )
+
+    def _set_up_arithmetic(self) -> None:
+        """Threads and precision of PyTorch."""
+        on_cpu = self.device.type == "cpu"
+        if on_cpu:
+            keep_large_blocks()
+            # Acting is one thread beside the emulation; learning has shards.
+            torch.set_num_threads(1)
+        else:
+            torch.set_float32_matmul_precision("high")  # TF32, as cuDNN's by default
+            # The fastest convolution may add in another order every time.
+            torch.backends.cudnn.benchmark = self.config.mode == "async"
+            exact = self.config.mode == "sync"
+            torch.backends.cudnn.deterministic = exact
+            # For gtrxl: its gradient is added up in any order.
+            torch.backends.cuda.enable_mem_efficient_sdp(not exact)
+            torch.backends.cuda.enable_cudnn_sdp(not exact)
+        single = not on_cpu or self.config.serial
+        self.shards = Shards(1 if single else _shard_count(self.config))
+        self._closing.callback(self.shards.close)
+
+    def _make_store(self) -> Rollouts:
+        """The store of unrolls, with room for replay, which it makes as well."""
+        c, env = self.config, self.config.env
+        spec: dict[str, Any] = {
+            "unroll": c.learner.unroll,
+            "burn_in": c.replay.burn_in,
+            "obs_shape": self.obs_shape,
+            "stack_num": _frames_in(self.obs_shape, env.stack_num),
+        }
+        bytes_per_slot = Rollouts.bytes_per_slot(**spec)
+        slots = c.working_slots
+        capacity = 0
+        if c.replay.replay_share:
+            capacity = capacity_of(c.replay, bytes_per_slot)
+        check_fits((slots + capacity) * bytes_per_slot, self.device)
+        if capacity:
+            self.replay = PrioritizedReplay(
+                capacity,
+                slots + capacity,
+                alpha=c.replay.replay_alpha,
+                device=self.device,
+                generator=self.learner.generator,
+            )
+        return Rollouts(
+            num_envs=env.num_envs,
+            num_slots=slots + capacity,
+            num_actions=self.num_actions,
+            device=self.device,
+            state_size=self.model.state_size,
+            **spec,
+        )
+
+    def _resume(self) -> Path | None:
+        """Goes on from a checkpoint if the config says so; returns its run's folder."""
+        config = self.config
+        if config.resume is None:
+            return None
+        path = locate.locate(config.resume, config.env.task)
+        state = checkpoint.load(path, self.device, locate.NEEDS)
+        source, run_dir = checkpoint.run_dir_of(path), config.run_dir
+        there = from_dict(EnvConfig, state["config"]["env"])
+        same = played(there.task, there.levels) == played(
+            config.env.task, config.env.levels
+        )
+        if not same and same_folder(source, run_dir or source):
+            raise ValueError(
+                f"{source} is a run of {_played(there)}: to go on from it with "
+                f"{_played(config.env)}, give a folder of its own with --run-dir"
+            )
+        resume.restore(self.parts, path, state, self.display.say)
+        return source
+
+    def _start_run_dir(self, source: Path | None) -> None:
+        """Takes the run folder, and writes to it what is known of the run.
+
+        Args:
+            source: folder of the run that is resumed.
+        """
+        config = self.config
+        self.run_dir = files.choose_run_dir(config, source)
+        with files.writing_to(self.run_dir):
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            self.checkpoints = Checkpoints(
+                self.run_dir, config.keep_checkpoints, self.display.say
+            )
+            self._closing.callback(self.checkpoints.close)
+            files.prepare(
+                config,
+                self.run_dir,
+                resumed=same_folder(source, self.run_dir),
+                step=self.progress.steps,
+                device=describe(self.device, self.dtype),
+                log=self.display.say,
+            )
+        self.progress.best_clear_rate = locate.best_in(self.run_dir)
+
+    def _open_files(self) -> None:
+        """Opens what is written to all the time, in the run folder."""
+        self.writer = MetricsWriter(
+            self.run_dir,
+            to_dict(self.config),
+            wandb=self.config.wandb,
+            resumed_at=self.progress.steps,
+            say=self.display.say,
+        )
+        self._closing.callback(self.writer.close)
+        self.evaluations = Lines(self.run_dir / "evaluations.jsonl", self.display.say)
+        self._closing.callback(self.evaluations.close)
+        if self.filmer is not None:
+            self.filmer.open(self.run_dir / "videos")
+            self._closing.callback(self.filmer.close)
+
+    def start(self) -> None:
+        """Starts collecting, in turns with learning or beside it."""
+        pipeline = self._make_pipeline()
+        self._closing.callback(pipeline.close)
+        self.updater = Updater(
+            self.config,
+            pipeline=pipeline,
+            store=self.store,
+            replay=self.replay,
+            learner=self.learner,
+            timings=self.timings,
+            progress=self.progress,
+            device=self.device,
+        )
+        self.saver = Saver(
+            self.parts,
+            pipeline=pipeline,
+            checkpoints=self.checkpoints,
+            display=self.display,
+            seconds=self.config.checkpoint_seconds,
+        )
+
+    def _make_pipeline(self) -> Pipeline:
+        """Collecting, with actors of its own where it overlaps with learning."""
+        c = self.config
+        graphs = c.cuda_graphs and self.device.type == "cuda" and not c.serial
+
+        def actor(model: PolicyModel) -> Actor:
+            result = Actor(
+                model,
+                device=self.device,
+                dtype=self.dtype,
+                generator=self.generators.actions,
+                graphs=graphs,
+            )
+            result.version = self.learner.version  # of a resumed run
+            self._closing.callback(result.close)
+            return result
+
+        if c.lag == 0:
+            return InTurns(
+                self.collector, self.store, actor(self.model), c.fresh_unrolls
+            )
+        exact = c.mode == "sync"
+        sets = c.lag + 1 if exact else 2
+        return Overlapped(
+            self.collector,
+            self.store,
+            [actor(copy.deepcopy(self.model)) for _ in range(sets)],
+            self.model,
+            unrolls=c.fresh_unrolls,
+            lag=c.lag,
+            exact=exact,
+            device=self.device,
+            timings=self.timings,
+        )
+
+    def close(self) -> None:
+        """Stops threads and closes files; may be called again."""
+        self._closing.close()
+
+
+def _played(env: EnvConfig) -> str:
+    """What a run plays, in words."""
+    return f"levels {', '.join(env.levels)}" if env.levels else f"task {env.task}"
+
+
+def _shard_count(config: RunConfig) -> int:
+    """CPU threads of the learner; by default none gets fewer than 64 rows.
+
+    Below that, starting and joining the shards costs more than they save.
+    """
+    learner = config.learner
+    useful = max(1, learner.minibatch_size // 64)
+    return learner.learner_threads or min(available_cores(), useful)
+
+
+def _frames_in(shape: tuple[int, ...], stack_num: int) -> int:
+    """Frames that an observation can be cut into."""
+    return stack_num if len(shape) == 3 and shape[0] % stack_num == 0 else 1

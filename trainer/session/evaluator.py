@@ -1,0 +1,153 @@
+"""Evaluations of a run: when it counts as solved, and at its end."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trainer.config.schema import RunConfig
+from trainer.config.tasks import levels_of
+from trainer.evaluation.protocol import evaluate_levels, evaluate_policy
+from trainer.evaluation.results import summarise_levels
+from trainer.evaluation.tables import as_text, level_table
+from trainer.machine.files import Lines
+from trainer.machine.timings import format_seconds
+from trainer.models import PolicyModel
+from trainer.models.weights import Ema
+from trainer.rollout.episodes import EpisodeTracker
+from trainer.session.progress import Clock, Progress
+from trainer.show.tracking import MetricsWriter
+
+# Episodes between two attempts to show that a level is solved.
+_EPISODES_BETWEEN_ATTEMPTS = 50
+
+
+class Evaluator:
+    """Plays fresh episodes with the current weights, and logs the results."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        model: PolicyModel,
+        ema: Ema | None,
+        device: torch.device,
+        dtype: torch.dtype | None,
+        episodes: EpisodeTracker,
+        progress: Progress,
+        clock: Clock,
+        lines: Lines,
+        writer: MetricsWriter,
+        log: Callable[[str], None],
+        skip: Callable[[float], None],
+    ) -> None:
+        """Takes the parts of a run that an evaluation uses.
+
+        Args:
+            config: of the run.
+            model: that is trained.
+            ema: its averaged weights, which are played instead of the latest.
+            device: of the model.
+            dtype: autocast type of the network, None for float32.
+            episodes: of training; suggest when an evaluation is worth its time.
+            progress: counts evaluations, and keeps the metrics of the last one.
+            clock: of the run.
+            lines: evaluations.jsonl.
+            writer: of the curves.
+            log: receives a message about each evaluation.
+            skip: receives the seconds of each evaluation, which are no training.
+        """
+        self._config, self._model, self._ema = config, model, ema
+        self._device, self._dtype = device, dtype
+        self._episodes, self._progress, self._clock = episodes, progress, clock
+        self._lines, self._writer = lines, writer
+        self._log, self._skip = log, skip
+        env = config.env
+        # Levels that are played one by one; without --levels the task is played.
+        self._levels: tuple[str, ...] = ()
+        if env.levels:
+            self._levels = levels_of(env.levels, env.test_levels, env.task)
+
+    def solved(self) -> bool:
+        """Whether an evaluation confirms what the training episodes suggest."""
+        config, progress = self._config, self._progress
+        levels, count = config.env.levels, self._episodes.count
+        rate = min(self._episodes.clear_rates())
+        if not rate or rate < config.solve_rate or count < progress.next_attempt:
+            return False
+        between = _EPISODES_BETWEEN_ATTEMPTS * max(1, len(levels))
+        progress.next_attempt = count + between
+        what = "the level" if len(levels) < 2 else "every level, or more,"
+        self._log(
+            f"{rate:.0%} of the last 100 training episodes cleared {what} after "
+            f"{progress.steps:,} steps, {format_seconds(self._clock.seconds())}"
+        )
+        if self._evaluate("evaluation", config.solve_episodes) < config.solve_rate:
+            return False
+        # The first one was chosen by its result; this one was not.
+        self._evaluate("second evaluation", config.solve_episodes)
+        return True
+
+    def at_end(self) -> None:
+        """Evaluates each level of a run that ended unsolved, if the config says so."""
+        episodes = self._config.end_episodes
+        if self._levels and episodes:
+            self._log(
+                f"playing {episodes} episodes of each of {len(self._levels)} levels"
+            )
+            self._evaluate("evaluation at the end", episodes)
+
+    def _evaluate(self, name: str, episodes: int) -> float:
+        """Plays fresh episodes and logs the result.
+
+        Args:
+            name: of the evaluation.
+            episodes: to play, of each level if there are several.
+
+        Returns:
+            Their clear rate, or the least of all trained levels.
+        """
+        progress = self._progress
+        progress.attempts += 1
+        began = time.perf_counter()
+        result, table = self._play(episodes)
+        self._skip(time.perf_counter() - began)
+        seconds = self._clock.seconds()
+        result |= {"steps": progress.steps, "seconds": seconds, "name": name}
+        low, high = result["clear_rate_95"]
+        self._log(
+            f"{name}: {result['clears']} of {result['episodes']} episodes cleared "
+            f"(95 % interval {low:.1%} to {high:.1%}), {format_seconds(seconds)}{table}"
+        )
+        self._lines.write(result)
+        names = ("clear_rate", "worst_clear_rate", "test_clear_rate")
+        rates = {
+            f"evaluation/{name}": float(result[name])
+            for name in names
+            if result.get(name) is not None
+        }
+        progress.evaluated |= rates
+        self._writer.write(progress.steps, rates)
+        return float(result.get("worst_clear_rate", result["clear_rate"]))
+
+    def _play(self, episodes: int) -> tuple[dict[str, Any], str]:
+        """Plays the averaged weights; returns numbers, and a table of the levels."""
+        config = self._config
+        model = copy.deepcopy(self._model)
+        if self._ema is not None:
+            self._ema.copy_to(model)
+        options: dict[str, Any] = {
+            "episodes": episodes,
+            "seed": config.seed,
+            "stream": self._progress.attempts,
+            "device": self._device,
+            "dtype": self._dtype,
+        }
+        if not self._levels:
+            return evaluate_policy(model, config.env, **options), ""
+        results = evaluate_levels(model, config.env, levels=self._levels, **options)
+        return summarise_levels(results), f"\n{as_text(level_table(results, []))}"

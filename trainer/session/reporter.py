@@ -1,0 +1,181 @@
+"""What a run reports while it trains: one point of every curve, and first clears."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from trainer.config.schema import RunConfig
+from trainer.config.tasks import is_native
+from trainer.film.record import Filmer
+from trainer.machine.timings import Timings, format_seconds
+from trainer.rollout.batch import Batch, observations
+from trainer.rollout.episodes import EpisodeTracker
+from trainer.session.progress import Clock, Progress
+from trainer.show.display import Display
+from trainer.show.tracking import MetricsWriter
+
+# A prefix of names, and a function that returns the values of these curves.
+Source = tuple[str, Callable[[], Mapping[str, float]]]
+
+# Without a clear by this step, other starts are suggested; 1-1 is cleared well before.
+_SUGGEST_STEPS = 300_000
+
+
+class Reporter:
+    """Collects the values of all curves, and writes and shows them.
+
+    Attributes:
+        values: of the last point.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        sources: Sequence[Source],
+        timings: Timings,
+        writer: MetricsWriter,
+        display: Display,
+        filmer: Filmer | None,
+        progress: Progress,
+        clock: Clock,
+    ) -> None:
+        """Starts the time to the first point.
+
+        Args:
+            config: of the run.
+            sources: of the values; later ones replace earlier ones.
+            timings: of the run, from which evaluations are left out.
+            writer: of the curves.
+            display: shows every point.
+            filmer: whose finished videos are shown with the next point.
+            progress: of the run.
+            clock: of the run.
+        """
+        self.values: dict[str, float] = {}
+        self._config, self._sources, self._timings = config, sources, timings
+        self._writer, self._display, self._filmer = writer, display, filmer
+        self._progress, self._clock = progress, clock
+        self._first_step = self._last_step = progress.steps
+        self._last = clock.started
+
+    def due(self) -> bool:
+        """Whether it is time for the next point."""
+        return time.perf_counter() - self._last >= self._config.log_seconds
+
+    def skip(self, seconds: float) -> None:
+        """Leaves seconds that were no training out of all speeds and shares."""
+        self._last += seconds
+        self._timings.skip(seconds)
+
+    def report(self) -> None:
+        """Writes one point of every curve, and shows it."""
+        now, steps = time.perf_counter(), self._progress.steps
+        sps = (steps - self._last_step) / (now - self._last)
+        values = {
+            prefix + name: value
+            for prefix, read in self._sources
+            for name, value in read().items()
+        }
+        if "system/emulate" in values:  # time as well, of the emulation's threads
+            values["time/share_emulate"] = values.pop("system/emulate")
+        values["time/sps"] = sps
+        values["time/frames_per_s"] = sps * self._config.env.frame_skip
+        values["time/seconds"] = self._clock.seconds()
+        self._writer.write(steps, values)
+        self._display.report(steps, values, self._eta_s())
+        if self._filmer is not None:
+            self._filmer.show(self._writer.write_video)
+        self.values = values
+        self._last, self._last_step = now, steps
+
+    def _eta_s(self) -> float:
+        """Seconds to the first of max_steps and max_seconds; solving ends sooner."""
+        config, steps = self._config, self._progress.steps
+        rate = (steps - self._first_step) / max(self._clock.elapsed(), 1e-9)
+        eta = (config.max_steps - steps) / max(rate, 1e-9)
+        if config.max_seconds:
+            eta = min(eta, config.max_seconds - self._clock.seconds())
+        return eta
+
+
+class FirstClears:
+    """Logs when each level is cleared for the first time, or what helps without."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        episodes: EpisodeTracker,
+        progress: Progress,
+        clock: Clock,
+        run_dir: Path,
+        log: Callable[[str], None],
+    ) -> None:
+        """Takes what is cleared already as known.
+
+        Args:
+            config: of the run.
+            episodes: of training.
+            progress: of the run.
+            clock: of the run.
+            run_dir: folder of the run, for the suggestion.
+            log: receives the messages.
+        """
+        self._task, self._run_dir, self._log = config.env.task, run_dir, log
+        self._episodes, self._progress, self._clock = episodes, progress, clock
+        self._first_step = progress.steps
+        self._known = len(episodes.cleared_levels())
+        self._suggest = config.explore.starts == "level" and is_native(self._task)
+
+    def log_new(self) -> None:
+        """Logs a line for each level that was first cleared since the last call."""
+        cleared = self._episodes.cleared_levels()
+        seconds = format_seconds(self._clock.seconds())
+        when = f"after {self._progress.steps:,} steps, {seconds}"
+        for level in cleared[self._known :]:
+            self._log(f"first clear of {level or self._task} {when}")
+        self._known = len(cleared)
+        steps = self._progress.steps - self._first_step
+        if self._suggest and (cleared or steps >= _SUGGEST_STEPS):
+            self._suggest = False
+            if not cleared:
+                self._log(
+                    f"no clear in {steps:,} steps: --resume {self._run_dir} "
+                    "--starts frontier may help (docs/training.md, A hard level)"
+                )
+
+
+def check_loss(
+    values: Mapping[str, float],
+    batch: Batch,
+    run_dir: Path,
+    obs_shape: tuple[int, ...],
+) -> None:
+    """Keeps the batch if the loss is not finite: whoever looks for the cause needs it.
+
+    Args:
+        values: of the last point.
+        batch: the last one.
+        run_dir: folder of the run, for nan_batch.pt.
+        obs_shape: of the observations in the batch.
+
+    Raises:
+        RuntimeError: the loss is NaN or infinite.
+    """
+    loss = values.get("learn/loss/total", 0.0)
+    if math.isfinite(loss):
+        return
+    fields = batch._asdict()
+    # Of the frames only those of this batch, not the store that they lie in.
+    fields["obs"] = observations(fields.pop("frames"), fields.pop("stacks"), obs_shape)
+    torch.save(fields, run_dir / "nan_batch.pt")
+    raise RuntimeError(
+        f"the loss is {loss}; the last batch is in {run_dir}/nan_batch.pt. "
+        "Try a lower --lr or --precision fp32"
+    )

@@ -1,0 +1,82 @@
+"""One update of a run: a batch from the environments and replay to the weights."""
+
+from __future__ import annotations
+
+import torch
+
+from trainer.config.schedules import linear
+from trainer.config.schema import RunConfig
+from trainer.learn.learner import Learner
+from trainer.machine.monitor import mark
+from trainer.machine.timings import Timings
+from trainer.rollout.batch import Batch
+from trainer.rollout.pipeline import Pipeline
+from trainer.rollout.replay import PrioritizedReplay
+from trainer.rollout.store import Rollouts
+from trainer.session.progress import Progress
+
+
+class Updater:
+    """Takes batches from the pipeline and replay, and gives them to the learner."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        pipeline: Pipeline,
+        store: Rollouts,
+        replay: PrioritizedReplay | None,
+        learner: Learner,
+        timings: Timings,
+        progress: Progress,
+        device: torch.device,
+    ) -> None:
+        """Takes the parts of a run that an update uses.
+
+        Args:
+            config: of the run.
+            pipeline: collects the unrolls; started.
+            store: holds the unrolls.
+            replay: of earlier unrolls in the same store; None: no replay.
+            learner: changes the weights.
+            timings: counts the time of learning.
+            progress: its steps are counted here.
+            device: of the learner.
+        """
+        self._config, self._device = config, device
+        self._pipeline, self._store, self._replay = pipeline, store, replay
+        self._learner, self._timings, self._progress = learner, timings, progress
+
+    def update(self) -> Batch:
+        """Waits for a batch, learns from it, and publishes the new weights."""
+        config, replay = self._config, self._replay
+        with mark("collect"):
+            slots = self._pipeline.next_batch()
+        # Not the collector's count, which in another thread is a matter of timing.
+        self._progress.steps += len(slots) * config.learner.unroll
+        step = self._progress.steps
+        with mark("learn"), self._timings("learn"):
+            replayed = None
+            if replay is not None and len(replay):
+                r = config.replay
+                beta = linear(
+                    r.replay_beta, r.replay_beta_end, r.replay_beta_steps, step
+                )
+                count = config.learner.unrolls_per_batch - config.fresh_unrolls
+                replayed = replay.sample(count, beta)
+                batch = self._store.batch(slots, replayed.slots, replayed.weights)
+            else:
+                batch = self._store.batch(slots)
+            priorities = self._learner.update(batch, step)
+            if config.lag and self._device.type == "cuda":
+                # Only finished weights and slots are handed over: the collector
+                # would otherwise wait for the update it is meant to overlap.
+                torch.cuda.current_stream(self._device).synchronize()
+            released = slots
+            if replay is not None:
+                if replayed is not None:
+                    replay.update(replayed.slots, priorities[len(slots) :])
+                released = replay.add(slots, priorities[: len(slots)])
+            self._store.release(released)
+        self._pipeline.publish(self._learner.version)
+        return batch

@@ -1,0 +1,232 @@
+"""What a display shows of a run: lines in a file or pipe, or nothing.
+
+dashboard.py has the one for terminals.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TextIO
+
+import torch
+
+from trainer.config.schema import RunConfig
+from trainer.config.tasks import describe_levels
+from trainer.machine.device import describe
+from trainer.machine.timings import format_seconds
+from trainer.models import ModelSize
+from trainer.show.bottleneck import verdict_of
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What displays show of a run that is built.
+
+    Attributes:
+        config: of the run, resolved.
+        run_dir: folder of the run.
+        device: of the learner.
+        dtype: autocast type of the network, None for float32.
+        size: of the network.
+        replay_capacity: unrolls; 0: no replay.
+        steps: gives the environment steps so far, at any time.
+    """
+
+    config: RunConfig
+    run_dir: Path
+    device: torch.device
+    dtype: torch.dtype | None
+    size: ModelSize
+    replay_capacity: int
+    steps: Callable[[], int]
+
+    @property
+    def task(self) -> str:
+        """The task and its levels, for people."""
+        env = self.config.env
+        return describe_levels(env.task, env.levels, env.test_levels)
+
+    def banner(self) -> str:
+        """What is run, where, and where it writes to, for people."""
+        config, env, size = self.config, self.config.env, self.size
+        overlap = (
+            f"collecting up to {config.lag} batches ahead of learning"
+            if config.lag
+            else "collecting and learning in turns"
+        )
+        fallback = ""
+        if config.device == "auto" and self.device.type == "cpu":
+            fallback = " (--device auto found no usable GPU)"
+        return (
+            f"{self.task}: {env.num_envs} environments in {env.groups} groups, "
+            f"{config.mode}, {overlap}\n"
+            f"{config.model.name}: {size.parameters:,} parameters, "
+            f"{size.forward_flops / 1e6:.1f} MFLOP per observation, on "
+            f"{describe(self.device, self.dtype)}{fallback}\n"
+            f"writing to {self.run_dir}/ (tensorboard --logdir {self.run_dir.parent})"
+        )
+
+
+class Display(Protocol):
+    """Shows a run. Every method may be called from any thread."""
+
+    def start(self, info: RunInfo) -> None:
+        """Shows what is run, once it is built."""
+
+    def say(self, text: str) -> None:
+        """Shows a message that stays."""
+
+    def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
+        """Shows one point of the curves.
+
+        Args:
+            step: environment steps.
+            values: as in metrics.jsonl.
+            eta_s: seconds to the end of the run, unless it is solved sooner.
+        """
+
+    def checkpoint(self, path: Path, step: int) -> None:
+        """Notes that a checkpoint was written."""
+
+    def close(self) -> None:
+        """Shows nothing more; may be called again."""
+
+
+class MessageFile:
+    """Keeps messages in messages.txt of the run folder, with the time of the run."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._early: list[str] = []
+        self._file: TextIO | None = None
+
+    def open(self, folder: Path) -> None:
+        """From here on in a file, with what was said before."""
+        with suppress(OSError):
+            path = folder / "messages.txt"
+            self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._began = time.perf_counter()
+        early, self._early = self._early, []
+        for text in early:
+            self.add(text)
+
+    def add(self, text: str) -> None:
+        """A message; a full disk loses it."""
+        stamp = format_seconds(time.perf_counter() - self._began)
+        if self._file is None:
+            self._early.append(text)
+            return
+        with suppress(OSError, ValueError):
+            text = textwrap.indent(text, " " * 10).lstrip()
+            self._file.write(f"{stamp:>8}  {text}\n")
+
+    def close(self) -> None:
+        """Ends the file; may be called again."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+
+
+class PlainDisplay:
+    """A line per point and per message, for files and pipes."""
+
+    def __init__(self) -> None:
+        self._record = MessageFile()
+        self._overlapped = False
+        self._verdict = ""
+
+    def start(self, info: RunInfo) -> None:
+        """Prints what is run, and what the columns of its lines are."""
+        self._overlapped = info.config.lag > 0
+        self._record.open(info.run_dir)
+        self.say(info.banner())
+        _print(progress_legend(info.config.env.frame_skip))
+
+    def say(self, text: str) -> None:
+        """Prints a message."""
+        self._record.add(text)
+        _print(text)
+
+    def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
+        """Prints a line, and the verdict on the speed when that has changed."""
+        _print(progress_line(step, values, eta_s))
+        text = verdict_of(values, self._overlapped)
+        kind = text.partition(":")[0]
+        if kind != self._verdict:
+            self.say(text)
+            self._verdict = kind
+
+    def checkpoint(self, path: Path, step: int) -> None:
+        """Prints nothing: there are too many."""
+
+    def close(self) -> None:
+        """Ends the record of messages."""
+        self._record.close()
+
+
+def _print(text: str) -> None:
+    """Prints a line; where that fails, the run goes on without it."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Nobody reads it any more: Ctrl-C ends `| tee`, too. Nor do the next lines
+        # fail, or the last flush of Python, which would be another exit status.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except OSError:
+        pass  # a log on a full disk; there may be room again
+
+
+class QuietDisplay:
+    """Nothing at all, for runs that another program reports on."""
+
+    def start(self, info: RunInfo) -> None:
+        """Shows nothing."""
+
+    def say(self, text: str) -> None:
+        """Shows nothing."""
+
+    def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
+        """Shows nothing."""
+
+    def checkpoint(self, path: Path, step: int) -> None:
+        """Shows nothing."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def progress_legend(frame_skip: int) -> str:
+    """What the columns of `progress_line` are, for the start of a run."""
+    return (
+        f"columns: environment steps ({frame_skip} frames each) | SPS: environment "
+        "steps per second | return: mean of the\n"
+        "last 100 episodes | x mean50: furthest x of an episode, mean of the last 50 | "
+        "max: furthest x of\n"
+        "this run | clear: share of the last 100 episodes of each level that cleared | "
+        "ETA: to max_steps or max_seconds"
+    )
+
+
+def progress_line(step: int, values: Mapping[str, float], eta_s: float) -> str:
+    """The line a person reads while the run goes on."""
+    parts = [f"{step:>9,} steps", f"{values.get('time/sps', 0.0):6,.0f} SPS"]
+    if "rollout/return" in values:
+        parts += [
+            f"return {values['rollout/return']:7.2f}",
+            f"x mean50 {values['rollout/best_x_50']:5.0f}",
+            f"max {values['rollout/best_x_run']:5.0f}",
+            f"clear {values['rollout/clear_rate']:4.0%}",
+        ]
+    else:
+        parts.append("no episode has ended yet")
+    parts.append(f"ETA {format_seconds(eta_s)}")
+    return " | ".join(parts)
