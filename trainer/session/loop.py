@@ -207,7 +207,8 @@ class Loop:
         hardware = run.monitor.statistics()
         if "emulate" in hardware:
             shares["emulate"] = hardware.pop("emulate")
-        values = {f"rollout/{k}": v for k, v in run.episodes.statistics().items()}
+        episodes = run.episodes.statistics() | run.collector.statistics()
+        values = {f"rollout/{k}": v for k, v in episodes.items()}
         values |= run.episodes.level_statistics()
         if run.explorer is not None:
             found = run.explorer.statistics()

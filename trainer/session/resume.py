@@ -118,7 +118,7 @@ def restore(run: Run, path: Path, state: dict[str, Any]) -> None:
         # Counted in episodes of other levels, and found with them.
         run.progress.next_attempt, run.progress.evaluated = 0, {}
     else:
-        run.episodes.restore(state["episodes"], going_on=False)
+        run.episodes.restore(state["episodes"])
     run.collector.steps = run.steps
     _restore_collecting(run, state, moved)
 
@@ -134,7 +134,6 @@ def _restore_collecting(run: Run, state: dict[str, Any], moved: list[str]) -> No
     else:
         try:
             run.collector.restore(state["collecting"])
-            run.episodes.restore(state["episodes"], going_on=True)
         except ValueError as error:
             reason = f"the environments refuse their snapshots: {error}"
     _restore_exploring(run, state, going_on=not reason)

@@ -17,7 +17,7 @@ from trainer.config import schema as config_module
 from trainer.config.checks import unused_options
 from trainer.config.schedules import linear
 from trainer.config.schema import EnvConfig, RunConfig, from_dict, to_dict
-from trainer.config.tasks import is_native, played
+from trainer.config.tasks import is_native, own_levels, played
 from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
 from trainer.explore.explorer import make_explorer
 from trainer.film.record import Filmer
@@ -38,7 +38,8 @@ from trainer.models import PolicyModel, build_model, checkpoint, to_device
 from trainer.rollout.actor import Actor
 from trainer.rollout.batch import Batch
 from trainer.rollout.collector import Collector
-from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.episodes import OpenEpisodes
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline
 from trainer.rollout.replay import PrioritizedReplay, capacity_of, check_fits
 from trainer.rollout.store import Rollouts
@@ -98,10 +99,11 @@ class Run:
         self.replay: PrioritizedReplay | None = None
         self.rollouts = self._make_store()
         stages = getattr(self.pool, "num_stages", None)
-        self.episodes = EpisodeTracker(
-            env.num_envs, num_stages=stages, levels=env.levels
-        )
-        self.explorer = make_explorer(self.pool, config, self.episodes)
+        levels = env.levels or own_levels(env.task)
+        open_episodes = OpenEpisodes(env.num_envs, levels=levels, num_stages=stages)
+        self.episodes = FinishedEpisodes(levels=env.levels)
+        rates = self.episodes.clear_rates
+        self.explorer = make_explorer(self.pool, config, levels, rates)
         self.timings = Timings()
         self.monitor = Monitor(self.device, workers=workers)
         self._closing.callback(self.monitor.close)
@@ -117,9 +119,9 @@ class Run:
             asynchronous=asynchronous,
             state_size=model.state_size,
             device=self.device,
-            episodes=self.episodes,
+            episodes=open_episodes,
+            finished=self.episodes,
             timings=self.timings,
-            levels=env.levels,
             recorder=self.filmer.recorder if self.filmer else None,
             explorer=self.explorer,
         )
