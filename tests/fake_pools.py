@@ -6,6 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from trainer.rollout.episodes import OpenEpisodes
+from trainer.rollout.finished import FinishedEpisodes
+
 NUM_ACTIONS = 3
 SIZE = 36
 RESTORED = -1  # in the place of an action
@@ -258,3 +261,25 @@ def step(pool, actions):
     """All environments act; gives what recv does."""
     pool.send(np.asarray(actions, np.int32), pool.all_env_ids)
     return pool.recv()
+
+
+class Followed:
+    """Episodes of made-up rows: the record of open ones, and those that finished."""
+
+    def __init__(self, num_envs, *, window=100, levels=(), num_stages=None):
+        self.open = OpenEpisodes(num_envs, levels=levels, num_stages=num_stages)
+        self.finished = FinishedEpisodes(window, levels=levels)
+        self.step_of = np.full(num_envs, -1)
+
+    def add(self, env_id, reward, done, info):
+        """Rows of one recv; counts the steps, as a pool does. Gives their columns."""
+        self.step_of[env_id] += 1
+        steps = self.step_of[env_id].astype(np.int32)
+        info = {"env_id": env_id, "elapsed_step": steps} | info
+        columns = self.open.observe(reward, done, np.zeros_like(done), info)
+        self.finished.observe(columns)
+        self.step_of[env_id[done]] = -1
+        return columns
+
+    def statistics(self):
+        return self.finished.statistics() | self.open.statistics()

@@ -17,7 +17,8 @@ from trainer.models import build_model
 from trainer.rollout.actor import Actor
 from trainer.rollout.batch import observations
 from trainer.rollout.collector import Collector
-from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.episodes import OpenEpisodes
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.store import Rollouts
 
 CPU = torch.device("cpu")
@@ -59,7 +60,8 @@ class System:
             asynchronous=num_envs != getattr(pool, "batch_size", num_envs),
             state_size=model.state_size,
             device=CPU,
-            episodes=EpisodeTracker(num_envs),
+            episodes=OpenEpisodes(num_envs),
+            finished=FinishedEpisodes(),
             timings=Timings(),
         )
         self.collector.start()

@@ -1,5 +1,7 @@
 """Bonuses pay for new cells, and only the learner sees them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,8 @@ class Paid:
     def __call__(self, *keys, first=False, steps=0):
         ids = np.arange(len(keys), dtype=np.int32)
         opening = np.full(len(keys), first)
-        entered = self.counts.enter(ids, opening, np.array(keys, np.int64))
+        columns = SimpleNamespace(env_id=ids, is_first=opening, progress=0 * ids)
+        entered = self.counts.enter(columns, np.array(keys, np.int64))
         return self.bonuses.pay(opening, entered, steps).tolist()
 
 

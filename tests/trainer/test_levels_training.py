@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from fake_pools import Followed
 from rich.console import Console
 from small_runs import change, make_config, read_points, weights_in
 
@@ -14,7 +15,7 @@ from trainer.cli import parse
 from trainer.config.presets import for_levels, preset
 from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
 from trainer.config.tasks import all_levels, levels_of, split_levels
-from trainer.envs.levels import LevelNumbers
+from trainer.envs.levels import LevelPlaces, level_numbers
 from trainer.evaluation.play import Played
 from trainer.evaluation.results import level_result, levels_in_a_row, summarise_levels
 from trainer.evaluation.tables import as_text, level_table
@@ -25,7 +26,8 @@ from trainer.models import build_model, checkpoint, value_heads
 from trainer.models.policy import Policy, load_policy
 from trainer.rollout.actor import Actor
 from trainer.rollout.collector import Collector
-from trainer.rollout.episodes import Episode, EpisodeTracker
+from trainer.rollout.episodes import Episode, OpenEpisodes
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.store import Rollouts
 from trainer.session import build, evaluator, locate, resume, session
 from trainer.session.build import Session
@@ -82,10 +84,16 @@ def test_wrong_levels_are_named(levels, test, task, message):
         RunConfig(env=env).validate()
 
 
-def test_numbers_of_levels():
-    numbers = LevelNumbers(("4-2", "1-1"))
+def test_places_of_levels():
+    places = LevelPlaces(("4-2", "1-1"))
     info = {"world": np.array([1, 4, 8, 1, 36]), "stage": np.array([1, 2, 4, 2, 1])}
-    assert numbers(info).tolist() == [1, 0, -1, -1, -1]  # the last is the minus world
+    assert places(level_numbers(info)).tolist() == [
+        1,
+        0,
+        -1,
+        -1,
+        -1,
+    ]  # the last is the minus world
 
 
 # -- what they imply ---------------------------------------------------------
@@ -209,7 +217,8 @@ def test_rows_carry_the_level_of_their_episode(fake_pool, burn_in, asynchronous)
     )  # fmt: skip
     collector = Collector(
         pool, rollouts, groups=2, asynchronous=asynchronous, state_size=0, device=CPU,
-        episodes=EpisodeTracker(6), timings=Timings(), levels=("1-3", "1-1", "1-2"),
+        episodes=OpenEpisodes(6, levels=("1-3", "1-1", "1-2")),
+        finished=FinishedEpisodes(), timings=Timings(),
     )  # fmt: skip
     collector.start()
     seen = set()
@@ -331,7 +340,7 @@ def test_a_task_of_one_level_and_others_are_refused():
 
 
 def test_missing_episodes_are_no_clears():
-    tracker = EpisodeTracker(1, window=4, levels=("1-1", "1-2", "1-3"))
+    tracker = Followed(1, window=4, levels=("1-1", "1-2", "1-3"))
     for stage, flags in ((1, [True] * 4), (2, [True] * 3)):
         for flag in flags:
             for done in (False, True):
@@ -342,7 +351,7 @@ def test_missing_episodes_are_no_clears():
                 }
                 ids, zero = np.zeros(1, np.int32), np.zeros(1, np.float32)
                 tracker.add(ids, zero, np.array([done]), info)
-    assert tracker.clear_rates() == [1.0, 0.75, 0.0]
+    assert tracker.finished.clear_rates() == [1.0, 0.75, 0.0]
     # Not 7 of the last 7: however often each is played, all count alike.
     statistics = tracker.statistics()
     assert statistics["clear_rate"] == pytest.approx(1.75 / 3)
@@ -412,7 +421,7 @@ def levels_config(tmp_path, **options):
 
 
 def test_solved_is_every_level(tmp_path, told, monkeypatch):
-    monkeypatch.setattr(EpisodeTracker, "clear_rates", lambda self: [1.0, 0.9])
+    monkeypatch.setattr(FinishedEpisodes, "clear_rates", lambda self: [1.0, 0.9])
     poor = [result("1-1", 10), result("1-2", 0, True), result("1-3", 8)]
     told.results = [poor, RESULTS, poor]
     config = levels_config(tmp_path, stop_when_solved=True, max_steps=20_000)
@@ -424,7 +433,7 @@ def test_solved_is_every_level(tmp_path, told, monkeypatch):
 
 
 def test_one_poor_level_is_not_solved(tmp_path, told, monkeypatch):
-    monkeypatch.setattr(EpisodeTracker, "clear_rates", lambda self: [1.0, 0.8])
+    monkeypatch.setattr(FinishedEpisodes, "clear_rates", lambda self: [1.0, 0.8])
     config = levels_config(tmp_path, stop_when_solved=True, end_episodes=0)
     assert run_training(config)["solved"] == 0
     assert told.asked == []

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fake_pools import Followed
 
 from trainer.machine.timings import Timings
-from trainer.rollout.episodes import STAGNATION_STEPS, EpisodeTracker
+from trainer.rollout.episodes import STAGNATION_STEPS
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.show import tracking
 from trainer.show.bottleneck import verdict
 from trainer.show.tracking import MetricsWriter
@@ -25,8 +27,8 @@ def add(tracker, env, reward, done, x=0, flag=False):
     )
 
 
-def test_tracker_follows_autoreset():
-    tracker = EpisodeTracker(2, window=2)
+def test_episodes_follow_autoreset():
+    tracker = Followed(2, window=2)
     add(tracker, 1, 0, False, x=40)
     add(tracker, 0, 0, False, x=40)
     add(tracker, 1, 2, False, x=300)
@@ -35,11 +37,11 @@ def test_tracker_follows_autoreset():
     add(tracker, 1, 0, False, x=40)  # the reset
     add(tracker, 1, 5, True, x=50, flag=True)
     add(tracker, 0, 1, False, x=9999)  # unfinished: not counted
-    first, second = tracker.recent
+    first, second = tracker.finished.recent
     assert first == (1.0, 3, 300, False)
     assert second == (5.0, 1, 50, True)
-    assert tracker.first_clear == 2
-    assert tracker.clear_rates() == [0.5]
+    assert tracker.finished.first_clear == 2
+    assert tracker.finished.clear_rates() == [0.5]
     statistics = tracker.statistics()
     assert statistics["first_clear_episode"] == 2
     assert statistics["best_x_50"] == 175
@@ -53,27 +55,27 @@ def test_tracker_follows_autoreset():
 
 
 def test_a_few_lucky_episodes_are_no_rate():
-    tracker = EpisodeTracker(1, window=4)
+    tracker = Followed(1, window=4)
     for _ in range(2):
         add(tracker, 0, 0, False)
         add(tracker, 0, 1, True, flag=True)
-    assert tracker.clear_rates() == [0.5]
+    assert tracker.finished.clear_rates() == [0.5]
     assert tracker.statistics()["clear_rate"] == 1
 
 
-def test_tracker_without_positions():
-    tracker = EpisodeTracker(1)
+def test_episodes_without_positions():
+    tracker = Followed(1)
     one = np.array([0], np.int32)
     tracker.add(one, np.array([0.0]), np.array([False]), {})
     tracker.add(one, np.array([1.0]), np.array([True]), {})
-    assert tracker.recent[0] == (1.0, 1, 0, False)
+    assert tracker.finished.recent[0] == (1.0, 1, 0, False)
     statistics = tracker.statistics()
     assert "env_progress_dx" not in statistics
     assert "stagnation_envs" not in statistics
 
 
 def test_progress_is_the_growth_of_the_best_position():
-    tracker = EpisodeTracker(2)
+    tracker = Followed(2)
     add(tracker, 0, 0, False, x=40)  # where an episode opens is no progress
     add(tracker, 1, 0, False, x=40)
     assert tracker.statistics()["env_progress_dx"] == 0
@@ -88,7 +90,7 @@ def test_progress_is_the_growth_of_the_best_position():
 
 
 def test_environments_without_progress_are_counted():
-    tracker = EpisodeTracker(2)
+    tracker = Followed(2)
     for env in (0, 1):
         add(tracker, env, 0, False, x=40)
     for step in range(STAGNATION_STEPS - 1):
@@ -112,10 +114,10 @@ def test_environments_without_progress_are_counted():
 
 
 def test_clear_rates_by_level():
-    tracker = EpisodeTracker(2, window=2)
+    tracker = Followed(2, window=2)
 
     def rates():
-        statistics = tracker.level_statistics()
+        statistics = tracker.finished.level_statistics()
         return {k[7:]: v for k, v in statistics.items() if k.startswith("levels/")}
 
     def play(env, world, stage, clears):
@@ -138,18 +140,21 @@ def test_clear_rates_by_level():
     assert rates() == {"1-3": 0.5, "4-2": 1.0}
     assert list(rates()) == ["1-3", "4-2"]
     assert tracker.statistics()["clear_rate"] == 0.5
-    assert tracker.cleared_levels() == ["4-2", "1-3"]  # in the order of first clears
+    assert tracker.finished.cleared_levels() == [
+        "4-2",
+        "1-3",
+    ]  # in the order of first clears
     play(0, 1, 1, [False])
-    again = EpisodeTracker(2, window=2)
-    again.restore(tracker.state(), going_on=True)
+    again = FinishedEpisodes(window=2)
+    again.restore(tracker.finished.state())
     play(0, 8, 1, [True])
-    assert tracker.cleared_levels() == ["4-2", "1-3", "8-1"]
+    assert tracker.finished.cleared_levels() == ["4-2", "1-3", "8-1"]
     assert again.cleared_levels() == ["4-2", "1-3"]
     assert again.first_clear == 1
 
 
-def test_a_tracker_is_read_while_another_thread_adds():
-    tracker, stop = EpisodeTracker(1, window=500), threading.Event()
+def test_episodes_are_read_while_another_thread_adds():
+    tracker, stop = Followed(1, window=500), threading.Event()
 
     def collect():
         while not stop.is_set():
@@ -159,11 +164,11 @@ def test_a_tracker_is_read_while_another_thread_adds():
     thread.start()
     end = time.monotonic() + 0.3
     while time.monotonic() < end:
-        tracker.clear_rates()
+        tracker.finished.clear_rates()
         tracker.statistics()
     stop.set()
     thread.join()
-    assert tracker.statistics()["episodes"] == tracker.count > 0
+    assert tracker.statistics()["episodes"] == tracker.finished.count > 0
 
 
 def test_writer_writes_jsonl_and_tensorboard(tmp_path):

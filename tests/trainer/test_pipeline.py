@@ -12,7 +12,8 @@ from trainer.machine.timings import Timings
 from trainer.models import build_model
 from trainer.rollout.actor import Actor
 from trainer.rollout.collector import Collector
-from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.episodes import OpenEpisodes
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.pipeline import InTurns, Overlapped, Weights
 from trainer.rollout.store import Rollouts
 
@@ -76,7 +77,8 @@ class System:
             asynchronous=not exact,
             state_size=0,
             device=CPU,
-            episodes=EpisodeTracker(ENVS),
+            episodes=OpenEpisodes(ENVS),
+            finished=FinishedEpisodes(),
             timings=self.timings,
         )
         self.model, self.version = make_model(), 0

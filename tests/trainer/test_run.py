@@ -23,7 +23,7 @@ from small_runs import (
 from trainer import run
 from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
 from trainer.models import checkpoint
-from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.run import main
 from trainer.session import build, evaluator, files, loop, reporter, resume, session
 from trainer.session.build import Session
@@ -122,7 +122,7 @@ def test_who_clears_nothing_hears_of_the_frontier(
     tmp_path, pools, monkeypatch, capsys, steps
 ):
     monkeypatch.setattr(reporter, "_SUGGEST_STEPS", steps)
-    monkeypatch.setattr(EpisodeTracker, "cleared_levels", lambda self: [])
+    monkeypatch.setattr(FinishedEpisodes, "cleared_levels", lambda self: [])
     run_training(make_config(tmp_path))
     told = capsys.readouterr().out.count("no clear in 1")
     assert told == (steps == 100)
@@ -166,7 +166,7 @@ def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatc
         }
 
     monkeypatch.setattr(evaluator, "evaluate_policy", fake)
-    monkeypatch.setattr(build.EpisodeTracker, "clear_rates", lambda self: [0.93])
+    monkeypatch.setattr(build.FinishedEpisodes, "clear_rates", lambda self: [0.93])
     config = make_config(tmp_path, stop_when_solved=True, max_steps=10_000)
     metrics = run_training(config)
     assert metrics["solved"] == 1
@@ -179,14 +179,14 @@ def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatc
 
 
 def test_below_the_rate_nothing_is_evaluated(tmp_path, pools, monkeypatch):
-    monkeypatch.setattr(build.EpisodeTracker, "clear_rates", lambda self: [0.89])
+    monkeypatch.setattr(build.FinishedEpisodes, "clear_rates", lambda self: [0.89])
     monkeypatch.setattr(evaluator, "evaluate_policy", lambda *_, **__: 1 / 0)
     metrics = run_training(make_config(tmp_path, stop_when_solved=True))
     assert metrics["solved"] == 0
 
 
 def test_no_stop_when_solved(tmp_path, pools, monkeypatch):
-    monkeypatch.setattr(build.EpisodeTracker, "clear_rates", lambda self: [1.0])
+    monkeypatch.setattr(build.FinishedEpisodes, "clear_rates", lambda self: [1.0])
     monkeypatch.setattr(evaluator, "evaluate_policy", lambda *_, **__: 1 / 0)
     config = run.parse(["--device", "cpu", "--no-stop-when-solved"])
     assert not config.stop_when_solved
@@ -338,7 +338,7 @@ def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
 
     monkeypatch.setattr(evaluator, "evaluate_policy", fake)
     monkeypatch.setattr(
-        build.EpisodeTracker, "clear_rates", lambda self: [float(self.count > 20)]
+        build.FinishedEpisodes, "clear_rates", lambda self: [float(self.count > 20)]
     )
     run_training(make_config(tmp_path, ema=0.99, stop_when_solved=True))
     state = checkpoint.load(tmp_path / "run", CPU)
@@ -409,7 +409,7 @@ def test_a_signal_amid_the_last_evaluation(tmp_path, pools, monkeypatch):
         "clears": 100, "episodes": 100, "clear_rate": 1.0, "clear_rate_95": (0.9, 1.0),
     }  # fmt: skip
     monkeypatch.setattr(evaluator, "evaluate_policy", fake)
-    monkeypatch.setattr(build.EpisodeTracker, "clear_rates", lambda self: [1.0])
+    monkeypatch.setattr(build.FinishedEpisodes, "clear_rates", lambda self: [1.0])
     metrics = run_training(make_config(tmp_path, stop_when_solved=True))
     assert (metrics["solved"], metrics["signal"]) == (1, signal.SIGINT)
     state = checkpoint.load(tmp_path / "run", CPU)

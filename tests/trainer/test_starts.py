@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fake_pools import CELL, Corridors
+from fake_pools import CELL, Corridors, Followed
 from small_runs import (
     CPU,
     change,
@@ -18,7 +18,7 @@ from small_runs import (
 )
 
 from trainer.config.schema import ExploreConfig
-from trainer.explore import frontier
+from trainer.explore import archive, frontier
 from trainer.explore.explorer import Explorer
 from trainer.explore.starts import (
     _TURN_STEPS,
@@ -27,7 +27,7 @@ from trainer.explore.starts import (
     level_weights,
 )
 from trainer.models import checkpoint
-from trainer.rollout.episodes import Episode, EpisodeTracker
+from trainer.rollout.episodes import Episode
 from trainer.session import session
 from trainer.session.build import Session
 from trainer.session.session import run_training
@@ -99,8 +99,10 @@ def test_steps_of_levels_are_counted():
     rows, no = np.arange(4, dtype=np.int32), np.zeros(4, bool)
     info = {"world": np.array([1, 4, 4, 8]), "stage": np.array([1, 2, 2, 1])}
     info |= {"start": rows * 0, "flag_get": no}
+    episodes = Followed(4, levels=Two.STAGES, num_stages=2)
     for _ in range(3):
-        assert explorer.follow(rows, no, no, info, 0) is None
+        columns = episodes.add(rows, np.zeros(4, np.float32), no, info)
+        assert explorer.observe(columns, 0) is None
     again = Explorer(pool, config, levels=Two.STAGES, rates=lambda: [0.0, 0.0])
     again.restore(explorer.state(), going_on=True)
     assert again.state()["level_steps"] == [3, 6]
@@ -125,7 +127,7 @@ def test_the_pool_gets_the_weights_of_levels(sampling, expected):
     assert not snapshots
 
 
-class FakeFrontier:
+class FakeArchive:
     """Two snapshots of the second level, which share what it is given."""
 
     def __init__(self, clear_rates=(0.0, 0.0)):
@@ -142,7 +144,7 @@ class FakeFrontier:
 def test_the_frontier_has_its_share_of_levels_that_are_not_cleared():
     pool = Two(4, 4)
     config = ExploreConfig(frontier_share=0.5, level_sampling="uniform")
-    starts = Starts(pool, config, frontier=FakeFrontier())
+    starts = Starts(pool, config, archive=FakeArchive())
     starts.apply([0.0, 0.0])
     # The first level has no snapshots.
     assert pool.sets[-1][0] == pytest.approx([0.5, 0.25, 0.0625, 0.1875])
@@ -155,7 +157,7 @@ def test_the_frontier_has_its_share_of_levels_that_are_not_cleared():
 def test_a_level_that_is_cleared_from_snapshots_is_worth_playing():
     pool = Two(4, 4)
     config = ExploreConfig(level_sampling="learnability")
-    starts = Starts(pool, config, frontier=FakeFrontier([0.0, 0.5]))
+    starts = Starts(pool, config, archive=FakeArchive([0.0, 0.5]))
     starts.apply([0.0, 0.0])
     # A quarter of all its episodes clear it: 4 p (1 - p) = .75, against the floor.
     first, second, *snapshots = pool.sets[-1][0] * 0.85
@@ -170,21 +172,22 @@ def test_a_forgotten_level_is_played_again():
     explorers = [
         Explorer(pool, config, levels=Two.STAGES, rates=lambda: now) for _ in range(2)
     ]
-    explorers[0].begin()
+    explorers[0].set_starts()
     explorers[1].restore(explorers[0].state(), going_on=True)
     now = [0.0, 0.0]
     for explorer in explorers:
-        explorer.begin()
+        explorer.set_starts()
         assert pool.sets[-1][0] == pytest.approx([0.9, 0.1])
 
 
 def test_statistics_are_of_the_last_episodes():
-    starts = Starts(Two(4, 4), ExploreConfig(), frontier=FakeFrontier())
+    starts = Starts(Two(4, 4), ExploreConfig(), archive=FakeArchive())
     start, yes = np.array([0, 1, 2, 5], np.int32), np.ones(4, bool)
     level = {"world": start * 0 + 1, "stage": start * 0 + 1}
-    starts.count(yes, ~yes, {"start": start, "flag_get": ~yes} | level)
-    flags = {"start": start, "flag_get": np.array([True, True, True, False])} | level
-    starts.count(~yes, yes, flags)
+    episodes, rows = Followed(4, num_stages=2), np.arange(4, dtype=np.int32)
+    for done, flags in ((~yes, ~yes), (yes, np.array([True, True, True, False]))):
+        info = {"start": start, "flag_get": flags} | level
+        starts.observe(episodes.add(rows, np.zeros(4, np.float32), done, info))
     expected = {"frontier_share": 0.5, "frontier_clear_rate": 0.5}
     assert starts.statistics() == expected
     assert starts.statistics() == dict.fromkeys(expected, 0.0)
@@ -200,25 +203,25 @@ def play(tracker, start, cleared):
     for done in (False, True):
         info["flag_get"] = done and cleared
         rows = {name: np.array([value]) for name, value in info.items()}
-        finished = tracker.add(ids, np.ones(1, np.float32), np.array([done]), rows)
-    return finished
+        columns = tracker.add(ids, np.ones(1, np.float32), np.array([done]), rows)
+    return columns.finished
 
 
 def test_only_episodes_from_a_levels_start_count():
-    tracker = EpisodeTracker(1, window=2, num_stages=1, levels=["1-1"])
+    tracker = Followed(1, window=2, num_stages=1, levels=["1-1"])
     assert len(play(tracker, 0, cleared=False)) == 1
     for _ in range(3):
         assert play(tracker, 1, cleared=True) == []
-    assert tracker.first_clear is None
-    assert tracker.clear_rates() == [0.0]
+    assert tracker.finished.first_clear is None
+    assert tracker.finished.clear_rates() == [0.0]
     assert tracker.statistics()["episodes"] == 1
     play(tracker, 0, cleared=True)
-    assert tracker.clear_rates() == [0.5]
+    assert tracker.finished.clear_rates() == [0.5]
 
 
 def test_all_episodes_count_where_none_begins_elsewhere():
-    assert len(play(EpisodeTracker(1), 7, cleared=True)) == 1
-    assert len(play(EpisodeTracker(1, num_stages=1), -1, cleared=True)) == 1
+    assert len(play(Followed(1), 7, cleared=True)) == 1
+    assert len(play(Followed(1, num_stages=1), -1, cleared=True)) == 1
 
 
 # -- whole runs ----------------------------------------------------------------
@@ -286,11 +289,11 @@ def test_an_async_run_begins_at_the_frontier(tmp_path, corridors):
     config = exploring(tmp_path, mode="async", lag=1, max_steps=2_000)
     run_training(config)
     assert read_points(tmp_path / "run")[-1]["explore/frontier_share"] > 0.2
-    archive = checkpoint.load(config.run_dir, CPU)["explore"]["frontier"]
-    entries = archive["entries"].numpy().view(frontier._ENTRY).ravel()
+    found = checkpoint.load(config.run_dir, CPU)["explore"]["frontier"]
+    entries = found["entries"].numpy().view(archive._ENTRY).ravel()
     fake = Corridors(1, 1)
     for progress, blob in zip(
-        entries["progress"].tolist(), archive["snapshots"].numpy(), strict=True
+        entries["progress"].tolist(), found["snapshots"].numpy(), strict=True
     ):
         fake.restore(np.zeros(1, np.int32), blob[None])
         assert progress == CELL * fake.cell[0]
@@ -353,10 +356,7 @@ def test_a_frontier_of_other_levels_begins_anew(tmp_path, corridors, capsys):
     made.explorer._levels = ["1-2", "1-1"]  # snapshots are of stages, by number
     with pytest.raises(ValueError, match="its levels are others"):
         made.explorer.restore(state, going_on=False)
-    del state["levels"]
-    with pytest.raises(ValueError, match="of an earlier version"):
-        made.explorer.restore(state, going_on=False)
-    assert not len(made.explorer._frontier)
+    assert not len(made.explorer._frontier.archive)
     made.close()
 
 
@@ -387,8 +387,8 @@ def test_first_clears_are_filmed_from_the_start_only(tmp_path, corridors, monkey
     heard = []
 
     class Recorder:
-        def follow(self, env_id, first, finished, run_steps):
-            heard.extend(episode for _, episode in finished)
+        def observe(self, columns, run_steps):
+            heard.extend(episode for _, episode in columns.finished)
 
         def record(self, *args):
             pass

@@ -41,7 +41,8 @@ from trainer.film.filmed_env import FilmedEnv, button_names, game_config
 from trainer.film.play import Camera, Shot
 from trainer.film.record import BEST, INDEX, Filmer, Recorder, Recording, Video, replay
 from trainer.models import build_model, checkpoint
-from trainer.rollout.episodes import Episode, EpisodeTracker
+from trainer.rollout.episodes import Episode, OpenEpisodes
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.session.session import run_training
 from trainer.video import best_columns, main
 
@@ -301,14 +302,15 @@ def record(env, rows, *, asynchronous=False, wanted=lambda episode: True):
     taken = []
     pool = make_pool(env, seed=3, asynchronous=asynchronous)
     recorder = Recorder(pool, taken.append, wanted)
-    tracker = EpisodeTracker(env.num_envs)
+    episodes, tracker = OpenEpisodes(env.num_envs), FinishedEpisodes()
     rng = np.random.default_rng(0)
     pool.async_reset()
     for number in range(rows):
         _, reward, terminated, truncated, info = pool.recv()
-        env_id, first = info["env_id"], info["elapsed_step"] == 0
-        finished = tracker.add(env_id, reward, terminated | truncated, info)
-        recorder.follow(env_id, first, finished, 10 * number)
+        columns = episodes.observe(reward, terminated, truncated, info)
+        tracker.observe(columns)
+        recorder.observe(columns, 10 * number)
+        env_id = columns.env_id
         logits = rng.normal(size=(len(env_id), 5)).astype(np.float32)
         actions = rng.choice(5, len(env_id), p=(0.1, 0.2, 0.2, 0.2, 0.3))
         actions = actions.astype(np.int32)
@@ -367,19 +369,21 @@ def test_episodes_whose_beginning_was_not_seen_are_left_out():
     pool = make_pool(env, seed=3)
     recorder = Recorder(pool, taken.append, lambda episode: True)
     only, none = np.zeros(1, np.int32), np.zeros(1, bool)
-    ended = [(0, Episode(1.0, 5, 40, False))]
+    finished = [(0, Episode(1.0, 5, 40, False))]
+    ended = SimpleNamespace(env_id=only, is_first=none, finished=finished)
+    begins = SimpleNamespace(env_id=only, is_first=~none, finished=[])
     for _ in range(5):
         recorder.record(only, only, np.zeros((1, 5), np.float32), np.zeros(1))
-    recorder.follow(only, none, ended, 5)
+    recorder.observe(ended, 5)
     assert taken == []
     pool.reset()
-    recorder.follow(only, ~none, [], 5)
+    recorder.observe(begins, 5)
     for _ in range(60):
         recorder.record(only, only, np.zeros((1, 5), np.float32), np.zeros(1))
-    recorder.follow(only, none, ended, 65)
+    recorder.observe(ended, 65)
     assert len(taken) == 1
     recorder.record(only, only, np.zeros((1, 5), np.float32), np.zeros(1))
-    recorder.follow(only, none, ended, 66)
+    recorder.observe(ended, 66)
     assert len(taken) == 1
     pool.close()
 

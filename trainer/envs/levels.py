@@ -40,7 +40,7 @@ def level_name(number: int) -> str:
     return f"{number >> _STAGE_BITS}-{number & (1 << _STAGE_BITS) - 1}"
 
 
-class LevelNumbers:
+class LevelPlaces:
     """Which of a run's levels an environment is in, counted from 0."""
 
     def __init__(self, levels: Sequence[str]) -> None:
@@ -50,11 +50,10 @@ class LevelNumbers:
         for place, level in enumerate(levels):
             self._places[level_number(level)] = place
 
-    def __call__(self, info: Mapping[str, Any]) -> IntArray:
-        """The places of rows among the levels, (n,) int64; -1 for another level.
+    def __call__(self, numbers: IntArray) -> IntArray:
+        """The places of levels, (n,) int64; -1 for another level.
 
         Args:
-            info: of the rows, with `world` and `stage`.
+            numbers: (n,) int64 of the levels, as `level_numbers` has them.
         """
-        numbers = level_numbers(info)
         return self._places[np.minimum(numbers, len(self._places) - 1)]

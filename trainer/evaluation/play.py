@@ -20,7 +20,7 @@ from trainer.config.checks import MAX_SEED, check_seed
 from trainer.envs.pool import SEED_STRIDE
 from trainer.machine.cuda import HostToDevice
 from trainer.rollout.actor import sample
-from trainer.rollout.episodes import Episode, EpisodeTracker
+from trainer.rollout.episodes import Episode, OpenEpisodes
 
 # Seeds of an evaluation: its environments have at most so many different ones.
 MAX_SEEDS = 128
@@ -106,7 +106,7 @@ def play(
     num_envs = len(pool.all_env_ids)
     left = np.full(num_envs, num_episodes // num_envs)
     left[: num_episodes % num_envs] += 1
-    tracker = EpisodeTracker(num_envs)
+    episodes = OpenEpisodes(num_envs)
     actor = _Actor(pool, model, device, generator)
     played: list[Played] = []
     pool.async_reset()
@@ -115,15 +115,14 @@ def play(
     with _evaluating(model, device, dtype), closing(actor):
         while waiting:
             obs, reward, terminated, truncated, info = pool.recv()
-            env_id, done = info["env_id"], terminated | truncated
-            finished = tracker.add(env_id, reward, done, info)
-            for row, (env, episode) in zip(np.flatnonzero(done), finished, strict=True):
-                played.append(Played(env, episode, _last(info, row)))
-            if finished and tell is not None:
-                tell(len(finished))
-            left[env_id[done]] -= 1
+            columns = episodes.observe(reward, terminated, truncated, info)
+            env_id, opening = columns.env_id, columns.is_first
+            for row, episode in columns.finished:
+                played.append(Played(int(env_id[row]), episode, _last(info, row)))
+            if columns.finished and tell is not None:
+                tell(len(columns.finished))
+            left[env_id[columns.done]] -= 1
             going = np.flatnonzero(left[env_id] > 0)
-            opening = info["elapsed_step"] == 0
             for rows in np.array_split(going, parts):
                 if rows.size:
                     # A slice is a view, the pool's own memory.
@@ -134,7 +133,7 @@ def play(
     return played
 
 
-def _last(info: Mapping[str, Any], row: np.intp) -> dict[str, int]:
+def _last(info: Mapping[str, Any], row: int) -> dict[str, int]:
     """What is kept of a row that ended an episode."""
     return {name: int(info[name][row]) for name in _LAST if name in info}
 
@@ -179,19 +178,19 @@ class _Actor:
         self,
         obs: npt.NDArray[np.uint8],
         env_id: npt.NDArray[np.int32],
-        first: npt.NDArray[np.bool_],
+        is_first: npt.NDArray[np.bool_],
     ) -> None:
         """Acts for some environments."""
         stage = self._stage
-        inputs = (stage(env_id.astype(np.int64)), stage(obs), stage(first))
+        inputs = (stage(env_id.astype(np.int64)), stage(obs), stage(is_first))
         parts = range(0, len(env_id), self._rows)
         actions = torch.cat(
             [self._act(*(x[at : at + self._rows] for x in inputs)) for at in parts]
         )
         self._pool.send(actions.to("cpu", torch.int32).numpy(), env_id)
 
-    def _act(self, env: Tensor, pixels: Tensor, first: Tensor) -> Tensor:
-        output, state = self._model(pixels[None], self._state[env], first[None])
+    def _act(self, env: Tensor, pixels: Tensor, is_first: Tensor) -> Tensor:
+        output, state = self._model(pixels[None], self._state[env], is_first[None])
         self._state[env] = state
         logits: Tensor = output.logits[0]
         return sample(logits, self._generator) if self._generator else logits.argmax(-1)

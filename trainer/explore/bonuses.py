@@ -26,32 +26,32 @@ class Bonuses:
         self._paid = dict.fromkeys(("novelty", "count_bonus"), 0.0)
         self._rows = 0
 
-    def pay(self, first: BoolArray, entered: Entered, steps: int) -> FloatArray:
+    def pay(self, is_first: BoolArray, entered: Entered, run_steps: int) -> FloatArray:
         """What the rows of one recv earn, beside the game's reward.
 
         Args:
-            first: (n,) bool, the rows begin episodes: nobody walked there.
+            is_first: (n,) bool, the rows begin episodes: nobody walked there.
             entered: who came into another cell.
-            steps: environment steps of the run, for the schedules.
+            run_steps: environment steps of the run, for the schedules.
 
         Returns:
             (n,) float32.
         """
         c = self._config
-        walked = ~first[entered.rows]
+        walked = ~is_first[entered.rows]
         rows, cells = entered.rows[walked], entered.cells[walked]
         novelty = entered.new[walked].astype(np.float64)
         if c.novelty_by_count:
             novelty /= np.sqrt(self._counts.episodes[cells])
-        novelty *= linear(c.novelty, c.novelty_end, c.bonus_steps, steps)
+        novelty *= linear(c.novelty, c.novelty_end, c.bonus_steps, run_steps)
         # UCB1's term (Auer et al. 2002), of cells instead of a bandit's arms.
         entries = self._counts.entries[cells]
         ucb = np.sqrt(2.0 * np.log(max(self._counts.total, 1)) / entries)
-        ucb *= linear(c.count_bonus, c.count_bonus_end, c.bonus_steps, steps)
+        ucb *= linear(c.count_bonus, c.count_bonus_end, c.bonus_steps, run_steps)
         self._paid["novelty"] += float(novelty.sum())
         self._paid["count_bonus"] += float(ucb.sum())
-        self._rows += len(first)
-        bonus = np.zeros(len(first), np.float32)
+        self._rows += len(is_first)
+        bonus = np.zeros(len(is_first), np.float32)
         bonus[rows] = novelty + ucb
         return bonus
 

@@ -8,14 +8,13 @@ call this a cell representation with domain knowledge).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.envs.levels import level_numbers
+from trainer.rollout.episodes import StepColumns
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -28,26 +27,24 @@ _COUNTS = ("episodes", "entries", "passed", "got_on")
 # Weight of what became of earlier episodes with every later one.
 DECAY = 0.98
 
-# Bits of a cell's parts, from the lowest: what info's fields can hold at most, and of
-# the loop counters many times what the game's mazes reach.
-_BITS = {"y_pos": 9, "x_pos": 16, "loop": 12, "area_pointer": 7}
+# Bits of a cell's parts, below those of its room: what the fields can hold at most, and
+# of the loop counters many times what the game's mazes reach.
+_LOOP_BITS, _X_BITS, _Y_BITS = 12, 16, 9
 
 
-def cell_keys(info: Mapping[str, Any], size: int) -> IntArray:
+def cell_keys(columns: StepColumns, size: int) -> IntArray:
     """The cell of each row.
 
     Args:
-        info: of a batch; `loop` may be missing.
+        columns: the rows.
         size: width and height of a cell in pixels.
 
     Returns:
         (n,) int64, different for different cells.
     """
-    keys = level_numbers(info)
-    for name in ("area_pointer", "loop", "x_pos", "y_pos"):
-        values = info.get(name, 0)
-        keys = (keys << _BITS[name]) | (values // size if "pos" in name else values)
-    return keys
+    keys = columns.room << _LOOP_BITS | columns.loop
+    keys = keys << _X_BITS | columns.x_pos // size
+    return keys << _Y_BITS | columns.y_pos // size
 
 
 class Entered(NamedTuple):
@@ -78,41 +75,52 @@ class CellCounts:
         self.passed, self.got_on = np.zeros((2, _ROOM))
         self.total = 0  # of `entries`
         self._last = np.full(num_envs, -1, np.int64)
-        self._visited: list[set[int]] = [set() for _ in range(num_envs)]
+        # The cells that the open episode was in, in their order, each with the
+        # progress of the episode when it first was there.
+        self._trails: list[dict[int, int]] = [{} for _ in range(num_envs)]
 
     def __len__(self) -> int:
         """Cells that were ever seen."""
         return len(self._numbers)
 
-    def enter(
-        self, env_id: npt.NDArray[np.int32], first: BoolArray, keys: IntArray
-    ) -> Entered:
+    def enter(self, columns: StepColumns, keys: IntArray) -> Entered:
         """Counts where environments are now.
 
         Args:
-            env_id: (n,) distinct environments.
-            first: (n,) bool, their rows begin episodes.
+            columns: the rows.
             keys: (n,) their cells, of `cell_keys`.
         """
+        env_id, is_first = columns.env_id, columns.is_first
         # Most steps end in the cell they began in: those cost no loop.
-        rows = np.flatnonzero(first | (keys != self._last[env_id]))
+        rows = np.flatnonzero(is_first | (keys != self._last[env_id]))
         self._last[env_id] = keys
         cells, new = np.empty(len(rows), np.int64), np.empty(len(rows), bool)
-        parts = (env_id[rows].tolist(), keys[rows].tolist(), first[rows].tolist())
-        for i, (env, key, opens) in enumerate(zip(*parts, strict=True)):
-            visited = self._visited[env]
-            if opens:
-                visited.clear()
+        picked = (env_id, keys, is_first, columns.progress)
+        parts = (column[rows].tolist() for column in picked)
+        for i, (env, key, begins, progress) in enumerate(zip(*parts, strict=True)):
+            trail = self._trails[env]
+            if begins:
+                trail.clear()
             cells[i] = cell = self._number(key)
-            new[i] = cell not in visited
-            visited.add(cell)
+            new[i] = cell not in trail
+            trail.setdefault(cell, progress)
         self.total += len(cells)
         np.add.at(self.entries, cells, 1)
         np.add.at(self.episodes, cells[new], 1)
         return Entered(rows, cells, new)
 
-    def judge(self, cells: IntArray, got_on: BoolArray) -> None:
-        """Notes what became of an episode.
+    def trail(self, env: int) -> tuple[IntArray, IntArray]:
+        """The cells of an open episode, and its progress when it came into each.
+
+        Both are (m,) int64, in the order of first visits.
+        """
+        trail = self._trails[env]
+        count = len(trail)
+        cells = np.fromiter(trail.keys(), np.int64, count)
+        return cells, np.fromiter(trail.values(), np.int64, count)
+
+    def add_outcomes(self, cells: IntArray, got_on: BoolArray) -> None:
+        """Adds what became of an episode.
 
         Args:
             cells: (n,) different ones, that it passed.
@@ -150,7 +158,7 @@ class CellCounts:
                 for name in _COUNTS
             },
             "last": torch.from_numpy(self._last.copy()),
-            "visited": [sorted(visited) for visited in self._visited],
+            "trails": [[list(at) for at in trail.items()] for trail in self._trails],
         }
 
     def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
@@ -170,4 +178,4 @@ class CellCounts:
         self.total = int(self.entries.sum())
         if going_on:
             self._last = state["last"].cpu().numpy().copy()
-            self._visited = [set(visited) for visited in state["visited"]]
+            self._trails = [dict(trail) for trail in state["trails"]]

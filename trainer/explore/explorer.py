@@ -1,4 +1,4 @@
-"""Exploration: what new places pay, and where episodes begin, for the collector.
+"""Exploration: what new places pay, and where episodes begin.
 
 Both look at the same cells (cells.py). Bonuses are added to the reward that is learned
 from, and to nothing that is reported.
@@ -7,30 +7,34 @@ from, and to nothing that is reported.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trainer.config.schema import ExploreConfig, RunConfig
-from trainer.config.tasks import is_native, own_levels
+from trainer.config.tasks import is_native
 from trainer.explore.bonuses import Bonuses, FloatArray
-from trainer.explore.cells import BoolArray, CellCounts, cell_keys
+from trainer.explore.cells import CellCounts, cell_keys
 from trainer.explore.frontier import Frontier
 from trainer.explore.starts import Starts
-from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.episodes import StepColumns
 
 
 def make_explorer(
-    pool: Any, config: RunConfig, episodes: EpisodeTracker
+    pool: Any,
+    config: RunConfig,
+    levels: Sequence[str],
+    rates: Callable[[], list[float]],
 ) -> Explorer | None:
     """What a run needs for exploring, None if that is nothing.
 
     Args:
         pool: of the run.
         config: of the run.
-        episodes: of the run; tells clear rates by level.
+        levels: names of the pool's stages, in its order; () for the whole game.
+        rates: gives the clear rates of the levels from their starts, or that of
+            the game.
 
     Raises:
         ValueError: the task is not one in which places are known.
@@ -44,16 +48,16 @@ def make_explorer(
                 "--count-bonus are for the Super Mario Bros. tasks"
             )
         return None
-    levels = config.env.levels or own_levels(task)
     if wanted or len(levels) > 1:
-        return Explorer(pool, explore, levels=levels, rates=episodes.clear_rates)
+        return Explorer(pool, explore, levels=levels, rates=rates)
     return None
 
 
 class Explorer:
-    """Tells the pool where episodes begin and the collector what new places pay.
+    """Sets where the pool's episodes begin, and pays bonuses for new places.
 
-    One thread may follow while another reads statistics or the state.
+    It is the collector's `ExplorerProtocol`. One thread may observe while another
+    reads statistics or the state.
     """
 
     def __init__(
@@ -86,48 +90,39 @@ class Explorer:
             if config.starts == "frontier":
                 self._frontier = Frontier(pool, self._counts, levels, num_envs)
         if self._frontier is not None or len(levels) > 1:
-            self._starts = Starts(pool, config, levels=levels, frontier=self._frontier)
+            archive = self._frontier.archive if self._frontier is not None else None
+            self._starts = Starts(pool, config, archive=archive)
         self._lock = threading.Lock()
 
-    def begin(self) -> None:
+    def set_starts(self) -> None:
         """Sets where episodes begin from now on; call it between two batches."""
         if self._starts is not None:
             rates = self._rates()
             with self._lock:
                 self._starts.apply(rates)
 
-    def follow(
-        self,
-        env_id: npt.NDArray[np.int32],
-        first: BoolArray,
-        done: BoolArray,
-        info: Mapping[str, Any],
-        steps: int,
-    ) -> FloatArray | None:
+    def observe(self, columns: StepColumns, run_steps: int) -> FloatArray | None:
         """Takes the rows of one recv, before actions are sent.
 
         Args:
-            env_id: (n,) which environments, all at rest.
-            first: (n,) their rows begin episodes.
-            done: (n,) their rows end episodes.
-            info: of the rows.
-            steps: environment steps of the run so far.
+            columns: the rows; their environments are at rest.
+            run_steps: environment steps of the run so far.
 
         Returns:
             (n,) float32 bonuses, or None: there are none.
         """
         with self._lock:
             if self._starts is not None:
-                self._starts.count(first, done, info)
+                self._starts.observe(columns)
             if self._counts is None:
                 return None
-            keys = cell_keys(info, self._config.cell_size)
-            entered = self._counts.enter(env_id, first, keys)
+            keys = cell_keys(columns, self._config.cell_size)
+            entered = self._counts.enter(columns, keys)
             if self._frontier is not None:
-                self._frontier.follow(env_id, first, done, info, entered)
+                self._frontier.observe(columns, entered)
             if self._bonuses is None:
                 return None
-            return self._bonuses.pay(first, entered, steps)
+            return self._bonuses.pay(columns.is_first, entered, run_steps)
 
     def statistics(self) -> dict[str, float]:
         """What curves show; means and shares are since the last call.
@@ -140,8 +135,8 @@ class Explorer:
             if self._counts is not None:
                 result["cells"] = float(len(self._counts))
             if self._frontier is not None:
-                result["snapshots"] = float(len(self._frontier))
-                result["frontier_x"] = float(self._frontier.progress)
+                result["snapshots"] = float(len(self._frontier.archive))
+                result["frontier_x"] = float(self._frontier.archive.progress)
             for part in (self._starts, self._bonuses):
                 if part is not None:
                     result |= part.statistics()
@@ -172,15 +167,11 @@ class Explorer:
             ValueError: its cells are not of the same size, its levels are others, or
                 the pool refuses its snapshots; cells and snapshots are as before then.
         """
-        if "levels" not in state:
-            raise ValueError("it is of an earlier version")
         if state["levels"] != list(self._levels):
             raise ValueError("its levels are others")
         if self._starts is not None and state["best_rates"]:
             self._starts.best_rates = np.array(state["best_rates"])
-            # Earlier versions have none.
-            steps = state.get("level_steps", [0] * len(self._levels))
-            self._starts.steps = np.array(steps, np.int64)
+            self._starts.steps = np.array(state["level_steps"], np.int64)
         counts, frontier = state["counts"], state["frontier"]
         cells = self._counts is not None and counts is not None
         if cells and state["cell_size"] != self._config.cell_size:

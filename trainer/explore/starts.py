@@ -8,19 +8,18 @@ the frontier.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trainer.config.schema import ExploreConfig
-from trainer.envs.levels import LevelNumbers
-from trainer.explore.frontier import Frontier
+from trainer.explore.archive import Archive
+from trainer.rollout.episodes import StepColumns
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 # The curriculum: levels at a time, and the clear rate from which on, or the steps after
 # which, another one has its turn. A hard level alone takes some 250,000 steps.
@@ -101,25 +100,22 @@ class Starts:
         pool: Any,
         config: ExploreConfig,
         *,
-        levels: Sequence[str] = (),
-        frontier: Frontier | None = None,
+        archive: Archive | None = None,
     ) -> None:
         """Prepares; the pool gets its first starts with `apply`.
 
         Args:
             pool: with set_starts and num_stages.
             config: how to sample.
-            levels: names of the pool's stages, in its order; () for the whole game.
-            frontier: whose snapshots are starts, too.
+            archive: whose snapshots are starts, too.
         """
         self._pool, self._config = pool, config
-        self._frontier = frontier
+        self._archive = archive
         self._begun, self._ended = np.zeros((2, 2), np.int64)
         #: The highest clear rate of each of the pool's stages so far.
         self.best_rates: FloatArray = np.zeros(pool.num_stages)
         #: Environment steps in each of them so far.
         self.steps: IntArray = np.zeros(pool.num_stages, np.int64)
-        self._numbers = LevelNumbers(levels)
 
     def apply(self, rates: Sequence[float]) -> None:
         """Gives the pool new weights.
@@ -131,39 +127,35 @@ class Starts:
         cleared = np.array(rates)
         self.best_rates = np.maximum(self.best_rates, cleared)
         shares, chances = np.zeros(len(cleared)), cleared
-        if self._frontier is not None and len(self._frontier):
+        if self._archive is not None and len(self._archive):
             # What is cleared from its start needs no more practice at its end.
             shares = c.frontier_share * (1.0 - cleared)
             # What is cleared from snapshots is about to be cleared from the start.
-            chances = (1.0 - shares) * cleared + shares * self._frontier.clear_rates
+            chances = (1.0 - shares) * cleared + shares * self._archive.clear_rates
         about = cleared, self.best_rates
         if c.level_sampling == "curriculum":
             weights = curriculum_weights(*about, self.steps, floor=c.level_floor)
         else:
             kind, floor = c.level_sampling, c.level_floor
             weights = level_weights(*about, kind, floor=floor, chances=chances)
-        if self._frontier is None or not shares.any():
+        if self._archive is None or not shares.any():
             self._pool.set_starts(weights)
             return
-        stages, parts, snapshots = self._frontier.offer(weights * shares)
+        stages, parts, snapshots = self._archive.offer(weights * shares)
         rest = weights - np.bincount(stages, parts, len(weights))
         starts = np.concatenate([np.maximum(rest, 0.0), parts])  # rounded below 0
         self._pool.set_starts(starts, snapshots)
 
-    def count(self, first: BoolArray, done: BoolArray, info: Mapping[str, Any]) -> None:
-        """Takes the rows of one recv.
-
-        Args:
-            first: (n,) their rows begin episodes.
-            done: (n,) their rows end episodes.
-            info: of the rows.
-        """
-        numbers = self._numbers(info)
-        self.steps += np.bincount(numbers[numbers >= 0], minlength=len(self.steps))
-        frontier = info["start"] >= self._pool.num_stages
-        self._begun += (first.sum(), (first & frontier).sum())
-        ended = done & frontier
-        self._ended += (ended.sum(), (ended & info["flag_get"]).sum())
+    def observe(self, columns: StepColumns) -> None:
+        """Takes the rows of one recv."""
+        c = columns
+        places = c.place[c.place >= 0]
+        self.steps += np.bincount(places, minlength=len(self.steps))
+        if c.is_first.any():  # seldom
+            self._begun += (c.is_first.sum(), (c.is_first & c.from_snapshot).sum())
+        if c.done.any():  # seldom
+            ended = c.done & c.from_snapshot
+            self._ended += (ended.sum(), (ended & c.cleared).sum())
 
     def statistics(self) -> dict[str, float]:
         """About the episodes since the last call.
@@ -173,7 +165,7 @@ class Starts:
         """
         (all_begun, begun), (ended, cleared) = self._begun, self._ended
         self._begun, self._ended = np.zeros((2, 2), np.int64)
-        if self._frontier is None:
+        if self._archive is None:
             return {}
         return {
             "frontier_share": float(begun / max(all_begun, 1)),

@@ -13,7 +13,7 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from trainer.film.encode import VideoWriter
 from trainer.film.filmed_env import FilmedEnv, Step
 from trainer.film.play import Camera, Decision, Shot, film_episode, trained
 from trainer.machine.files import write_json
-from trainer.rollout.episodes import Episode
+from trainer.rollout.episodes import Episode, StepColumns
 
 # Shows a video: environment step of the run, name, MP4, and a small GIF of it.
 ShowVideo = Callable[[int, str, Path, bytes], None]
@@ -111,25 +111,19 @@ class Recorder:
         self._length = np.full(num_envs, self._limit)
         self._starts: dict[int, bytes] = {}
 
-    def follow(
-        self,
-        env_id: npt.NDArray[np.int32],
-        first: npt.NDArray[np.bool_],
-        finished: Sequence[tuple[int, Episode]],
-        run_steps: int,
-    ) -> None:
+    def observe(self, columns: StepColumns, run_steps: int) -> None:
         """Takes the rows of one recv, before actions are sent.
 
         Args:
-            env_id: (n,) which environments, all at rest.
-            first: (n,) their rows begin episodes.
-            finished: environments whose rows ended episodes.
+            columns: the rows; their environments are at rest.
             run_steps: environment steps of the run so far.
         """
-        for env, episode in finished:
+        env_id = columns.env_id
+        for row, episode in columns.finished:
+            env = int(env_id[row])
             if self._length[env] < self._limit and self._wanted(episode):
                 self._take(self._recording(env, episode, run_steps))
-        fresh = env_id[first]
+        fresh = env_id[columns.is_first]
         if fresh.size:
             self._length[fresh] = 0
             blobs = self._pool.snapshot(fresh)

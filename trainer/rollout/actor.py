@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from trainer.machine.cuda import Graphed
 from trainer.models import PolicyModel, PolicyOutput
-
-if TYPE_CHECKING:
-    pass
 
 
 def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
@@ -21,7 +18,7 @@ def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
     return (logits.softmax(-1) / noise).argmax(-1)
 
 
-class Answer(NamedTuple):
+class ActorOutput(NamedTuple):
     """What a policy decides for n environments.
 
     Attributes:
@@ -72,18 +69,18 @@ class Actor:
         )
 
     def __call__(
-        self, pixels: Tensor, state: Tensor, first: Tensor, levels: Tensor
-    ) -> Answer:
+        self, pixels: Tensor, state: Tensor, is_first: Tensor, levels: Tensor
+    ) -> ActorOutput:
         """Samples actions.
 
         Args:
             pixels: (n, C, H, W) uint8.
             state: (n, S) float32.
-            first: (n,) bool.
+            is_first: (n,) bool.
             levels: (n,) int64, whose value heads are asked.
         """
         self.model.resample_noise(self._generator)
-        return Answer(*self._forward(pixels, state, first, levels))
+        return ActorOutput(*self._forward(pixels, state, is_first, levels))
 
     def close(self) -> None:
         """Gives up what is recorded."""
@@ -91,24 +88,24 @@ class Actor:
 
     @torch.no_grad()
     def _run(
-        self, pixels: Tensor, state: Tensor, first: Tensor, levels: Tensor
-    ) -> Answer:
-        output, state = self._evaluate(pixels, state, first)
+        self, pixels: Tensor, state: Tensor, is_first: Tensor, levels: Tensor
+    ) -> ActorOutput:
+        output, state = self._evaluate(pixels, state, is_first)
         logits, values = output.logits[0], output.values_at(levels[None])[0]
-        return Answer(sample(logits, self._generator), logits, values, state)
+        return ActorOutput(sample(logits, self._generator), logits, values, state)
 
     @torch.no_grad()
     def values(
-        self, pixels: Tensor, state: Tensor, first: Tensor, levels: Tensor
+        self, pixels: Tensor, state: Tensor, is_first: Tensor, levels: Tensor
     ) -> Tensor:
         """The critic alone, (n,) float32; arguments as of a call."""
-        output, _ = self._evaluate(pixels, state, first)
+        output, _ = self._evaluate(pixels, state, is_first)
         return output.values_at(levels[None])[0]
 
     def _evaluate(
-        self, pixels: Tensor, state: Tensor, first: Tensor
+        self, pixels: Tensor, state: Tensor, is_first: Tensor
     ) -> tuple[PolicyOutput, Tensor]:
         with torch.autocast(self._device.type, self._dtype, self._dtype is not None):
             result: tuple[PolicyOutput, Tensor]
-            result = self.model(pixels[None], state, first[None])
+            result = self.model(pixels[None], state, is_first[None])
         return result

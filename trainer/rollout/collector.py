@@ -10,25 +10,22 @@ been sent, off the path of the environments.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.envs.levels import LevelNumbers
 from trainer.machine.cuda import HostToDevice
 from trainer.machine.timings import Timings
+from trainer.rollout.actor import Actor, ActorOutput
 from trainer.rollout.batch import Rows
-from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.episodes import OpenEpisodes
+from trainer.rollout.finished import FinishedEpisodes
+from trainer.rollout.observers import ExplorerProtocol, RecorderProtocol
 from trainer.rollout.store import Rollouts
-
-if TYPE_CHECKING:
-    from trainer.explore.explorer import Explorer
-    from trainer.film.record import Recorder
-from trainer.rollout.actor import Actor, Answer
 
 
 class _Received(NamedTuple):
@@ -36,14 +33,14 @@ class _Received(NamedTuple):
 
     Attributes:
         env_id: (n,) which environments.
-        first: (n,) bool, their rows begin episodes.
+        is_first: (n,) bool, their rows begin episodes.
         envs: env_id on the device.
-        inputs: pixels, memory, `first` and levels, for the network.
+        inputs: pixels, memory, `is_first` and levels, for the network.
         results: reward, done and truncated.
     """
 
     env_id: npt.NDArray[np.int32]
-    first: npt.NDArray[np.bool_]
+    is_first: npt.NDArray[np.bool_]
     envs: Tensor
     inputs: tuple[Tensor, Tensor, Tensor, Tensor]
     results: tuple[Tensor, Tensor, Tensor]
@@ -61,11 +58,11 @@ class Collector:
         asynchronous: bool,
         state_size: int,
         device: torch.device,
-        episodes: EpisodeTracker,
+        episodes: OpenEpisodes,
+        finished: FinishedEpisodes,
         timings: Timings,
-        levels: Sequence[str] = (),
-        recorder: Recorder | None = None,
-        explorer: Explorer | None = None,
+        recorder: RecorderProtocol | None = None,
+        explorer: ExplorerProtocol | None = None,
     ) -> None:
         """Prepares to act.
 
@@ -76,25 +73,23 @@ class Collector:
             asynchronous: mode of the pool.
             state_size: floats of the memory's state.
             device: of the model.
-            episodes: told of every row.
-            timings: told where the time goes.
-            levels: of the run; () for a task without levels of its own.
-            recorder: told of every row and decision, for videos.
-            explorer: told of every row, for bonuses and starts of episodes.
+            episodes: the record of open episodes; the collector fills it.
+            finished: gets the episodes that end.
+            timings: of acting, waiting and the rest.
+            recorder: observes every row and decision, for videos.
+            explorer: observes every row, for bonuses and starts of episodes.
         """
         self.steps = 0
         self._pool = pool
         self._rollouts = rollouts
         self._asynchronous = asynchronous
         self._device = device
-        self._episodes = episodes
+        self._episodes, self._finished = episodes, finished
         self._timings = timings
         self._recorder, self._explorer = recorder, explorer
         self._stage = HostToDevice(device, pool)
         num_envs = len(pool.all_env_ids)
         self._state = torch.zeros(num_envs, state_size, device=device)
-        self._numbers = LevelNumbers(levels) if levels else None
-        self._level = np.zeros(num_envs, np.int64)  # of the episode
         self._groups = np.split(np.arange(num_envs, dtype=np.int32), groups)
         self._pending: deque[tuple[_Received, Rows]] = deque()
 
@@ -146,92 +141,81 @@ class Collector:
                 rows = self._bootstrap(weights, received, rows)
                 self._pending.append((received, rows))
             else:
-                answer = self._answer(weights, received)
+                output = self._decide(weights, received)
                 rows = self._store_env(received)
                 completed += rows.closing.numel()
-                self._store_answer(received, rows, answer, weights.version)
+                self._store_decision(received, rows, output, weights.version)
 
     def _set_starts(self) -> None:
         """Says where the next episodes begin."""
         if self._explorer is not None:
             with self._timings("explore"):
-                self._explorer.begin()
+                self._explorer.set_starts()
 
     def _resume(self, actor: Actor) -> None:
         """Decides on the rows that completed the last round of unrolls."""
         while self._pending:
             received, rows = self._pending.popleft()
-            answer = self._answer(actor, received)
-            self._store_answer(received, rows, answer, actor.version)
+            output = self._decide(actor, received)
+            self._store_decision(received, rows, output, actor.version)
 
     def _receive(self) -> _Received:
         """Waits for a group and brings it to the device."""
         with self._timings("wait"):
             obs, reward, terminated, truncated, info = self._pool.recv()
-        env_id, done = info["env_id"], terminated | truncated
-        first = np.asarray(info["elapsed_step"] == 0)
-        finished = self._episodes.add(env_id, reward, done, info)
-        self.steps += len(env_id)
-        self._note_levels(env_id, first, info)
+        columns = self._episodes.observe(reward, terminated, truncated, info)
+        self._finished.observe(columns)
+        self.steps += len(columns.env_id)
         if self._recorder is not None:
-            self._recorder.follow(env_id, first, finished, self.steps)
+            self._recorder.observe(columns, self.steps)
         if self._explorer is not None:
             with self._timings("explore"):
-                bonus = self._explorer.follow(env_id, first, done, info, self.steps)
+                bonus = self._explorer.observe(columns, self.steps)
             reward = reward if bonus is None else reward + bonus
+        results = (reward, columns.done, columns.truncated)
         with self._timings("copy"):
-            truncated = np.asarray(truncated, dtype=bool)
-            return self._staged(env_id, first, obs, (reward, done, truncated))
-
-    def _note_levels(
-        self,
-        env_id: npt.NDArray[np.int32],
-        first: npt.NDArray[np.bool_],
-        info: Mapping[str, Any],
-    ) -> None:
-        """Follows which level the episodes of environments are of.
-
-        That is where they began: a warp zone leads to another one.
-        """
-        if self._numbers is not None:
-            numbers = self._numbers(info)
-            begun = first & (numbers >= 0)
-            self._level[env_id[begun]] = numbers[begun]
+            return self._staged(
+                columns.env_id, columns.is_first, obs, columns.first_place, results
+            )
 
     def _staged(
         self,
         env_id: npt.NDArray[np.int32],
-        first: npt.NDArray[np.bool_],
+        is_first: npt.NDArray[np.bool_],
         obs: npt.NDArray[np.uint8],
+        levels: npt.NDArray[np.int64],
         results: tuple[npt.NDArray[Any], ...],
     ) -> _Received:
-        """Brings rows to the device, with the memory of their environments."""
+        """Brings rows to the device, with the memory of their environments.
+
+        Their levels are those in which their episodes began: a warp zone leads to
+        another one.
+        """
         stage = self._stage
         envs = stage(env_id.astype(np.int64))
         reward, done, truncated = map(stage, results)
-        levels = stage(self._level[env_id])
         return _Received(
             env_id=env_id,
-            first=first,
+            is_first=is_first,
             envs=envs,
-            inputs=(stage(obs), self._state[envs], stage(first), levels),
+            inputs=(stage(obs), self._state[envs], stage(is_first), stage(levels)),
             results=(reward, done, truncated),
         )
 
-    def _answer(self, actor: Actor, received: _Received) -> Answer:
+    def _decide(self, actor: Actor, received: _Received) -> ActorOutput:
         """Decides and sends."""
         with self._timings("act"):
-            answer = actor(*received.inputs)
-            actions = answer.actions.to("cpu", torch.int32).numpy()
+            output = actor(*received.inputs)
+            actions = output.actions.to("cpu", torch.int32).numpy()
         with self._timings("send"):
             self._pool.send(actions, received.env_id)
         if self._recorder is not None:
             with self._timings("store"):
-                logits, values = answer.logits.cpu(), answer.values.cpu()
+                logits, values = output.logits.cpu(), output.values.cpu()
                 self._recorder.record(
                     received.env_id, actions, logits.numpy(), values.numpy()
                 )
-        return answer
+        return output
 
     def _bootstrap(self, actor: Actor, received: _Received, rows: Rows) -> Rows:
         """Completes unrolls with the critic's word on their last rows."""
@@ -244,21 +228,25 @@ class Collector:
         with self._timings("store"):
             return self._rollouts.write_env(
                 received.env_id,
-                received.first,
+                received.is_first,
                 pixels,
                 *received.results,
                 state,
                 levels,
             )
 
-    def _store_answer(
-        self, received: _Received, rows: Rows, answer: Answer, version: int
+    def _store_decision(
+        self, received: _Received, rows: Rows, output: ActorOutput, version: int
     ) -> None:
         with self._timings("store"):
-            self._state.index_copy_(0, received.envs, answer.state)
+            self._state.index_copy_(0, received.envs, output.state)
             self._rollouts.write_policy(
-                rows, answer.actions, answer.logits, answer.values, version
+                rows, output.actions, output.logits, output.values, version
             )
+
+    def statistics(self) -> dict[str, float]:
+        """About the open episodes, see `OpenEpisodes.statistics`."""
+        return self._episodes.statistics()
 
     def state(self, kept: Sequence[int]) -> dict[str, Any] | None:
         """What episodes and unrolls need to go on, between two calls of `collect`.
@@ -278,7 +266,7 @@ class Collector:
             "steps": self.steps,
             "environments": torch.from_numpy(self._pool.snapshot(ids)),
             "memory": self._state,
-            "levels": torch.from_numpy(self._level.copy()),
+            "episodes": self._episodes.state(),
             "rollouts": self._rollouts.snapshot(kept),
         }
 
@@ -292,18 +280,17 @@ class Collector:
         self._pool.restore(ids, state["environments"].cpu().numpy())
         self.steps = state["steps"]
         self._state.copy_(state["memory"])
-        if "levels" in state:
-            self._level[:] = state["levels"].cpu().numpy()
+        self._episodes.restore(state["episodes"])
         self._rollouts.restore(state["rollouts"])
         # All the groups at once, each with the row it had before: it was stored,
         # and what to do on it has not been decided.
         obs, reward, terminated, truncated, info = self._pool.recv()
-        first = np.asarray(info["elapsed_step"] == 0)
+        is_first = np.asarray(info["elapsed_step"] == 0)
         results = (reward, terminated | truncated, np.asarray(truncated, dtype=bool))
         for group in self._groups:
-            received = self._staged(
-                group, first[group], obs[group], tuple(x[group] for x in results)
-            )
+            own = tuple(x[group] for x in results)
+            levels = self._episodes.first_places(group)
+            received = self._staged(group, is_first[group], obs[group], levels, own)
             self._pending.append((received, self._rollouts.newest(group)))
 
     def close(self) -> None:

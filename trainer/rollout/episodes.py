@@ -1,9 +1,16 @@
-"""What a run reports: episodes, time shares and curves."""
+"""The record of open episodes: what a run knows of each environment's episode.
+
+`OpenEpisodes` decodes the rows of one recv, once, into `StepColumns`. These are what
+the statistics, the explorer and the recorder read: nobody else decodes levels and
+positions, or keeps what the episode of an environment has come to.
+
+With next-step autoreset the row after a `done` row is the reset: it opens the next
+episode, and its reward is 0.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,10 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.envs.levels import level_name, level_number, level_numbers, x_in_room
+from trainer.envs.levels import LevelPlaces, level_numbers, x_in_room
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float32]
 
 # Steps without a new best position after which an environment stagnates.
 STAGNATION_STEPS = 50
+# A room's number has its area in so many bits, and its level's number above.
+_AREA_BITS = 8
+_NO_ROOM = -1
 
 
 class Episode(NamedTuple):
@@ -26,272 +40,286 @@ class Episode(NamedTuple):
     cleared: bool
 
 
-class EpisodeTracker:
-    """Adds up rewards and positions per environment, and keeps the last episodes.
+class StepColumns(NamedTuple):
+    """The rows of one recv, a column for each quantity, and what they add up to.
 
-    With next-step autoreset the row after a `done` row is the reset: it opens the
-    next episode, and its reward is 0. One thread may add while another reads.
+    Where a task does not tell a quantity, as EnvPool's Atari games do not tell
+    places, its column is 0 (`place`: -1). Columns may be views of the pool's memory:
+    they hold until actions are sent.
 
-    Episodes that began elsewhere than at the start of a level count for nothing: they
-    may be clears of a few steps.
+    Attributes:
+        env_id: (n,) int32 distinct environments, all at rest.
+        reward: (n,) float32.
+        is_first: (n,) bool, the row begins an episode.
+        done: (n,) bool, terminated or truncated.
+        truncated: (n,) bool.
+        cleared: (n,) bool, the flag was reached.
+        step: (n,) int32 steps of the episode so far.
+        level: (n,) int64 number of the level that Mario is in (`level_number`).
+        place: (n,) int64 the level's place among the run's levels; -1: not one.
+        room: (n,) int64 number of the level and its area.
+        x: (n,) int64 pixels from the left end of the room.
+        x_pos: (n,) as the game counts: near 65,535 left of that end.
+        y_pos: (n,) pixels, as the game counts.
+        clock: (n,) time left, in the game's units.
+        loop: (n,) what the game knows of the way through a maze.
+        lost_life: (n,) bool, the episode had more lives before.
+        first_level: (n,) int64 number of the level that the episode began in.
+        first_place: (n,) int64 place of that level; 0 if it has none.
+        from_snapshot: (n,) bool, the episode began elsewhere than at a level's start.
+        progress: (n,) int64 pixels of new best positions, each within its room, since
+            the episode began.
+        room_best_x: (n,) int64 best position of the episode in this room.
+        growth: (n,) int64 pixels by which the step raised the episode's best position.
+        finished: rows that ended episodes, with these; without those that began from
+            a snapshot, which count for nothing, as they may be clears of a few steps.
     """
 
-    # Arrays of one number per environment, about its open episode.
-    _OPEN = ("_reward", "_steps", "_best_x", "_best_step", "_over", "_level",
-             "_elsewhere")  # fmt: skip
+    env_id: npt.NDArray[np.int32]
+    reward: FloatArray
+    is_first: BoolArray
+    done: BoolArray
+    truncated: BoolArray
+    cleared: BoolArray
+    step: npt.NDArray[np.int32]
+    level: IntArray
+    place: IntArray
+    room: IntArray
+    x: IntArray
+    x_pos: npt.NDArray[np.integer]
+    y_pos: npt.NDArray[np.integer]
+    clock: npt.NDArray[np.integer]
+    loop: npt.NDArray[np.integer]
+    lost_life: BoolArray
+    first_level: IntArray
+    first_place: IntArray
+    from_snapshot: BoolArray
+    progress: IntArray
+    room_best_x: IntArray
+    growth: IntArray
+    finished: Sequence[tuple[int, Episode]]
+
+
+class OpenEpisodes:
+    """One entry per environment about its open episode, as arrays.
+
+    One thread may observe while another reads statistics.
+    """
+
+    # The arrays of the record: what later rows need to know of earlier ones.
+    _ARRAYS = (
+        "_is_open", "_return", "_step", "_best_x", "_best_step", "_level", "_place",
+        "_from_snapshot", "_room", "_room_best_x", "_progress", "_life",
+    )  # fmt: skip
 
     def __init__(
         self,
         num_envs: int,
-        window: int = 100,
         *,
-        num_stages: int | None = None,
         levels: Sequence[str] = (),
+        num_stages: int | None = None,
     ) -> None:
-        """Starts with no episodes.
+        """Starts with no open episodes.
 
         Args:
             num_envs: environments in the pool.
-            window: rates are over so many episodes, the last ones.
-            num_stages: where info's `start` is this or more, an episode began
-                elsewhere; None: none does.
-            levels: of several, each has a clear rate of its own; with less there is
-                one of all episodes.
+            levels: of the run, in their order; () for a task without levels.
+            num_stages: where info's `start` is this or more, an episode began from
+                a snapshot; None: none does.
         """
         self._num_stages = num_stages
-        self._several = tuple(levels) if len(levels) > 1 else ()
-        self._elsewhere = np.zeros(num_envs, bool)
-        self.count = 0
-        # Which episode was the first clear of each level, by the level's number.
-        self._first_clears: dict[int, int] = {}
-        self.best_x = 0
-        self.recent: deque[Episode] = deque(maxlen=window)
-        self._reward = np.zeros(num_envs)
-        self._steps = np.zeros(num_envs, np.int64)
+        self._places = LevelPlaces(levels) if levels else None
+        self._zeros = np.zeros(num_envs, np.int64)
+        self._nowhere = np.full(num_envs, -1, np.int64)
+        self._never = np.zeros(num_envs, bool)
+
+        self._is_open = np.zeros(num_envs, bool)
+        self._return = np.zeros(num_envs)
+        self._step = np.zeros(num_envs, np.int64)
         self._best_x = np.zeros(num_envs, np.int64)
         self._best_step = np.zeros(num_envs, np.int64)
-        self._over = np.ones(num_envs, bool)
+        # Where the episode began.
+        self._level = np.zeros(num_envs, np.int64)
+        self._place = np.zeros(num_envs, np.int64)
+        self._from_snapshot = np.zeros(num_envs, bool)
+        # Where it is, and how far it has come.
+        self._room = np.full(num_envs, _NO_ROOM, np.int64)
+        self._room_best_x = np.zeros(num_envs, np.int64)
+        self._progress = np.zeros(num_envs, np.int64)
+        self._life = np.zeros(num_envs, np.int64)
+
         self._lock = threading.Lock()
         # Growth of the best positions, and steps, since the last statistics().
         self._grown, self._grown_in = 0, 0
         self._has_x = False
-        # The last episodes by the level they began in, a number for each.
-        self._levels: dict[int, deque[Episode]] = {}
-        self._level = np.zeros(num_envs, np.int64)
 
-    def add(
+    def observe(
         self,
-        env_id: npt.NDArray[np.int32],
-        reward: npt.NDArray[np.float32],
-        done: npt.NDArray[np.bool_],
+        reward: FloatArray,
+        terminated: BoolArray,
+        truncated: BoolArray,
         info: Mapping[str, Any],
-    ) -> list[tuple[int, Episode]]:
+    ) -> StepColumns:
         """Takes the rows of one recv.
 
-        `x_pos`, `flag_get`, `world` and `stage` may be missing.
-
-        Returns:
-            The environments whose rows ended episodes that count, and these.
+        Args:
+            reward: (n,) float32.
+            terminated: (n,) bool.
+            truncated: (n,) bool.
+            info: with `env_id` and `elapsed_step`; all else may be missing, but
+                `start` where there are stages.
         """
+        env_id, step = info["env_id"], info["elapsed_step"]
+        count = len(env_id)
+        zeros, never = self._zeros[:count], self._never[:count]
+        is_first, done = np.asarray(step == 0), terminated | truncated
+        truncated = np.asarray(truncated, dtype=bool)
+        told = "world" in info and "stage" in info
+        level = level_numbers(info) if told else zeros
+        place = self._nowhere[:count] if self._places is None else self._places(level)
+        room = level << _AREA_BITS | info.get("area_pointer", zeros)
+        x = x_in_room(info) if "x_pos" in info else zeros
+        cleared = info.get("flag_get", never)
         with self._lock:
-            opening = self._over[env_id]
-            if opening.any():  # seldom
-                self._open(env_id[opening], opening, info)
-            self._over[env_id] = done
-            self._reward[env_id] += reward
-            self._steps[env_id] += 1
-            if "x_pos" in info:
-                self._add_positions(env_id, opening, x_in_room(info))
-            flags = info.get("flag_get")
-            finished = []
-            for row in np.flatnonzero(done):
-                cleared = bool(flags[row]) if flags is not None else False
-                env = int(env_id[row])
-                if not self._elsewhere[env]:
-                    finished.append((env, self._add_episode(env, cleared)))
-            return finished
+            if is_first.any():  # seldom
+                self._begin(env_id, is_first, level, place, info)
+            self._has_x = "x_pos" in info
+            self._is_open[env_id] = ~done
+            self._return[env_id] += reward
+            self._step[env_id] = step
+            growth = self._add_best_x(env_id, step, is_first, x)
+            room_best_x, progress = self._add_progress(
+                env_id, room, np.maximum(info.get("best_x", zeros), x)
+            )
+            life = info.get("life", zeros)
+            lost_life = life < self._life[env_id]
+            self._life[env_id] = life
+            return StepColumns(
+                env_id=env_id,
+                reward=reward,
+                is_first=is_first,
+                done=done,
+                truncated=truncated,
+                cleared=cleared,
+                step=step,
+                level=level,
+                place=place,
+                room=room,
+                x=x,
+                x_pos=info.get("x_pos", zeros),
+                y_pos=info.get("y_pos", zeros),
+                clock=info.get("time", zeros),
+                loop=info.get("loop", zeros),
+                lost_life=lost_life,
+                first_level=self._level[env_id],
+                first_place=self._place[env_id],
+                from_snapshot=self._from_snapshot[env_id],
+                progress=progress,
+                room_best_x=room_best_x,
+                growth=growth,
+                finished=self._finished(env_id, done, cleared),
+            )
 
-    def _open(
-        self,
-        fresh: npt.NDArray[np.int32],
-        opening: npt.NDArray[np.bool_],
-        info: Mapping[str, Any],
-    ) -> None:
-        """Begins the episodes of environments, those of some rows."""
-        self._reward[fresh] = 0.0
-        self._steps[fresh] = -1
-        self._best_x[fresh] = 0
-        self._best_step[fresh] = 0
-        if "world" in info and "stage" in info:
-            self._level[fresh] = level_numbers(info)[opening]
-        if self._num_stages is not None:
-            self._elsewhere[fresh] = info["start"][opening] >= self._num_stages
-
-    def _add_positions(
+    def _begin(
         self,
         env_id: npt.NDArray[np.int32],
-        opening: npt.NDArray[np.bool_],
-        x_pos: npt.NDArray[np.int64],
+        is_first: BoolArray,
+        level: IntArray,
+        place: IntArray,
+        info: Mapping[str, Any],
     ) -> None:
-        """Follows the best positions; where an episode opens is no progress."""
-        self._has_x = True
+        """Begins the episodes of first rows."""
+        begun = env_id[is_first]
+        for array in (self._return, self._best_x, self._best_step, self._progress):
+            array[begun] = 0
+        self._life[begun], self._room[begun] = 0, _NO_ROOM
+        self._level[begun] = level[is_first]
+        self._place[begun] = np.maximum(place[is_first], 0)
+        if self._num_stages is not None:
+            self._from_snapshot[begun] = info["start"][is_first] >= self._num_stages
+
+    def _add_best_x(
+        self,
+        env_id: npt.NDArray[np.int32],
+        step: npt.NDArray[np.int32],
+        is_first: BoolArray,
+        x: IntArray,
+    ) -> IntArray:
+        """Raises the best positions; where an episode begins is no growth."""
         old = self._best_x[env_id]
-        best = np.maximum(old, x_pos)
+        best = np.maximum(old, x)
         self._best_x[env_id] = best
-        better = env_id[best > old]
-        self._best_step[better] = self._steps[better]
-        self._grown += int((best - old)[~opening].sum())
-        self._grown_in += int((~opening).sum())
+        growth: IntArray = (best - old) * ~is_first
+        grew = growth > 0
+        self._best_step[env_id[grew]] = step[grew]
+        self._grown += int(growth.sum())
+        self._grown_in += len(env_id) - int(np.count_nonzero(is_first))
+        return growth
 
-    def _add_episode(self, env: int, cleared: bool) -> Episode:
-        self.count += 1
-        level = int(self._level[env])
-        self.best_x = max(self.best_x, int(self._best_x[env]))
-        if cleared:
-            self._first_clears.setdefault(level, self.count)
-        episode = Episode(
-            float(self._reward[env]),
-            int(self._steps[env]),
-            int(self._best_x[env]),
-            cleared,
-        )
-        self.recent.append(episode)
-        if level:
-            window = deque[Episode](maxlen=self.recent.maxlen)
-            self._levels.setdefault(level, window).append(episode)
-        return episode
+    def _add_progress(
+        self, env_id: npt.NDArray[np.int32], room: IntArray, best_x: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Follows the best positions in rooms, and what they add up to.
 
-    def state(self) -> dict[str, Any]:
-        """What a resumed run needs, in plain types and tensors."""
-        with self._lock:
-            return {
-                "count": self.count,
-                "first_clears": dict(self._first_clears),
-                "best_x": self.best_x,
-                "recent": [list(episode) for episode in self.recent],
-                "levels": {
-                    level: [list(episode) for episode in episodes]
-                    for level, episodes in self._levels.items()
-                },
-                "has_x": self._has_x,
-                "open": {
-                    name: torch.from_numpy(getattr(self, name).copy())
-                    for name in self._OPEN
-                },
-            }
-
-    def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
-        """Continues from `state()`.
-
-        Args:
-            state: of a tracker with the same window.
-            going_on: whether the open episodes go on, too, in as many environments;
-                otherwise new ones begin.
+        There is no best position yet where Mario grew or shrank in the first row:
+        it is at least where he is. One in another room than before is no progress.
         """
-        with self._lock:
-            self.count = state["count"]
-            # Early versions knew one for all levels.
-            first = state.get("first_clear")
-            early = {} if first is None else {0: first}
-            self._first_clears = dict(state.get("first_clears", early))
-            self.best_x, self._has_x = state["best_x"], state["has_x"]
-            self.recent.clear()
-            self.recent.extend(Episode(*episode) for episode in state["recent"])
-            self._levels = {
-                # Early versions kept clears alone.
-                level: deque(
-                    (Episode(*e) for e in episodes if isinstance(e, list)),
-                    maxlen=self.recent.maxlen,
-                )
-                for level, episodes in state["levels"].items()
-            }
-            for name, values in state["open"].items() if going_on else ():
-                setattr(self, name, values.cpu().numpy().copy())
+        gain = np.maximum(best_x - self._room_best_x[env_id], 0)
+        progress: IntArray = self._progress[env_id]
+        progress += gain * (room == self._room[env_id])
+        self._progress[env_id] = progress
+        self._room[env_id], self._room_best_x[env_id] = room, best_x
+        return best_x, progress
 
-    @property
-    def first_clear(self) -> int | None:
-        """Number of the first episode that cleared its level, from 1; None: none."""
-        return min(self._first_clears.values(), default=None)
+    def _finished(
+        self, env_id: npt.NDArray[np.int32], done: BoolArray, cleared: BoolArray
+    ) -> Sequence[tuple[int, Episode]]:
+        """Rows that ended episodes that count, and these."""
+        finished = []
+        for row in np.flatnonzero(done).tolist():
+            env = int(env_id[row])
+            if not self._from_snapshot[env]:
+                total, steps = float(self._return[env]), int(self._step[env])
+                best_x, flag = int(self._best_x[env]), bool(cleared[row])
+                finished.append((row, Episode(total, steps, best_x, flag)))
+        return finished
 
-    def cleared_levels(self) -> list[str]:
-        """Levels in the order of their first clears; "" is one without a name."""
-        with self._lock:
-            levels = sorted(self._first_clears, key=self._first_clears.__getitem__)
-        return [level_name(level) if level else "" for level in levels]
-
-    def clear_rates(self) -> list[float]:
-        """Share of clears of each level, or of all, over its last `window` episodes.
-
-        Those that have not been played yet count as failures, so that a few lucky
-        ones are no rate.
-        """
-        window = self.recent.maxlen or 1
-        with self._lock:
-            episodes: list[Sequence[Episode]] = [self.recent]
-            if self._several:
-                numbers = map(level_number, self._several)
-                episodes = [self._levels.get(number, ()) for number in numbers]
-            return [sum(e.cleared for e in some) / window for some in episodes]
-
-    def level_statistics(self) -> dict[str, float]:
-        """Means by level over each one's last `window` episodes.
-
-        As "levels/4-2", the share of clears, `level_best_x/4-2` and
-        `level_return/4-2`. Levels without a finished episode are not there. Empty
-        for a task of one level, or one that does not tell. An episode belongs to the
-        level it began in.
-        """
-        with self._lock:
-            levels = {k: list(v) for k, v in sorted(self._levels.items()) if v}
-        if len(levels) < 2:
-            return {}
-        parts = {
-            "levels": "cleared",
-            "level_best_x": "best_x",
-            "level_return": "total_reward",
-        }
-        return {
-            f"{name}/{level_name(k)}": float(
-                np.mean([getattr(episode, field) for episode in episodes])
-            )
-            for name, field in parts.items()
-            for k, episodes in levels.items()
-        }
+    def first_places(self, env_id: npt.NDArray[np.int32]) -> IntArray:
+        """Places of the levels that episodes began in: (n,) int64, as `first_place`."""
+        return self._place[env_id]
 
     def statistics(self) -> dict[str, float]:
-        """Means over the window; `best_x_50` over the last 50 episodes.
+        """About the open episodes, of a task that tells positions.
 
-        With several levels `clear_rate` is the mean of their rates, each over its
-        own window, as hard ones may be played oftener; `worst_clear_rate` is the
-        least.
-        `best_x_max` is the maximum of the window, `best_x_run` of all episodes.
         `env_progress_dx` is the mean growth of an episode's best position per step
         since the last call, and `stagnation_envs` counts the environments without
-        a new one for STAGNATION_STEPS steps by now; both need positions.
-        `first_clear_episode` is there from the first clear on.
+        a new one for STAGNATION_STEPS steps by now.
         """
         with self._lock:
-            result = {"episodes": float(self.count)}
-            if self.first_clear is not None:
-                result["first_clear_episode"] = float(self.first_clear)
-            recent = list(self.recent)
-            if self._has_x:
-                idle = self._steps - self._best_step >= STAGNATION_STEPS
-                result["stagnation_envs"] = float((idle & ~self._over).sum())
-                result["env_progress_dx"] = self._grown / max(self._grown_in, 1)
-                self._grown, self._grown_in = 0, 0
-        if not recent:
-            return result
-        clear_rate = float(np.mean([e.cleared for e in recent]))
-        if self._several:
-            rates = self.clear_rates()
-            clear_rate, result["worst_clear_rate"] = float(np.mean(rates)), min(rates)
-        return result | {
-            "return": float(np.mean([e.total_reward for e in recent])),
-            "episode_steps": float(np.mean([e.steps for e in recent])),
-            "best_x": float(np.mean([e.best_x for e in recent])),
-            "best_x_50": float(np.mean([e.best_x for e in recent[-50:]])),
-            "best_x_max": float(max(e.best_x for e in recent)),
-            "best_x_run": float(self.best_x),
-            "clear_rate": clear_rate,
-        }
+            if not self._has_x:
+                return {}
+            idle = self._step - self._best_step >= STAGNATION_STEPS
+            grown, steps = self._grown, self._grown_in
+            self._grown, self._grown_in = 0, 0
+            return {
+                "stagnation_envs": float((idle & self._is_open).sum()),
+                "env_progress_dx": grown / max(steps, 1),
+            }
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs where the episodes go on, as tensors."""
+        with self._lock:
+            return {
+                "has_x": self._has_x,
+                "arrays": {
+                    name: torch.from_numpy(getattr(self, name).copy())
+                    for name in self._ARRAYS
+                },
+            }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from `state()` of as many environments."""
+        with self._lock:
+            self._has_x = state["has_x"]
+            for name in self._ARRAYS:
+                setattr(self, name, state["arrays"][name].cpu().numpy().copy())

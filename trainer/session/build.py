@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from trainer.config.schema import EnvConfig, RunConfig, from_dict, to_dict
-from trainer.config.tasks import is_native, played
+from trainer.config.tasks import is_native, own_levels, played
 from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
 from trainer.explore.explorer import make_explorer
 from trainer.film.record import Filmer
@@ -29,7 +29,8 @@ from trainer.models import (
 )
 from trainer.rollout.actor import Actor
 from trainer.rollout.collector import Collector
-from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.episodes import OpenEpisodes
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline
 from trainer.rollout.replay import PrioritizedReplay, capacity_of, check_fits
 from trainer.rollout.store import Rollouts
@@ -113,10 +114,11 @@ class Session:
         self.replay: PrioritizedReplay | None = None
         self.store = self._make_store()
         stages = getattr(self.pool, "num_stages", None)
-        self.episodes = EpisodeTracker(
-            env.num_envs, num_stages=stages, levels=env.levels
-        )
-        self.explorer = make_explorer(self.pool, config, self.episodes)
+        levels = env.levels or own_levels(env.task)
+        open_episodes = OpenEpisodes(env.num_envs, levels=levels, num_stages=stages)
+        self.episodes = FinishedEpisodes(levels=env.levels)
+        rates = self.episodes.clear_rates
+        self.explorer = make_explorer(self.pool, config, levels, rates)
         self.timings = Timings()
         self.monitor = Monitor(self.device, workers=workers)
         self._closing.callback(self.monitor.close)
@@ -131,9 +133,9 @@ class Session:
             asynchronous=asynchronous,
             state_size=model.state_size,
             device=self.device,
-            episodes=self.episodes,
+            episodes=open_episodes,
+            finished=self.episodes,
             timings=self.timings,
-            levels=env.levels,
             recorder=self.filmer.recorder if self.filmer else None,
             explorer=self.explorer,
         )

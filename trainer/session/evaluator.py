@@ -18,7 +18,7 @@ from trainer.machine.files import Lines
 from trainer.machine.timings import format_seconds
 from trainer.models import PolicyModel
 from trainer.models.weights import Ema
-from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.session.progress import Clock, Progress
 from trainer.show.tracking import MetricsWriter
 
@@ -37,7 +37,7 @@ class Evaluator:
         ema: Ema | None,
         device: torch.device,
         dtype: torch.dtype | None,
-        episodes: EpisodeTracker,
+        episodes: FinishedEpisodes,
         progress: Progress,
         clock: Clock,
         lines: Lines,

@@ -14,7 +14,7 @@ from trainer.config.tasks import is_native
 from trainer.film.record import Filmer
 from trainer.machine.timings import Timings, format_seconds
 from trainer.rollout.batch import Batch, observations
-from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.session.progress import Clock, Progress
 from trainer.show.display import Display
 from trainer.show.tracking import MetricsWriter
@@ -111,7 +111,7 @@ class FirstClears:
         self,
         config: RunConfig,
         *,
-        episodes: EpisodeTracker,
+        episodes: FinishedEpisodes,
         progress: Progress,
         clock: Clock,
         run_dir: Path,

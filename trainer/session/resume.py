@@ -21,7 +21,7 @@ from trainer.learn.learner import Learner
 from trainer.machine.cuda import wait_for_device
 from trainer.models import PolicyModel, checkpoint, value_heads
 from trainer.rollout.collector import Collector
-from trainer.rollout.episodes import EpisodeTracker
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.replay import PrioritizedReplay
 from trainer.session.progress import Progress
 
@@ -80,7 +80,7 @@ class Parts:
     model: PolicyModel
     learner: Learner
     generators: Generators
-    episodes: EpisodeTracker
+    episodes: FinishedEpisodes
     collector: Collector
     explorer: Explorer | None
     replay: PrioritizedReplay | None
@@ -168,7 +168,7 @@ class _Restoring:
             # Counted in episodes of other levels, and found with them.
             progress.next_attempt, progress.evaluated = 0, {}
         else:
-            parts.episodes.restore(state["episodes"], going_on=False)
+            parts.episodes.restore(state["episodes"])
         parts.collector.steps = progress.steps
         reason = self._restore_collecting(moved)
         self._restore_exploring(going_on=not reason)
@@ -195,7 +195,6 @@ class _Restoring:
         else:
             try:
                 parts.collector.restore(state["collecting"])
-                parts.episodes.restore(state["episodes"], going_on=True)
             except ValueError as error:
                 reason = f"the environments refuse their snapshots: {error}"
         return reason

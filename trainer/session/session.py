@@ -143,6 +143,7 @@ def _sources(session: Session) -> list[Source]:
         ("time/share_", session.timings.shares),
         ("system/", session.monitor.statistics),
         ("rollout/", session.episodes.statistics),
+        ("rollout/", session.collector.statistics),
         ("", session.episodes.level_statistics),
     ]
     if session.explorer is not None:

@@ -1,0 +1,166 @@
+"""The window of finished episodes: rates and means that a run reports."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trainer.envs.levels import level_name, level_number
+from trainer.rollout.episodes import Episode, StepColumns
+
+
+class FinishedEpisodes:
+    """Keeps the last episodes, of the run and of each level, and counts all.
+
+    Episodes that began elsewhere than at the start of a level are not among them
+    (`StepColumns.finished`). One thread may observe while another reads.
+    """
+
+    def __init__(self, window: int = 100, *, levels: Sequence[str] = ()) -> None:
+        """Starts with no episodes.
+
+        Args:
+            window: rates are over so many episodes, the last ones.
+            levels: of several, each has a clear rate of its own; with less there is
+                one of all episodes.
+        """
+        self._several = tuple(levels) if len(levels) > 1 else ()
+        self.count = 0
+        # Which episode was the first clear of each level, by the level's number.
+        self._first_clears: dict[int, int] = {}
+        self.best_x = 0
+        self.recent: deque[Episode] = deque(maxlen=window)
+        # The last episodes by the level they began in, a number for each.
+        self._levels: dict[int, deque[Episode]] = {}
+        self._lock = threading.Lock()
+
+    def observe(self, columns: StepColumns) -> None:
+        """Adds the episodes that the rows of one recv ended."""
+        if columns.finished:  # seldom
+            with self._lock:
+                for row, episode in columns.finished:
+                    self._add(int(columns.first_level[row]), episode)
+
+    def _add(self, level: int, episode: Episode) -> None:
+        """Adds an episode that began in a level; 0: the task does not tell."""
+        self.count += 1
+        self.best_x = max(self.best_x, episode.best_x)
+        if episode.cleared:
+            self._first_clears.setdefault(level, self.count)
+        self.recent.append(episode)
+        if level:
+            window = deque[Episode](maxlen=self.recent.maxlen)
+            self._levels.setdefault(level, window).append(episode)
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs, in plain types."""
+        with self._lock:
+            return {
+                "count": self.count,
+                "first_clears": dict(self._first_clears),
+                "best_x": self.best_x,
+                "recent": [list(episode) for episode in self.recent],
+                "levels": {
+                    level: [list(episode) for episode in episodes]
+                    for level, episodes in self._levels.items()
+                },
+            }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from `state()` of episodes with the same window."""
+        with self._lock:
+            self.count, self.best_x = state["count"], state["best_x"]
+            self._first_clears = dict(state["first_clears"])
+            self.recent.clear()
+            self.recent.extend(Episode(*episode) for episode in state["recent"])
+            self._levels = {
+                level: deque(
+                    (Episode(*episode) for episode in episodes),
+                    maxlen=self.recent.maxlen,
+                )
+                for level, episodes in state["levels"].items()
+            }
+
+    @property
+    def first_clear(self) -> int | None:
+        """Number of the first episode that cleared its level, from 1; None: none."""
+        return min(self._first_clears.values(), default=None)
+
+    def cleared_levels(self) -> list[str]:
+        """Levels in the order of their first clears; "" is one without a name."""
+        with self._lock:
+            levels = sorted(self._first_clears, key=self._first_clears.__getitem__)
+        return [level_name(level) if level else "" for level in levels]
+
+    def clear_rates(self) -> list[float]:
+        """Share of clears of each level, or of all, over its last `window` episodes.
+
+        Those that have not been played yet count as failures, so that a few lucky
+        ones are no rate.
+        """
+        window = self.recent.maxlen or 1
+        with self._lock:
+            episodes: list[Sequence[Episode]] = [self.recent]
+            if self._several:
+                numbers = map(level_number, self._several)
+                episodes = [self._levels.get(number, ()) for number in numbers]
+            return [sum(e.cleared for e in some) / window for some in episodes]
+
+    def level_statistics(self) -> dict[str, float]:
+        """Means by level over each one's last `window` episodes.
+
+        As "levels/4-2", the share of clears, `level_best_x/4-2` and
+        `level_return/4-2`. Levels without a finished episode are not there. Empty
+        for a task of one level, or one that does not tell. An episode belongs to the
+        level it began in.
+        """
+        with self._lock:
+            levels = {k: list(v) for k, v in sorted(self._levels.items()) if v}
+        if len(levels) < 2:
+            return {}
+        parts = {
+            "levels": "cleared",
+            "level_best_x": "best_x",
+            "level_return": "total_reward",
+        }
+        return {
+            f"{name}/{level_name(k)}": float(
+                np.mean([getattr(episode, field) for episode in episodes])
+            )
+            for name, field in parts.items()
+            for k, episodes in levels.items()
+        }
+
+    def statistics(self) -> dict[str, float]:
+        """Means over the window; `best_x_50` over the last 50 episodes.
+
+        With several levels `clear_rate` is the mean of their rates, each over its
+        own window, as hard ones may be played oftener; `worst_clear_rate` is the
+        least.
+        `best_x_max` is the maximum of the window, `best_x_run` of all episodes.
+        `first_clear_episode` is there from the first clear on.
+        """
+        with self._lock:
+            result = {"episodes": float(self.count)}
+            if self.first_clear is not None:
+                result["first_clear_episode"] = float(self.first_clear)
+            recent = list(self.recent)
+        if not recent:
+            return result
+        clear_rate = float(np.mean([e.cleared for e in recent]))
+        if self._several:
+            rates = self.clear_rates()
+            clear_rate, result["worst_clear_rate"] = float(np.mean(rates)), min(rates)
+        return result | {
+            "return": float(np.mean([e.total_reward for e in recent])),
+            "episode_steps": float(np.mean([e.steps for e in recent])),
+            "best_x": float(np.mean([e.best_x for e in recent])),
+            "best_x_50": float(np.mean([e.best_x for e in recent[-50:]])),
+            "best_x_max": float(max(e.best_x for e in recent)),
+            "best_x_run": float(self.best_x),
+            "clear_rate": clear_rate,
+        }

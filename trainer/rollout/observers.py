@@ -1,0 +1,51 @@
+"""What the collector asks of those who observe its steps; others fill these in."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.rollout.episodes import StepColumns
+
+
+class ExplorerProtocol(Protocol):
+    """Chooses where episodes begin, and pays bonuses for new places."""
+
+    def set_starts(self) -> None:
+        """Sets where episodes begin from now on; called between two batches."""
+
+    def observe(
+        self, columns: StepColumns, run_steps: int
+    ) -> npt.NDArray[np.float32] | None:
+        """Takes the rows of one recv, before actions are sent.
+
+        Args:
+            columns: the rows; their environments are at rest.
+            run_steps: environment steps of the run so far.
+
+        Returns:
+            (n,) float32 bonuses to add to the rewards, or None: there are none.
+        """
+
+
+class RecorderProtocol(Protocol):
+    """Notes what it takes to play episodes again."""
+
+    def observe(self, columns: StepColumns, run_steps: int) -> None:
+        """Takes the rows of one recv, before actions are sent.
+
+        Args:
+            columns: the rows; their environments are at rest.
+            run_steps: environment steps of the run so far.
+        """
+
+    def record(
+        self,
+        env_id: npt.NDArray[np.int32],
+        actions: npt.NDArray[np.int32],
+        logits: npt.NDArray[np.float32],
+        values: npt.NDArray[np.float32],
+    ) -> None:
+        """Takes what was decided: (n,) actions, (n, A) logits, (n,) values."""
