@@ -31,7 +31,8 @@ from trainer.show.display import (
     progress_legend,
     progress_line,
 )
-from trainer.show.panels import Board, about_seconds, seconds_to_rate, view
+from trainer.show.screen import view
+from trainer.show.status import Status, about_seconds, seconds_to_rate
 
 VALUES = {
     "rollout/episodes": 2000.0,
@@ -95,7 +96,7 @@ def test_a_pipe_gets_plain_lines(capsys):
     display.close()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "hello"
-    # The verdict comes when it is another one, not when its figures are.
+    # The bottleneck is printed when it is another one, not when its figures are.
     starts = [line.split()[0].rstrip(":") for line in lines[1:]]
     assert starts == ["1,000", "learning-bound", "1,000", "1,000", "emulation-bound"]
     assert ESCAPE not in "".join(lines)
@@ -164,53 +165,53 @@ def test_a_dashboard_needs_a_terminal(monkeypatch):
 # -- the picture -------------------------------------------------------------
 
 
-def make_board(points=10, **values):
-    board = Board(
+def make_status(points=10, **values):
+    status = Status(
         "SuperMarioBrosRandomStages-v0",
         "impala on cuda:0 (NVIDIA H200), bfloat16, async",
         max_steps=1_000_000_000,
         replay_capacity=16384,
     )
     for i in range(points):
-        board.started = time.perf_counter() - 3600 * (i + 1)
-        board.report(98_765_432 * i, VALUES | values, 86_400.0)
-    return board
+        status.started = time.perf_counter() - 3600 * (i + 1)
+        status.report(98_765_432 * i, VALUES | values, 86_400.0)
+    return status
 
 
-def draw(board, width, height):
+def draw(status, width, height):
     console = Console(
         file=io.StringIO(), width=width, height=height, force_terminal=True
     )
-    console.print(view(board, width, height))
+    console.print(view(status, width, height))
     text = console.file.getvalue()
     return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in text.splitlines()]
 
 
-def full_board():
-    board = make_board(**GPU, **REPLAY, **LEVELS)
-    board.saved = (
-        board.seconds() - 12,
+def full_status():
+    status = make_status(**GPU, **REPLAY, **LEVELS)
+    status.saved = (
+        status.seconds() - 12,
         98_765_432,
         "runs/SuperMarioBrosRandomStages-v0-20260101-000000/checkpoints/step-098765432.pt",
     )
-    board.messages.append((10.0, "first clear: videos/first-clear.mp4"))
-    board.messages.append((3000.0, "evaluation: 93 of 100 episodes cleared " * 4))
-    return board
+    status.messages.append((10.0, "first clear: videos/first-clear.mp4"))
+    status.messages.append((3000.0, "evaluation: 93 of 100 episodes cleared " * 4))
+    return status
 
 
-BOARDS = {
-    "new": lambda: make_board(points=0),
-    "few values": lambda: make_board(**{"rollout/clear_rate": float("nan")}),
-    "everything": full_board,
+STATUSES = {
+    "new": lambda: make_status(points=0),
+    "few values": lambda: make_status(**{"rollout/clear_rate": float("nan")}),
+    "everything": full_status,
 }
 SIZES = [(80, 24), (200, 50), (100, 30), (120, 40), (76, 24), (60, 20), (40, 12)]
 
 
 @pytest.mark.parametrize("size", [*SIZES, (20, 5), (8, 2), (300, 100)], ids=str)
-@pytest.mark.parametrize("kind", BOARDS)
+@pytest.mark.parametrize("kind", STATUSES)
 def test_every_size_is_filled_exactly(kind, size):
     width, height = size
-    lines = draw(BOARDS[kind](), width, height)
+    lines = draw(STATUSES[kind](), width, height)
     assert len(lines) == height
     assert {len(line) for line in lines} == {width}
 
@@ -218,9 +219,9 @@ def test_every_size_is_filled_exactly(kind, size):
 @pytest.mark.parametrize("size", SIZES[:4], ids=str)
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_nothing_is_cut(size, overlapped):
-    board = full_board()
-    board.overlapped = overlapped
-    lines = draw(board, *size)
+    status = full_status()
+    status.overlapped = overlapped
+    lines = draw(status, *size)
     text = "\n".join(lines)
     # A path may lose its first folders, and nothing else its end.
     assert text.count("…") <= text.count("…/") <= 1
@@ -237,7 +238,7 @@ def test_nothing_is_cut(size, overlapped):
 
 
 def test_more_room_shows_more():
-    small, large = ("\n".join(draw(full_board(), *size)) for size in SIZES[:2])
+    small, large = ("\n".join(draw(full_status(), *size)) for size in SIZES[:2])
     for title in ("Explained variance", "Entropy", "Best x, mean"):
         assert title in large
         assert title not in small
@@ -248,30 +249,30 @@ def test_more_room_shows_more():
 def test_a_frontier_is_shown(size):
     values = {"explore/snapshots": 1134.0, "explore/frontier_x": 2112.0}
     values |= {"explore/frontier_share": 0.48, "explore/frontier_clear_rate": 0.12}
-    board = make_board(**values)
-    board.replay_capacity = 0
-    text = "\n".join(draw(board, *size))
+    status = make_status(**values)
+    status.replay_capacity = 0
+    text = "\n".join(draw(status, *size))
     assert "1,134 places, 2,112 px in" in text
     assert "48% of starts, 12% clear" in text
-    assert "frontier" not in "\n".join(draw(make_board(), *size)).lower()
+    assert "frontier" not in "\n".join(draw(make_status(), *size)).lower()
 
 
 def test_columns_do_not_move():
     """The same place for every figure, whatever its size."""
     labels = ("clear rate", "SPS", "loss", "entropy", "■ learn", "ETA", "checkpoint")
     small = {"time/sps": 1.0, "learn/loss/total": 0.0, "time/share_learn": 0.01}
-    boards = make_board(points=0), make_board(**small), full_board()
-    for lines in zip(*(draw(board, 80, 24) for board in boards), strict=True):
+    statuses = make_status(points=0), make_status(**small), full_status()
+    for lines in zip(*(draw(status, 80, 24) for status in statuses), strict=True):
         for label in labels:
             places = {line.find(label) for line in lines}
             assert len(places) == 1, (label, lines)
 
 
 def test_the_newest_messages_are_shown_whole():
-    board = make_board()
+    status = make_status()
     for i in range(9):
-        board.messages.append((60.0 * i, f"message {i} " + "word " * 20))
-    text = "\n".join(draw(board, 80, 24))
+        status.messages.append((60.0 * i, f"message {i} " + "word " * 20))
+    text = "\n".join(draw(status, 80, 24))
     assert "message 8" in text
     assert "8:00  message 8" in text
     assert "message 5" not in text
@@ -299,11 +300,11 @@ def test_a_chart():
 
 
 def test_curves_keep_the_newest_points():
-    board = make_board(points=0)
+    status = make_status(points=0)
     for i in range(3000):
-        board.started = time.perf_counter() - i
-        board.report(i, {"time/sps": float(i)}, 0.0)
-    points = board.curves["time/sps"]
+        status.started = time.perf_counter() - i
+        status.report(i, {"time/sps": float(i)}, 0.0)
+    points = status.curves["time/sps"]
     assert len(points) <= 1024
     assert points[0][1] == 0
     assert [value for _, value in points[-100:]] == list(range(2900, 3000))
@@ -406,7 +407,7 @@ def test_what_is_printed_and_logged_is_a_message(monkeypatch):
         thread.join()
         print("in two parts")
         print("an error", file=sys.stderr)
-        hint, *said = [text for _, text in display._board.messages]
+        hint, *said = [text for _, text in display._status.messages]
         assert hint.startswith("writing to runs/x/; Ctrl-C ends")
         assert said == [
             "no GPU figures", "by a thread", "printed in two parts", "an error"
@@ -489,7 +490,7 @@ def test_a_terminal_that_is_gone_ends_no_run(live, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(file, "write", gone)
         display.say("nobody sees this")
-    assert "nobody sees this" in [text for _, text in display._board.messages]
+    assert "nobody sees this" in [text for _, text in display._status.messages]
 
 
 def test_a_new_size_clears_what_the_old_one_left(live):

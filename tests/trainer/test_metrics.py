@@ -1,4 +1,4 @@
-"""Episode statistics, the writer, time shares and the verdict."""
+"""Episode statistics, the writer, time shares and the bottleneck."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from trainer.machine.timings import Timings
 from trainer.rollout.episodes import STAGNATION_STEPS
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.show import tracking
-from trainer.show.bottleneck import verdict
+from trainer.show.bottleneck import bottleneck
 from trainer.show.tracking import MetricsWriter
 
 
@@ -324,15 +324,15 @@ EVEN = {"wait": 0.6, "act": 0.36, "wait_learner": 0.04, "learn": 0.95} | {
         (EVEN, 0.9, True, "GPU-bound", "kernels"),
     ],
 )
-def test_the_verdict(shares, gpu, overlapped, expected, remedy):
-    text = verdict(shares, gpu, overlapped)
+def test_the_bottleneck(shares, gpu, overlapped, expected, remedy):
+    text = bottleneck(shares, gpu, overlapped)
     assert text.partition(":")[0] == expected
     assert remedy in text
     assert "\n" not in text
 
 
 def test_only_threads_in_turns_are_told_to_overlap():
-    assert "--lag" not in verdict(HELD_UP, 0.5, True)
+    assert "--lag" not in bottleneck(HELD_UP, 0.5, True)
 
 
 def test_skipped_time_counts_for_no_share(monkeypatch):

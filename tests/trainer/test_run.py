@@ -25,7 +25,16 @@ from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConf
 from trainer.models import checkpoint
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.run import main
-from trainer.session import build, evaluator, files, loop, reporter, resume, session
+from trainer.session import (
+    arithmetic,
+    build,
+    evaluator,
+    files,
+    loop,
+    reporter,
+    resume,
+    session,
+)
 from trainer.session.build import Session
 from trainer.session.saver import Saver
 from trainer.session.session import run_training
@@ -254,8 +263,8 @@ def test_serial_is_the_same_in_one_thread(tmp_path, pools, monkeypatch):
     config = make_config(tmp_path / "one", learner_threads=1)
     run_training(config)
     seen = []
-    shards = build.Shards
-    monkeypatch.setattr(build, "Shards", lambda n: (seen.append(n), shards(n))[1])
+    shards = arithmetic.Shards
+    monkeypatch.setattr(arithmetic, "Shards", lambda n: (seen.append(n), shards(n))[1])
     serial = make_config(tmp_path / "two", learner_threads=2, serial=True)
     run_training(serial)
     assert seen == [1]
@@ -601,8 +610,8 @@ def test_a_failure_while_training_is_status_1(tmp_path, monkeypatch, pools, caps
 
 def test_learner_threads(monkeypatch):
     def count(cores, **options):
-        monkeypatch.setattr(build, "available_cores", lambda: cores)
-        return build._shard_count(RunConfig(learner=LearnerConfig(**options)))
+        monkeypatch.setattr(arithmetic, "available_cores", lambda: cores)
+        return arithmetic._shard_count(RunConfig(learner=LearnerConfig(**options)))
 
     assert count(2, minibatch_size=256) == 2
     assert count(64, minibatch_size=256) == 4

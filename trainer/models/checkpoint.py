@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import shutil
-import sys
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,9 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from trainer.machine.files import replacing
-
-if sys.platform != "win32":
-    pass
 
 VERSION = 2
 

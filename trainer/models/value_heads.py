@@ -45,7 +45,7 @@ def move(
     """Rewrites a checkpoint's state in place: weights, averages and moments.
 
     Args:
-        state: of `resume.capture`.
+        state: of a run's checkpoint.
         model: the network of the run that goes on.
         optimizer: its optimiser.
         parts: of each output, as of `sources`.

@@ -15,7 +15,7 @@ from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
 from trainer.explore.explorer import make_explorer
 from trainer.film.record import Filmer
 from trainer.learn.learner import Learner
-from trainer.machine.cpu import Shards, available_cores, keep_large_blocks, thread_ids
+from trainer.machine.cpu import thread_ids
 from trainer.machine.device import autocast_dtype, choose_device, describe
 from trainer.machine.files import Lines, same_folder
 from trainer.machine.monitor import Monitor
@@ -35,6 +35,7 @@ from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline
 from trainer.rollout.replay import PrioritizedReplay, capacity_of, check_fits
 from trainer.rollout.store import Rollouts
 from trainer.session import files, locate, resume
+from trainer.session.arithmetic import set_up_arithmetic
 from trainer.session.checkpoints import Checkpoints
 from trainer.session.progress import Progress
 from trainer.session.saver import Saver
@@ -85,7 +86,8 @@ class Session:
         self.device = choose_device(config.device)
         self.dtype = autocast_dtype(self.device, config.precision)
         torch.manual_seed(config.seed)
-        self._set_up_arithmetic()
+        self.shards = set_up_arithmetic(config, self.device)
+        self._closing.callback(self.shards.close)
         asynchronous = config.mode == "async"
         others = thread_ids()
         self.pool = make_pool(env, config.seed * SEED_STRIDE, asynchronous=asynchronous)
@@ -173,26 +175,6 @@ class Session:
             replay_capacity=self.replay.capacity if self.replay is not None else 0,
             steps=lambda: self.progress.steps,
         )
-
-    def _set_up_arithmetic(self) -> None:
-        """Threads and precision of PyTorch."""
-        on_cpu = self.device.type == "cpu"
-        if on_cpu:
-            keep_large_blocks()
-            # Acting is one thread beside the emulation; learning has shards.
-            torch.set_num_threads(1)
-        else:
-            torch.set_float32_matmul_precision("high")  # TF32, as cuDNN's by default
-            # The fastest convolution may add in another order every time.
-            torch.backends.cudnn.benchmark = self.config.mode == "async"
-            exact = self.config.mode == "sync"
-            torch.backends.cudnn.deterministic = exact
-            # For gtrxl: its gradient is added up in any order.
-            torch.backends.cuda.enable_mem_efficient_sdp(not exact)
-            torch.backends.cuda.enable_cudnn_sdp(not exact)
-        single = not on_cpu or self.config.serial
-        self.shards = Shards(1 if single else _shard_count(self.config))
-        self._closing.callback(self.shards.close)
 
     def _make_store(self) -> Rollouts:
         """The store of unrolls, with room for replay, which it makes as well."""
@@ -351,16 +333,6 @@ class Session:
 def _played(env: EnvConfig) -> str:
     """What a run plays, in words."""
     return f"levels {', '.join(env.levels)}" if env.levels else f"task {env.task}"
-
-
-def _shard_count(config: RunConfig) -> int:
-    """CPU threads of the learner; by default none gets fewer than 64 rows.
-
-    Below that, starting and joining the shards costs more than they save.
-    """
-    learner = config.learner
-    useful = max(1, learner.minibatch_size // 64)
-    return learner.learner_threads or min(available_cores(), useful)
 
 
 def _frames_in(shape: tuple[int, ...], stack_num: int) -> int:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from trainer.machine.files import TEMPORARY
 from trainer.models.checkpoint import BEST, FOLDER, list_files, save, step_of
 
-if sys.platform != "win32":
-    import fcntl
+# In a run folder: locked by the process that writes to the folder, as long as it lives.
+_LOCK = ".lock"
 
 
 class Checkpoints:
     """The checkpoints of one run folder, which belongs to one process at a time."""
 
     def __init__(self, run_dir: Path, keep: int, say: Callable[[str], None]) -> None:
-        """Takes the folder, and clears away what an interrupted writing left.
+        """Takes the folder, and removes what an interrupted write left.
 
         Args:
             run_dir: existing folder.
             keep: how many checkpoints stay, best.pt not counted.
-            say: told of what could not be written.
+            say: receives a message about what could not be written.
 
         Raises:
             ValueError: another process writes to it.
@@ -35,8 +35,8 @@ class Checkpoints:
         self.folder = run_dir / FOLDER
         self.folder.mkdir(exist_ok=True)
         try:
-            self._lock = _lock(self.folder)
-        except BlockingIOError:
+            self._lock = _take(run_dir)
+        except Timeout:
             raise ValueError(
                 f"another process is writing to {run_dir}; wait for its end, or give "
                 "this run a folder of its own with --run-dir"
@@ -55,7 +55,7 @@ class Checkpoints:
             step: environment steps, for the name.
 
         Returns:
-            The file, or None: it could not be written, which was said.
+            The file; None if it could not be written, which is logged.
         """
         path = self._write(f"step-{step:09}.pt", state)
         if path is not None:
@@ -87,34 +87,32 @@ class Checkpoints:
 
     def close(self) -> None:
         """Lets other processes have the folder."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.release()
 
 
 def is_taken(run_dir: Path) -> bool:
     """Whether a process is writing to a run folder; changes nothing in it."""
+    if not (run_dir / _LOCK).exists():
+        return False
     try:
-        os.close(_lock(run_dir / FOLDER))
-    except BlockingIOError:
+        _take(run_dir).release()
+    except Timeout:
         return True
     return False
 
 
-def _lock(folder: Path) -> int:
-    """Takes a folder for this process, until what is returned is closed.
+def _take(run_dir: Path) -> FileLock:
+    """Takes a folder for this process, until the lock is released or the process ends.
 
     Raises:
-        BlockingIOError: another one has it.
+        Timeout: another process has it.
     """
-    if sys.platform == "win32":  # folders have no locks: nobody is refused
-        return os.open(os.devnull, os.O_RDONLY)
-    lock = os.open(folder, os.O_RDONLY)
+    # Any thread may release it.
+    lock = FileLock(run_dir / _LOCK, blocking=False, thread_local=False)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
+        lock.acquire()
+    except Timeout:
         raise
-    except OSError:
-        pass  # a network file system without locks
+    except (OSError, NotImplementedError):
+        pass  # a network file system without locks, or a folder that is read-only
     return lock

@@ -11,7 +11,7 @@ _BOUND, _HELD_UP = 0.4, 0.1
 _GPU_BUSY = 0.8
 
 
-def verdict(
+def bottleneck(
     shares: Mapping[str, float], gpu_utilisation: float | None, overlapped: bool
 ) -> str:
     """Says in one line what bounds the speed of a run, and what to change.
@@ -25,7 +25,7 @@ def verdict(
         overlapped: whether collector and learner are two threads.
 
     Returns:
-        The verdict, a colon, and its reason, whose figures change at every call.
+        The bottleneck, a colon, and the reason, whose figures change at every call.
     """
     name, share = _dominant(shares, overlapped)
     if name == "wait":
@@ -58,11 +58,11 @@ def verdict(
     )
 
 
-def verdict_of(values: Mapping[str, float], overlapped: bool) -> str:
-    """The `verdict` on a point of the curves, `values` as in metrics.jsonl."""
+def bottleneck_of(values: Mapping[str, float], overlapped: bool) -> str:
+    """The `bottleneck` at a point of the curves, `values` as in metrics.jsonl."""
     prefix = "time/share_"
     shares = {k.removeprefix(prefix): v for k, v in values.items() if prefix in k}
-    return verdict(shares, values.get("system/gpu_utilisation"), overlapped)
+    return bottleneck(shares, values.get("system/gpu_utilisation"), overlapped)
 
 
 def _dominant(shares: Mapping[str, float], overlapped: bool) -> tuple[str, float]:

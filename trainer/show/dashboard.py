@@ -28,7 +28,8 @@ from rich.text import Text
 
 from trainer.machine.device import describe
 from trainer.show.display import Display, MessageFile, PlainDisplay, RunInfo
-from trainer.show.panels import Board, view
+from trainer.show.screen import view
+from trainer.show.status import Status
 
 # Share of the time that drawing may take.
 _MOST_OF_THE_TIME = 0.005
@@ -51,7 +52,7 @@ class LiveDisplay:
         """Processor time that drawing has taken, in seconds."""
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._record = MessageFile()
-        self._board: Board | None = None
+        self._status: Status | None = None
         self._info: RunInfo | None = None
         self._closing = ExitStack()
         self._stop = threading.Event()
@@ -71,7 +72,7 @@ class LiveDisplay:
         config = info.config
         model = f"{config.model.name} on {describe(info.device, info.dtype)}"
         self._info = info
-        self._board = Board(
+        self._status = Status(
             task=info.task,
             about=f"{model}, {config.mode}",
             max_steps=config.max_steps,
@@ -81,7 +82,7 @@ class LiveDisplay:
             replay_capacity=info.replay_capacity,
             step=info.steps(),
         )
-        self._board.messages.append(
+        self._status.messages.append(
             (0.0, f"writing to {info.run_dir}/; Ctrl-C ends the run with a checkpoint")
         )
         self._live.start()
@@ -96,9 +97,9 @@ class LiveDisplay:
 
     def say(self, text: str) -> None:
         """Prints a message above the dashboard, and shows it in it for a while."""
-        board = self._board
-        if board is not None:
-            board.messages.append((board.seconds(), text))
+        status = self._status
+        if status is not None:
+            status.messages.append((status.seconds(), text))
         self._record.add(text)
         with suppress(OSError):  # the terminal is gone, the run goes on
             self._console.print(Text(text), soft_wrap=True)
@@ -106,20 +107,20 @@ class LiveDisplay:
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
         """Takes the values that are drawn from now on."""
-        if self._board is not None:
-            self._board.report(step, values, eta_s)
+        if self._status is not None:
+            self._status.report(step, values, eta_s)
 
     def checkpoint(self, path: Path, step: int) -> None:
         """Takes what is drawn of the last checkpoint."""
-        if self._board is not None:
-            self._board.saved = (self._board.seconds(), step, str(path))
+        if self._status is not None:
+            self._status.saved = (self._status.seconds(), step, str(path))
 
     def close(self) -> None:
         """Leaves the last picture where it is, and the terminal as it was."""
         self._closing.close()
         self._size = None
         self._record.close()
-        self._board = self._info = None
+        self._status = self._info = None
 
     def _redraw(self) -> None:
         """The thread: draws once a second, or less often where that costs more."""
@@ -143,7 +144,7 @@ class LiveDisplay:
             self._console.control(Control(ControlType.CARRIAGE_RETURN))
 
     def _draw(self) -> RenderableType:
-        size, board, info = self._console.size, self._board, self._info
+        size, status, info = self._console.size, self._status, self._info
         # The picture fills the terminal, so its place is known, whatever others have
         # written meanwhile; only the first one follows what was there before.
         if self._size is not None:
@@ -151,11 +152,11 @@ class LiveDisplay:
         if self._size not in (None, size):
             self._console.control(Control.clear())
         self._size = size
-        if board is None or info is None:
+        if status is None or info is None:
             return Text("")
-        board.step = info.steps()
+        status.step = info.steps()
         try:
-            return view(board, size.width, size.height)
+            return view(status, size.width, size.height)
         except Exception as error:  # a picture is no reason to end a run
             return Text(f"the dashboard cannot be drawn: {error!r}")
 

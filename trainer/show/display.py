@@ -22,7 +22,7 @@ from trainer.config.tasks import describe_levels
 from trainer.machine.device import describe
 from trainer.machine.timings import format_seconds
 from trainer.models import ModelSize
-from trainer.show.bottleneck import verdict_of
+from trainer.show.bottleneck import bottleneck_of
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class PlainDisplay:
     def __init__(self) -> None:
         self._record = MessageFile()
         self._overlapped = False
-        self._verdict = ""
+        self._bottleneck = ""
 
     def start(self, info: RunInfo) -> None:
         """Prints what is run, and what the columns of its lines are."""
@@ -155,13 +155,13 @@ class PlainDisplay:
         _print(text)
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
-        """Prints a line, and the verdict on the speed when that has changed."""
+        """Prints a line, and the bottleneck when that is another one."""
         _print(progress_line(step, values, eta_s))
-        text = verdict_of(values, self._overlapped)
+        text = bottleneck_of(values, self._overlapped)
         kind = text.partition(":")[0]
-        if kind != self._verdict:
+        if kind != self._bottleneck:
             self.say(text)
-            self._verdict = kind
+            self._bottleneck = kind
 
     def checkpoint(self, path: Path, step: int) -> None:
         """Prints nothing: there are too many."""

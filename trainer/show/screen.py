@@ -1,0 +1,123 @@
+"""The picture of the live dashboard: panels and charts, laid out to fit a terminal.
+
+80x24 shows every figure; more room shows charts, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from rich.box import ROUNDED
+from rich.console import Group, RenderableType
+from rich.layout import Layout
+from rich.panel import Panel
+from rich.text import Text
+
+from trainer.machine.timings import format_seconds
+from trainer.show import panels
+from trainer.show.panels import CURVE, FRAME, LABEL, Drawing
+from trainer.show.status import CHARTS, Status
+
+
+def view(status: Status, width: int, height: int) -> RenderableType:
+    """Draws a run.
+
+    Args:
+        status: what is known of it.
+        width: columns of the terminal.
+        height: lines of the terminal, all of which are used.
+    """
+    layout = Layout(size=height)
+    header = Layout(_header(status, width), size=2)
+    if width < 76 or height < 24:
+        small = [(panels.progress, 9), (panels.speed, 9)]
+        rows = [_row(status, width, size, [panel]) for panel, size in small]
+        count = max(0, min(2, (height - 2) // 9))
+        rest = [panels.messages] if height - 2 - 9 * count > 2 else []
+        layout.split_column(
+            header, *rows[:count], _row(status, width, height - 2 - 9 * count, rest)
+        )
+        return layout
+    facts = [panels.progress, panels.speed, panels.learning, panels.storage]
+    # With room for the reason of the bottleneck, and for more of the rest.
+    first, second = (12, 8) if height >= 38 else (9, 6)
+    if width >= 160:
+        rows = [_row(status, width, first, facts)]
+    else:
+        rows = [_row(status, width, first, facts[:2])]
+        rows.append(_row(status, width, second, facts[2:]))
+    left = height - 2 - sum(row.size or 0 for row in rows)
+    bottom = max(7, min(9, left // 3))
+    last: list[Drawing] = [panels.messages]
+    if panels.level_names(status):
+        last.insert(0, panels.levels)
+    charts = _chart_rows(status, width, left - bottom)
+    if not charts:
+        bottom = left
+    layout.split_column(header, *charts, *rows, _row(status, width, bottom, last))
+    return layout
+
+
+def _row(status: Status, width: int, size: int, drawings: Sequence[Drawing]) -> Layout:
+    """Panels side by side, of equal width."""
+    row = Layout(Text(""), size=size)
+    frames = []
+    for i, drawing in enumerate(drawings):
+        share = width * (i + 1) // len(drawings) - width * i // len(drawings)
+        # A frame and a space at each side.
+        title, inside = drawing(status, share - 4, size - 2)
+        panel = Panel(
+            inside,
+            title=Text(title, "bold default"),
+            title_align="left",
+            box=ROUNDED,
+            border_style=FRAME,
+            height=size,
+        )
+        frames.append(Layout(panel, size=share))
+    if frames:
+        row.split_row(*frames)
+    return row
+
+
+def _chart_rows(status: Status, width: int, room: int) -> list[Layout]:
+    """As many charts as there is room for."""
+    if room < 6:
+        return []
+    drawings = [partial(panels.curve, name=name) for name in CHARTS]
+    across = 3 if width >= 150 else 2
+    count = 2 if room >= 18 else 1
+    sizes = [room // count + (i < room % count) for i in range(count)]
+    return [
+        _row(status, width, size, drawings[across * i : across * (i + 1)])
+        for i, size in enumerate(sizes)
+    ]
+
+
+def _header(status: Status, width: int) -> RenderableType:
+    """Task and time; the bar and what is left."""
+    seconds = status.seconds()
+    end = f"{format_seconds(seconds)} "
+    room = width - len(status.task) - len(end) - 4
+    parts = status.about.split(", ")
+    while parts and len(", ".join(parts)) > room:
+        parts.pop()
+    first = Text(f" {status.task}", "bold", no_wrap=True, overflow="crop")
+    first.append(f"  {', '.join(parts)}", f"not bold {LABEL}")
+    first.truncate(width - len(end) - 1)
+    first.append(" " * (width - first.cell_len - len(end)) + end)
+    done = status.step / status.max_steps
+    if status.max_seconds:
+        done = max(done, seconds / status.max_seconds)
+    done = min(done, 1.0)
+    left = "-" if status.end is None else format_seconds(status.end - seconds)
+    counts = f"{status.step:,} of {status.max_steps:,} steps"
+    tail = f" {done:4.0%}  {counts:>{2 * len(f'{status.max_steps:,}') + 10}}"
+    tail += f"  ETA {left:>8} "
+    room = max(0, width - len(tail) - 1)
+    filled = round(room * done)
+    second = Text(" ", no_wrap=True, overflow="crop")
+    second.append("━" * filled, CURVE).append("━" * (room - filled), FRAME)
+    second.append(tail)
+    return Group(first, second)

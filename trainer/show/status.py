@@ -1,0 +1,106 @@
+"""What is known of a run, for the live dashboard."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainer.show.charts import Point
+
+# Curves with a chart: their name in metrics.jsonl, its title, format and bounds;
+# None: those of the values.
+CHARTS: dict[str, tuple[str, str, float | None, float | None]] = {
+    "rollout/clear_rate": ("Clear rate", ".0%", 0.0, 1.0),
+    "rollout/best_x_50": ("Best x, mean of 50 episodes", ",.0f", 0.0, None),
+    "rollout/return": ("Return", ".1f", None, None),
+    "time/sps": ("Steps per second", ",.0f", 0.0, None),
+    "learn/loss/entropy": ("Entropy", ".2f", 0.0, None),
+    "learn/explained_variance": ("Explained variance", ".2f", 0.0, 1.0),
+}
+# The least clear rate of several levels: a run is solved by it.
+WORST = "rollout/worst_clear_rate"
+_MAX_POINTS = 1024
+# Points behind the estimate of when the level is solved, and the least rise of the
+# clear rate over them that is not called flat.
+_TREND_POINTS, _LEAST_RISE = 8, 0.02
+
+
+@dataclass
+class Status:
+    """What is known of a run. One thread writes a field, others read it."""
+
+    task: str
+    about: str
+    """Network and device, in a few words."""
+    max_steps: int
+    max_seconds: float = 0.0
+    solve_rate: float = 0.9
+    overlapped: bool = False
+    replay_capacity: int = 0
+    """Unrolls; 0: no replay."""
+    started: float = field(default_factory=time.perf_counter)
+    step: int = 0
+    values: Mapping[str, float] = field(default_factory=dict)
+    end: float | None = None
+    """When the run ends, unless it is solved sooner, in seconds since the start."""
+    curves: dict[str, tuple[Point, ...]] = field(default_factory=dict)
+    saved: tuple[float, int, str] | None = None
+    """Of the last checkpoint: seconds since the start, step, path."""
+    messages: deque[tuple[float, str]] = field(
+        default_factory=lambda: deque(maxlen=100)
+    )
+
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.perf_counter() - self.started
+
+    def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
+        """Takes one point of the curves; see `Display.report`."""
+        now = self.seconds()
+        self.step, self.values, self.end = step, dict(values), now + eta_s
+        for name in (*CHARTS, WORST):
+            value = values.get(name)
+            if value is None or not np.isfinite(value):
+                continue
+            points = self.curves.get(name, ())
+            if len(points) >= _MAX_POINTS:
+                # Old points lose half of their resolution, recent ones keep theirs.
+                half = _MAX_POINTS // 2
+                points = points[:half:2] + points[half:]
+            self.curves[name] = (*points, (now, value))
+
+
+def seconds_to_rate(points: Sequence[Point], target: float) -> float | None:
+    """When a rate reaches a target, by the slope of its last points.
+
+    Args:
+        points: seconds and rate, in order of time.
+        target: the rate to reach.
+
+    Returns:
+        Seconds from the last point, 0 if it is there; None when the rate is flat or
+        falls, or too little is known.
+    """
+    if points and points[-1][1] >= target:
+        return 0.0
+    recent = np.array(points[-_TREND_POINTS:])
+    if len(recent) < 3 or np.ptp(recent[:, 0]) <= 0:
+        return None
+    slope, offset = np.polyfit(recent[:, 0] - recent[-1, 0], recent[:, 1], 1)
+    if slope * np.ptp(recent[:, 0]) < _LEAST_RISE:
+        return None
+    return max(0.0, float((target - offset) / slope))
+
+
+def about_seconds(seconds: float) -> str:
+    """A rough duration, rounded so that it does not change at every look."""
+    if seconds < 90:
+        return f"{max(5, 5 * round(seconds / 5))} s"
+    minutes = seconds / 60
+    if minutes < 90:
+        return f"{minutes:.0f} min"
+    return f"{minutes / 60:.0f} h"
