@@ -147,8 +147,8 @@ def furnish(folder: Path, block: Block, small_run: Path) -> None:
     for name in {"run", *PLACEHOLDER.findall(block.code)}:
         shutil.copytree(small_run, folder / "runs" / name)
     for other in BLOCKS:
-        if other.page == block.page and other.kind == "toml":
-            (folder / "mine.toml").write_text(other.code)
+        if other.page == block.page and other.code.startswith("# mine.py\n"):
+            (folder / "mine.py").write_text(other.code)
     for scripts in ("bench", "examples"):
         if not (folder / scripts).exists():
             (folder / scripts).symlink_to(ROOT / scripts)
