@@ -45,10 +45,9 @@ def main_of(
     """
     prog = f"python -m trainer.{name}"
     args = sys.argv[1:] if argv is None else argv
-    for flag in (arg.split("=")[0].replace("_", "-") for arg in args):
-        if flag in renamed:
-            print(f"error: {flag} is now {renamed[flag]}", file=sys.stderr)
-            return 2
+    if error := renamed_error(args, renamed):
+        print(error, file=sys.stderr)
+        return 2
     config = tyro.cli(kind, args=argv, prog=prog, description=description)
     try:
         work(config)
@@ -58,6 +57,14 @@ def main_of(
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def renamed_error(argv: Sequence[str], renamed: Mapping[str, str]) -> str:
+    """The line for the first flag that has another name now; "" if there is none."""
+    for flag in (word.split("=")[0].replace("_", "-") for word in argv):
+        if flag in renamed:
+            return f"error: {flag} is now {renamed[flag]}"
+    return ""
 
 
 def parse(argv: Sequence[str], description: str = "") -> RunConfig:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import tyro
 
-from trainer.cli import parse
+from trainer.cli import parse, renamed_error
 from trainer.tuning import command
 from trainer.tuning.population import PopulationConfig, evolve
 
@@ -28,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
     own, flags = command.split(sys.argv[1:] if argv is None else argv)
     prog = "python -m trainer.population"
+    if error := renamed_error(own, {"--space": "--mutations"}):
+        print(error, file=sys.stderr)
+        return 2
     config = tyro.cli(PopulationConfig, args=own, prog=prog, description=__doc__)
     try:
         instead = "--generations and --steps-per-generation"

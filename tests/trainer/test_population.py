@@ -287,6 +287,8 @@ def test_the_command(config, trainer, capsys):
     assert capsys.readouterr().err == "error: members must be at least 2, got 1\n"
     assert main([*flags, "--", "--max-steps", "9"]) == 2
     assert "give --generations and" in capsys.readouterr().err
+    assert main(["--space", "mine.toml"]) == 2
+    assert capsys.readouterr().err == "error: --space is now --mutations\n"
 
 
 def test_settings_are_drawn_by_the_seed(config, trainer):
