@@ -7,15 +7,23 @@ import os
 import signal
 import time
 
-# A space file with a range of either kind of number.
+# A search space of every kind, and mutations of either kind.
 SPACE = """
-[lr]
-low = 1e-4
-high = 1e-2
-log = true
-[passes]
-low = 1
-high = 4
+def space(trial):
+    return {
+        "lr": trial.suggest_float("lr", 1e-4, 1e-2, log=True),
+        "passes": trial.suggest_int("passes", 1, 4),
+        "optimizer": trial.suggest_categorical("optimizer", ["adam", "muon"]),
+    }
+"""
+MUTATIONS = """
+from trainer.tuning.mutations import Range
+
+MUTATIONS = {
+    "lr": Range(1e-4, 1e-2, log=True),
+    "lam": Range(0.8, 1.0),
+    "passes": [1, 2, 3, 4],
+}
 """
 
 

@@ -35,12 +35,12 @@ PLACEHOLDER = re.compile(r"runs/<([\w-]+)>")
 
 # Further flags, and those of the runs that a command starts: seconds, not minutes.
 _RUN = "--num-envs 8 --unrolls-per-batch 8 --minibatch-size 64"
-_PLAY = "--episodes 2 --noops 1 --stall 5"
+_PLAY = "--episodes 2 --noop-max 1 --stall-steps 5"
 SHORT = {
     "python -m trainer.run": f"{_RUN} --max-steps 1024 --no-videos",
     "python -m trainer.evaluate": _PLAY,
     "python -m trainer.video": "--max-seconds 1",
-    "python -m trainer.baselines": "--episodes 2 --noops 1 --no-a2c",
+    "python -m trainer.baselines": "--episodes 2 --noop-max 1 --no-a2c",
     "python -m trainer.search": f"--trials 1 --max-steps 1024 -- {_RUN}",
     "python -m trainer.population": (
         f"--members 2 --generations 1 --steps-per-generation 1024 -- {_RUN}"
@@ -148,8 +148,8 @@ def furnish(folder: Path, block: Block, small_run: Path) -> None:
     for name in {"run", *PLACEHOLDER.findall(block.code)}:
         shutil.copytree(small_run, folder / "runs" / name)
     for other in BLOCKS:
-        if other.page == block.page and other.kind == "toml":
-            (folder / "mine.toml").write_text(other.code)
+        if other.page == block.page and other.code.startswith("# mine.py\n"):
+            (folder / "mine.py").write_text(other.code)
     for scripts in ("bench", "examples"):
         if not (folder / scripts).exists():
             (folder / scripts).symlink_to(ROOT / scripts)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import tyro
@@ -26,6 +27,7 @@ def main_of(
     name: str,
     description: str | None,
     argv: Sequence[str] | None,
+    renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Reads the options of a command and does its work.
 
@@ -35,12 +37,17 @@ def main_of(
         name: of the command, python -m trainer.NAME.
         description: for --help.
         argv: arguments without the program's name, None for those of the process.
+        renamed: new names of flags by their old ones, which are refused.
 
     Returns:
         The exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on
         stderr.
     """
     prog = f"python -m trainer.{name}"
+    args = sys.argv[1:] if argv is None else argv
+    if error := renamed_error(args, renamed):
+        print(error, file=sys.stderr)
+        return 2
     config = tyro.cli(kind, args=argv, prog=prog, description=description)
     try:
         work(config)
@@ -50,6 +57,14 @@ def main_of(
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def renamed_error(argv: Sequence[str], renamed: Mapping[str, str]) -> str:
+    """The line for the first flag that has another name now; "" if there is none."""
+    for flag in (word.split("=")[0].replace("_", "-") for word in argv):
+        if flag in renamed:
+            return f"error: {flag} is now {renamed[flag]}"
+    return ""
 
 
 def parse(argv: Sequence[str], description: str = "") -> RunConfig:

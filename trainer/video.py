@@ -21,19 +21,15 @@ from typing import Annotated, Literal
 
 import tyro
 
-from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.cli import main_of
 from trainer.config.tasks import parse_levels
 from trainer.evaluation.play import first_seed
 from trainer.evaluation.results import STALL_STEPS
-from trainer.film.draw import Grid, tint
 from trainer.film.encode import VideoWriter, check_suffix
-from trainer.film.filmed_env import FilmedEnv, Step, game_config
+from trainer.film.filmed_env import FilmedEnv, game_config
+from trainer.film.grid import film_grid
 from trainer.film.play import Camera, Player, film_episode, trained
 from trainer.models.policy import Policy, load_policy, playing_device, run_folder
-
-_STILL_SECONDS = 1.5  # at the end of a grid
-_MOST_COLUMNS = 8
 
 
 @dataclass(frozen=True)
@@ -117,19 +113,37 @@ def film(config: VideoConfig) -> Path:
         )
         for i, level in enumerate(levels)
     ]
+    every = _every(config)
     if config.grid:
-        return _film_grid(config, policy, games, levels)
-    return _film_in_turn(config, policy, games, levels)
+        path = _out(config, "grid")
+        written = film_grid(
+            games,
+            Player(policy, len(games), seed=seed, argmax=config.argmax),
+            path,
+            frame_skip=policy.env.frame_skip,
+            scale=config.scale or 1,
+            every=every,
+            max_seconds=config.max_seconds,
+        )
+    else:
+        path = _out(
+            config, "-to-".join(dict.fromkeys((levels[0], levels[-1]))) or "play"
+        )
+        camera = Camera(scale=config.scale or 2, every=every, overlay=config.overlay)
+        written = _film_in_turn(config, policy, games, camera, path)
+    print(written, flush=True)
+    return path
 
 
-def _every(config: VideoConfig, path: Path) -> int:
+def _every(config: VideoConfig) -> int:
     """Frames of the game per picture of the video."""
-    default = 20 if path.suffix.lower() == ".gif" else 30 if config.grid else 60
+    gif = config.out is not None and config.out.suffix.lower() == ".gif"
+    default = 20 if gif else 30 if config.grid else 60
     return 60 // (config.fps or default)
 
 
 def _out(config: VideoConfig, name: str) -> Path:
-    """Where to write: beside the run's own videos, if nothing else is said."""
+    """The file to write: by default beside the run's own videos."""
     if config.out is not None:
         return config.out
     run_dir = run_folder(config.checkpoint) or Path()
@@ -137,15 +151,15 @@ def _out(config: VideoConfig, name: str) -> Path:
 
 
 def _film_in_turn(
-    config: VideoConfig, policy: Policy, games: list[FilmedEnv], levels: Sequence[str]
-) -> Path:
-    """One episode after the other."""
-    path = _out(config, "-to-".join(dict.fromkeys((levels[0], levels[-1]))) or "play")
-    camera = Camera(
-        scale=config.scale or 2, every=_every(config, path), overlay=config.overlay
-    )
+    config: VideoConfig,
+    policy: Policy,
+    games: Sequence[FilmedEnv],
+    camera: Camera,
+    path: Path,
+) -> str:
+    """Films one episode after the other; returns a line about the file."""
     width, height = camera.size
-    count, limit = 0, config.max_seconds * camera.fps
+    limit = config.max_seconds * camera.fps
     with VideoWriter(path, width=width, height=height, fps=camera.fps) as writer:
         for i, game in enumerate(games):
             seed = first_seed(config.seed) + i
@@ -155,111 +169,12 @@ def _film_in_turn(
                 if config.episodes > 1:
                     caption = f"episode {episode + 1} of {config.episodes}"
                 for shot in film_episode(game, game.reset(), player.alone, caption):
-                    pictures = camera.develop(shot) if count < limit else ()
+                    pictures = camera.develop(shot) if writer.count < limit else ()
                     for picture in pictures:
                         writer.write(picture)
-                        count += 1
-                cut = "" if count < limit else ", after the end of the video"
+                cut = "" if writer.count < limit else ", after the end of the video"
                 print(f"{shot.reading}{cut}", flush=True)
-    _tell_written(path, camera.size, count, camera.fps)
-    return path
-
-
-def _tell_written(path: Path, size: tuple[int, int], count: int, fps: float) -> None:
-    print(
-        f"wrote {path} ({size[0]} x {size[1]}, {count / fps:.1f} s at {fps:.3g} "
-        f"pictures a second, {path.stat().st_size / 1e6:.1f} MB)",
-        flush=True,
-    )
-
-
-def best_columns(tiles: int) -> int:
-    """Columns of a grid without gaps, if possible as wide as a screen."""
-
-    def badness(columns: int) -> tuple[int, float]:
-        rows = -(-tiles // columns)
-        return rows * columns - tiles, abs(columns / rows - 16 / 9)
-
-    return min(range(1, min(tiles, _MOST_COLUMNS) + 1), key=badness)
-
-
-class _Tile:
-    """One game of a grid: what it shows now, and how it ended."""
-
-    def __init__(self, level: str, start: Step) -> None:
-        self.level, self.step = level, start
-        self.total, self.count = 0.0, 0
-        self.ending = ""
-
-    def advance(self, step: Step) -> None:
-        self.step = step
-        self.total, self.count = self.total + step.reward, self.count + 1
-
-
-def _film_grid(
-    config: VideoConfig, policy: Policy, games: list[FilmedEnv], levels: Sequence[str]
-) -> Path:
-    """All games at once, until all have ended."""
-    path = _out(config, "grid")
-    every = _every(config, path)
-    starts = [game.reset() for game in games]
-    tiles = [_Tile(f"{s.info['world']}-{s.info['stage']}", s) for s in starts]
-    columns = best_columns(len(tiles))
-    grid = Grid([tile.level for tile in tiles], columns, config.scale or 1)
-    seed = first_seed(config.seed)
-    player = Player(policy, len(games), seed=seed, argmax=config.argmax)
-    fps = FRAMES_PER_SECOND / every
-    count, limit = 0, int(config.max_seconds * fps)
-    frame_skip = policy.env.frame_skip
-    print(f"filming {len(tiles)} levels at once", flush=True)  # it may take minutes
-    with VideoWriter(path, width=grid.width, height=grid.height, fps=fps) as writer:
-        frame_number = 0
-        while count < limit and not all(tile.ending for tile in tiles):
-            decisions = player.decide([tile.step for tile in tiles])
-            for game, tile, decision in zip(games, tiles, decisions, strict=True):
-                if not tile.ending:
-                    tile.advance(game.step(decision.action))
-            for frame in range(frame_skip):
-                for i, tile in enumerate(tiles):
-                    if not tile.ending:
-                        _show(grid, i, tile, frame)
-                        _tell_end(tile)
-                if frame_number % every == 0:
-                    writer.write(grid.canvas)
-                    count += 1
-                frame_number += 1
-        for _ in range(round(_STILL_SECONDS * fps)):
-            writer.write(grid.canvas)
-            count += 1
-    for tile in tiles:
-        if not tile.ending:
-            tile.ending = "cut off"
-            _tell_end(tile)
-    cleared = sum(tile.ending == "cleared" for tile in tiles)
-    print(f"{cleared} of {len(tiles)} levels cleared")
-    _tell_written(path, (grid.width, grid.height), count, fps)
-    return path
-
-
-def _show(grid: Grid, index: int, tile: _Tile, frame: int) -> None:
-    """One frame of one tile; tinted when its episode ends."""
-    frames = tile.step.frames
-    if frame < len(frames):
-        grid.show(index, frames[frame])
-    if tile.step.ending and frame >= len(frames) - 1:
-        tile.ending = tile.step.ending
-        grid.label(index, tile.level, tile.ending)
-        grid.show(index, tint(frames[-1], tile.ending))
-
-
-def _tell_end(tile: _Tile) -> None:
-    """Prints a line once a tile's episode has ended."""
-    if tile.ending:
-        print(
-            f"{tile.level}: {tile.ending} after {tile.count} steps at x "
-            f"{tile.step.info['x_pos']}, return {tile.total:.2f}",
-            flush=True,
-        )
+    return writer.summary()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

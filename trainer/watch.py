@@ -2,9 +2,8 @@
 
 In a window where there is a display and pygame, else in the terminal, in half-block
 characters. Before each episode the newest checkpoint of the run is loaded, so one
-can watch a run while it trains. With `--human` you play yourself: arrows move, x
-jumps, z runs. q quits. A terminal tells of key presses and not of releases: there a
-key counts as held for 0.3 seconds, and each press renews all that are held.
+can watch a run while it trains. With `--human` you play yourself, in a window: arrows
+move, x jumps, z runs. q quits.
 
     python -m trainer.watch --checkpoint runs/TASK-TIME
     python -m trainer.watch --checkpoint runs/TASK-TIME --level 1-2 --speed 0.5
@@ -16,34 +15,21 @@ Exit status: 0, or 2 with one line `error: ...` on stderr.
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.cli import main_of
-from trainer.config.schema import EnvConfig
-from trainer.config.tasks import all_levels, check_level
 from trainer.evaluation.play import first_seed
-from trainer.film.filmed_env import FilmedEnv, Step, game_config
-from trainer.film.play import Decision, Player, Shot, film_episode, trained
-from trainer.film.screens import KEYS_HELP, QuitError, Screen, open_screen
-from trainer.models.policy import load_policy, playing_device
+from trainer.film.live import HumanEpisodes, PolicyEpisodes, show_episodes
+from trainer.film.screens import Window, open_screen
 
-# Further behind than this the game is slowed down, not shown in jumps.
-_MOST_BEHIND_SECONDS = 0.25
-# Pictures that may be left out in a row.
-_MOST_LEFT_OUT = 3
-# Episodes that are told of at the end, the last ones.
-_MOST_TOLD = 20
-
-# What a person plays: one frame per step, as people are faster than policies.
-_HUMAN = EnvConfig(frame_skip=1, noop_max=0, stall_steps=0, max_episode_steps=10**9)
+# Lines about episodes at the end: those of the last ones.
+_MAX_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -60,13 +46,13 @@ class WatchConfig:
     """1 is the game's own speed; 0.5 is slow motion."""
 
     human: bool = False
-    """Play yourself: arrows, x (A), z (B), Enter (start), q to quit."""
+    """Play yourself, in a window: arrows, x (A), z (B), Enter (start), q to quit."""
 
     argmax: bool = False
     """Take the likeliest action; otherwise actions are sampled, as in training."""
 
     episodes: int = 0
-    """End after this many episodes; 0: when you press q."""
+    """End after this many episodes; 0: not before you press q."""
 
     display: Literal["auto", "window", "terminal"] = "auto"
     """auto: a window where there is a display and pygame, else the terminal."""
@@ -82,7 +68,7 @@ def watch(config: WatchConfig) -> None:
     """Shows episodes until there are enough.
 
     Raises:
-        ValueError: an option is out of range, or there is nothing to show it on.
+        ValueError: an option is out of range, or there is no screen.
         FileNotFoundError: there is no checkpoint.
     """
     if not config.speed > 0:
@@ -94,107 +80,42 @@ def watch(config: WatchConfig) -> None:
             "give either --checkpoint RUN_OR_FILE, to watch its policy, or --human, to "
             "play yourself"
         )
-    # What may be wrong comes before the screen changes: it is then easy to read.
-    if config.human and config.level:
-        check_level(config.level, _HUMAN.task)
-    watched = None if config.human else _Watched(config)
-    ended: deque[str] = deque(maxlen=_MOST_TOLD)
+    lines: deque[str] = deque(maxlen=_MAX_LINES)
     try:
-        _show_episodes(config, watched, ended)
+        (_play if config.human else _watch)(config, lines)
     finally:
         # The screen is the terminal's own again.
-        for line in ended:
+        for line in lines:
             print(line)
 
 
-def _show_episodes(
-    config: WatchConfig, watched: _Watched | None, ended: deque[str]
-) -> None:
-    """Shows episodes, and notes how each ended."""
+def _watch(config: WatchConfig, lines: deque[str]) -> None:
+    """Shows a policy; notes how each episode ended."""
+    assert config.checkpoint is not None
+    # Before the screen is taken: an error is then easy to read.
+    episodes = PolicyEpisodes(
+        config.checkpoint,
+        level=config.level,
+        argmax=config.argmax,
+        seed=first_seed(config.seed),
+        device=config.device,
+    )
     with closing(open_screen(config.display)) as screen:
-        episodes = _played(config, screen) if watched is None else watched.episodes()
-        pace = _Pace(config.speed)
-        try:
-            for shots in islice(episodes, config.episodes or None):
-                for shot in shots:
-                    for frame in shot.frames:
-                        if pace.wait():
-                            screen.show(frame, shot.reading)
-                    reading = shot.reading
-                ended.append(str(reading))
-        except QuitError:
-            return
+        some = islice(episodes, config.episodes or None)
+        show_episodes(some, screen, speed=config.speed, on_end=lines.append)
 
 
-class _Watched:
-    """Episodes of a policy, each with the newest weights."""
-
-    def __init__(self, config: WatchConfig) -> None:
-        assert config.checkpoint is not None
-        self._path, self._argmax = config.checkpoint, config.argmax
-        self._seed = first_seed(config.seed)
-        self._device = playing_device(config.device)
-        self._policy = load_policy(self._path, self._device)
-        options = game_config(
-            self._policy.env, level=config.level, repeat_action_probability=0.0
+def _play(config: WatchConfig, lines: deque[str]) -> None:
+    """Lets a person play; notes how each episode ended."""
+    if config.display == "terminal":
+        raise ValueError(
+            "--human plays in a window: a terminal does not report when keys are "
+            "released; leave --display terminal out"
         )
-        self._game = FilmedEnv(options, seed=self._seed)
-
-    def episodes(self) -> Iterator[Iterator[Shot]]:
-        """One after the other, without end."""
-        for seed in count(self._seed):
-            player = Player(self._policy, 1, seed=seed, argmax=self._argmax)
-            caption = trained(self._policy.steps)
-            yield film_episode(self._game, self._game.reset(), player.alone, caption)
-            if self._path.is_dir():
-                self._policy = load_policy(self._path, self._device)
-
-
-def _played(config: WatchConfig, screen: Screen) -> Iterator[Iterator[Shot]]:
-    """Episodes of the person at the keyboard; a clear leads to the next level."""
-    levels = all_levels(_HUMAN.task)
-    level = levels.index(config.level or levels[0])
-    endings = []
-
-    def decide(step: Step) -> Decision:
-        del step
-        return Decision(screen.buttons(), None, None)
-
-    def noted(shots: Iterator[Shot]) -> Iterator[Shot]:
-        for shot in shots:
-            yield shot
-        endings.append(shot.reading.ending)
-
-    while True:
-        # Of the levels that are cleared one after the other, "raw" has all buttons.
-        options = game_config(_HUMAN, level=levels[level]) | {"action_set": "raw"}
-        game = FilmedEnv(options, seed=config.seed)
-        yield noted(film_episode(game, game.reset(), decide, KEYS_HELP))
-        if endings[-1] == "cleared":
-            level = (level + 1) % len(levels)
-
-
-class _Pace:
-    """Keeps the game's time, and leaves pictures out where that is too fast."""
-
-    def __init__(self, speed: float) -> None:
-        self._period = 1 / (FRAMES_PER_SECOND * speed)
-        self._due = time.monotonic()
-        self._left_out = 0
-
-    def wait(self) -> bool:
-        """Waits for the next frame's time; False if there is none to show it."""
-        self._due += self._period
-        left = self._due - time.monotonic()
-        if left < -_MOST_BEHIND_SECONDS:
-            self._due -= left
-        if left > 0:
-            time.sleep(left)
-        elif self._left_out < _MOST_LEFT_OUT:
-            self._left_out += 1
-            return False
-        self._left_out = 0
-        return True
+    episodes = HumanEpisodes(config.level, seed=config.seed)
+    with closing(Window()) as window:
+        some = islice(episodes.play(window.buttons), config.episodes or None)
+        show_episodes(some, window, speed=config.speed, on_end=lines.append)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

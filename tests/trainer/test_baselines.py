@@ -9,22 +9,17 @@ import torch
 from stub_runs import metrics
 
 from trainer import baselines as module
-from trainer.baselines import (
-    BaselinesConfig,
-    Constant,
-    Jumper,
-    a2c_config,
-    baselines,
-    main,
-    scripted,
-    table,
-)
+from trainer.baselines import BaselinesConfig, baselines, main
 from trainer.config.schema import EnvConfig
 from trainer.evaluation.play import Played
 from trainer.evaluation.results import level_result
+from trainer.evaluation.scripted import Constant, Jumper, scripted
+from trainer.evaluation.tables import policies_table
 from trainer.learn.losses import Targets, ppo_loss
 from trainer.models.policy import Policy
 from trainer.rollout.episodes import Episode
+from trainer.tuning import a2c
+from trainer.tuning.a2c import a2c_config
 
 CPU = torch.device("cpu")
 ENV = EnvConfig()
@@ -157,7 +152,7 @@ def result(level, clears, episodes=10, best_x=300):
         Played(0, Episode(1.0, 50, best_x, i < clears), last | {"flag_get": i < clears})
         for i in range(episodes)
     ]
-    return level_result(level, played, sticky=0.0)
+    return level_result(level, played, repeat_action_probability=0.0)
 
 
 @pytest.fixture
@@ -181,7 +176,7 @@ def played(monkeypatch):
         )
 
     monkeypatch.setattr(module, "evaluate_levels", evaluate)
-    monkeypatch.setattr(module.run, "run_training", train)
+    monkeypatch.setattr(a2c, "run_training", train)
     monkeypatch.setattr(module, "load_policy", load)
     return seen, runs
 
@@ -193,12 +188,14 @@ def config(tmp_path):
 
 def test_every_policy_plays_the_same(config, played):
     seen, _ = played
-    config = replace(config, episodes=7, noops=5, seed=3, checkpoint=(Path("a/mine"),))
+    config = replace(
+        config, episodes=7, noop_max=5, seed=3, checkpoint=(Path("a/mine"),)
+    )
     results = baselines(config)
     assert list(results) == ["random", "right", "jumper", "a2c", "mine"]
     for _, _, options in seen:
         assert options["levels"] == ("1-1",)
-        assert (options["episodes"], options["noops"]) == (7, 5)
+        assert (options["episodes"], options["noop_max"]) == (7, 5)
         assert options["seed"] == 3
     assert [env.frame_skip for _, env, _ in seen] == [6, 6, 6, 4, 4]
     assert all(not model.training for model, _, _ in seen)
@@ -238,7 +235,7 @@ def text(results):
 
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(table(results))
+        console.print(policies_table(results))
     return [line.split() for line in capture.get().splitlines()]
 
 
@@ -287,7 +284,7 @@ def test_what_is_wrong_is_said(played, capsys, flags, message):
 
 
 def test_ctrl_c_is_status_130(config, played, monkeypatch):
-    monkeypatch.setattr(module.run, "run_training", lambda c, d: metrics(signal=2.0))
+    monkeypatch.setattr(a2c, "run_training", lambda c, d: metrics(signal=2.0))
     assert main(["--out", str(config.out), "--device", "cpu"]) == 130
 
 

@@ -17,7 +17,8 @@ from trainer.config.schema import EnvConfig, ModelConfig, RunConfig, to_dict
 from trainer.evaluate import EvaluateConfig, main
 from trainer.evaluation import protocol
 from trainer.evaluation.play import Played, first_seed
-from trainer.evaluation.protocol import evaluate_levels, evaluate_policy, summarise
+from trainer.evaluation.protocol import evaluate_levels, evaluate_policy
+from trainer.evaluation.results import summarise
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.film.play import Player, film_episode
 from trainer.models import build_model, checkpoint, policy
@@ -73,10 +74,13 @@ def test_a_live_model_is_played_and_left_as_it_was(pools):
     )
     model = Counter(1.0).train()
     options = {"episodes": 12, "seed": 3, "device": CPU, "dtype": None}
-    result = evaluate_policy(model, trained, **options, noops=9, sticky=0.1)
+    result = evaluate_policy(
+        model, trained, **options, noop_max=9, repeat_action_probability=0.1
+    )
     assert model.training
     assert result["episodes"] == 12
-    assert (result["noops"], result["sticky"], result["argmax"]) == (9, 0.1, False)
+    assert (result["noop_max"], result["argmax"]) == (9, False)
+    assert result["repeat_action_probability"] == 0.1
     env, seed, pool, more = pools[0]
     assert more == {}
     assert env == replace(
@@ -115,17 +119,23 @@ def test_wrong_arguments_are_named():
     options = {"seed": 1, "device": CPU, "dtype": None}
     with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
         evaluate_policy(Counter(), EnvConfig(), episodes=0, **options)
-    with pytest.raises(ValueError, match="sticky must be 0 to below 1, got 1"):
-        evaluate_policy(Counter(), EnvConfig(), episodes=1, sticky=1.0, **options)
+    with pytest.raises(
+        ValueError, match="repeat_action_probability must be 0 to below 1, got 1"
+    ):
+        evaluate_policy(
+            Counter(), EnvConfig(), episodes=1, repeat_action_probability=1.0, **options
+        )
     pong = EnvConfig(task="Pong-v5")
     with pytest.raises(ValueError, match=r"Pong-v5 has no sticky actions, got 0\.1"):
-        evaluate_policy(Counter(), pong, episodes=1, sticky=0.1, **options)
+        evaluate_policy(
+            Counter(), pong, episodes=1, repeat_action_probability=0.1, **options
+        )
 
 
 def test_levels_share_a_pool(pools):
     trained = EnvConfig(num_envs=512, groups=4, stall_steps=77)
     given = {"seed": 3, "device": CPU, "dtype": None, "levels": ["1-1", "4-2", "8-4"]}
-    results = evaluate_levels(Counter(), trained, episodes=5, **given, noops=9)
+    results = evaluate_levels(Counter(), trained, episodes=5, **given, noop_max=9)
     assert [r.level for r in results] == given["levels"]
     assert [r.episodes for r in results] == [5] * 3
     assert [r.clear_rate for r in results] == [1.0] * 3
@@ -152,7 +162,7 @@ def test_no_level_is_played_more_than_another(pools, monkeypatch, episodes):
 def test_argmax_plays_each_start_once(pools):
     given = {"seed": 3, "device": CPU, "dtype": None, "levels": ["1-1", "1-2"]}
     results = evaluate_levels(
-        Counter(), EnvConfig(), episodes=5, argmax=True, noops=30, **given
+        Counter(), EnvConfig(), episodes=5, argmax=True, noop_max=30, **given
     )
     assert [r.episodes for r in results] == [31, 31]
     assert [r.cleared_starts for r in results] == [list(range(31))] * 2
@@ -166,11 +176,14 @@ def test_argmax_plays_each_start_once(pools):
     [
         ({"levels": ["9-1"]}, "there is no level '9-1' in SuperMarioBros-v0"),
         ({"levels": []}, "levels must name one at least, got none"),
-        ({"stall": -1}, "stall must be at least 0, got -1"),
+        ({"stall_steps": -1}, "stall_steps must be at least 0, got -1"),
         ({"episodes": 0}, "episodes must be at least 1, got 0"),
         ({"episodes": -1}, "episodes must be at least 1, got -1"),
-        ({"sticky": 1.0}, "sticky must be 0 to below 1, got 1"),
-        ({"noops": 128}, "noops must be 0 to 127, got 128"),
+        (
+            {"repeat_action_probability": 1.0},
+            "repeat_action_probability must be 0 to below 1, got 1",
+        ),
+        ({"noop_max": 128}, "noop_max must be 0 to 127, got 128"),
         ({"task": "Pong-v5"}, "task Pong-v5 has no levels"),
     ],
 )
@@ -222,7 +235,7 @@ def test_the_command_plays_the_averaged_weights(pools, run_dir, capsys):
 
 
 def test_the_command_plays_any_levels(pools, run_dir, tmp_path, capsys):
-    words = ("--checkpoint", run_dir, "--episodes", 2, "--stall", 9)
+    words = ("--checkpoint", run_dir, "--episodes", 2, "--stall-steps", 9)
     assert command(*words, "--levels", "1-1, 1-2", "--out", tmp_path / "x") == 0
     assert pools[0].more["stages"] == ["1-1", "1-2"]
     assert pools[0].env.stall_steps == 9
@@ -230,7 +243,11 @@ def test_the_command_plays_any_levels(pools, run_dir, tmp_path, capsys):
     (row,) = json.loads((tmp_path / "x" / "table.json").read_text())["levels_in_a_row"][
         1:
     ]
-    assert row == {"sticky": 0.0, "argmax": True, "levels": 2.0}
+    assert row == {
+        "repeat_action_probability": 0.0,
+        "argmax": True,
+        "levels": 2.0,
+    }
     assert command(*words, "--levels", "all") == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum("31/31" in line for line in lines) == 32
@@ -238,12 +255,20 @@ def test_the_command_plays_any_levels(pools, run_dir, tmp_path, capsys):
 
 
 def test_each_sticky_chance_has_a_table(pools, run_dir, capsys):
-    words = ("--checkpoint", run_dir, "--episodes", 4, "--sticky", 0, 0.1)
-    assert command(*words, "--no-argmax", "--noops", 9, "--seed", 3) == 0
+    words = (
+        "--checkpoint",
+        run_dir,
+        "--episodes",
+        4,
+        "--repeat-action-probability",
+        0,
+        0.1,
+    )
+    assert command(*words, "--no-argmax", "--noop-max", 9, "--seed", 3) == 0
     text = capsys.readouterr().out
     head = "SuperMarioBros-1-1-v0, 7 steps, averaged weights\nseed 3, 0 to 9 idle"
     assert head in text
-    plain, sticky = text.split("chance of 0.1")
+    plain, sticky = text.split("chance of 0.1 a frame")
     assert plain.count("100.0 %") == sticky.count("100.0 %") == 1
     assert [p.env.repeat_action_probability for p in pools] == [0, 0.1]
     assert {(p.env.noop_max, p.seed) for p in pools} == {(9, first_seed(3))}
@@ -264,9 +289,11 @@ def test_errors_are_one_line(tmp_path, pools, run_dir, capsys):
         assert f"must be 0 to 20000, got {seed}" in error(*of_run, "--seed", seed)
     # Nothing is played before everything is known to be possible.
     played = len(pools)
-    assert "got 1.5" in error(*of_run, "--sticky", 0, 1.5)
-    assert "got 200" in error(*of_run, "--noops", 200)
-    assert "several, got none" in error(*of_run, "--sticky")
+    assert "got 1.5" in error(*of_run, "--repeat-action-probability", 0, 1.5)
+    assert "got 200" in error(*of_run, "--noop-max", 200)
+    assert "one chance or more, got none" in error(
+        *of_run, "--repeat-action-probability"
+    )
     assert len(pools) == played
     for levels in ("9-1", "1-5", "11", "1-1;1-2", ","):
         text = error(*of_run, "--levels", levels)
@@ -275,11 +302,35 @@ def test_errors_are_one_line(tmp_path, pools, run_dir, capsys):
     assert "is not a checkpoint" in error("--checkpoint", tmp_path / "checkpoint.pt")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (("--noops", 9), "--noop-max"),
+        (("--sticky=0.1",), "--repeat-action-probability"),
+        (("--stall", 9), "--stall-steps"),
+    ],
+)
+def test_old_names_of_options_are_refused_with_the_new_one(pools, capsys, old, new):
+    assert command("--checkpoint", "x", *old) == 2
+    name = old[0].split("=")[0]
+    assert capsys.readouterr().err == f"error: {name} is now {new}\n"
+    assert not pools
+
+
 def test_a_chance_given_twice_is_played_once(pools, run_dir, capsys):
-    words = ("--checkpoint", run_dir, "--episodes", 2, "--sticky", 0.1, 0, 0.1)
+    words = (
+        "--checkpoint",
+        run_dir,
+        "--episodes",
+        2,
+        "--repeat-action-probability",
+        0.1,
+        0,
+        0.1,
+    )
     assert command(*words, "--no-argmax", "--json") == 0
     results = json.loads(capsys.readouterr().out)["results"]
-    assert [result["sticky"] for result in results] == [0.1, 0]
+    assert [result["repeat_action_probability"] for result in results] == [0.1, 0]
 
 
 def test_a_folder_that_cannot_be_written_to(pools, run_dir, capsys):
@@ -359,9 +410,9 @@ def test_on_the_game():
     assert first["clear_rate"] == 0
     assert first["best_x_mean"] > 40
     assert play_game(num_threads=2) == first
-    for other in ({"seed": 2}, {"stream": 1}, {"sticky": 0.9}):
+    for other in ({"seed": 2}, {"stream": 1}, {"repeat_action_probability": 0.9}):
         assert play_game(**other)["return_mean"] != first["return_mean"], other
-    still = {"noops": 0, "argmax": True}  # no chance is left
+    still = {"noop_max": 0, "argmax": True}  # no chance is left
     alike = [play_game(**still, seed=seed)["return_mean"] for seed in (1, 2)]
     assert alike[0] == alike[1]
 
@@ -397,17 +448,19 @@ def test_levels_of_the_game():
         assert all(0 <= place.x < 5000 for place in result.deaths)
         assert all(0 <= place.y < 300 for place in result.deaths)
     assert play_levels(num_threads=2) == first
-    for other in ({"seed": 2}, {"sticky": 0.9}, {"noops": 3}):
+    for other in ({"seed": 2}, {"repeat_action_probability": 0.9}, {"noop_max": 3}):
         assert play_levels(**other) != first, other
 
 
 @pytest.mark.rom
 def test_who_stands_still_has_stalled():
-    (result,) = play_levels(Still(5), levels=["2-2"], stall=20, argmax=True)
+    (result,) = play_levels(Still(5), levels=["2-2"], stall_steps=20, argmax=True)
     assert result.stalled == result.episodes == 31
     assert result.deaths == []
     assert len(result.stalls) == 31
-    (result,) = play_levels(Still(5), levels=["1-1"], stall=0, argmax=True, noops=1)
+    (result,) = play_levels(
+        Still(5), levels=["1-1"], stall_steps=0, argmax=True, noop_max=1
+    )
     assert result.timed_out == result.episodes == 2
     assert result.stalled == 0
     assert result.deaths == []
@@ -429,7 +482,13 @@ def test_what_is_evaluated_is_what_would_be_filmed():
     torch.manual_seed(0)
     env = EnvConfig(num_threads=1)
     model = build_model(ModelConfig(), (4, 84, 84), 5).eval()
-    given = {"noops": 3, "stall": 40, "argmax": True, "dtype": None, "device": CPU}
+    given = {
+        "noop_max": 3,
+        "stall_steps": 40,
+        "argmax": True,
+        "dtype": None,
+        "device": CPU,
+    }
     played = Policy(model, env, CPU, None, 0, averaged=False)
     for result in evaluate_levels(
         model, env, levels=LEVELS, episodes=1, seed=1, **given
@@ -453,7 +512,7 @@ def test_the_command_on_the_game(tmp_path):
     env = EnvConfig(num_envs=4, num_threads=1)
     model = build_model(ModelConfig(), (4, 84, 84), 5)
     save_checkpoint(tmp_path, RunConfig(env=env, precision="fp32"), model)
-    config = EvaluateConfig(tmp_path, episodes=3, device="cpu", stall=30)
+    config = EvaluateConfig(tmp_path, episodes=3, device="cpu", stall_steps=30)
     result = evaluate.evaluate(config)
     assert [r.episodes for r in result.levels] == [3, 31]
     assert result.levels[0].best_x_median > 40

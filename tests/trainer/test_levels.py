@@ -26,7 +26,7 @@ def result(level, clears, episodes=10, argmax=False, sticky=0.0):
     return level_result(
         level,
         [played(env, reason) for env, reason in enumerate(reasons)],
-        sticky=sticky,
+        repeat_action_probability=sticky,
         starts=range(episodes) if argmax else None,
     )
 
@@ -103,8 +103,12 @@ def test_every_episode_ends_in_one_way():
         played(0, NONE, x=95, time=0),  # out of steps at the same moment
         played(0, STALL, x=434, y=79),
     ]
-    level = level_result("1-1", episodes, sticky=0.1)
-    assert (level.level, level.argmax, level.sticky) == ("1-1", False, 0.1)
+    level = level_result("1-1", episodes, repeat_action_probability=0.1)
+    assert (level.level, level.argmax, level.repeat_action_probability) == (
+        "1-1",
+        False,
+        0.1,
+    )
     assert (level.episodes, level.clears, level.clear_rate) == (8, 2, 0.25)
     assert level.interval == wilson(2, 8)
     assert level.deaths == [
@@ -127,7 +131,9 @@ def test_starts_that_were_cleared():
     """With two levels, environment i had i // 2 idle frames."""
     starts = [i // 2 for i in range(18)]
     episodes = [played(1 + 2 * k, FLAG if k in (0, 7) else DEATH) for k in range(9)]
-    level = level_result("1-2", episodes[::-1], sticky=0.0, starts=starts)
+    level = level_result(
+        "1-2", episodes[::-1], repeat_action_probability=0.0, starts=starts
+    )
     assert level.argmax
     assert level.cleared_starts == [0, 7]
 

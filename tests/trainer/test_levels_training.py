@@ -365,7 +365,7 @@ def result(level, clears, unseen=False):
         last = {"x_pos": 50, "y_pos": 79, "area_pointer": 37, "time": 200}
         last |= {"end_reason": 2 if cleared else 1, "flag_get": int(cleared)}
         played.append(Played(0, Episode(1.0, 100, 50, cleared), last))
-    return level_result(level, played, sticky=0.0, unseen=unseen)
+    return level_result(level, played, repeat_action_probability=0.0, unseen=unseen)
 
 
 RESULTS = [result("1-1", 10), result("1-2", 3, True), result("1-3", 9)]
@@ -487,7 +487,7 @@ def test_levels_are_played_and_evaluated(tmp_path):
     policy = load_policy(one, CPU)
     assert (policy.env.levels, policy.env.test_levels) == (("1-1", "4-2"), ("1-2",))
     config = evaluate.EvaluateConfig(
-        one, episodes=1, argmax=False, stall=5, pictures=False, device="cpu"
+        one, episodes=1, argmax=False, stall_steps=5, pictures=False, device="cpu"
     )
     results = evaluate.evaluate(config).levels
     assert [(r.level, r.unseen) for r in results] == [

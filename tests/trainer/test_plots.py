@@ -18,7 +18,7 @@ def result(level, clears=5, argmax=False, **places):
     return LevelResult(
         level=level,
         argmax=argmax,
-        sticky=0.0,
+        repeat_action_probability=0.0,
         episodes=10,
         clears=clears,
         clear_rate=clears / 10,

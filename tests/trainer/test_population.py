@@ -3,29 +3,31 @@
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from stub_runs import SPACE, metrics
+from stub_runs import MUTATIONS, metrics
 
-from trainer import population as module
 from trainer.config.schema import RunConfig
 from trainer.models import checkpoint
-from trainer.population import PopulationConfig, evolve, main
-from trainer.tuning import space
+from trainer.population import main
+from trainer.tuning import command, mutations, options
+from trainer.tuning import population as module
+from trainer.tuning.population import PopulationConfig, evolve
 
 BASE = RunConfig(device="cpu", seed=5)
 
 
 @pytest.fixture
 def config(tmp_path):
-    path = tmp_path / "space.toml"
-    path.write_text(SPACE)
+    path = tmp_path / "mine.py"
+    path.write_text(MUTATIONS)
     return PopulationConfig(
         members=4,
         generations=3,
         steps_per_generation=1000,
-        space=path,
+        mutations=f"{path}:MUTATIONS",
         out=tmp_path / "out",
     )
 
@@ -64,7 +66,7 @@ class Trainer:
 @pytest.fixture
 def trainer(monkeypatch):
     result = Trainer()
-    monkeypatch.setattr(module.run, "run_training", result)
+    monkeypatch.setattr(module, "run_training", result)
     return result
 
 
@@ -97,7 +99,7 @@ def test_the_worst_take_the_weights_of_the_best(config, trainer, capsys):
         "(clear 70 %, x 700); "
     )
     if new.lr != old.lr:
-        assert f"lr {space.show(old.lr)} -> {space.show(new.lr)}" in line
+        assert f"lr {options.show(old.lr)} -> {options.show(new.lr)}" in line
     assert new != old
     assert "best: " in out
     assert "member-1 (clear 70 %" in out
@@ -244,14 +246,15 @@ def test_wrong_options_are_named(config, trainer, options, message):
 @pytest.mark.parametrize(
     "text",
     [
-        "[memory_size]\nlow = 8\nhigh = 9",
-        "[frame_skip]\nlow = 2\nhigh = 4",
-        "[optimizer]\nchoices = ['adam', 'muon']",
+        "{'memory_size': [8, 9]}",
+        "{'env.frame_skip': [2, 3, 4]}",
+        "{'optimizer': ['adam', 'muon']}",
     ],
 )
 def test_settings_that_do_not_fit_the_weights_are_refused(config, trainer, text):
-    config.space.write_text(text)
-    with pytest.raises(ValueError, match="cannot change when weights move"):
+    path = Path(config.mutations.rpartition(":")[0])
+    path.write_text(f"MUTATIONS = {text}")
+    with pytest.raises(ValueError, match=r"--mutations: .*cannot change when weights"):
         evolve(config, BASE)
 
 
@@ -264,7 +267,14 @@ def test_a_population_goes_on_only_as_it_was_begun(config, trainer):
 
 
 def test_the_command(config, trainer, capsys):
-    flags = ["--space", str(config.space), "--out", str(config.out), "--members", "3"]
+    flags = [
+        "--mutations",
+        config.mutations,
+        "--out",
+        str(config.out),
+        "--members",
+        "3",
+    ]
     flags += ["--generations", "2", "--steps-per-generation", "1000"]
     assert main([*flags, "--", "--device", "cpu", "--gamma", "0.9"]) == 0
     assert {run.learner.gamma for run in trainer.seen} == {0.9}
@@ -272,24 +282,33 @@ def test_the_command(config, trainer, capsys):
     trainer.fail = {len(trainer.seen): KeyboardInterrupt()}
     again = [*flags, "--name", "x", "--", "--device", "cpu"]
     assert main(again) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
     assert main([*flags, "--members", "1"]) == 2
     assert capsys.readouterr().err == "error: members must be at least 2, got 1\n"
     assert main([*flags, "--", "--max-steps", "9"]) == 2
     assert "give --generations and" in capsys.readouterr().err
+    assert main(["--space", "mine.toml"]) == 2
+    assert capsys.readouterr().err == "error: --space is now --mutations\n"
 
 
 def test_settings_are_drawn_by_the_seed(config, trainer):
-    ranges = space.read_space(config.space, BASE)
-    values = {"lr": 1e-3, "passes": 2}
-    drawn = [space.explore(ranges, values, random.Random(3)) for _ in range(2)]
+    table = command.load(config.mutations, "--mutations")
+    values = {"lr": 1e-3, "lam": 0.9, "passes": 2}
+    drawn = [mutations.explore(table, values, random.Random(3)) for _ in range(2)]
     assert drawn[0] == drawn[1]
 
 
 @pytest.mark.rom
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_population_on_the_game(config, capsys, jobs):
-    flags = ["--space", str(config.space), "--out", str(config.out), "--members", "2"]
+    flags = [
+        "--mutations",
+        config.mutations,
+        "--out",
+        str(config.out),
+        "--members",
+        "2",
+    ]
     flags += ["--generations", "2", "--steps-per-generation", "500"]
     flags += ["--jobs", str(jobs), "--", "--device", "cpu", "--num-envs", "8"]
     flags += ["--unrolls-per-batch", "8", "--learner-threads", "1"]

@@ -71,7 +71,8 @@ EVALUATION = {
     "steps": 30000, "seconds": 150.0,
 }  # fmt: skip
 LEVEL = {
-    "level": "4-2", "argmax": True, "sticky": 0.0, "episodes": 31, "clears": 5,
+    "level": "4-2", "argmax": True, "repeat_action_probability": 0.0,
+    "episodes": 31, "clears": 5,
     "clear_rate": 0.16, "interval": [0.07, 0.33], "return_mean": 1.0,
     "best_x_median": 900.0, "steps_to_clear_median": None, "stalled": 3,
     "timed_out": 0, "deaths": [[1, 2, 3]] * 23,

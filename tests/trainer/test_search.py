@@ -12,26 +12,26 @@ import pytest
 optuna = pytest.importorskip("optuna")
 
 from optuna.trial import TrialState  # noqa: E402
-from stub_runs import SPACE as NUMBERS  # noqa: E402
-from stub_runs import dying, metrics, quick, slow  # noqa: E402
+from stub_runs import SPACE, dying, metrics, quick, slow  # noqa: E402
 
-from trainer import search as module  # noqa: E402
 from trainer.config.schema import RunConfig  # noqa: E402
-from trainer.search import SearchConfig, main, search  # noqa: E402
-from trainer.tuning import space  # noqa: E402
-from trainer.tuning.report import best_command, counted, write_plots  # noqa: E402
+from trainer.search import main  # noqa: E402
+from trainer.tuning import command  # noqa: E402
+from trainer.tuning import study as module  # noqa: E402
+from trainer.tuning.objective import Objective  # noqa: E402
+from trainer.tuning.report import (  # noqa: E402
+    best_command,
+    counted,
+    finish,
+    write_plots,
+)
+from trainer.tuning.search_config import SearchConfig  # noqa: E402
+from trainer.tuning.study import search  # noqa: E402
 
 # Optuna marks parts that we use as experimental.
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
 BASE = RunConfig(device="cpu")
-SPACE = (
-    NUMBERS
-    + """
-[optimizer]
-choices = ["adam", "muon"]
-"""
-)
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,10 @@ def config(tmp_path, empty_database):
     folder = tmp_path / "out" / "search"
     folder.mkdir(parents=True)
     shutil.copy(empty_database, folder)
-    path = tmp_path / "space.toml"
+    path = tmp_path / "mine.py"
     path.write_text(SPACE)
     return SearchConfig(
-        space=path,
+        space=f"{path}:space",
         trials=3,
         max_steps=2000,
         max_seconds=100.0,
@@ -220,7 +220,7 @@ def test_a_bug_ends_it(config):
 
 
 @pytest.mark.parametrize("signalled", [True, False])
-def test_an_interrupted_search_goes_on_with_the_same_trial(config, signalled):
+def test_an_interrupted_search_is_resumed_with_the_same_trial(config, signalled):
     count = iter(range(100))
 
     def train(run_config, display):
@@ -278,10 +278,10 @@ def test_jobs_divide_the_cores(config, monkeypatch):
 
     monkeypatch.setattr(presets, "available_cores", lambda: 8)
     seen = []
-    objective = module.Objective(
+    objective = Objective(
         change(config, jobs=4),
         BASE,
-        space.read_space(config.space, BASE),
+        command.load(config.space, "--space"),
         lambda c, d: seen.append(c) or metrics(),
     )
     optuna.create_study().optimize(objective, n_trials=1)
@@ -294,7 +294,7 @@ def test_jobs_divide_the_cores(config, monkeypatch):
         ({"objective": "clear-rate"}, "another objective"),
         ({"seeds": 2}, "another seeds"),
         ({"max_steps": 5}, "another trainer flags"),
-        ({"space": None}, "another space"),
+        ({"space": "trainer.tuning.spaces:default"}, "another space"),
     ],
 )
 def test_a_search_goes_on_only_as_it_was_begun(config, options, message):
@@ -324,7 +324,7 @@ def test_wrong_options_are_named(config, options, message):
 
 def test_tasks_without_clears_are_refused(config):
     base = change(BASE, env=change(BASE.env, task="Pong-v5"))
-    with pytest.raises(ValueError, match="Pong-v5 does not tell of clears"):
+    with pytest.raises(ValueError, match="Pong-v5 does not report clears"):
         search(config, base, quick)
 
 
@@ -346,7 +346,7 @@ def test_the_report(config, capsys, tmp_path):
 
     study = search(change(config, trials=5), BASE, train)
     capsys.readouterr()
-    module.finish(study, config.folder, "seconds to clear", ["--task", "a b"])
+    finish(study, config.folder, "seconds to clear", ["--task", "a b"])
     out = capsys.readouterr().out
     rows = [
         line.split()[1] for line in out.splitlines() if "%" in line or "fail" in line
@@ -366,9 +366,9 @@ def test_the_report(config, capsys, tmp_path):
 
 def test_a_plot_that_cannot_be_drawn_says_why(config):
     study = search(change(config, trials=1), BASE, quick)
-    told = write_plots(study, config.folder, "seconds to clear")
-    assert len(told) == 4
-    assert "too small to compute importances" in told[1]
+    lines = write_plots(study, config.folder, "seconds to clear")
+    assert len(lines) == 4
+    assert "too small to compute importances" in lines[1]
 
 
 def test_a_search_without_any_result_is_an_error(config):
@@ -377,12 +377,11 @@ def test_a_search_without_any_result_is_an_error(config):
 
     study = search(config, BASE, train)
     with pytest.raises(RuntimeError, match="no trial came to its end"):
-        module.finish(study, config.folder, "seconds to clear", [])
+        finish(study, config.folder, "seconds to clear", [])
 
 
 def test_the_command(config, monkeypatch, capsys):
-    flags = ["--space", str(config.space), "--trials", "2", "--out", str(config.out)]
-    monkeypatch.setattr(module.run, "run_training", quick)
+    flags = ["--space", config.space, "--trials", "2", "--out", str(config.out)]
     monkeypatch.setattr(search, "__defaults__", (quick,))
     assert main([*flags, "--", "--device", "cpu", "--gamma", "0.9"]) == 0
     out = capsys.readouterr().out
@@ -403,9 +402,9 @@ def test_ctrl_c_is_status_130(config, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(search, "__defaults__", (train,))
-    flags = ["--space", str(config.space), "--out", str(config.out)]
+    flags = ["--space", config.space, "--out", str(config.out)]
     assert main([*flags, "--", "--device", "cpu"]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
 
 
 def test_without_optuna_one_line_says_what_to_install():
@@ -420,9 +419,19 @@ def test_without_optuna_one_line_says_what_to_install():
     assert done.stderr.count("\n") == 1
 
 
+def test_the_help_needs_no_optuna():
+    code = (
+        "import sys; sys.modules['optuna'] = None; sys.argv = ['x', '--help'];"
+        "import runpy; runpy.run_module('trainer.search', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "--space" in done.stdout
+
+
 @pytest.mark.rom
 def test_a_search_on_the_game(config, capsys):
-    flags = ["--space", str(config.space), "--out", str(config.out), "--trials", "2"]
+    flags = ["--space", config.space, "--out", str(config.out), "--trials", "2"]
     flags += ["--max-steps", "600", "--", "--device", "cpu", "--num-envs", "8"]
     flags += ["--unrolls-per-batch", "8"]
     assert main(flags) == 0

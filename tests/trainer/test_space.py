@@ -1,4 +1,4 @@
-"""Space files: what they may say, and what is made of it."""
+"""Search spaces, mutations and options by name: what they accept, and their errors."""
 
 import dataclasses
 import random
@@ -6,156 +6,75 @@ import random
 import pytest
 
 from trainer.config.schema import RunConfig
-from trainer.tuning import space
-from trainer.tuning.space import config_fields, read_space
+from trainer.tuning import command, mutations, options
+from trainer.tuning.mutations import Range
+from trainer.tuning.options import all_options, find
+from trainer.tuning.spaces import default
 
 BASE = RunConfig()
 
 
-def read(tmp_path, text):
-    path = tmp_path / "space.toml"
-    path.write_text(text)
-    return read_space(path, BASE)
+@pytest.fixture
+def study():
+    """Functions of the module that needs Optuna."""
+    pytest.importorskip("optuna")
+    from trainer.tuning import study
+
+    with study.quiet_optuna():
+        yield study
 
 
-def test_the_space_of_the_package_is_valid_and_holds_the_recipe():
-    ranges = read_space(None, BASE)
-    assert space.defaults(BASE, ranges).keys() == ranges.keys()
-    assert all(some.field.part == "learner" for some in ranges.values())
+# Options by name.
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(OSError, match=r"cannot read the space file .*/no.toml \(No"):
-        read_space(tmp_path / "no.toml", BASE)
-
-
-@pytest.mark.parametrize("name", ["lr", "learner.lr", '"learner.lr"'])
-def test_fields_are_named_with_or_without_their_part(tmp_path, name):
-    ranges = read(tmp_path, f"[{name}]\nlow = 1e-4\nhigh = 1e-3\nlog = true")
-    config = space.apply(BASE, ranges, {"lr": 5e-4})
+@pytest.mark.parametrize("name", ["lr", "learner.lr"])
+def test_options_are_named_with_or_without_their_part(name):
+    config = options.apply(BASE, {name: 5e-4})
     assert config.learner.lr == 5e-4
     assert config.env == BASE.env
+    assert options.flags({name: 5e-4}) == "--lr 0.0005"
 
 
 @pytest.mark.parametrize("name", ["model", "model.name"])
-def test_the_network_is_named_as_on_the_command_line(tmp_path, name):
-    ranges = read(tmp_path, f'[{name}]\nchoices = ["femto", "nano"]')
-    assert space.apply(BASE, ranges, {"model": "nano"}).model.name == "nano"
-    assert space.flags({"model": "nano"}) == "--model nano"
+def test_the_network_is_named_as_on_the_command_line(name):
+    assert options.apply(BASE, {name: "nano"}).model.name == "nano"
+    assert options.flags({name: "nano"}) == "--model nano"
 
 
-def test_every_config_field_has_a_flag_of_its_own():
-    fields = config_fields()
-    assert {"lr", "num_envs", "max_steps", "replay_share", "model"} <= fields.keys()
-    for field in fields.values():
-        if field.name != "run_dir":
-            value = field.get(BASE)
-            assert field.set(BASE, value) == BASE
+def test_every_option_has_a_flag_of_its_own():
+    known = all_options()
+    assert {"lr", "num_envs", "max_steps", "replay_share", "model"} <= known.keys()
+    assert len({option.path for option in known.values()}) == len(known)
+    for option in known.values():
+        if option.flag not in options._NOT_SEARCHED:
+            value = option.get(BASE)
+            assert options.apply(BASE, {option.flag: value}) == BASE
 
 
-def test_every_kind_of_range(tmp_path):
-    ranges = read(
-        tmp_path,
-        """
-        [gamma]
-        low = 0.9
-        high = 0.99
-        [lr]
-        low = 1e-4
-        high = 1e-2
-        log = true
-        [unroll]
-        low = 8
-        high = 64
-        step = 8
-        [layer_norm]
-        choices = [true, false]
-        [widths]
-        choices = [[8, 16], [16, 32]]
-        [env]
-        frame_skip = { low = 2, high = 6 }
-        """,
-    )
-    rng, old = random.Random(1), space.defaults(BASE, ranges)
-    assert "widths" not in old  # () is none of the choices
-    for _ in range(100):
-        values = {flag: some.draw(rng) for flag, some in ranges.items()}
-        near = space.explore(ranges, values, rng)
-        for some in (values, near):
-            assert all(value in ranges[flag] for flag, value in some.items())
-            assert some["unroll"] % 8 == 0
-            assert type(some["unroll"]) is type(some["frame_skip"]) is int
-            space.apply(BASE, ranges, some)
-
-
-def test_logarithms_are_drawn_uniformly(tmp_path):
-    ranges = read(tmp_path, "[lr]\nlow = 1e-4\nhigh = 1e-2\nlog = true")
-    rng = random.Random(1)
-    below = sum(ranges["lr"].draw(rng) < 1e-3 for _ in range(1000))
-    assert 430 < below < 570  # a uniform draw would have 90
-
-
-def test_exploring_multiplies_and_stays_within(tmp_path):
-    text = "[lr]\nlow = 1e-4\nhigh = 1e-3\nlog = true\n[passes]\nlow = 1\nhigh = 4"
-    ranges = read(tmp_path, text)
-    rng = random.Random(2)
-    rates = {ranges["lr"].perturb(4e-4, rng) for _ in range(20)}
-    assert sorted(rates) == pytest.approx([3.2e-4, 5e-4])
-    rates = {ranges["lr"].perturb(9e-4, rng) for _ in range(20)}
-    assert sorted(rates) == pytest.approx([7.2e-4, 1e-3])
-    assert {ranges["passes"].perturb(2, rng) for _ in range(20)} == {1, 3}
-    assert {ranges["passes"].perturb(4, rng) for _ in range(20)} == {3, 4}
-
-
-def test_choices_move_to_neighbours(tmp_path):
-    ranges = read(tmp_path, "[minibatch_size]\nchoices = [128, 256, 512, 1024]")
-    rng = random.Random(3)
-    some = ranges["minibatch_size"]
-    assert {some.perturb(256, rng) for _ in range(20)} == {128, 512}
-    assert {some.perturb(128, rng) for _ in range(20)} == {128, 256}
+def test_lists_are_accepted_where_a_config_has_tuples():
+    assert options.apply(BASE, {"widths": [8, 16]}).model.widths == (8, 16)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("values", "message"),
     [
-        ("[lr", "is not TOML"),
-        ("", "has no range"),
-        ("[learning_rate]\nlow = 1\nhigh = 2", "no config field 'learning_rate'"),
-        ("[learner.gama]\nlow = 1\nhigh = 2", "near names: .*gamma"),
-        ("[seed]\nlow = 1\nhigh = 2", "seed cannot be searched"),
-        ("[run_dir]\nchoices = ['a', 'b']", "run_dir cannot be searched"),
-        ("[lr]\nlow = 1e-3\nhigh = 1e-4", r"\[lr\]: the range is empty"),
-        ("[lr]\nlow = 1e-3\nhigh = 1e-3", "the range is empty"),
-        ("[lr]\nlow = 1e-3", "high missing"),
-        ("[lr]\nlow = 1e-3\nhigh = 'big'", "high must be among the numbers, got 'big'"),
-        ("[lr]\nlow = 1e-3\nhigh = 1\nlogg = true", "unknown key logg"),
-        ("[lr]\nlow = 1e-3\nhigh = 1\nlog = 1", "log must be true or false"),
-        ("[entropy]\nlow = 0.0\nhigh = 1\nlog = true", "log needs low above 0"),
-        ("[lr]\nlow = 1e-3\nhigh = 1\nlog = true\nstep = 0.1", "exclude each other"),
-        ("[passes]\nlow = 1\nhigh = 4\nstep = 5", "step must be above 0 and fit"),
-        ("[passes]\nlow = 1.5\nhigh = 4", "low must be among the whole numbers"),
-        ("[passes]\nlow = 0\nhigh = 4", "passes must be at least 1, got 0"),
-        ("[gamma]\nlow = 0.9\nhigh = 1.5", "gamma must be 0 to 1, got 1.5"),
-        ("[optimizer]\nlow = 1\nhigh = 2", "one of adam, .*: give choices"),
-        ("[optimizer]\nchoices = ['adam', 'sgd']", "takes one of adam, .*got 'sgd'"),
-        ("[optimizer]\nchoices = ['adam']", "two or more different values"),
-        ("[optimizer]\nchoices = ['adam', 'adam']", "two or more different values"),
-        ("[optimizer]\nchoices = 'adam'", "choices is a list"),
-        ("[passes]\nchoices = [1, 2]\nlow = 1", "excludes low, high"),
-        ("[passes]\nchoices = [1, true]", "whole numbers, got True"),
-        ("[widths]\nchoices = [[1, 2], [1, 'a']]", "lists of whole numbers"),
-        ("[lr]\nlow=1e-4\nhigh=1\n[learner.lr]\nlow=1e-4\nhigh=1", "two ranges"),
-        ("lr = 3", "expected a table"),
+        ({"learning_rate": 1}, "there is no option 'learning_rate'"),
+        ({"learner.gama": 1}, "near names: .*gamma"),
+        ({"seed": 1}, "seed cannot be searched"),
+        ({"run_dir": "a"}, "run_dir cannot be searched"),
+        ({"lr": "big"}, "lr is a number, got 'big'"),
+        ({"passes": 1.5}, "passes is a whole number, got 1.5"),
+        ({"passes": True}, "passes is a whole number, got True"),
+        ({"passes": 0}, "passes must be at least 1, got 0"),
+        ({"gamma": 1.5}, "gamma must be 0 to 1, got 1.5"),
+        ({"optimizer": "sgd"}, "optimizer is one of adam, .*got 'sgd'"),
+        ({"widths": 8}, "widths is a list, got 8"),
+        ({"layer_norm": 1}, "layer_norm is True or False, got 1"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, text, message):
+def test_wrong_options_are_named(values, message):
     with pytest.raises(ValueError, match=message):
-        read(tmp_path, text)
-
-
-def test_a_missing_file_is_an_error(tmp_path):
-    with pytest.raises(OSError, match=r"none\.toml"):
-        read_space(tmp_path / "none.toml", BASE)
+        options.apply(BASE, values)
 
 
 def test_flags_are_those_of_the_trainer():
@@ -163,7 +82,7 @@ def test_flags_are_those_of_the_trainer():
 
     values = {"lr": 0.00123456, "passes": 2, "layer_norm": True, "cuda_graphs": False}
     values |= {"widths": (8, 16), "optimizer": "adam", "model": "nano"}
-    config = parse([*space.flags(values).split(), "--device", "cpu"])
+    config = parse([*options.flags(values).split(), "--device", "cpu"])
     assert config.learner.lr == 0.001235
     assert config.learner.passes == 2
     assert config.learner.optimizer == "adam"
@@ -173,32 +92,182 @@ def test_flags_are_those_of_the_trainer():
     assert not config.cuda_graphs
 
 
+# Search spaces.
+
+
+def test_the_space_of_the_package_is_valid_and_holds_the_recipe(study):
+    ranges = study.dry_run(default, BASE)
+    own = options.values_of(BASE, ranges)
+    assert own.keys() == ranges.keys()
+    assert all(study._contains(ranges[name], value) for name, value in own.items())
+    assert all(find(name).path[0] == "learner" for name in ranges)
+
+
+@pytest.mark.parametrize(
+    ("suggest", "message"),
+    [
+        (lambda t: {"lr": t.suggest_float("x", 1e-3, 1e-4)}, "low.*high"),
+        (lambda t: {"learning_rate": t.suggest_float("x", 0, 1)}, "learning_rate"),
+        (lambda t: {"passes": t.suggest_float("x", 1, 4)}, "is a whole number, got"),
+        (lambda t: {"passes": t.suggest_int("x", 0, 4)}, "at least 1, got 0"),
+        (lambda t: {"gamma": t.suggest_float("x", 0.9, 1.5)}, "gamma must be 0 to 1"),
+        (
+            lambda t: {"optimizer": t.suggest_categorical("x", ["adam", "sgd"])},
+            "one of adam, .*got 'sgd'",
+        ),
+        (lambda t: {}, "returned {}, not values by option"),
+        (lambda t: None, "returned None, not values by option"),
+        (lambda t: {"lr": 1e-3}, "nothing to search"),
+        (lambda t: {"lr": t.no_such_method()}, "no_such_method"),
+    ],
+)
+def test_a_wrong_space_is_an_error_before_any_trial(study, suggest, message):
+    with pytest.raises(ValueError, match=f"^--space: .*{message}"):
+        study.dry_run(suggest, BASE)
+
+
+def test_every_end_of_every_range_is_tried(study):
+    seen = []
+
+    def space(trial):
+        name = trial.suggest_categorical("optimizer", ["adam", "muon"])
+        values = {"optimizer": name, "passes": trial.suggest_int("passes", 1, 4)}
+        if name == "muon":
+            values["muon_lr"] = trial.suggest_float("muon_lr", 0.01, 0.1)
+        seen.append(values)
+        return values
+
+    assert set(study.dry_run(space, BASE)) == {"optimizer", "passes", "muon_lr"}
+    for name, ends in {"optimizer": ["adam", "muon"], "passes": [1, 4]}.items():
+        assert set(ends) <= {values[name] for values in seen}
+
+
+def test_a_space_is_loaded_from_a_module_or_a_file(tmp_path):
+    assert command.load("trainer.tuning.spaces:default", "--space") is default
+    (tmp_path / "mine.py").write_text("three = 3")
+    assert command.load(f"{tmp_path}/mine.py:three", "--space") == 3
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("space.toml", "--space is MODULE:NAME or FILE.py:NAME, got 'space.toml'"),
+        ("mine.py:", "--space is MODULE:NAME"),
+        ("no.such:space", "cannot load no.such .ModuleNotFoundError"),
+        ("none.py:space", "cannot load none.py .FileNotFoundError"),
+        ("trainer.tuning.spaces:none", "trainer.tuning.spaces has no none"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(where, message):
+    with pytest.raises(ValueError, match=message):
+        command.load(where, "--space")
+
+
+def test_a_file_with_an_error_is_named(tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text("def space(trial:")
+    with pytest.raises(ValueError, match=r"cannot load .*wrong.py \(SyntaxError"):
+        command.load(f"{path}:space", "--space")
+
+
+# Mutations.
+
+
+def test_the_mutations_of_the_package_are_valid_and_hold_the_recipe():
+    mutations.check(mutations.DEFAULT, BASE)
+    own = options.values_of(BASE, mutations.DEFAULT)
+    assert all(own[name] in some for name, some in mutations.DEFAULT.items())
+
+
+def test_mutations_stay_within_their_ranges():
+    table = {"gamma": Range(0.9, 0.99), "lr": Range(1e-4, 1e-2, log=True)}
+    table |= {"unroll": [8, 16, 32], "normalise_advantages": [True, False]}
+    mutations.check(table, BASE)
+    rng = random.Random(1)
+    for _ in range(100):
+        values = mutations.draw(table, rng)
+        near = mutations.explore(table, values, rng)
+        for some in (values, near):
+            assert all(value in table[name] for name, value in some.items())
+            assert type(some["unroll"]) is int
+            options.apply(BASE, some)
+
+
+def test_logarithms_are_drawn_uniformly():
+    rng, lr = random.Random(1), Range(1e-4, 1e-2, log=True)
+    below = sum(lr.draw(rng) < 1e-3 for _ in range(1000))
+    assert 430 < below < 570  # a uniform draw would have 90
+
+
+def test_exploring_multiplies_or_adds_and_stays_within():
+    rng, lr = random.Random(2), Range(1e-4, 1e-3, log=True)
+    rates = {lr.perturb(4e-4, rng) for _ in range(20)}
+    assert sorted(rates) == pytest.approx([3.2e-4, 5e-4])
+    rates = {lr.perturb(9e-4, rng) for _ in range(20)}
+    assert sorted(rates) == pytest.approx([7.2e-4, 1e-3])
+    gammas = {Range(0.9, 1.0).perturb(0.95, rng) for _ in range(20)}
+    assert sorted(gammas) == pytest.approx([0.93, 0.97])
+
+
+def test_values_of_a_list_move_to_neighbours():
+    rng, sizes = random.Random(3), [128, 256, 512, 1024]
+    near = {mutations._perturb(sizes, 256, rng) for _ in range(20)}
+    assert near == {128, 512}
+    near = {mutations._perturb(sizes, 128, rng) for _ in range(20)}
+    assert near == {128, 256}
+    near = {mutations._perturb([1, 2, 3, 4], 4, rng) for _ in range(20)}
+    assert near == {3, 4}
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "a dictionary of options, got dict"),
+        ([], "a dictionary of options, got list"),
+        ({"learning_rate": [1, 2]}, "there is no option 'learning_rate'"),
+        ({"lr": Range(1e-3, 1e-4)}, "low must be below high"),
+        ({"lr": Range(1e-3, 1e-3)}, "low must be below high"),
+        ({"entropy": Range(0.0, 1.0, log=True)}, "low must be below high"),
+        ({"gamma": Range(0.9, 1.5)}, "gamma must be 0 to 1, got 1.5"),
+        ({"passes": Range(1, 2.5)}, "passes is a whole number, got 2.5"),
+        ({"passes": [0, 1]}, "passes must be at least 1, got 0"),
+        ({"passes": [1]}, "a Range or a list of two or more values"),
+        ({"passes": 1}, "a Range or a list of two or more values"),
+    ],
+)
+def test_wrong_mutations_are_named(table, message):
+    with pytest.raises(ValueError, match=message):
+        mutations.check(table, BASE)
+
+
+# What both commands share.
+
+
 @pytest.mark.parametrize("name", ["resume", "run_dir"])
 def test_runs_have_folders_of_their_own(name, tmp_path):
-    space.check_base(BASE)
+    command.check_base(BASE)
     with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} cannot hold"):
-        space.check_base(dataclasses.replace(BASE, **{name: tmp_path}))
+        command.check_base(dataclasses.replace(BASE, **{name: tmp_path}))
 
 
 @pytest.mark.parametrize(
     "flag", [["--max-steps", "9"], ["--max-steps=9"], ["--max_steps", "9"]]
 )
 def test_flags_that_would_be_overruled_are_refused(flag):
-    space.check_flags(["--model", "nano"], {"--max-steps": "--steps"})
+    command.check_flags(["--model", "nano"], {"--max-steps": "--steps"})
     with pytest.raises(ValueError, match=r"--max-steps behind -- .* give --steps"):
-        space.check_flags(["--model", "nano", *flag], {"--max-steps": "--steps"})
+        command.check_flags(["--model", "nano", *flag], {"--max-steps": "--steps"})
 
 
-def test_a_changed_setup_is_named(tmp_path):
-    ranges = read_space(None, BASE)
-    old = space.setup(BASE, ranges, members=4)
-    space.check_setup("mine", old, space.setup(BASE, ranges, members=4))
+def test_a_changed_setup_is_named():
+    old = command.setup(BASE, members=4, space={"lr": "x"})
+    command.check_setup("mine", old, command.setup(BASE, members=4, space={"lr": "x"}))
     with pytest.raises(
         ValueError, match="'mine' was begun with another members, space"
     ):
-        space.check_setup("mine", old, space.setup(BASE, {}, members=5))
+        command.check_setup("mine", old, command.setup(BASE, members=5, space={}))
 
 
 def test_flags_are_split_at_the_dashes():
-    assert space.split(["--a", "--", "--b", "--"]) == (["--a"], ["--b", "--"])
-    assert space.split(["--a"]) == (["--a"], [])
+    assert command.split(["--a", "--", "--b", "--"]) == (["--a"], ["--b", "--"])
+    assert command.split(["--a"]) == (["--a"], [])

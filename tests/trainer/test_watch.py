@@ -16,12 +16,12 @@ from small_runs import change
 from mario_envpool import nes
 from trainer import watch
 from trainer.config.schema import EnvConfig, ModelConfig, RunConfig, to_dict
-from trainer.film import screens
+from trainer.film import live, screens
 from trainer.film.draw import Reading
 from trainer.film.filmed_env import button_names
 from trainer.film.screens import (
-    Keyboard,
     QuitError,
+    QuitKey,
     Terminal,
     Window,
     palette_colour,
@@ -126,28 +126,15 @@ def attributes():
     return termios.tcgetattr(sys.stdin.fileno())
 
 
-def test_keys_are_held_for_a_while(keys, monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(screens.time, "monotonic", lambda: now)
-    keyboard = Keyboard()
-    assert keyboard.buttons() == 0
-    keys("\x1b[C")
-    assert keyboard.buttons() == nes.RIGHT
-    now += 0.2
-    keys("x")  # renews what is held, as a terminal repeats the last key only
-    assert keyboard.buttons() == nes.RIGHT | nes.A
-    now += 0.2
-    assert keyboard.buttons() == nes.RIGHT | nes.A
-    now += 0.2
-    assert keyboard.buttons() == 0
-    keys("\x1b[C\x1bOD")
-    assert keyboard.buttons() == nes.LEFT, "nobody presses both"
-    keys("Z\r\x1b[A\x1b[B")
-    assert keyboard.buttons() == nes.LEFT | nes.B | nes.START | nes.DOWN
-    assert not keyboard.quit
-    keys("q")
-    assert keyboard.quit
-    keyboard.close()
+def test_only_q_quits_in_a_terminal(keys):
+    quit_key = QuitKey()
+    assert not quit_key.pressed()
+    keys("\x1b[Cxz\r")
+    assert not quit_key.pressed()
+    keys("xQ")
+    assert quit_key.pressed()
+    assert not quit_key.pressed()
+    quit_key.close()
 
 
 def test_the_terminal_is_left_as_it_was(keys, monkeypatch):
@@ -233,7 +220,9 @@ def test_a_window(monkeypatch):
 def test_a_display_that_is_not_there(monkeypatch):
     pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "none-such")
-    with pytest.raises(ValueError, match=r"none-such .*; --display terminal needs"):
+    with pytest.raises(
+        ValueError, match=r"none-such .*can also be watched with --display terminal"
+    ):
         Window()
 
 
@@ -241,7 +230,7 @@ def test_a_display_that_is_not_there(monkeypatch):
 
 
 class FakeScreen:
-    """Notes what is shown; presses what it is told to; quits in the end."""
+    """Notes what is shown; presses the given buttons; quits in the end."""
 
     def __init__(self, pressed=0, last=10**9):
         self.pressed, self.last = pressed, last
@@ -264,6 +253,7 @@ class FakeScreen:
 def screen(monkeypatch):
     fake = FakeScreen()
     monkeypatch.setattr(watch, "open_screen", lambda kind: fake)
+    monkeypatch.setattr(watch, "Window", lambda: fake)
     return fake
 
 
@@ -299,9 +289,9 @@ def test_the_newest_weights_are_watched(tmp_path, screen, capsys):
     assert {r.action for r in screen.readings} == {4}
     assert screen.readings[-1].ending == "died"
     assert screen.closed == 1
-    told = capsys.readouterr().out.splitlines()
-    assert [line[:16] for line in told] == ["1-1: died after "] * 2
-    assert told[1] == str(screen.readings[-1])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:16] for line in lines] == ["1-1: died after "] * 2
+    assert lines[1] == str(screen.readings[-1])
 
 
 @pytest.mark.rom
@@ -328,9 +318,9 @@ def test_the_screen_is_closed_whatever_happens(screen):
 
 def test_the_pace(monkeypatch):
     now, slept = 0.0, []
-    monkeypatch.setattr(watch.time, "monotonic", lambda: now)
-    monkeypatch.setattr(watch.time, "sleep", slept.append)
-    pace = watch._Pace(speed=0.5)
+    monkeypatch.setattr(live.time, "monotonic", lambda: now)
+    monkeypatch.setattr(live.time, "sleep", slept.append)
+    pace = live.Pace(speed=0.5)
     assert pace.wait()
     assert slept == [pytest.approx(2 / 60.0988)]
     now = 0.19  # late: pictures are left out, but never many in a row
@@ -350,7 +340,7 @@ def test_the_pace(monkeypatch):
         (["--human", "--episodes", "-1"], "episodes must be at least 0, got -1"),
         (["--human", "--level", "0-1"], "there is no level '0-1' in Super"),
         (["--checkpoint", "none.pt"], "no checkpoint at none.pt"),
-        (["--human", "--display", "terminal"], "neither a display nor a terminal"),
+        (["--human", "--display", "terminal"], "--human plays in a window"),
     ],
 )
 def test_bad_input_is_one_line(capsys, words, message):

@@ -39,8 +39,8 @@ def draw(
 ) -> Iterator[Path]:
     """Draws an evaluation: heatmap.png, and deaths-1-1.png and so on.
 
-    Of several values of sticky it is the first. Pictures that are there from an
-    earlier evaluation are replaced or removed.
+    Of several chances of sticky actions the first is drawn. Pictures of an earlier
+    evaluation are replaced or removed.
 
     Args:
         about: `Evaluation.about`.
@@ -53,12 +53,12 @@ def draw(
     for old in (folder / "heatmap.png", *folder.glob("deaths-?-?.png")):
         old.unlink(missing_ok=True)
     parts = by_options(results)
-    sticky = results[0].sticky
-    sampled, argmax = parts[sticky, False], parts.get((sticky, True), [])
+    chance = results[0].repeat_action_probability
+    sampled, argmax = parts[chance, False], parts.get((chance, True), [])
     name = Path(about["checkpoint"]).resolve().name
     title = f"{name}, {about['trained_steps']:,} steps, {about['episodes']} episodes"
-    if sticky:
-        title += f", sticky {sticky:g}"
+    if chance:
+        title += f", sticky {chance:g}"
     if len(sampled) > 1:
         path = folder / "heatmap.png"
         row = levels_in_a_row(sampled)

@@ -1,9 +1,14 @@
-"""How policies are evaluated: fresh seeds, idle frames, an exact number of episodes."""
+"""The protocol of all evaluations: fresh seeds, idle frames, so many episodes.
+
+`evaluate_policy` plays the task of a run, `evaluate_levels` any levels, for runs and
+commands alike; `evaluate_checkpoint` is all that `python -m trainer.evaluate` plays.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +16,17 @@ import torch
 from torch import nn
 
 from trainer.config.schema import EnvConfig
-from trainer.config.tasks import game_of, is_native, parse_levels
+from trainer.config.tasks import game_of, is_native, levels_of, parse_levels
 from trainer.envs.pool import make_pool
-from trainer.evaluation.play import MAX_SEEDS, Played, first_seed, play, wilson
+from trainer.evaluation.play import MAX_SEEDS, Played, first_seed, play
 from trainer.evaluation.results import (
     STALL_STEPS,
+    Evaluation,
     LevelResult,
     level_result,
+    summarise,
 )
+from trainer.models.policy import load_policy, playing_device
 
 # Environments that play at the same time, at most; and per level, one at least.
 _MAX_ENVS = 512
@@ -36,33 +44,34 @@ def evaluate_levels(
     seed: int,
     device: torch.device,
     dtype: torch.dtype | None,
-    noops: int = 30,
-    sticky: float = 0.0,
+    noop_max: int = 30,
+    repeat_action_probability: float = 0.0,
     argmax: bool = False,
-    stall: int = STALL_STEPS,
+    stall_steps: int = STALL_STEPS,
     stream: int = 0,
-    tell: Callable[[int], None] | None = None,
+    on_episodes: Callable[[int], None] | None = None,
 ) -> list[LevelResult]:
     """Plays levels, all at once; the same arguments, the same episodes.
 
     Any number of emulation threads gives the same result. The game's clock and
-    `stall` are the only limits of an episode.
+    `stall_steps` are the only limits of an episode.
 
     Args:
         model: the policy, on the device; its noise is off while it plays.
         env: of its run; counts, idle frames and limits are replaced.
         levels: such as "1-1", distinct.
         episodes: of each level, exactly. With argmax it means nothing: each start
-            of 0 to `noops` idle frames is played once.
+            of 0 to `noop_max` idle frames is played once.
         seed: of environments and actions, 0 to MAX_SEED.
         device: of the model.
         dtype: autocast type of the network, None for float32.
-        noops: idle frames before an episode, 0 to this many.
-        sticky: chance at every frame that the buttons stay as they were.
+        noop_max: idle frames before an episode, 0 to this many.
+        repeat_action_probability: chance at every frame that the buttons stay as
+            they were.
         argmax: take the likeliest action instead of a sample.
-        stall: steps without a new best position that end an episode; 0: none do.
+        stall_steps: steps without a new best position that end an episode; 0: none do.
         stream: which evaluation with this seed (`first_seed`).
-        tell: called with the number of episodes that have just ended.
+        on_episodes: called with the number of episodes that have just ended.
 
     Returns:
         One result for each level, in the order of `levels`.
@@ -73,9 +82,9 @@ def evaluate_levels(
     if not levels:
         raise ValueError("levels must name one at least, got none")
     parse_levels(",".join(levels), env.task)
-    _check(env, episodes, sticky)
-    _check_limits(noops, stall)
-    copies = noops + 1 if argmax else _copies(episodes, len(levels))
+    _check(env, episodes, repeat_action_probability)
+    _check_limits(noop_max, stall_steps)
+    copies = noop_max + 1 if argmax else _copies(episodes, len(levels))
     share = copies if argmax else episodes
     # Environment i plays level i % n. The seeds do not depend on the other levels.
     copy_of = np.repeat(np.arange(copies), len(levels))
@@ -91,7 +100,7 @@ def evaluate_levels(
             env,
             task=game_of(env.task),
             levels=(),
-            stall_steps=stall,
+            stall_steps=stall_steps,
             max_episode_steps=_NO_LIMIT,
         ),
         num_envs=copies * len(levels),
@@ -99,17 +108,17 @@ def evaluate_levels(
         seed=first,
         device=device,
         dtype=dtype,
-        noop_max=noops,
-        sticky=sticky,
+        noop_max=noop_max,
+        repeat_action_probability=repeat_action_probability,
         argmax=argmax,
-        tell=tell,
+        on_episodes=on_episodes,
         **options,
     )
     return [
         level_result(
             level,
             [p for p in played if p.env % len(levels) == number],
-            sticky=sticky,
+            repeat_action_probability=repeat_action_probability,
             starts=starts,
             unseen=bool(env.levels) and level not in env.levels,
         )
@@ -117,22 +126,25 @@ def evaluate_levels(
     ]
 
 
-def _check(env: EnvConfig, episodes: int, sticky: float) -> None:
+def _check(env: EnvConfig, episodes: int, repeat_action_probability: float) -> None:
     """Raises ValueError for what no task can do."""
+    chance = repeat_action_probability
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
-    if not 0 <= sticky < 1:
-        raise ValueError(f"sticky must be 0 to below 1, got {sticky:g}")
-    if sticky and not is_native(env.task):
-        raise ValueError(f"task {env.task} has no sticky actions, got {sticky:g}")
+    if not 0 <= chance < 1:
+        raise ValueError(
+            f"repeat_action_probability must be 0 to below 1, got {chance:g}"
+        )
+    if chance and not is_native(env.task):
+        raise ValueError(f"task {env.task} has no sticky actions, got {chance:g}")
 
 
-def _check_limits(noops: int, stall: int) -> None:
+def _check_limits(noop_max: int, stall_steps: int) -> None:
     """Raises ValueError for what no level can do."""
-    if not 0 <= noops < MAX_SEEDS:
-        raise ValueError(f"noops must be 0 to {MAX_SEEDS - 1}, got {noops}")
-    if stall < 0:
-        raise ValueError(f"stall must be at least 0, got {stall}")
+    if not 0 <= noop_max < MAX_SEEDS:
+        raise ValueError(f"noop_max must be 0 to {MAX_SEEDS - 1}, got {noop_max}")
+    if stall_steps < 0:
+        raise ValueError(f"stall_steps must be at least 0, got {stall_steps}")
 
 
 def _copies(episodes: int, levels: int) -> int:
@@ -149,8 +161,8 @@ def evaluate_policy(
     device: torch.device,
     dtype: torch.dtype | None,
     stream: int = 0,
-    noops: int = 30,
-    sticky: float = 0.0,
+    noop_max: int = 30,
+    repeat_action_probability: float = 0.0,
     argmax: bool = False,
 ) -> dict[str, Any]:
     """Plays a policy in the task of its run; the same arguments, the same episodes.
@@ -167,12 +179,14 @@ def evaluate_policy(
         dtype: autocast type of the network, None for float32.
         stream: which evaluation with this seed (`first_seed`). A trainer gives
             each of its own a new one, from 1 on.
-        noops: idle frames before an episode, 0 to this many.
-        sticky: chance at every frame that the buttons stay as they were.
+        noop_max: idle frames before an episode, 0 to this many.
+        repeat_action_probability: chance at every frame that the buttons stay as
+            they were.
         argmax: take the likeliest action instead of a sample.
 
     Returns:
-        `summarise`'s numbers, and the arguments noops, sticky, argmax, seed, stream.
+        `summarise`'s numbers, and the arguments noop_max, repeat_action_probability,
+        argmax, seed and stream.
 
     Raises:
         ValueError: an argument is out of range, or the task has no sticky actions.
@@ -185,12 +199,17 @@ def evaluate_policy(
         seed=first_seed(seed, stream),
         device=device,
         dtype=dtype,
-        noop_max=noops,
-        sticky=sticky,
+        noop_max=noop_max,
+        repeat_action_probability=repeat_action_probability,
         argmax=argmax,
     )
-    options = {"noops": noops, "sticky": sticky, "argmax": argmax}
-    options |= {"seed": seed, "stream": stream}
+    options = {
+        "noop_max": noop_max,
+        "repeat_action_probability": repeat_action_probability,
+        "argmax": argmax,
+        "seed": seed,
+        "stream": stream,
+    }
     return options | summarise(played)
 
 
@@ -204,20 +223,20 @@ def _play(
     device: torch.device,
     dtype: torch.dtype | None,
     noop_max: int,
-    sticky: float,
+    repeat_action_probability: float,
     argmax: bool,
-    tell: Callable[[int], None] | None = None,
+    on_episodes: Callable[[int], None] | None = None,
     **options: Any,
 ) -> list[Played]:
     """Opens a pool, plays in it, and closes it."""
-    _check(env, episodes, sticky)
+    _check(env, episodes, repeat_action_probability)
     env = replace(
         env,
         num_envs=num_envs,
         groups=1,
         num_threads=min(env.num_threads, num_envs),
         noop_max=noop_max,
-        repeat_action_probability=sticky,
+        repeat_action_probability=repeat_action_probability,
     )
     generator = torch.Generator(device).manual_seed(seed)
     pool = make_pool(env, seed, **options)
@@ -230,28 +249,101 @@ def _play(
             dtype=dtype,
             generator=None if argmax else generator,
             groups=2 if is_native(env.task) else 1,
-            tell=tell,
+            tell=on_episodes,
         )
     finally:
         pool.close()
 
 
-def summarise(played: Sequence[Played]) -> dict[str, Any]:
-    """Rates, means and medians; None where there is nothing to say."""
-    episodes = [p.episode for p in played]
-    has_flag = "flag_get" in played[0].last
-    clears = [e.steps for e in episodes if e.cleared]
-    best = [e.best_x for e in episodes]
-    result: dict[str, Any] = {
-        "episodes": len(episodes),
-        "clears": len(clears) if has_flag else None,
-        "clear_rate": len(clears) / len(episodes) if has_flag else None,
-        "clear_rate_95": wilson(len(clears), len(episodes)) if has_flag else None,
-        "best_x_mean": float(np.mean(best)) if has_flag else None,
-        "best_x_median": float(np.median(best)) if has_flag else None,
-        "return_mean": float(np.mean([e.total_reward for e in episodes])),
-        "episode_steps_mean": float(np.mean([e.steps for e in episodes])),
+def evaluate_checkpoint(
+    path: Path,
+    *,
+    levels: str = "",
+    episodes: int = 100,
+    seed: int = 1,
+    noop_max: int = 30,
+    repeat_action_probability: Sequence[float] = (0.0,),
+    argmax: bool = True,
+    stall_steps: int = STALL_STEPS,
+    ema: bool = True,
+    device: str = "auto",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Plays a checkpoint with sampled actions, and with the likeliest ones.
+
+    Args:
+        path: the checkpoint, or the folder of a run.
+        levels: such as "1-1,4-2", or "all"; "" for those of the run, test levels
+            included. A task without levels is played itself.
+        episodes: of each level with sampled actions.
+        seed: of environments and actions, 0 to MAX_SEED.
+        noop_max: idle frames before an episode, 0 to this many.
+        repeat_action_probability: chances of sticky actions, each evaluated once.
+        argmax: play the likeliest actions as well.
+        stall_steps: as for `evaluate_levels`; only levels have this limit.
+        ema: play the averaged weights where the checkpoint has them.
+        device: auto, cpu, cuda or cuda:N.
+        on_progress: called with the episodes that have ended, and those of the
+            whole evaluation. Only evaluations of levels call it.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        ValueError: an argument is out of range. Nothing has been played then.
+    """
+    policy = load_policy(path, playing_device(device), ema=ema)
+    env = policy.env
+    played = (
+        parse_levels(levels, env.task)
+        if levels
+        else levels_of(env.levels, env.test_levels, env.task)
+    )
+    if not repeat_action_probability:
+        raise ValueError("repeat_action_probability takes one chance or more, got none")
+    chances = list(dict.fromkeys(repeat_action_probability))
+    for chance in chances:
+        _check(env, episodes, chance)
+    if played:
+        _check_limits(noop_max, stall_steps)
+    # Sampled actions first, for each chance.
+    ways = [(chance, a) for chance in chances for a in (False, True)[: 1 + argmax]]
+    shares = [noop_max + 1 if likeliest else episodes for _, likeliest in ways]
+    done, total = 0, len(played) * sum(shares)
+
+    def count(ended: int) -> None:
+        nonlocal done
+        done += ended
+        if on_progress is not None:
+            on_progress(done, total)
+
+    about: dict[str, Any] = {
+        "checkpoint": str(path),
+        "task": env.task,
+        "trained_steps": policy.steps,
+        "weights": "ema" if policy.averaged else "latest",
+        "frame_skip": env.frame_skip,
+        "device": str(policy.device),
+        "seed": seed,
+        "noop_max": noop_max,
+        "episodes": episodes,
     }
-    for name, function in (("mean", np.mean), ("median", np.median)):
-        result[f"steps_to_clear_{name}"] = float(function(clears)) if clears else None
-    return result
+    if played:
+        about |= {"levels": list(played), "stall_steps": stall_steps}
+    results: list[LevelResult] = []
+    rows: list[dict[str, Any]] = []
+    for chance, likeliest in ways:
+        options: dict[str, Any] = {
+            "episodes": episodes,
+            "seed": seed,
+            "device": policy.device,
+            "dtype": policy.dtype,
+            "noop_max": noop_max,
+            "repeat_action_probability": chance,
+            "argmax": likeliest,
+        }
+        if played:
+            options |= {"levels": played, "stall_steps": stall_steps}
+            options["on_episodes"] = count
+            results += evaluate_levels(policy.model, env, **options)
+        else:
+            rows.append(evaluate_policy(policy.model, env, **options))
+    return Evaluation(about, results, rows)

@@ -1,4 +1,4 @@
-"""How a policy did in levels, one by one and in a row."""
+"""Numbers of an evaluation: of a task, of levels one by one, and in a row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainer.evaluation.play import Played, wilson
 # Steps without a new best position after which an episode of a level has failed.
 STALL_STEPS = 250
 
-# Above this, info's y_pos at a death is that of one who fell out of the screen: y is
-# a byte, which has wrapped around.
+# Above this, info's y_pos at a death is that of a fall out of the screen: y is a byte,
+# which has wrapped around.
 _FELL = 248
 
 
@@ -25,7 +25,7 @@ class Place(NamedTuple):
     Attributes:
         area: info's area_pointer, the room.
         x: pixels from the left end of the room.
-        y: info's y_pos, pixels from below; 0 for who fell out of the screen.
+        y: info's y_pos, pixels from below; 0 for a fall out of the screen.
     """
 
     area: int
@@ -41,8 +41,9 @@ class LevelResult:
 
     Attributes:
         level: such as "1-1".
-        argmax: whether the likeliest actions were played, not sampled ones.
-        sticky: chance at every frame that the buttons stayed as they were.
+        argmax: the likeliest actions were played, not sampled ones.
+        repeat_action_probability: chance at every frame that the buttons stayed as
+            they were (sticky actions).
         episodes: how many were played.
         clears: how many of them reached the flag or the axe.
         clear_rate: their share.
@@ -61,7 +62,7 @@ class LevelResult:
 
     level: str
     argmax: bool
-    sticky: float
+    repeat_action_probability: float
     episodes: int
     clears: int
     clear_rate: float
@@ -85,16 +86,16 @@ def level_result(
     level: str,
     played: Sequence[Played],
     *,
-    sticky: float,
+    repeat_action_probability: float,
     starts: Sequence[int] | None = None,
     unseen: bool = False,
 ) -> LevelResult:
-    """What the episodes of one level come to.
+    """The result of one level's episodes.
 
     Args:
         level: its name.
         played: its episodes.
-        sticky: chance of a repeated action.
+        repeat_action_probability: of the evaluation.
         starts: with argmax, the idle frames of each environment; else None.
         unseen: whether its run never trained on it.
     """
@@ -112,7 +113,7 @@ def level_result(
     return LevelResult(
         level=level,
         argmax=starts is not None,
-        sticky=sticky,
+        repeat_action_probability=repeat_action_probability,
         episodes=len(played),
         clears=len(clears),
         clear_rate=len(clears) / len(played),
@@ -146,8 +147,29 @@ def _place(last: dict[str, int]) -> Place:
     return Place(last["area_pointer"], last["x_pos"], 0 if fell else y)
 
 
+def summarise(played: Sequence[Played]) -> dict[str, Any]:
+    """Rates, means and medians of a task; None where there is no number."""
+    episodes = [p.episode for p in played]
+    has_flag = "flag_get" in played[0].last
+    clears = [e.steps for e in episodes if e.cleared]
+    best = [e.best_x for e in episodes]
+    result: dict[str, Any] = {
+        "episodes": len(episodes),
+        "clears": len(clears) if has_flag else None,
+        "clear_rate": len(clears) / len(episodes) if has_flag else None,
+        "clear_rate_95": wilson(len(clears), len(episodes)) if has_flag else None,
+        "best_x_mean": float(np.mean(best)) if has_flag else None,
+        "best_x_median": float(np.median(best)) if has_flag else None,
+        "return_mean": float(np.mean([e.total_reward for e in episodes])),
+        "episode_steps_mean": float(np.mean([e.steps for e in episodes])),
+    }
+    for name, function in (("mean", np.mean), ("median", np.median)):
+        result[f"steps_to_clear_{name}"] = float(function(clears)) if clears else None
+    return result
+
+
 def summarise_levels(results: Sequence[LevelResult]) -> dict[str, Any]:
-    """What one evaluation of several levels says, for a line of evaluations.jsonl.
+    """One evaluation of several levels, for a line of evaluations.jsonl.
 
     Rates and means are those of the levels that the run trains on; `test_clear_rate`,
     None without test levels, is of the others, and `levels` has each by itself.
@@ -205,8 +227,40 @@ def levels_in_a_row(results: Sequence[LevelResult]) -> float | None:
 def by_options(
     results: Sequence[LevelResult],
 ) -> dict[tuple[float, bool], list[LevelResult]]:
-    """Results by (sticky, argmax), in their order."""
+    """Results by (repeat_action_probability, argmax), in their order."""
     parts: dict[tuple[float, bool], list[LevelResult]] = {}
     for result in results:
-        parts.setdefault((result.sticky, result.argmax), []).append(result)
+        key = (result.repeat_action_probability, result.argmax)
+        parts.setdefault(key, []).append(result)
     return parts
+
+
+class Evaluation(NamedTuple):
+    """All numbers of one evaluation of a checkpoint.
+
+    Attributes:
+        about: what was played: task, steps of the checkpoint, levels and options.
+        levels: results by level; for each chance of sticky actions those of sampled
+            actions, then those of the likeliest ones.
+        rows: `evaluate_policy`'s results, for tasks without levels.
+    """
+
+    about: dict[str, Any]
+    levels: list[LevelResult]
+    rows: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types: the content of table.json."""
+        if not self.levels:
+            return self.about | {"results": self.rows}
+        return self.about | {
+            "results": [result.to_dict() for result in self.levels],
+            "levels_in_a_row": [
+                {
+                    "repeat_action_probability": chance,
+                    "argmax": argmax,
+                    "levels": levels_in_a_row(part),
+                }
+                for (chance, argmax), part in by_options(self.levels).items()
+            ],
+        }

@@ -1,10 +1,10 @@
-"""What a person reads of an evaluation in a terminal."""
+"""Tables of an evaluation for a terminal, and the bar while it plays."""
 
 from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from trainer.evaluation.results import LevelResult, Place, by_options, levels_in_a_row
+from trainer.evaluation.play import wilson
+from trainer.evaluation.results import (
+    Evaluation,
+    LevelResult,
+    Place,
+    by_options,
+    levels_in_a_row,
+)
 
 # Deaths within so many pixels of each other are at one place.
 _PLACE_WIDTH = 32
@@ -42,41 +49,32 @@ def progress() -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def show(
-    about: dict[str, Any],
-    results: Sequence[LevelResult],
-    rows: Sequence[dict[str, Any]],
-) -> None:
-    """Prints an evaluation.
-
-    Args:
-        about: `Evaluation.about`.
-        results: of levels; or
-        rows: of a task without levels.
-    """
+def show(evaluation: Evaluation) -> None:
+    """Prints an evaluation."""
+    about, results = evaluation.about, evaluation.levels
     console = Console(highlight=False)
     weights = "averaged weights" if about["weights"] == "ema" else "latest weights"
     console.print(
         f"{about['checkpoint']}: {about['task']}, {about['trained_steps']:,} steps, "
-        f"{weights}\nseed {about['seed']}, 0 to {about['noops']} idle frames; a step "
-        f"is {about['frame_skip']} frames",
+        f"{weights}\nseed {about['seed']}, 0 to {about['noop_max']} idle frames; "
+        f"a step is {about['frame_skip']} frames",
         soft_wrap=True,
         markup=False,  # of a path
     )
-    if rows:
-        console.print(_task_table(rows))
+    if evaluation.rows:
+        console.print(_task_table(evaluation.rows))
         return
     parts = by_options(results)
-    for sticky in dict.fromkeys(result.sticky for result in results):
-        sampled = parts[sticky, False]
-        argmax = parts.get((sticky, True), [])
-        if sticky:
-            console.print(f"\nbuttons stay as they were with a chance of {sticky:g}:")
+    for chance in dict.fromkeys(chance for chance, _ in parts):
+        sampled = parts[chance, False]
+        argmax = parts.get((chance, True), [])
+        if chance:
+            console.print(f"\nsticky actions, with a chance of {chance:g} a frame:")
         console.print(level_table(sampled, argmax))
         console.print(_LEGEND.format(about["episodes"]), style="dim")
         if any(result.unseen for result in sampled):
             console.print(_TEST_LEGEND, style="dim")
-        _say_in_a_row(console, sampled, argmax)
+        _print_in_a_row(console, sampled, argmax)
 
 
 def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -> Table:
@@ -107,6 +105,38 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
             table.add_row(*_cells_of_all(name, rows, starts))
             table.add_section()
     return table
+
+
+def policies_table(results: Mapping[str, Sequence[LevelResult]]) -> Table:
+    """A row for each policy, over all levels; at most 80 columns wide."""
+    many = len(next(iter(results.values()))) > 1
+    shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1), header_style="bold")
+    shown.add_column("policy")
+    columns = ["cleared", "95 % interval", "best x", "return", "steps to clear"]
+    for column in [*columns, *["levels"] * many]:
+        shown.add_column(column, justify="right")
+    for name, rows in results.items():
+        clears, episodes = sum(r.clears for r in rows), sum(r.episodes for r in rows)
+        low, high = wilson(clears, episodes)
+        cells = [
+            f"{100 * clears / episodes:.1f} %",
+            f"{100 * low:.1f}-{100 * high:.1f} %",
+            f"{_mean(rows, lambda r: r.best_x_median):.0f}",
+            f"{_mean(rows, lambda r: r.return_mean):.2f}",
+            f"{_mean(rows, lambda r: r.steps_to_clear_median):.0f}" if clears else "-",
+        ]
+        if many:
+            cells.append(f"{sum(r.clears > 0 for r in rows)}/{len(rows)}")
+        shown.add_row(name, *cells)
+    return shown
+
+
+def _mean(
+    rows: Sequence[LevelResult], number: Callable[[LevelResult], float | None]
+) -> float:
+    """Mean over the levels that have the number."""
+    numbers = [value for value in map(number, rows) if value is not None]
+    return sum(numbers) / len(numbers)
 
 
 def as_text(table: Table) -> str:
@@ -172,7 +202,7 @@ def _deadliest(deaths: Sequence[Place]) -> str:
     return f"{column * _PLACE_WIDTH + _PLACE_WIDTH // 2}: {count}"
 
 
-def _say_in_a_row(
+def _print_in_a_row(
     console: Console, sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]
 ) -> None:
     expected = levels_in_a_row(sampled)
@@ -208,7 +238,7 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
     low, high = row["clear_rate_95"]
     return {
         "actions": cells.pop("actions"),
-        "sticky": f"{row['sticky']:g}",
+        "sticky": f"{row['repeat_action_probability']:g}",
         "cleared": _rate(row["clear_rate"]),
         "95 % interval": f"{100 * low:.1f}-{100 * high:.1f} %",
         "best x": f"{row['best_x_median']:.0f}",

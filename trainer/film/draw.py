@@ -1,4 +1,4 @@
-"""What stands beside the game's picture: the pad, the policy's odds, the score.
+"""The panel beside the game's picture: the pad, the policy's probabilities, the score.
 
 Everything is measured in units of the picture's own pixels and multiplied by the
 scale, so that the panel looks the same at every size.
@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 from mario_envpool import _core, nes
 from trainer.config.schema import TILES_SHAPE
 from trainer.envs.tiles import tiles_picture
-from trainer.film.filmed_env import HEIGHT, WIDTH
+from trainer.film.filmed_env import HEIGHT
 
 Picture = npt.NDArray[np.uint8]
 Colour = tuple[int, int, int]
@@ -42,8 +42,6 @@ PANEL_WIDTH = 128
 _MARGIN = 8
 _MAX_BARS = 12
 _TITLE, _BODY = 10, 6.5
-
-HEADER_HEIGHT = 12  # of a tile of the grid
 
 
 @functools.cache
@@ -278,54 +276,3 @@ def controller(buttons: int, scale: int) -> Image.Image:
             anchor="mm",
         )
     return image.resize((112 * scale, 40 * scale), Image.Resampling.LANCZOS)
-
-
-class Grid:
-    """Pictures of several games side by side, each under its level's name."""
-
-    GAP = 4
-
-    def __init__(self, levels: Sequence[str], columns: int, scale: int) -> None:
-        self._columns, self._scale = columns, scale
-        rows = -(-len(levels) // columns)
-        tile = (WIDTH * scale, (HEIGHT + HEADER_HEIGHT) * scale)
-        self._step = (tile[0] + self.GAP, tile[1] + self.GAP)
-        self.width = columns * self._step[0] + self.GAP
-        self.height = rows * self._step[1] + self.GAP
-        self.canvas: Picture = np.empty((self.height, self.width, 3), np.uint8)
-        """The whole picture, (height, width, 3)."""
-        self.canvas[:] = BACKGROUND
-        for i, level in enumerate(levels):
-            self.label(i, level)
-
-    def _corner(self, tile: int) -> tuple[int, int]:
-        row, column = divmod(tile, self._columns)
-        return self.GAP + row * self._step[1], self.GAP + column * self._step[0]
-
-    def label(self, tile: int, level: str, ending: str = "") -> None:
-        """Writes a tile's header."""
-        scale = self._scale
-        size = (WIDTH * scale, HEADER_HEIGHT * scale)
-        image = Image.new("RGB", size, ENDINGS.get(ending, SURFACE))
-        pen = ImageDraw.Draw(image)
-        ink = BACKGROUND if ending else TEXT
-        for x, text, anchor in ((4, level, "lm"), (252, ending, "rm")):
-            where = (x * scale, size[1] / 2)
-            kind = font(9 * scale, True)
-            pen.text(where, text, fill=ink, font=kind, anchor=anchor)
-        y, x = self._corner(tile)
-        self.canvas[y : y + size[1], x : x + size[0]] = np.asarray(image)
-
-    def show(self, tile: int, picture: Picture) -> None:
-        """Puts a game's picture, (240, 256, 3), into its tile."""
-        y, x = self._corner(tile)
-        y += HEADER_HEIGHT * self._scale
-        large = enlarge(picture, self._scale)
-        self.canvas[y : y + len(large), x : x + large.shape[1]] = large
-
-
-def tint(picture: Picture, ending: str) -> Picture:
-    """A picture in shades of the colour of how its episode ended."""
-    grey = picture.mean(axis=-1, keepdims=True) / 255
-    tinted: Picture = (ENDINGS[ending] * (0.25 + 0.65 * grey)).astype(np.uint8)
-    return tinted

@@ -77,11 +77,13 @@ class VideoWriter:
                 f"cannot write to the folder {path.parent} ({error.strerror})"
             ) from error
         ffmpeg = _ffmpeg()
-        self._path, self._shape = path, (height, width, 3)
+        self._path, self._shape, self._fps = path, (height, width, 3), fps
+        self.count = 0
+        """Pictures so far."""
         self._partial = path.with_name(f".partial-{path.name}")
         self._scratch = tempfile.TemporaryDirectory()
         self._log = Path(self._scratch.name) / "ffmpeg.log"
-        command = [] if not background else _politely()
+        command = _low_priority() if background else []
         command += [ffmpeg, "-y", "-loglevel", "error", "-f", "rawvideo"]
         command += ["-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:.6g}"]
         command += ["-i", "-"]
@@ -120,6 +122,16 @@ class VideoWriter:
             self._process.stdin.write(np.ascontiguousarray(picture).data)
         except BrokenPipeError:
             raise OSError(self._failure()) from None
+        self.count += 1
+
+    def summary(self) -> str:
+        """A line about the file; it is to be closed."""
+        height, width, _ = self._shape
+        seconds, megabytes = self.count / self._fps, self._path.stat().st_size / 1e6
+        return (
+            f"wrote {self._path} ({width} x {height}, {seconds:.1f} s at "
+            f"{self._fps:.3g} pictures a second, {megabytes:.1f} MB)"
+        )
 
     def close(self) -> None:
         """Finishes the file.
@@ -136,7 +148,7 @@ class VideoWriter:
             self.abort()  # what is left of it
 
     def abort(self) -> None:
-        """Ends without a file, if that is not finished."""
+        """Ends ffmpeg; a file that is not finished is removed."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -146,16 +158,16 @@ class VideoWriter:
 
     def _close_pipe(self) -> None:
         assert self._process.stdin is not None
-        # What is still in the buffer has nobody to read it if ffmpeg is gone.
+        # If ffmpeg is gone, nothing reads the rest of the buffer.
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def _failure(self) -> str:
-        """What ffmpeg said last."""
+        """An error with the last line of ffmpeg's."""
         self._process.wait()
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        said = lines[-1] if lines else f"exit status {self._process.returncode}"
-        return f"ffmpeg could not write {self._path}: {said}"
+        reason = lines[-1] if lines else f"exit status {self._process.returncode}"
+        return f"ffmpeg could not write {self._path}: {reason}"
 
     def __enter__(self) -> VideoWriter:
         return self
@@ -184,7 +196,7 @@ def _ffmpeg() -> str:
         ) from error
 
 
-def _politely() -> list[str]:
+def _low_priority() -> list[str]:
     """The start of a command line that runs with a low priority."""
     nice = shutil.which("nice")
     return [nice, "-n", "10"] if nice else []

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import select
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
@@ -26,23 +24,17 @@ from trainer.film.play import Camera, Shot
 _HUD_ROWS = 32
 # A television shows the console's pixels 8 wide and 7 high.
 _PIXEL_ASPECT = 8 / 7
-# A terminal tells of presses only: a key counts as held for so long, and every
-# press renews those that are held (terminals repeat only the last key).
-_HOLD_SECONDS = 0.3
 _SMALLEST = (20, 8)  # columns and rows
 
-_ARROWS = {"A": nes.UP, "B": nes.DOWN, "C": nes.RIGHT, "D": nes.LEFT}
-_LETTERS = {"x": nes.A, "z": nes.B, "\r": nes.START, "\n": nes.START}
-_OPPOSITES = ({nes.LEFT, nes.RIGHT}, {nes.UP, nes.DOWN})
 KEYS_HELP = "arrows, x jump, z run, q quit"
 
 
 class QuitError(Exception):
-    """The person who watches has had enough."""
+    """The window was closed, or q was pressed."""
 
 
 class Screen(Protocol):
-    """What shows a game, and reads the keyboard."""
+    """Shows a game."""
 
     def show(self, frame: Picture, reading: Reading) -> None:
         """Shows one frame, (240, 256, 3) uint8.
@@ -50,9 +42,6 @@ class Screen(Protocol):
         Raises:
             QuitError: the window was closed, or q was pressed.
         """
-
-    def buttons(self) -> int:
-        """The pad byte of the keys that are held."""
 
     def close(self) -> None:
         """Leaves everything as it was; a second call does nothing."""
@@ -89,8 +78,8 @@ class Window:
             import pygame
         except ImportError:
             raise ValueError(
-                "a window needs pygame (pip install 'mario-envpool[human]'); "
-                "--display terminal does without"
+                "a window needs pygame (pip install 'mario-envpool[human]'); a policy "
+                "can also be watched with --display terminal"
             ) from None
         self._pygame = pygame
         self._camera = Camera(scale=2)
@@ -100,7 +89,8 @@ class Window:
             self._surface: Any = pygame.display.set_mode(self._camera.size)
         except pygame.error as error:
             raise ValueError(
-                f"no window can be opened ({error}); --display terminal needs none"
+                f"no window can be opened ({error}); a policy can also be watched with "
+                "--display terminal"
             ) from error
 
     def show(self, frame: Picture, reading: Reading) -> None:
@@ -117,7 +107,7 @@ class Window:
         pygame.display.flip()
 
     def buttons(self) -> int:
-        """See `Screen.buttons`."""
+        """The pad byte of the keys that are held."""
         pygame = self._pygame
         pygame.event.pump()
         keys = pygame.key.get_pressed()
@@ -145,18 +135,18 @@ class Terminal:
         self._output = output or sys.stdout
         truecolour = Console().color_system == "truecolor"
         self._colour = rgb_colour if truecolour else palette_colour
-        self._keyboard = Keyboard()
+        self._quit_key = QuitKey()
         self._shown: list[str] = []
         self._size = (0, 0)
         self._opened = True
-        # Being told to end leaves the terminal as it was, as Ctrl-C does.
+        # SIGTERM leaves the terminal as it was, as Ctrl-C does.
         self._on_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
         # Another screen, so that what was there comes back; no cursor.
         self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
 
     def show(self, frame: Picture, reading: Reading) -> None:
         """See `Screen.show`."""
-        if self._keyboard.quit:
+        if self._quit_key.pressed():
             raise QuitError
         size = shutil.get_terminal_size()
         if size != self._size:
@@ -173,16 +163,12 @@ class Terminal:
         self._write("\x1b[?2026h" + "".join(changed) + "\x1b[?2026l")
         self._shown = lines
 
-    def buttons(self) -> int:
-        """See `Screen.buttons`."""
-        return self._keyboard.buttons()
-
     def close(self) -> None:
         """See `Screen.close`."""
         if self._opened:
             self._opened = False
             signal.signal(signal.SIGTERM, self._on_term)
-            self._keyboard.close()
+            self._quit_key.close()
             self._write("\x1b[?2026l\x1b[0m\x1b[?25h\x1b[?1049l")
 
     def _write(self, text: str) -> None:
@@ -190,8 +176,8 @@ class Terminal:
         self._output.flush()
 
 
-class Keyboard:
-    """Single keys from the terminal, without Enter and without echo."""
+class QuitKey:
+    """Whether q was pressed in the terminal; without Enter and without echo."""
 
     def __init__(self) -> None:
         # Not on Windows, which has windows.
@@ -201,48 +187,18 @@ class Keyboard:
         self._termios = termios
         self._fd = sys.stdin.fileno()
         self._before = termios.tcgetattr(self._fd)
-        self._held: dict[int, float] = {}
-        self._quit = False
         tty.setcbreak(self._fd)  # Ctrl-C still interrupts
 
-    @property
-    def quit(self) -> bool:
-        """Whether q was pressed."""
-        self._read()
-        return self._quit
-
-    def buttons(self) -> int:
-        """The pad byte of the keys that count as held."""
-        self._read()
-        now = time.monotonic()
-        return sum(button for button, until in self._held.items() if until > now)
-
-    def _read(self) -> None:
-        """Takes what was typed since the last call."""
+    def pressed(self) -> bool:
+        """Whether q was typed since the last call, or the terminal is gone."""
         while select.select([self._fd], [], [], 0)[0]:
-            typed = os.read(self._fd, 1024).decode(errors="replace")
-            if not typed:  # nobody is there any more
-                self._quit = True
-                return
-            for key in re.findall(r"\x1b[\[O][A-D]|.", typed, re.DOTALL):
-                self.press(key)
-
-    def press(self, key: str) -> None:
-        """Notes one key, a character or the sequence of an arrow."""
-        self._quit |= key in ("q", "Q")
-        arrow = key.startswith("\x1b") and len(key) > 1
-        button = _ARROWS[key[-1]] if arrow else _LETTERS.get(key.lower())
-        if button is None:
-            return
-        now = time.monotonic()
-        held = {b for b, until in self._held.items() if until > now} | {button}
-        for pair in _OPPOSITES:
-            if held >= pair:
-                held -= pair - {button}
-        self._held = dict.fromkeys(held, now + _HOLD_SECONDS)
+            typed = os.read(self._fd, 1024)
+            if not typed or b"q" in typed.lower():
+                return True
+        return False
 
     def close(self) -> None:
-        """Gives the terminal back as it was."""
+        """Restores the terminal."""
         self._termios.tcsetattr(self._fd, self._termios.TCSADRAIN, self._before)
 
 

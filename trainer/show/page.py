@@ -112,8 +112,8 @@ def _level_table(results: Sequence[Any], task: str) -> str:
     heads += ["timed out"]
     rows = [
         ((r.get("level") or task) + " (test)" * bool(r.get("unseen")),
-         "likeliest" if r.get("argmax") else "sampled", r.get("sticky"),
-         r.get("episodes"), _rate(r), _return(r),
+         "likeliest" if r.get("argmax") else "sampled",
+         r.get("repeat_action_probability"), r.get("episodes"), _rate(r), _return(r),
          _whole(r.get("best_x_median")), _whole(r.get("steps_to_clear_median")),
          len(r["deaths"]) if "deaths" in r else None, r.get("stalled"),
          r.get("timed_out"))

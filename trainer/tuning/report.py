@@ -24,7 +24,7 @@ from rich.table import Table
 
 from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
-from trainer.tuning import space
+from trainer.tuning import options
 
 
 def counted(study: optuna.Study) -> list[FrozenTrial]:
@@ -42,8 +42,9 @@ def best_command(study: optuna.Study, flags: Sequence[str]) -> str:
         study: with a finished trial.
         flags: of the trainer, as given for all trials.
     """
+    best = study.best_trial.user_attrs["options"]
     given = "".join(f" {shlex.quote(flag)}" for flag in flags)
-    return f"python -m trainer.run{given} {space.flags(study.best_trial.params)}"
+    return f"python -m trainer.run{given} {options.flags(best)}"
 
 
 def trials_table(study: optuna.Study, title: str) -> Table:
@@ -55,7 +56,7 @@ def trials_table(study: optuna.Study, title: str) -> Table:
     for trial in sorted(counted(study), key=lambda trial: _rank(study, trial)):
         known = trial.user_attrs
         complete = trial.state == TrialState.COMPLETE
-        values = [f"{k} {space.show(v)}" for k, v in trial.params.items()]
+        values = [f"{k} {options.show(v)}" for k, v in trial.params.items()]
         if "error" in known:
             values.append(f"({known['error']})")
         table.add_row(
@@ -90,7 +91,7 @@ def write_plots(study: optuna.Study, folder: Path, value: str) -> list[str]:
         value: name of what was optimised.
 
     Returns:
-        What was written, and what could not be drawn and why.
+        A line for each picture: its path, or why it could not be drawn.
     """
     matplotlib.use("Agg")
     names = list(study.best_trial.params)
@@ -101,26 +102,26 @@ def write_plots(study: optuna.Study, folder: Path, value: str) -> list[str]:
         "parallel": (plots.plot_parallel_coordinate, wide, {"target_name": value}),
         "slice": (plots.plot_slice, 2.4 * len(names), {"target_name": value}),
     }
-    told = []
-    for name, (draw, width, options) in drawings.items():
+    lines = []
+    for name, (draw, width, keywords) in drawings.items():
         path = folder / f"{name}.png"
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
             warnings.simplefilter("ignore", ExperimentalWarning)
             try:
-                draw(study, **options)
+                draw(study, **keywords)
             except (ValueError, RuntimeError, ImportError) as error:
-                told.append(f"no {path}: {error}")
+                lines.append(f"no {path}: {error}")
             else:
                 figure = pyplot.gcf()
                 _tidy(figure, name)
                 figure.set_size_inches(width, 5)
                 figure.savefig(path, dpi=120, bbox_inches="tight")
                 remarks = "".join(f" ({warning.message})" for warning in caught)
-                told.append(f"{path}{remarks}")
+                lines.append(f"{path}{remarks}")
         pyplot.close("all")
-    return told
+    return lines
 
 
 def _tidy(figure: Figure, name: str) -> None:
@@ -150,7 +151,7 @@ def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) 
         flags: of the trainer, as given for all trials.
 
     Raises:
-        RuntimeError: no trial came to its end.
+        RuntimeError: no trial was completed.
     """
     title = f"{study.study_name}: value is {value}"
     Console().print(trials_table(study, title))
@@ -162,7 +163,12 @@ def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) 
     for line in write_plots(study, folder, value):
         print(line)
     best, command = study.best_trial, best_command(study, flags)
-    result = {"trial": best.number, value: best.value, "params": best.params}
+    result = {
+        "trial": best.number,
+        value: best.value,
+        "params": best.params,
+        "options": best.user_attrs["options"],
+    }
     write_json(folder / "best.json", result | {"command": command})
     print(f"best: trial {best.number}, {value} {best.value:.4g}\n{command}")
     if not (_maximises(study) or best.user_attrs["solved"]):

@@ -1,0 +1,92 @@
+"""Advantage actor-critic, out of the trainer's own learner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trainer.config.schema import RunConfig
+from trainer.session.session import run_training
+from trainer.show.display import QuietDisplay
+
+
+def a2c_config(task: str) -> RunConfig:
+    """Advantage actor-critic (Mnih et al. 2016), out of the same learner.
+
+    One gradient step for each batch, which the current policy has just played: the
+    ratio in the clip loss is then 1, its gradient the plain policy gradient, and A2C
+    the special case of PPO that Huang et al. 2022 (arXiv:2205.09123) describe.
+    Advantages of five steps (lambda 1), not normalised, RMSProp at 7e-4 with epsilon
+    1e-5, a squared value loss: as in OpenAI's A2C. No V-trace, replay, overlap or
+    averaged weights. Environments, network, discount and entropy bonus are the CPU
+    recipe's.
+
+    Args:
+        task: to train on.
+    """
+    base = RunConfig()
+    learner = replace(
+        base.learner,
+        loss="clip",
+        advantages="gae",
+        targets="stored",
+        unroll=5,
+        unrolls_per_batch=base.env.num_envs,
+        passes=1,
+        minibatch_size=5 * base.env.num_envs,
+        lam=1.0,
+        normalise_advantages=False,
+        value_loss="squared",
+        optimizer="rmsprop",
+        rmsprop_eps=1e-5,
+        lr=7e-4,
+        lr_end=0.0,
+        ema=0.0,
+    )
+    return replace(
+        base,
+        preset="cpu",
+        lag=0,
+        mode="sync",
+        env=replace(base.env, task=task),
+        learner=learner,
+        replay=replace(base.replay, replay_share=0.0),
+        stop_when_solved=False,
+        end_episodes=0,
+        videos=False,
+    )
+
+
+def train_a2c(
+    levels: Sequence[str], *, seconds: float, seed: int, device: str, out: Path
+) -> Path:
+    """Trains A2C; returns the folder of its run.
+
+    Args:
+        levels: one level is trained on; instead of several the game's levels are, a
+            random one in every episode.
+        seconds: to train for.
+        seed: of the run.
+        device: auto, cpu, cuda or cuda:N.
+        out: folder in which the run has its own.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C or SIGTERM ended it.
+    """
+    level = f"-{levels[0]}" if len(levels) == 1 else "RandomStages"
+    folder = out / f"a2c-{time.strftime('%Y%m%d-%H%M%S')}"
+    training = replace(
+        a2c_config(f"SuperMarioBros{level}-v0"),
+        device=device,
+        seed=seed,
+        max_seconds=seconds,
+        # Time alone ends it.
+        max_steps=2**62,
+        run_dir=folder,
+    )
+    print(f"training A2C for {seconds:g} s: {folder}/", flush=True)
+    if run_training(training, QuietDisplay())["signal"]:
+        raise KeyboardInterrupt
+    return folder

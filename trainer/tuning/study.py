@@ -1,0 +1,266 @@
+"""An Optuna study: its database, its search space, and the processes that share it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.trial import TrialState
+
+from trainer.config.schema import RunConfig
+from trainer.config.tasks import is_native
+from trainer.machine.timings import format_seconds
+from trainer.session.session import run_training
+from trainer.tuning import command, options
+from trainer.tuning.objective import FAILURES, REPORTS, Objective, Train
+from trainer.tuning.report import counted
+from trainer.tuning.search_config import SearchConfig
+from trainer.tuning.spaces import Space
+
+Distributions = dict[str, BaseDistribution]
+
+# A process that was killed is noticed this long after its last sign of life.
+_HEARTBEAT_S = 10
+_GRACE_S = 60
+_POLL_S = 2.0
+
+# How often a trial whose process was killed is tried again: it may be its memory.
+_RETRIES = 2
+
+
+def search(
+    config: SearchConfig, base: RunConfig, train: Train = run_training
+) -> optuna.Study:
+    """Runs a search to its end.
+
+    Args:
+        config: of the search.
+        base: config of a run, before a trial's values.
+        train: runs a config.
+
+    Raises:
+        ValueError: an option, the space, or one of its values is not allowed.
+        KeyboardInterrupt: Ctrl-C; the next call tries the trials that were under way
+            again.
+    """
+    config.validate()
+    command.check_base(base)
+    base = _base(config, base)
+    space: Space = command.load(config.space, "--space")
+    ranges = dry_run(space, base)
+    study = open_study(config, base, ranges)
+    done = sum(trial.state.is_finished() for trial in counted(study))
+    print(
+        f"search {config.name!r}: {done} of {config.trials} trials done; "
+        f"{', '.join(ranges)} in {config.folder}/; a run ends after "
+        f"{config.max_steps:,} steps or {format_seconds(config.max_seconds)}",
+        flush=True,
+    )
+    context = multiprocessing.get_context("spawn")
+    others = [
+        context.Process(target=_worker, args=(config, base, train))
+        for _ in range(min(config.jobs, config.trials - done) - 1)
+    ]
+    try:
+        for process in others:
+            process.start()
+        work(study, Objective(config, base, space, train), config.trials)
+        for process in others:
+            process.join()
+    finally:
+        # Only after Ctrl-C or an error is any left; SIGTERM ends its run cleanly.
+        for process in others:
+            if process.is_alive():
+                process.terminate()
+                process.join()
+    return study
+
+
+def _base(config: SearchConfig, base: RunConfig) -> RunConfig:
+    """What all runs have in common.
+
+    Raises:
+        ValueError: the task does not report clears.
+    """
+    if not is_native(base.env.task):
+        raise ValueError(
+            f"task {base.env.task} does not report clears, which a search needs; "
+            "choose one of mario_envpool's"
+        )
+    return replace(
+        base,
+        max_steps=config.max_steps,
+        max_seconds=config.max_seconds,
+        stop_when_solved=config.minimise,
+        videos=False,
+        log_seconds=min(base.log_seconds, 1.0),
+    )
+
+
+def dry_run(space: Space, base: RunConfig) -> Distributions:
+    """Checks a space before any trial: the ends of every range, one at a time.
+
+    Args:
+        space: to check.
+        base: config that takes its values.
+
+    Returns:
+        The ranges, by the names that the space gives them.
+
+    Raises:
+        ValueError: the space cannot be called, returns no options, names an unknown
+            one, or a value that the config does not allow.
+    """
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    ranges: Distributions = {}
+    # Each trial fixes one value; the first fixes none.
+    fixed: list[dict[str, Any]] = [{}]
+    while fixed:
+        study.enqueue_trial(fixed.pop(0))
+        trial = study.ask()
+        try:
+            values = space(trial)
+            if not (isinstance(values, dict) and values):
+                raise ValueError(f"it returned {values!r}, not values by option")
+            options.apply(base, values)
+        except Exception as error:  # whatever the function raises
+            raise ValueError(f"--space: {error}") from error
+        for name, some in trial.distributions.items():
+            if name not in ranges:
+                ranges[name] = some
+                fixed += [{name: value} for value in _ends(some)]
+    if not ranges:
+        raise ValueError("--space: it suggests nothing: there is nothing to search")
+    return ranges
+
+
+def _ends(some: Any) -> tuple[Any, ...]:
+    """Values that stand for all of a range."""
+    if isinstance(some, CategoricalDistribution):
+        return some.choices
+    return some.low, some.high
+
+
+def _contains(some: Any, value: Any) -> bool:
+    if isinstance(some, CategoricalDistribution):
+        return value in some.choices
+    return bool(some.low <= value <= some.high)
+
+
+def open_study(
+    config: SearchConfig, base: RunConfig, ranges: Distributions
+) -> optuna.Study:
+    """The study of this name, new or old.
+
+    Raises:
+        ValueError: the database cannot be opened, or the study was made with another
+            space or other settings.
+    """
+    config.folder.mkdir(parents=True, exist_ok=True)
+    url = config.storage or f"sqlite:///{config.folder / 'study.db'}"
+    try:
+        storage = RDBStorage(
+            url,
+            # How long one process waits for another one's write.
+            engine_kwargs={"connect_args": {"timeout": 60}} if "sqlite" in url else {},
+            heartbeat_interval=_HEARTBEAT_S,
+            grace_period=_GRACE_S,
+            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(_RETRIES),
+        )
+    except Exception as error:  # any of SQLAlchemy's, or of a database's driver
+        reason = str(error).split("\n")[0]
+        raise ValueError(
+            f"cannot open --storage {url} ({reason}); a URL is sqlite:///FILE or "
+            "DATABASE://USER:PASSWORD@HOST/NAME"
+        ) from error
+    study = optuna.create_study(
+        study_name=config.name,
+        storage=storage,
+        load_if_exists=True,
+        direction="minimize" if config.minimise else "maximize",
+        sampler=optuna.samplers.TPESampler(),
+        pruner=_pruner(config),
+    )
+    setup = command.setup(
+        base,
+        objective=config.objective,
+        seeds=config.seeds,
+        space={name: repr(some) for name, some in ranges.items()},
+    )
+    known = study.user_attrs.get("setup")
+    if known is None:
+        study.set_user_attr("setup", setup)
+        # The settings of the base run first, to be compared with.
+        own = options.values_of(base, ranges)
+        known_good = {k: v for k, v in own.items() if _contains(ranges[k], v)}
+        study.enqueue_trial(known_good, skip_if_exists=True)
+    else:
+        command.check_setup(config.name, known, setup)
+    return study
+
+
+def _pruner(config: SearchConfig) -> optuna.pruners.BasePruner:
+    if config.pruner == "median":
+        # The first fifth of a run decides too little.
+        return optuna.pruners.MedianPruner(4, n_warmup_steps=REPORTS // 5)
+    if config.pruner == "hyperband":
+        most = REPORTS * config.seeds
+        return optuna.pruners.HyperbandPruner(max(1, most // 9), most)
+    return optuna.pruners.NopPruner()
+
+
+def work(study: optuna.Study, objective: Objective, total: int) -> None:
+    """Runs trials until there are `total`, those of other processes included."""
+    parent = multiprocessing.parent_process()
+    announced = False
+    while parent is None or parent.is_alive():
+        optuna.storages.fail_stale_trials(study)
+        trials = counted(study)
+        finished = sum(trial.state.is_finished() for trial in trials)
+        running = sum(trial.state == TrialState.RUNNING for trial in trials)
+        if finished >= total:
+            return
+        if finished + running < total:
+            study.optimize(objective, n_trials=1, catch=FAILURES, gc_after_trial=True)
+            continue
+        if not announced and parent is None:
+            print(
+                f"waiting for {running} trials of other processes; a killed one is "
+                f"noticed after {_GRACE_S} s and begun again",
+                flush=True,
+            )
+            announced = True
+        time.sleep(_POLL_S)
+
+
+def _worker(config: SearchConfig, base: RunConfig, train: Train) -> None:
+    """A further process of --jobs."""
+    try:
+        with quiet_optuna():
+            space: Space = command.load(config.space, "--space")
+            study = open_study(config, base, dry_run(space, base))
+            work(study, Objective(config, base, space, train), config.trials)
+    except KeyboardInterrupt:
+        return
+
+
+@contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """No lines of Optuna's own beside ours."""
+    old = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(old)
