@@ -1,8 +1,8 @@
 """Fixtures and skip rules shared by all tests.
 
 A test that needs the game is marked ``rom``, one that needs the verification
-material ``verification``, one that needs EnvPool's own environments ``families``; they are
-skipped with the reason where it is missing. Set ``MARIO_REQUIRE=rom,verification``
+material ``verification``, one that needs EnvPool's own environments ``families``; they
+are skipped with the reason where it is missing. Set ``MARIO_REQUIRE=rom,verification``
 (or ``families``) to fail instead of skipping (CI does for what it has).
 """
 

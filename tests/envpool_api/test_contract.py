@@ -18,7 +18,7 @@ from mario_envpool import _core
 from mario_envpool.envpool_layer import python_layer
 
 with python_layer():  # CartPole alone: the other families need libEGL
-    import envpool.classic_control.registration  # noqa: F401
+    import envpool.classic_control.registration
     from envpool import registration as envpool
     from envpool.classic_control import _CartPoleEnvPool, _CartPoleEnvSpec
 
