@@ -54,6 +54,7 @@ except ModuleNotFoundError:
 from optuna.exceptions import ExperimentalWarning, OptunaError
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import TrialState
+from sqlalchemy import NullPool
 
 from trainer.tuning.report import counted, finish
 
@@ -66,6 +67,10 @@ _REPORTS = 20
 _HEARTBEAT_S = 10
 _GRACE_S = 60
 _POLL_S = 2.0
+
+# How long one process waits for another one's write; and no connection is kept after
+# its use, as Python 3.13 warns of those that nobody has closed.
+_SQLITE = {"connect_args": {"timeout": 60}, "poolclass": NullPool}
 
 # How often a trial whose process was killed is tried again: it may be its memory.
 _RETRIES = 2
@@ -281,8 +286,7 @@ def open_study(config: SearchConfig, base: RunConfig, ranges: Space) -> optuna.S
     try:
         storage = RDBStorage(
             url,
-            # How long one process waits for another one's write.
-            engine_kwargs={"connect_args": {"timeout": 60}} if "sqlite" in url else {},
+            engine_kwargs=_SQLITE if "sqlite" in url else {},
             heartbeat_interval=_HEARTBEAT_S,
             grace_period=_GRACE_S,
             heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(_RETRIES),
