@@ -31,6 +31,8 @@ FENCE = re.compile(
     r"```(?P<kind>\w*)\n(?P<code>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
+# Blocks that load EnvPool's own environments, or run an example that does.
+LOADING = re.compile(r"^import envpool$|^python examples/(cleanrl|envpool)_", re.M)
 PLACEHOLDER = re.compile(r"runs/<([\w-]+)>")
 
 # Further flags, and those of the runs that a command starts: seconds, not minutes.
@@ -95,7 +97,7 @@ def blocks(kind: str) -> list[object]:
             block,
             id=str(block),
             marks=[pytest.mark.skip(reason=block.reason)] * bool(block.reason)
-            + [pytest.mark.families] * ("\nimport envpool\n" in f"\n{block.code}"),
+            + [pytest.mark.families] * bool(LOADING.search(block.code)),
         )
         for block in BLOCKS
         if block.kind == kind

@@ -376,6 +376,7 @@ def test_a_frontier_that_is_refused_begins_anew(tmp_path, corridors, capsys):
     assert "exploration begins anew: blob 0 is refused" in output
 
 
+@pytest.mark.families
 def test_runs_without_places_cannot_explore(tmp_path):
     config = make_config(tmp_path, task="Pong-v5", starts="frontier")
     with pytest.raises(ValueError, match="Pong-v5 does not tell places"):

@@ -15,6 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import TrialState
+from sqlalchemy import NullPool
 
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import is_native
@@ -32,6 +33,10 @@ Distributions = dict[str, BaseDistribution]
 _HEARTBEAT_S = 10
 _GRACE_S = 60
 _POLL_S = 2.0
+
+# How long one process waits for another one's write. Connections are closed after use:
+# Python 3.13 warns of those that nobody has closed.
+_SQLITE = {"connect_args": {"timeout": 60}, "poolclass": NullPool}
 
 # How often a trial whose process was killed is tried again: it may be its memory.
 _RETRIES = 2
@@ -170,8 +175,7 @@ def open_study(
     try:
         storage = RDBStorage(
             url,
-            # How long one process waits for another one's write.
-            engine_kwargs={"connect_args": {"timeout": 60}} if "sqlite" in url else {},
+            engine_kwargs=_SQLITE if "sqlite" in url else {},
             heartbeat_interval=_HEARTBEAT_S,
             grace_period=_GRACE_S,
             heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(_RETRIES),
