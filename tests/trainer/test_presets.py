@@ -76,7 +76,8 @@ def test_the_store_takes_what_is_said(burn_in):
         stack_num=4,
         burn_in=burn_in,
     )
-    taken = sum(tensor.nbytes for tensor in tensors_of(store))
+    tensors = [*tensors_of(store), *tensors_of(store._frames)]
+    taken = sum(tensor.nbytes for tensor in tensors)
     assert store_bytes(config) == pytest.approx(taken, rel=0.02)
 
 

@@ -128,10 +128,10 @@ def test_frames_are_stored_once(fake_pool):
 def test_very_short_episodes_make_the_store_grow(fake_pool, caplog, burn_in):
     pool = fake_pool(steps=(1, 0))
     rollouts = make(burn_in=burn_in)
-    before = rollouts.frames.shape[0]
+    before = rollouts._frames.frames.shape[0]
     with caplog.at_level(logging.WARNING):
         told, taken = play(pool, rollouts, 60)
-    assert rollouts.frames.shape[0] > before
+    assert rollouts._frames.frames.shape[0] > before
     warnings = [r for r in caplog.records if "grows from" in r.getMessage()]
     assert len(warnings) == 1
     for env, unrolls in taken.items():
@@ -150,7 +150,7 @@ def test_a_batch_outlives_the_growth_of_the_store(fake_pool):
     old = rollouts.batch(slots)
     expected = pixels_of(rollouts, old)
     pool.steps = (1, 0)
-    while rollouts.frames is old.frames:
+    while rollouts._frames.frames is old.frames:
         act(pool, rollouts, rng)
     assert torch.equal(pixels_of(rollouts, old), expected)
     assert torch.equal(pixels_of(rollouts, rollouts.batch(slots)), expected)
@@ -280,7 +280,8 @@ def test_numbers_that_do_not_fit_are_errors(options, says):
 
 def test_a_slot_is_about_as_large_as_said():
     rollouts = make(num_envs=2, extra=8)
-    tensors = [v for v in vars(rollouts).values() if isinstance(v, torch.Tensor)]
+    parts = [*vars(rollouts).values(), *vars(rollouts._frames).values()]
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     size = sum(t.nbytes for t in tensors) / rollouts.num_slots
     said = Rollouts.bytes_per_slot(
         unroll=T, burn_in=0, obs_shape=(4, 36, 36), stack_num=4

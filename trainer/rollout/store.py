@@ -10,18 +10,11 @@ environment stands is kept on the host, in NumPy.
 Row k holds what the pool returned (observation; reward, done and truncated that
 came with it, and whether an episode begins) and what was decided on it (action,
 logits, value).
-
-Observations are stacks of frames of which a step brings one. Each frame is
-stored once and `stacks` names the frames of a row: the newest and those of the
-rows before. The first row of a slot, of an episode and of a restored state
-stores all of its own, so a slot needs no other slot, and no stack reaches back
-over a reset.
+Observations are in frames.py, each frame once.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -31,13 +24,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.machine.cuda import Fence, wait_for_device
-from trainer.rollout.batch import Batch, Rows, as_words, observations
+from trainer.machine.cuda import Fence
+from trainer.rollout.batch import Batch, Rows
+from trainer.rollout.frames import FrameStore, frames_per_slot
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-
-_logger = logging.getLogger(__name__)
 
 
 class Rollouts:
@@ -85,10 +77,17 @@ class Rollouts:
             )
         self.unroll, self.burn_in = unroll, burn_in
         self.num_slots, self.device = num_slots, device
-        self.obs_shape, self.stack_num = obs_shape, stack_num
+        self.obs_shape = obs_shape
         self._last_row = burn_in + unroll
         rows = (self._last_row + 1) * num_slots
-        self.stacks = torch.zeros(rows, stack_num, dtype=torch.int64, device=device)
+        self._frames = FrameStore(
+            num_envs=num_envs,
+            num_slots=num_slots,
+            rows=self._last_row + 1,
+            obs_shape=obs_shape,
+            stack_num=stack_num,
+            device=device,
+        )
         self.actions = torch.zeros(rows, dtype=torch.int64, device=device)
         self.logits = torch.zeros(rows, num_actions, device=device)
         self.values = torch.zeros(rows, device=device)
@@ -102,22 +101,11 @@ class Rollouts:
         # The memory before the row that the next slot will begin with.
         self._next_state = torch.zeros(num_envs, state_size, device=device)
 
-        # Room for an episode every 16 rows; more grow the store (_grow).
-        starts = 1 + (self._last_row + 1) // 16
-        self._frames_per_slot = self._last_row + 1 + (stack_num - 1) * (1 + starts)
-        frame = torch.zeros(1, int(np.prod(obs_shape)) // stack_num, dtype=torch.uint8)
-        self.frames = as_words(frame.to(device)).repeat(
-            num_slots * self._frames_per_slot, 1
-        )
-        self._frames_used = np.zeros(num_slots, np.int64)
-        self._stack_of = np.zeros((num_envs, stack_num), np.int64)
-
         self._slot = np.arange(num_envs, dtype=np.int64)
         self._cursor = np.zeros(num_envs, np.int64)
         self._free: deque[int] = deque(range(num_envs, num_slots))
         self._full: deque[int] = deque()
         self._closing_slots: list[int] = []
-        self._growing = threading.Lock()
         self._completed, self._released = Fence(device), Fence(device)
 
     @property
@@ -140,7 +128,7 @@ class Rollouts:
     ) -> int:
         """About what one slot takes, without the memory's state."""
         rows = burn_in + unroll + 1
-        frames = rows + (stack_num - 1) * (2 + rows // 16)
+        frames = frames_per_slot(rows, stack_num)
         small = 8 * stack_num + 8 + 4 * 16 + 4 + 4 + 3 + 8 + 8
         return frames * (int(np.prod(obs_shape)) // stack_num) + rows * small
 
@@ -260,22 +248,9 @@ class Rollouts:
             self._closing_slots = []
 
     def _place(self, env_id: npt.NDArray[np.int32], first: BoolArray) -> IntArray:
-        """Rows at the cursors of environments; also names the frames to write."""
+        """Rows at the cursors of environments, and their frames, for `_put`."""
         slot, cursor = self._slot[env_id], self._cursor[env_id]
-        whole = first | (cursor == 0)
-        needed = np.where(whole, self.stack_num, 1)
-        while (self._frames_used[slot] + needed > self._frames_per_slot).any():
-            self._grow()
-        start = slot * self._frames_per_slot + self._frames_used[slot]
-        stacks = np.empty((len(env_id), self.stack_num), np.int64)
-        stacks[:, :-1] = self._stack_of[env_id, 1:]  # np.roll takes ten times as long
-        stacks[:, -1] = start
-        stacks[whole] = start[whole, None] + np.arange(self.stack_num)
-        self._stack_of[env_id] = stacks
-        self._frames_used[slot] += needed
-        # What _put has to write: the last frame of all, the others of some.
-        self._whole = np.flatnonzero(whole)
-        self._placed = stacks
+        self._frames.place(env_id, slot, first | (cursor == 0))
         return cursor * self.num_slots + slot
 
     def _put(
@@ -290,15 +265,7 @@ class Rollouts:
     ) -> None:
         """Writes rows that `_place` has just placed."""
         at = self._to_device(index)
-        stacks = self._to_device(self._placed)
-        frames = as_words(obs.reshape(len(index) * self.stack_num, -1))
-        frames = frames.view(len(index), self.stack_num, -1)
-        self.frames.index_copy_(0, stacks[:, -1], frames[:, -1])
-        if self._whole.size and self.stack_num > 1:
-            whole = self._to_device(self._whole)
-            older = frames[whole, :-1].flatten(0, 1)
-            self.frames.index_copy_(0, stacks[whole, :-1].flatten(), older)
-        self.stacks.index_copy_(0, at, stacks)
+        self._frames.write(at, obs)
         self.rewards.index_copy_(0, at, reward)
         self.done.index_copy_(0, at, done)
         self.truncated.index_copy_(0, at, truncated)
@@ -321,7 +288,8 @@ class Rollouts:
         self._released.wait()
         old = self._slot[env_id]
         new = np.array([self._free.popleft() for _ in env_id], np.int64)
-        self._slot[env_id], self._frames_used[new] = new, 0
+        self._slot[env_id] = new
+        self._frames.empty(new)
         if self.state.shape[1]:
             where = self._to_device(env_id.astype(np.int64))
             self.state[self._to_device(new)] = self._next_state[where]
@@ -329,7 +297,7 @@ class Rollouts:
         for row in range(self.burn_in):
             source = self._to_device((self.unroll + row) * self.num_slots + old)
             flags = self.first[source]
-            obs = observations(self.frames, self.stacks[source], self.obs_shape)
+            obs = self._frames.read(source)
             self._cursor[env_id] = row
             index = self._place(env_id, flags.cpu().numpy())
             self._put(
@@ -345,26 +313,6 @@ class Rollouts:
             for store in small:
                 store.index_copy_(0, at, store[source])
         self._cursor[env_id] = self.burn_in
-
-    def _grow(self) -> None:
-        """Gives every slot more frames, for episodes shorter than foreseen."""
-        old = self._frames_per_slot
-        new = old + (self._last_row + 1) // 2 * max(1, self.stack_num - 1) + 1
-        _logger.warning(
-            "episodes are so short that frame stacks share less than expected: the "
-            "store of unrolls grows from %d to %d frames per slot",
-            old,
-            new,
-        )
-        wait_for_device(self.device)  # nobody uses the old frames any more
-        grown = self.frames.new_zeros(self.num_slots, new, self.frames.shape[1])
-        grown[:, :old] = self.frames.view(self.num_slots, old, -1)
-        stacks = self.stacks // old * new + self.stacks % old
-        wait_for_device(self.device)
-        with self._growing:
-            self.frames, self.stacks = grown.flatten(0, 1), stacks
-        self._stack_of = self._stack_of // old * new + self._stack_of % old
-        self._frames_per_slot = new
 
     # -- reading --------------------------------------------------------------
 
@@ -404,9 +352,7 @@ class Rollouts:
             importance = torch.cat([importance, weights])
         rows = torch.arange(self._last_row + 1, device=self.device)[:, None]
         index = rows * self.num_slots + slots
-        # The collecting thread may grow both, together.
-        with self._growing:
-            frames, stacks = self.frames, self.stacks
+        frames, stacks = self._frames.both()
         return Batch(
             frames=frames,
             stacks=stacks[index],
@@ -442,8 +388,6 @@ class Rollouts:
         free = [*self._free]
         free += sorted(set(range(self.num_slots)) - {*used, *free})
         index = self._to_device(np.array(used, np.int64))
-        frames = self.frames.view(self.num_slots, self._frames_per_slot, -1)
-        most = int(self._frames_used[used].max())
         return {
             "used": used,
             "full": list(self._full),
@@ -456,10 +400,7 @@ class Rollouts:
             },
             "state": self.state[index],
             "next_state": self._next_state,
-            "frames": frames[index, :most],
-            "frames_per_slot": self._frames_per_slot,
-            "frames_used": torch.from_numpy(self._frames_used[used]),
-            "stack_of": torch.from_numpy(self._stack_of.copy()),
+            **self._frames.snapshot(used),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -469,28 +410,18 @@ class Rollouts:
         self._free, self._full = deque(state["free"]), deque(state["full"])
         self._slot = state["slot"].cpu().numpy().copy()
         self._cursor = state["cursor"].cpu().numpy().copy()
-        self._stack_of = state["stack_of"].cpu().numpy().copy()
-        self._frames_used[used] = state["frames_used"].cpu().numpy()
+        self._frames.restore(used, state)
         for name, store in self._stores():
             rows = store.view(-1, self.num_slots, *store.shape[1:])
-            if name in state["rows"]:  # early versions knew of no levels
-                rows[:, index] = state["rows"][name]
+            rows[:, index] = state["rows"][name]
         self.state[index] = state["state"]
         self._next_state.copy_(state["next_state"])
-        if state["frames_per_slot"] != self._frames_per_slot:  # it had grown
-            self._frames_per_slot = state["frames_per_slot"]
-            count = self.num_slots * self._frames_per_slot
-            self.frames = self.frames.new_zeros(count, self.frames.shape[1])
-        frames = self.frames.view(self.num_slots, self._frames_per_slot, -1)
-        frames[index, : state["frames"].shape[1]] = state["frames"]
 
     def _stores(self) -> list[tuple[str, Tensor]]:
         """The tensors of one entry per row, by name."""
-        names = ("stacks", "actions", "logits", "values", "rewards", "done")
-        return [
-            (name, getattr(self, name))
-            for name in (*names, "truncated", "first", "versions", "levels")
-        ]
+        names = ("actions", "logits", "values", "rewards", "done", "truncated", "first")
+        own = [(name, getattr(self, name)) for name in (*names, "versions", "levels")]
+        return [("stacks", self._frames.stacks), *own]
 
     def _to_device(self, array: IntArray) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
@@ -506,5 +437,4 @@ class Rollouts:
             raise AssertionError(f"a slot has no place or two: {sorted(places)}")
         if not ((self._cursor >= 0) & (self._cursor <= self._last_row)).all():
             raise AssertionError(f"cursors out of range: {self._cursor}")
-        if (self._frames_used > self._frames_per_slot).any():
-            raise AssertionError(f"frames overflow: {self._frames_used}")
+        self._frames.check_valid()

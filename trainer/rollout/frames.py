@@ -1,0 +1,185 @@
+"""Frames of unrolls, each stored once, and the index of which make a row.
+
+Observations are stacks of frames of which a step brings one. `stacks` names the frames
+of a row: the newest and those of the rows before. The first row of a slot, of an
+episode and of a restored state stores all of its own, so a slot needs no other slot,
+and no stack reaches back over a reset.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from trainer.machine.cuda import wait_for_device
+from trainer.rollout.batch import as_words, observations
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_logger = logging.getLogger(__name__)
+
+
+def frames_per_slot(rows: int, stack_num: int) -> int:
+    """Frames that a slot of some rows has room for at first.
+
+    There may be an episode every 16 rows; more grow the store.
+    """
+    return rows + (stack_num - 1) * (2 + rows // 16)
+
+
+class FrameStore:
+    """All frames of a store of unrolls; one thread writes while another reads.
+
+    Attributes:
+        frames: (all frames, words) of the slots, one slot after the other.
+        stacks: (rows * slots, stack) int64 frames of each row's observation.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_envs: int,
+        num_slots: int,
+        rows: int,
+        obs_shape: tuple[int, ...],
+        stack_num: int,
+        device: torch.device,
+    ) -> None:
+        """Allocates everything; only episodes that are very short make it grow.
+
+        Args:
+            num_envs: environments that write.
+            num_slots: slots in all.
+            rows: of a slot.
+            obs_shape: (C, H, W) of one uint8 observation.
+            stack_num: frames in an observation; divides C.
+            device: where the frames live.
+        """
+        self._rows, self._num_slots = rows, num_slots
+        self._obs_shape, self._stack_num, self._device = obs_shape, stack_num, device
+        self._per_slot = frames_per_slot(rows, stack_num)
+        self.stacks = torch.zeros(
+            rows * num_slots, stack_num, dtype=torch.int64, device=device
+        )
+        frame = torch.zeros(1, int(np.prod(obs_shape)) // stack_num, dtype=torch.uint8)
+        self.frames = as_words(frame.to(device)).repeat(num_slots * self._per_slot, 1)
+        self._used = np.zeros(num_slots, np.int64)
+        # The frames of the row that each environment wrote last.
+        self._newest = np.zeros((num_envs, stack_num), np.int64)
+        # What `write` has to write: the last frame of all rows, the others of some.
+        self._placed, self._whole = self._newest[:0], np.empty(0, np.int64)
+        self._growing = threading.Lock()
+
+    def both(self) -> tuple[Tensor, Tensor]:
+        """`frames` and `stacks`, which the writing thread may grow, together."""
+        with self._growing:
+            return self.frames, self.stacks
+
+    def empty(self, slots: IntArray) -> None:
+        """Forgets the frames of slots that are written anew."""
+        self._used[slots] = 0
+
+    def place(
+        self, env_id: npt.NDArray[np.int32], slots: IntArray, whole: BoolArray
+    ) -> None:
+        """Chooses where the next rows of environments have their frames.
+
+        Args:
+            env_id: (n,) distinct environments.
+            slots: (n,) that they write.
+            whole: (n,) bool, the row stores all frames of its stack.
+        """
+        needed = np.where(whole, self._stack_num, 1)
+        while (self._used[slots] + needed > self._per_slot).any():
+            self._grow()
+        start = slots * self._per_slot + self._used[slots]
+        stacks = np.empty((len(env_id), self._stack_num), np.int64)
+        stacks[:, :-1] = self._newest[env_id, 1:]  # np.roll takes ten times as long
+        stacks[:, -1] = start
+        stacks[whole] = start[whole, None] + np.arange(self._stack_num)
+        self._newest[env_id] = stacks
+        self._used[slots] += needed
+        self._placed, self._whole = stacks, np.flatnonzero(whole)
+
+    def write(self, at: Tensor, obs: Tensor) -> None:
+        """Writes the observations of the rows that `place` has just placed.
+
+        Args:
+            at: (n,) int64 the rows.
+            obs: (n, C, H, W) uint8 on the device.
+        """
+        count = len(self._placed)
+        stacks = self._to_device(self._placed)
+        frames = as_words(obs.reshape(count * self._stack_num, -1))
+        frames = frames.view(count, self._stack_num, -1)
+        self.frames.index_copy_(0, stacks[:, -1], frames[:, -1])
+        if self._whole.size and self._stack_num > 1:
+            whole = self._to_device(self._whole)
+            older = frames[whole, :-1].flatten(0, 1)
+            self.frames.index_copy_(0, stacks[whole, :-1].flatten(), older)
+        self.stacks.index_copy_(0, at, stacks)
+
+    def read(self, rows: Tensor) -> Tensor:
+        """The observations of some rows, (n, C, H, W) uint8."""
+        return observations(self.frames, self.stacks[rows], self._obs_shape)
+
+    def _grow(self) -> None:
+        """Gives every slot more frames, for episodes shorter than foreseen."""
+        old = self._per_slot
+        new = old + self._rows // 2 * max(1, self._stack_num - 1) + 1
+        _logger.warning(
+            "episodes are so short that frame stacks share less than expected: the "
+            "store of unrolls grows from %d to %d frames per slot",
+            old,
+            new,
+        )
+        wait_for_device(self._device)  # nobody uses the old frames any more
+        grown = self.frames.new_zeros(self._num_slots, new, self.frames.shape[1])
+        grown[:, :old] = self._by_slot()
+        stacks = self.stacks // old * new + self.stacks % old
+        wait_for_device(self._device)
+        with self._growing:
+            self.frames, self.stacks = grown.flatten(0, 1), stacks
+        self._newest = self._newest // old * new + self._newest % old
+        self._per_slot = new
+
+    def _by_slot(self) -> Tensor:
+        """A view of the frames, (slots, frames per slot, words)."""
+        return self.frames.view(self._num_slots, self._per_slot, -1)
+
+    def snapshot(self, slots: list[int]) -> dict[str, Any]:
+        """The frames of some slots, for checkpoints; `stacks` are not among them."""
+        used = self._used[slots]
+        index = self._to_device(np.array(slots, np.int64))
+        return {
+            "frames": self._by_slot()[index, : int(used.max())],
+            "frames_per_slot": self._per_slot,
+            "frames_used": torch.from_numpy(used),
+            "stack_of": torch.from_numpy(self._newest.copy()),
+        }
+
+    def restore(self, slots: list[int], state: dict[str, Any]) -> None:
+        """Continues from what `snapshot` gave of the same slots."""
+        self._newest = state["stack_of"].cpu().numpy().copy()
+        self._used[slots] = state["frames_used"].cpu().numpy()
+        if state["frames_per_slot"] != self._per_slot:  # it had grown
+            self._per_slot = state["frames_per_slot"]
+            count = self._num_slots * self._per_slot
+            self.frames = self.frames.new_zeros(count, self.frames.shape[1])
+        index = self._to_device(np.array(slots, np.int64))
+        self._by_slot()[index, : state["frames"].shape[1]] = state["frames"]
+
+    def check_valid(self) -> None:
+        """Checks that no slot has more frames than fit; for tests."""
+        if (self._used > self._per_slot).any():
+            raise AssertionError(f"frames overflow: {self._used}")
+
+    def _to_device(self, array: IntArray) -> Tensor:
+        return torch.from_numpy(array).to(self._device, non_blocking=True)
