@@ -32,7 +32,7 @@ from trainer.rollout.batch import Batch, select
 
 
 class Impala:
-    """See the top of the file.
+    """An `Algorithm`; the top of the file says how it works.
 
     Attributes:
         step: the gradient step; given random numbers (4, n) for the augmentation and
@@ -68,7 +68,7 @@ class Impala:
         return priorities
 
     def _step(self, numbers: Tensor, *fields: Tensor) -> Tensor:
-        """One gradient step; see `step`."""
+        """One gradient step on unrolls, the arguments of `step`; gives priorities."""
         forward, maker = self._parts.forward, self._parts.target_maker
         gradient_step = self._parts.gradient_step
         whole = Batch(forward.frames, *fields)
@@ -96,10 +96,9 @@ class Impala:
             output = outputs[shard] if keep_graph else forward(inputs)
             augmented = forward.augmented(inputs.without_last(), numbers[:, items])
             part = Targets._make(
-                None if field is None else field[:, items].flatten()
-                for field in targets
+                None if field is None else field[:, items] for field in targets
             )
-            return self._part_loss(output, augmented, part)
+            return self._part_loss(output, augmented, part.flat())
 
         gradient_step(shards, part_loss)
         # Not earlier: it changes weights that the gradient is of.

@@ -1,8 +1,8 @@
 """Trains the network: what PPO and IMPALA share.
 
-`Learner.update` turns a batch of unrolls into gradient steps. Learning rate and
-entropy bonus follow their schedules, the algorithm (ppo.py or impala.py) makes the
-steps, and an average of the weights (Polyak & Juditsky 1992) follows them. The parts:
+`Learner.update` turns a batch of unrolls into gradient steps. It sets the learning rate
+and the entropy bonus of the schedules, lets the algorithm (ppo.py or impala.py) make
+the steps, and takes the new weights into their moving average. The parts:
 
     forward.py      the network's forward pass on rows of a batch
     vtrace.py       V-trace and GAE
@@ -139,7 +139,7 @@ class Learner:
         Returns:
             (B,) float32 priorities for replay: mean |advantage| of each unroll.
         """
-        self._follow_schedules(step)
+        self._apply_schedules(step)
         self._parts.target_maker.version.fill_(self.version)
         if batch.frames is not self._parts.forward.frames:
             self._parts.forward.frames = batch.frames
@@ -153,7 +153,7 @@ class Learner:
         self._update_average()
         return priorities
 
-    def _follow_schedules(self, step: int) -> None:
+    def _apply_schedules(self, step: int) -> None:
         """Sets the learning rate and the entropy bonus for environment step `step`."""
         c = self._config
         self._lr_factor = learning_rate_factor(c, step, self.version)

@@ -49,6 +49,12 @@ class Targets(NamedTuple):
         """Some of the rows."""
         return Targets._make(None if field is None else field[pick] for field in self)
 
+    def flat(self) -> Targets:
+        """Rows of any shape, such as (T, n), as (N,)."""
+        return Targets._make(
+            None if field is None else field.flatten() for field in self
+        )
+
 
 class Loss(NamedTuple):
     """Scalars of one part of a minibatch; `total` alone has a gradient.

@@ -74,7 +74,7 @@ class Minibatch(NamedTuple):
 
 
 class PPO:
-    """See the top of the file.
+    """An `Algorithm`; the top of the file says how it works.
 
     Attributes:
         step: the gradient step; given random numbers (4, n) for the augmentation and
@@ -163,7 +163,7 @@ class PPO:
         )
 
     def _step(self, numbers: Tensor, *fields: Tensor) -> None:
-        """One gradient step; see `step`."""
+        """One gradient step on a minibatch, the arguments of `step`."""
         whole = Minibatch(*fields)
         targets = normalised(
             whole.targets, advantages=self._config.normalise_advantages
@@ -182,7 +182,7 @@ class PPO:
         output = forward(part.inputs)
         augmented = forward.augmented(part.inputs, numbers)
         logits, values = flat(output)
-        targets = Targets(*(field.flatten() for field in part[4:]))
+        targets = part.targets.flat()
         loss: Loss = self._loss(
             logits,
             values,

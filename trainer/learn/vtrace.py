@@ -93,7 +93,7 @@ def scan_for(device: torch.device) -> Scan:
     """Chooses a device's scan by trying the Triton kernel once.
 
     Triton can be missing, or lack the C compiler that it starts kernels with;
-    the log then says which, once.
+    the log then gives the reason, once.
     """
     try:
         from trainer.learn.scan_triton import reverse_scan as fused_scan

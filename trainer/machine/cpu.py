@@ -20,20 +20,20 @@ _NICE = 5  # of a pool's threads, see step_aside
 
 
 def available_cores() -> int:
-    """Cores this process may run on (fewer than the machine's under taskset)."""
+    """Cores that this process may run on (under taskset fewer than there are)."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def keep_large_blocks() -> bool:
-    """Tells glibc to keep freed activations instead of unmapping them.
+    """Makes glibc keep freed activations instead of unmapping them.
 
     By default every block above 32 MB, and often smaller ones, returns to the
     kernel and is page-faulted in again at the next minibatch.
 
     Returns:
-        Whether the C library took it (only glibc does).
+        Whether the C library accepted the setting (only glibc does).
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -50,12 +50,12 @@ def thread_ids() -> frozenset[int]:
 
 
 def step_aside(threads: Iterable[int]) -> None:
-    """Gives the threads of a pool what the network leaves them of the cores (Linux).
+    """Lowers the priority of the threads of a pool below that of the network (Linux).
 
-    The thread that acts is waited for by all of them in turn. Where it has to share
-    its core, cores idle later: on two, with as many threads of a pool, runs with small
-    networks were 16 to 21 % faster so. Beside other work they are slower, and a higher
-    value costs more there (docs/results.md).
+    All emulation waits for the thread that acts. Where that thread has to share its
+    core, other cores idle later. With two cores and two threads of a pool, runs with
+    small networks were 16 to 21 % faster with the lower priority. Beside other work
+    they are slower, and a still lower priority is worse (docs/results.md).
 
     Args:
         threads: their ids.
@@ -70,10 +70,10 @@ def step_aside(threads: Iterable[int]) -> None:
 class Shards:
     """Threads that each take a share of a minibatch; the caller is one of them.
 
-    PyTorch's own threads meet at a barrier in every operation. That costs little
-    on an idle machine, and ruins small kernels when emulation or anything else
-    has a core: on 2 cores with a load of 3, one gradient of `pico` on 256 rows
-    took 150-310 us a row with two OpenMP threads, 50-70 us with two shards.
+    PyTorch's own threads meet at a barrier in every operation. That costs little on
+    an idle machine, but makes small kernels slow when emulation or another process
+    has a core: on 2 cores with a load of 3, one gradient of `pico` on 256 rows took
+    150-310 us a row with two OpenMP threads, 50-70 us with two shards.
     """
 
     def __init__(self, count: int) -> None:
@@ -101,7 +101,7 @@ class Shards:
         try:
             first = function(parts[0])
         finally:
-            # Nobody may still read the weights when the caller goes on.
+            # The caller changes the weights next: no thread may still read them.
             rest = [future.result() for future in futures]
         return [first, *rest]
 

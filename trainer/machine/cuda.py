@@ -1,7 +1,7 @@
-"""What only a GPU needs: transfers, order between streams, recorded graphs.
+"""CUDA: transfers to the device, order between streams, recorded graphs.
 
-On a CPU everything here is a plain call or nothing at all, so the rest of the
-trainer is written once.
+On a CPU everything here is a plain call or does nothing, so the rest of the trainer is
+written once for both.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _recording = threading.Lock()
 _cuda: Any = torch.cuda
 
 
-# Streams that nobody uses, by device and priority. PyTorch has 32 of each priority and
-# then gives them out again: of what was thought apart, one part would be in another's
-# recording.
+# Free streams, by device and priority. PyTorch has 32 of each priority and then hands
+# out the same ones again: work on one of them would end up in the recording of another
+# user of that stream.
 _idle_streams: defaultdict[tuple[torch.device, int], list[Any]] = defaultdict(list)
 
 
 def _take_stream(device: torch.device, priority: int = 0) -> Any:
-    """A stream that nobody else has, until `_give_back`."""
+    """A stream that nobody else uses, until `_return_stream`."""
     try:
         return _idle_streams[device, priority].pop()
     except IndexError:
         return _cuda.Stream(device, priority=priority)
 
 
-def _give_back(stream: Any, device: torch.device, priority: int = 0) -> None:
-    """Who takes it next goes on after what it has been given."""
+def _return_stream(stream: Any, device: torch.device, priority: int = 0) -> None:
+    """Frees a stream. The next user's work is queued behind the work on it."""
     _idle_streams[device, priority].append(stream)
 
 
@@ -58,7 +58,7 @@ def wait_for_device(device: torch.device) -> None:
 def own_stream(device: torch.device) -> Iterator[None]:
     """Work inside the `with` block is ordered by a stream of its own; GPU only.
 
-    It begins after all that the current stream has been given, such as weights.
+    It begins after all work queued on the current stream, such as copies of weights.
     """
     if device.type != "cuda":
         yield
@@ -69,12 +69,12 @@ def own_stream(device: torch.device) -> Iterator[None]:
         with _cuda.stream(stream):
             yield
     finally:
-        _give_back(stream, device)
+        _return_stream(stream, device)
 
 
 @contextmanager
 def no_recording() -> Iterator[None]:
-    """Keeps other threads from recording: what waits for all streams would spoil it."""
+    """Keeps other threads from recording, which a wait for all streams would break."""
     with _recording:
         yield
 
@@ -83,19 +83,19 @@ class Fence:
     """Makes the work of one stream wait for that of another, never the host."""
 
     def __init__(self, device: torch.device) -> None:
-        """Is nothing at all unless the device is a GPU."""
+        """Does nothing unless the device is a GPU."""
         self._device = device
         self._events: deque[Any] | None = deque() if device.type == "cuda" else None
 
     def signal(self) -> None:
-        """Marks what the current stream has been given so far."""
+        """Marks all work queued on the current stream so far."""
         if self._events is not None:
             event = _cuda.Event()
             event.record(_cuda.current_stream(self._device))
             self._events.append(event)
 
     def wait(self) -> None:
-        """Lets the current stream go on only when all marks are reached."""
+        """Makes the current stream wait until all marks are reached."""
         while self._events:
             _cuda.current_stream(self._device).wait_event(self._events.popleft())
 
@@ -115,17 +115,19 @@ class Graphed:
 
     Kernels of small networks are shorter than the time a host needs to launch
     them; a graph is one launch. The function must read and write the same memory
-    at every call, and only tensors: dtypes and everything else that it looks at are
-    those of the recording, of which there is one for each of a few lists of shapes.
-    Calls with rarer ones, and all calls where graphs are off, run it directly.
+    at every call, and only tensors: dtypes and everything else that it reads are
+    fixed by the recording. There is one recording for each of the first few lists of
+    shapes. Calls with other shapes, and all calls where graphs are off, run the
+    function directly.
 
     The first calls run directly too: they are real work, and let libraries and
-    optimisers allocate what they keep. What a call returns is overwritten by the
-    next one.
+    optimisers allocate their permanent memory. The next call overwrites the tensors
+    that a call returned.
 
     Each function is recorded on a stream of its own, of another priority than those
-    for work: cuBLAS keeps one workspace for a stream, which a graph remembers, and
-    graphs that share it must not run at the same time (PyTorch issue 193402).
+    for work: cuBLAS keeps one workspace per stream, whose address a graph contains,
+    and graphs that share a workspace must not run at the same time (PyTorch issue
+    193402).
     """
 
     _WARM_UP = 3
@@ -148,7 +150,7 @@ class Graphed:
             name: for messages.
             device: of the tensors.
             enabled: whether to record; the device must be a GPU then.
-            generator: of random numbers it draws, on that device.
+            generator: of the random numbers that the function draws, on that device.
         """
         self._function = function
         self._name = name
@@ -159,7 +161,7 @@ class Graphed:
         self._recordings: dict[tuple[torch.Size, ...], _Recording] = {}
 
     def __call__(self, *tensors: Tensor) -> Any:
-        """Runs or replays."""
+        """Runs the function or replays its graph."""
         if not self._enabled:
             return self._function(*tensors)
         shapes = tuple(tensor.shape for tensor in tensors)
@@ -180,26 +182,26 @@ class Graphed:
 
     @property
     def recorded(self) -> int:
-        """Graphs that there are."""
+        """Number of recorded graphs."""
         return sum(r.graph is not None for r in self._recordings.values())
 
     def reset(self) -> None:
-        """Forgets what is recorded: memory that it uses has moved."""
+        """Drops all recordings; needed when memory that the function uses has moved."""
         if self.recorded:
-            # None may run when it goes, and nobody else record.
+            # No graph may run while it is freed, and no thread may record.
             wait_for_device(self._device)
         self._recordings.clear()
 
     def close(self) -> None:
-        """Gives up graphs and stream; from now on calls run directly."""
+        """Frees graphs and stream; later calls run directly."""
         self.reset()
         self._enabled = False
         if self._stream is not None:
-            _give_back(self._stream, self._device, self._PRIORITY)
+            _return_stream(self._stream, self._device, self._PRIORITY)
             self._stream = None
 
     def _record(self, recording: _Recording, tensors: tuple[Tensor, ...]) -> bool:
-        """Captures the function; where that fails, says so and never tries again."""
+        """Captures the function; a failure is logged, and later calls run directly."""
         try:
             recording.inputs = tuple(tensor.clone() for tensor in tensors)
             graph = _cuda.CUDAGraph()
@@ -223,14 +225,14 @@ class Graphed:
     def _capture(self, graph: Any, inputs: tuple[Tensor, ...]) -> Any:
         """Runs the function into a graph, as `torch.cuda.graph` does.
 
-        That one leaves its stream current, and its memory pool open for all that the
-        process allocates later, where a call has spoilt the capture.
+        After a failed capture `torch.cuda.graph` leaves its stream current, and its
+        memory pool open for all later allocations of the process.
         """
         _cuda.synchronize(self._device)
         _cuda.empty_cache()
         pool = _cuda.graph_pool_handle()
         with _cuda.stream(self._stream):
-            # Another thread may be collecting: only this one's calls matter.
+            # Another thread may be collecting: check only calls of this one.
             try:
                 graph.capture_begin(pool, capture_error_mode="thread_local")
                 output = self._function(*inputs)
@@ -242,7 +244,7 @@ class Graphed:
         return output
 
     def _end_capture(self, graph: Any, pool: Any) -> None:
-        """Raises RuntimeError if there is no graph."""
+        """Raises RuntimeError if the capture has failed."""
         try:
             graph.capture_end()
         except RuntimeError:
@@ -251,7 +253,7 @@ class Graphed:
 
 
 def _forget_error(device: torch.device) -> None:
-    """Takes the last error from CUDA, which the next kernel would raise."""
+    """Clears the last CUDA error, which the next kernel would raise."""
     with suppress(RuntimeError):
         torch.zeros(1, device=device).add_(1)
 
@@ -260,14 +262,14 @@ def _close_pool(device: torch.device, pool: Any) -> None:
     """Ends the use of a memory pool whose capture has failed."""
     index = device.index if device.index is not None else _cuda.current_device()
     allocator: Any = torch._C
-    # Not in the documentation: what torch.cuda.use_mem_pool is made of.
+    # Not documented; torch.cuda.use_mem_pool calls the same functions.
     with suppress(AttributeError):
         allocator._cuda_endAllocateToPool(index, pool)
         allocator._cuda_releasePool(index, pool)
 
 
 def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
-    """torch.compile, or the function itself where that fails; the log says so.
+    """torch.compile, or the function itself where that fails, with a warning.
 
     Args:
         function: of tensors and numbers.
@@ -284,8 +286,8 @@ def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
                 fast = fast or torch.compile(function, dynamic=False)
                 return fast(*args, **kwargs)
             except Exception as error:
-                # Compilers fail in dozens of types; the call below tells whether
-                # it was the function itself.
+                # Compilers raise dozens of types; if the function itself has
+                # failed, the call below raises its error.
                 works = False
                 _logger.warning(
                     "torch.compile of %s failed, it runs without (%s)",
@@ -298,18 +300,18 @@ def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
 
 
 class HostToDevice:
-    """Brings the pool's arrays to the device.
+    """Copies the pool's arrays to the device.
 
     On a CPU a NumPy array becomes a tensor on the same memory. On CUDA it is
     copied on a stream of its own from page-locked memory, the compute stream
     waits for the copy's event, and the array is held until that event fires, so
-    that the pool cannot recycle the slab under a running copy. Slabs the pool
-    offers (`_buffers`) are page-locked in place, once, and again when it had to
-    make more (`slab_growth`); other arrays go through page-locked copies.
+    that the pool cannot reuse the slab under a running copy. The slabs of the pool
+    (`_buffers`) are page-locked in place, once, and again after the pool has
+    allocated more (`slab_growth`); other arrays go through page-locked copies.
     """
 
     def __init__(self, device: torch.device, pool: Any) -> None:
-        """Prepares the stream; `pool` may offer `_buffers` and `slab_growth`."""
+        """Prepares the stream; `pool` may have `_buffers` and `slab_growth`."""
         self.device = device
         self._pool = pool
         self._locked: dict[int, int] = {}
@@ -336,12 +338,12 @@ class HostToDevice:
         self._held.append((copied, (array, source)))
         current = _cuda.current_stream(self.device)
         current.wait_event(copied)
-        # Allocated on the copy stream, read on this one: tell the allocator.
+        # Allocated on the copy stream, read on this one: the allocator must know.
         result.record_stream(current)
         return result
 
     def _page_locked(self, array: npt.NDArray[Any]) -> bool:
-        """Whether the array lies in a slab that is page-locked by now."""
+        """Whether the array lies in a page-locked slab; locks new slabs first."""
         self._lock_slabs()
         address = array.ctypes.data
         return any(
@@ -379,10 +381,10 @@ class HostToDevice:
         for start in self._locked:
             _cuda.cudart().cudaHostUnregister(start)
         self._locked.clear()
-        _give_back(self._stream, self.device)
+        _return_stream(self._stream, self.device)
         self._stream = None
 
 
 def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Copies read-only memory, which torch cannot express and warns of."""
+    """Copies read-only memory, for which torch has no tensors and warns."""
     return array if array.flags.writeable else np.array(array)

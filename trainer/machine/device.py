@@ -36,7 +36,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def autocast_dtype(device: torch.device, precision: str) -> torch.dtype | None:
-    """The type the network computes in, None for float32 without autocast.
+    """The type that the network computes in, None for float32 without autocast.
 
     Args:
         device: of the run.
