@@ -42,7 +42,7 @@ from .starts import apply as apply_starts
 __version__ = _version("mario-envpool")
 
 # The names of EnvPool's registry entries (registration.py). EnvPool's annotations
-# speak of the classes that it makes, not of those that it takes.
+# are of the classes that it makes, not of those that it takes.
 MarioEnvSpec, MarioDMEnvPool, MarioGymnasiumEnvPool = py_env(
     cast(Any, _MarioEnvSpec), cast(Any, _MarioEnvPool)
 )
@@ -84,7 +84,7 @@ def make(
             ``MarioGymnasiumEnvPool.reward_fn``.
         starts: where episodes begin: a name of the catalogue (``mario_envpool.starts``)
             such as "1-1/page-03", a pattern such as "1-1/*", a list of them, or a
-            dictionary of their weights. None: as the other options say.
+            dictionary of their weights. None: the other options decide.
         **config: ``num_envs``, ``batch_size``, ``seed`` and the other keys of EnvPool,
             ``render_mode``, and the options of the game.
 

@@ -133,7 +133,7 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def describe_gpu() -> str:
-    """Asks PyTorch, in a process of its own: this package does not know PyTorch."""
+    """Asks PyTorch, in a process of its own: this package does not import PyTorch."""
     if importlib.util.find_spec("torch") is None:
         return "unknown: torch is not installed"
     done = _python(

@@ -1,8 +1,8 @@
-"""What the numbers in ``info`` stand for; csrc/mario/env.h gives them out."""
+"""Names of the numbers in ``info``, which csrc/mario/env.h defines."""
 
 from __future__ import annotations
 
-#: ``END_REASONS[info["end_reason"]]`` says why the game ended the episode:
+#: ``END_REASONS[info["end_reason"]]`` is why the game ended the episode:
 #: "none" (it did not; a truncation with "none" is ``max_episode_steps``),
 #: "death" (an episode of one stage), "flag" (the stage, or the last castle of the
 #: whole game, was finished), "game_over" (whole game: no life left), "life" (whole

@@ -19,7 +19,7 @@ from . import make
 
 # The NTSC console draws 60.0988 frames a second.
 FRAMES_PER_SECOND = 60.0988
-# Where nobody gives a seed, one below this is drawn.
+# Without a given seed, one below this is drawn.
 SEED_LIMIT = 2**31
 # The environment ids of a pool of one.
 _ONLY = np.zeros(1, np.int32)
@@ -79,7 +79,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         }
         self._seeded = "seed" in config or "env_seed" in config
         self._running = False
-        self._window: _Window | None = None
+        self._window: Window | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -188,7 +188,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
 
         Args:
             weights: of the ``num_stages`` stages and of the snapshots, in that order;
-                each reset draws by them. None: episodes begin as the options say.
+                each reset draws by them. None: the options decide.
             snapshots: a list of what ``snapshot`` returned, or a pool's, (n, bytes).
 
         Raises:
@@ -236,7 +236,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
 
     def _show(self) -> None:
         if self._window is None:
-            self._window = _Window(self.metadata["render_fps"])
+            self._window = Window(self.metadata["render_fps"])
         self._window.show(self._screen())
 
 
@@ -310,7 +310,7 @@ def single_info(info: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class _Window:
+class Window:
     """A window that shows frames at the speed of the game, twice as large."""
 
     SCALE = 2

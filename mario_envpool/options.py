@@ -1,7 +1,7 @@
-"""Checks what a user asks for before EnvPool sees it.
+"""Checks a user's options before EnvPool does.
 
-EnvPool asserts on counts and seeds without a word, and does not know that a task
-id stands for some of the options. All other values are checked natively.
+EnvPool's assertions on counts and seeds have no message, and EnvPool is not aware that
+a task id fixes some of the options. All other values are checked natively.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _check_names(config: dict[str, Any]) -> None:
 
 
 def _check_task(task_id: str, config: dict[str, Any]) -> None:
-    """Refuses options that say something else than the task id does."""
+    """Refuses options that contradict the task id."""
     task = TASKS[task_id]
     of_first_game = not task.get("lost_levels", False)
     fixed: dict[str, Any] = {"lost_levels": not of_first_game, **task}

@@ -2,7 +2,7 @@
 
 All of 7.4.0, and of 9.1.0 those of Super Mario Bros. and of the Lost Levels: single
 stages of the latter, and ids without the first hyphen (``SuperMarioBros1-2-v0``).
-An id says what is played; the reward is an option, ``reward="v9"`` for that of 9.1.0.
+An id names what is played; the reward is an option, ``reward="v9"`` for that of 9.1.0.
 
 In EnvPool's registry the ids stand plainly. In Gymnasium's they stand plainly and
 as ``mario_envpool/<id>``; a plain id that another package took first is left alone

@@ -57,7 +57,7 @@ _NROM_HEADER = b"NES\x1a" + bytes([2, 1, 1, 0]) + bytes(8)
 
 
 class RomError(ValueError):
-    """No usable ROM: says what was found and what to install."""
+    """No usable ROM; the message names what was found and what to install."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _identify(path: Path, source: str) -> RomFile:
 
 
 def _describe_unknown(data: bytes, sha1: str) -> str:
-    """Says what an unrecognised file is, as far as its header tells."""
+    """Describes an unrecognised file by its header."""
     if data[:4] != b"NES\x1a":
         return (
             f"it is no iNES file ({len(data)} bytes, starting {data[:4].hex() or '--'} "

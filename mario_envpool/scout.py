@@ -70,7 +70,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _Room:
-    """A room as far as its level data tells."""
+    """A room, as its level data describes it."""
 
     pointer: int
     last_page: int

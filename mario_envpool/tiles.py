@@ -3,7 +3,7 @@
     python -m mario_envpool.tiles --level 1-1 --out tiles.png
 
 plays the level for a moment and draws screen, tiles and legend side by side, from your
-own ROM. docs/observations.md says how to read both kinds of observation.
+own ROM. docs/observations.md describes both kinds of observation.
 
 >>> from mario_envpool import tiles
 >>> print(tiles.show(obs[0, -1]))  # the newest frame of environment 0

@@ -174,7 +174,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     def recv(self) -> StepResult:
         """Waits for the next batch: ``batch_size`` rows, in order of completion.
 
-        ``infos["env_id"]`` says whose they are.
+        ``infos["env_id"]`` holds their environments.
         """
         obs, rewards, terminated, truncated, infos = self._open_pool().recv()
         env_ids = infos["env_id"]
@@ -245,7 +245,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         Args:
             weights: of the ``num_stages`` stages and of the rows of ``snapshots``, in
                 that order; each environment draws by them, with its own generator.
-                None: episodes begin as the options say.
+                None: the options decide.
             snapshots: rows of ``snapshot``, (n, bytes) uint8.
 
         Raises:
@@ -419,7 +419,7 @@ def as_ids(
 
 
 def vector_infos(infos: Infos) -> Infos:
-    """Adds Gymnasium's masks: ``_key`` says which rows of ``key`` are filled."""
+    """Adds Gymnasium's masks: ``_key`` marks the rows of ``key`` that are filled."""
     result: Infos = {}
     for key, value in infos.items():
         if key not in ("env_id", "players"):

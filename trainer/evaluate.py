@@ -1,7 +1,7 @@
 """Plays a policy: `python -m trainer.evaluate --checkpoint RUN_OR_FILE`.
 
-By level: how often the policy clears it, how far it comes, what it earns, and how
-its other episodes end. Levels are those of its run, test levels included, or
+By level: how often the policy clears it, how far it gets, its return, and how its
+other episodes end. Levels are those of its run, test levels included, or
 `--levels 1-1,4-2`, or all; those that a run of many levels never trained on stand
 apart. Each is played twice over, with seeds that no run trains with:
 
@@ -13,11 +13,10 @@ apart. Each is played twice over, with seeds that no run trains with:
 The two may differ widely in either direction. An episode counts as a failure when
 `--stall-steps` steps bring no new best position, and when the game's clock runs out.
 
-"Levels in a row" says how far one gets from 1-1 when every level has to be cleared
-at the first attempt, each from its own start: with sampled actions the sum of p1,
-p1 p2, p1 p2 p3, and so on, p being the clear rates in the order of the game; with
-argmax the number of levels from 1-1 on that are cleared from the same start, the
-mean of all starts.
+"Levels in a row" is the number of levels from 1-1 on that are cleared at the first
+attempt, each from its own start: with sampled actions the sum of p1, p1 p2, p1 p2 p3,
+and so on, where p are the clear rates in the order of the game; with argmax the number
+of levels that are cleared from the same start, the mean of all starts.
 
     python -m trainer.evaluate --checkpoint runs/TASK-TIME
     python -m trainer.evaluate --checkpoint runs/TASK-TIME --levels all

@@ -83,7 +83,7 @@ def make(
     if api is None and apply_api_compatibility:
         api = "gymnasium"
     if apply_api_compatibility and render_mode == "rgb":
-        # PyTorch's Mario tutorial says so; gym 0.26 only warns.
+        # PyTorch's Mario tutorial uses this name; gym 0.26 only warns.
         render_mode = "rgb_array"
     if chosen_api(api, render_mode) == "gymnasium":
         return gymnasium.make(
@@ -99,7 +99,7 @@ def make(
 
 
 def _spec(env_id: str) -> EnvSpec:
-    """Returns what Gymnasium has to know of an id, as 9.x tells it."""
+    """Returns the ``EnvSpec`` of an id, as 9.x registers it."""
     keywords = keywords_of(env_id)
     if keywords is None:
         raise gymnasium.error.NameNotFound(

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 
 from .. import _core, rom
-from ..env import _Window
+from ..env import Window
 from .info import as_float64, classic_info, full_info
-from .ram import RamFacts
+from .ram import RamView
 from .tasks import (
     LOST_LEVELS_ROM_MODES,
     ROM_MODES,
@@ -32,7 +32,7 @@ _U8 = npt.NDArray[np.uint8]
 
 APIS = ("gym", "gymnasium")
 _REWARDS = ("classic", "v9")
-_ALL_STAGES = [f"{w}-{s}" for w in range(1, WORLDS + 1) for s in range(1, STAGES + 1)]
+ALL_STAGES = [f"{w}-{s}" for w in range(1, WORLDS + 1) for s in range(1, STAGES + 1)]
 # The observation of the native task is not used, its picture is: so the least one.
 _NATIVE = {
     "frame_skip": 1,
@@ -74,7 +74,7 @@ def chosen_api(api: str | None, render_mode: str | None) -> str:
     return api
 
 
-class SuperMarioBrosEnv(RamFacts, gymnasium.Env[_U8, SupportsIndex]):
+class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
     """Super Mario Bros. or The Lost Levels, as gym-super-mario-bros has them.
 
     Observations are new arrays, (240, 256, 3) uint8; actions are bytes of the pad
@@ -185,7 +185,7 @@ class SuperMarioBrosEnv(RamFacts, gymnasium.Env[_U8, SupportsIndex]):
         shape = (240, 256, 3)
         self.observation_space = Box(0, 255, shape, np.uint8)
         self.action_space = Discrete(256)
-        self.viewer: _Window | None = None
+        self.viewer: Window | None = None
         self._shown: _U8 | None = None
         self._backup_state: bytes | None = None
 
@@ -262,7 +262,7 @@ class SuperMarioBrosEnv(RamFacts, gymnasium.Env[_U8, SupportsIndex]):
     def _info(self, numbers: dict[str, Any], reward: float) -> dict[str, Any]:
         if self._arguments["reward"] == "classic":
             return classic_info(numbers)
-        facts = RamFacts()
+        facts = RamView()
         facts.ram = self._native.info_ram()
         target = self._target_world, self._target_stage
         return full_info(
@@ -365,7 +365,7 @@ class SuperMarioBrosEnv(RamFacts, gymnasium.Env[_U8, SupportsIndex]):
     def _show(self) -> None:
         """Shows a picture once: ``render`` after a step that did costs no frame."""
         if self.viewer is None:
-            self.viewer = _Window(self.metadata["render_fps"])
+            self.viewer = Window(self.metadata["render_fps"])
         if self._shown is not self.screen:
             self._shown = self.screen
             self.viewer.show(self._shown)
@@ -398,7 +398,7 @@ class SuperMarioBrosEnv(RamFacts, gymnasium.Env[_U8, SupportsIndex]):
         return keys_to_action
 
     def get_action_meanings(self) -> list[str]:
-        """Returns ``["NOOP"]``, as upstream; ``JoypadSpace`` has more to say."""
+        """Returns ``["NOOP"]``, as upstream; ``JoypadSpace`` names its own actions."""
         return ["NOOP"]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class EnvPool(gymnasium.Env[Any, Any]):
         """Waits for the next batch.
 
         Args:
-            reset: return the observations and, as ``return_info`` says, the info.
+            reset: return the observations and, with ``return_info``, the info.
             return_info: whether to return the info, too, with ``reset``.
         """
         obs, reward, terminated, truncated, info = self._pool.recv()
@@ -185,7 +185,7 @@ class EnvPool(gymnasium.Env[Any, Any]):
     ) -> None:
         life, lost = info["life"], info["end_reason"] == _LIFE
         over = terminated & (~lost | (life == 0))
-        # A lost life is still counted on the row that says so.
+        # A lost life is still counted on the row that reports it.
         lives = np.ones_like(life) if self._one_life else life + 1 - lost
         info["lives"] = np.where(over | truncated, 0, lives).astype(np.int32)
         info["reward"] = reward

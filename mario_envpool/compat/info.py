@@ -1,7 +1,7 @@
 """The info dictionaries of gym-super-mario-bros, 7.4.0's and 9.x's.
 
-Numbers come from the native step. What only 9.x tells is read from a copy of work RAM
-as it was at that moment, before the waits of the game were skipped.
+Numbers come from the native step. Fields that only 9.x has are read from a copy of
+work RAM as it was at that moment, before the waits of the game were skipped.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..codes import STATUS
-from .ram import RamFacts
+from .ram import RamView
 from .tasks import task_id_of, world_label
 
 _KEYS = "coins flag_get life score stage status time world x_pos y_pos".split()
-# Of 9.x, those that are properties of RamFacts under the same name.
+# Of 9.x, those that are properties of RamView under the same name.
 _FACTS = (
     "area enemy_types is_dead is_dying is_game_over is_stage_over is_world_over level "
     "player_state powerup_level status_value y_pixel y_viewport"
@@ -46,7 +46,7 @@ def classic_info(numbers: dict[str, Any]) -> dict[str, Any]:
 
 def full_info(
     numbers: dict[str, Any],
-    facts: RamFacts,
+    facts: RamView,
     *,
     reward: float,
     x_pos_max: int,

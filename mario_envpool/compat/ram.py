@@ -17,8 +17,8 @@ _BOWSER_AND_FLAGPOLE = (0x2D, 0x31)
 _BUSY = (0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x07)
 
 
-class RamFacts:
-    """What work RAM says, as Python numbers.
+class RamView:
+    """Values in work RAM, as Python numbers.
 
     Attributes:
         ram: (2048,) uint8, work RAM or a copy of it.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .env import _ALL_STAGES, SuperMarioBrosEnv
+from .env import ALL_STAGES, SuperMarioBrosEnv
 from .tasks import STAGES, WORLDS
 
 
@@ -47,7 +47,7 @@ class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
         self.stages = stages
         self._draws = np.random.RandomState()
         _numbers_of(stages or ())
-        self._open(_ALL_STAGES)
+        self._open(ALL_STAGES)
         self._start(0)
 
     @property
@@ -109,6 +109,6 @@ class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
 def _numbers_of(stages: Sequence[str]) -> list[int]:
     """Returns the places of stages in the list of all 32."""
     for stage in stages:
-        if stage not in _ALL_STAGES:
+        if stage not in ALL_STAGES:
             raise ValueError(f"stages has {stage!r}; there are '1-1' to '8-4'")
-    return [_ALL_STAGES.index(stage) for stage in stages]
+    return [ALL_STAGES.index(stage) for stage in stages]

@@ -210,6 +210,15 @@ def test_a_member_that_fails_takes_the_weights_of_another(config, trainer, capsy
     assert "member 2 (failed: the loss is nan) takes member 1's weights" in out
 
 
+def test_values_that_do_not_fit_each_other_fail_the_member(trainer):
+    """Not the population: alone each may be allowed."""
+    values = {"unrolls_per_batch": 128, "replay_share": 0.25}
+    metrics = module.train_member(BASE, values)
+    assert "must be a multiple of num_envs" in metrics["error"]
+    assert metrics["signal"] == 0
+    assert not trainer.seen
+
+
 def test_when_all_fail_it_is_an_error(config, trainer):
     trainer.fail = dict.fromkeys(range(4), ValueError("no such thing"))
     with pytest.raises(RuntimeError, match=r"all members failed; .* no such thing"):

@@ -51,6 +51,15 @@ def test_every_option_has_a_flag_of_its_own():
             assert options.apply(BASE, {option.flag: value}) == BASE
 
 
+def test_values_of_the_config_by_name():
+    values = options.values_of(BASE, ["lr", "learner.gamma", "model", "no_option"])
+    assert values == {
+        "lr": BASE.learner.lr,
+        "learner.gamma": BASE.learner.gamma,
+        "model": BASE.model.name,
+    }
+
+
 def test_lists_are_accepted_where_a_config_has_tuples():
     assert options.apply(BASE, {"widths": [8, 16]}).model.widths == (8, 16)
 

@@ -20,7 +20,7 @@ from mario_envpool import nes
 from trainer.film.draw import Picture, Reading
 from trainer.film.play import Camera, Shot
 
-# The status bar; the terminal's own line says the same in fewer pixels.
+# The status bar; the terminal has a status line of its own.
 _HUD_ROWS = 32
 # A television shows the console's pixels 8 wide and 7 high.
 _PIXEL_ASPECT = 8 / 7
@@ -159,7 +159,7 @@ class Terminal:
             for row, line in enumerate(lines, start=1)
             if row > len(self._shown) or line != self._shown[row - 1]
         ]
-        # Between these two a terminal that knows them shows nothing half done.
+        # A terminal that supports these two shows the lines between them at once.
         self._write("\x1b[?2026h" + "".join(changed) + "\x1b[?2026l")
         self._shown = lines
 

@@ -61,6 +61,13 @@ def all_options() -> dict[str, Option]:
     return {option.flag: option for option in _options(RunConfig, ())}
 
 
+@functools.cache
+def _by_any_name() -> dict[str, Option]:
+    """Every option by its flag, and by the dotted path of its field."""
+    known = all_options()
+    return {".".join(option.path): option for option in known.values()} | known
+
+
 def _options(kind: type, path: tuple[str, ...]) -> Iterator[Option]:
     hints = typing.get_type_hints(kind)
     for name in (field.name for field in dataclasses.fields(kind)):
@@ -79,11 +86,10 @@ def find(name: str) -> Option:
     Raises:
         ValueError: there is no such option, or each run has its own value of it.
     """
-    known = all_options()
-    dotted = {".".join(option.path): option for option in known.values()}
-    option = known.get(name) or dotted.get(name)
+    option = _by_any_name().get(name)
     if option is None:
-        near = difflib.get_close_matches(name.rpartition(".")[2], known, 3, 0.4)
+        last = name.rpartition(".")[2]
+        near = difflib.get_close_matches(last, all_options(), 3, 0.4)
         hint = f"near names: {', '.join(near)}" if near else "no name is near"
         raise ValueError(
             f"there is no option {name!r}; {hint} (all: python -m trainer.run --help)"
@@ -107,32 +113,39 @@ def apply(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
         ValueError: there is no such option, it does not accept its value, or the
             config does not allow the values beside each other.
     """
+    changes: dict[str, Any] = {}
     for name, value in options.items():
         option = find(name)
         if not option.accepts(value):
             raise ValueError(f"{name} is {option.describe()}, got {value!r}")
-        if isinstance(value, list):
-            value = tuple(value)
-        config = _replace(config, option.path, value)
+        part = changes
+        for field in option.path[:-1]:
+            part = part.setdefault(field, {})
+        part[option.path[-1]] = tuple(value) if isinstance(value, list) else value
+    config = _replace(config, changes)
     config.validate()
     return config
 
 
-def _replace(config: Any, path: tuple[str, ...], value: Any) -> Any:
-    first, *rest = path
-    if rest:
-        value = _replace(getattr(config, first), tuple(rest), value)
-    return dataclasses.replace(config, **{first: value})
+def _replace(config: Any, changes: Mapping[str, Any]) -> Any:
+    """The config with other fields, of its parts where a change is a dictionary."""
+    values = {
+        name: _replace(getattr(config, name), value)
+        if isinstance(value, dict)
+        else value
+        for name, value in changes.items()
+    }
+    return dataclasses.replace(config, **values)
 
 
 def values_of(config: RunConfig, names: Iterable[str]) -> dict[str, Any]:
-    """The config's own values of some options; other names are left out."""
-    known = all_options()
+    """The config's own values of some options; names of no option are left out."""
+    known = _by_any_name()
     return {name: known[name].get(config) for name in names if name in known}
 
 
 def show(value: Any) -> str:
-    """A value for people: 4 digits, which is more than a search knows."""
+    """A value for people, with 4 digits: a search is less exact."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

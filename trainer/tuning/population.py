@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,20 +59,28 @@ class PopulationConfig:
                 raise ValueError(f"{name} must be at least {number}, got {value}")
 
 
-def train_member(config: RunConfig) -> Metrics:
-    """Trains for a generation; what fails has the metric `error`."""
+def train_member(config: RunConfig, values: Mapping[str, Any]) -> Metrics:
+    """Trains a member for a generation.
+
+    Args:
+        config: of its run, without its settings.
+        values: of its settings, by option.
+
+    Returns:
+        The metrics of the run; only `error` and `signal` if it failed.
+    """
     path = config.resume
     if path is not None and (checkpoint.step_of(path) or 0) >= config.max_steps:
         # Its process was killed after the end of the run, before the state was saved.
         return read_run(path.parent.parent).points[-1] | {"signal": 0}
     try:
-        return dict(run_training(config, QuietDisplay()))
+        return dict(run_training(options.apply(config, values), QuietDisplay()))
     except (ValueError, RuntimeError) as error:
         return {"error": str(error).split("\n")[0], "signal": 0}
 
 
 def score(metrics: Metrics) -> tuple[float, ...]:
-    """What ranks members: clear rate, and before any clears how far they get."""
+    """The rank of a member: its clear rate, and before any clears how far it gets."""
     if "error" in metrics:
         return (-1.0,)
     names = ("clear_rate", "best_x_50", "return")
@@ -136,11 +144,10 @@ class Population:
         return self.folder / f"member-{number}"
 
     def _run_of(self, number: int) -> RunConfig:
-        """What a member runs in this generation."""
+        """A member's run in this generation, without its settings."""
         folder = self.folder_of(number)
-        values = self.state["members"][number]["values"]
         return replace(
-            options.apply(share_cores(self.base, self.config.jobs), values),
+            share_cores(self.base, self.config.jobs),
             seed=(self.base.seed + number) % (MAX_SEED + 1),
             run_dir=folder,
             resume=checkpoint.find(folder) if checkpoint.list_files(folder) else None,
@@ -161,14 +168,15 @@ class Population:
         left = [i for i, m in enumerate(members) if m["trained"] <= generation]
         for begin in range(0, len(left), self.config.jobs):
             some = left[begin : begin + self.config.jobs]
-            results = list(map_runs(train_member, [self._run_of(i) for i in some]))
-            for number, metrics in zip(some, results, strict=True):
+            values = [members[i]["values"] for i in some]
+            runs = [self._run_of(i) for i in some]
+            results = list(map_runs(train_member, runs, values))
+            for number, metrics, own in zip(some, results, values, strict=True):
                 if metrics["signal"]:
                     raise KeyboardInterrupt
                 members[number] |= {"trained": generation + 1, "metrics": metrics}
-                values = members[number]["values"]
-                text = f"member {number}: {describe(metrics)}; {options.flags(values)}"
-                self._save(text, member=number, score=score(metrics), values=values)
+                text = f"member {number}: {describe(metrics)}; {options.flags(own)}"
+                self._save(text, member=number, score=score(metrics), values=own)
 
     def evolve(self) -> None:
         """Exploit and explore; the next generation begins."""

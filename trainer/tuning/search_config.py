@@ -29,7 +29,7 @@ class SearchConfig:
     """Name of the search; a search of that name is resumed."""
 
     storage: str = ""
-    """Database that knows all trials, any URL that SQLAlchemy takes; by default
+    """Database of all trials, any URL that SQLAlchemy accepts; by default
     sqlite:///OUT/NAME/study.db."""
 
     objective: Literal["time-to-clear", "clear-rate"] = "time-to-clear"
