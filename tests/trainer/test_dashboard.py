@@ -88,7 +88,7 @@ def test_progress_line():
 def test_a_pipe_gets_plain_lines(capsys):
     display = make_display("auto")  # of pytest's captured stdout
     assert isinstance(display, PlainDisplay)
-    display.say("hello")
+    display.log("hello")
     for wait, learn in ((0.1, 0.6), (0.1, 0.61), (0.7, 0.1)):
         values = VALUES | {"time/share_wait": wait, "time/share_learn": learn}
         display.report(1000, values, 60.0)
@@ -108,7 +108,7 @@ def test_lines_that_cannot_be_printed_end_no_run(kind):
     script = (
         "import sys; from trainer.show.display import PlainDisplay\n"
         "display = PlainDisplay()\n"
-        "for i in range(3): display.say(str(i))\n"
+        "for i in range(3): display.log(str(i))\n"
         "print('went on', file=sys.stderr)"
     )
     if kind == "full disk":
@@ -338,12 +338,12 @@ def test_about_seconds():
 def test_messages_are_kept(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(RunInfo, "banner", lambda info: "what is run\nand where")
     display = kind()
-    display.say("before there is a folder")
+    display.log("before there is a folder")
     display.start(make_info(tmp_path))
-    display.say("evaluation: 93 of 100")
+    display.log("evaluation: 93 of 100")
     display.report(10, VALUES, 1.0)
     display.close()
-    display.say("too late")
+    display.log("too late")
     assert (tmp_path / "messages.txt").read_text().splitlines()[:4] == [
         "    0:00  before there is a folder",
         "    0:00  what is run",
@@ -357,9 +357,9 @@ def test_messages_are_kept(tmp_path, monkeypatch, kind):
 def test_a_folder_that_takes_no_messages_is_no_error(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(RunInfo, "banner", lambda info: "what is run")
     display = kind()
-    display.say("early")
+    display.log("early")
     display.start(make_info(tmp_path / "missing"))
-    display.say("late")
+    display.log("late")
     display.close()
 
 
@@ -425,7 +425,7 @@ def test_it_draws_what_is_reported(live):
     steps[0] = 123_456
     display.report(123_000, VALUES, 60.0)
     display.checkpoint(Path("runs/x/checkpoints/step-000123000.pt"), 123_000)
-    display.say("evaluation: 93 of 100")
+    display.log("evaluation: 93 of 100")
     display._refresh()
     text = file.getvalue()
     for part in (
@@ -442,7 +442,7 @@ def test_the_terminal_is_left_as_it_was(live):
     display, _, file = live
     display.close()
     display.close()
-    display.say("the end")
+    display.log("the end")
     text = file.getvalue()
     assert text.count(f"{ESCAPE}[?25l") == text.count(f"{ESCAPE}[?25h") == 1
     assert text.endswith("the end\n")
@@ -489,7 +489,7 @@ def test_a_terminal_that_is_gone_ends_no_run(live, monkeypatch):
 
     with monkeypatch.context() as broken:
         broken.setattr(file, "write", gone)
-        display.say("nobody sees this")
+        display.log("nobody sees this")
     assert "nobody sees this" in [text for _, text in display._status.messages]
 
 
@@ -510,7 +510,7 @@ def test_a_new_size_clears_what_the_old_one_left(live):
 def test_a_broken_picture_ends_no_run(live, monkeypatch):
     display, _, file = live
     monkeypatch.setattr(dashboard, "view", lambda *_: 1 / 0)
-    display.say("still here")
+    display.log("still here")
     display._refresh()
     assert "still here" in file.getvalue()
     assert "cannot be drawn: ZeroDivisionError" in file.getvalue()

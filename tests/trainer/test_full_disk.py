@@ -39,8 +39,8 @@ class Disk:
 
         open_lines = Lines.__init__
 
-        def open_raw(lines, path, say):
-            open_lines(lines, path, say)
+        def open_raw(lines, path, log):
+            open_lines(lines, path, log)
             lines._file.close()
             lines._file = Raw(path, "ab")
 

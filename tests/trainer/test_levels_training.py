@@ -312,7 +312,7 @@ def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_
 def test_a_run_of_the_same_by_another_name_goes_on_in_its_folder(
     tmp_path, monkeypatch, fake_pool
 ):
-    """Early versions had no list of levels for RandomStages."""
+    """The task of one level and that level in --levels are the same."""
     use_levels(monkeypatch, fake_pool)
     config = make_config(tmp_path, max_steps=200, task="SuperMarioBros-1-3-v0")
     run_training(config)

@@ -190,14 +190,15 @@ def test_what_is_large_is_linked(tmp_path, monkeypatch):
     assert "beside this page" in text
 
 
-def test_an_old_or_empty_run_gives_a_page(tmp_path):
+def test_a_damaged_or_empty_run_gives_a_page(tmp_path):
     folder = tmp_path / "old"
     folder.mkdir()
     (folder / "config.json").write_text("{ damaged")
-    (folder / "checkpoint.pt").write_bytes(b"x")
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "step-000000001.pt").write_bytes(b"x")
     text = write([folder]).read_text()
     Page(text)
-    assert "checkpoint.pt" in text
+    assert "step-000000001.pt" in text
     assert "not solved" in text
     assert "Not there: curves, " in text
 

@@ -440,10 +440,10 @@ def test_a_signal_after_the_last_update_is_not_lost(tmp_path, pools, monkeypatch
 
 @pytest.mark.parametrize("error", [RuntimeError("reentrant"), BrokenPipeError()])
 def test_a_signal_that_cannot_be_told_of_counts(error):
-    def say(text):
+    def log(text):
         raise error
 
-    with loop.stop_on_signal(say) as stopping:
+    with loop.stop_on_signal(log) as stopping:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stopping.signal == signal.SIGTERM
 

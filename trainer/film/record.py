@@ -160,25 +160,25 @@ class Recorder:
 class Filmer:
     """Chooses episodes and films them in the background.
 
-    What goes wrong, such as a full disk, is said once and ends the filming; it never
+    A failure, such as a full disk, is logged once and ends the filming; it never
     ends the run.
     """
 
     def __init__(
         self,
         pool: Any,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         seconds_between: float = _SECONDS_BETWEEN,
     ) -> None:
         """Prepares; nothing is filmed before `open`.
 
         Args:
             pool: whose episodes are filmed.
-            say: told of every video, and of what goes wrong.
+            log: receives a message about every video, and about failures.
             seconds_between: of the starts of two films, while the run trains.
         """
         self.recorder = Recorder(pool, self.take, self.wanted)
-        self._config, self._say = dict(pool.config), say
+        self._config, self._log = dict(pool.config), log
         self._between = seconds_between
         self._folder = Path()
         self._known: dict[str, dict[str, Any]] = {}
@@ -237,7 +237,7 @@ class Filmer:
     def finish(self, show_video: ShowVideo) -> None:
         """Films what waits, without rests, and shows it."""
         if self._waiting:
-            self._say("filming what is left, a few seconds")
+            self._log("filming what is left, a few seconds")
         self._end("hurrying")
         self.show(show_video)
 
@@ -262,7 +262,7 @@ class Filmer:
                 with self._changed:
                     self._finished.append(video)
                 episode = video.recording.episode
-                self._say(
+                self._log(
                     f"filmed {video.path} (return {episode.total_reward:.2f}, "
                     f"{episode.steps} steps, at {video.recording.run_steps:,} steps "
                     "of the run)"
@@ -272,7 +272,7 @@ class Filmer:
         # A film is an extra: whatever is wrong with it, the run goes on.
         except Exception as error:
             self._state = "closed"
-            self._say(f"no more videos are made: {error}")
+            self._log(f"no more videos are made: {error}")
 
     def _next(self) -> tuple[str, Recording] | None:
         """Waits for something to film, and until it is time; None at the end."""

@@ -25,7 +25,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         What to write to. When the block ends, the file is on the disk.
 
     Raises:
-        OSError: the disk is full, say. What was at `path` is there as before, and
+        OSError: the disk is full, for example. What was at `path` is as before, and
             nothing else is; the same after any other exception.
     """
     temporary = path.with_name(path.name + TEMPORARY)
@@ -57,14 +57,14 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 class Lines:
     """A file of JSON objects, one per line; a full disk loses lines, not the run."""
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, log: Callable[[str], None]) -> None:
         """Opens the file to append to it.
 
         Args:
             path: of the file.
-            say: told when lines begin and end to be lost.
+            log: receives a message when lines begin to be lost, and when that ends.
         """
-        self._path, self._say = path, say
+        self._path, self._log = path, log
         self._file = path.open("ab", buffering=0)
         self._lost = 0
 
@@ -83,14 +83,14 @@ class Lines:
         except OSError as error:
             self._file.truncate(end)
             if not self._lost:
-                self._say(
+                self._log(
                     f"could not write to {self._path} ({error.strerror}); training "
                     "goes on without these lines"
                 )
             self._lost += 1
             return False
         if self._lost:
-            self._say(f"writing to {self._path} again; {self._lost} lines are missing")
+            self._log(f"writing to {self._path} again; {self._lost} lines are missing")
             self._lost = 0
         return True
 

@@ -148,7 +148,7 @@ class _Gpu:
 
 
 def _open_gpu(device: torch.device) -> _Gpu | None:
-    """NVML's handle of torch's device; None, said in one line, where there is none."""
+    """NVML's handle of torch's device; None, which is logged, without one."""
     if device.type != "cuda":
         return None
     try:

@@ -39,7 +39,7 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
         state: tensors, numbers, strings, and lists and dicts of these.
 
     Raises:
-        OSError: the disk is full, say. What was at `path` is there as before, and
+        OSError: the disk is full, for example. What was at `path` is as before, and
             nothing else is.
     """
     with replacing(path) as file:

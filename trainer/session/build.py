@@ -46,7 +46,7 @@ from trainer.show.tracking import MetricsWriter
 
 
 class Session:
-    """The parts of a run. Those who use them receive them one by one.
+    """The parts of a run; code that uses some of them receives only those.
 
     Attributes:
         updater: there from `start` on, as is `saver`.
@@ -127,7 +127,7 @@ class Session:
         self.generators = resume.Generators(self.device, config.seed)
         self.filmer: Filmer | None = None
         if config.videos and is_native(env.task):
-            self.filmer = Filmer(self.pool, self.display.say)
+            self.filmer = Filmer(self.pool, self.display.log)
         self.collector = Collector(
             self.pool,
             self.store,
@@ -146,7 +146,7 @@ class Session:
 
     @property
     def parts(self) -> resume.Parts:
-        """Those whose state a checkpoint holds."""
+        """The parts whose state a checkpoint holds."""
         return resume.Parts(
             config=self.config,
             device=self.device,
@@ -225,7 +225,7 @@ class Session:
                 f"{source} is a run of {_played(there)}: to go on from it with "
                 f"{_played(config.env)}, give a folder of its own with --run-dir"
             )
-        resume.restore(self.parts, path, state, self.display.say)
+        resume.restore(self.parts, path, state, self.display.log)
         return source
 
     def _start_run_dir(self, source: Path | None) -> None:
@@ -239,7 +239,7 @@ class Session:
         with files.writing_to(self.run_dir):
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self.checkpoints = Checkpoints(
-                self.run_dir, config.keep_checkpoints, self.display.say
+                self.run_dir, config.keep_checkpoints, self.display.log
             )
             self._closing.callback(self.checkpoints.close)
             files.prepare(
@@ -248,7 +248,7 @@ class Session:
                 resumed=same_folder(source, self.run_dir),
                 step=self.progress.steps,
                 device=describe(self.device, self.dtype),
-                log=self.display.say,
+                log=self.display.log,
             )
         self.progress.best_clear_rate = locate.best_in(self.run_dir)
 
@@ -259,10 +259,10 @@ class Session:
             to_dict(self.config),
             wandb=self.config.wandb,
             resumed_at=self.progress.steps,
-            say=self.display.say,
+            log=self.display.log,
         )
         self._closing.callback(self.writer.close)
-        self.evaluations = Lines(self.run_dir / "evaluations.jsonl", self.display.say)
+        self.evaluations = Lines(self.run_dir / "evaluations.jsonl", self.display.log)
         self._closing.callback(self.evaluations.close)
         if self.filmer is not None:
             self.filmer.open(self.run_dir / "videos")

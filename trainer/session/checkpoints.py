@@ -19,19 +19,19 @@ _LOCK = ".lock"
 class Checkpoints:
     """The checkpoints of one run folder, which belongs to one process at a time."""
 
-    def __init__(self, run_dir: Path, keep: int, say: Callable[[str], None]) -> None:
+    def __init__(self, run_dir: Path, keep: int, log: Callable[[str], None]) -> None:
         """Takes the folder, and removes what an interrupted write left.
 
         Args:
             run_dir: existing folder.
             keep: how many checkpoints stay, best.pt not counted.
-            say: receives a message about what could not be written.
+            log: receives a message about what could not be written.
 
         Raises:
             ValueError: another process writes to it.
             OSError: the folder cannot be made.
         """
-        self._keep, self._say = keep, say
+        self._keep, self._log = keep, log
         self.folder = run_dir / FOLDER
         self.folder.mkdir(exist_ok=True)
         try:
@@ -77,7 +77,7 @@ class Checkpoints:
         except OSError as error:
             free = shutil.disk_usage(self.folder).free
             kept = [p.name for p in list_files(self.folder)]
-            self._say(
+            self._log(
                 f"could not write {path} ({error.strerror or error}; "
                 f"{free / 1e6:,.1f} MB free); training goes on, and "
                 + (f"{', '.join(kept)} stay as they are" if kept else "there is none")

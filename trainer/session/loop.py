@@ -76,14 +76,14 @@ class Loop:
             updater: learns from one batch at a time.
             first_clears: logs the first clears after every update.
             reporter: writes one point of every curve.
-            evaluator: tells whether the run is solved.
+            evaluator: decides whether the run is solved.
             saver: writes checkpoints.
             check: raises if a run must not continue after the last point; receives
                 the last batch.
             profiled: entered for the updates; gives a function to call after each.
             progress: of the run.
             clock: of the run.
-            stopping: tells of signals.
+            stopping: holds the signal that asked the run to end.
         """
         self._config, self._updater, self._first_clears = config, updater, first_clears
         self._reporter, self._evaluator, self._saver = reporter, evaluator, saver

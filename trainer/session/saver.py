@@ -49,7 +49,7 @@ class Saver:
         """
         parts = self._parts
         if not all(bool(p.isfinite().all()) for p in parts.model.parameters()):
-            self._display.say("the weights are not finite: they are not saved")
+            self._display.log("the weights are not finite: they are not saved")
             return False
         at_rest = complete and not best and self._pipeline.settle()
         state = resume.capture(parts, complete=at_rest, explored=not best)

@@ -47,8 +47,8 @@ def train(session: Session) -> dict[str, float]:
     try:
         display.start(session.info)
         for text in unused_options(session.config):
-            display.say(text)
-        with stop_on_signal(display.say) as stopping, own_stream(session.device):
+            display.log(text)
+        with stop_on_signal(display.log) as stopping, own_stream(session.device):
             session.start()
             try:
                 metrics = _run_loop(session, clock, stopping)
@@ -64,7 +64,7 @@ def train(session: Session) -> dict[str, float]:
             if session.filmer is not None:
                 session.filmer.finish(session.writer.write_video)
                 contents += ", videos"
-            display.say(f"wrote {run_dir}/ ({contents})")
+            display.log(f"wrote {run_dir}/ ({contents})")
             # One may have come since the loop ended.
             return metrics | {"signal": float(stopping.signal)}
     finally:
@@ -74,7 +74,7 @@ def train(session: Session) -> dict[str, float]:
 def _run_loop(session: Session, clock: Clock, stopping: Stop) -> dict[str, float]:
     """Gives the loop its parts, and runs it; returns the last metrics."""
     config, progress = session.config, session.progress
-    run_dir, log = session.run_dir, session.display.say
+    run_dir, log = session.run_dir, session.display.log
     reporter = Reporter(
         config,
         sources=_sources(session),
@@ -167,4 +167,4 @@ def _save_after_failure(session: Session) -> None:
     try:
         session.saver.save(complete=False)
     except Exception as error:
-        session.display.say(f"no checkpoint of this moment: {error}")
+        session.display.log(f"no checkpoint of this moment: {error}")

@@ -39,7 +39,7 @@ class LiveDisplay:
     """A dashboard that fills the terminal; messages also scroll away above it.
 
     It is drawn by a thread of its own, once a second and when the terminal has
-    changed its size. What anybody prints or logs meanwhile is a message, too.
+    changed its size. What other code prints or logs meanwhile becomes a message, too.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -68,7 +68,7 @@ class LiveDisplay:
     def start(self, info: RunInfo) -> None:
         """Prints what is run, and draws from here on."""
         self._record.open(info.run_dir)
-        self.say(info.banner())
+        self.log(info.banner())
         config = info.config
         model = f"{config.model.name} on {describe(info.device, info.dtype)}"
         self._info = info
@@ -88,14 +88,14 @@ class LiveDisplay:
         self._live.start()
         self._closing.callback(self._live.stop)
         self._refresh()
-        self._closing.enter_context(_captured(self.say))
+        self._closing.enter_context(_captured(self.log))
         self._closing.enter_context(_suspendable(self._console))
         thread = threading.Thread(target=self._redraw, name="dashboard", daemon=True)
         thread.start()
         self._closing.callback(thread.join)
         self._closing.callback(self._stop.set)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Prints a message above the dashboard, and shows it in it for a while."""
         status = self._status
         if status is not None:
@@ -164,14 +164,14 @@ class LiveDisplay:
 class _Lines(io.TextIOBase):
     """A text file whose lines are messages."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._rest = say, threading.local()
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log, self._rest = log, threading.local()
 
     def write(self, text: str) -> int:
         """Keeps what is not a whole line yet, for each thread."""
         *lines, self._rest.text = (getattr(self._rest, "text", "") + text).split("\n")
         if any(lines):
-            self._say("\n".join(lines))
+            self._log("\n".join(lines))
         return len(text)
 
     def writable(self) -> bool:
@@ -208,9 +208,9 @@ def _suspendable(console: Console) -> Iterator[None]:
         signal.signal(signal.SIGTSTP, old)
 
 
-def _captured(say: Callable[[str], None]) -> ExitStack:
+def _captured(log: Callable[[str], None]) -> ExitStack:
     """Turns into messages what is printed and logged, until it is closed."""
-    stack, lines = ExitStack(), _Lines(say)
+    stack, lines = ExitStack(), _Lines(log)
     # Handlers of the logging module keep the file that stderr once was.
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:

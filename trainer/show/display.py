@@ -80,7 +80,7 @@ class Display(Protocol):
     def start(self, info: RunInfo) -> None:
         """Shows what is run, once it is built."""
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Shows a message that stays."""
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
@@ -108,7 +108,7 @@ class MessageFile:
         self._file: TextIO | None = None
 
     def open(self, folder: Path) -> None:
-        """From here on in a file, with what was said before."""
+        """Opens the file, and writes the earlier messages to it."""
         with suppress(OSError):
             path = folder / "messages.txt"
             self._file = path.open("a", buffering=1, encoding="utf-8")
@@ -146,10 +146,10 @@ class PlainDisplay:
         """Prints what is run, and what the columns of its lines are."""
         self._overlapped = info.config.lag > 0
         self._record.open(info.run_dir)
-        self.say(info.banner())
+        self.log(info.banner())
         _print(progress_legend(info.config.env.frame_skip))
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Prints a message."""
         self._record.add(text)
         _print(text)
@@ -160,7 +160,7 @@ class PlainDisplay:
         text = bottleneck_of(values, self._overlapped)
         kind = text.partition(":")[0]
         if kind != self._bottleneck:
-            self.say(text)
+            self.log(text)
             self._bottleneck = kind
 
     def checkpoint(self, path: Path, step: int) -> None:
@@ -191,7 +191,7 @@ class QuietDisplay:
     def start(self, info: RunInfo) -> None:
         """Shows nothing."""
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Shows nothing."""
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:

@@ -198,7 +198,6 @@ class _Media:
 
 def _checkpoints(run: RunFiles) -> str:
     found = sorted((run.folder / "checkpoints").glob("*.pt"))
-    found += run.folder.glob("checkpoint.pt")  # of early versions
     rows = []
     for path in found:
         about = path.stat()

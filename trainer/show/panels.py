@@ -259,8 +259,8 @@ def _heat(rate: float) -> str:
 def messages(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
     """The last ones, as many as fit; what is long goes on below."""
     lines: list[Text] = []
-    for when, said in reversed(list(status.messages)):
-        parts = textwrap.wrap(said, max(1, width - 9)) or [""]
+    for when, text in reversed(list(status.messages)):
+        parts = textwrap.wrap(text, max(1, width - 9)) or [""]
         if lines and len(lines) + len(parts) > height:
             break
         stamps = [format_seconds(when)] + [""] * len(parts)

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer.machine.files import Lines
 
-# TensorBoard's writer does not survive a full disk, so it is not led there.
+# TensorBoard's writer does not survive a full disk: it needs this many free bytes.
 _BOARD_NEEDS_BYTES = 2**20
 
 
@@ -25,7 +25,7 @@ class MetricsWriter:
         *,
         wandb: bool = False,
         resumed_at: int | None = None,
-        say: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
     ) -> None:
         """Opens the files.
 
@@ -35,10 +35,10 @@ class MetricsWriter:
             wandb: whether to log there; offline when no API key is found.
             resumed_at: step that the run goes on from, 0 for a new one: TensorBoard
                 hides what it has of later ones.
-            say: told when something cannot be written.
+            log: receives a message when something cannot be written.
         """
         self._run_dir = run_dir
-        self._lines = Lines(run_dir / "metrics.jsonl", say)
+        self._lines = Lines(run_dir / "metrics.jsonl", log)
         self._board = self._open_board(resumed_at)
         self._wandb: Any = None
         if wandb:
