@@ -16,7 +16,7 @@ T, B, A, SHAPE = 8, 6, 3, (4, 36, 36)
 CPU = torch.device("cpu")
 SMALL = RunConfig(
     learner=LearnerConfig(
-        unroll=T, unrolls_per_batch=B, minibatch_size=24, passes=2, lr_steps=100,
+        unroll=T, unrolls_per_batch=B, minibatch_size=24, epochs=2, lr_steps=100,
         entropy_steps=100, adam_eps=1e-3,
         optimizer="adam", lr=1e-3, lr_end=1e-4, entropy=0.01, entropy_end=0.001,
     ),

@@ -37,7 +37,7 @@ def quick(config, display):
     """Takes a time that depends on its settings only."""
     config.run_dir.mkdir(parents=True)
     display.report(1000, {"rollout/clear_rate": 0.5}, 0.0)
-    return metrics(seconds=10 * config.learner.passes)
+    return metrics(seconds=10 * config.learner.epochs)
 
 
 def slow(config, display):

@@ -211,7 +211,7 @@ def test_moments_of_a_cpu_run_go_on(kind):
     device.close()
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "muon"])
 def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
     store, slots = filled_store(cuda())
@@ -222,7 +222,7 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
             lag=1,
             learner=LearnerConfig(
                 unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss,
-                passes=2 if loss == "clip" else 1, optimizer=optimizer,
+                epochs=2 if loss == "ppo" else 1, optimizer=optimizer,
             ),
         )  # fmt: skip
         model = make_model(cuda())
@@ -240,7 +240,7 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
     torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_levels_and_augmented_pictures_are_recorded(loss):
     store, slots = filled_store(cuda())
     weights = []
@@ -250,7 +250,7 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
             env=EnvConfig(action_set="complex"),
             augmentation=AugmentConfig(augment=("shift", "brightness", "flip")),
             learner=LearnerConfig(
-                unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss, passes=1
+                unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss, epochs=1
             ),
         )
         torch.manual_seed(3)
@@ -295,7 +295,7 @@ BASE = RunConfig(
     device="cuda", max_steps=3_000, log_seconds=1.0, stop_when_solved=False,
     videos=False,  # of fake games there are none
     env=EnvConfig(num_envs=6, groups=2),
-    learner=LearnerConfig(unroll=8, unrolls_per_batch=6, minibatch_size=16, passes=2),
+    learner=LearnerConfig(unroll=8, unrolls_per_batch=6, minibatch_size=16, epochs=2),
 )  # fmt: skip
 RUNS = {
     "in turns": {},

@@ -136,7 +136,7 @@ def two_levels(**options):
     Action 0 pays in level 0, action 2 in level 1, and the others cost as much.
     """
     config = change(
-        passes=1, lr=3e-3, lr_end=3e-3, gamma=0.0, entropy=0.0, entropy_end=0.0,
+        epochs=1, lr=3e-3, lr_end=3e-3, gamma=0.0, entropy=0.0, entropy_end=0.0,
         clip_range=10.0, lag=1, minibatch_size=T * B, adam_eps=1e-5,
         value_loss="squared", **options,
     )  # fmt: skip
@@ -162,7 +162,7 @@ def learned(config, batch, updates=40):
     return (odds[0, 0, 0], values[0, 0] / 100), (odds[0, -1, 2], values[0, -1] / 0.01)
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_levels_of_any_scale_are_learned_alike(loss):
     config, batch = two_levels(loss=loss, popart=True, value_heads=2)
     for probability, value in learned(config, batch):
@@ -174,7 +174,7 @@ def test_levels_of_any_scale_are_learned_alike(loss):
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_a_head_learns_from_its_level_alone(loss, memory):
     config = change(loss=loss, memory=memory, value_heads=3, lag=1)
     batch = make_batch(config)

@@ -302,7 +302,7 @@ def test_the_command(config, trainer, capsys):
 
 def test_settings_are_drawn_by_the_seed(config, trainer):
     table = command.load(config.mutations, "--mutations")
-    values = {"lr": 1e-3, "lam": 0.9, "passes": 2}
+    values = {"lr": 1e-3, "lam": 0.9, "epochs": 2}
     drawn = [mutations.explore(table, values, random.Random(3)) for _ in range(2)]
     assert drawn[0] == drawn[1]
 

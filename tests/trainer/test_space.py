@@ -37,8 +37,8 @@ def test_options_are_named_with_or_without_their_part(name):
 
 @pytest.mark.parametrize("name", ["model", "model.name"])
 def test_the_network_is_named_as_on_the_command_line(name):
-    assert options.apply(BASE, {name: "nano"}).model.name == "nano"
-    assert options.flags({name: "nano"}) == "--model nano"
+    assert options.apply(BASE, {name: "cnn-345k"}).model.name == "cnn-345k"
+    assert options.flags({name: "cnn-345k"}) == "--model cnn-345k"
 
 
 def test_every_option_has_a_flag_of_its_own():
@@ -72,9 +72,9 @@ def test_lists_are_accepted_where_a_config_has_tuples():
         ({"seed": 1}, "seed cannot be searched"),
         ({"run_dir": "a"}, "run_dir cannot be searched"),
         ({"lr": "big"}, "lr is a number, got 'big'"),
-        ({"passes": 1.5}, "passes is a whole number, got 1.5"),
-        ({"passes": True}, "passes is a whole number, got True"),
-        ({"passes": 0}, "passes must be at least 1, got 0"),
+        ({"epochs": 1.5}, "passes is a whole number, got 1.5"),
+        ({"epochs": True}, "passes is a whole number, got True"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"gamma": 1.5}, "gamma must be 0 to 1, got 1.5"),
         ({"optimizer": "sgd"}, "optimizer is one of adam, .*got 'sgd'"),
         ({"widths": 8}, "widths is a list, got 8"),
@@ -89,13 +89,13 @@ def test_wrong_options_are_named(values, message):
 def test_flags_are_those_of_the_trainer():
     from trainer.cli import parse
 
-    values = {"lr": 0.00123456, "passes": 2, "layer_norm": True, "cuda_graphs": False}
-    values |= {"widths": (8, 16), "optimizer": "adam", "model": "nano"}
+    values = {"lr": 0.00123456, "epochs": 2, "layer_norm": True, "cuda_graphs": False}
+    values |= {"widths": (8, 16), "optimizer": "adam", "model": "cnn-345k"}
     config = parse([*options.flags(values).split(), "--device", "cpu"])
     assert config.learner.lr == 0.001235
-    assert config.learner.passes == 2
+    assert config.learner.epochs == 2
     assert config.learner.optimizer == "adam"
-    assert config.model.name == "nano"
+    assert config.model.name == "cnn-345k"
     assert config.model.widths == (8, 16)
     assert config.model.layer_norm
     assert not config.cuda_graphs
@@ -117,8 +117,8 @@ def test_the_space_of_the_package_is_valid_and_holds_the_recipe(study):
     [
         (lambda t: {"lr": t.suggest_float("x", 1e-3, 1e-4)}, "low.*high"),
         (lambda t: {"learning_rate": t.suggest_float("x", 0, 1)}, "learning_rate"),
-        (lambda t: {"passes": t.suggest_float("x", 1, 4)}, "is a whole number, got"),
-        (lambda t: {"passes": t.suggest_int("x", 0, 4)}, "at least 1, got 0"),
+        (lambda t: {"epochs": t.suggest_float("x", 1, 4)}, "is a whole number, got"),
+        (lambda t: {"epochs": t.suggest_int("x", 0, 4)}, "at least 1, got 0"),
         (lambda t: {"gamma": t.suggest_float("x", 0.9, 1.5)}, "gamma must be 0 to 1"),
         (
             lambda t: {"optimizer": t.suggest_categorical("x", ["adam", "sgd"])},
@@ -140,14 +140,14 @@ def test_every_end_of_every_range_is_tried(study):
 
     def space(trial):
         name = trial.suggest_categorical("optimizer", ["adam", "muon"])
-        values = {"optimizer": name, "passes": trial.suggest_int("passes", 1, 4)}
+        values = {"optimizer": name, "epochs": trial.suggest_int("epochs", 1, 4)}
         if name == "muon":
             values["muon_lr"] = trial.suggest_float("muon_lr", 0.01, 0.1)
         seen.append(values)
         return values
 
-    assert set(study.dry_run(space, BASE)) == {"optimizer", "passes", "muon_lr"}
-    for name, ends in {"optimizer": ["adam", "muon"], "passes": [1, 4]}.items():
+    assert set(study.dry_run(space, BASE)) == {"optimizer", "epochs", "muon_lr"}
+    for name, ends in {"optimizer": ["adam", "muon"], "epochs": [1, 4]}.items():
         assert set(ends) <= {values[name] for values in seen}
 
 
@@ -238,10 +238,10 @@ def test_values_of_a_list_move_to_neighbours():
         ({"lr": Range(1e-3, 1e-3)}, "low must be below high"),
         ({"entropy": Range(0.0, 1.0, log=True)}, "low must be below high"),
         ({"gamma": Range(0.9, 1.5)}, "gamma must be 0 to 1, got 1.5"),
-        ({"passes": Range(1, 2.5)}, "passes is a whole number, got 2.5"),
-        ({"passes": [0, 1]}, "passes must be at least 1, got 0"),
-        ({"passes": [1]}, "a Range or a list of two or more values"),
-        ({"passes": 1}, "a Range or a list of two or more values"),
+        ({"epochs": Range(1, 2.5)}, "passes is a whole number, got 2.5"),
+        ({"epochs": [0, 1]}, "epochs must be at least 1, got 0"),
+        ({"epochs": [1]}, "a Range or a list of two or more values"),
+        ({"epochs": 1}, "a Range or a list of two or more values"),
     ],
 )
 def test_wrong_mutations_are_named(table, message):
@@ -263,9 +263,9 @@ def test_runs_have_folders_of_their_own(name, tmp_path):
     "flag", [["--max-steps", "9"], ["--max-steps=9"], ["--max_steps", "9"]]
 )
 def test_flags_that_would_be_overruled_are_refused(flag):
-    command.check_flags(["--model", "nano"], {"--max-steps": "--steps"})
+    command.check_flags(["--model", "cnn-345k"], {"--max-steps": "--steps"})
     with pytest.raises(ValueError, match=r"--max-steps behind -- .* give --steps"):
-        command.check_flags(["--model", "nano", *flag], {"--max-steps": "--steps"})
+        command.check_flags(["--model", "cnn-345k", *flag], {"--max-steps": "--steps"})
 
 
 def test_a_changed_setup_is_named():

@@ -28,8 +28,8 @@ def check_fields(config: RunConfig) -> None:
     env, learner, replay = config.env, config.learner, config.replay
     explore = config.explore
     check_seed(config.seed)
-    _check_least(learner, 1, "unroll unrolls_per_batch passes minibatch_size")
-    _check_least(learner, 1, "accumulate")
+    _check_least(learner, 1, "unroll unrolls_per_batch epochs minibatch_size")
+    _check_least(learner, 1, "grad_accum_steps")
     _check_least(env, 0, "img_height img_width")
     _check_least(learner, 0, "warmup_updates target_updates learner_threads")
     _check_least(learner, 1, "target_rho")
@@ -37,7 +37,7 @@ def check_fields(config: RunConfig) -> None:
     _check_least(config, 1, "max_steps solve_episodes keep_checkpoints")
     _check_least(config, 0, "max_seconds lag profile end_episodes")
     _check_least(learner, 0, "entropy entropy_end lr_end weight_decay clip_range")
-    _check_least(learner, 0, "rho_bar c_bar pg_rho_bar value_cost")
+    _check_least(learner, 0, "rho_bar c_bar pg_rho_bar value_coef")
     _check_least(config.model, 1, "memory_size memory_layers memory_heads")
     _check_least(config.model, 1, "memory_steps")
     _check_least(config.model, 0, "value_heads")
@@ -48,7 +48,7 @@ def check_fields(config: RunConfig) -> None:
     _check_share(learner, "gamma lam ema momentum rmsprop_alpha")
     _check_share(config.model, "popart_step")
     _check_share(config, "solve_rate")
-    _check_least(config.augmentation, 0, "augment_cost augment_shift")
+    _check_least(config.augmentation, 0, "augment_coef augment_shift")
     _check_share(config.augmentation, "augment_brightness augment_flip")
     _check_share(replay, "replay_share replay_min_fresh replay_alpha")
     _check_share(replay, "replay_beta replay_beta_end")
@@ -133,9 +133,9 @@ def _check_learning(config: RunConfig) -> None:
             f"burn_in must be at most unroll={learner.unroll}, got {burn_in}"
         )
     if learner.loss == "impala" and learner.advantages == "gae":
-        raise ValueError("advantages=gae needs loss=clip; impala is V-trace")
+        raise ValueError("advantages=gae needs loss=ppo; impala is V-trace")
     if learner.loss == "impala" and learner.target_updates:
-        raise ValueError("target_updates needs loss=clip; impala clips no ratio")
+        raise ValueError("target_updates needs loss=ppo; impala clips no ratio")
     if learner.target_updates and learner.targets == "stored":
         raise ValueError(
             "target_updates needs targets=recomputed: its network says anew what "
@@ -227,7 +227,7 @@ _NEEDS = [
     ),
     _Needs("popart_step", lambda c: c.model.popart, "--popart"),
     _Needs("noisy_sigma", lambda c: c.model.noisy, "--noisy"),
-    _Needs("clip_range targets", lambda c: c.learner.loss == "clip", "--loss clip"),
+    _Needs("clip_range targets", lambda c: c.learner.loss == "ppo", "--loss ppo"),
     _Needs("pg_rho_bar", lambda c: c.learner.loss == "impala", "--loss impala"),
     _Needs(
         "rho_bar c_bar",
@@ -281,7 +281,7 @@ _NEEDS = [
         "--novelty",
     ),
     _Needs("bonus_steps", lambda c: c.explore.pays, "--novelty or --count-bonus"),
-    _Needs("augment_cost", lambda c: bool(c.augmentation.augment), "--augment"),
+    _Needs("augment_coef", lambda c: bool(c.augmentation.augment), "--augment"),
     *(
         _Needs(
             f"augment_{kind}",

@@ -25,7 +25,7 @@ T = TypeVar("T")
 # Rows and columns of observations (Mnih et al. 2015), and of the networks that are
 # made for others.
 IMAGE_SIZE = 84
-IMAGE_SIZES = {"femto": 40}
+IMAGE_SIZES = {"cnn-72k": 40}
 # Of `obs` tiles, whatever the network (trainer/tiles.py): rows of tiles come first,
 # and then those of motion.
 TILES_SHAPE = (1, 16, 16)
@@ -78,7 +78,7 @@ class EnvConfig:
     """Frames in an observation (Mnih et al. 2015, table 1)."""
 
     img_height: int = 0
-    """Rows of an observation; 0: what the network is made for, 40 with femto and 84
+    """Rows of an observation; 0: what the network is made for, 40 with cnn-72k and 84
     with the others."""
 
     img_width: int = 0
@@ -133,9 +133,9 @@ class ModelConfig:
     0 or () stands for the encoder's own value, which is what its paper has.
     """
 
-    name: Annotated[str, tyro.conf.arg(name="model")] = "femto"
-    """femto, pico, nano, nature, impala, convnext, tiles (of --obs tiles alone), or
-    module:Class of your own (docs/training.md). Training costs femto : pico : nano :
+    name: Annotated[str, tyro.conf.arg(name="model")] = "cnn-72k"
+    """cnn-72k, cnn-157k, cnn-345k, nature, impala, convnext, tiles (of --obs tiles alone), or
+    module:Class of your own (docs/training.md). Training costs cnn-72k : cnn-157k : cnn-345k :
     nature are .2 : .54 : 1 : 2.8; per step of experience they learn nearly alike on
     1-1, so on a CPU the smallest wins."""
 
@@ -191,7 +191,7 @@ class ModelConfig:
 class LearnerConfig:
     """How it learns. Values without a source are the CPU recipe's."""
 
-    loss: Literal["clip", "impala"] = "clip"
+    loss: Literal["ppo", "impala"] = "ppo"
     """clip: PPO's clipped ratio, several passes (Schulman et al. 2017); impala:
     V-trace policy gradient (Espeholt et al. 2018)."""
 
@@ -205,7 +205,7 @@ class LearnerConfig:
     unrolls_per_batch: int = 64
     """Unrolls in one update, B, replayed ones included."""
 
-    passes: int = 3
+    epochs: int = 3
     """Passes over a batch. With adam 8 moved the policy too far (KL .1-.2), and 2
     lost more in steps than they saved in time; with impala use 1."""
 
@@ -213,7 +213,7 @@ class LearnerConfig:
     """Rows per gradient step (impala, or with a memory: whole unrolls of as many
     rows)."""
 
-    accumulate: int = 1
+    grad_accum_steps: int = 1
     """Parts that a minibatch is computed in, one after the other, their gradients
     added: the same step with less memory."""
 
@@ -234,14 +234,14 @@ class LearnerConfig:
     """Clip of the ratio in the policy gradient; used by the impala loss."""
 
     targets: Literal["auto", "recomputed", "stored"] = "auto"
-    """Values and probabilities behind the targets of the clip loss: recomputed once
+    """Values and probabilities behind the targets of the ppo loss: recomputed once
     per update with the learner's weights (exact under policy lag), or those
     stored when acting (one forward less, the same where there is no lag and
     arithmetic is exact); auto: stored when lag is 0 and nothing is replayed.
     impala always has the current ones."""
 
     clip_range: float = 0.2
-    """Epsilon of the clip loss (Schulman et al. 2017, section 6.1)."""
+    """Epsilon of the ppo loss (Schulman et al. 2017, section 6.1)."""
 
     target_updates: int = 0
     """With clip: updates between refreshes of a target network, against which the
@@ -257,7 +257,7 @@ class LearnerConfig:
     value_loss: Literal["huber", "squared"] = "huber"
     """Loss of the critic."""
 
-    value_cost: float = 0.5
+    value_coef: float = 0.5
     """Weight of the critic's loss (as in IMPALA's own code)."""
 
     optimizer: Literal["adam", "adamw", "rmsprop", "muon"] = "muon"
@@ -433,7 +433,7 @@ class AugmentConfig:
     (with the actions mirrored, action_set complex only). By default there are none: a
     gradient step takes about twice as long with them."""
 
-    augment_cost: float = 0.1
+    augment_coef: float = 0.1
     """Weight of the difference (Raileanu et al. 2021, appendix F)."""
 
     augment_shift: int = 4

@@ -75,7 +75,7 @@ class Parts:
             The items (n,), and random numbers (4, n) for their augmentation.
         """
         generator, device = self.generator, self.device
-        for _ in range(self.config.learner.passes):
+        for _ in range(self.config.learner.epochs):
             order = torch.randperm(count, generator=generator, device=device)
             for items in order.chunk(max(1, round(count / size))):
                 self.model.resample_noise(generator)

@@ -53,7 +53,7 @@ class Augmentation:
         self.kinds = tuple(
             dict.fromkeys(k.strip() for k in ",".join(config.augment).split(",") if k)
         )
-        self.coef = config.augment_cost
+        self.coef = config.augment_coef
         self._config = config
         _check(self.kinds, env)
         if "flip" in self.kinds:

@@ -1,7 +1,7 @@
 """The gradient step that both algorithms share.
 
 The losses are sums over rows, so a minibatch can be computed in parts: on a CPU in one
-shard per thread, and each shard in `accumulate` parts one after the other, which needs
+shard per thread, and each shard in `grad_accum_steps` parts one after the other, which needs
 less memory. The gradients of the parts are added in a fixed order, clipped by their
 norm (Pascanu et al. 2013, arXiv:1211.5063, section 3.2), and given to the optimiser.
 """
@@ -38,7 +38,7 @@ class GradientStep:
         scaler: torch.amp.GradScaler,
         *,
         max_grad_norm: float,
-        accumulate: int,
+        grad_accum_steps: int,
         shards: Shards,
         device: torch.device,
         statistics: Statistics,
@@ -56,7 +56,7 @@ class GradientStep:
             statistics: where the loss is logged.
         """
         self.shards = shards
-        self.accumulate = accumulate
+        self.grad_accum_steps = grad_accum_steps
         self._device = device
         self._params = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = optimizer
@@ -80,7 +80,7 @@ class GradientStep:
         """
 
         def gradient(shard: int) -> Gradient:
-            parts = items[shard].chunk(self.accumulate)
+            parts = items[shard].chunk(self.grad_accum_steps)
             return reduce(_add, (self._gradient(part_loss(shard, p)) for p in parts))
 
         self._apply(self.shards.map(gradient, list(range(len(items)))))

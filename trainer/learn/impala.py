@@ -10,7 +10,7 @@ section 4.2): in every epoch, random minibatches of whole unrolls, and for each 
     4. one step is made on the policy gradient, the critic's loss and the entropy
        bonus, through the same forward pass.
 
-With `accumulate` above 1 step 4 computes the forward pass again, part by part, so that
+With `grad_accum_steps` above 1 step 4 computes the forward pass again, part by part, so that
 the graph of the whole minibatch is never kept.
 """
 
@@ -74,7 +74,7 @@ class Impala:
         whole = Batch(forward.frames, *fields)
         shards = gradient_step.split(whole.weights.numel())
         # With several parts the graph of the whole is not kept, but computed again.
-        keep_graph = gradient_step.accumulate == 1
+        keep_graph = gradient_step.grad_accum_steps == 1
 
         def run(items: Tensor) -> tuple[PolicyOutput, VTrace]:
             part = select(whole, items)
@@ -124,7 +124,7 @@ class Impala:
             logits,
             values,
             targets,
-            value_coef=c.value_cost,
+            value_coef=c.value_coef,
             value_kind=c.value_loss,
             entropy_coef=self._parts.entropy_coef,
         )

@@ -117,7 +117,7 @@ class Learner:
                 self.optimizer,
                 self.scaler,
                 max_grad_norm=c.max_grad_norm,
-                accumulate=c.accumulate,
+                grad_accum_steps=c.grad_accum_steps,
                 shards=shards,
                 device=device,
                 statistics=self._statistics,
@@ -126,7 +126,7 @@ class Learner:
             entropy_coef=torch.tensor(c.entropy, device=device),
             graphs=graphs,
         )
-        build = PPO if c.loss == "clip" else Impala
+        build = PPO if c.loss == "ppo" else Impala
         self._algorithm: Algorithm = build(self._parts)
 
     def update(self, batch: Batch, step: int) -> Tensor:

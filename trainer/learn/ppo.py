@@ -188,7 +188,7 @@ class PPO:
             values,
             targets,
             clip_range=c.clip_range,
-            value_coef=c.value_cost,
+            value_coef=c.value_coef,
             value_kind=c.value_loss,
             entropy_coef=self._parts.entropy_coef,
         )

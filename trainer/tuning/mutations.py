@@ -65,7 +65,7 @@ DEFAULT: dict[str, Mutation] = {
     "lam": Range(0.8, 1.0),
     "entropy": Range(0.001, 0.03, log=True),
     "clip_range": Range(0.1, 0.3),
-    "passes": [1, 2, 3, 4],
+    "epochs": [1, 2, 3, 4],
     "minibatch_size": [256, 512, 1024],
 }
 

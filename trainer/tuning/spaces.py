@@ -24,6 +24,6 @@ def default(trial: optuna.Trial) -> dict[str, Any]:
         "lam": trial.suggest_float("lam", 0.8, 1.0),
         "entropy": trial.suggest_float("entropy", 0.001, 0.03, log=True),
         "clip_range": trial.suggest_float("clip_range", 0.1, 0.3),
-        "passes": trial.suggest_int("passes", 1, 4),
+        "epochs": trial.suggest_int("epochs", 1, 4),
         "minibatch_size": trial.suggest_categorical("minibatch_size", [256, 512, 1024]),
     }
