@@ -35,6 +35,7 @@ from torch import Tensor
 
 from mario_envpool.actions import ACTION_SETS
 from trainer.cli import main_of
+from trainer.config.learning import RMSprop
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import parse_levels
 from trainer.evaluation.play import wilson
@@ -194,8 +195,7 @@ def a2c_config(task: str) -> RunConfig:
         lam=1.0,
         normalise_advantages=False,
         value_loss="squared",
-        optimizer="rmsprop",
-        rmsprop_eps=1e-5,
+        optimizer=RMSprop(eps=1e-5),
         lr=7e-4,
         lr_end=0.0,
         ema=0.0,

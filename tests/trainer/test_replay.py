@@ -13,12 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.config.schema import ReplayConfig
 from trainer.rollout.replay import (
     EPSILON,
     TOTAL,
     PrioritizedReplay,
-    capacity_of,
     check_fits,
     draw,
 )
@@ -399,15 +397,6 @@ def test_wrong_sizes_are_refused():
         PrioritizedReplay(
             1, 1, alpha=0, device=torch.device("meta"), generator=torch.Generator()
         )
-
-
-def test_capacity_is_the_smaller_of_unrolls_and_bytes():
-    assert capacity_of(ReplayConfig(replay_capacity=256), 10**6) == 256
-    limited = ReplayConfig(replay_capacity=256, replay_bytes=10**8)
-    assert capacity_of(limited, 10**6) == 100
-    assert capacity_of(limited, 10**5) == 256
-    with pytest.raises(ValueError, match=r"--replay-bytes 100,000,000 leave 0"):
-        capacity_of(limited, 10**8 + 1)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

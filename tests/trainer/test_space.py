@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from trainer.config.learning import Adam
 from trainer.config.schema import RunConfig
 from trainer.tuning import space
 from trainer.tuning.space import config_fields, read_space
@@ -37,7 +38,7 @@ def test_fields_are_named_with_or_without_their_part(tmp_path, name):
     assert config.env == BASE.env
 
 
-@pytest.mark.parametrize("name", ["model", "model.name"])
+@pytest.mark.parametrize("name", ["model", "model.model"])
 def test_the_network_is_named_as_on_the_command_line(tmp_path, name):
     ranges = read(tmp_path, f'[{name}]\nchoices = ["femto", "nano"]')
     assert space.apply(BASE, ranges, {"model": "nano"}).model.name == "nano"
@@ -48,7 +49,7 @@ def test_every_config_field_has_a_flag_of_its_own():
     fields = config_fields()
     assert {"lr", "num_envs", "max_steps", "replay_share", "model"} <= fields.keys()
     for field in fields.values():
-        if field.name != "run_dir":
+        if field.flag != "run_dir":
             value = field.get(BASE)
             assert field.set(BASE, value) == BASE
 
@@ -68,7 +69,7 @@ def test_every_kind_of_range(tmp_path):
         low = 8
         high = 64
         step = 8
-        [layer_norm]
+        [popart]
         choices = [true, false]
         [widths]
         choices = [[8, 16], [16, 32]]
@@ -136,8 +137,8 @@ def test_choices_move_to_neighbours(tmp_path):
         ("[passes]\nlow = 1.5\nhigh = 4", "low must be among the whole numbers"),
         ("[passes]\nlow = 0\nhigh = 4", "passes must be at least 1, got 0"),
         ("[gamma]\nlow = 0.9\nhigh = 1.5", "gamma must be 0 to 1, got 1.5"),
-        ("[optimizer]\nlow = 1\nhigh = 2", "one of adam, .*: give choices"),
-        ("[optimizer]\nchoices = ['adam', 'sgd']", "takes one of adam, .*got 'sgd'"),
+        ("[optimizer]\nlow = 1\nhigh = 2", "one of muon, .*: give choices"),
+        ("[optimizer]\nchoices = ['adam', 'sgd']", "takes one of muon, .*got 'sgd'"),
         ("[optimizer]\nchoices = ['adam']", "two or more different values"),
         ("[optimizer]\nchoices = ['adam', 'adam']", "two or more different values"),
         ("[optimizer]\nchoices = 'adam'", "choices is a list"),
@@ -161,16 +162,16 @@ def test_a_missing_file_is_an_error(tmp_path):
 def test_flags_are_those_of_the_trainer():
     from trainer.cli import parse
 
-    values = {"lr": 0.00123456, "passes": 2, "layer_norm": True, "cuda_graphs": False}
+    values = {"lr": 0.00123456, "passes": 2, "popart": True, "videos": False}
     values |= {"widths": (8, 16), "optimizer": "adam", "model": "nano"}
     config = parse([*space.flags(values).split(), "--device", "cpu"])
     assert config.learner.lr == 0.001235
     assert config.learner.passes == 2
-    assert config.learner.optimizer == "adam"
+    assert config.learner.optimizer == Adam()
     assert config.model.name == "nano"
     assert config.model.widths == (8, 16)
-    assert config.model.layer_norm
-    assert not config.cuda_graphs
+    assert config.model.popart
+    assert not config.videos
 
 
 @pytest.mark.parametrize("name", ["resume", "run_dir"])

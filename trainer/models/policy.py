@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from trainer.config.schema import EnvConfig, ModelConfig, from_dict
+from trainer.config.plain import from_dict
+from trainer.config.schema import EnvConfig, ModelConfig
 from trainer.envs.pool import make_pool
 from trainer.machine.device import autocast_dtype, choose_device, keep_large_blocks
 from trainer.models import PolicyModel, build_model, checkpoint, to_device

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from trainer.config.schema import flat, to_dict
+from trainer.config.plain import flat, to_dict
 from trainer.config.tasks import own_levels
 from trainer.machine.cuda import wait_for_device
 from trainer.models import checkpoint, value_heads
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 # Options without which neither episodes nor unrolls can go on, besides env.*.
 _LAYOUT = {
     "mode", "lag", "seed", "learner.unroll", "learner.unrolls_per_batch",
-    "replay.replay_share", "replay.replay_capacity", "replay.replay_bytes",
-    "replay.burn_in",
+    "replay.replay_share", "replay.replay_capacity", "replay.burn_in",
 }  # fmt: skip
 # Options that say where and how a run is shown, not what it does.
 _OUTER = {"preset", "run_dir", "resume", "dashboard", "videos"}

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from trainer.config import schema as config_module
-from trainer.config.checks import unused_options
+from trainer.config import plain
+from trainer.config.learning import BETA_STEPS
+from trainer.config.plain import from_dict, to_dict
 from trainer.config.schedules import linear
-from trainer.config.schema import EnvConfig, RunConfig, from_dict, to_dict
+from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import is_native, played
 from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
 from trainer.explore.explorer import make_explorer
@@ -40,7 +41,7 @@ from trainer.rollout.batch import Batch
 from trainer.rollout.collector import Collector
 from trainer.rollout.episodes import EpisodeTracker
 from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline
-from trainer.rollout.replay import PrioritizedReplay, capacity_of, check_fits
+from trainer.rollout.replay import PrioritizedReplay, check_fits
 from trainer.rollout.store import Rollouts
 from trainer.session import locate, resume
 from trainer.session.checkpoints import Checkpoints
@@ -78,9 +79,7 @@ class Run:
         self.obs_shape = tuple(self.pool.observation_space.shape)
         self.num_actions = int(self.pool.action_space.n)
         model = build_model(config.model, self.obs_shape, self.num_actions)
-        self.model: PolicyModel = to_device(
-            model, config.model.name, self.device, channels_last=config.channels_last
-        )
+        self.model: PolicyModel = to_device(model, config.model.name, self.device)
         if config.replay.burn_in and not model.state_size:
             raise ValueError(
                 f"burn_in={config.replay.burn_in} is for a network with a memory; "
@@ -196,9 +195,7 @@ class Run:
         }
         bytes_per_slot = Rollouts.bytes_per_slot(**spec)
         slots = c.working_slots
-        capacity = 0
-        if c.replay.replay_share:
-            capacity = capacity_of(c.replay, bytes_per_slot)
+        capacity = c.replay.replay_capacity if c.replay.replay_share else 0
         check_fits((slots + capacity) * bytes_per_slot, self.device)
         if capacity:
             self.replay = PrioritizedReplay(
@@ -265,9 +262,7 @@ class Run:
             replayed, step = None, self.steps
             r = config.replay
             if self.replay is not None and len(self.replay):
-                beta = linear(
-                    r.replay_beta, r.replay_beta_end, r.replay_beta_steps, step
-                )
+                beta = linear(r.replay_beta, 1.0, BETA_STEPS, step)
                 count = config.learner.unrolls_per_batch - config.fresh_unrolls
                 replayed = self.replay.sample(count, beta)
                 batch = self.rollouts.batch(slots, replayed.slots, replayed.weights)
@@ -315,7 +310,7 @@ class Run:
                     "which are dropped"
                 )
             self.progress.best_clear_rate = locate.best_in(self.run_dir)
-            config_module.save(
+            plain.save(
                 self.config,
                 self.run_dir / "config.json",
                 commit=_commit(),
@@ -387,8 +382,6 @@ def train(run: Run) -> dict[str, float]:
     started = time.perf_counter()
     try:
         run.display.start(run)
-        for text in unused_options(run.config):
-            run.display.say(text)
         with stop_on_signal(run.display.say) as stopping, own_stream(run.device):
             run.start()
             try:

@@ -12,7 +12,6 @@ from trainer.config.schema import (
     RunConfig,
 )
 from trainer.models import build_model
-from trainer.rollout.replay import capacity_of
 from trainer.rollout.store import Rollouts
 
 _ACTIONS = {"right_only": 5, "simple": 7, "complex": 12}
@@ -22,7 +21,7 @@ def store_slots(config: RunConfig) -> int:
     """Unrolls that the store holds: written, waiting, learned from, replayed."""
     if not config.replay.replay_share:
         return config.working_slots
-    return config.working_slots + capacity_of(config.replay, _slot_bytes(config))
+    return config.working_slots + config.replay.replay_capacity
 
 
 def _slot_bytes(config: RunConfig) -> int:

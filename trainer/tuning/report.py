@@ -22,6 +22,9 @@ from optuna.visualization import matplotlib as plots
 from rich.console import Console
 from rich.table import Table
 
+from trainer.config import flags as run_flags
+from trainer.config.plain import from_dict
+from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
 from trainer.tuning import space
@@ -38,12 +41,18 @@ def counted(study: optuna.Study) -> list[FrozenTrial]:
 def best_command(study: optuna.Study, flags: Sequence[str]) -> str:
     """The command line of the best trial's settings.
 
+    Settings that do not matter beside the others are left out; a run refuses them.
+
     Args:
         study: with a finished trial.
         flags: of the trainer, as given for all trials.
     """
     given = "".join(f" {shlex.quote(flag)}" for flag in flags)
-    return f"python -m trainer.run{given} {space.flags(study.best_trial.params)}"
+    base = from_dict(RunConfig, study.user_attrs["setup"]["trainer flags"])
+    values = study.best_trial.params
+    idle = run_flags.idle(run_flags.change(base, **values), values)
+    used = {name: value for name, value in values.items() if name not in idle}
+    return f"python -m trainer.run{given} {space.flags(used)}"
 
 
 def trials_table(study: optuna.Study, title: str) -> Table:

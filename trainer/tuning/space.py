@@ -20,7 +20,6 @@ This module knows nothing of Optuna or torch.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import math
@@ -28,12 +27,14 @@ import random
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from trainer.config.checks import check_fields
-from trainer.config.schema import RunConfig, to_dict
+from trainer.config import flags as run_flags
+from trainer.config.checks import check_ranges
+from trainer.config.plain import to_dict
+from trainer.config.schema import RunConfig
 
 DEFAULT_SPACE = Path(__file__).with_name("search_space.toml")
 
@@ -54,26 +55,21 @@ class Field:
 
     Attributes:
         part: env, model, learner or replay; "" for RunConfig itself.
-        name: in its dataclass.
         flag: on the command line, without dashes.
         hint: its type.
     """
 
     part: str
-    name: str
     flag: str
     hint: Any
 
     def get(self, config: RunConfig) -> Any:
         """The field's value."""
-        return getattr(getattr(config, self.part) if self.part else config, self.name)
+        return run_flags.values(config)[self.flag]
 
     def set(self, config: RunConfig, value: Value) -> RunConfig:
         """The config with another value."""
-        change: dict[str, Any] = {self.name: value}
-        if self.part:
-            change = {self.part: replace(getattr(config, self.part), **change)}
-        return replace(config, **change)
+        return run_flags.change(config, **{self.flag: value})
 
     def takes(self, value: object) -> bool:
         """Whether a value has the field's type."""
@@ -181,17 +177,12 @@ Space = dict[str, Range]
 
 
 def config_fields() -> dict[str, Field]:
-    """Every config field by its flag, such as lr or num_envs."""
-    fields: dict[str, Field] = {}
-    for name, hint in typing.get_type_hints(RunConfig).items():
-        if dataclasses.is_dataclass(hint):
-            for inner, kind in typing.get_type_hints(hint).items():
-                # As in ModelConfig: the network's name is --model.
-                flag = name if (name, inner) == ("model", "name") else inner
-                fields[flag] = Field(name, inner, flag, kind)
-        else:
-            fields[name] = Field("", name, name, hint)
-    return fields
+    """Every config field with a flag by this flag, such as lr or num_envs."""
+    return {
+        option.name: Field(option.part, option.name, option.hint)
+        for option in run_flags.options().values()
+        if option.about.flag
+    }
 
 
 def read_space(path: Path | None, base: RunConfig) -> Space:
@@ -252,8 +243,7 @@ def _flat(tables: Mapping[str, Any], parts: set[str]) -> list[tuple[str, Any]]:
 def _find(known: Mapping[str, Field], name: str, path: Path) -> Field:
     """The field of a name with or without its part."""
     for field in known.values():
-        names = (field.flag, f"{field.part}.{field.name}", f"{field.part}.{field.flag}")
-        if name in names:
+        if name in (field.flag, f"{field.part}.{field.flag}"):
             if field.flag in _NOT_SEARCHED:
                 raise ValueError(
                     f"{path}: {name} cannot be searched: every trial gets its own, or "
@@ -264,7 +254,7 @@ def _find(known: Mapping[str, Field], name: str, path: Path) -> Field:
     hint = f"near names: {', '.join(near)}" if near else "no name is near"
     raise ValueError(
         f"{path}: there is no config field {name!r}; {hint} (all: python -m "
-        "trainer.run --help)"
+        "trainer.run --help-all)"
     )
 
 
@@ -331,7 +321,7 @@ def _choices(field: Field, table: dict[str, Any]) -> Choices:
 def _check_values(some: Range, base: RunConfig) -> None:
     """Raises ValueError for values that the field never takes."""
     for value in some.ends:
-        check_fields(some.field.set(base, value))
+        check_ranges(some.field.set(base, value))
 
 
 def apply(config: RunConfig, space: Space, values: Mapping[str, Any]) -> RunConfig:
@@ -342,9 +332,8 @@ def apply(config: RunConfig, space: Space, values: Mapping[str, Any]) -> RunConf
         space: where the values are from.
         values: by flag.
     """
-    for flag, value in values.items():
-        config = space[flag].field.set(config, value)
-    return config
+    given = {space[flag].field.flag: value for flag, value in values.items()}
+    return run_flags.change(config, **given)
 
 
 def defaults(config: RunConfig, space: Space) -> dict[str, Value]:
