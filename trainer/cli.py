@@ -14,6 +14,7 @@ import tyro
 
 from trainer.config import flags
 from trainer.config.presets import choose_preset, for_levels, preset
+from trainer.config.renamed import check_names
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import game_of, own_levels, played, split_levels
 from trainer.machine.device import choose_device
@@ -84,9 +85,10 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
 
     Raises:
         ValueError, OSError: `--resume` names no checkpoint to go on from, there is no
-            such level, a task that has others, or an option that cannot matter beside
-            the others.
+            such level, a task that has others, an option has another name now, or it
+            cannot matter beside the others.
     """
+    check_names(argv)
     default, resume = _defaults(argv)
     values = _read(argv, flags.values(default), description)
     config = flags.build(values)

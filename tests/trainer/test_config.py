@@ -236,7 +236,6 @@ def test_what_goes_together_is_allowed(change):
         ),
         ("--bonus-steps 9", "", "--novelty or --count-bonus", "--novelty 0.1"),
         ("--bonus-steps 9", "", "--novelty or --count-bonus", "--count-bonus 0.1"),
-        ("--augment-cost 0.2", "", "--augment", "--augment shift"),
         ("--end-episodes 5", "", "--levels", "--levels 1-1"),
     ],
 )

@@ -412,5 +412,5 @@ def test_a_store_without_memory_for_it_is_refused(monkeypatch, kind):
     check_fits(free, torch.device(kind))
     with pytest.raises(ValueError, match=r"4\.50 GB, but \w+ has 3\.00 GB") as error:
         check_fits(4_500_000_000, torch.device(kind))
-    for option in ("--replay-capacity", "--replay-bytes", "--num-envs", "--unroll"):
+    for option in ("--replay-capacity", "--num-envs", "--unroll"):
         assert option in str(error.value)

@@ -66,9 +66,9 @@ class EnvConfig:
     stack_num: int = 4
     """Frames in an observation (Mnih et al. 2015, table 1)."""
 
-    img_height: int = option(0, name="img_size", least=0)
-    """Rows and columns of an observation; 0: the size that the network is made for
-    (docs/training.md)."""
+    img_height: int = option(0, flag=False, least=0)
+    """Rows of an observation; 0: what the network is made for, 40 with femto and 84
+    with the others."""
 
     img_width: int = option(0, flag=False, least=0)
     """Columns of an observation; 0: as img_height."""
@@ -92,7 +92,7 @@ class EnvConfig:
     stall_steps: int = option(100, needs=_MARIO)
     """Truncate an episode after this many steps without a new best position."""
 
-    max_episode_steps: int = option(2000, flag=False)
+    max_episode_steps: int = 2000
     """Truncate an episode after this many steps; the game's clock is shorter."""
 
     reward: Literal["progress", "classic", "v9"] = option("progress", needs=_MARIO)

@@ -252,5 +252,5 @@ class AugmentConfig:
     brightness, flip (with mirrored actions, for --action-set complex). A gradient step
     takes about twice as long with them."""
 
-    augment_cost: float = option(0.1, needs=in_use("augment"), least=0)
+    augment_cost: float = option(0.1, flag=False, least=0)
     """Weight of the difference (Raileanu et al. 2021, appendix F)."""

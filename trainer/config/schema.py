@@ -86,7 +86,7 @@ class RunConfig:
     compile: bool = False
     """torch.compile for targets and losses (needs a C++ or Triton compiler)."""
 
-    cuda_graphs: bool = option(True, flag=False)
+    cuda_graphs: bool = True
     """Record acting and the gradient step once and replay them; CUDA only."""
 
     seed: int = option(1, between=(0, MAX_SEED))
