@@ -1,6 +1,6 @@
 """How fast the trainer is: environments alone, acting, learning, and all together.
 
-    python bench/learner.py                          pico, nano and nature; one pass
+    python bench/learner.py                          cnn-157k, cnn-345k and nature
     python bench/learner.py --replay-shares 0 0.5    and with half of a batch replayed
     python bench/learner.py --models impala --preset gpu-large
     python bench/learner.py -- --precision fp32      any flag of the trainer behind --
@@ -200,8 +200,8 @@ def configurations(arguments: argparse.Namespace) -> list[RunConfig]:
     chosen = ["--device", arguments.device, "--preset", arguments.preset]
     base = parse([*chosen, "--frame-skip", "4", *arguments.flags])
     given = " ".join(arguments.flags)
-    if "--passes" not in given:
-        base = replace(base, learner=replace(base.learner, passes=1))
+    if "--epochs" not in given:
+        base = replace(base, learner=replace(base.learner, epochs=1))
     result = []
     for name in arguments.models:
         for share in arguments.replay_shares:
@@ -223,7 +223,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--models", nargs="+", default=["pico", "nano", "nature"])
+    add("--models", nargs="+", default=["cnn-157k", "cnn-345k", "nature"])
     add("--replay-shares", nargs="+", type=float, default=[0.0])
     add("--device", default="auto")
     add("--preset", default="auto")

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 SMALL_MEMORY = {"memory_size": 8, "memory_heads": 2, "memory_steps": 3}
 SMALL = RunConfig(
     learner=LearnerConfig(
-        unroll=T, unrolls_per_batch=B, minibatch_size=24, passes=2, lr_steps=100,
+        unroll=T, unrolls_per_batch=B, minibatch_size=24, epochs=2, lr_steps=100,
         entropy_steps=100,
         optimizer=Adam(eps=1e-3), lr=1e-3, lr_end=1e-4, entropy=0.01, entropy_end=0.001,
     ),

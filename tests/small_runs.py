@@ -44,7 +44,7 @@ def make_config(tmp_path, **options):
             unroll=8,
             unrolls_per_batch=ENVS,
             minibatch_size=24,
-            passes=2,
+            epochs=2,
             learner_threads=2,
             optimizer=Adam(),
             lr=1e-3,

@@ -13,7 +13,7 @@ SPACE = """
 low = 1e-4
 high = 1e-2
 log = true
-[passes]
+[epochs]
 low = 1
 high = 4
 """
@@ -29,7 +29,7 @@ def quick(config, display):
     """Takes a time that depends on its settings only."""
     config.run_dir.mkdir(parents=True)
     display.report(1000, {"rollout/clear_rate": 0.5}, 0.0)
-    return metrics(seconds=10 * config.learner.passes)
+    return metrics(seconds=10 * config.learner.epochs)
 
 
 def slow(config, display):

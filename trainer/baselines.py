@@ -172,7 +172,7 @@ def a2c_config(task: str) -> RunConfig:
     """Advantage actor-critic (Mnih et al. 2016), out of the same learner.
 
     One gradient step for each batch, which the current policy has just played: the
-    ratio in the clip loss is then 1, its gradient the plain policy gradient, and A2C
+    ratio in the ppo loss is then 1, its gradient the plain policy gradient, and A2C
     the special case of PPO that Huang et al. 2022 (arXiv:2205.09123) describe.
     Advantages of five steps (lambda 1), not normalised, RMSProp at 7e-4 with epsilon
     1e-5, a squared value loss: as in OpenAI's A2C. No V-trace, replay, overlap or
@@ -185,12 +185,12 @@ def a2c_config(task: str) -> RunConfig:
     base = RunConfig()
     learner = replace(
         base.learner,
-        loss="clip",
+        loss="ppo",
         advantages="gae",
         targets="stored",
         unroll=5,
         unrolls_per_batch=base.env.num_envs,
-        passes=1,
+        epochs=1,
         minibatch_size=5 * base.env.num_envs,
         lam=1.0,
         normalise_advantages=False,

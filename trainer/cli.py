@@ -26,7 +26,7 @@ Config = TypeVar("Config")
 _EVERYDAY = {
     "game": "task levels test_levels obs action_set frame_skip stack_num starts",
     "network": "model memory memory_size",
-    "learning": "loss optimizer lr gamma passes unrolls_per_batch minibatch_size "
+    "learning": "loss optimizer lr gamma epochs unrolls_per_batch minibatch_size "
     "entropy replay_share",
     "hardware": "preset device num_envs num_threads mode lag",
     "run": "seed max_steps max_seconds stop_when_solved run_dir resume log_seconds "

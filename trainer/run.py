@@ -5,7 +5,7 @@ behind is in its folder: config.json, metrics.jsonl, TensorBoard curves and
 checkpoints.
 
     python -m trainer.run --max-seconds 600
-    python -m trainer.run --task SuperMarioBros-1-2-v0 --model nano --gamma 0.99
+    python -m trainer.run --task SuperMarioBros-1-2-v0 --model cnn-345k --gamma 0.99
     python -m trainer.run --resume auto
     tensorboard --logdir runs
 

@@ -150,9 +150,9 @@ def test_consistency_against_the_slow_twin():
 def augmented_config(cost, **options):
     """Nothing but the consistency is learned: nothing pays, and nothing else counts."""
     return change(
-        augment=("shift", "brightness"), augment_cost=cost,
-        value_cost=0.0, entropy=0.0, entropy_end=0.0, gamma=0.0, lr=3e-3, lr_end=3e-3,
-        normalise_advantages=False, targets="recomputed", passes=1,
+        augment=("shift", "brightness"), augment_coef=cost,
+        value_coef=0.0, entropy=0.0, entropy_end=0.0, gamma=0.0, lr=3e-3, lr_end=3e-3,
+        normalise_advantages=False, targets="recomputed", epochs=1,
         minibatch_size=T * B, **options,
     )  # fmt: skip
 
@@ -174,7 +174,7 @@ def apart(config, updates=40):
 
 
 @pytest.mark.parametrize(
-    ("loss", "memory"), [("clip", "none"), ("clip", "gru"), ("impala", "none")]
+    ("loss", "memory"), [("ppo", "none"), ("ppo", "gru"), ("impala", "none")]
 )
 def test_learning_heeds_it(monkeypatch, loss, memory):
     monkeypatch.setattr(augment, "SHIFT", 2)  # of pictures of 36
@@ -182,7 +182,7 @@ def test_learning_heeds_it(monkeypatch, loss, memory):
     assert apart(augmented_config(10.0, loss=loss, memory=memory)) < 0.5 * without
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_it_is_the_same_again_and_in_shards(loss):
     config = augmented_config(1.0, loss=loss)
     weights = []

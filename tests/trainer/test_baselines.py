@@ -116,7 +116,7 @@ def test_a2c_is_one_step_without_corrections():
     config.validate()
     learner = config.learner
     assert config.env.task == "SuperMarioBros-1-2-v0"
-    assert (config.mode, config.lag, learner.passes) == ("sync", 0, 1)
+    assert (config.mode, config.lag, learner.epochs) == ("sync", 0, 1)
     assert learner.minibatch_size == learner.unroll * learner.unrolls_per_batch
     assert (learner.advantages, learner.targets) == ("gae", "stored")
     assert (config.replay.replay_share, learner.ema) == (0, 0)
@@ -124,7 +124,7 @@ def test_a2c_is_one_step_without_corrections():
 
 
 def test_the_clip_loss_is_the_policy_gradient_where_the_ratio_is_1():
-    """Huang et al. 2022: why the clip loss can be A2C's."""
+    """Huang et al. 2022: why the ppo loss can be A2C's."""
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(20, 5, generator=generator, requires_grad=True)
     actions = torch.randint(5, (20,), generator=generator)
@@ -142,7 +142,7 @@ def test_the_clip_loss_is_the_policy_gradient_where_the_ratio_is_1():
         targets,
         clip_range=a2c_config("x").learner.clip_range,
         target_rho=2.0,
-        value_cost=0.0,
+        value_coef=0.0,
         value_kind="squared",
         entropy_cost=0.0,
     )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.cli import parse
-from trainer.config import flags, plain
+from trainer.config import flags, plain, renamed
 from trainer.config.learning import Adam, AdamW, Muon
 from trainer.config.network import GRU, GTrXL
 from trainer.config.plain import from_dict, to_dict
@@ -25,6 +25,7 @@ from trainer.config.schema import (
     RunConfig,
 )
 from trainer.machine.device import autocast_dtype, choose_device
+from trainer.run import main
 
 
 def test_json_round_trip(tmp_path):
@@ -32,7 +33,7 @@ def test_json_round_trip(tmp_path):
         seed=9,
         run_dir=tmp_path,
         env=EnvConfig(num_envs=8, groups=4),
-        model=ModelConfig(name="nano", widths=(8, 16)),
+        model=ModelConfig(name="cnn-345k", widths=(8, 16)),
         learner=LearnerConfig(loss="impala"),
         replay=ReplayConfig(replay_share=0.5),
     )
@@ -48,14 +49,14 @@ def test_json_round_trip(tmp_path):
 def test_flags_reach_their_fields():
     config = parse(
         "--device cpu --task SuperMarioBros-1-2-v0 --num-envs 16 --groups 4 "
-        "--model nano --max-steps 5 --max-seconds 7.5 --seed 3 --run-dir x/y "
+        "--model cnn-345k --max-steps 5 --max-seconds 7.5 --seed 3 --run-dir x/y "
         "--loss impala --popart --wandb --checkpoint-seconds 5 "
         "--widths 8 16 --memory gru --replay-share 0.25 --lag 1 --mode async "
         "--no-stop-when-solved --precision fp16".split()
     )
     assert config.env.task == "SuperMarioBros-1-2-v0"
     assert (config.env.num_envs, config.env.groups) == (16, 4)
-    assert config.model.name == "nano"
+    assert config.model.name == "cnn-345k"
     assert (config.max_steps, config.max_seconds, config.seed) == (5, 7.5, 3)
     assert config.run_dir == Path("x/y")
     assert config.checkpoint_seconds == 5
@@ -101,11 +102,11 @@ def replay(**fields):
             "groups must divide num_envs=4, got 0",
         ),
         ({"env": EnvConfig(num_envs=2, groups=4)}, "groups must divide num_envs=2"),
-        (learner(passes=0), "passes must be at least 1, got 0"),
+        (learner(epochs=0), "epochs must be at least 1, got 0"),
         (learner(unroll=0), "unroll must be at least 1, got 0"),
         (learner(unrolls_per_batch=0), "unrolls_per_batch must be at least 1"),
         (learner(minibatch_size=0), "minibatch_size must be at least 1"),
-        (learner(accumulate=0), "accumulate must be at least 1, got 0"),
+        (learner(grad_accum_steps=0), "grad_accum_steps must be at least 1, got 0"),
         (learner(warmup_updates=-1), "warmup_updates must be at least 0, got -1"),
         (learner(target_updates=-1), "target_updates must be at least 0"),
         (learner(learner_threads=-1), "learner_threads must be at least 0"),
@@ -136,8 +137,8 @@ SMALL = EnvConfig(num_envs=32)
     ("change", "text"),
     [
         ({"serial": True, "lag": 1}, "serial has no overlap: lag must be 0, got 1"),
-        (learner(loss="impala", advantages="gae"), "gae needs loss=clip"),
-        (learner(loss="impala", target_updates=8), "target_updates needs loss=clip"),
+        (learner(loss="impala", advantages="gae"), "gae needs loss=ppo"),
+        (learner(loss="impala", target_updates=8), "target_updates needs loss=ppo"),
         (
             learner(unrolls_per_batch=96),
             "the 96 fresh ones .* must be a multiple of num_envs=64",
@@ -168,7 +169,7 @@ def test_what_excludes_each_other_is_refused(change, text):
         {"lag": 2},
         {"mode": "async"} | learner(unrolls_per_batch=96),
         learner(unrolls_per_batch=128),
-        learner(loss="impala", passes=1),
+        learner(loss="impala", epochs=1),
         learner(advantages="gae", targets="stored"),
         learner(target_updates=8),
         replay() | {"env": SMALL},
@@ -199,7 +200,7 @@ def test_what_goes_together_is_allowed(change):
             "--memory gtrxl",
             "--memory gtrxl",
         ),
-        ("--clip-range 0.1", "--loss impala", "--loss clip", ""),
+        ("--clip-range 0.1", "--loss impala", "--loss ppo", ""),
         ("--muon-lr 0.1", "--optimizer adam", "--optimizer muon", ""),
         (
             "--weight-decay 0.1",
@@ -367,6 +368,45 @@ def test_help_shows_what_most_runs_need_and_help_all_everything(capsys):
     assert all_of_them == {f"--{name.replace('_', '-')}" for name in known}
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--passes 2", "--passes is now --epochs"),
+        ("--passes=2", "--passes is now --epochs"),
+        ("--accumulate 2", "--accumulate is now --grad-accum-steps"),
+        ("--value_cost 1", "--value-cost is now --value-coef"),
+        ("--loss clip", "--loss clip is now --loss ppo"),
+        ("--loss=clip", "--loss clip is now --loss ppo"),
+        ("--model femto", "--model femto is now --model cnn-72k"),
+        ("--model pico", "--model pico is now --model cnn-157k"),
+        ("--model nano", "--model nano is now --model cnn-345k"),
+        ("--hud keep", "--hud is no flag now, only Python's EnvConfig.hud"),
+        (
+            "--no-normalise-advantages",
+            "--normalise-advantages is no flag now, only Python's "
+            "LearnerConfig.normalise_advantages",
+        ),
+        ("--novelty-end 1", "--novelty-end is gone; now it is 0"),
+    ],
+)
+def test_an_old_name_is_refused_with_the_new_one(capsys, options, text):
+    assert main(["--device", "cpu", *options.split()]) == 2
+    assert capsys.readouterr().err == f"error: {text}\n"
+
+
+def test_old_names_lead_somewhere():
+    known = flags.options()
+    for old, new in renamed.FLAGS.items():
+        assert old not in known
+        assert known[new].about.flag
+    without_a_flag = {o.name for o in known.values() if not o.about.flag}
+    assert without_a_flag == (set(renamed.PYTHON) - {"augment_cost"} | {"augment_coef"})
+    assert not set(renamed.CONSTANTS) & set(known)
+    for (name, _), new in renamed.VALUES.items():
+        config = parse(["--device", "cpu", f"--{name}", new])
+        assert flags.values(config)[name] == new
+
+
 def test_every_option_has_a_help_text():
     for option in flags.options().values():
         assert option.help.endswith("."), option.name
@@ -409,14 +449,14 @@ def test_linear_schedule():
 def test_images_have_the_size_that_the_network_is_made_for():
     def size(**options):
         env = EnvConfig(**{k: v for k, v in options.items() if k != "name"})
-        model = ModelConfig(name=options.get("name", "femto"))
+        model = ModelConfig(name=options.get("name", "cnn-72k"))
         resolved = RunConfig(env=env, model=model).resolved().env
         return resolved.img_height, resolved.img_width
 
     assert size() == (40, 40)
-    assert size(name="nano") == size(name="mine:Own") == (84, 84)
-    assert size(name="nano", img_height=64, img_width=48) == (64, 48)
-    assert size(name="nano", img_height=64) == (64, 64)
+    assert size(name="cnn-345k") == size(name="mine:Own") == (84, 84)
+    assert size(name="cnn-345k", img_height=64, img_width=48) == (64, 48)
+    assert size(name="cnn-345k", img_height=64) == (64, 64)
 
 
 @pytest.mark.parametrize("levels", [("1-1,1-2",), ("1-1", "1-2")])

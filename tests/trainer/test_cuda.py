@@ -354,7 +354,7 @@ def test_a_compiled_loss_is_the_loss(caplog):
     options = {
         "clip_range": 0.2,
         "target_rho": 2.0,
-        "value_cost": 0.5,
+        "value_coef": 0.5,
         "value_kind": "huber",
         "entropy_cost": torch.tensor(0.01),
     }

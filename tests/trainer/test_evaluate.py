@@ -416,7 +416,7 @@ def test_who_stands_still_has_stalled():
 @pytest.mark.rom
 def test_argmax_starts_differ():
     """31 starts are 31 different games, and the same ones every time."""
-    model = build_model(ModelConfig(name="nano"), (4, 84, 84), 5)
+    model = build_model(ModelConfig(name="cnn-345k"), (4, 84, 84), 5)
     first = play_levels(model, argmax=True, episodes=1)
     assert play_levels(model, argmax=True, episodes=9, num_threads=2) == first
     assert all(r.episodes == 31 for r in first)

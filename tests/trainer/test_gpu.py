@@ -214,7 +214,7 @@ def test_moments_of_a_cpu_run_go_on(kind):
     device.close()
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "muon"])
 def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
     store, slots = filled_store(cuda())
@@ -224,7 +224,7 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
             cuda_graphs=graphs,
             learner=LearnerConfig(
                 unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss,
-                passes=2 if loss == "clip" else 1, optimizer=OPTIMIZERS[optimizer],
+                epochs=2 if loss == "ppo" else 1, optimizer=OPTIMIZERS[optimizer],
                 targets="recomputed",
             ),
         )  # fmt: skip
@@ -238,13 +238,13 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
         statistics = learner.statistics()
         assert statistics["loss/entropy"] > 0
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-        step_function = learner._clip_step if loss == "clip" else learner._impala_step
+        step_function = learner._ppo_step if loss == "ppo" else learner._impala_step
         assert bool(step_function.recorded) == graphs
         learner.close()
     torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_levels_and_augmented_pictures_are_recorded(loss):
     store, slots = filled_store(cuda())
     weights = []
@@ -254,7 +254,7 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
             env=EnvConfig(action_set="complex"),
             augmentation=AugmentConfig(augment=("shift", "brightness", "flip")),
             learner=LearnerConfig(
-                unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss, passes=1
+                unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss, epochs=1
             ),
         )
         torch.manual_seed(3)
@@ -273,7 +273,7 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
                 learner.update(changed, step * 1000)
         assert learner.statistics()["loss/augmented"] > 0
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-        step_function = learner._clip_step if loss == "clip" else learner._impala_step
+        step_function = learner._ppo_step if loss == "ppo" else learner._impala_step
         assert bool(step_function.recorded) == graphs
         learner.close()
     torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
@@ -300,7 +300,7 @@ BASE = RunConfig(
     device="cuda", max_steps=3_000, log_seconds=1.0, stop_when_solved=False,
     videos=False,  # of fake games there are none
     env=EnvConfig(num_envs=6, groups=2),
-    learner=LearnerConfig(unroll=8, unrolls_per_batch=6, minibatch_size=16, passes=2),
+    learner=LearnerConfig(unroll=8, unrolls_per_batch=6, minibatch_size=16, epochs=2),
 )  # fmt: skip
 RUNS = {
     "in turns": {},

@@ -23,7 +23,7 @@ STEPS = 3_200  # 100 updates
 # A checkpoint and a line after every update, so that kills meet them half-way.
 OPTIONS = (
     "--device cpu --num-envs 4 --unroll 8 --unrolls-per-batch 4 --minibatch-size 16 "
-    "--passes 1 --noop-max 4 --max-episode-steps 40 --no-stop-when-solved "
+    "--epochs 1 --noop-max 4 --max-episode-steps 40 --no-stop-when-solved "
     f"--max-steps {STEPS} --log-seconds 0 --checkpoint-seconds 0 --dashboard off"
 ).split()
 KINDS = {

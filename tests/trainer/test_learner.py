@@ -31,16 +31,16 @@ MEMORIES = ["none", "gru", "lstm", "gtrxl"]
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_overfits_one_batch(loss, memory):
     """Actions that paid become likely, those that cost unlikely."""
     config = change(
-        loss=loss, memory=memory, passes=1, lr=3e-3, lr_end=3e-3, gamma=0.0,
+        loss=loss, memory=memory, epochs=1, lr=3e-3, lr_end=3e-3, gamma=0.0,
         entropy=0.0, entropy_end=0.0, normalise_advantages=False, clip_range=10.0,
-        minibatch_size=T * B, value_cost=0.0, adam_eps=1e-5,
+        minibatch_size=T * B, value_coef=0.0, adam_eps=1e-5,
     )  # fmt: skip
     batch = make_batch(config)
-    # Far from the values, which nothing holds near 0 at value_cost 0.
+    # Far from the values, which nothing holds near 0 at value_coef 0.
     batch.rewards[1:] = torch.tensor([10.0, 0.0, -10.0])[batch.actions][:-1]
     batch = batch._replace(logits=torch.zeros_like(batch.logits))
     learner = make_learner(config)
@@ -55,11 +55,11 @@ def test_overfits_one_batch(loss, memory):
     assert values.isfinite().all()
 
 
-@pytest.mark.parametrize(("loss", "memory"), [("clip", "none"), ("impala", "gru")])
+@pytest.mark.parametrize(("loss", "memory"), [("ppo", "none"), ("impala", "gru")])
 def test_critic_fits_fixed_returns(loss, memory):
     config = change(
-        loss=loss, memory=memory, passes=1, gamma=0.0, lr=5e-3, lr_end=5e-3,
-        rho_bar=1e9, pg_rho_bar=0.0, entropy=0.0, entropy_end=0.0, value_cost=5.0,
+        loss=loss, memory=memory, epochs=1, gamma=0.0, lr=5e-3, lr_end=5e-3,
+        rho_bar=1e9, pg_rho_bar=0.0, entropy=0.0, entropy_end=0.0, value_coef=5.0,
         minibatch_size=T * B, targets="recomputed", adam_eps=1e-5,
     )  # fmt: skip
     batch = make_batch(config)
@@ -78,7 +78,7 @@ def test_critic_fits_fixed_returns(loss, memory):
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_ignored_rows_do_not_matter(loss, memory):
     """Poison the transition out of a done row and the reward of row 0."""
     config = change(loss=loss, memory=memory, targets="recomputed")
@@ -97,7 +97,7 @@ def test_ignored_rows_do_not_matter(loss, memory):
 
 
 @pytest.mark.parametrize("memory", MEMORIES[1:])
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_no_state_leaks_over_the_end_of_an_episode(loss, memory):
     """Rows before a first one, and the state, do not reach what is behind it."""
     config = change(loss=loss, memory=memory, targets="recomputed", minibatch_size=64)
@@ -119,7 +119,7 @@ def test_no_state_leaks_over_the_end_of_an_episode(loss, memory):
 
 
 @pytest.mark.parametrize("memory", MEMORIES[1:])
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_a_burn_in_changes_the_state_and_has_no_gradient(loss, memory, monkeypatch):
     config = change(loss=loss, memory=memory, burn_in=3, targets="recomputed")
     batch = make_batch(config)
@@ -150,24 +150,27 @@ def test_a_burn_in_changes_the_state_and_has_no_gradient(loss, memory, monkeypat
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_shards_and_parts_add_up_to_the_whole(loss, memory):
     config = change(loss=loss, memory=memory, minibatch_size=T * B)
     whole = weights_after(make_batch(config), config)
     near = {"atol": 2e-5, "rtol": 1e-3}
     two = weights_after(make_batch(config), config, shards=2)
     torch.testing.assert_close(two, whole, **near)
-    parts = change(config, accumulate=2)
+    parts = change(config, grad_accum_steps=2)
     torch.testing.assert_close(weights_after(make_batch(config), parts), whole, **near)
     both = weights_after(make_batch(config), parts, shards=2)
     torch.testing.assert_close(both, whole, **near)
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_accumulating_runs_the_network_on_smaller_parts(loss, monkeypatch):
-    def largest(accumulate):
+    def largest(grad_accum_steps):
         config = change(
-            loss=loss, minibatch_size=T * B, accumulate=accumulate, targets="stored"
+            loss=loss,
+            minibatch_size=T * B,
+            grad_accum_steps=grad_accum_steps,
+            targets="stored",
         )
         learner, sizes = make_learner(config), []
         forward = learner.model.forward
@@ -184,7 +187,7 @@ def test_accumulating_runs_the_network_on_smaller_parts(loss, monkeypatch):
     assert largest(3) == largest(1) // 3
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_is_deterministic(loss):
     config = change(loss=loss)
     runs = [weights_after(make_batch(), config, shards=2) for _ in range(2)]
@@ -196,7 +199,7 @@ def test_is_deterministic(loss):
 REPLAY = change(replay_share=0.5, replay_max_kl=10.0, replay_min_rho=0.0)
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_importance_weights_scale_what_an_unroll_adds(loss):
     config = change(REPLAY, loss=loss, minibatch_size=T * B)
     batch = make_batch()
@@ -210,7 +213,7 @@ def test_importance_weights_scale_what_an_unroll_adds(loss):
 
 
 @pytest.mark.parametrize("guard", ["replay_max_kl", "replay_min_rho"])
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_replayed_unrolls_of_another_policy_are_left_out(loss, guard):
     config = change(REPLAY, loss=loss, minibatch_size=T * B)
     config = change(config, **{guard: 0.5})
@@ -233,7 +236,7 @@ def test_replayed_unrolls_of_another_policy_are_left_out(loss, guard):
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_priorities_are_mean_advantages(loss, memory):
     """Against GAE in a plain loop, where the policy is the one that acted."""
     config = change(loss=loss, memory=memory, gamma=0.9, lam=0.8, lr=1e-9, lr_end=1e-9)
@@ -278,10 +281,10 @@ def test_the_target_network_is_refreshed():
 
 
 def test_the_target_network_has_the_noise_of_the_refresh():
-    learner = make_learner(change(noisy=True, target_updates=1, passes=1))
+    learner = make_learner(change(noisy=True, target_updates=1, epochs=1))
     learner.update(make_batch(), 50)
     noise = learner.model.head.value.noise_in.clone()
-    learner._update_clip = lambda batch: torch.zeros(B)
+    learner._update_ppo = lambda batch: torch.zeros(B)
     learner.update(make_batch(), 50)
     assert torch.equal(learner.target.head.value.noise_in, noise)
 
@@ -298,7 +301,7 @@ def test_averaged_weights_lag_behind():
     assert (latest - average).norm() < moved
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_noise_is_drawn_before_each_gradient_step(loss, monkeypatch):
     config = change(loss=loss, noisy=True, minibatch_size=T * B // 2)
     learner, drawn = make_learner(config), []
@@ -322,7 +325,7 @@ def test_bf16_is_near_fp32():
     assert (exact - rounded).abs().max() < 0.02
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_fp16_has_a_scaled_loss(loss):
     config = change(loss=loss, max_grad_norm=1e9)
     batch = make_batch()
@@ -353,9 +356,9 @@ def test_fp16_skips_a_step_that_overflows():
 
 # Fields of LearnerConfig whose effect is a run's (unroll and unrolls_per_batch are
 # shapes of the store, tests/trainer/test_run.py) or none on numbers beyond rounding.
-NOT_HERE = {"unroll", "unrolls_per_batch", "learner_threads", "accumulate"}
+NOT_HERE = {"unroll", "unrolls_per_batch", "learner_threads", "grad_accum_steps"}
 OPTIONS = [
-    ("passes", 3, {}),
+    ("epochs", 3, {}),
     ("minibatch_size", 8, {}),
     ("gamma", 0.5, {}),
     ("lam", 0.5, {}),
@@ -371,7 +374,7 @@ OPTIONS = [
     ("normalise_advantages", False, {"loss": "impala"}),
     ("value_loss", "squared", {}),
     ("value_loss", "squared", {"loss": "impala"}),
-    ("value_cost", 2.0, {}),
+    ("value_coef", 2.0, {}),
     ("optimizer", "rmsprop", {}),
     ("optimizer", "muon", {}),
     ("lr", 5e-3, {}),
@@ -392,7 +395,7 @@ OPTIONS = [
     ("max_grad_norm", 0.01, {}),
     ("loss", "impala", {}),
     ("loss", "impala", {"memory": "gru"}),
-    ("passes", 3, {"loss": "impala"}),
+    ("epochs", 3, {"loss": "impala"}),
     ("minibatch_size", 8, {"loss": "impala"}),
     ("gamma", 0.5, {"loss": "impala"}),
     ("lam", 0.5, {"loss": "impala"}),

@@ -225,7 +225,7 @@ def test_rows_carry_the_level_of_their_episode(fake_pool, burn_in, asynchronous)
     assert seen == {0, 1, 2}
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_run_of_levels_goes_on_as_if_never_interrupted(
     tmp_path, monkeypatch, fake_pool, loss, lag
@@ -233,7 +233,7 @@ def test_a_run_of_levels_goes_on_as_if_never_interrupted(
     use_levels(monkeypatch, fake_pool)
     config = make_config(
         tmp_path, loss=loss, lag=lag, levels=("1-1", "1-2", "1-3"), value_heads=0,
-        popart=True, ema=0.9, end_episodes=0, passes=1,
+        popart=True, ema=0.9, end_episodes=0, epochs=1,
     )  # fmt: skip
     whole, half = tmp_path / "whole", tmp_path / "half"
     run_training(replace(config, run_dir=whole))
@@ -455,7 +455,7 @@ def small(tmp_path, threads=2, **options):
         ),
         model=replace(base.model, value_heads=0, popart=True),
         learner=LearnerConfig(
-            unroll=8, unrolls_per_batch=4, minibatch_size=16, passes=1,
+            unroll=8, unrolls_per_batch=4, minibatch_size=16, epochs=1,
         ),
     )  # fmt: skip
     return change(config, max_steps=1200, **options)

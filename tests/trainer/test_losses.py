@@ -28,7 +28,7 @@ def loss_of(logits, values, targets, **changes):
     options = {
         "clip_range": 0.2,
         "target_rho": 2.0,
-        "value_cost": 0.5,
+        "value_coef": 0.5,
         "value_kind": "huber",
         "entropy_cost": 0.01,
     }
@@ -122,7 +122,7 @@ def test_target_network_moves_the_clip_range():
 def test_values_are_weighted_by_their_costs():
     logits, values, targets = make()
     policy, value, entropy = loss_of(logits, values, targets)[1:4]
-    loss = loss_of(logits, values, targets, value_cost=2.0, entropy_cost=0.3)
+    loss = loss_of(logits, values, targets, value_coef=2.0, entropy_cost=0.3)
     assert torch.allclose(loss.total, policy + 2 * value - 0.3 * entropy)
     # A cost that a recorded graph reads is a tensor.
     loss = loss_of(logits, values, targets, entropy_cost=torch.tensor(0.3))
@@ -152,7 +152,7 @@ def test_clipped_rows_have_no_policy_gradient():
     log_pi = log_pi.gather(1, targets.actions[:, None])[:, 0]
     # Ratio e > 1.2: a positive advantage is clipped away, a negative one is not.
     targets = targets._replace(log_mu=log_pi - 1)
-    options = {"entropy_cost": 0.0, "value_cost": 0.0}
+    options = {"entropy_cost": 0.0, "value_coef": 0.0}
     positive = targets._replace(advantages=torch.ones(N))
     loss = loss_of(logits, values, positive, **options)
     assert loss.clipped.item() == pytest.approx(1)

@@ -299,7 +299,7 @@ EVEN = {"wait": 0.6, "act": 0.36, "wait_learner": 0.04, "learn": 0.95} | {
     [
         (WAITING, None, False, "emulation-bound", "waits 45%"),
         (WAITING, 0.3, False, "emulation-bound", "--num-threads"),
-        (LEARNING, None, False, "learning-bound (CPU)", "--passes"),
+        (LEARNING, None, False, "learning-bound (CPU)", "--epochs"),
         (LEARNING, 0.95, False, "GPU-bound", "kernels run 95%"),
         (LEARNING, 0.4, False, "learning-bound (CPU)", "--lag 1"),
         (ACTING, None, False, "acting-bound (CPU)", "take 50%"),
@@ -314,7 +314,7 @@ EVEN = {"wait": 0.6, "act": 0.36, "wait_learner": 0.04, "learn": 0.95} | {
         (STARVED_BY_ACTING, 0.9, True, "GPU-bound", "kernels run 90%"),
         (HELD_UP, 0.9, True, "GPU-bound", "kernels run 90%"),
         (HELD_UP, 0.5, True, "learning-bound (CPU)", "--minibatch-size"),
-        (HELD_UP, None, True, "learning-bound (CPU)", "--passes"),
+        (HELD_UP, None, True, "learning-bound (CPU)", "--epochs"),
         (EVEN, 0.5, True, "balanced", "no part"),
         (EVEN, 0.9, True, "GPU-bound", "kernels"),
     ],

@@ -23,7 +23,7 @@ from trainer.models.encoders import (
 )
 from trainer.models.heads import NoisyLinear
 
-ENCODERS = ["pico", "nano", "nature", "impala", "convnext"]
+ENCODERS = ["cnn-157k", "cnn-345k", "nature", "impala", "convnext"]
 MEMORIES = [GRU(), LSTM(), GTrXL()]
 SHAPE = (4, 84, 84)
 OBS = torch.randint(0, 256, (3, 2, *SHAPE), dtype=torch.uint8)
@@ -36,7 +36,7 @@ SMALL = {
 
 
 def build(**options):
-    return build_model(ModelConfig(**{"name": "pico", **options}), SHAPE, 5)
+    return build_model(ModelConfig(**{"name": "cnn-157k", **options}), SHAPE, 5)
 
 
 def run(model, obs=OBS):
@@ -133,7 +133,7 @@ def test_channels_last_agrees(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "stride"), [("impala", 1), ("convnext", 1), ("pico", 64)]
+    ("name", "stride"), [("impala", 1), ("convnext", 1), ("cnn-157k", 64)]
 )
 def test_layout_on_a_cpu(name, stride):
     model = to_device(build(name=name), name, torch.device("cpu"))
@@ -450,10 +450,10 @@ def test_an_exception_inside_says_what_was_asked():
     [
         (
             {"name": "huge"},
-            "unknown model 'huge'; choose one of femto, pico.*module:Class",
+            "unknown model 'huge'; choose one of cnn-72k, cnn-157k.*module:Class",
         ),
-        ({"blocks": 3}, "blocks=3, but pico has none.*impala or convnext"),
-        ({"widths": (16,)}, r"widths=\(16,\), but pico has 2 convolutions"),
+        ({"blocks": 3}, "blocks=3, but cnn-157k has none.*impala or convnext"),
+        ({"widths": (16,)}, r"widths=\(16,\), but cnn-157k has 2 convolutions"),
         ({"name": "impala", "widths": (16, 0)}, "must be positive"),
         ({"features": -1}, "features=-1 must be positive"),
         ({"name": "impala", "blocks": -1}, "blocks=-1"),
@@ -469,7 +469,7 @@ def test_errors_say_what_to_do(options, message):
 
 def test_errors_of_shapes():
     with pytest.raises(ValueError, match="12x12 are too small"):
-        build_model(ModelConfig(name="nano"), (4, 12, 12), 5)
+        build_model(ModelConfig(name="cnn-345k"), (4, 12, 12), 5)
     with pytest.raises(ValueError, match="fewer widths"):
         build(name="convnext", widths=(8,) * 6)
     with pytest.raises(ValueError, match="images"):

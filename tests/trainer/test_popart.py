@@ -119,7 +119,7 @@ def test_the_loss_is_that_of_the_normalised_layer():
     values = popart(features)[torch.arange(20), levels]
     loss = actor_critic_loss(
         torch.zeros(20, 3), values, targets, clip_range=None, target_rho=1.0,
-        value_cost=1.0, value_kind="squared", entropy_cost=0.0,
+        value_coef=1.0, value_kind="squared", entropy_cost=0.0,
     )  # fmt: skip
     said = popart.layer(features)[torch.arange(20), levels]
     wanted = (returns - popart.mean[levels]) / popart.std[levels]
@@ -136,7 +136,7 @@ def two_levels(**options):
     Action 0 pays in level 0, action 2 in level 1, and the others cost as much.
     """
     config = change(
-        passes=1, lr=3e-3, lr_end=3e-3, gamma=0.0, entropy=0.0, entropy_end=0.0,
+        epochs=1, lr=3e-3, lr_end=3e-3, gamma=0.0, entropy=0.0, entropy_end=0.0,
         clip_range=10.0, targets="recomputed", minibatch_size=T * B, adam_eps=1e-5,
         value_loss="squared", **options,
     )  # fmt: skip
@@ -163,7 +163,7 @@ def learned(config, batch, updates=40):
     return (odds[0, 0, 0], values[0, 0] / 100), (odds[0, -1, 2], values[0, -1] / 0.01)
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_levels_of_any_scale_are_learned_alike(loss):
     config, batch = two_levels(loss=loss, popart=True, value_heads=2)
     for probability, value in learned(config, batch):
@@ -175,7 +175,7 @@ def test_levels_of_any_scale_are_learned_alike(loss):
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_a_head_learns_from_its_level_alone(loss, memory):
     config = change(loss=loss, memory=memory, value_heads=3, targets="recomputed")
     batch = make_batch(config)

@@ -281,7 +281,7 @@ def test_the_command(config, trainer, capsys):
 
 def test_settings_are_drawn_by_the_seed(config, trainer):
     ranges = space.read_space(config.space, BASE)
-    values = {"lr": 1e-3, "passes": 2}
+    values = {"lr": 1e-3, "epochs": 2}
     drawn = [space.explore(ranges, values, random.Random(3)) for _ in range(2)]
     assert drawn[0] == drawn[1]
 

@@ -95,7 +95,7 @@ def test_a_gradient_step_takes_what_its_rows_save():
     whole = gradient_bytes(config)
     # The first stage's convolution alone keeps 16 channels of 84 x 84 in bf16.
     assert whole > 2048 * 2 * 16 * 84 * 84
-    learner = replace(config.learner, accumulate=4)
+    learner = replace(config.learner, grad_accum_steps=4)
     assert gradient_bytes(replace(config, learner=learner)) == pytest.approx(whole / 4)
     assert gradient_bytes(replace(config, precision="fp32")) > 1.5 * whole
     assert gradient_bytes(replace(config, model=preset("cpu").model)) < whole / 10
@@ -122,7 +122,9 @@ def test_the_table_says_what_the_presets_are():
 
 def test_out_of_memory_names_the_numbers_to_lower():
     error = RuntimeError("CUDA out of memory. Tried to allocate 2 GiB.\nSee also ...")
-    config = replace(preset("gpu-mid"), learner=LearnerConfig(accumulate=2, unroll=48))
+    config = replace(
+        preset("gpu-mid"), learner=LearnerConfig(grad_accum_steps=2, unroll=48)
+    )
     text = out_of_memory_advice(config, error)
     assert "\n" not in text
     assert "CUDA out of memory)" in text
@@ -131,7 +133,7 @@ def test_out_of_memory_names_the_numbers_to_lower():
         "--unrolls-per-batch (64)",
         "--unroll (48)",
         "--minibatch-size (now 512)",
-        "--accumulate (2)",
+        "--grad-accum-steps (2)",
         f"{store_bytes(config) / 2**20:.0f} MB",
     ):
         assert part in text

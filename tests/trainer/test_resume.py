@@ -37,7 +37,7 @@ EXACT = [
     {"memory": "gru"},
     {"memory": "gru", "burn_in": 4, "lag": 1},
     REPLAY | {"memory": "lstm", "burn_in": 8},
-    {"memory": "gtrxl", "loss": "impala", "passes": 1},
+    {"memory": "gtrxl", "loss": "impala", "epochs": 1},
     {"optimizer": "muon", "ema": 0.9, "noisy": True},
     {"target_updates": 3, "noisy": True, "lag": 1},
     {"unrolls_per_batch": 12, "optimizer": "rmsprop", "warmup_updates": 30},
@@ -283,7 +283,7 @@ def test_the_same_checkpoint_with_another_seed_goes_another_way(tmp_path, done):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"name": "nano"}, "name is femto there and nano here"),
+        ({"name": "cnn-345k"}, "name is cnn-72k there and cnn-345k here"),
         ({"features": 32}, "features is 0 there and 32 here"),
         ({"memory": "gru"}, "memory is none there and gru here"),
         ({"optimizer": "muon"}, "trained with optimizer=adam, this run has muon"),

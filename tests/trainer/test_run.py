@@ -71,7 +71,7 @@ def test_a_run_leaves_everything(tmp_path, pools, capsys):
     [
         {"replay_share": 0.5, "unrolls_per_batch": 12, "replay_capacity": 10},
         {"memory": "gru", "burn_in": 4},
-        {"memory": "gtrxl", "loss": "impala", "passes": 1},
+        {"memory": "gtrxl", "loss": "impala", "epochs": 1},
         {"lag": 1},
         {"lag": 1, "mode": "async", "unrolls_per_batch": 4},
         {"mode": "async", "unrolls_per_batch": 4},
@@ -126,12 +126,12 @@ def test_who_clears_nothing_hears_of_the_frontier(
     assert told == (steps == 100)
 
 
-@pytest.mark.parametrize("loss", ["clip", "impala"])
+@pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_it_learns_and_stops_when_solved(tmp_path, pools, loss, capsys):
     config = make_config(
         tmp_path, max_steps=30_000, stop_when_solved=True, solve_rate=0.8,
         solve_episodes=12, log_seconds=1.0, loss=loss, lr=3e-3, gamma=0.5,
-        passes=4 if loss == "clip" else 1,
+        epochs=4 if loss == "ppo" else 1,
     )  # fmt: skip
     metrics = run_training(config)
     assert metrics["solved"] == 1
@@ -279,8 +279,8 @@ def test_resume_continues(tmp_path, pools, capsys):
     # The versions of the policy go on as well.
     points = read_points(tmp_path / "more")
     assert max(point["learn/policy_lag"] for point in points) == 0
-    other = replace(first, resume=path, model=replace(first.model, name="nano"))
-    with pytest.raises(ValueError, match="name is femto there and nano here"):
+    other = replace(first, resume=path, model=replace(first.model, name="cnn-345k"))
+    with pytest.raises(ValueError, match="name is cnn-72k there and cnn-345k here"):
         run_training(other)
     state["model"]["head.value.bias"] = torch.zeros(2)
     checkpoint.save(path, state)
@@ -636,7 +636,7 @@ def game(tmp_path, threads, **options):
         stop_when_solved=False,
         env=EnvConfig(num_envs=4, num_threads=threads, img_height=36, img_width=36),
         learner=LearnerConfig(
-            unroll=4, unrolls_per_batch=4, minibatch_size=16, passes=1
+            unroll=4, unrolls_per_batch=4, minibatch_size=16, epochs=1
         ),
     )
     return change(config, **options)

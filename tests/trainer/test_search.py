@@ -73,9 +73,9 @@ def test_a_search_runs_its_trials_and_finds_the_best(config, capsys):
     study = search(config, BASE, quick)
     assert states(study) == [TrialState.COMPLETE] * 3
     # The settings that are known go first.
-    assert study.trials[0].params == {"lr": 1e-3, "passes": 3, "optimizer": "muon"}
+    assert study.trials[0].params == {"lr": 1e-3, "epochs": 3, "optimizer": "muon"}
     for trial in study.trials:
-        assert trial.value == 10 * trial.params["passes"]
+        assert trial.value == 10 * trial.params["epochs"]
         assert trial.user_attrs["steps"] == 2000
     assert {path.name for path in config.folder.iterdir()} == {
         "study.db",

@@ -40,9 +40,9 @@ def test_fields_are_named_with_or_without_their_part(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["model", "model.model"])
 def test_the_network_is_named_as_on_the_command_line(tmp_path, name):
-    ranges = read(tmp_path, f'[{name}]\nchoices = ["femto", "nano"]')
-    assert space.apply(BASE, ranges, {"model": "nano"}).model.name == "nano"
-    assert space.flags({"model": "nano"}) == "--model nano"
+    ranges = read(tmp_path, f'[{name}]\nchoices = ["cnn-72k", "cnn-345k"]')
+    assert space.apply(BASE, ranges, {"model": "cnn-345k"}).model.name == "cnn-345k"
+    assert space.flags({"model": "cnn-345k"}) == "--model cnn-345k"
 
 
 def test_every_config_field_has_a_flag_of_its_own():
@@ -97,15 +97,15 @@ def test_logarithms_are_drawn_uniformly(tmp_path):
 
 
 def test_exploring_multiplies_and_stays_within(tmp_path):
-    text = "[lr]\nlow = 1e-4\nhigh = 1e-3\nlog = true\n[passes]\nlow = 1\nhigh = 4"
+    text = "[lr]\nlow = 1e-4\nhigh = 1e-3\nlog = true\n[epochs]\nlow = 1\nhigh = 4"
     ranges = read(tmp_path, text)
     rng = random.Random(2)
     rates = {ranges["lr"].perturb(4e-4, rng) for _ in range(20)}
     assert sorted(rates) == pytest.approx([3.2e-4, 5e-4])
     rates = {ranges["lr"].perturb(9e-4, rng) for _ in range(20)}
     assert sorted(rates) == pytest.approx([7.2e-4, 1e-3])
-    assert {ranges["passes"].perturb(2, rng) for _ in range(20)} == {1, 3}
-    assert {ranges["passes"].perturb(4, rng) for _ in range(20)} == {3, 4}
+    assert {ranges["epochs"].perturb(2, rng) for _ in range(20)} == {1, 3}
+    assert {ranges["epochs"].perturb(4, rng) for _ in range(20)} == {3, 4}
 
 
 def test_choices_move_to_neighbours(tmp_path):
@@ -133,17 +133,17 @@ def test_choices_move_to_neighbours(tmp_path):
         ("[lr]\nlow = 1e-3\nhigh = 1\nlog = 1", "log must be true or false"),
         ("[entropy]\nlow = 0.0\nhigh = 1\nlog = true", "log needs low above 0"),
         ("[lr]\nlow = 1e-3\nhigh = 1\nlog = true\nstep = 0.1", "exclude each other"),
-        ("[passes]\nlow = 1\nhigh = 4\nstep = 5", "step must be above 0 and fit"),
-        ("[passes]\nlow = 1.5\nhigh = 4", "low must be among the whole numbers"),
-        ("[passes]\nlow = 0\nhigh = 4", "passes must be at least 1, got 0"),
+        ("[epochs]\nlow = 1\nhigh = 4\nstep = 5", "step must be above 0 and fit"),
+        ("[epochs]\nlow = 1.5\nhigh = 4", "low must be among the whole numbers"),
+        ("[epochs]\nlow = 0\nhigh = 4", "epochs must be at least 1, got 0"),
         ("[gamma]\nlow = 0.9\nhigh = 1.5", "gamma must be 0 to 1, got 1.5"),
         ("[optimizer]\nlow = 1\nhigh = 2", "one of muon, .*: give choices"),
         ("[optimizer]\nchoices = ['adam', 'sgd']", "takes one of muon, .*got 'sgd'"),
         ("[optimizer]\nchoices = ['adam']", "two or more different values"),
         ("[optimizer]\nchoices = ['adam', 'adam']", "two or more different values"),
         ("[optimizer]\nchoices = 'adam'", "choices is a list"),
-        ("[passes]\nchoices = [1, 2]\nlow = 1", "excludes low, high"),
-        ("[passes]\nchoices = [1, true]", "whole numbers, got True"),
+        ("[epochs]\nchoices = [1, 2]\nlow = 1", "excludes low, high"),
+        ("[epochs]\nchoices = [1, true]", "whole numbers, got True"),
         ("[widths]\nchoices = [[1, 2], [1, 'a']]", "lists of whole numbers"),
         ("[lr]\nlow=1e-4\nhigh=1\n[learner.lr]\nlow=1e-4\nhigh=1", "two ranges"),
         ("lr = 3", "expected a table"),
@@ -162,13 +162,13 @@ def test_a_missing_file_is_an_error(tmp_path):
 def test_flags_are_those_of_the_trainer():
     from trainer.cli import parse
 
-    values = {"lr": 0.00123456, "passes": 2, "popart": True, "videos": False}
-    values |= {"widths": (8, 16), "optimizer": "adam", "model": "nano"}
+    values = {"lr": 0.00123456, "epochs": 2, "popart": True, "videos": False}
+    values |= {"widths": (8, 16), "optimizer": "adam", "model": "cnn-345k"}
     config = parse([*space.flags(values).split(), "--device", "cpu"])
     assert config.learner.lr == 0.001235
-    assert config.learner.passes == 2
+    assert config.learner.epochs == 2
     assert config.learner.optimizer == Adam()
-    assert config.model.name == "nano"
+    assert config.model.name == "cnn-345k"
     assert config.model.widths == (8, 16)
     assert config.model.popart
     assert not config.videos
@@ -185,9 +185,9 @@ def test_runs_have_folders_of_their_own(name, tmp_path):
     "flag", [["--max-steps", "9"], ["--max-steps=9"], ["--max_steps", "9"]]
 )
 def test_flags_that_would_be_overruled_are_refused(flag):
-    space.check_flags(["--model", "nano"], {"--max-steps": "--steps"})
+    space.check_flags(["--model", "cnn-345k"], {"--max-steps": "--steps"})
     with pytest.raises(ValueError, match=r"--max-steps behind -- .* give --steps"):
-        space.check_flags(["--model", "nano", *flag], {"--max-steps": "--steps"})
+        space.check_flags(["--model", "cnn-345k", *flag], {"--max-steps": "--steps"})
 
 
 def test_a_changed_setup_is_named(tmp_path):

@@ -298,7 +298,7 @@ def test_an_async_run_begins_at_the_frontier(tmp_path, corridors):
 def test_evaluations_begin_at_the_level(tmp_path, corridors, monkeypatch):
     monkeypatch.setattr(Corridors, "PIT", -1)
     monkeypatch.setattr(Corridors, "GOAL", 2)
-    config = exploring(tmp_path, stop_when_solved=True, solve_episodes=6, passes=1)
+    config = exploring(tmp_path, stop_when_solved=True, solve_episodes=6, epochs=1)
     run_training(change(config, solve_rate=0.01, max_steps=4_000))
     assert len(corridors) == 3
     assert all(pool.starts is None for pool in corridors[1:])

@@ -139,7 +139,7 @@ def test_any_network_gets_the_size_of_tiles(name):
 @pytest.mark.parametrize(
     ("model", "obs", "options", "message"),
     [
-        ("femto", "tiles", {}, "model=femto does not take obs=tiles"),
+        ("cnn-72k", "tiles", {}, "model=cnn-72k does not take obs=tiles"),
         ("tiles", "pixels", {}, "model=tiles does not take obs=pixels"),
         ("tiles", "tiles", {"stack_num": 4}, "needs stack_num=1, got 4"),
         ("tiles", "tiles", {"img_height": 100}, "one size: leave out img_height=100"),
@@ -175,7 +175,7 @@ def small(tmp_path, threads=2, **options):
         ),
         model=base.model,
         learner=LearnerConfig(
-            unroll=4, unrolls_per_batch=4, minibatch_size=16, passes=1
+            unroll=4, unrolls_per_batch=4, minibatch_size=16, epochs=1
         ),
     )
     return change(config, max_steps=400, **options)

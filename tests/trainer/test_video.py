@@ -499,7 +499,7 @@ def test_videos_change_no_weights(tmp_path):
             log_seconds=100.0, max_steps=640, stop_when_solved=False, videos=videos,
             env=replace(ENV, num_envs=4),
             learner=LearnerConfig(
-                unroll=4, unrolls_per_batch=4, minibatch_size=16, passes=1
+                unroll=4, unrolls_per_batch=4, minibatch_size=16, epochs=1
             ),
         )  # fmt: skip
         run_training(config)

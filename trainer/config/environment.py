@@ -11,7 +11,7 @@ from trainer.config.tasks import is_native
 # Rows and columns of observations (Mnih et al. 2015), and of the networks that are
 # made for others.
 IMAGE_SIZE = 84
-IMAGE_SIZES = {"femto": 40}
+IMAGE_SIZES = {"cnn-72k": 40}
 # Of `obs` tiles, whatever the network (models/tiles.py): rows of tiles come first,
 # and then those of motion.
 TILES_SHAPE = (1, 16, 16)
@@ -67,7 +67,7 @@ class EnvConfig:
     """Frames in an observation (Mnih et al. 2015, table 1)."""
 
     img_height: int = option(0, flag=False, least=0)
-    """Rows of an observation; 0: what the network is made for, 40 with femto and 84
+    """Rows of an observation; 0: what the network is made for, 40 with cnn-72k and 84
     with the others."""
 
     img_width: int = option(0, flag=False, least=0)

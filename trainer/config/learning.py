@@ -69,13 +69,13 @@ class RMSprop:
 class LearnerConfig:
     """How the network learns. Values without a source are those of the CPU recipe."""
 
-    loss: Literal["clip", "impala"] = "clip"
-    """clip: PPO's clipped ratio, several passes over a batch (Schulman et al. 2017);
+    loss: Literal["ppo", "impala"] = "ppo"
+    """ppo: PPO's clipped ratio, several epochs per batch (Schulman et al. 2017);
     impala: V-trace policy gradient (Espeholt et al. 2018)."""
 
     advantages: Literal["vtrace", "gae"] = "vtrace"
     """vtrace: corrected for policy lag (Espeholt et al. 2018); gae: not corrected
-    (Schulman et al. 2016), for the clip loss without replay."""
+    (Schulman et al. 2016), for the ppo loss without replay."""
 
     unroll: int = option(32, least=1)
     """Steps of one environment in an unroll, T."""
@@ -83,15 +83,15 @@ class LearnerConfig:
     unrolls_per_batch: int = option(64, least=1)
     """Unrolls in an update, B, replayed ones included."""
 
-    passes: int = option(3, least=1)
-    """Passes over a batch; with --loss impala use 1. With adam 8 passes moved the
+    epochs: int = option(3, least=1)
+    """Passes over a batch; with --loss impala use 1. With adam 8 epochs moved the
     policy too far (KL .1-.2), and 2 needed more time."""
 
     minibatch_size: int = option(512, least=1)
     """Rows per gradient step; with --loss impala or a memory, whole unrolls of this
     many rows in total."""
 
-    accumulate: int = option(1, least=1)
+    grad_accum_steps: int = option(1, least=1)
     """Parts of a minibatch, computed one after the other; their gradients are added,
     which is the same step with less memory."""
 
@@ -112,17 +112,17 @@ class LearnerConfig:
     """Clip of the ratio in the policy gradient of the impala loss."""
 
     targets: Literal["auto", "recomputed", "stored"] = option("auto", flag=False)
-    """Values and probabilities behind the targets of the clip loss: recomputed once
+    """Values and probabilities behind the targets of the ppo loss: recomputed once
     per update with the learner's weights (exact under policy lag), or those
     stored when acting (one forward less, the same where there is no lag and
     arithmetic is exact); auto: stored when lag is 0 and nothing is replayed.
     impala always has the current ones."""
 
-    clip_range: float = option(0.2, needs=one_of("loss", "clip"), least=0)
+    clip_range: float = option(0.2, needs=one_of("loss", "ppo"), least=0)
     """Clip of the probability ratio (Schulman et al. 2017, section 6.1)."""
 
     target_updates: int = option(0, flag=False, least=0)
-    """With clip: updates between refreshes of a target network, against which the
+    """With ppo: updates between refreshes of a target network, against which the
     ratio is clipped (IMPACT, Luo et al. 2020); 0: none."""
 
     target_rho: float = option(2.0, flag=False, least=1)
@@ -135,7 +135,7 @@ class LearnerConfig:
     value_loss: Literal["huber", "squared"] = option("huber", flag=False)
     """Loss of the critic."""
 
-    value_cost: float = option(0.5, least=0)
+    value_coef: float = option(0.5, least=0)
     """Weight of the critic's loss (as in IMPALA's own code)."""
 
     optimizer: Muon | AdamW | Adam | RMSprop = Muon()
@@ -183,9 +183,9 @@ class LearnerConfig:
     def check(self) -> None:
         """Raises ValueError for losses and targets that do not go together."""
         if self.loss == "impala" and self.advantages == "gae":
-            raise ValueError("advantages=gae needs loss=clip; impala is V-trace")
+            raise ValueError("advantages=gae needs loss=ppo; impala is V-trace")
         if self.loss == "impala" and self.target_updates:
-            raise ValueError("target_updates needs loss=clip; impala clips no ratio")
+            raise ValueError("target_updates needs loss=ppo; impala clips no ratio")
         if self.target_updates and self.targets == "stored":
             raise ValueError(
                 "target_updates needs targets=recomputed: its network says anew what "
@@ -252,5 +252,5 @@ class AugmentConfig:
     brightness, flip (with mirrored actions, for --action-set complex). A gradient step
     takes about twice as long with them."""
 
-    augment_cost: float = option(0.1, flag=False, least=0)
+    augment_coef: float = option(0.1, flag=False, least=0)
     """Weight of the difference (Raileanu et al. 2021, appendix F)."""

@@ -61,10 +61,10 @@ class ModelConfig:
     0 or () stands for the encoder's own value, which is the one of its paper.
     """
 
-    name: str = option("femto", name="model")
-    """Network: femto, pico, nano, nature, impala, convnext, tiles (for --obs tiles
-    only), or a class of your own as module:Class (docs/training.md). The smallest one
-    is the fastest on a CPU and learns 1-1 in about as many steps as the others."""
+    name: str = option("cnn-72k", name="model")
+    """Network: cnn-72k, cnn-157k, cnn-345k, nature, impala, convnext, tiles (for --obs
+    tiles only), or a class of your own as module:Class (docs/training.md). The smallest
+    one is the fastest on a CPU and learns 1-1 in about as many steps as the others."""
 
     widths: tuple[int, ...] = ()
     """Channels of the convolutions: one number for each convolution, or for each stage

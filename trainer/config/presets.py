@@ -50,7 +50,7 @@ def preset(name: PresetName) -> RunConfig:
         optimizer=Adam(),
         gamma=0.95,
         unrolls_per_batch=256,
-        passes=1,
+        epochs=1,
         minibatch_size=2048,
         lr=5e-4,
         lr_end=5e-5,

@@ -56,7 +56,7 @@ class Augmentation:
         self.kinds = tuple(
             dict.fromkeys(k.strip() for k in ",".join(config.augment).split(",") if k)
         )
-        self.cost = config.augment_cost
+        self.cost = config.augment_coef
         _check(self.kinds, env)
         if "flip" in self.kinds:
             # On the device: a list would be copied there each time, and while a CUDA

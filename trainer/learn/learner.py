@@ -120,7 +120,7 @@ class Learner:
         self._burn_in = config.replay.burn_in
         self._stored = _targets_are_stored(config)
         self._popart_step = config.model.popart_step
-        self._by_rows = c.loss == "clip" and not model.state_size
+        self._by_rows = c.loss == "ppo" and not model.state_size
         self._obs_shape = obs_shape
         self._shards = shards
         self._augmentation = Augmentation(config.augmentation, config.env, device)
@@ -138,7 +138,7 @@ class Learner:
             self._loss = compiled(actor_critic_loss, name="the loss")
             self._vtrace = compiled(vtrace, name="V-trace")
         options: dict[str, Any] = {"device": device, "enabled": graphs}
-        self._clip_step = Graphed(self._step_clip, name="the gradient step", **options)
+        self._ppo_step = Graphed(self._step_ppo, name="the gradient step", **options)
         self._impala_step = Graphed(
             self._step_impala, name="the gradient step", **options
         )
@@ -161,15 +161,15 @@ class Learner:
         self._version.fill_(self.version)
         if batch.frames is not self._frames:
             self._frames = batch.frames
-            self._clip_step.reset()
+            self._ppo_step.reset()
             self._impala_step.reset()
         if self.target is not None and self.version % c.target_updates == 0:
             copy_weights(self.target, self.model)
         lag = (self.version - batch.versions[self._burn_in : -1]).float()
         # Not lag[:, fresh]: that would wait for the device.
         self._note("policy_lag", (lag.mean(0) * batch.fresh).sum() / batch.fresh.sum())
-        if c.loss == "clip":
-            priorities = self._update_clip(batch)
+        if c.loss == "ppo":
+            priorities = self._update_ppo(batch)
         else:
             priorities = self._update_impala(batch)
         self.version += 1
@@ -184,7 +184,7 @@ class Learner:
 
     # -- clip: targets fixed for all passes -----------------------------------
 
-    def _update_clip(self, batch: Batch) -> Tensor:
+    def _update_ppo(self, batch: Batch) -> Tensor:
         c = self.config
         targets, priorities = self._targets(batch)
         if self._by_rows:
@@ -205,10 +205,10 @@ class Learner:
                 *(field for field in targets if field is not None),
             )
             size = max(1, c.minibatch_size // c.unroll)
-        for _ in range(c.passes):
+        for _ in range(c.epochs):
             for pick in self._minibatches(items.weights.shape[1], size):
                 self.model.resample_noise(self.generator)
-                self._clip_step(self._draw(pick), *(f[:, pick] for f in items))
+                self._ppo_step(self._draw(pick), *(f[:, pick] for f in items))
         return priorities
 
     def _targets(self, batch: Batch) -> tuple[Targets, Tensor]:
@@ -249,7 +249,7 @@ class Learner:
         )
         return targets, priorities
 
-    def _step_clip(self, numbers: Tensor, *fields: Tensor) -> None:
+    def _step_ppo(self, numbers: Tensor, *fields: Tensor) -> None:
         """One gradient step on a minibatch, split over the shards.
 
         Args:
@@ -282,7 +282,7 @@ class Learner:
         c = self.config
         count = batch.weights.numel()
         priorities = torch.empty(count, device=self.device)
-        for _ in range(c.passes):
+        for _ in range(c.epochs):
             for pick in self._minibatches(count, max(1, c.minibatch_size // c.unroll)):
                 self.model.resample_noise(self.generator)
                 part = select(batch, pick)
@@ -303,7 +303,7 @@ class Learner:
         rows = slice(self._burn_in, -1)
         log_mu = log_prob(whole.logits[rows], whole.actions[rows])
         # With parts, no graph of the whole is kept: it is computed again.
-        keep_graph = self.config.accumulate == 1
+        keep_graph = self.config.grad_accum_steps == 1
 
         def forward(pick: Tensor) -> tuple[PolicyOutput, VTrace]:
             part = select(whole, pick)
@@ -535,7 +535,7 @@ class Learner:
             targets,
             clip_range=c.clip_range if clip else None,
             target_rho=c.target_rho,
-            value_cost=c.value_cost,
+            value_coef=c.value_coef,
             value_kind=c.value_loss,
             entropy_cost=self._entropy_cost,
         )
@@ -582,7 +582,7 @@ class Learner:
 
     def _accumulated(self, pick: Tensor) -> tuple[Tensor, ...]:
         """The parts of a shard's items that are computed one after the other."""
-        return pick.chunk(self.config.accumulate)
+        return pick.chunk(self.config.grad_accum_steps)
 
     def _note_trace(self, trace: VTrace, values: Tensor) -> None:
         """Statistics of targets (T, B) and the values (T, B) they correct."""
@@ -623,7 +623,7 @@ class Learner:
 
     def close(self) -> None:
         """Gives up what is recorded."""
-        self._clip_step.close()
+        self._ppo_step.close()
         self._impala_step.close()
 
     def state(self) -> dict[str, Any]:

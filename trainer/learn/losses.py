@@ -130,7 +130,7 @@ def actor_critic_loss(
     *,
     clip_range: float | None,
     target_rho: float,
-    value_cost: float,
+    value_coef: float,
     value_kind: ValueLossName,
     entropy_cost: float | Tensor,
 ) -> Loss:
@@ -145,7 +145,7 @@ def actor_critic_loss(
         clip_range: PPO's epsilon, or None for the plain policy gradient.
         target_rho: clip of mu / target; used with `clip_range` and a target
             network only.
-        value_cost: weight of the critic's loss.
+        value_coef: weight of the critic's loss.
         value_kind: "huber" or "squared".
         entropy_cost: weight of the entropy bonus; a scalar tensor where it has
             to change under a recorded CUDA graph.
@@ -171,7 +171,7 @@ def actor_critic_loss(
         values, returns = values / targets.scales, returns / targets.scales
     value = (weights * value_loss(values, returns, value_kind)).sum()
     entropy = -(weights * (log_probs.exp() * log_probs).sum(-1)).sum()
-    total = policy + value_cost * value - entropy_cost * entropy
+    total = policy + value_coef * value - entropy_cost * entropy
     # Schulman's k3 estimator under mu: (pi/mu - 1) - log(pi/mu) >= 0.
     log_ratio = log_pi.detach() - targets.log_mu
     kl = (weights * (torch.expm1(log_ratio) - log_ratio)).sum()

@@ -87,7 +87,7 @@ class ActorCritic(PolicyModel):
                 return body, size
 
     Pixels arrive as 0..255; `CentredConv2d` (encoders.py) centres them. To change
-    one of the encoders there, return `build_encoder(replace(config, name="nano"),
+    one of the encoders there, return `build_encoder(replace(config, name="cnn-345k"),
     shape)`, or parts of it.
     """
 

@@ -33,7 +33,7 @@ class ModelSize(NamedTuple):
 
 # Networks of many small kernels, which PyTorch's bf16 convolutions on a CPU compute
 # faster with the channels last: training impala takes half of the time, acting a
-# third; pico and nano would take 1.2 to 1.6 times as long.
+# third; cnn-157k and cnn-345k would take 1.2 to 1.6 times as long.
 _CHANNELS_LAST_ON_CPU = ("impala", "convnext")
 
 

@@ -50,7 +50,7 @@ def gradient_bytes(config: RunConfig) -> int:
     model = build_model(config.resolved().model, shape, actions)
     half = config.precision != "fp32"
     few, more = (_saved_bytes(model, shape, rows, half) for rows in (2, 6))
-    part = config.learner.minibatch_size / config.learner.accumulate
+    part = config.learner.minibatch_size / config.learner.grad_accum_steps
     return round((more - few) / 4 * part)
 
 
@@ -133,6 +133,6 @@ def out_of_memory_advice(config: RunConfig, error: BaseException) -> str:
         f"out of device memory ({what}). The store of unrolls takes about "
         f"{_size(store_bytes(config))}: lower {', '.join(store)}. A gradient step "
         f"takes more the more rows it has: lower --minibatch-size (now "
-        f"{learner.minibatch_size}) or raise --accumulate ({learner.accumulate}), "
-        "which changes nothing else"
+        f"{learner.minibatch_size}) or raise --grad-accum-steps "
+        f"({learner.grad_accum_steps}), which changes nothing else"
     )

@@ -36,7 +36,7 @@ def verdict(
     if gpu_utilisation is not None and gpu_utilisation >= _GPU_BUSY:
         return (
             f"GPU-bound: kernels run {gpu_utilisation:.0%} of the time; a smaller "
-            "--model or fewer --passes help, faster environments would not"
+            "--model or fewer --epochs help, faster environments would not"
         )
     if name == "act":
         return (
@@ -48,7 +48,7 @@ def verdict(
     if gpu_utilisation is None:
         return (
             f"learning-bound (CPU): learning takes {share:.0%} of the time; a smaller "
-            "--model or fewer --passes help, faster environments would not"
+            "--model or fewer --epochs help, faster environments would not"
         )
     meanwhile = "" if overlapped else ", --lag 1 to collect meanwhile"
     return (

@@ -7,7 +7,7 @@ One table per field, named as on the command line or with its part in front:
     high = 3e-3
     log = true                # draw its logarithm uniformly
 
-    [passes]
+    [epochs]
     low = 1
     high = 4                  # whole numbers for a whole-number field
     step = 1                  # optional: only every so many
