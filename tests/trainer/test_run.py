@@ -58,7 +58,6 @@ def test_a_run_leaves_everything(tmp_path, pools, capsys):
     assert pools[0].closed
     output = capsys.readouterr().out
     assert "parameters" in output
-    assert "--memory-size changes nothing without --memory" in output
     assert "SPS: environment steps per second" in output
     assert "max_steps reached" in output
     assert str(folder) in output
