@@ -1,6 +1,6 @@
 """How fast the trainer is: environments alone, acting, learning, and all together.
 
-    python bench/learner.py                          cnn-157k, cnn-345k and nature; one pass
+    python bench/learner.py                          cnn-157k, cnn-345k and nature
     python bench/learner.py --replay-shares 0 0.5    and with half of a batch replayed
     python bench/learner.py --models impala --preset gpu-large
     python bench/learner.py -- --precision fp32      any flag of the trainer behind --

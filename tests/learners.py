@@ -1,10 +1,12 @@
 """Learners of tiny networks, and batches of random rows for them."""
 
-from dataclasses import fields, replace
+import dataclasses
 
 import torch
 
-from trainer.config.schema import LearnerConfig, ModelConfig, RunConfig
+from trainer.config import flags
+from trainer.config.learning import Adam
+from trainer.config.schema import LearnerConfig, RunConfig
 from trainer.learn.augment import Augmentation
 from trainer.learn.forward import Forward, Inputs
 from trainer.learn.learner import Learner
@@ -14,24 +16,23 @@ from trainer.rollout.batch import Batch
 
 T, B, A, SHAPE = 8, 6, 3, (4, 36, 36)
 CPU = torch.device("cpu")
+# Of a config with a memory, whichever it is.
+SMALL_MEMORY = {"memory_size": 8, "memory_heads": 2, "memory_steps": 3}
 SMALL = RunConfig(
     learner=LearnerConfig(
         unroll=T, unrolls_per_batch=B, minibatch_size=24, epochs=2, lr_steps=100,
-        entropy_steps=100, adam_eps=1e-3,
-        optimizer="adam", lr=1e-3, lr_end=1e-4, entropy=0.01, entropy_end=0.001,
+        entropy_steps=100,
+        optimizer=Adam(eps=1e-3), lr=1e-3, lr_end=1e-4, entropy=0.01, entropy_end=0.001,
     ),
-    model=ModelConfig(memory_size=8, memory_heads=2, memory_steps=3),
 )  # fmt: skip
 
 
 def change(config=SMALL, **options):
     """A config with options of any of its parts, and of its own, changed."""
-    for name in ("learner", "replay", "model", "augmentation", "env"):
-        part = getattr(config, name)
-        own = {f.name for f in fields(part)} & set(options)
-        part = replace(part, **{key: options.pop(key) for key in own})
-        config = replace(config, **{name: part})
-    return replace(config, **options)
+    parts = {k: v for k, v in options.items() if dataclasses.is_dataclass(v)}
+    small = SMALL_MEMORY if "memory" in options else {}
+    rest = {k: v for k, v in options.items() if k not in parts}
+    return flags.change(dataclasses.replace(config, **parts), **(small | rest))
 
 
 def make_batch(config=SMALL, seed=0):

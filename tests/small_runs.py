@@ -1,14 +1,16 @@
 """Runs of a second or less on fake pools, and how to look at what they leave."""
 
+import dataclasses
 import json
 import resource
 import threading
 from contextlib import contextmanager
-from dataclasses import fields, replace
 
 import torch
 
-from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.config import flags
+from trainer.config.learning import Adam
+from trainer.config.schema import EnvConfig, LearnerConfig, RunConfig
 from trainer.evaluation import protocol
 from trainer.models import checkpoint
 from trainer.session import build, session
@@ -16,15 +18,16 @@ from trainer.session import build, session
 CPU = torch.device("cpu")
 ENVS = 6
 
+# Of a config with a memory, whichever it is.
+SMALL_MEMORY = {"memory_size": 8, "memory_heads": 2, "memory_steps": 4}
+
 
 def change(config, **options):
     """A config with options of any of its parts, and of its own, changed."""
-    for name in ("env", "learner", "replay", "model", "explore", "augmentation"):
-        part = getattr(config, name)
-        own = {f.name for f in fields(part)} & set(options) - {"name"}
-        part = replace(part, **{key: options.pop(key) for key in own})
-        config = replace(config, **{name: part})
-    return replace(config, **options)
+    parts = {k: v for k, v in options.items() if dataclasses.is_dataclass(v)}
+    small = SMALL_MEMORY if "memory" in options else {}
+    rest = {k: v for k, v in options.items() if k not in parts}
+    return flags.change(dataclasses.replace(config, **parts), **(small | rest))
 
 
 def make_config(tmp_path, **options):
@@ -37,14 +40,13 @@ def make_config(tmp_path, **options):
         log_seconds=0.01,
         videos=False,  # of fake games there are none
         env=EnvConfig(num_envs=ENVS, groups=2),
-        model=ModelConfig(memory_size=8, memory_heads=2, memory_steps=4),
         learner=LearnerConfig(
             unroll=8,
             unrolls_per_batch=ENVS,
             minibatch_size=24,
             epochs=2,
             learner_threads=2,
-            optimizer="adam",
+            optimizer=Adam(),
             lr=1e-3,
             ema=0.0,
         ),
@@ -129,9 +131,11 @@ def use_pools(monkeypatch, kind):
 
 def run_in_parts(whole, run_dir, steps):
     """Makes a run anew in a folder, resumed every so many steps on other threads."""
-    parts = replace(whole, run_dir=run_dir)
+    parts = dataclasses.replace(whole, run_dir=run_dir)
     for end in range(steps, whole.max_steps + 1, steps):
         start = None if end == steps else run_dir
-        threads = replace(parts.env, num_threads=1 + end // steps % 2)
-        session.run_training(replace(parts, env=threads, max_steps=end, resume=start))
+        threads = dataclasses.replace(parts.env, num_threads=1 + end // steps % 2)
+        session.run_training(
+            dataclasses.replace(parts, env=threads, max_steps=end, resume=start)
+        )
     return parts

@@ -244,10 +244,11 @@ def known_flags() -> set[str]:
     text = (ROOT / "mario_envpool/__main__.py").read_text()
     text += "".join(path.read_text() for path in (ROOT / "bench").glob("*.py"))
     mains = (baselines, evaluate, population, report, run, search, video, watch)
-    for module in mains:
+    helps = [*((module, "--help") for module in mains), (run, "--help-all")]
+    for module, flag in helps:
         out = io.StringIO()
         with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
-            module.main(["--help"])
+            module.main([flag])
         text += out.getvalue()
     tests = ROOT / "tests"
     fuzzing = [*tests.glob("fuzz/*.cc"), *tests.glob("*/*calls.py")]

@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from trainer.config import flags
 from trainer.config.presets import choose_preset, for_levels, preset
+from trainer.config.renamed import check_names
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import game_of, own_levels, played, split_levels
 from trainer.machine.device import choose_device
 from trainer.session import locate
 
 Config = TypeVar("Config")
+
+# The options that --help shows, in groups.
+_EVERYDAY = {
+    "game": "task levels test_levels obs action_set frame_skip stack_num starts",
+    "network": "model memory memory_size",
+    "learning": "loss optimizer lr gamma epochs unrolls_per_batch minibatch_size "
+    "entropy replay_share",
+    "hardware": "preset device num_envs num_threads mode lag",
+    "run": "seed max_steps max_seconds stop_when_solved run_dir resume log_seconds "
+    "videos dashboard",
+}
+# Titles of the groups that only --help-all shows, by the part of the schema.
+_MORE = {
+    "env": "environments",
+    "model": "more_network",
+    "learner": "more_learning",
+    "replay": "replay",
+    "explore": "exploration",
+    "augmentation": "augmentation",
+    "": "more_run",
+}
 
 
 def main_of(
@@ -76,8 +100,20 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
 
     Raises:
         ValueError, OSError: `--resume` names no checkpoint to go on from, there is no
-            such level, or a task that has others.
+            such level, a task that has others, an option has another name now, or it
+            cannot matter beside the others.
     """
+    check_names(argv)
+    default, resume = _defaults(argv)
+    values = _read(argv, flags.values(default), description)
+    config = flags.build(values)
+    if wrong := flags.idle(config, {name: values[name] for name in _given(argv)}):
+        raise ValueError(next(iter(wrong.values())))
+    return replace(config, resume=resume)
+
+
+def _defaults(argv: Sequence[str]) -> tuple[RunConfig, Path | None]:
+    """The config before single flags, and the checkpoint that is resumed."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", default="auto")
     early.add_argument("--device", default="auto")
@@ -94,30 +130,104 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
                 f"--resume goes on with the options of its run: leave --preset "
                 f"{known.preset} out, and give single options instead"
             )
-        known.resume = locate.locate(known.resume, known.task)
-        default = _with_task(locate.config_of(known.resume), known.task)
-    else:
-        name = known.preset
-        if name == "auto":
-            name = "tiles"
-            if known.obs != name:
-                name = choose_preset(choose_device(known.device))
-        task = known.task or EnvConfig.task
-        split = split_levels(known.levels, known.test_levels, task)
-        levels = split.train or own_levels(task)
-        default = preset(name)
-        if known.obs is not None:
-            default = replace(default, env=replace(default.env, obs=known.obs))
-        default = for_levels(default, levels, split.test)
-    config = tyro.cli(
-        RunConfig,
-        args=list(argv),
-        default=replace(default, preset="auto"),
-        prog="python -m trainer.run",
-        description=description,
-        config=(tyro.conf.OmitArgPrefixes,),
+        path = locate.locate(known.resume, known.task)
+        return _with_task(locate.config_of(path), known.task), path
+    name = known.preset
+    if name == "auto":
+        name = "tiles"
+        if known.obs != name:
+            name = choose_preset(choose_device(known.device))
+    task = known.task or EnvConfig.task
+    split = split_levels(known.levels, known.test_levels, task)
+    default = preset(name)
+    if known.obs is not None:
+        default = replace(default, env=replace(default.env, obs=known.obs))
+    default = for_levels(default, split.train or own_levels(task), split.test)
+    return replace(default, preset="auto"), None
+
+
+def _read(
+    argv: Sequence[str], default: Mapping[str, Any], description: str
+) -> dict[str, Any]:
+    """The value of every option, from the flags and, where there is none, `default`.
+
+    `--help` shows the options that most runs need, `--help-all` every one.
+    """
+    args = ["--help" if arg == "--help-all" else arg for arg in argv]
+    asked = {"-h", "--help"} & set(args)
+    everyday = bool(asked) and "--help-all" not in argv
+    groups = _everyday() if everyday else _everyday() | _others()
+    kinds = {title: _group(title, some, default) for title, some in groups.items()}
+    fields = [(title, kind, kind()) for title, kind in kinds.items()]
+    try:
+        given: Any = tyro.cli(
+            dataclasses.make_dataclass("Options", fields, frozen=True),
+            args=args,
+            prog="python -m trainer.run",
+            description=description,
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
+    except SystemExit:
+        if everyday:
+            print("All options: python -m trainer.run --help-all")
+        raise
+    found = dict(default)
+    for group in vars(given).values():
+        found |= vars(group)
+    return found
+
+
+def _group(
+    title: str, some: Sequence[flags.Option], default: Mapping[str, Any]
+) -> type[Any]:
+    """A dataclass of some options, from which tyro makes a group of flags."""
+    fields = []
+    for option in some:
+        about = tyro.conf.arg(name=option.name.replace("_", "-"), help=_help_of(option))
+        hint: Any = Annotated.__class_getitem__((option.hint, about))  # type: ignore[attr-defined]
+        fields.append(
+            (option.name, hint, dataclasses.field(default=default[option.name]))
+        )
+    return dataclasses.make_dataclass(
+        title, fields, frozen=True, namespace={"__doc__": ""}
     )
-    return replace(config, resume=known.resume)
+
+
+def _help_of(option: flags.Option) -> str:
+    """The help of an option, and what it needs to matter."""
+    needs = [" or ".join(n.text for n in ways) for ways in option.about.needs]
+    return option.help + (f" Needs {' and '.join(needs)}." if needs else "")
+
+
+def _everyday() -> dict[str, list[flags.Option]]:
+    """The options of --help by the titles of their groups."""
+    known = flags.options()
+    return {
+        title: [known[name] for name in names.split()]
+        for title, names in _EVERYDAY.items()
+    }
+
+
+def _others() -> dict[str, list[flags.Option]]:
+    """The options that only --help-all shows, by the parts of the schema."""
+    shown = {name for names in _EVERYDAY.values() for name in names.split()}
+    groups: dict[str, list[flags.Option]] = {}
+    for option in flags.options().values():
+        if option.about.flag and option.name not in shown:
+            groups.setdefault(_MORE[option.part], []).append(option)
+    return groups
+
+
+def _given(argv: Sequence[str]) -> list[str]:
+    """The names of the options on the command line."""
+    known = flags.options()
+    names = []
+    for arg in argv:
+        name = arg.partition("=")[0].removeprefix("--").replace("-", "_")
+        name = name if name in known else name.removeprefix("no_")
+        if arg.startswith("--") and name in known:
+            names.append(name)
+    return names
 
 
 def _check_task(task: str | None, levels: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ crash, and several processes with one name share the work.
 
     python -m trainer.search --trials 20 --jobs 2
     python -m trainer.search --name mine --space mine.py:space --seeds 2
-    python -m trainer.search --name pipes -- --task SuperMarioBros-1-2-v0 --model cnn-345k
+    python -m trainer.search --name pipes -- --task SuperMarioBros-1-2-v0 --lag 1
 
 Flags behind `--` are those of `python -m trainer.run` and hold for all trials.
 Needs Optuna: pip install -e '.[search]'. Exit status: 0, 130 after Ctrl-C, or 2 with

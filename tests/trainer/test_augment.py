@@ -17,6 +17,7 @@ from learners import (
 
 from mario_envpool.actions import ACTION_SETS
 from trainer.config.schema import AugmentConfig, EnvConfig
+from trainer.learn import augment
 from trainer.learn.augment import Augmentation, brightened, mirrored, shifted
 from trainer.learn.losses import Targets, consistency
 from trainer.run import main
@@ -60,22 +61,18 @@ def test_brightness_against_the_slow_twin():
         assert new == [min(255, round(pixel * factor)) for pixel in old]
 
 
-def test_strengths_are_obeyed():
+def test_strengths_are_obeyed(monkeypatch):
     obs, numbers = pictures(), torch.rand(4, 30)
-    assert torch.equal(
-        augmentation("shift", augment_shift=0).observations(obs, numbers), obs
-    )
-    assert torch.equal(
-        augmentation("brightness", augment_brightness=0).observations(obs, numbers), obs
-    )
-    half = augmentation("flip", augment_flip=0.5)
-    flipped = half.observations(obs, numbers)
+    flipped = augmentation("flip").observations(obs, numbers)
     for item in range(30):
         expected = obs[:, item].flip(-1) if numbers[3, item] < 0.5 else obs[:, item]
         assert torch.equal(flipped[:, item], expected)
-    assert not augmentation("flip", augment_flip=0)._flipped(numbers[3]).any()
     pixels = augmentation("shift")._pixels(torch.linspace(0, 0.9999, 9000))
     assert sorted(set(pixels.tolist())) == list(range(-4, 5))
+    for name in ("SHIFT", "BRIGHTNESS", "FLIP"):
+        monkeypatch.setattr(augment, name, 0)
+        nothing = augmentation(name.lower()).observations(obs, numbers)
+        assert torch.equal(nothing, obs)
 
 
 def test_rows_and_frames_of_an_item_change_alike():
@@ -162,7 +159,7 @@ def test_consistency_against_the_slow_twin():
 def augmented_config(cost, **options):
     """Nothing but the consistency is learned: nothing pays, and nothing else counts."""
     return change(
-        augment=("shift", "brightness"), augment_coef=cost, augment_shift=2,
+        augment=("shift", "brightness"), augment_coef=cost,
         value_coef=0.0, entropy=0.0, entropy_end=0.0, gamma=0.0, lr=3e-3, lr_end=3e-3,
         normalise_advantages=False, lag=1, epochs=1,
         minibatch_size=T * B, **options,
@@ -186,7 +183,8 @@ def apart(config, updates=40):
 @pytest.mark.parametrize(
     ("loss", "memory"), [("ppo", "none"), ("ppo", "gru"), ("impala", "none")]
 )
-def test_learning_heeds_it(loss, memory):
+def test_learning_heeds_it(monkeypatch, loss, memory):
+    monkeypatch.setattr(augment, "SHIFT", 2)  # of pictures of 36
     without = apart(augmented_config(0.0, loss=loss, memory=memory))
     assert apart(augmented_config(10.0, loss=loss, memory=memory)) < 0.5 * without
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.config import network
 from trainer.config.schema import EnvConfig, ModelConfig
 from trainer.envs.pool import make_pool
 from trainer.machine.cpu import thread_ids
@@ -23,7 +24,7 @@ from trainer.rollout.store import Rollouts
 
 CPU = torch.device("cpu")
 T = 5
-GRU = ModelConfig(memory="gru", memory_size=8)
+GRU = ModelConfig(memory=network.GRU(8))
 
 
 def always():

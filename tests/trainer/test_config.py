@@ -1,28 +1,31 @@
 """Configuration: JSON round trip, command line, presets, devices."""
 
-import dataclasses
 import json
+import re
+import typing
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainer.cli import parse
-from trainer.config import schema as config_module
-from trainer.config.checks import unused_options
+from trainer.config import flags, plain, renamed
+from trainer.config.learning import Adam, AdamW, Muon
+from trainer.config.network import GRU, GTrXL
+from trainer.config.plain import from_dict, to_dict
 from trainer.config.presets import PRESETS, for_levels, preset
 from trainer.config.schedules import linear
 from trainer.config.schema import (
-    AugmentConfig,
     EnvConfig,
-    ExploreConfig,
     LearnerConfig,
     ModelConfig,
     ReplayConfig,
     RunConfig,
-    from_dict,
 )
 from trainer.machine.device import autocast_dtype, choose_device
+from trainer.run import main
 
 
 def test_json_round_trip(tmp_path):
@@ -30,12 +33,12 @@ def test_json_round_trip(tmp_path):
         seed=9,
         run_dir=tmp_path,
         env=EnvConfig(num_envs=8, groups=4),
-        model=ModelConfig(name="nano", widths=(8, 16)),
+        model=ModelConfig(name="cnn-345k", widths=(8, 16)),
         learner=LearnerConfig(loss="impala"),
         replay=ReplayConfig(replay_share=0.5),
     )
     path = tmp_path / "config.json"
-    config_module.save(config, path, commit="abc")
+    plain.save(config, path, commit="abc")
     data = json.loads(path.read_text())
     assert data.pop("commit") == "abc"
     assert from_dict(RunConfig, data) == config
@@ -46,21 +49,21 @@ def test_json_round_trip(tmp_path):
 def test_flags_reach_their_fields():
     config = parse(
         "--device cpu --task SuperMarioBros-1-2-v0 --num-envs 16 --groups 4 "
-        "--model nano --max-steps 5 --max-seconds 7.5 --seed 3 --run-dir x/y "
-        "--loss impala --no-normalise-advantages --wandb --keep-checkpoints 5 "
+        "--model cnn-345k --max-steps 5 --max-seconds 7.5 --seed 3 --run-dir x/y "
+        "--loss impala --popart --wandb --checkpoint-seconds 5 "
         "--widths 8 16 --memory gru --replay-share 0.25 --lag 1 --mode async "
         "--no-stop-when-solved --precision fp16".split()
     )
     assert config.env.task == "SuperMarioBros-1-2-v0"
     assert (config.env.num_envs, config.env.groups) == (16, 4)
-    assert config.model.name == "nano"
+    assert config.model.name == "cnn-345k"
     assert (config.max_steps, config.max_seconds, config.seed) == (5, 7.5, 3)
     assert config.run_dir == Path("x/y")
-    assert config.keep_checkpoints == 5
+    assert config.checkpoint_seconds == 5
     assert config.learner.loss == "impala"
-    assert not config.learner.normalise_advantages
+    assert config.model.popart
     assert config.wandb
-    assert (config.model.widths, config.model.memory) == ((8, 16), "gru")
+    assert (config.model.widths, config.model.memory) == ((8, 16), GRU())
     assert config.replay.replay_share == 0.25
     assert (config.lag, config.mode, config.precision) == (1, "async", "fp16")
     assert not config.stop_when_solved
@@ -77,31 +80,6 @@ def test_preset_gives_defaults_and_flags_win():
     assert config.env.num_envs == 256
     assert config.env.groups == large.env.groups == 4
     assert config.preset == "gpu-large"
-
-
-def test_every_field_has_a_help_line():
-    for kind in (
-        RunConfig,
-        EnvConfig,
-        ModelConfig,
-        LearnerConfig,
-        ReplayConfig,
-        ExploreConfig,
-        AugmentConfig,
-    ):
-        source = Path(config_module.__file__).read_text()
-        body = source.split(f"class {kind.__name__}:")[1].split("\n@")[0]
-        for field in dataclasses.fields(kind):
-            if not dataclasses.is_dataclass(field.type) and field.name not in (
-                "env",
-                "model",
-                "learner",
-                "replay",
-                "explore",
-                "augmentation",
-            ):
-                after = body.split(f"\n    {field.name}: ")[1].split("\n", 1)[1]
-                assert after.lstrip().startswith('"""'), field.name
 
 
 def learner(**fields):
@@ -124,11 +102,11 @@ def replay(**fields):
             "groups must divide num_envs=4, got 0",
         ),
         ({"env": EnvConfig(num_envs=2, groups=4)}, "groups must divide num_envs=2"),
-        (learner(passes=0), "passes must be at least 1, got 0"),
+        (learner(epochs=0), "epochs must be at least 1, got 0"),
         (learner(unroll=0), "unroll must be at least 1, got 0"),
         (learner(unrolls_per_batch=0), "unrolls_per_batch must be at least 1"),
         (learner(minibatch_size=0), "minibatch_size must be at least 1"),
-        (learner(accumulate=0), "accumulate must be at least 1, got 0"),
+        (learner(grad_accum_steps=0), "grad_accum_steps must be at least 1, got 0"),
         (learner(warmup_updates=-1), "warmup_updates must be at least 0, got -1"),
         (learner(target_updates=-1), "target_updates must be at least 0"),
         (learner(learner_threads=-1), "learner_threads must be at least 0"),
@@ -143,8 +121,6 @@ def replay(**fields):
         ({"solve_episodes": 0}, "solve_episodes must be at least 1"),
         ({"seed": -1}, "seed must be 0 to 20000, got -1"),
         (replay(replay_share=-0.1), "replay_share must be 0 to 1, got -0.1"),
-        (replay(replay_min_fresh=2.0), "replay_min_fresh must be 0 to 1"),
-        (replay(replay_bytes=-1), "replay_bytes must be at least 0"),
         (replay(replay_alpha=-1.0), "replay_alpha must be 0 to 1"),
         (replay(burn_in=-1), "burn_in must be at least 0"),
     ],
@@ -161,16 +137,16 @@ SMALL = EnvConfig(num_envs=32)
     ("change", "text"),
     [
         ({"serial": True, "lag": 1}, "serial has no overlap: lag must be 0, got 1"),
-        (learner(loss="impala", advantages="gae"), "gae needs loss=clip"),
-        (learner(loss="impala", target_updates=8), "target_updates needs loss=clip"),
+        (learner(loss="impala", advantages="gae"), "gae needs loss=ppo"),
+        (learner(loss="impala", target_updates=8), "target_updates needs loss=ppo"),
         (
             learner(unrolls_per_batch=96),
             "the 96 fresh ones .* must be a multiple of num_envs=64",
         ),
         (replay(), "the 32 fresh ones .* must be a multiple of num_envs=64"),
         (
-            replay(replay_share=0.9, replay_min_fresh=0.25) | {"mode": "async"},
-            "replay_share=0.9 leaves less than replay_min_fresh=0.25",
+            replay(replay_share=0.9) | {"mode": "async"},
+            "replay_share=0.9 leaves less than 25% of fresh unrolls",
         ),
         (replay() | {"env": SMALL} | learner(advantages="gae"), "advantages=vtrace"),
         (replay() | {"env": SMALL} | learner(targets="stored"), "targets=recomputed"),
@@ -193,13 +169,12 @@ def test_what_excludes_each_other_is_refused(change, text):
         {"lag": 2},
         {"mode": "async"} | learner(unrolls_per_batch=96),
         learner(unrolls_per_batch=128),
-        learner(loss="impala", passes=1),
+        learner(loss="impala", epochs=1),
         learner(advantages="gae", targets="stored"),
         learner(target_updates=8),
         replay() | {"env": SMALL},
         replay() | {"mode": "async"},
         replay(replay_share=0.75) | learner(unrolls_per_batch=256),
-        replay(replay_share=0.875, replay_min_fresh=0.125) | {"mode": "async"},
         replay(replay_share=0.0, replay_capacity=0) | learner(advantages="gae"),
     ],
 )
@@ -208,78 +183,233 @@ def test_what_goes_together_is_allowed(change):
 
 
 @pytest.mark.parametrize(
-    ("options", "unused_with", "used_with"),
+    ("options", "beside", "needs", "enough"),
     [
-        ("--hud keep", "--obs tiles", ""),
         (
-            "--reward-progress 2 --reward-step 0 --reward-death 0 --reward-flag 9",
+            "--reward-progress 2 --reward-step 0 --reward-death 0 --reward-flag 9 "
+            "--reward-scale 0.01",
             "--reward classic",
+            "--reward progress",
             "",
         ),
-        ("--memory-size 64", "", "--memory gru"),
-        ("--memory-layers 2 --memory-heads 2 --memory-steps 8", "", "--memory gtrxl"),
-        ("--popart-step 0.1", "", "--popart"),
-        ("--noisy-sigma 0.1", "", "--noisy"),
-        ("--clip-range 0.1 --targets recomputed", "--loss impala", ""),
-        ("--pg-rho-bar 2", "", "--loss impala"),
-        ("--rho-bar 2 --c-bar 2", "--advantages gae", ""),
-        ("--target-rho 3", "", "--target-updates 4"),
-        ("--muon-lr 0.1 --momentum 0.9", "--optimizer adam", ""),
-        ("--weight-decay 0.1", "--optimizer adam", "--optimizer adamw"),
-        ("--weight-decay 0.1", "--optimizer adam", "--optimizer muon"),
-        ("--adam-eps 0.1", "--optimizer rmsprop", "--optimizer adam"),
-        ("--rmsprop-alpha 0.9 --rmsprop-eps 0.1", "", "--optimizer rmsprop"),
+        ("--memory-size 64", "", "--memory gru, lstm or gtrxl", "--memory gru"),
+        ("--memory-size 256", "", "--memory gru, lstm or gtrxl", "--memory lstm"),
         (
-            "--replay-capacity 64 --replay-bytes 9999 --replay-alpha 1 --replay-beta 1 "
-            "--replay-beta-end 0.5 --replay-beta-steps 9 --replay-max-kl 2 "
-            "--replay-min-rho 0.1 --replay-min-fresh 0.1 --checkpoint-replay",
+            "--memory-layers 2 --memory-steps 8",
+            "--memory gru",
+            "--memory gtrxl",
+            "--memory gtrxl",
+        ),
+        ("--clip-range 0.1", "--loss impala", "--loss ppo", ""),
+        ("--muon-lr 0.1", "--optimizer adam", "--optimizer muon", ""),
+        (
+            "--weight-decay 0.1",
+            "--optimizer adam",
+            "--optimizer muon or adamw",
+            "--optimizer adamw",
+        ),
+        (
+            "--replay-capacity 64 --replay-alpha 1 --checkpoint-replay",
             "",
+            "--replay-share",
             "--replay-share 0.5",
-        ),
-        ("--frontier-share 0.7", "", "--starts frontier"),
-        ("--level-floor 0.2", "", "--task SuperMarioBrosRandomStages-v0"),
-        ("--level-sampling uniform", "", "--levels 1-1 1-2"),
-        ("--level-floor 0.2", "--level-sampling uniform --levels all", "--levels all"),
-        (
-            "--repeat-action-probability 0.1 --action-set complex --stall-steps 7 "
-            "--reward-death -3",
-            "--task Pong-v5",
-            "",
         ),
         (
             "--checkpoint-replay",
             "--replay-share 0.5 --mode async --lag 1",
+            "--mode sync",
             "--replay-share 0.5",
         ),
-        ("--cell-size 16", "", "--starts frontier"),
-        ("--cell-size 16 --bonus-steps 9 --novelty-by-count", "", "--novelty 0.1"),
-        ("--cell-size 16 --bonus-steps 9", "", "--count-bonus-end 0.1"),
-        ("--augment-cost 0.2 --augment-shift 2", "", "--augment shift"),
-        ("--augment-brightness 0.1", "", "--augment shift,brightness"),
-        ("--augment-flip 0.1", "", "--augment flip --action-set complex"),
-        ("--solve-episodes 50", "--no-stop-when-solved", ""),
-        ("--end-episodes 5", "", "--levels 1-1"),
+        ("--frontier-share 0.7", "", "--starts frontier", "--starts frontier"),
+        ("--level-sampling uniform", "", "several --levels", "--levels 1-1 1-2"),
+        (
+            "--level-sampling uniform",
+            "--levels 1-1",
+            "several --levels",
+            "--task SuperMarioBrosRandomStages-v0",
+        ),
+        (
+            "--repeat-action-probability 0.1 --action-set complex --stall-steps 7 "
+            "--reward-death -3",
+            "--task Pong-v5",
+            "a Super Mario Bros. task",
+            "",
+        ),
+        ("--bonus-steps 9", "", "--novelty or --count-bonus", "--novelty 0.1"),
+        ("--bonus-steps 9", "", "--novelty or --count-bonus", "--count-bonus 0.1"),
+        ("--end-episodes 5", "", "--levels", "--levels 1-1"),
     ],
 )
-def test_options_that_change_nothing_are_named(options, unused_with, used_with):
-    def told(others):
-        config = parse(["--device", "cpu", *options.split(), *others.split()])
-        return unused_options(config.resolved())
+def test_an_option_that_cannot_matter_is_refused(options, beside, needs, enough):
+    def line(*words):
+        return ["--device", "cpu", *" ".join(words).split()]
 
-    names = [word for word in options.split() if word.startswith("--")]
-    lines = [line.split(" changes nothing without ") for line in told(unused_with)]
-    assert sorted(name for name, _ in lines) == sorted(names)
-    assert not told(used_with)
+    for one in re.findall(r"--\S+(?: -?[^-\s]\S*)?", options):
+        with pytest.raises(
+            ValueError, match=f"^{one} is for .*; this run has"
+        ) as error:
+            parse(line(one, beside))
+        assert f"is for {needs}; this run has --" in str(error.value)
+    parse(line(options, enough))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            "--memory gru --memory-steps 16",
+            "--memory-steps 16 is for --memory gtrxl; this run has --memory gru",
+        ),
+        (
+            "--bonus_steps=9",
+            "--bonus-steps 9 is for --novelty or --count-bonus; this run has "
+            "--novelty 0, --count-bonus 0",
+        ),
+    ],
+)
+def test_the_refusal_of_an_option_names_what_the_run_has(options, text):
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        parse(["--device", "cpu", *options.split()])
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_have_no_unused_options(name):
-    for levels in ((), ("1-1",), ("1-2",), ("1-1", "8-4")):
-        config = for_levels(preset(name), levels)
-        config = dataclasses.replace(
-            config, env=dataclasses.replace(config.env, levels=levels)
-        )
-        assert not unused_options(config.resolved())
+@pytest.mark.parametrize("levels", ["", "--levels 1-2", "--levels 1-1,8-4"])
+def test_defaults_and_presets_are_never_refused(name, levels):
+    parse(["--preset", name, "--max-steps", "9", *levels.split()])
+
+
+def test_choices_are_types():
+    config = parse(
+        "--device cpu --memory gtrxl --memory-size 64 --memory-steps 8 "
+        "--optimizer adamw --weight-decay 0.1".split()
+    )
+    assert config.model.memory == GTrXL(size=64, steps=8)
+    assert config.learner.optimizer == AdamW(weight_decay=0.1)
+    assert parse(["--device", "cpu"]).learner.optimizer == Muon()
+    assert parse(["--preset", "gpu-mid"]).learner.optimizer == Adam()
+
+
+CHOICES = [
+    {"memory": memory, "optimizer": optimizer}
+    for memory in ("none", "gru", "lstm", "gtrxl")
+    for optimizer in ("muon", "adamw", "adam", "rmsprop")
+]
+
+
+@pytest.mark.parametrize("chosen", CHOICES)
+def test_choices_come_back_from_json_and_from_flat_values(tmp_path, chosen):
+    numbers = {"memory_size": 9, "memory_steps": 7, "muon_lr": 0.5, "weight_decay": 0.1}
+    config = flags.change(RunConfig(), **chosen, **numbers)
+    plain.save(config, tmp_path / "config.json")
+    data = json.loads((tmp_path / "config.json").read_text())
+    assert from_dict(RunConfig, data) == config
+    assert flags.build(flags.values(config)) == config
+    memory, optimizer = data["model"]["memory"], data["learner"]["optimizer"]
+    assert optimizer["kind"] == chosen["optimizer"]
+    assert (memory["kind"] if memory else "none") == chosen["memory"]
+    flat = plain.flat(data)
+    assert flat["learner.optimizer"] == chosen["optimizer"]
+    assert (flat["model.memory"] or "none") == chosen["memory"]
+    if chosen["memory"] == "gru":
+        assert memory == {"kind": "gru", "size": 9}
+        assert flat["model.memory.size"] == 9
+
+
+@given(st.data())
+def test_any_values_come_back_from_json(data):
+    drawn = {
+        option.name: data.draw(_values_of(option.hint))
+        for option in flags.options().values()
+    }
+    config = flags.build(drawn)
+    assert from_dict(RunConfig, json.loads(json.dumps(to_dict(config)))) == config
+    assert flags.build(flags.values(config)) == config
+
+
+def _values_of(hint):
+    """A strategy of values of an option's type."""
+    if typing.get_origin(hint) is typing.Literal:
+        return st.sampled_from(typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return st.lists(_values_of(typing.get_args(hint)[0]), max_size=2).map(tuple)
+    if Path in typing.get_args(hint):
+        return st.sampled_from([None, Path("a/b")])
+    kinds = {int: st.integers(), float: st.floats(allow_nan=False)}
+    return (kinds | {bool: st.booleans(), str: st.text()})[hint]
+
+
+def test_a_choice_without_such_a_kind_is_refused():
+    data = to_dict(RunConfig())
+    data["learner"]["optimizer"] = {"kind": "sgd"}
+    with pytest.raises(ValueError, match="no kind 'sgd'; there are muon, adamw"):
+        from_dict(RunConfig, data)
+
+
+def _flags_in(text):
+    """The flags of a help text; --no-x belongs to --x."""
+    rows = re.findall(r"^\W{0,4}(--[a-z][a-z0-9-]*)", text, re.M)
+    assert len(rows) == len(set(rows))
+    return set(rows)
+
+
+def test_help_shows_what_most_runs_need_and_help_all_everything(capsys):
+    shown = []
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as done:
+            parse([flag], "About.")
+        assert done.value.code == 0
+        shown.append(capsys.readouterr().out)
+    few, all_of_them = map(_flags_in, shown)
+    assert len(few) == 35
+    assert few < all_of_them
+    assert len(all_of_them) <= 90
+    assert shown[0].splitlines()[-1].endswith("--help-all")
+    known = {o.name for o in flags.options().values() if o.about.flag}
+    assert all_of_them == {f"--{name.replace('_', '-')}" for name in known}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--passes 2", "--passes is now --epochs"),
+        ("--passes=2", "--passes is now --epochs"),
+        ("--accumulate 2", "--accumulate is now --grad-accum-steps"),
+        ("--value_cost 1", "--value-cost is now --value-coef"),
+        ("--loss clip", "--loss clip is now --loss ppo"),
+        ("--loss=clip", "--loss clip is now --loss ppo"),
+        ("--model femto", "--model femto is now --model cnn-72k"),
+        ("--model pico", "--model pico is now --model cnn-157k"),
+        ("--model nano", "--model nano is now --model cnn-345k"),
+        ("--hud keep", "--hud is no flag now, only Python's EnvConfig.hud"),
+        (
+            "--no-normalise-advantages",
+            "--normalise-advantages is no flag now, only Python's "
+            "LearnerConfig.normalise_advantages",
+        ),
+        ("--novelty-end 1", "--novelty-end is gone; now it is 0"),
+    ],
+)
+def test_an_old_name_is_refused_with_the_new_one(capsys, options, text):
+    assert main(["--device", "cpu", *options.split()]) == 2
+    assert capsys.readouterr().err == f"error: {text}\n"
+
+
+def test_old_names_lead_somewhere():
+    known = flags.options()
+    for old, new in renamed.FLAGS.items():
+        assert old not in known
+        assert known[new].about.flag
+    without_a_flag = {o.name for o in known.values() if not o.about.flag}
+    assert without_a_flag == (set(renamed.PYTHON) - {"augment_cost"} | {"augment_coef"})
+    assert not set(renamed.CONSTANTS) & set(known)
+    for (name, _), new in renamed.VALUES.items():
+        config = parse(["--device", "cpu", f"--{name}", new])
+        assert flags.values(config)[name] == new
+
+
+def test_every_option_has_a_help_text():
+    for option in flags.options().values():
+        assert option.help.endswith("."), option.name
 
 
 def test_fresh_unrolls_are_what_replay_leaves():
@@ -319,23 +449,23 @@ def test_linear_schedule():
 def test_images_have_the_size_that_the_network_is_made_for():
     def size(**options):
         env = EnvConfig(**{k: v for k, v in options.items() if k != "name"})
-        model = ModelConfig(name=options.get("name", "femto"))
+        model = ModelConfig(name=options.get("name", "cnn-72k"))
         resolved = RunConfig(env=env, model=model).resolved().env
         return resolved.img_height, resolved.img_width
 
     assert size() == (40, 40)
-    assert size(name="nano") == size(name="mine:Own") == (84, 84)
-    assert size(name="nano", img_height=64, img_width=48) == (64, 48)
-    assert size(name="nano", img_height=64) == (64, 64)
+    assert size(name="cnn-345k") == size(name="mine:Own") == (84, 84)
+    assert size(name="cnn-345k", img_height=64, img_width=48) == (64, 48)
+    assert size(name="cnn-345k", img_height=64) == (64, 64)
 
 
-@pytest.mark.parametrize("levels", [("1-1,1-2",), ("1-1", "1-2"), ("all",)])
+@pytest.mark.parametrize("levels", [("1-1,1-2",), ("1-1", "1-2")])
 def test_levels_are_counted_however_they_are_written(levels):
-    explore = ExploreConfig(level_sampling="learnability", level_floor=0.0)
-    with pytest.raises(ValueError, match="level_floor must be above 0"):
-        RunConfig(env=EnvConfig(levels=levels), explore=explore).validate()
+    env = EnvConfig(levels=levels)
+    RunConfig(env=env, model=ModelConfig(value_heads=2)).validate()
     one = EnvConfig(levels=("1-1", "1-1"))
-    RunConfig(env=one, explore=explore).validate()
+    with pytest.raises(ValueError, match="of which there are 1; got 2"):
+        RunConfig(env=one, model=ModelConfig(value_heads=2)).validate()
 
 
 def test_levels_look_as_far_ahead_whatever_the_frame_skip():

@@ -13,7 +13,8 @@ from players import SHAPE, Counter, Pixels, SyncPool
 from small_runs import full_disk
 
 from trainer import evaluate
-from trainer.config.schema import EnvConfig, ModelConfig, RunConfig, to_dict
+from trainer.config.plain import to_dict
+from trainer.config.schema import EnvConfig, ModelConfig, RunConfig
 from trainer.evaluate import EvaluateConfig, main
 from trainer.evaluation import protocol
 from trainer.evaluation.play import Played, first_seed

@@ -62,14 +62,13 @@ def test_the_count_bonus_is_ucbs():
 
 @pytest.mark.parametrize("name", ["novelty", "count_bonus"])
 def test_weights_follow_their_schedule(name):
-    end, steps = {f"{name}_end": 0.2}, [0, 250, 500, 1000, 5000]
-    paid = [
-        Paid(**{name: 1.0}, **end, bonus_steps=1000) for _ in steps
-    ]  # of which each is in a new cell
+    steps = [0, 250, 500, 1000, 5000]
+    # Each of them is in a new cell.
+    paid = [Paid(**{name: 1.0}, bonus_steps=1000) for _ in steps]
     for one in paid:
         one(1, first=True)
     found = [one(2, steps=at)[0] for one, at in zip(paid, steps, strict=True)]
-    assert np.array(found) / found[0] == pytest.approx([1.0, 0.8, 0.6, 0.2, 0.2])
+    assert np.array(found) / found[0] == pytest.approx([1.0, 0.75, 0.5, 0.0, 0.0])
 
 
 def test_means_are_of_the_steps_since_the_last_report():
@@ -93,7 +92,7 @@ def corridors(monkeypatch):
 @pytest.mark.parametrize("name", ["novelty", "count_bonus"])
 def test_the_learner_sees_what_reports_do_not(tmp_path, corridors, name):
     plain = Session(make_config(tmp_path / "plain"))
-    paid = Session(make_config(tmp_path / "paid", **{name: 1.0, f"{name}_end": 1.0}))
+    paid = Session(make_config(tmp_path / "paid", **{name: 1.0}))
     plain.start(), paid.start()
     one, two = plain.updater.update(), paid.updater.update()
     # The first batch is of equal weights, so of equal episodes.
@@ -124,21 +123,12 @@ def test_a_bonus_changes_what_is_learned_and_is_reported(tmp_path, corridors):
     [
         ({"frontier_share": 1.5}, "frontier_share must be 0 to 1, got 1.5"),
         (
-            {
-                "level_floor": 0.0,
-                "level_sampling": "learnability",
-                "levels": ("1-1", "1-2"),
-            },
-            "level_floor must be above 0 with level_sampling=learn",
-        ),
-        (
             {"starts": "frontier", "frontier_share": 1.0},
-            "frontier_share must be below 1, got 1: no episode would begin at a level",
+            "frontier_share must be below 1, got 1: no episode would begin at the",
         ),
-        ({"level_floor": -0.1}, "level_floor must be 0 to 1, got -0.1"),
         ({"cell_size": 0}, "cell_size must be at least 1, got 0"),
         ({"novelty": -1.0}, "novelty must be at least 0, got -1"),
-        ({"count_bonus_end": -1.0}, "count_bonus_end must be at least 0"),
+        ({"count_bonus": -1.0}, "count_bonus must be at least 0"),
     ],
 )
 def test_bad_options_are_refused(tmp_path, options, message):

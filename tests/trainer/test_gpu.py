@@ -9,6 +9,8 @@ import torch
 from small_runs import differences, essence
 
 from trainer import run
+from trainer.config.learning import Adam, Muon, RMSprop
+from trainer.config.network import GRU, LSTM, GTrXL
 from trainer.config.schema import (
     AugmentConfig,
     EnvConfig,
@@ -33,6 +35,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 SHAPE, ACTIONS, T = (4, 84, 84), 5, 8
+OPTIMIZERS = {"adam": Adam(), "rmsprop": RMSprop(), "muon": Muon()}
+MEMORIES = {"none": None, "gru": GRU(), "lstm": LSTM(), "gtrxl": GTrXL()}
 
 
 def cuda():
@@ -83,7 +87,7 @@ def test_stores_of_both_devices_are_equal():
 
 @pytest.mark.parametrize("memory", ["none", "gru", "gtrxl"])
 def test_a_recorded_actor_says_what_an_unrecorded_one_says(memory):
-    model = make_model(cuda(), memory=memory)
+    model = make_model(cuda(), memory=MEMORIES[memory])
     actors = [
         Actor(
             model,
@@ -185,7 +189,7 @@ def test_moments_of_a_cpu_run_go_on(kind):
     config = RunConfig(
         lag=1,
         learner=LearnerConfig(
-            unroll=T, unrolls_per_batch=8, minibatch_size=16, optimizer=kind
+            unroll=T, unrolls_per_batch=8, minibatch_size=16, optimizer=OPTIMIZERS[kind]
         ),
     )
 
@@ -222,7 +226,7 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
             lag=1,
             learner=LearnerConfig(
                 unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss,
-                epochs=2 if loss == "ppo" else 1, optimizer=optimizer,
+                epochs=2 if loss == "ppo" else 1, optimizer=OPTIMIZERS[optimizer],
             ),
         )  # fmt: skip
         model = make_model(cuda())
@@ -304,7 +308,7 @@ RUNS = {
     "fp16": {"precision": "fp16"},
     "no graphs": {"cuda_graphs": False},
     "compiled": {"compile": True},
-    "memory": {"lag": 1, "model": ModelConfig(memory="gru")},
+    "memory": {"lag": 1, "model": ModelConfig(memory=GRU())},
     "noisy": {"lag": 1, "model": ModelConfig(noisy=True)},
 }
 

@@ -6,16 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.config.schema import ModelConfig
+from trainer.config.network import GRU, LSTM, GTrXL
 from trainer.models.memory import build_memory
 
 MEMORIES = ["gru", "lstm", "gtrxl"]
-SMALL = {"memory_size": 8, "memory_heads": 2, "memory_steps": 4, "memory_layers": 2}
+SMALL = {
+    "gru": GRU(8),
+    "lstm": LSTM(8),
+    "gtrxl": GTrXL(8, layers=2, heads=2, steps=4),
+}
 
 
 def small_memory(name, features=6):
     """A memory whose every parameter matters."""
-    memory = build_memory(ModelConfig(memory=name, **SMALL), features)
+    memory = build_memory(SMALL[name], features)
     with torch.no_grad():
         for p in memory.parameters():
             p.add_(0.5 * torch.randn_like(p))
@@ -165,8 +169,7 @@ def test_transformer_equals_its_slow_twin():
 
 
 def test_transformer_looks_back_as_far_as_it_should():
-    config = ModelConfig(memory="gtrxl", **(SMALL | {"memory_layers": 1}))
-    memory = build_memory(config, 6)
+    memory = build_memory(GTrXL(8, layers=1, heads=2, steps=4), 6)
     features = torch.randn(12, 1, 6, requires_grad=True)
     state, first = torch.zeros(1, memory.state_size), torch.zeros(12, 1).bool()
     memory(features, state, first)[0][9].square().sum().backward()
@@ -177,7 +180,7 @@ def test_transformer_looks_back_as_far_as_it_should():
 
 def test_a_fresh_transformer_hardly_changes_its_input():
     # Gates with a bias of 2 are nearly shut: Parisotto et al. 2020, section 3.2.
-    memory = build_memory(ModelConfig(memory="gtrxl", memory_layers=1), 64)
+    memory = build_memory(GTrXL(layers=1), 64)
     features = torch.randn(3, 2, 64)
     state, first = torch.zeros(2, memory.state_size), torch.zeros(3, 2).bool()
     with torch.no_grad():

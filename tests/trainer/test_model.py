@@ -12,6 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import conv2d
 
+from trainer.config.network import GRU, LSTM, GTrXL
 from trainer.config.schema import ModelConfig
 from trainer.models import ActorCritic, build_model, describe_model, to_device
 from trainer.models.encoders import (
@@ -23,10 +24,15 @@ from trainer.models.encoders import (
 from trainer.models.heads import NoisyLinear
 
 ENCODERS = ["cnn-157k", "cnn-345k", "nature", "impala", "convnext"]
-MEMORIES = ["gru", "lstm", "gtrxl"]
+MEMORIES = [GRU(), LSTM(), GTrXL()]
 SHAPE = (4, 84, 84)
 OBS = torch.randint(0, 256, (3, 2, *SHAPE), dtype=torch.uint8)
-SMALL = {"memory_size": 8, "memory_heads": 2, "memory_steps": 4, "memory_layers": 2}
+SMALL = {
+    "none": None,
+    "gru": GRU(8),
+    "lstm": LSTM(8),
+    "gtrxl": GTrXL(8, layers=2, heads=2, steps=4),
+}
 
 
 def build(**options):
@@ -127,26 +133,23 @@ def test_channels_last_agrees(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "channels_last", "stride"),
-    [("impala", True, 1), ("impala", False, 9), ("cnn-157k", True, 64)],
+    ("name", "stride"), [("impala", 1), ("convnext", 1), ("cnn-157k", 64)]
 )
-def test_layout_on_a_cpu(name, channels_last, stride):
-    model = build(name=name)
-    cpu = torch.device("cpu")
-    model = to_device(model, name, cpu, channels_last=channels_last)
+def test_layout_on_a_cpu(name, stride):
+    model = to_device(build(name=name), name, torch.device("cpu"))
     assert model.encoder[0].weight.stride(1) == stride
 
 
-@pytest.mark.parametrize("memory", ["none", *MEMORIES])
+@pytest.mark.parametrize("memory", SMALL)
 def test_forward_waits_for_no_data(memory):
     # As CUDA graphs need. Fake tensors have none, so asking them is an error.
-    model = build(memory=memory, noisy=True, **SMALL)
+    model = build(memory=SMALL[memory], noisy=True)
     with FakeTensorMode(allow_non_fake_inputs=True):
         assert run(model).logits.shape == (3, 2, 5)
 
 
 def test_compiles_into_one_graph():
-    model = build(memory="gtrxl", noisy=True, **SMALL)
+    model = build(memory=SMALL["gtrxl"], noisy=True)
     rows = (OBS, torch.zeros(2, model.state_size), torch.zeros(3, 2, dtype=torch.bool))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         compiled = torch.compile(model, fullgraph=True, backend="eager")
@@ -154,7 +157,7 @@ def test_compiles_into_one_graph():
 
 
 def test_threads_may_share_a_model():
-    model = build(memory="gtrxl", noisy=True, **SMALL)
+    model = build(memory=SMALL["gtrxl"], noisy=True)
     parts = [torch.randint_like(OBS, 256) for _ in range(8)]
     with torch.no_grad():
         alone = [run(model, part) for part in parts]
@@ -236,8 +239,7 @@ def test_size_is_the_hand_computed_one():
 
 def test_attention_is_counted():
     one, nine = (
-        describe_model(build(memory="gtrxl", memory_steps=steps), SHAPE)
-        for steps in (1, 9)
+        describe_model(build(memory=GTrXL(steps=steps)), SHAPE) for steps in (1, 9)
     )
     # 8 more rows: a key and a value each, a score and a weighted value per query.
     assert nine.forward_flops - one.forward_flops == 8 * 2 * (2 * 256**2 + 2 * 256)
@@ -309,8 +311,8 @@ def test_noise_has_the_scale_of_the_paper():
     assert squares == pytest.approx(scale**2 * factor, rel=0.1)
     squares = torch.cat(of_weight).square().mean().item()
     assert squares == pytest.approx(scale**2 * factor**2, rel=0.1)
-    assert build(noisy=True, noisy_sigma=2.0).head.value.bias_sigma.item() == (
-        pytest.approx(2 / math.sqrt(128))
+    assert build(noisy=True).head.value.bias_sigma.item() == (
+        pytest.approx(0.5 / math.sqrt(128))
     )
 
 
@@ -376,7 +378,7 @@ def own_module(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("own_module")
 def test_another_encoder_is_one_method():
-    model = build(name="own_network:Small", memory="gru", memory_size=16, noisy=True)
+    model = build(name="own_network:Small", memory=GRU(16), noisy=True)
     assert isinstance(model, ActorCritic)
     assert model.encoder[0].out_channels == 8
     assert model.state_size == 16
@@ -455,10 +457,9 @@ def test_an_exception_inside_says_what_was_asked():
         ({"name": "impala", "widths": (16, 0)}, "must be positive"),
         ({"features": -1}, "features=-1 must be positive"),
         ({"name": "impala", "blocks": -1}, "blocks=-1"),
-        ({"noisy": True, "noisy_sigma": -1.0}, "noisy_sigma must be at least 0"),
-        ({"memory": "gru", "memory_size": 0}, "memory_size must be at least 1, got 0"),
-        ({"memory": "gtrxl", "memory_steps": 0}, "memory_steps must be at least 1"),
-        ({"memory": "gtrxl", "memory_heads": 3}, "heads=3 must divide memory_size=256"),
+        ({"memory": GRU(0)}, "memory_size must be at least 1, got 0"),
+        ({"memory": GTrXL(steps=0)}, "memory_steps must be at least 1"),
+        ({"memory": GTrXL(heads=3)}, "heads=3 must divide memory_size=256"),
     ],
 )
 def test_errors_say_what_to_do(options, message):

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from trainer.config import flags
 from trainer.config.schedules import linear
-from trainer.config.schema import LearnerConfig
+from trainer.config.schema import RunConfig
 from trainer.learn.optim import (
     Muon,
     _iterate,
@@ -42,7 +43,7 @@ class Net(nn.Module):
 
 
 def config(**changes):
-    return LearnerConfig(**(RATES | changes))
+    return flags.change(RunConfig(), **(RATES | changes)).learner
 
 
 def run(steps=3, capturable=False, factor=None, **changes):

@@ -13,12 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.config.schema import ReplayConfig
 from trainer.rollout.replay import (
     EPSILON,
     TOTAL,
     PrioritizedReplay,
-    capacity_of,
     check_fits,
     draw,
 )
@@ -401,15 +399,6 @@ def test_wrong_sizes_are_refused():
         )
 
 
-def test_capacity_is_the_smaller_of_unrolls_and_bytes():
-    assert capacity_of(ReplayConfig(replay_capacity=256), 10**6) == 256
-    limited = ReplayConfig(replay_capacity=256, replay_bytes=10**8)
-    assert capacity_of(limited, 10**6) == 100
-    assert capacity_of(limited, 10**5) == 256
-    with pytest.raises(ValueError, match=r"--replay-bytes 100,000,000 leave 0"):
-        capacity_of(limited, 10**8 + 1)
-
-
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_a_store_without_memory_for_it_is_refused(monkeypatch, kind):
     free = 3_000_000_000
@@ -423,5 +412,5 @@ def test_a_store_without_memory_for_it_is_refused(monkeypatch, kind):
     check_fits(free, torch.device(kind))
     with pytest.raises(ValueError, match=r"4\.50 GB, but \w+ has 3\.00 GB") as error:
         check_fits(4_500_000_000, torch.device(kind))
-    for option in ("--replay-capacity", "--replay-bytes", "--num-envs", "--unroll"):
+    for option in ("--replay-capacity", "--num-envs", "--unroll"):
         assert option in str(error.value)

@@ -4,7 +4,8 @@ import json
 import re
 from html.parser import HTMLParser
 
-from trainer.config.schema import RunConfig, save, to_dict
+from trainer.config.plain import save, to_dict
+from trainer.config.schema import RunConfig
 from trainer.machine import files
 from trainer.report import main
 from trainer.show import page

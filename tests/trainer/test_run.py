@@ -69,7 +69,6 @@ def test_a_run_leaves_everything(tmp_path, pools, capsys):
     assert pools[0].closed
     output = capsys.readouterr().out
     assert "parameters" in output
-    assert "--memory-size changes nothing without --memory" in output
     assert "SPS: environment steps per second" in output
     assert "max_steps reached" in output
     assert str(folder) in output
@@ -214,7 +213,7 @@ def test_sync_runs_repeat_bit_for_bit(tmp_path, pools, options):
     assert torch.equal(one, two)
 
 
-REPLAY = {"replay_share": 0.5, "unrolls_per_batch": 12, "replay_beta_steps": 10_000}
+REPLAY = {"replay_share": 0.5, "unrolls_per_batch": 12}
 
 
 @pytest.mark.parametrize(
@@ -230,11 +229,8 @@ REPLAY = {"replay_share": 0.5, "unrolls_per_batch": 12, "replay_beta_steps": 10_
         ({}, {"unrolls_per_batch": 12}),
         ({"unrolls_per_batch": ENVS}, REPLAY),
         (REPLAY, {"replay_capacity": 7}),
-        (REPLAY, {"replay_bytes": 130_000}),
         (REPLAY, {"replay_alpha": 0.0}),
         (REPLAY, {"replay_beta": 1.0}),
-        (REPLAY | {"replay_beta_steps": 100}, {"replay_beta_end": 0.5}),
-        (REPLAY, {"replay_beta_steps": 100}),
         ({"memory": "gru"}, {"burn_in": 4}),
     ],
 )
@@ -544,10 +540,6 @@ def test_a_full_device_is_explained(tmp_path, pools, monkeypatch, capsys):
     [
         ({"burn_in": 4}, "burn_in=4 is for a network with a memory"),
         ({"burn_in": 9, "memory": "gru"}, "burn_in must be at most unroll=8, got 9"),
-        (
-            {"replay_share": 0.5, "unrolls_per_batch": 12, "replay_bytes": 10},
-            "replay must keep at least one unroll",
-        ),
         (
             {
                 "replay_share": 0.5,

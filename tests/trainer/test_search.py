@@ -107,7 +107,7 @@ def test_runs_get_the_trials_settings_and_the_searches(config):
     for number, run_config in enumerate(seen):
         params = study.trials[number // 2].params
         assert run_config.learner.lr == params["lr"]
-        assert run_config.learner.optimizer == params["optimizer"]
+        assert run_config.learner.optimizer.kind == params["optimizer"]
         assert run_config.max_steps == 2000
         assert run_config.max_seconds == 100
         assert run_config.stop_when_solved

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from trainer.config.learning import Adam
 from trainer.config.schema import RunConfig
 from trainer.tuning import command, mutations, options
 from trainer.tuning.mutations import Range
@@ -89,16 +90,16 @@ def test_wrong_options_are_named(values, message):
 def test_flags_are_those_of_the_trainer():
     from trainer.cli import parse
 
-    values = {"lr": 0.00123456, "epochs": 2, "layer_norm": True, "cuda_graphs": False}
+    values = {"lr": 0.00123456, "epochs": 2, "popart": True, "videos": False}
     values |= {"widths": (8, 16), "optimizer": "adam", "model": "cnn-345k"}
     config = parse([*options.flags(values).split(), "--device", "cpu"])
     assert config.learner.lr == 0.001235
     assert config.learner.epochs == 2
-    assert config.learner.optimizer == "adam"
+    assert config.learner.optimizer == Adam()
     assert config.model.name == "cnn-345k"
     assert config.model.widths == (8, 16)
-    assert config.model.layer_norm
-    assert not config.cuda_graphs
+    assert config.model.popart
+    assert not config.videos
 
 
 # Search spaces.

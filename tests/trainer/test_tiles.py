@@ -9,6 +9,7 @@ import torch
 from small_runs import change, read_points, weights_in
 
 from trainer.cli import parse
+from trainer.config.network import GRU
 from trainer.config.presets import preset
 from trainer.config.schema import (
     TILES_SHAPE,
@@ -77,7 +78,7 @@ def logits(model, frames):
         return model(obs, state, first)[0].logits[0]
 
 
-@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize("memory", [None, GRU()])
 def test_the_network_sees_every_cell_and_every_number(memory):
     model = network(memory=memory)
     grids, motion = parts()

@@ -14,13 +14,8 @@ from PIL import Image
 from small_runs import change, full_disk
 
 from mario_envpool import nes
-from trainer.config.schema import (
-    EnvConfig,
-    LearnerConfig,
-    ModelConfig,
-    RunConfig,
-    to_dict,
-)
+from trainer.config.plain import to_dict
+from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
 from trainer.envs.pool import make_pool
 from trainer.film import encode
 from trainer.film import record as record_module

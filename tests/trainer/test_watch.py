@@ -15,7 +15,8 @@ from small_runs import change
 
 from mario_envpool import nes
 from trainer import watch
-from trainer.config.schema import EnvConfig, ModelConfig, RunConfig, to_dict
+from trainer.config.plain import to_dict
+from trainer.config.schema import EnvConfig, ModelConfig, RunConfig
 from trainer.film import live, screens
 from trainer.film.draw import Reading
 from trainer.film.filmed_env import button_names

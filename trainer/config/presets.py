@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from trainer.config.learning import Adam
 from trainer.config.schema import (
     EnvConfig,
     LearnerConfig,
@@ -46,7 +47,7 @@ def preset(name: PresetName) -> RunConfig:
         )
     learner = replace(
         LearnerConfig(),
-        optimizer="adam",
+        optimizer=Adam(),
         gamma=0.95,
         unrolls_per_batch=256,
         epochs=1,

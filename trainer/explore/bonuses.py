@@ -43,11 +43,11 @@ class Bonuses:
         novelty = entered.new[walked].astype(np.float64)
         if c.novelty_by_count:
             novelty /= np.sqrt(self._counts.episodes[cells])
-        novelty *= linear(c.novelty, c.novelty_end, c.bonus_steps, run_steps)
+        novelty *= linear(c.novelty, 0.0, c.bonus_steps, run_steps)
         # UCB1's term (Auer et al. 2002), of cells instead of a bandit's arms.
         entries = self._counts.entries[cells]
         ucb = np.sqrt(2.0 * np.log(max(self._counts.total, 1)) / entries)
-        ucb *= linear(c.count_bonus, c.count_bonus_end, c.bonus_steps, run_steps)
+        ucb *= linear(c.count_bonus, 0.0, c.bonus_steps, run_steps)
         self._paid["novelty"] += float(novelty.sum())
         self._paid["count_bonus"] += float(ucb.sum())
         self._rows += len(is_first)

@@ -21,6 +21,9 @@ from trainer.rollout.episodes import StepColumns
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+# Least weight of a level, where 1 is that of one that is being learned.
+LEVEL_FLOOR = 0.1
+
 # The curriculum: levels at a time, and the clear rate from which on, or the steps after
 # which, another one has its turn. A hard level alone takes some 250,000 steps.
 _AT_A_TIME, _LEARNED, _TURN_STEPS = 4, 0.9, 250_000
@@ -134,10 +137,11 @@ class Starts:
             chances = (1.0 - shares) * cleared + shares * self._archive.clear_rates
         about = cleared, self.best_rates
         if c.level_sampling == "curriculum":
-            weights = curriculum_weights(*about, self.steps, floor=c.level_floor)
+            weights = curriculum_weights(*about, self.steps, floor=LEVEL_FLOOR)
         else:
-            kind, floor = c.level_sampling, c.level_floor
-            weights = level_weights(*about, kind, floor=floor, chances=chances)
+            weights = level_weights(
+                *about, c.level_sampling, floor=LEVEL_FLOOR, chances=chances
+            )
         if self._archive is None or not shares.any():
             self._pool.set_starts(weights)
             return

@@ -24,6 +24,12 @@ from trainer.learn.losses import Loss, Targets, consistency
 from trainer.models import PolicyOutput
 
 KINDS = ("shift", "brightness", "flip")
+# Pixels to any side, at most, of 84 (Kostrikov et al. 2021).
+SHIFT = 4
+# Pictures are multiplied by 1 less this to 1 plus this.
+BRIGHTNESS = 0.2
+# Chance that a picture is mirrored.
+FLIP = 0.5
 
 # Random numbers of an item: shift down, shift to the right, brightness, flip.
 _NUMBERS = 4
@@ -54,7 +60,6 @@ class Augmentation:
             dict.fromkeys(k.strip() for k in ",".join(config.augment).split(",") if k)
         )
         self.coef = config.augment_coef
-        self._config = config
         _check(self.kinds, env)
         if "flip" in self.kinds:
             # On the device: a list would be copied there each time, and while a CUDA
@@ -88,10 +93,10 @@ class Augmentation:
         """
         down, right, bright, flip = numbers
         if "shift" in self.kinds:
-            most = self._config.augment_shift
+            most = SHIFT
             obs = shifted(obs, self._pixels(down), self._pixels(right), most)
         if "brightness" in self.kinds:
-            spread = self._config.augment_brightness
+            spread = BRIGHTNESS
             obs = brightened(obs, 1 + spread * (2 * bright - 1))
         if "flip" in self.kinds:
             where = self._flipped(flip)[:, None, None, None]
@@ -141,12 +146,12 @@ class Augmentation:
         )
 
     def _pixels(self, numbers: Tensor) -> Tensor:
-        """Equally likely whole numbers, from -augment_shift to augment_shift."""
-        most = self._config.augment_shift
+        """Equally likely whole numbers, from -SHIFT to SHIFT."""
+        most = SHIFT
         return (numbers * (2 * most + 1)).floor().long() - most
 
     def _flipped(self, numbers: Tensor) -> Tensor:
-        return numbers < self._config.augment_flip
+        return numbers < FLIP
 
 
 def _check(kinds: Sequence[str], env: EnvConfig) -> None:

@@ -1,9 +1,10 @@
 """The gradient step that both algorithms share.
 
 The losses are sums over rows, so a minibatch can be computed in parts: on a CPU in one
-shard per thread, and each shard in `grad_accum_steps` parts one after the other, which needs
-less memory. The gradients of the parts are added in a fixed order, clipped by their
-norm (Pascanu et al. 2013, arXiv:1211.5063, section 3.2), and given to the optimiser.
+shard per thread, and each shard in `grad_accum_steps` parts one after the other, which
+needs less memory. The gradients of the parts are added in a fixed order, clipped by
+their norm (Pascanu et al. 2013, arXiv:1211.5063, section 3.2), and given to the
+optimiser.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class GradientStep:
             optimizer: of its parameters.
             scaler: of the loss; enabled for fp16.
             max_grad_norm: clip of the gradient's norm.
-            accumulate: parts of a shard, one after the other.
+            grad_accum_steps: parts of a shard, one after the other.
             shards: threads that share a minibatch.
             device: of the model and the minibatches.
             statistics: where the loss is logged.

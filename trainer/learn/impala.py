@@ -10,8 +10,8 @@ section 4.2): in every epoch, random minibatches of whole unrolls, and for each 
     4. one step is made on the policy gradient, the critic's loss and the entropy
        bonus, through the same forward pass.
 
-With `grad_accum_steps` above 1 step 4 computes the forward pass again, part by part, so that
-the graph of the whole minibatch is never kept.
+With `grad_accum_steps` above 1 step 4 computes the forward pass again, part by part, so
+that the graph of the whole minibatch is never kept.
 """
 
 from __future__ import annotations

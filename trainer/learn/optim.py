@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from trainer.config import learning
+from trainer.config.checks import check_ranges
+from trainer.config.learning import LearnerConfig
 from trainer.config.schedules import linear
-from trainer.config.schema import LearnerConfig
 
 Group = dict[str, Any]
 
@@ -61,39 +63,39 @@ def build_optimizer(
             tensors.
 
     Raises:
-        ValueError: a rate is not positive, or muon has no matrix to work on.
+        ValueError: an option out of its range, or muon has no matrix to work on.
     """
-    for name in ("lr", "muon_lr"):
-        if getattr(config, name) <= 0:
-            raise ValueError(f"{name} must be above 0, got {getattr(config, name)}")
+    check_ranges(config)
+    kind, lr = config.optimizer, config.lr
     params = [p for p in model.parameters() if p.requires_grad]
     optimizer: torch.optim.Optimizer
-    if config.optimizer == "muon":
+    if isinstance(kind, learning.Muon):
         hidden = hidden_matrices(model)
         chosen = set(hidden)
         others = [p for p in params if p not in chosen]
         optimizer = Muon(
-            _group(hidden, config.muon_lr, config, capturable),
-            _group(others, config.lr, config, capturable),
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-            eps=config.adam_eps,
+            _group(hidden, kind.matrix_lr, kind.kind, capturable),
+            _group(others, lr, kind.kind, capturable),
+            momentum=kind.momentum,
+            weight_decay=kind.weight_decay,
+            eps=kind.eps,
             capturable=capturable,
         )
-    elif config.optimizer == "rmsprop":
+    elif isinstance(kind, learning.RMSprop):
         optimizer = torch.optim.RMSprop(
-            [_group(params, config.lr, config, capturable)],
-            alpha=config.rmsprop_alpha,
-            eps=config.rmsprop_eps,
+            [_group(params, lr, kind.kind, capturable)],
+            alpha=kind.alpha,
+            eps=kind.eps,
             capturable=capturable,
         )
     else:
-        kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        decay = kind.weight_decay if isinstance(kind, learning.AdamW) else 0.0
+        made = torch.optim.Adam if kind.kind == "adam" else torch.optim.AdamW
         # Fused: one kernel over all parameters, on CPU and CUDA alike.
-        optimizer = kind(
-            [_group(params, config.lr, config, capturable)],
-            eps=config.adam_eps,
-            weight_decay=config.weight_decay if config.optimizer == "adamw" else 0.0,
+        optimizer = made(
+            [_group(params, lr, kind.kind, capturable)],
+            eps=kind.eps,
+            weight_decay=decay,
             capturable=capturable,
             fused=True,
         )
@@ -102,12 +104,10 @@ def build_optimizer(
     return optimizer
 
 
-def _group(
-    params: list[nn.Parameter], lr: float, config: LearnerConfig, capturable: bool
-) -> Group:
+def _group(params: list[nn.Parameter], lr: float, kind: str, capturable: bool) -> Group:
     """A parameter group with the rate it starts with, and its optimiser's name."""
     rate = torch.tensor(lr, device=params[0].device) if capturable else lr
-    return {"params": params, "lr": rate, "base_lr": lr, "kind": config.optimizer}
+    return {"params": params, "lr": rate, "base_lr": lr, "kind": kind}
 
 
 def _keep_options(
@@ -135,8 +135,8 @@ def _keep_options(
 def _lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
     """Gives moments from a checkpoint the strides of their weights.
 
-    They have those of their run, which may have had another device or another
-    --channels-last; fused kernels go over both by their order in memory.
+    They have those of their run, which may have had another device; fused kernels go
+    over both by their order in memory.
     """
     for param, state in optimizer.state.items():
         for name, value in state.items():

@@ -75,8 +75,8 @@ class ActorCritic(PolicyModel):
 
         import torch
         from torch import nn
-        from trainer.model import ActorCritic
-        from trainer.model.encoders import CentredConv2d
+        from trainer.models import ActorCritic
+        from trainer.models.encoders import CentredConv2d
 
         class Small(ActorCritic):
             def make_encoder(self, config, shape):
@@ -94,7 +94,7 @@ class ActorCritic(PolicyModel):
     def __init__(self, config: ModelConfig, shape: Shape, num_actions: int) -> None:
         super().__init__()
         self.encoder, features = self.make_encoder(config, shape)
-        self.memory = build_memory(config, features)
+        self.memory = build_memory(config.memory, features)
         if self.memory is not None:
             features, self.state_size = self.memory.size, self.memory.state_size
         self.head = PolicyValueHead(features, num_actions, config)

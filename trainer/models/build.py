@@ -37,19 +37,16 @@ class ModelSize(NamedTuple):
 _CHANNELS_LAST_ON_CPU = ("impala", "convnext")
 
 
-def to_device(
-    model: PolicyModel, name: str, device: torch.device, *, channels_last: bool = True
-) -> PolicyModel:
+def to_device(model: PolicyModel, name: str, device: torch.device) -> PolicyModel:
     """Moves a network to its device, in the layout that is fastest there.
 
     Args:
         model: what `build_model` gave.
         name: ModelConfig.name.
         device: where it goes.
-        channels_last: False keeps PyTorch's own layout everywhere.
     """
     model = model.to(device)
-    if channels_last and (device.type == "cuda" or name in _CHANNELS_LAST_ON_CPU):
+    if device.type == "cuda" or name in _CHANNELS_LAST_ON_CPU:
         # nn.Module.to has it, its annotations do not.
         cast(Any, model).to(memory_format=torch.channels_last)
     return model
@@ -84,14 +81,14 @@ def build_model(
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"model {config.name!r} gives a {type(model).__name__}; it must be a "
-            "torch.nn.Module, for instance a subclass of trainer.model.ActorCritic"
+            "torch.nn.Module, for instance a subclass of trainer.models.ActorCritic"
         )
     _check_contract(config, model, image, num_actions)
     result = model if isinstance(model, PolicyModel) else _Adapted(model)
     if config.popart and result.popart is None:
         raise ValueError(
             f"model {config.name!r} has no popart; choose --no-popart, or make it a "
-            "subclass of trainer.model.ActorCritic"
+            "subclass of trainer.models.ActorCritic"
         )
     return result
 

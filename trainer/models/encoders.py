@@ -1,9 +1,9 @@
 """Image encoders: uint8 pixels (N, C, H, W) to features (N, F).
 
-`cnn-72k`, `cnn-157k` and `cnn-345k` are sized for acting and learning on a CPU, cnn-72k for
-images of 40x40; `nature` is Mnih et al. 2015; `impala` is the residual network of
-Espeholt et al. 2018 (figure 3, right) with 16-32-32 channels; `convnext` has the
-blocks of Liu et al. 2022 in three stages that fit 84x84.
+`cnn-72k`, `cnn-157k` and `cnn-345k` have as many parameters and are sized for acting
+and learning on a CPU, the first for images of 40x40; `nature` is Mnih et al. 2015;
+`impala` is the residual network of Espeholt et al. 2018 (figure 3, right) with 16-32-32
+channels; `convnext` has the blocks of Liu et al. 2022 in three stages that fit 84x84.
 """
 
 from __future__ import annotations
@@ -141,9 +141,7 @@ class _Plan(NamedTuple):
 
 ENCODERS = {
     "cnn-72k": _Plan((16, 32), 128, kernels=((4, 4), (3, 2))),  # for 40x40
-    "cnn-157k": _Plan(
-        (16, 32), 128, kernels=((8, 6), (3, 2))
-    ),  # half of cnn-345k's work
+    "cnn-157k": _Plan((16, 32), 128, kernels=((8, 6), (3, 2))),  # half the work
     "cnn-345k": _Plan((16, 32), 128, kernels=((8, 4), (4, 2))),  # Mnih et al. 2013's
     "nature": _Plan((32, 64, 64), 512, kernels=((8, 4), (4, 2), (3, 1))),
     "impala": _Plan((16, 32, 32), 256, blocks=2),

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from trainer.config.schema import ModelConfig
 from trainer.models.popart import PopArt
 
+# Initial scale of the noise of noisy layers (Fortunato et al. 2018, section 3.2).
+SIGMA = 0.5
+
 
 class NoisyLinear(nn.Linear):
     """A linear layer with learned noise in its weights (Fortunato et al. 2018).
@@ -63,14 +66,10 @@ class PolicyValueHead(nn.Module):
 
     def __init__(self, features: int, num_actions: int, config: ModelConfig) -> None:
         super().__init__()
-        if config.noisy_sigma < 0:
-            raise ValueError(
-                f"noisy_sigma must be at least 0, got {config.noisy_sigma}"
-            )
 
         def linear(outputs: int) -> nn.Linear:
             if config.noisy:
-                return NoisyLinear(features, outputs, config.noisy_sigma)
+                return NoisyLinear(features, outputs, SIGMA)
             return nn.Linear(features, outputs)
 
         self.policy = linear(num_actions)

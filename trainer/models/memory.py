@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.config.schema import ModelConfig
+from trainer.config import network
+from trainer.config.checks import check_ranges
 
 
 class Memory(nn.Module):
@@ -243,30 +244,24 @@ class GTrXL(Memory):
         return time[self.steps :, None] - time, episode
 
 
-def build_memory(config: ModelConfig, features: int) -> Memory | None:
-    """Builds the memory that a config names, None for none.
+def build_memory(
+    config: network.GRU | network.LSTM | network.GTrXL | None, features: int
+) -> Memory | None:
+    """Builds the memory of a network, None for none.
+
+    Args:
+        config: which memory, and its sizes.
+        features: size of its inputs.
 
     Raises:
         ValueError: a size that cannot be.
     """
-    if config.memory == "none":
+    if config is None:
         return None
-    for name in "memory_size memory_layers memory_heads memory_steps".split():
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
-    if config.memory == "gru":
-        return GRU(features, config.memory_size)
-    if config.memory == "lstm":
-        return LSTM(features, config.memory_size)
-    if config.memory_size % config.memory_heads:
-        raise ValueError(
-            f"memory_heads={config.memory_heads} must divide "
-            f"memory_size={config.memory_size}"
-        )
-    return GTrXL(
-        features,
-        config.memory_size,
-        config.memory_layers,
-        config.memory_heads,
-        config.memory_steps,
-    )
+    check_ranges(config)
+    if isinstance(config, network.GRU):
+        return GRU(features, config.size)
+    if isinstance(config, network.LSTM):
+        return LSTM(features, config.size)
+    config.check()
+    return GTrXL(features, config.size, config.layers, config.heads, config.steps)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from trainer.config.schema import EnvConfig, ModelConfig, from_dict
+from trainer.config.plain import from_dict
+from trainer.config.schema import EnvConfig, ModelConfig
 from trainer.envs.pool import make_pool
 from trainer.machine.cpu import keep_large_blocks
 from trainer.machine.device import autocast_dtype, choose_device

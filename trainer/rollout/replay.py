@@ -26,8 +26,6 @@ import psutil
 import torch
 from torch import Tensor
 
-from trainer.config.schema import ReplayConfig
-
 # Added to every priority, so that each unroll is drawn now and then. The value of
 # PTR-PPO (CVHvn/Mario_PTR_PPO), which replays unrolls of this game.
 EPSILON = 0.01
@@ -297,28 +295,6 @@ def draw(widths: Tensor, uniform: Tensor) -> Tensor:
     return torch.searchsorted(edges, points, right=True)
 
 
-def capacity_of(config: ReplayConfig, bytes_per_unroll: int) -> int:
-    """Unrolls that replay may keep: the smaller of replay_capacity and replay_bytes.
-
-    Args:
-        config: with replay_bytes=0 for no limit in bytes.
-        bytes_per_unroll: what the store takes for one slot.
-
-    Raises:
-        ValueError: that is less than one.
-    """
-    capacity = config.replay_capacity
-    if config.replay_bytes:
-        capacity = min(capacity, config.replay_bytes // bytes_per_unroll)
-    if capacity < 1:
-        raise ValueError(
-            f"replay must keep at least one unroll of {bytes_per_unroll:,} bytes; "
-            f"--replay-capacity {config.replay_capacity} and --replay-bytes "
-            f"{config.replay_bytes:,} leave {capacity}"
-        )
-    return capacity
-
-
 def check_fits(bytes_needed: int, device: torch.device) -> None:
     """Refuses a store that the device has no memory for; call it before allocating.
 
@@ -334,8 +310,8 @@ def check_fits(bytes_needed: int, device: torch.device) -> None:
     if bytes_needed > available:
         raise ValueError(
             f"unrolls and replay need {bytes_needed / 1e9:.2f} GB, but {device} has "
-            f"{available / 1e9:.2f} GB free; lower --replay-capacity, --replay-bytes, "
-            "--num-envs or --unroll"
+            f"{available / 1e9:.2f} GB free; lower --replay-capacity, --num-envs "
+            "or --unroll"
         )
 
 

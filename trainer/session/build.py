@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from trainer.config.schema import EnvConfig, RunConfig, from_dict, to_dict
+from trainer.config.plain import from_dict, to_dict
+from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import is_native, own_levels, played
 from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
 from trainer.explore.explorer import make_explorer
@@ -32,7 +33,7 @@ from trainer.rollout.collector import Collector
 from trainer.rollout.episodes import OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline
-from trainer.rollout.replay import PrioritizedReplay, capacity_of, check_fits
+from trainer.rollout.replay import PrioritizedReplay, check_fits
 from trainer.rollout.store import Rollouts
 from trainer.session import files, locate, resume
 from trainer.session.arithmetic import set_up_arithmetic
@@ -96,9 +97,7 @@ class Session:
         self.obs_shape = tuple(self.pool.observation_space.shape)
         self.num_actions = int(self.pool.action_space.n)
         model = build_model(config.model, self.obs_shape, self.num_actions)
-        self.model: PolicyModel = to_device(
-            model, config.model.name, self.device, channels_last=config.channels_last
-        )
+        self.model: PolicyModel = to_device(model, config.model.name, self.device)
         if config.replay.burn_in and not model.state_size:
             raise ValueError(
                 f"burn_in={config.replay.burn_in} is for a network with a memory; "
@@ -187,9 +186,7 @@ class Session:
         }
         bytes_per_slot = Rollouts.bytes_per_slot(**spec)
         slots = c.working_slots
-        capacity = 0
-        if c.replay.replay_share:
-            capacity = capacity_of(c.replay, bytes_per_slot)
+        capacity = c.replay.replay_capacity if c.replay.replay_share else 0
         check_fits((slots + capacity) * bytes_per_slot, self.device)
         if capacity:
             self.replay = PrioritizedReplay(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.config import schema
+from trainer.config import plain
 from trainer.config.schema import RunConfig
 from trainer.machine.files import drop_after, same_folder
 from trainer.models import checkpoint
@@ -88,7 +88,7 @@ def prepare(
     if lost and not resumed:
         lines = "lines of a run without a checkpoint, which are dropped"
         log(f"{run_dir} had {lost} {lines}")
-    schema.save(
+    plain.save(
         config,
         run_dir / "config.json",
         commit=_commit(),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from trainer.config.schema import RunConfig, from_dict
+from trainer.config.plain import from_dict
+from trainer.config.schema import RunConfig
 from trainer.config.tasks import played
 from trainer.models import checkpoint
 from trainer.session.checkpoints import is_taken

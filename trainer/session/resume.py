@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.config.schema import RunConfig, flat, to_dict
+from trainer.config.plain import flat, to_dict
+from trainer.config.schema import RunConfig
 from trainer.config.tasks import own_levels
 from trainer.explore.explorer import Explorer
 from trainer.learn.learner import Learner
@@ -28,8 +29,7 @@ from trainer.session.progress import Progress
 # Options without which neither episodes nor unrolls can continue, besides env.*.
 _LAYOUT = {
     "mode", "lag", "seed", "learner.unroll", "learner.unrolls_per_batch",
-    "replay.replay_share", "replay.replay_capacity", "replay.replay_bytes",
-    "replay.burn_in",
+    "replay.replay_share", "replay.replay_capacity", "replay.burn_in",
 }  # fmt: skip
 # Options that say where and how a run is shown, not what it does.
 _OUTER = {"preset", "run_dir", "resume", "dashboard", "videos"}

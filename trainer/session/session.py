@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainer.config.checks import unused_options
 from trainer.config.schema import RunConfig
 from trainer.machine.cuda import own_stream
 from trainer.machine.monitor import profiler
@@ -46,8 +45,6 @@ def train(session: Session) -> dict[str, float]:
     clock = Clock(session.progress.seconds)
     try:
         display.start(session.info)
-        for text in unused_options(session.config):
-            display.log(text)
         with stop_on_signal(display.log) as stopping, own_stream(session.device):
             session.start()
             try:

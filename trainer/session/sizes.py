@@ -12,7 +12,6 @@ from trainer.config.schema import (
     RunConfig,
 )
 from trainer.models import build_model
-from trainer.rollout.replay import capacity_of
 from trainer.rollout.store import Rollouts
 
 _ACTIONS = {"right_only": 5, "simple": 7, "complex": 12}
@@ -22,7 +21,7 @@ def store_slots(config: RunConfig) -> int:
     """Unrolls that the store holds: written, waiting, learned from, replayed."""
     if not config.replay.replay_share:
         return config.working_slots
-    return config.working_slots + capacity_of(config.replay, _slot_bytes(config))
+    return config.working_slots + config.replay.replay_capacity
 
 
 def _slot_bytes(config: RunConfig) -> int:
@@ -134,6 +133,6 @@ def out_of_memory_advice(config: RunConfig, error: BaseException) -> str:
         f"out of device memory ({what}). The store of unrolls takes about "
         f"{_size(store_bytes(config))}: lower {', '.join(store)}. A gradient step "
         f"takes more the more rows it has: lower --minibatch-size (now "
-        f"{learner.minibatch_size}) or raise --grad-accum-steps ({learner.grad_accum_steps}), "
-        "which changes nothing else"
+        f"{learner.minibatch_size}) or raise --grad-accum-steps "
+        f"({learner.grad_accum_steps}), which changes nothing else"
     )

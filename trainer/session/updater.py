@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from trainer.config.learning import BETA_STEPS
 from trainer.config.schedules import linear
 from trainer.config.schema import RunConfig
 from trainer.learn.learner import Learner
@@ -59,9 +60,7 @@ class Updater:
             replayed = None
             if replay is not None and len(replay):
                 r = config.replay
-                beta = linear(
-                    r.replay_beta, r.replay_beta_end, r.replay_beta_steps, step
-                )
+                beta = linear(r.replay_beta, 1.0, BETA_STEPS, step)
                 count = config.learner.unrolls_per_batch - config.fresh_unrolls
                 replayed = replay.sample(count, beta)
                 batch = self._store.batch(slots, replayed.slots, replayed.weights)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from trainer.config.schema import RunConfig, flat, to_dict
+from trainer.config.plain import flat, to_dict
+from trainer.config.schema import RunConfig
 from trainer.machine.files import replacing
 from trainer.machine.timings import format_seconds
 from trainer.show.figures import curves

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trainer.config.learning import RMSprop
 from trainer.config.schema import RunConfig
 from trainer.session.session import run_training
 from trainer.show.display import QuietDisplay
@@ -31,7 +32,6 @@ def a2c_config(task: str) -> RunConfig:
         base.learner,
         loss="ppo",
         advantages="gae",
-        targets="stored",
         unroll=5,
         unrolls_per_batch=base.env.num_envs,
         epochs=1,
@@ -39,8 +39,7 @@ def a2c_config(task: str) -> RunConfig:
         lam=1.0,
         normalise_advantages=False,
         value_loss="squared",
-        optimizer="rmsprop",
-        rmsprop_eps=1e-5,
+        optimizer=RMSprop(eps=1e-5),
         lr=7e-4,
         lr_end=0.0,
         ema=0.0,

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trainer.config.schema import RunConfig, to_dict
+from trainer.config.plain import to_dict
+from trainer.config.schema import RunConfig
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -87,7 +87,7 @@ def check(mutations: Any, base: RunConfig) -> None:
         )
     for name, mutation in mutations.items():
         option = options.find(name)
-        if option.path[0] not in ("learner", "replay") or option.flag == "optimizer":
+        if option.part not in ("learner", "replay") or option.name == "optimizer":
             raise ValueError(
                 f"{name} cannot change when weights move between members; leave it "
                 "out, and search it with python -m trainer.search"

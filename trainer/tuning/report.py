@@ -22,6 +22,8 @@ from optuna.visualization import matplotlib as plots
 from rich.console import Console
 from rich.table import Table
 
+from trainer.config.plain import from_dict
+from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
 from trainer.tuning import options
@@ -38,11 +40,14 @@ def counted(study: optuna.Study) -> list[FrozenTrial]:
 def best_command(study: optuna.Study, flags: Sequence[str]) -> str:
     """The command line of the best trial's settings.
 
+    Settings that do not matter beside the others are left out; a run refuses them.
+
     Args:
         study: with a finished trial.
         flags: of the trainer, as given for all trials.
     """
-    best = study.best_trial.user_attrs["options"]
+    base = from_dict(RunConfig, study.user_attrs["setup"]["trainer flags"])
+    best = options.that_matter(base, study.best_trial.user_attrs["options"])
     given = "".join(f" {shlex.quote(flag)}" for flag in flags)
     return f"python -m trainer.run{given} {options.flags(best)}"
 

@@ -1,0 +1,194 @@
+"""Options of the environments, and of where and why a run explores."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from trainer.config.options import Need, in_use, one_of, option
+from trainer.config.tasks import is_native
+
+# Rows and columns of observations (Mnih et al. 2015), and of the networks that are
+# made for others.
+IMAGE_SIZE = 84
+IMAGE_SIZES = {"cnn-72k": 40}
+# Of `obs` tiles, whatever the network (models/tiles.py): rows of tiles come first,
+# and then those of motion.
+TILES_SHAPE = (1, 16, 16)
+TILES_ROWS = 13
+
+LevelSampling = Literal["success", "learnability", "curriculum", "uniform"]
+
+_MARIO = Need("task", "a Super Mario Bros. task", is_native)
+_PROGRESS = (_MARIO, one_of("reward", "progress"))
+_SEVERAL_LEVELS = Need("levels", "several --levels", lambda levels: len(levels) > 1)
+_A_BONUS = ((in_use("novelty"), in_use("count_bonus")),)
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvConfig:
+    """Environments: which, how many, and their rewards."""
+
+    task: str = "SuperMarioBros-1-1-v0"
+    """Environment id: any of mario_envpool's, or an image task of EnvPool with
+    discrete actions."""
+
+    levels: tuple[str, ...] = ()
+    """Levels to train on, such as 1-1,4-2, or all; each episode plays one of them.
+    With several levels, or any level but 1-1 on tiles, other defaults apply
+    (docs/training.md has a table). By default the task says what is played."""
+
+    test_levels: tuple[str, ...] = ()
+    """Levels never to train on, such as 1-3,2-2, or a number of --levels to hold out,
+    the same ones for every seed. Evaluations report both sets."""
+
+    obs: Literal["pixels", "tiles"] = "pixels"
+    """Observations. pixels: grey images; tiles: the contents of the cells around Mario
+    and the motion of the objects there (docs/observations.md), without images, for the
+    network of the same name."""
+
+    num_envs: int = 64
+    """Environments in the pool."""
+
+    groups: int = 2
+    """Groups of environments: the network acts for one group while the others
+    emulate. In sync mode the groups are fixed; in async mode a group is whichever
+    environments are ready first."""
+
+    num_threads: int = 0
+    """Emulation threads; 0: the number of cores, at most one per environment of a
+    group."""
+
+    frame_skip: int = 6
+    """Frames per step. Mnih et al. 2015 use 4, which gives finer control; with 6, half
+    of all episodes cleared 1-1 after 155-180 k steps instead of 240-330 k."""
+
+    stack_num: int = 4
+    """Frames in an observation (Mnih et al. 2015, table 1)."""
+
+    img_height: int = option(0, flag=False, least=0)
+    """Rows of an observation; 0: what the network is made for, 40 with cnn-72k and 84
+    with the others."""
+
+    img_width: int = option(0, flag=False, least=0)
+    """Columns of an observation; 0: as img_height."""
+
+    hud: Literal["keep", "mask", "crop"] = option("crop", flag=False)
+    """The 32 rows of the status bar; without them more pixels show the level."""
+
+    action_set: Literal["right_only", "simple", "complex"] = option(
+        "right_only", needs=_MARIO
+    )
+    """5, 7 or 12 actions. With 5 actions half of all episodes cleared 1-1 after 218-267
+    k steps, with 7 after 340 k."""
+
+    noop_max: int = 30
+    """Most idle frames before an episode, drawn from 0 to this number. Without them a
+    policy memorises one sequence of buttons."""
+
+    repeat_action_probability: float = option(0.0, needs=_MARIO)
+    """Chance per frame that the buttons stay as they were (sticky actions)."""
+
+    stall_steps: int = option(100, needs=_MARIO)
+    """Truncate an episode after this many steps without a new best position."""
+
+    max_episode_steps: int = 2000
+    """Truncate an episode after this many steps; the game's clock is shorter."""
+
+    reward: Literal["progress", "classic", "v9"] = option("progress", needs=_MARIO)
+    """progress: new best positions and the weights below; classic, v9: the rewards of
+    gym-super-mario-bros 7.4 and 9.1 (docs/rewards.md)."""
+
+    reward_progress: float = option(1.0, needs=_PROGRESS)
+    """Reward per pixel of a new best position."""
+
+    reward_step: float = option(-0.5, needs=_PROGRESS)
+    """Reward per step; a run to the flag of 1-1 takes about 260 steps."""
+
+    reward_death: float = option(-50.0, needs=_PROGRESS)
+    """Reward for a death."""
+
+    reward_flag: float = option(50.0, needs=_PROGRESS)
+    """Reward for the flag; 100 and more made other levels worse."""
+
+    reward_scale: float = option(0.01, needs=_PROGRESS)
+    """Factor of the whole reward. Returns near +-10 fit the Huber loss and the clip of
+    the gradient."""
+
+    def check(self) -> None:
+        """Raises ValueError for groups or observations that cannot be."""
+        if not 1 <= self.groups <= self.num_envs or self.num_envs % self.groups:
+            raise ValueError(
+                f"groups must divide num_envs={self.num_envs}, got {self.groups}"
+            )
+        if self.obs != "tiles":
+            return
+        if self.stack_num != 1:
+            raise ValueError(
+                f"obs=tiles needs stack_num=1, got {self.stack_num}: an observation "
+                "holds speeds; for more of the past use --memory gru"
+            )
+        size = self.img_height or TILES_SHAPE[1], self.img_width or TILES_SHAPE[2]
+        if size != TILES_SHAPE[1:]:
+            raise ValueError(
+                f"obs=tiles has one size: leave out img_height={self.img_height} and "
+                f"img_width={self.img_width}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExploreConfig:
+    """Where training episodes begin, and bonuses for new places."""
+
+    starts: Literal["level", "frontier"] = "level"
+    """Where episodes begin. level: at the starts of levels. frontier: a share of them
+    at snapshots of places that the run has reached (as in Go-Explore, Ecoffet et al.
+    2021). Only episodes from the start of a level count in rates, films and
+    evaluations."""
+
+    frontier_share: float = option(
+        0.5, needs=one_of("starts", "frontier"), between=(0, 1)
+    )
+    """Share of episodes from snapshots in a level that is never cleared from its
+    start; the share falls to 0 as that clear rate rises to 1."""
+
+    level_sampling: LevelSampling = option(  # noqa: RUF009 (a string)
+        "success", needs=_SEVERAL_LEVELS
+    )
+    """How often each of several levels is played, by its share p of clears in the
+    last episodes. success: by 1 - p. learnability: by 4 p (1 - p) (Rutherford et al.
+    2024), or by the drop from the highest p. curriculum: four levels at a time, in the
+    order of the game, until p is .9 or for 250,000 steps; learned levels are
+    rehearsed. uniform: all alike."""
+
+    cell_size: int = option(32, flag=False, least=1)
+    """Width and height in pixels of the cells by which places are told apart, for
+    the frontier and for the bonuses."""
+
+    novelty: float = option(0.0, least=0)
+    """Bonus for the first visit of a cell in an episode, at the start of the run (32
+    pixels of progress give a reward of 0.32); it falls to 0 over --bonus-steps."""
+
+    novelty_by_count: bool = option(False, flag=False)
+    """Divide novelty by the square root of the number of episodes that were in the
+    cell (as in Badia et al. 2020, whose life-long part is a network)."""
+
+    count_bonus: float = option(0.0, least=0)
+    """Weight, at the start of the run, of a bonus for rarely entered cells, UCB1's
+    sqrt(2 ln t / n) (Auer et al. 2002); it falls to 0 over --bonus-steps."""
+
+    bonus_steps: int = option(1_000_000, needs=_A_BONUS, least=0)
+    """Environment steps of the linear schedule of both bonuses."""
+
+    @property
+    def pays(self) -> bool:
+        """Whether there is any bonus at any time."""
+        return self.novelty > 0 or self.count_bonus > 0
+
+    def check(self) -> None:
+        """Raises ValueError where no episode would begin at the start of a level."""
+        if self.starts == "frontier" and self.frontier_share == 1:
+            raise ValueError(
+                "frontier_share must be below 1, got 1: no episode would begin at the "
+                "start of a level, and only those count in clear rates"
+            )

@@ -1,0 +1,256 @@
+"""Options of learning: losses, optimisers, replay and augmentation."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from trainer.config.options import in_use, one_of, option
+
+_ADAM_EPS = 1e-5  # as in PPO implementations (Huang et al. 2022, detail 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Muon:
+    """Orthogonalised momentum for hidden matrices, AdamW for all other weights."""
+
+    kind: ClassVar[str] = "muon"
+
+    matrix_lr: float = option(0.03, name="muon_lr", above=0)
+    """Learning rate of the hidden matrices at the start; same schedule as --lr."""
+
+    momentum: float = option(0.95, flag=False, between=(0, 1))
+    """Momentum of the hidden matrices (Jordan et al. 2024)."""
+
+    weight_decay: float = option(0.0, least=0)
+    """Decoupled weight decay."""
+
+    eps: float = option(_ADAM_EPS, name="adam_eps", flag=False)
+    """Epsilon of AdamW."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
+
+    kind: ClassVar[str] = "adamw"
+
+    weight_decay: float = option(0.0, least=0)
+    """Decoupled weight decay."""
+
+    eps: float = option(_ADAM_EPS, name="adam_eps", flag=False)
+    """Epsilon beside the root of the second moment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma & Ba 2015)."""
+
+    kind: ClassVar[str] = "adam"
+
+    eps: float = option(_ADAM_EPS, name="adam_eps", flag=False)
+    """Epsilon beside the root of the second moment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RMSprop:
+    """RMSprop (Tieleman & Hinton 2012)."""
+
+    kind: ClassVar[str] = "rmsprop"
+
+    alpha: float = option(0.99, name="rmsprop_alpha", flag=False, between=(0, 1))
+    """Decay of the squares (Espeholt et al. 2018, table D.1)."""
+
+    eps: float = option(0.01, name="rmsprop_eps", flag=False)
+    """Epsilon beside the root (as in Cleanba and TorchBeast)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerConfig:
+    """How the network learns. Values without a source are those of the CPU recipe."""
+
+    loss: Literal["ppo", "impala"] = "ppo"
+    """ppo: PPO's clipped ratio, several epochs per batch (Schulman et al. 2017);
+    impala: V-trace policy gradient (Espeholt et al. 2018)."""
+
+    advantages: Literal["vtrace", "gae"] = "vtrace"
+    """vtrace: corrected for policy lag (Espeholt et al. 2018); gae: not corrected
+    (Schulman et al. 2016), for the ppo loss without replay."""
+
+    unroll: int = option(32, least=1)
+    """Steps of one environment in an unroll, T."""
+
+    unrolls_per_batch: int = option(64, least=1)
+    """Unrolls in an update, B, replayed ones included."""
+
+    epochs: int = option(3, least=1)
+    """Passes over a batch; with --loss impala use 1. With adam 8 epochs moved the
+    policy too far (KL .1-.2), and 2 needed more time."""
+
+    minibatch_size: int = option(512, least=1)
+    """Rows per gradient step; with --loss impala or a memory, whole unrolls of this
+    many rows in total."""
+
+    grad_accum_steps: int = option(1, least=1)
+    """Parts of a minibatch, computed one after the other; their gradients are added,
+    which is the same step with less memory."""
+
+    gamma: float = option(0.93, between=(0, 1))
+    """Discount per step of 6 frames (.95 per 4 frames). The default is .95 with
+    several levels, and with any level but 1-1 on tiles."""
+
+    lam: float = option(0.95, between=(0, 1))
+    """Lambda of the value targets and advantages (V-trace in its paper has 1)."""
+
+    rho_bar: float = option(1.0, flag=False, least=0)
+    """Clip of the ratios in V-trace's temporal differences (Espeholt et al. 2018)."""
+
+    c_bar: float = option(1.0, flag=False, least=0)
+    """Clip of the ratios in V-trace's trace (Espeholt et al. 2018)."""
+
+    pg_rho_bar: float = option(1.0, flag=False, least=0)
+    """Clip of the ratio in the policy gradient of the impala loss."""
+
+    targets: Literal["auto", "recomputed", "stored"] = option("auto", flag=False)
+    """Values and probabilities behind the targets of the ppo loss: recomputed once
+    per update with the learner's weights (exact under policy lag), or those
+    stored when acting (one forward less, the same where there is no lag and
+    arithmetic is exact); auto: stored when lag is 0 and nothing is replayed.
+    impala always has the current ones."""
+
+    clip_range: float = option(0.2, needs=one_of("loss", "ppo"), least=0)
+    """Clip of the probability ratio (Schulman et al. 2017, section 6.1)."""
+
+    target_updates: int = option(0, flag=False, least=0)
+    """With ppo: updates between refreshes of a target network, against which the
+    ratio is clipped (IMPACT, Luo et al. 2020); 0: none."""
+
+    target_rho: float = option(2.0, flag=False, least=1)
+    """Clip of the behaviour policy's ratio to the target network's (IMPACT's rho), at
+    least 1."""
+
+    normalise_advantages: bool = option(True, flag=False)
+    """Shift and scale the advantages of each minibatch to mean 0, deviation 1."""
+
+    value_loss: Literal["huber", "squared"] = option("huber", flag=False)
+    """Loss of the critic."""
+
+    value_coef: float = option(0.5, least=0)
+    """Weight of the critic's loss (as in IMPALA's own code)."""
+
+    optimizer: Muon | AdamW | Adam | RMSprop = Muon()
+    """Optimiser. muon (Jordan et al. 2024) orthogonalises the steps of hidden matrices
+    at --muon-lr and leaves all other weights to AdamW at --lr; with it 1-1 takes half
+    as many steps (docs/results.md)."""
+
+    lr: float = option(1e-3, above=0)
+    """Learning rate at the start."""
+
+    lr_end: float = option(1e-4, least=0)
+    """Learning rate at the end of its schedule."""
+
+    lr_steps: int = 800_000
+    """Environment steps of the schedule. With adam and 500 k steps one seed of two
+    stayed at 50 % of clears (docs/results.md)."""
+
+    lr_schedule: Literal["linear", "cosine"] = "linear"
+    """Shape of the schedule from --lr to --lr-end."""
+
+    warmup_updates: int = option(0, least=0)
+    """Updates over which the rate first rises from 0."""
+
+    entropy: float = option(0.01, least=0)
+    """Weight of the entropy bonus at the start."""
+
+    entropy_end: float = option(0.001, least=0)
+    """Weight of the entropy bonus at the end of its schedule."""
+
+    entropy_steps: int = 480_000
+    """Environment steps of the linear schedule of the entropy bonus."""
+
+    max_grad_norm: float = option(0.5, above=0)
+    """Clip of the norm of the gradient; .5 to 1 fits losses that are means."""
+
+    ema: float = option(0.9, between=(0, 1))
+    """Decay per update of an exponential moving average of the weights, which
+    evaluations, videos and saved policies use; 0: none. With it four seeds of four
+    passed their first evaluation, without it one of three."""
+
+    learner_threads: int = option(0, least=0)
+    """CPU threads that share a minibatch; 0: one per core, with at least 64 rows for
+    each. A GPU needs none."""
+
+    def check(self) -> None:
+        """Raises ValueError for losses and targets that do not go together."""
+        if self.loss == "impala" and self.advantages == "gae":
+            raise ValueError("advantages=gae needs loss=ppo; impala is V-trace")
+        if self.loss == "impala" and self.target_updates:
+            raise ValueError("target_updates needs loss=ppo; impala clips no ratio")
+        if self.target_updates and self.targets == "stored":
+            raise ValueError(
+                "target_updates needs targets=recomputed: its network says anew what "
+                "was stored"
+            )
+
+
+_REPLAY = in_use("replay_share")
+
+# Environment steps after which the importance weights correct all of the bias of
+# prioritized replay: their exponent is then 1 (Schaul et al. 2016, section 3.4).
+BETA_STEPS = 1_000_000
+
+# Least share of fresh unrolls in a batch: replay alone biases the policy (Schmitt et
+# al. 2020, section 3).
+MIN_FRESH = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayConfig:
+    """Prioritized replay of unrolls (Schaul et al. 2016; Schmitt et al. 2020)."""
+
+    replay_share: float = option(0.0, between=(0, 1))
+    """Share of replayed unrolls in a batch, at most .75; 0: no replay."""
+
+    replay_capacity: int = option(256, needs=_REPLAY)
+    """Unrolls kept. Larger replays hold older unrolls: 512 and 1,024 unrolls gave
+    worse results on this game (docs/results.md)."""
+
+    replay_alpha: float = option(0.7, needs=_REPLAY, between=(0, 1))
+    """Exponent of the priorities, which are the mean |advantage| of an unroll; 0:
+    uniform."""
+
+    replay_beta: float = option(0.4, flag=False, between=(0, 1))
+    """Exponent of the importance weights at the start (Schaul et al. 2016)."""
+
+    replay_max_kl: float = option(1.0, flag=False)
+    """Unrolls whose mean KL(pi || mu) is above are left out of the loss."""
+
+    replay_min_rho: float = option(0.3, flag=False)
+    """Unrolls whose mean clipped ratio pi / mu is below are left out of the loss."""
+
+    burn_in: int = option(0, least=0)
+    """Rows before an unroll that only update the state of a memory (R2D2, Kapturowski
+    et al. 2019)."""
+
+    def check(self) -> None:
+        """Raises ValueError for a replay that keeps nothing."""
+        if self.replay_share and self.replay_capacity < 1:
+            raise ValueError(
+                f"replay_capacity must be at least 1, got {self.replay_capacity}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class AugmentConfig:
+    """Data augmentation on the device (DrAC, Raileanu et al. 2021).
+
+    The policy's output for changed images is drawn to its output for the true ones.
+    """
+
+    augment: tuple[str, ...] = ()
+    """Changes of images, with commas between: shift (Kostrikov et al. 2021),
+    brightness, flip (with mirrored actions, for --action-set complex). A gradient step
+    takes about twice as long with them."""
+
+    augment_coef: float = option(0.1, flag=False, least=0)
+    """Weight of the difference (Raileanu et al. 2021, appendix F)."""

@@ -1,0 +1,100 @@
+"""Options of the network: its encoder, its memory and its two heads."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from trainer.config.options import option
+
+
+@dataclasses.dataclass(frozen=True)
+class GRU:
+    """A gated recurrent unit (Cho et al. 2014)."""
+
+    kind: ClassVar[str] = "gru"
+
+    size: int = option(256, name="memory_size", least=1)
+    """Size of the memory's output."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LSTM:
+    """A long short-term memory (Hochreiter & Schmidhuber 1997)."""
+
+    kind: ClassVar[str] = "lstm"
+
+    size: int = option(256, name="memory_size", least=1)
+    """Size of the memory's output."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GTrXL:
+    """A gated transformer (Parisotto et al. 2020)."""
+
+    kind: ClassVar[str] = "gtrxl"
+
+    size: int = option(256, name="memory_size", least=1)
+    """Size of the memory's output."""
+
+    layers: int = option(1, name="memory_layers", least=1)
+    """Layers of the transformer."""
+
+    heads: int = option(4, name="memory_heads", flag=False, least=1)
+    """Attention heads; must divide the size."""
+
+    steps: int = option(32, name="memory_steps", least=1)
+    """Earlier steps that the transformer attends to."""
+
+    def check(self) -> None:
+        """Raises ValueError unless the heads divide the size."""
+        if self.size % self.heads:
+            raise ValueError(
+                f"memory_heads={self.heads} must divide memory_size={self.size}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The network: an encoder, a memory and two heads.
+
+    0 or () stands for the encoder's own value, which is the one of its paper.
+    """
+
+    name: str = option("cnn-72k", name="model")
+    """Network: cnn-72k, cnn-157k, cnn-345k, nature, impala, convnext, tiles (for --obs
+    tiles only), or a class of your own as module:Class (docs/training.md). The smallest
+    one is the fastest on a CPU and learns 1-1 in about as many steps as the others."""
+
+    widths: tuple[int, ...] = ()
+    """Channels of the convolutions: one number for each convolution, or for each stage
+    of impala and convnext, which may have any number of stages."""
+
+    blocks: int = 0
+    """Residual blocks per stage (impala and convnext)."""
+
+    features: int = 0
+    """Size of the linear layer after the convolutions."""
+
+    layer_norm: bool = option(False, flag=False)
+    """Layer normalisation of these features (Ba et al. 2016)."""
+
+    memory: GRU | LSTM | GTrXL | None = None
+    """Memory between the encoder and the heads: a gated recurrent unit, a long
+    short-term memory, or a gated transformer (Parisotto et al. 2020)."""
+
+    value_heads: int = option(1, least=0)
+    """Outputs of the critic: 1, or 0 for one output per level of --levels, so that
+    the returns of different levels do not interfere."""
+
+    popart: bool = False
+    """Normalise each output of the critic by the mean and deviation of its targets,
+    and divide the advantages by this deviation (PopArt, van Hasselt et al. 2016, Hessel
+    et al. 2019). Levels with small returns then count as much as the others."""
+
+    popart_step: float = option(3e-4, flag=False, above=0, between=(0, 1))
+    """Weight of a row in these means (Hessel et al. 2019, table 2)."""
+
+    noisy: bool = False
+    """Noisy linear layers as heads, which explore by their noise (NoisyNet, Fortunato
+    et al. 2018)."""

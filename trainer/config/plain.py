@@ -1,0 +1,100 @@
+"""Configs as plain JSON types, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from trainer.config.options import kinds_of
+from trainer.config.schema import RunConfig
+from trainer.machine.files import write_json
+
+T = TypeVar("T")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Turns a config into plain JSON types.
+
+    A choice becomes a table that begins with its word, {"kind": "gru", "size": 256},
+    or None.
+    """
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            kind = {"kind": value.kind} if hasattr(value, "kind") else {}
+            return kind | {
+                f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)
+            }
+        if isinstance(value, tuple):
+            return list(value)
+        return str(value) if isinstance(value, Path) else value
+
+    result: dict[str, Any] = plain(config)
+    return result
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """What `to_dict` gave by dotted names, such as "learner.lr".
+
+    A choice has its word by its own name, and its fields below that:
+    "learner.optimizer" and "learner.optimizer.momentum".
+    """
+    result: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            if "kind" in value:
+                result[prefix + name] = value["kind"]
+            rest = {key: inner for key, inner in value.items() if key != "kind"}
+            result |= flat(rest, f"{prefix}{name}.")
+        else:
+            result[prefix + name] = value
+    return result
+
+
+def from_dict(kind: type[T], data: Mapping[str, Any]) -> T:
+    """The inverse of `to_dict`.
+
+    Args:
+        kind: the dataclass.
+        data: what `to_dict` gave.
+
+    Raises:
+        ValueError: a key is not a field, or a choice has no such kind.
+    """
+    hints = typing.get_type_hints(kind)
+    fields = {field.name for field in dataclasses.fields(cast(Any, kind))}
+    unknown = sorted(set(data) - fields)
+    if unknown:
+        raise ValueError(
+            f"{kind.__name__} has no field {', '.join(unknown)}; it has "
+            f"{', '.join(sorted(fields))}"
+        )
+    return kind(**{name: _typed(hints[name], data[name]) for name in data})
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """A value of JSON as the type of a field."""
+    if value is None:
+        return None
+    if kinds := kinds_of(hint):
+        value = dict(value)
+        word = value.pop("kind", "")
+        chosen = kinds.get(word)
+        if chosen is None:
+            raise ValueError(f"no kind {word!r}; there are {', '.join(kinds)}")
+        return from_dict(chosen, value)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return from_dict(hint, value)
+    if hint is Path or Path in typing.get_args(hint):
+        return Path(value)
+    if typing.get_origin(hint) is tuple:
+        return tuple(value)  # JSON has lists only
+    return value
+
+
+def save(config: RunConfig, path: Path, **extra: object) -> None:
+    """Writes a config, and what else is known of the run, as JSON."""
+    write_json(path, to_dict(config) | extra)
