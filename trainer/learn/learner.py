@@ -190,7 +190,7 @@ class Learner:
         if self._by_rows:
             items = Minibatch(
                 batch.stacks[:-1].flatten(0, 1)[None],
-                batch.first[:-1].reshape(1, -1),
+                batch.is_first[:-1].reshape(1, -1),
                 batch.levels[:-1].reshape(1, -1),
                 batch.state.new_zeros(1, targets.weights.numel(), 0),
                 *(field.reshape(1, -1) for field in targets if field is not None),
@@ -199,7 +199,7 @@ class Learner:
         else:
             items = Minibatch(
                 batch.stacks[:-1],
-                batch.first[:-1],
+                batch.is_first[:-1],
                 batch.levels[:-1],
                 batch.state[None],
                 *(field for field in targets if field is not None),
@@ -506,7 +506,7 @@ class Learner:
                         model,
                         batch.stacks[:, some],
                         batch.state[some],
-                        batch.first[:, some],
+                        batch.is_first[:, some],
                         batch.levels[:, some],
                     )
                     for some in torch.split(pick, size)
@@ -680,7 +680,7 @@ def _targets_are_stored(config: RunConfig) -> bool:
 
 def _rows(part: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What a network is run on: stacks, state, first, levels."""
-    return part.stacks, part.state, part.first, part.levels
+    return part.stacks, part.state, part.is_first, part.levels
 
 
 def _add(total: Gradient, part: Gradient) -> Gradient:
