@@ -56,7 +56,7 @@ def make_batch(config=SMALL, seed=0):
         rewards=torch.randn(K, B, generator=g),
         done=done,
         truncated=truncated,
-        first=first,
+        is_first=first,
         versions=torch.zeros(K, B, dtype=torch.int64),
         levels=torch.zeros(K, B, dtype=torch.int64),
         state=0.5 * torch.randn(B, make_model(config).state_size, generator=g),

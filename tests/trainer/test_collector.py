@@ -93,7 +93,7 @@ def test_stored_actions_are_the_ones_sent(fake_pool, batch_size):
         for t in range(T):
             newest = pixels[t, b, -1]
             key = tuple(newest[0, :3].tolist())
-            assert batch.first[t, b] == (key[2] == 0)
+            assert batch.is_first[t, b] == (key[2] == 0)
             if not batch.done[t, b]:
                 assert batch.actions[t, b] == sent[key]
                 # The reward of that action is on the next row.
@@ -128,7 +128,7 @@ def test_stored_logits_and_values_are_the_models(fake_pool, batch_size):
     batch = system.batch(24)
     with torch.no_grad():
         output, _ = system.actor.model(
-            system.pixels(batch), torch.zeros(24, 0), batch.first
+            system.pixels(batch), torch.zeros(24, 0), batch.is_first
         )
     near = {"atol": 1e-5, "rtol": 1e-4}
     torch.testing.assert_close(batch.logits[:-1], output.logits[:-1], **near)
@@ -188,7 +188,7 @@ def test_memory_is_carried_from_row_to_row(fake_pool, batch_size):
     for env in range(6):
         unrolls = [b for b in range(48) if pixels[0, b, -1, 0, 0] == env]
         obs = torch.cat([pixels[:-1, b] for b in unrolls])[:, None]
-        first = torch.cat([batch.first[:-1, b] for b in unrolls])[:, None]
+        first = torch.cat([batch.is_first[:-1, b] for b in unrolls])[:, None]
         assert first[0]
         assert first.sum() >= 2
         state = torch.zeros(1, 8)
@@ -211,7 +211,9 @@ def test_a_burn_in_begins_with_its_own_state(fake_pool):
     system = System(fake_pool(6, 4), GRU, burn_in=3)
     batch = system.batch(40)
     with torch.no_grad():
-        output, _ = system.actor.model(system.pixels(batch), batch.state, batch.first)
+        output, _ = system.actor.model(
+            system.pixels(batch), batch.state, batch.is_first
+        )
     near = {"atol": 1e-4, "rtol": 1e-3}
     torch.testing.assert_close(batch.logits, output.logits, **near)
     torch.testing.assert_close(batch.values, output.values, **near)
@@ -230,7 +232,7 @@ def test_noise_is_drawn_before_each_group(fake_pool, monkeypatch):
     batch = system.batch(6)
     with torch.no_grad():
         output, _ = system.actor.model(
-            system.pixels(batch), torch.zeros(6, 0), batch.first
+            system.pixels(batch), torch.zeros(6, 0), batch.is_first
         )
     assert (output.logits - batch.logits)[:-1].abs().max() > 1e-4
     # The same seed draws the same noise.

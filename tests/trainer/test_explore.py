@@ -98,9 +98,9 @@ def test_the_learner_sees_what_reports_do_not(tmp_path, corridors, name):
     # The first batch is of equal weights, so of equal episodes.
     assert torch.equal(one.actions, two.actions)
     extra = two.rewards - one.rewards
-    assert extra[~one.first].max() > 0
+    assert extra[~one.is_first].max() > 0
     assert extra.min() >= 0
-    assert not extra[one.first].any()
+    assert not extra[one.is_first].any()
     assert list(plain.episodes.recent) == list(paid.episodes.recent)
     assert plain.episodes.count > 0
     plain.close(), paid.close()

@@ -80,8 +80,11 @@ def filled_store(device, num_envs=8, seed=0):
 
 def test_stores_of_both_devices_are_equal():
     (host, slots), (device, _) = filled_store(torch.device("cpu")), filled_store(cuda())
-    for name in ("stacks", "frames", "actions", "rewards", "done", "first"):
+    for name in ("actions", "rewards", "done", "is_first"):
         assert torch.equal(getattr(host, name), getattr(device, name).cpu()), name
+    for name in ("stacks", "frames"):
+        one, two = getattr(host._frames, name), getattr(device._frames, name)
+        assert torch.equal(one, two.cpu()), name
     assert torch.equal(host.batch(slots).stacks, device.batch(slots).stacks.cpu())
 
 

@@ -107,15 +107,15 @@ def test_no_state_leaks_over_the_end_of_an_episode(loss, memory):
     batch.done.zero_()
     batch.done[:4] = True
     batch.truncated.zero_()
-    batch.first.zero_()
-    batch.first[4] = True
+    batch.is_first.zero_()
+    batch.is_first[4] = True
     clean = weights_after(batch, config)
     poisoned = batch._replace(state=batch.state + 1)
     for row in range(4):
         for column in range(B):
             poisoned = paint(poisoned, row, column, 255)
     assert torch.equal(weights_after(poisoned, config), clean)
-    batch.first.zero_()  # as if the episode had gone on
+    batch.is_first.zero_()  # as if the episode had gone on
     assert not torch.equal(weights_after(batch, config), clean)
 
 

@@ -48,7 +48,7 @@ def act(pool, rollouts, rng, version=0):
     )
     rollouts.write_policy(rows, actions, logits, values, version)
     pool.send(actions.numpy().astype(np.int32), env_id)
-    names = "obs rewards done truncated first actions logits values state".split()
+    names = "obs rewards done truncated is_first actions logits values state".split()
     fields = (obs, reward, done, truncated, first, actions, logits, values, state)
     told = []
     for i, env in enumerate(env_id.tolist()):
@@ -108,7 +108,7 @@ def test_unrolls_are_what_the_pool_returned(fake_pool, burn_in, stack):
             # The memory before row 0; at the very start there is none.
             expected = rows[0]["state"] if number else np.zeros(2)
             assert np.array_equal(batch.state[0], expected)
-    starts = sum(row["first"] for rows in told.values() for row in rows)
+    starts = sum(row["is_first"] for rows in told.values() for row in rows)
     assert starts > 30
 
 

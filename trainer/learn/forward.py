@@ -35,7 +35,7 @@ class Inputs(NamedTuple):
     @classmethod
     def of(cls, batch: Batch) -> Inputs:
         """All rows of a batch."""
-        return cls(batch.stacks, batch.state, batch.first, batch.levels)
+        return cls(batch.stacks, batch.state, batch.is_first, batch.levels)
 
     def at(self, unrolls: Tensor) -> Inputs:
         """Some of the unrolls."""

@@ -34,7 +34,7 @@ class Batch(NamedTuple):
         rewards: (K, B) float32 that came with each row.
         done: (K, B) bool.
         truncated: (K, B) bool.
-        first: (K, B) bool, the row begins an episode.
+        is_first: (K, B) bool, the row begins an episode.
         versions: (K, B) int64 policy version that acted on each row.
         levels: (K, B) int64 which of the run's levels each row's episode is of.
         state: (B, state size) float32, the memory before the first row.
@@ -50,7 +50,7 @@ class Batch(NamedTuple):
     rewards: Tensor
     done: Tensor
     truncated: Tensor
-    first: Tensor
+    is_first: Tensor
     versions: Tensor
     levels: Tensor
     state: Tensor

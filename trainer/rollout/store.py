@@ -94,7 +94,7 @@ class Rollouts:
         self.rewards = torch.zeros(rows, device=device)
         self.done = torch.zeros(rows, dtype=torch.bool, device=device)
         self.truncated = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.first = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.is_first = torch.zeros(rows, dtype=torch.bool, device=device)
         self.versions = torch.zeros(rows, dtype=torch.int64, device=device)
         self.levels = torch.zeros(rows, dtype=torch.int64, device=device)
         self.state = torch.zeros(num_slots, state_size, device=device)
@@ -137,7 +137,7 @@ class Rollouts:
     def write_env(
         self,
         env_id: npt.NDArray[np.int32],
-        first: BoolArray,
+        is_first: BoolArray,
         obs: Tensor,
         reward: Tensor,
         done: Tensor,
@@ -149,7 +149,7 @@ class Rollouts:
 
         Args:
             env_id: (n,) distinct environments.
-            first: (n,) bool, on the host: the row begins an episode.
+            is_first: (n,) bool, on the host: the row begins an episode.
             obs: (n, C, H, W) uint8 on the device, like the next four.
             reward: (n,) float32.
             done: (n,) bool, terminated or truncated.
@@ -165,7 +165,7 @@ class Rollouts:
         """
         cursor = self._cursor[env_id]
         self._remember(env_id, state)
-        flags = torch.from_numpy(np.ascontiguousarray(first))
+        flags = torch.from_numpy(np.ascontiguousarray(is_first))
         if levels is None:
             levels = torch.zeros(len(env_id), dtype=torch.int64, device=self.device)
         flags = flags.to(self.device, non_blocking=True)
@@ -174,12 +174,12 @@ class Rollouts:
         turning = np.flatnonzero(cursor == self._last_row)
         closing = np.empty(0, np.int64)
         if turning.size:
-            closing = self._close(env_id[turning], first[turning])
+            closing = self._close(env_id[turning], is_first[turning])
             turned = self._to_device(turning)
             self._put(closing, obs[turned], *(x[turned] for x in values))
             self._open(env_id[turning])
             self._remember(env_id, state)  # with burn_in = T it is due again
-        acting = self._place(env_id, first)
+        acting = self._place(env_id, is_first)
         self._put(acting, obs, *values)
         self._cursor[env_id] += 1
         return Rows(
@@ -247,10 +247,10 @@ class Rollouts:
             self._full.extend(self._closing_slots)
             self._closing_slots = []
 
-    def _place(self, env_id: npt.NDArray[np.int32], first: BoolArray) -> IntArray:
+    def _place(self, env_id: npt.NDArray[np.int32], is_first: BoolArray) -> IntArray:
         """Rows at the cursors of environments, and their frames, for `_put`."""
         slot, cursor = self._slot[env_id], self._cursor[env_id]
-        self._frames.place(env_id, slot, first | (cursor == 0))
+        self._frames.place(env_id, slot, is_first | (cursor == 0))
         return cursor * self.num_slots + slot
 
     def _put(
@@ -261,7 +261,7 @@ class Rollouts:
         done: Tensor,
         truncated: Tensor,
         levels: Tensor,
-        first: Tensor,
+        is_first: Tensor,
     ) -> None:
         """Writes rows that `_place` has just placed."""
         at = self._to_device(index)
@@ -270,9 +270,9 @@ class Rollouts:
         self.done.index_copy_(0, at, done)
         self.truncated.index_copy_(0, at, truncated)
         self.levels.index_copy_(0, at, levels)
-        self.first.index_copy_(0, at, first)
+        self.is_first.index_copy_(0, at, is_first)
 
-    def _close(self, env_id: npt.NDArray[np.int32], first: BoolArray) -> IntArray:
+    def _close(self, env_id: npt.NDArray[np.int32], is_first: BoolArray) -> IntArray:
         """Places the last rows of unrolls."""
         if env_id.size > len(self._free):
             raise RuntimeError(
@@ -281,7 +281,7 @@ class Rollouts:
                 "often, or make more slots"
             )
         self._closing_slots = self._slot[env_id].tolist()
-        return self._place(env_id, first)
+        return self._place(env_id, is_first)
 
     def _open(self, env_id: npt.NDArray[np.int32]) -> None:
         """Moves environments to fresh slots, with the burn-in rows copied there."""
@@ -296,7 +296,7 @@ class Rollouts:
         small = (self.actions, self.logits, self.values, self.versions)
         for row in range(self.burn_in):
             source = self._to_device((self.unroll + row) * self.num_slots + old)
-            flags = self.first[source]
+            flags = self.is_first[source]
             obs = self._frames.read(source)
             self._cursor[env_id] = row
             index = self._place(env_id, flags.cpu().numpy())
@@ -362,7 +362,7 @@ class Rollouts:
             rewards=self.rewards[index],
             done=self.done[index],
             truncated=self.truncated[index],
-            first=self.first[index],
+            is_first=self.is_first[index],
             versions=self.versions[index],
             levels=self.levels[index],
             state=self.state[slots],
@@ -419,7 +419,15 @@ class Rollouts:
 
     def _stores(self) -> list[tuple[str, Tensor]]:
         """The tensors of one entry per row, by name."""
-        names = ("actions", "logits", "values", "rewards", "done", "truncated", "first")
+        names = (
+            "actions",
+            "logits",
+            "values",
+            "rewards",
+            "done",
+            "truncated",
+            "is_first",
+        )
         own = [(name, getattr(self, name)) for name in (*names, "versions", "levels")]
         return [("stacks", self._frames.stacks), *own]
 
