@@ -101,7 +101,7 @@ def test_a_network_of_ones_own(tmp_path, pools, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "import torch\n"
         "from torch import nn\n"
-        "from trainer.model import ActorCritic\n"
+        "from trainer.models import ActorCritic\n"
         "class Small(ActorCritic):\n"
         "    def make_encoder(self, config, shape):\n"
         "        body = nn.Sequential(nn.AvgPool2d(6), nn.Flatten())\n"
