@@ -135,7 +135,7 @@ def test_the_clip_loss_is_the_policy_gradient_where_the_ratio_is_1():
         logits,
         torch.zeros(20),
         targets,
-        clip_range=a2c_config("x").learner.clip_range,
+        clip_range=a2c_config("x").learner.loss.clip_range,
         value_coef=0.0,
         value_kind="squared",
         entropy_coef=0.0,

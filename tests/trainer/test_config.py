@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainer.cli import parse
 from trainer.config import flags, plain, renamed
-from trainer.config.learning import Adam, AdamW, Muon
+from trainer.config.learning import Adam, AdamW, Impala, Muon
 from trainer.config.network import GRU, GTrXL
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.presets import PRESETS, for_levels, preset
@@ -34,7 +34,7 @@ def test_json_round_trip(tmp_path):
         run_dir=tmp_path,
         env=EnvConfig(num_envs=8, groups=4),
         model=ModelConfig(name="cnn-345k", widths=(8, 16)),
-        learner=LearnerConfig(loss="impala"),
+        learner=LearnerConfig(loss=Impala()),
         replay=ReplayConfig(replay_share=0.5),
     )
     path = tmp_path / "config.json"
@@ -108,7 +108,6 @@ def replay(**fields):
         (learner(minibatch_size=0), "minibatch_size must be at least 1"),
         (learner(grad_accum_steps=0), "grad_accum_steps must be at least 1, got 0"),
         (learner(warmup_updates=-1), "warmup_updates must be at least 0, got -1"),
-        (learner(target_updates=-1), "target_updates must be at least 0"),
         (learner(learner_threads=-1), "learner_threads must be at least 0"),
         (learner(gamma=1.5), "gamma must be 0 to 1, got 1.5"),
         (learner(lam=-0.5), "lam must be 0 to 1, got -0.5"),
@@ -137,8 +136,7 @@ SMALL = EnvConfig(num_envs=32)
     ("change", "text"),
     [
         ({"serial": True, "lag": 1}, "serial has no overlap: lag must be 0, got 1"),
-        (learner(loss="impala", advantages="gae"), "gae needs loss=ppo"),
-        (learner(loss="impala", target_updates=8), "target_updates needs loss=ppo"),
+        (learner(loss=Impala(), advantages="gae"), "gae needs loss=ppo"),
         (
             learner(unrolls_per_batch=96),
             "the 96 fresh ones .* must be a multiple of num_envs=64",
@@ -149,7 +147,6 @@ SMALL = EnvConfig(num_envs=32)
             "replay_share=0.9 leaves less than 25% of fresh unrolls",
         ),
         (replay() | {"env": SMALL} | learner(advantages="gae"), "advantages=vtrace"),
-        (replay() | {"env": SMALL} | learner(targets="stored"), "targets=recomputed"),
         (
             replay(replay_capacity=0) | {"env": SMALL},
             "replay_capacity must be at least 1, got 0",

@@ -9,7 +9,7 @@ import torch
 from small_runs import differences, essence
 
 from trainer import run
-from trainer.config.learning import Adam, Muon, RMSprop
+from trainer.config.learning import Adam, Impala, Muon, Ppo, RMSprop
 from trainer.config.network import GRU, LSTM, GTrXL
 from trainer.config.schema import (
     AugmentConfig,
@@ -35,6 +35,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 SHAPE, ACTIONS, T = (4, 84, 84), 5, 8
+LOSSES = {"ppo": Ppo(), "impala": Impala()}
 OPTIMIZERS = {"adam": Adam(), "rmsprop": RMSprop(), "muon": Muon()}
 MEMORIES = {"none": None, "gru": GRU(), "lstm": LSTM(), "gtrxl": GTrXL()}
 
@@ -228,7 +229,7 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
             cuda_graphs=graphs,
             lag=1,
             learner=LearnerConfig(
-                unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss,
+                unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=LOSSES[loss],
                 epochs=2 if loss == "ppo" else 1, optimizer=OPTIMIZERS[optimizer],
             ),
         )  # fmt: skip
@@ -257,7 +258,11 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
             env=EnvConfig(action_set="complex"),
             augmentation=AugmentConfig(augment=("shift", "brightness", "flip")),
             learner=LearnerConfig(
-                unroll=T, unrolls_per_batch=8, minibatch_size=16, loss=loss, epochs=1
+                unroll=T,
+                unrolls_per_batch=8,
+                minibatch_size=16,
+                loss=LOSSES[loss],
+                epochs=1,
             ),
         )
         torch.manual_seed(3)

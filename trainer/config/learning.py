@@ -5,9 +5,26 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from trainer.config.options import in_use, one_of, option
+from trainer.config.options import in_use, option
 
 _ADAM_EPS = 1e-5  # as in PPO implementations (Huang et al. 2022, detail 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ppo:
+    """PPO's clipped ratio (Schulman et al. 2017)."""
+
+    kind: ClassVar[str] = "ppo"
+
+    clip_range: float = option(0.2, least=0)
+    """Clip of the probability ratio (Schulman et al. 2017, section 6.1)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Impala:
+    """V-trace policy gradient (Espeholt et al. 2018)."""
+
+    kind: ClassVar[str] = "impala"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +86,7 @@ class RMSprop:
 class LearnerConfig:
     """How the network learns. Values without a source are those of the CPU recipe."""
 
-    loss: Literal["ppo", "impala"] = "ppo"
+    loss: Ppo | Impala = Ppo()
     """ppo: PPO's clipped ratio, several epochs per batch (Schulman et al. 2017);
     impala: V-trace policy gradient (Espeholt et al. 2018)."""
 
@@ -107,27 +124,6 @@ class LearnerConfig:
 
     c_bar: float = option(1.0, flag=False, least=0)
     """Clip of the ratios in V-trace's trace (Espeholt et al. 2018)."""
-
-    pg_rho_bar: float = option(1.0, flag=False, least=0)
-    """Clip of the ratio in the policy gradient of the impala loss."""
-
-    targets: Literal["auto", "recomputed", "stored"] = option("auto", flag=False)
-    """Values and probabilities behind the targets of the ppo loss: recomputed once
-    per update with the learner's weights (exact under policy lag), or those
-    stored when acting (one forward less, the same where there is no lag and
-    arithmetic is exact); auto: stored when lag is 0 and nothing is replayed.
-    impala always has the current ones."""
-
-    clip_range: float = option(0.2, needs=one_of("loss", "ppo"), least=0)
-    """Clip of the probability ratio (Schulman et al. 2017, section 6.1)."""
-
-    target_updates: int = option(0, flag=False, least=0)
-    """With ppo: updates between refreshes of a target network, against which the
-    ratio is clipped (IMPACT, Luo et al. 2020); 0: none."""
-
-    target_rho: float = option(2.0, flag=False, least=1)
-    """Clip of the behaviour policy's ratio to the target network's (IMPACT's rho), at
-    least 1."""
 
     normalise_advantages: bool = option(True, flag=False)
     """Shift and scale the advantages of each minibatch to mean 0, deviation 1."""
@@ -181,16 +177,9 @@ class LearnerConfig:
     each. A GPU needs none."""
 
     def check(self) -> None:
-        """Raises ValueError for losses and targets that do not go together."""
-        if self.loss == "impala" and self.advantages == "gae":
+        """Raises ValueError for a loss and advantages that exclude each other."""
+        if isinstance(self.loss, Impala) and self.advantages == "gae":
             raise ValueError("advantages=gae needs loss=ppo; impala is V-trace")
-        if self.loss == "impala" and self.target_updates:
-            raise ValueError("target_updates needs loss=ppo; impala clips no ratio")
-        if self.target_updates and self.targets == "stored":
-            raise ValueError(
-                "target_updates needs targets=recomputed: its network says anew what "
-                "was stored"
-            )
 
 
 _REPLAY = in_use("replay_share")

@@ -257,8 +257,8 @@ class RunConfig:
                 f"replay_share={replay.replay_share} leaves less than {MIN_FRESH:.0%} "
                 "of fresh unrolls, and replay alone biases the policy"
             )
-        if learner.advantages == "gae" or learner.targets == "stored":
+        if learner.advantages == "gae":
             raise ValueError(
-                "replay needs advantages=vtrace and targets=recomputed: what was "
-                "stored belongs to an older policy"
+                "replay needs advantages=vtrace, got gae: an older policy took the "
+                "replayed actions"
             )

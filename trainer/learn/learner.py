@@ -20,6 +20,7 @@ until `statistics()` is asked for.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -42,6 +43,9 @@ from trainer.models.weights import Ema
 from trainer.rollout.batch import Batch
 
 _logger = logging.getLogger(__name__)
+
+# By the word of `LearnerConfig.loss`.
+_ALGORITHMS: dict[str, Callable[[Parts], Algorithm]] = {"ppo": PPO, "impala": Impala}
 
 
 class Learner:
@@ -126,8 +130,11 @@ class Learner:
             entropy_coef=torch.tensor(c.entropy, device=device),
             graphs=graphs,
         )
-        build = PPO if c.loss == "ppo" else Impala
-        self._algorithm: Algorithm = build(self._parts)
+        algorithms: dict[str, Callable[[Parts], Algorithm]] = {
+            "ppo": PPO,
+            "impala": Impala,
+        }
+        self._algorithm: Algorithm = algorithms[c.loss.kind](self._parts)
 
     def update(self, batch: Batch, step: int) -> Tensor:
         """Trains on a batch.

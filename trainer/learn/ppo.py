@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trainer.config.learning import Ppo
 from trainer.config.schema import RunConfig
 from trainer.learn.algorithm import Parts
 from trainer.learn.forward import Inputs, flat
@@ -89,6 +90,8 @@ class PPO:
         """
         self._parts = parts
         self._config = parts.config.learner
+        assert isinstance(self._config.loss, Ppo)
+        self._clip_range = self._config.loss.clip_range
         self._burn_in = parts.config.replay.burn_in
         self._by_rows = not parts.model.state_size
         self._stored = _stored_targets_are_exact(parts.config)
@@ -187,7 +190,7 @@ class PPO:
             logits,
             values,
             targets,
-            clip_range=c.clip_range,
+            clip_range=self._clip_range,
             value_coef=c.value_coef,
             value_kind=c.value_loss,
             entropy_coef=self._parts.entropy_coef,

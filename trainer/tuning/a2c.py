@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainer.config.learning import RMSprop
+from trainer.config.learning import Ppo, RMSprop
 from trainer.config.schema import RunConfig
 from trainer.session.session import run_training
 from trainer.show.display import QuietDisplay
@@ -30,7 +30,7 @@ def a2c_config(task: str) -> RunConfig:
     base = RunConfig()
     learner = replace(
         base.learner,
-        loss="ppo",
+        loss=Ppo(),
         advantages="gae",
         unroll=5,
         unrolls_per_batch=base.env.num_envs,
