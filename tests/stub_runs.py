@@ -12,7 +12,7 @@ SPACE = """
 def space(trial):
     return {
         "lr": trial.suggest_float("lr", 1e-4, 1e-2, log=True),
-        "passes": trial.suggest_int("passes", 1, 4),
+        "epochs": trial.suggest_int("epochs", 1, 4),
         "optimizer": trial.suggest_categorical("optimizer", ["adam", "muon"]),
     }
 """
@@ -22,7 +22,7 @@ from trainer.tuning.mutations import Range
 MUTATIONS = {
     "lr": Range(1e-4, 1e-2, log=True),
     "lam": Range(0.8, 1.0),
-    "passes": [1, 2, 3, 4],
+    "epochs": [1, 2, 3, 4],
 }
 """
 

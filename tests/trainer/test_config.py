@@ -60,7 +60,7 @@ def test_flags_reach_their_fields():
     assert (config.max_steps, config.max_seconds, config.seed) == (5, 7.5, 3)
     assert config.run_dir == Path("x/y")
     assert config.checkpoint_seconds == 5
-    assert config.learner.loss == "impala"
+    assert config.learner.loss == Impala()
     assert config.model.popart
     assert config.wandb
     assert (config.model.widths, config.model.memory) == ((8, 16), GRU())
@@ -166,9 +166,8 @@ def test_what_excludes_each_other_is_refused(change, text):
         {"lag": 2},
         {"mode": "async"} | learner(unrolls_per_batch=96),
         learner(unrolls_per_batch=128),
-        learner(loss="impala", epochs=1),
-        learner(advantages="gae", targets="stored"),
-        learner(target_updates=8),
+        learner(loss=Impala(), epochs=1),
+        learner(advantages="gae"),
         replay() | {"env": SMALL},
         replay() | {"mode": "async"},
         replay(replay_share=0.75) | learner(unrolls_per_batch=256),

@@ -29,7 +29,7 @@ class GradientStep:
 
     Attributes:
         shards: threads that share a minibatch.
-        accumulate: parts in which each of them computes its share.
+        grad_accum_steps: parts in which each of them computes its share.
     """
 
     def __init__(

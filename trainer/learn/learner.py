@@ -130,11 +130,7 @@ class Learner:
             entropy_coef=torch.tensor(c.entropy, device=device),
             graphs=graphs,
         )
-        algorithms: dict[str, Callable[[Parts], Algorithm]] = {
-            "ppo": PPO,
-            "impala": Impala,
-        }
-        self._algorithm: Algorithm = algorithms[c.loss.kind](self._parts)
+        self._algorithm = _ALGORITHMS[c.loss.kind](self._parts)
 
     def update(self, batch: Batch, step: int) -> Tensor:
         """Trains on a batch.

@@ -25,10 +25,11 @@ def all_options() -> dict[str, Option]:
 
 @functools.cache
 def _by_any_name() -> dict[str, Option]:
-    """Every option by its name, also with its part in front: learner.lr."""
+    """Every option by its name, by its part and name, and by its field's path."""
     known = all_options()
-    dotted = {f"{o.part}.{o.name}": o for o in known.values() if o.part}
-    return dotted | known
+    names = {f"{o.part}.{o.name}": o for o in known.values() if o.part}
+    paths = {".".join(o.path): o for o in known.values()}
+    return paths | names | known
 
 
 def find(name: str) -> Option:
