@@ -22,7 +22,8 @@ set -euo pipefail
 TREE="$(cd "$(dirname "$0")/.." && pwd)"
 PACKAGES=python3,python3-venv,python3-dev,g++
 SUITE=trixie KEEP="" CHECK=""
-TESTS=(tests/test_envpool_layer.py tests/envpool_api tests/pool tests/preprocess
+TESTS=(tests/test_envpool_layer.py tests/envpool_api/test_contract.py
+  tests/envpool_api/test_env.py tests/pool/test_envpool_contract.py tests/preprocess
   tests/trainer/test_run.py)
 
 arguments=("$@")
@@ -158,8 +159,7 @@ copy_of_the_tree() {
 # bare COMMAND: runs a line of bash there, in the tree and its virtual environment.
 # pip tells of errors only: each index that a package is not in would be a line.
 bare() {
-  chroot "$ROOT" env -i "${ENVIRONMENT[@]}" HOME="$HOME" \
-    PIP_CACHE_DIR=/var/cache/pip PIP_QUIET=2 \
+  chroot "$ROOT" env -i "${ENVIRONMENT[@]}" HOME="$HOME" PIP_QUIET=2 \
     PATH="$HOME/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin" VIRTUAL_ENV="$HOME/venv" \
     bash -euo pipefail -c "cd ~/mario-envpool && $1"
 }
@@ -178,10 +178,15 @@ imports() {
 
 mapfile -d '' ENVIRONMENT < <(env -0 | grep -zE \
   '^(PIP_\w+|(https?|all|no)_proxy|(HTTPS?|ALL|NO)_PROXY|SSL_CERT_FILE|REQUESTS_CA_BUNDLE)=')
+if [[ -n "$CACHE" ]]; then
+  mkdir -p "$CACHE/pip"
+  ENVIRONMENT+=(PIP_CACHE_DIR=/var/cache/pip)
+else
+  ENVIRONMENT+=(PIP_NO_CACHE_DIR=1)
+fi
 TORCH="$(grep -om1 '^pip install torch==[0-9.]*' "$TREE/README.md")"
 FIRST="$(sed -n 's/^\(pip install -e .*trainer.run\) *#.*/\1/p' "$TREE/README.md")"
 SECOND="$(sed -n 's/^\(pip install -e .*pytest\) *#.*/\1/p' "$TREE/README.md")"
-[[ -z "$CACHE" ]] || mkdir -p "$CACHE/pip"
 
 step "debootstrap $SUITE" base_system
 step "settings of pip and network" settings

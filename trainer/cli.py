@@ -181,10 +181,11 @@ def _group(
     title: str, some: Sequence[flags.Option], default: Mapping[str, Any]
 ) -> type[Any]:
     """A dataclass of some options, from which tyro makes a group of flags."""
+    annotated: Any = Annotated  # with types that are known only when the program runs
     fields = []
     for option in some:
         about = tyro.conf.arg(name=option.name.replace("_", "-"), help=_help_of(option))
-        hint: Any = Annotated.__class_getitem__((option.hint, about))  # type: ignore[attr-defined]
+        hint = annotated[option.hint, about]
         fields.append(
             (option.name, hint, dataclasses.field(default=default[option.name]))
         )
