@@ -4,7 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 
-from trainer.config.plain import save, to_dict
+from trainer.config.plain import flat, save, to_dict
 from trainer.config.schema import RunConfig
 from trainer.machine import files
 from trainer.report import main
@@ -236,7 +236,7 @@ def test_settings_that_are_no_defaults_stand_out(tmp_path):
         assert f"<tr class=special><td>{name}</td>" in whole
     assert "learner.gamma" not in short
     assert "<tr><td>learner.gamma</td>" in whole
-    count = sum(len(v) if isinstance(v, dict) else 1 for v in data.values()) - 3
+    count = len(flat(data)) - 3
     assert whole.count("<tr") == count + 1  # without commit, command and `gone`
 
 

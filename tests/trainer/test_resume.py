@@ -246,7 +246,7 @@ def test_two_runs_in_one_folder_at_a_time(done):
         ({"unroll": 4}, "new episodes begin: with another unroll; the run is not, bit"),
         ({"seed": 5}, "new episodes begin: with another seed"),
         ({"mode": "async"}, "new episodes begin: with another mode"),
-        ({"ema": 0.5, "target_updates": 2}, "target_updates 0 -> 2, ema 0.0 -> 0.5"),
+        ({"ema": 0.5, "value_coef": 0.25}, "value_coef 0.5 -> 0.25, ema 0.0 -> 0.5"),
         (REPLAY, "replay begins empty; the run is not"),
     ],
     ids=lambda o: next(iter(o)) if isinstance(o, dict) else "",

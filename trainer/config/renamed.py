@@ -31,10 +31,6 @@ PYTHON = {
     "rmsprop_eps": "RMSprop.eps",
     "rho_bar": "LearnerConfig.rho_bar",
     "c_bar": "LearnerConfig.c_bar",
-    "pg_rho_bar": "LearnerConfig.pg_rho_bar",
-    "targets": "LearnerConfig.targets",
-    "target_updates": "LearnerConfig.target_updates",
-    "target_rho": "LearnerConfig.target_rho",
     "normalise_advantages": "LearnerConfig.normalise_advantages",
     "value_loss": "LearnerConfig.value_loss",
     "replay_beta": "ReplayConfig.replay_beta",
@@ -49,6 +45,10 @@ PYTHON = {
 }
 # Fields that are constants now.
 CONSTANTS = {
+    "pg_rho_bar": "rho_bar (trainer/config/learning.py)",
+    "targets": "chosen by --lag, --mode and --replay-share (trainer/learn/ppo.py)",
+    "target_updates": "0: there is no target network",
+    "target_rho": "without use: there is no target network",
     "noisy_sigma": "0.5 (trainer/models/heads.py)",
     "replay_bytes": "no limit but --replay-capacity",
     "replay_min_fresh": "0.25 (trainer/config/learning.py)",
@@ -66,7 +66,7 @@ CONSTANTS = {
 
 def check_names(argv: Sequence[str]) -> None:
     """Raises ValueError for the first old name, or old value, on a command line."""
-    for arg, after in zip(argv, (*argv[1:], ""), strict=True):
+    for arg, after in zip(argv, [*argv, ""][1:], strict=True):
         if not arg.startswith("--"):
             continue
         word, _, own = arg.removeprefix("--").replace("_", "-").partition("=")

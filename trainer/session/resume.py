@@ -177,7 +177,7 @@ class _Restoring:
     def _changed_options(self) -> list[str]:
         """Names of the options with other values than before; logs them."""
         old, new = self._old, self._new
-        changed = [n for n in new if n not in _OUTER and old[n] != new[n]]
+        changed = [n for n in new if n in old and n not in _OUTER and old[n] != new[n]]
         if changed:
             parts = [f"{n.rpartition('.')[2]} {old[n]} -> {new[n]}" for n in changed]
             self._log(f"changed since the checkpoint: {', '.join(parts)}")
@@ -244,7 +244,7 @@ class _Restoring:
         """Raises ValueError where weights cannot mean the same."""
         old, new, spaces = self._old, self._new, self._state["spaces"]
         names = [n for n in new if n.startswith("model.") and n != "model.value_heads"]
-        pairs = {n: (old[n], new[n]) for n in names}
+        pairs = {n: (old.get(n), new[n]) for n in names}
         shape = self._parts.obs_shape
         pairs["observations"] = tuple(spaces["observation"]), shape
         pairs["number of actions"] = spaces["actions"], self._parts.num_actions
