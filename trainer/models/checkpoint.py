@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from trainer.machine.files import replacing
 
-VERSION = 2
+VERSION = 3
 
 FOLDER = "checkpoints"
 BEST = "best.pt"
