@@ -26,7 +26,7 @@ from rich.console import Console
 from trainer.cli import parse
 from trainer.rollout.batch import Batch
 from trainer.session.build import Session
-from trainer.session.session import train
+from trainer.session.training import train
 from trainer.session.updater import Updater
 from trainer.show.dashboard import LiveDisplay
 

@@ -3,9 +3,9 @@
     python bench/replay.py                     on the CPU, one thread
     python bench/replay.py --device cuda
 
-`trainer/replay.py` adds all widths up and searches the sums; `SumTree` is its twin,
-with O(log n) steps for a draw or an update and a few kernels for each step. Both keep
-the same priorities; before the clock runs and after it both turn the same random
+`trainer/rollout/replay.py` adds all widths up and searches the sums; `SumTree` is its
+twin, with O(log n) steps for a draw or an update and a few kernels for each step. Both
+keep the same priorities; before the clock runs and after it both turn the same random
 numbers into draws, which must be equal.
 
 A round is what one update of the learner does: a sample, new priorities for as many
@@ -65,7 +65,7 @@ class SumTree:
             self.least[nodes] = torch.minimum(self.least[left], self.least[right])
 
     def draw(self, uniform: Tensor) -> Tensor:
-        """Goes down from the root; takes and gives what `trainer.replay.draw` does."""
+        """Goes down from the root; `rollout.replay.draw` has the same contract."""
         nodes = torch.ones_like(uniform, dtype=torch.int64)
         points = uniform * self.sums[1]
         for _ in range(self.depth):

@@ -18,6 +18,10 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from types import ModuleType
+from typing import Any
+
+# Before the stand-in: Gymnasium loads plug-ins, which may import the real EnvPool.
+import gymnasium  # noqa: F401
 
 _NAME = "envpool"
 _HELP = (
@@ -60,6 +64,10 @@ class _Loader(importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
+
+    def __getattr__(self, name: str) -> Any:
+        """All that is not about running the module is the real loader's."""
+        return getattr(self._loader, name)
 
     def exec_module(self, module: ModuleType) -> None:
         # Importing a submodule makes it an attribute of its package, once.

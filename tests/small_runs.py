@@ -13,7 +13,7 @@ from trainer.config.learning import Adam
 from trainer.config.schema import EnvConfig, LearnerConfig, RunConfig
 from trainer.evaluation import protocol
 from trainer.models import checkpoint
-from trainer.session import build, session
+from trainer.session import build, training
 
 CPU = torch.device("cpu")
 ENVS = 6
@@ -135,7 +135,7 @@ def run_in_parts(whole, run_dir, steps):
     for end in range(steps, whole.max_steps + 1, steps):
         start = None if end == steps else run_dir
         threads = dataclasses.replace(parts.env, num_threads=1 + end // steps % 2)
-        session.run_training(
+        training.run_training(
             dataclasses.replace(parts, env=threads, max_steps=end, resume=start)
         )
     return parts

@@ -28,8 +28,8 @@ import torch
 from trainer.cli import parse
 from trainer.config.schema import RunConfig
 from trainer.session.build import Session
-from trainer.session.session import run_training, train
 from trainer.session.sizes import out_of_memory_advice
+from trainer.session.training import run_training, train
 from trainer.show import page
 
 __all__ = ["main", "run_training"]

@@ -9,7 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import workload
-from envpool.python.api import py_env
+
+from mario_envpool.envpool_layer import python_layer
+
+with python_layer():
+    from envpool.python.api import py_env
 
 from mario_envpool import _core
 

@@ -13,7 +13,7 @@ from trainer.explore.bonuses import Bonuses
 from trainer.explore.cells import CellCounts
 from trainer.session import build
 from trainer.session.build import Session
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 
 
 class Paid:

@@ -14,7 +14,7 @@ from trainer.machine.files import Lines, drop_after, replacing
 from trainer.models import checkpoint
 from trainer.run import main
 from trainer.session import checkpoints
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 from trainer.show import tracking
 
 

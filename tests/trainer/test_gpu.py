@@ -26,9 +26,9 @@ from trainer.machine.cuda import Graphed, HostToDevice
 from trainer.models import build_model
 from trainer.rollout.actor import Actor
 from trainer.rollout.store import Rollouts
-from trainer.session import build, session
+from trainer.session import build, training
 from trainer.session.build import Session
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device in this machine"
@@ -372,7 +372,7 @@ def test_sync_runs_are_equal(tmp_path, monkeypatch, fake_pool):
     for number in range(2):
         config = replace(BASE, lag=1, run_dir=tmp_path / str(number))
         trained = Session(config)
-        session.train(trained)
+        training.train(trained)
         weights.append(copy.deepcopy(trained.model.state_dict()))
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name]), name

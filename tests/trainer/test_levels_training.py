@@ -29,9 +29,9 @@ from trainer.rollout.collector import Collector
 from trainer.rollout.episodes import Episode, OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.store import Rollouts
-from trainer.session import build, evaluator, locate, resume, session
+from trainer.session import build, evaluator, locate, resume, training
 from trainer.session.build import Session
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 
 TASK = "SuperMarioBros-1-1-v0"
 CPU = torch.device("cpu")
@@ -293,7 +293,7 @@ def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_
         run_dir=tmp_path / "runs" / "mine",
     )  # fmt: skip
     trained = Session(config)
-    session.train(trained)
+    training.train(trained)
     path = checkpoint.find(config.run_dir)
     state = checkpoint.load(path, torch.device("cpu"))
     state["progress"]["ended"] = ""

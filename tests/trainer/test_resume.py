@@ -20,9 +20,9 @@ from small_runs import (
 from trainer import run
 from trainer.models import checkpoint
 from trainer.run import main
-from trainer.session import checkpoints, locate, resume, session
+from trainer.session import checkpoints, locate, resume, training
 from trainer.session.build import Session
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 from trainer.show.tracking import MetricsWriter
 
 REPLAY = {
@@ -103,7 +103,7 @@ def go_on(config, **options):
     """Resumes a run with changed options for 200 more steps; gives its Run."""
     config = change(config, resume=config.run_dir, max_steps=500)
     resumed = Session(change(config, **options))
-    session.train(resumed)
+    training.train(resumed)
     return resumed
 
 
@@ -399,7 +399,7 @@ def test_a_checkpoint_of_a_failure(tmp_path, pools, monkeypatch, capsys):
 
     failing.learner.update = fail
     with pytest.raises(RuntimeError, match="it broke"):
-        session.train(failing)
+        training.train(failing)
     go_on(config)
     assert "the checkpoint was written after a failure" in capsys.readouterr().out
 

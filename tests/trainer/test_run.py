@@ -33,11 +33,11 @@ from trainer.session import (
     loop,
     reporter,
     resume,
-    session,
+    training,
 )
 from trainer.session.build import Session
 from trainer.session.saver import Saver
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 
 
 def test_a_run_leaves_everything(tmp_path, pools, capsys):
@@ -594,7 +594,7 @@ def test_a_failure_while_training_is_status_1(tmp_path, monkeypatch, pools, caps
     def fail(*arguments):
         raise RuntimeError("env 3: it broke")
 
-    monkeypatch.setattr(session.Loop, "run", fail)
+    monkeypatch.setattr(training.Loop, "run", fail)
     options = "--device cpu --num-envs 6 --unrolls-per-batch 6 --no-videos"
     assert main([*options.split(), "--run-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "error: env 3: it broke\n"

@@ -28,9 +28,9 @@ from trainer.explore.starts import (
 )
 from trainer.models import checkpoint
 from trainer.rollout.episodes import Episode
-from trainer.session import session
+from trainer.session import training
 from trainer.session.build import Session
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 
 
 class Two(Corridors):
@@ -397,7 +397,7 @@ def test_first_clears_are_filmed_from_the_start_only(tmp_path, corridors, monkey
     config = exploring(tmp_path, max_steps=2_000)
     made = Session(config)
     made.collector._recorder = Recorder()
-    session.train(made)
+    training.train(made)
     assert len(heard) == made.episodes.count
     steps = [episode.steps for episode in heard if episode.cleared]
     assert all(count >= Corridors.GOAL for count in steps)

@@ -22,7 +22,7 @@ from trainer.envs.tiles import TilesPool, packed, tiles_picture
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.models import build_model
 from trainer.run import main
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 
 RNG = np.random.default_rng(0)
 

@@ -37,7 +37,7 @@ from trainer.film.record import BEST, INDEX, Filmer, Recorder, Recording, Video,
 from trainer.models import build_model, checkpoint
 from trainer.rollout.episodes import Episode, OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 from trainer.video import main
 
 

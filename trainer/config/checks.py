@@ -7,7 +7,7 @@ from typing import Any
 
 from trainer.config.options import about
 
-# Pools take seeds of 32 bits; a run uses a block of them per seed (pool.py).
+# Pools take seeds of 32 bits; a run uses a block of them per seed (envs/pool.py).
 MAX_SEED = 20_000
 
 

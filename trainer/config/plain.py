@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from trainer.config.options import kinds_of
+from trainer.config.options import NONE, kinds_of
 from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
 
@@ -77,10 +77,11 @@ def from_dict(kind: type[T], data: Mapping[str, Any]) -> T:
 
 def _typed(hint: Any, value: Any) -> Any:
     """A value of JSON as the type of a field."""
-    if value is None:
+    kinds = kinds_of(hint)
+    if value is None and (not kinds or NONE in kinds):
         return None
-    if kinds := kinds_of(hint):
-        value = dict(value)
+    if kinds:
+        value = dict(value or {})
         word = value.pop("kind", "")
         chosen = kinds.get(word)
         if chosen is None:

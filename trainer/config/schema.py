@@ -2,7 +2,7 @@
 
 The command line is built from these classes (the text under a field is its help)
 and the whole is written to `config.json` of the run. Defaults are those of the CPU
-recipe; `presets.py` has the one for a GPU. This package knows nothing of torch.
+recipe; `presets.py` has those for tiles and for GPUs. This module imports no torch.
 """
 
 from __future__ import annotations

@@ -5,16 +5,13 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mario_envpool
 from trainer.config.schema import IMAGE_SIZE, EnvConfig
+from trainer.config.tasks import is_native
 from trainer.envs.tiles import OBS_TYPE, TilesPool
 from trainer.machine.cpu import available_cores, step_aside, thread_ids
-
-if TYPE_CHECKING:
-    pass
-from trainer.config.tasks import is_native
 
 # Of EnvConfig, what any image task of EnvPool takes.
 _COMMON = ("frame_skip", "stack_num", "img_height", "img_width", "noop_max")

@@ -33,7 +33,7 @@ class Algorithm(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
+class AlgorithmParts:
     """What both algorithms are made of.
 
     Attributes:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.learn.algorithm import Parts
+from trainer.learn.algorithm import AlgorithmParts
 from trainer.learn.forward import Inputs, flat
 from trainer.learn.losses import Loss, Targets, impala_loss
 from trainer.learn.targets import log_prob, normalised
@@ -39,7 +39,7 @@ class Impala:
             the fields of a `Batch` without frames, it gives priorities (n,).
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AlgorithmParts) -> None:
         """Prepares.
 
         Args:

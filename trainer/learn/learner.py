@@ -28,7 +28,7 @@ from torch import Tensor
 
 from trainer.config.schedules import linear
 from trainer.config.schema import RunConfig
-from trainer.learn.algorithm import Algorithm, Parts
+from trainer.learn.algorithm import Algorithm, AlgorithmParts
 from trainer.learn.augment import Augmentation
 from trainer.learn.forward import Forward
 from trainer.learn.gradients import GradientStep
@@ -45,7 +45,10 @@ from trainer.rollout.batch import Batch
 _logger = logging.getLogger(__name__)
 
 # By the word of `LearnerConfig.loss`.
-_ALGORITHMS: dict[str, Callable[[Parts], Algorithm]] = {"ppo": PPO, "impala": Impala}
+_ALGORITHMS: dict[str, Callable[[AlgorithmParts], Algorithm]] = {
+    "ppo": PPO,
+    "impala": Impala,
+}
 
 
 class Learner:
@@ -99,7 +102,7 @@ class Learner:
         self._lr_factor = 1.0
         self._statistics = Statistics(device)
         augmentation = Augmentation(config.augmentation, config.env, device)
-        self._parts = Parts(
+        self._parts = AlgorithmParts(
             config=config,
             device=device,
             model=model,

@@ -1,4 +1,4 @@
-"""The optimiser, its schedules, and the moving average of the weights.
+"""The optimiser and its schedules.
 
 `build_optimizer` gives a `torch.optim.Optimizer` whose groups know the rate they
 start with (`base_lr`), so that one factor moves them all.
@@ -7,7 +7,7 @@ start with (`base_lr`), so that one factor moves them all.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -88,9 +88,11 @@ def build_optimizer(
             eps=kind.eps,
             capturable=capturable,
         )
-    else:
-        decay = kind.weight_decay if isinstance(kind, learning.AdamW) else 0.0
-        made = torch.optim.Adam if kind.kind == "adam" else torch.optim.AdamW
+    elif isinstance(kind, learning.Adam | learning.AdamW):
+        made: type[torch.optim.Adam | torch.optim.AdamW] = torch.optim.Adam
+        decay = 0.0
+        if isinstance(kind, learning.AdamW):
+            decay, made = kind.weight_decay, torch.optim.AdamW
         # Fused: one kernel over all parameters, on CPU and CUDA alike.
         optimizer = made(
             [_group(params, lr, kind.kind, capturable)],
@@ -99,6 +101,8 @@ def build_optimizer(
             capturable=capturable,
             fused=True,
         )
+    else:
+        assert_never(kind)
     optimizer.register_load_state_dict_pre_hook(_keep_options)
     optimizer.register_load_state_dict_post_hook(_lay_out_like_weights)
     return optimizer

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from trainer.config.learning import Ppo
 from trainer.config.schema import RunConfig
-from trainer.learn.algorithm import Parts
+from trainer.learn.algorithm import AlgorithmParts
 from trainer.learn.forward import Inputs, flat
 from trainer.learn.losses import Loss, Targets, ppo_loss
 from trainer.learn.targets import log_prob, normalised
@@ -82,7 +82,7 @@ class PPO:
             the fields of a `Minibatch`.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AlgorithmParts) -> None:
         """Prepares.
 
         Args:

@@ -21,7 +21,7 @@ class PolicyOutput(NamedTuple):
     values: Tensor
 
     def values_at(self, levels: Tensor) -> Tensor:
-        """The value of each row's own level, (T, B), for level numbers (T, B) int64."""
+        """The value of each row's own level, (T, B), for places of levels (T, B)."""
         if self.values.ndim == levels.ndim:
             return self.values
         return self.values.gather(-1, levels.unsqueeze(-1)).squeeze(-1)

@@ -1,4 +1,4 @@
-"""The encoder of tiles and motion, as trainer/tiles.py packs them."""
+"""The encoder of tiles and motion, as trainer/envs/tiles.py packs them."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Collector:
             self._set_starts()
         while completed < unrolls and more():
             if len(self._pending) == len(self._groups):
-                self._resume(actor())
+                self._decide_pending(actor())
             received, weights = self._receive(), actor()
             if not self._asynchronous and self._rollouts.closes(received.env_id):
                 rows = self._store_env(received)
@@ -152,7 +152,7 @@ class Collector:
             with self._timings("explore"):
                 self._explorer.set_starts()
 
-    def _resume(self, actor: Actor) -> None:
+    def _decide_pending(self, actor: Actor) -> None:
         """Decides on the rows that completed the last round of unrolls."""
         while self._pending:
             received, rows = self._pending.popleft()

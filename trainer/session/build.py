@@ -144,9 +144,9 @@ class Session:
         self.progress = Progress()
 
     @property
-    def parts(self) -> resume.Parts:
+    def parts(self) -> resume.RunParts:
         """The parts whose state a checkpoint holds."""
-        return resume.Parts(
+        return resume.RunParts(
             config=self.config,
             device=self.device,
             obs_shape=self.obs_shape,

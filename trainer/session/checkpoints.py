@@ -38,8 +38,8 @@ class Checkpoints:
             self._lock = _take(run_dir)
         except Timeout:
             raise ValueError(
-                f"another process is writing to {run_dir}; wait for its end, or give "
-                "this run a folder of its own with --run-dir"
+                f"another process is writing to {run_dir} (its lock is {_LOCK} there); "
+                "wait for its end, or give this run a folder of its own with --run-dir"
             ) from None
         for path in self.folder.glob(f"*{TEMPORARY}"):
             path.unlink()

@@ -63,7 +63,7 @@ class Generators:
 
 
 @dataclass(frozen=True)
-class Parts:
+class RunParts:
     """The parts of a run whose state a checkpoint holds, and what they are made for.
 
     Attributes:
@@ -87,7 +87,9 @@ class Parts:
     progress: Progress
 
 
-def capture(parts: Parts, *, complete: bool, explored: bool = True) -> dict[str, Any]:
+def capture(
+    parts: RunParts, *, complete: bool, explored: bool = True
+) -> dict[str, Any]:
     """Everything that a run needs to continue; read it before the next update.
 
     Args:
@@ -119,7 +121,7 @@ def capture(parts: Parts, *, complete: bool, explored: bool = True) -> dict[str,
 
 
 def restore(
-    parts: Parts, path: Path, state: dict[str, Any], log: Callable[[str], None]
+    parts: RunParts, path: Path, state: dict[str, Any], log: Callable[[str], None]
 ) -> None:
     """Continues from what `capture` gave, in a run that has not started.
 
@@ -139,7 +141,7 @@ class _Restoring:
     """One call of `restore`: old and new options side by side."""
 
     def __init__(
-        self, parts: Parts, state: dict[str, Any], log: Callable[[str], None]
+        self, parts: RunParts, state: dict[str, Any], log: Callable[[str], None]
     ) -> None:
         self._parts, self._state, self._log = parts, state, log
         self._old, self._new = flat(state["config"]), flat(to_dict(parts.config))

@@ -16,7 +16,7 @@ class Saver:
 
     def __init__(
         self,
-        parts: resume.Parts,
+        parts: resume.RunParts,
         *,
         pipeline: Pipeline,
         checkpoints: Checkpoints,

@@ -1,1 +1,1 @@
-"""Search over settings: spaces and reports."""
+"""Many runs: search over settings, populations, A2C as a baseline."""

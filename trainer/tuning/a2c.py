@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer.config.learning import Ppo, RMSprop
 from trainer.config.schema import RunConfig
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 from trainer.show.display import QuietDisplay
 
 

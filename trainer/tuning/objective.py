@@ -81,7 +81,8 @@ class Objective:
         try:
             values = self._space(trial)
             trial.set_user_attr("options", values)
-            print(f"trial {trial.number}: begins; {options.flags(values)}", flush=True)
+            used = options.that_matter(self._base, values)
+            print(f"trial {trial.number}: begins; {options.flags(used)}", flush=True)
             config = options.apply(self._base, values)
             runs = range(self._config.seeds)
             value = math.fsum(self._run(trial, config, i) for i in runs) / len(runs)

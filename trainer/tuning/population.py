@@ -16,7 +16,7 @@ from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
 from trainer.models import checkpoint
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 from trainer.show.display import QuietDisplay
 from trainer.show.run_files import read_run
 from trainer.tuning import command, mutations, options

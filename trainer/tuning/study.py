@@ -20,7 +20,7 @@ from sqlalchemy import NullPool
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import is_native
 from trainer.machine.timings import format_seconds
-from trainer.session.session import run_training
+from trainer.session.training import run_training
 from trainer.tuning import command, options
 from trainer.tuning.objective import FAILURES, REPORTS, Objective, Train
 from trainer.tuning.report import counted
