@@ -48,16 +48,21 @@ def own_includes(path: Path) -> list[str]:
     return re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE)
 
 
+def source_of(path: Path, node: ast.ImportFrom) -> str:
+    """The absolute dotted name of what a `from` import of a file takes names from."""
+    package = path.relative_to(ROOT).parent.parts
+    above = package[: len(package) - node.level + 1] if node.level else ()
+    return ".".join((*above, *filter(None, [node.module])))
+
+
 def imported_modules(path: Path) -> set[str]:
     """Absolute dotted names of everything a file imports, at any depth."""
-    package = path.relative_to(ROOT).parent.parts
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join((*above, *filter(None, [node.module])))
+            base = source_of(path, node)
             names.add(base)
             names.update(f"{base}.{alias.name}" for alias in node.names)
     return names
@@ -97,14 +102,12 @@ def own_imports(package: str) -> dict[str, set[str]]:
 
 def names_taken_from(path: Path, module: str, modules: set[str]) -> bool:
     """Whether a file imports a module itself, or names of it that are no modules."""
-    package = path.relative_to(ROOT).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             if any(alias.name == module for alias in node.names):
                 return True
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join((*above, *filter(None, [node.module])))
+            base = source_of(path, node)
             taken = {f"{base}.{alias.name}" for alias in node.names}
             if module in taken or (base == module and taken - modules):
                 return True
