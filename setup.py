@@ -1,6 +1,7 @@
-"""Drives CMake so that pip can build ``mario_envpool/_core`` from ``csrc/``.
+"""Drives CMake so that pip can build the native modules from ``csrc/``.
 
-``mario_envpool/_xla`` is built beside it where jax is installed.
+They are ``mario_envpool/_core``, ``trainer/_native`` and, where jax is installed,
+``mario_envpool/_xla``.
 
 Everything else about the package is declared in ``pyproject.toml``. An editable
 install keeps its build folder (``build/editable-*``), so that building again
@@ -24,6 +25,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 WINDOWS = sys.platform == "win32"
+CORE = "mario_envpool._core"
 
 
 def require_tools() -> str:
@@ -55,12 +57,12 @@ class CMakeBuild(build_ext):
     """Configures, builds and installs the extensions with CMake."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Builds ``ext`` where setuptools wants it, ``<prefix>/mario_envpool``.
+        """Builds all where setuptools wants them, ``<prefix>/mario_envpool`` and so on.
 
-        In an editable install setuptools then copies it into the source tree.
+        In an editable install setuptools then copies them into the source tree.
         """
-        if ext.optional:
-            return  # built with the other one, where CMake has found XLA's headers
+        if ext.name != CORE:
+            return  # built with it; _xla where CMake has found XLA's headers
         cmake = require_tools()
         prefix = Path(self.get_ext_fullpath(ext.name)).resolve().parent.parent
         build = Path(self.build_temp).resolve() / "cmake"
@@ -113,7 +115,8 @@ def pybind11_cmake_dir() -> str:
 
 setup(
     ext_modules=[
-        Extension("mario_envpool._core", sources=[]),
+        Extension(CORE, sources=[]),
+        Extension("trainer._native", sources=[]),
         Extension("mario_envpool._xla", sources=[], optional=True),
     ],
     cmdclass={"build_ext": CMakeBuild},

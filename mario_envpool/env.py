@@ -277,8 +277,25 @@ def rebuild(kind: type[Any], arguments: dict[str, Any], spec: Any) -> Any:
 
 
 def native_seed(seed: int) -> int:
-    """Returns a Gymnasium seed, which has no bound, as one that a pool takes."""
-    return operator.index(seed) % 2**63
+    """Returns a Gymnasium seed, which has no bound, as one that every pool takes.
+
+    One beyond 32 bits is hashed to 32, so that none of its bits goes unheard.
+
+    Raises:
+        TypeError: the seed is no integer.
+        ValueError: the seed is negative.
+    """
+    try:
+        value = operator.index(seed)
+    except TypeError:
+        raise TypeError(
+            f"seed={seed!r} is {type(seed).__name__}; give an int of 0 or more"
+        ) from None
+    if value < 0:
+        raise ValueError(f"seed={value} is not possible; give an int of 0 or more")
+    if value < 2**32:
+        return value
+    return int(np.random.SeedSequence(value).generate_state(1)[0])
 
 
 def _stacked(snapshots: Sequence[Any]) -> npt.NDArray[np.uint8] | None:

@@ -33,6 +33,9 @@ namespace mario {
   X(int, power_on_ram, 0,                                                     \
     "what every byte of work RAM holds at power-on, 0 to 255; only the Lost " \
     "Levels notice: their first clock is 400 after 0 and 290 after 255")      \
+  X(std::string, timing, "console",                                           \
+    "where a frame ends: console: at the vertical blank; nes_py: where the "  \
+    "emulator of gym-super-mario-bros ends it, for what was trained there")   \
   X(std::string, action_set, "simple",                                        \
     "right_only (5 actions), simple (7), complex (12) or raw (all 256 "       \
     "button bytes)")                                                          \
@@ -73,13 +76,15 @@ namespace mario {
     "positions and the weights below")                                        \
   X(double, reward_progress, 1.0, "progress: per pixel of a new best")        \
   X(double, reward_score, 0.0, "progress: per point of the game's score")     \
+  X(double, reward_coins, 0.0, "progress: per coin")                          \
   X(double, reward_clock, 0.0, "progress: per tick the clock lost")           \
   X(double, reward_step, -0.1, "progress: per step")                          \
   X(double, reward_death, -25.0, "progress: per death")                       \
   X(double, reward_flag, 50.0, "progress: per stage finished")                \
   X(double, reward_wrong_pass, -25.0,                                         \
     "progress: per wrong pass through a maze (4-4, 7-4, 8-4)")                \
-  X(double, reward_scale, 0.1, "progress: factor on the sum")                 \
+  X(double, reward_scale, 0.0,                                                \
+    "factor on the reward; 0: 0.1 for progress, 1 for classic and v9")        \
   X(bool, end_on_wrong_pass, false, "a wrong maze pass terminates")
 // clang-format on
 

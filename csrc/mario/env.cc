@@ -84,14 +84,14 @@ std::vector<std::string> Env::FieldNames() {
 }
 
 Env::Scratch::Scratch(const Shared& shared)
-    : redraw_console(shared.cartridge()) {
+    : redraw_console(shared.cartridge(), shared.timing()) {
   for (auto& picture : pixels) picture.resize(nes::kScreenPixels);
 }
 
 Env::Env(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed)
     : shared_(std::move(shared)),
       env_id_(env_id),
-      game_(shared_->cartridge(), env_id,
+      game_(shared_->cartridge(), shared_->timing(), env_id,
             shared_->observation().pictures() == 2),
       observation_(shared_->observation()) {
   Seed(seed);

@@ -14,6 +14,7 @@
 #include "mario/env_shared.h"
 #include "mario/game.h"
 #include "mario/observation.h"
+#include "mario/packed.h"
 #include "mario/random.h"
 #include "mario/rewards.h"
 #include "nes/console.h"
@@ -48,6 +49,13 @@ struct Info {
   uint8_t wrong_pass;  // a maze was passed the wrong way in this step
   RewardParts reward;
 };
+template <>
+inline constexpr bool kIsPacked<Info> =
+    IsFilledBy<Info, &Info::coins, &Info::life, &Info::score, &Info::stage,
+               &Info::time, &Info::world, &Info::x_pos, &Info::y_pos,
+               &Info::area, &Info::area_pointer, &Info::best_x, &Info::loop,
+               &Info::start, &Info::status, &Info::end_reason, &Info::flag_get,
+               &Info::wrong_pass, &Info::reward>();
 
 /// Everything that changes beside console, frames and generators; plain data.
 struct Episode {
@@ -58,7 +66,11 @@ struct Episode {
   uint8_t continues;     // the next reset goes on after a lost life
   uint8_t reserved[6];
 };
-static_assert(sizeof(Episode) % 8 == 0, "no padding behind it in a snapshot");
+template <>
+inline constexpr bool kIsPacked<Episode> =
+    IsFilledBy<Episode, &Episode::counter, &Episode::info,
+               &Episode::steps_without_progress, &Episode::buttons_last,
+               &Episode::continues, &Episode::reserved>();
 
 class Env {
  public:
@@ -81,6 +93,10 @@ class Env {
     return static_cast<int>(shared.buttons().size());
   }
   static int NumStages(const Shared& shared) { return shared.num_stages(); }
+  /// What draws the stages is seeded as NumPy's RandomState is, by 32 bits.
+  static uint64_t MaxSeed(const Shared& shared) {
+    return shared.config().random_stages ? UINT32_MAX : UINT64_MAX;
+  }
 
   Env(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed);
 
@@ -91,7 +107,9 @@ class Env {
   /// An episode that begins where a console's save (nes::Console::Save) stands
   /// after some frames, two at least: what a pool with any options would have
   /// observed of them is its frame stack, the first of it repeated if they are
-  /// fewer. Throws std::invalid_argument for another ROM's save.
+  /// fewer. The save is one of Timing::kConsole, whatever the option `timing`
+  /// says. Throws std::invalid_argument for another ROM's save and for one with
+  /// cartridge RAM.
   void ResetToConsoleSave(std::span<const std::byte> save,
                           std::span<const uint8_t> buttons, Scratch& scratch);
   pool::Outcome Step(int32_t action, Scratch& scratch);
@@ -106,7 +124,8 @@ class Env {
 
   size_t SnapshotBytes() const;
   void Snapshot(std::byte* out) const;
-  static void CheckSnapshot(const Shared& shared, const std::byte* blob);
+  static void CheckSnapshot(const Shared& shared,
+                            std::span<const std::byte> blob);
   void Restore(const std::byte* blob, pool::RngMode mode);
   /// The picture of the last frame that was run, (240, 256, 3) RGB.
   void Render(Scratch& scratch, uint8_t* rgb) const;

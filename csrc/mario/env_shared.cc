@@ -1,14 +1,16 @@
 // The checks of the options and their hash, the stages, the prepared games.
 #include "mario/env_shared.h"
 
+#include <array>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "mario/actions.h"
+#include "nes/console.h"
 #include "nes/fnv.h"
 
 namespace mario {
@@ -52,13 +54,17 @@ Target ParseStage(const std::string& text, bool lost_levels) {
   return Target::Of(world, text[2] - '0', lost_levels);
 }
 
-// Text forms for the hash: equal options give equal text on every machine.
+// Text forms for the hash: equal options give equal text on every machine and
+// in every locale.
 std::string Text(bool value) { return value ? "1" : "0"; }
 std::string Text(int value) { return std::to_string(value); }
 std::string Text(double value) {
-  char buffer[40];
-  std::snprintf(buffer, sizeof(buffer), "%.17g", value);
-  return buffer;
+  constexpr int kDigits = 17;  // enough to tell any two numbers apart
+  std::array<char, 40> buffer;
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(),
+                                 value, std::chars_format::general, kDigits)
+                       .ptr;
+  return {buffer.data(), end};
 }
 std::string Text(const std::string& value) { return value; }
 std::string Text(const std::vector<std::string>& value) {
@@ -75,12 +81,21 @@ std::string Text(const std::vector<int>& value) {
   return text;
 }
 
+/// Of the options that differ from their defaults only: an option that a later
+/// version adds leaves the hash as it is.
 uint64_t HashOptions(const Config& config) {
+  std::vector<std::string> defaults;
+  Config{}.Visit([&](const char*, const auto& value, const char*) {
+    defaults.push_back(Text(value));
+  });
   uint64_t hash = nes::kFnvOffsetBasis;
+  size_t option = 0;
   config.Visit([&](const std::string& name, const auto& value, const char*) {
+    const std::string given = Text(value);
+    if (given == defaults[option++]) return;
     // The cartridge's own hash stands for these two.
     if (name == "rom" || name == "rom_path") return;
-    const std::string text = name + "=" + Text(value) + ";";
+    const std::string text = name + "=" + given + ";";
     hash = nes::Fnv1a(
         {reinterpret_cast<const uint8_t*>(text.data()), text.size()}, hash);
   });
@@ -109,6 +124,10 @@ Config Checked(Config config) {
       }
     }
   });
+  // The number that 0 stands for is the same option, with the same hash.
+  if (config.reward_scale == NaturalScale(ParseReward(config.reward))) {
+    config.reward_scale = 0;
+  }
   return config;
 }
 
@@ -121,7 +140,14 @@ EnvShared::EnvShared(Config config,
       observation_(config_),
       buttons_(ActionTable(config_.action_set, config_.custom_actions)),
       reward_(ParseReward(config_.reward)),
+      timing_(nes::TimingByName(config_.timing)),
       config_hash_(HashOptions(config_)) {
+  if (cartridge_->has_chr_ram()) {
+    throw std::invalid_argument(
+        "this ROM draws from CHR RAM (0 CHR banks in its header), which the "
+        "task's snapshots do not hold; play a ROM of Super Mario Bros., which "
+        "has 1 CHR bank");
+  }
   ChooseStages();
   sticky_threshold_ = static_cast<uint64_t>(
       std::llround(config_.repeat_action_probability * kChanceOne));
@@ -151,7 +177,7 @@ const StartPoint& EnvShared::start(int index, int env_id) const {
 }
 
 StartPoint EnvShared::MakeStart(int index, int env_id) const {
-  Game game(cartridge_, env_id, /*remember_two=*/true);
+  Game game(cartridge_, timing_, env_id, /*remember_two=*/true);
   std::optional<Target> target;
   if (!stages_.empty()) target = stages_[static_cast<size_t>(index)];
   game.StartGame(target, static_cast<uint8_t>(config_.power_on_ram));
@@ -165,7 +191,7 @@ StartPoint EnvShared::MakeStart(int index, int env_id) const {
     point.records[age] = record;
     if (age >= observation_.pictures()) continue;
     pixels[age].resize(nes::kScreenPixels);
-    nes::Console console(cartridge_);
+    nes::Console console(cartridge_, timing_);
     Redraw(record, &console, pixels[age].data());
     pictures[age] = pixels[age].data();
   }

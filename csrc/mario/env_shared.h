@@ -14,6 +14,7 @@
 #include "mario/rewards.h"
 #include "nes/cartridge.h"
 #include "nes/state.h"
+#include "nes/timing.h"
 
 namespace mario {
 
@@ -27,7 +28,8 @@ struct StartPoint {
 /// What all environments of a pool have in common. Thread-safe.
 class EnvShared {
  public:
-  /// Throws std::invalid_argument on an option outside its range.
+  /// Throws std::invalid_argument on an option outside its range, and on a
+  /// cartridge with CHR RAM.
   EnvShared(Config config, std::shared_ptr<const nes::Cartridge> cartridge);
   // Observations point into it.
   EnvShared(const EnvShared&) = delete;
@@ -41,8 +43,10 @@ class EnvShared {
   const std::vector<uint8_t>& buttons() const { return buttons_; }
   bool whole_game() const { return whole_game_; }
   RewardKind reward() const { return reward_; }
+  nes::Timing timing() const { return timing_; }
   uint64_t sticky_threshold() const { return sticky_threshold_; }
-  /// FNV-1a over every option that changes what an environment does.
+  /// FNV-1a over every option that changes what an environment does and is not
+  /// at its default.
   uint64_t config_hash() const { return config_hash_; }
 
   /// Stages to choose from; empty for the whole game.
@@ -64,6 +68,7 @@ class EnvShared {
   std::vector<Target> stages_;
   bool whole_game_ = false;
   RewardKind reward_;
+  nes::Timing timing_;
   uint64_t sticky_threshold_ = 0;
   uint64_t config_hash_ = 0;
 

@@ -12,7 +12,8 @@ namespace mario {
 namespace {
 
 // Frames from switching on until the game has cleared work RAM; their parity
-// decides how enemies move in each stage.
+// decides how enemies move in each stage. None under nes-py's timing, as
+// upstream has none.
 constexpr int kPowerOnFrames = 1;
 
 // As the Lost Levels and upstream's ids write it: 1 to 9, then A.
@@ -43,25 +44,34 @@ void Redraw(const FrameRecord& record, nes::Console* console, uint8_t* pixels) {
   console->RunFrame(record.buttons, pixels);
 }
 
-Game::Game(std::shared_ptr<const nes::Cartridge> cartridge, int env_id,
-           bool remember_two)
-    : console_(std::move(cartridge)),
+void RequireNoCartridgeRam(const nes::Console& console) {
+  if (!console.uses_prg_ram()) return;
+  throw std::runtime_error(
+      "the program wrote to cartridge RAM at $6000-$7FFF, which the task's "
+      "snapshots do not hold; play a ROM of Super Mario Bros., or run this one "
+      "in mario_envpool.nes.Console");
+}
+
+Game::Game(std::shared_ptr<const nes::Cartridge> cartridge, nes::Timing timing,
+           int env_id, bool remember_two)
+    : console_(std::move(cartridge), timing),
       env_id_(env_id),
       remember_two_(remember_two) {}
 
 // Counts the frames of one wait and ends a wait that does not end.
 class Game::Loop {
  public:
-  Loop(Game* game, const char* what) : game_(game), what_(what) {}
+  Loop(Game* game, const char* what, int limit = kSkipLimitFrames)
+      : game_(game), what_(what), limit_(limit) {}
 
   void Frame(uint8_t buttons) {
-    if (++frames_ > kSkipLimitFrames) {
+    if (++frames_ > limit_) {
       const RamView view = game_->ram_view();
       throw std::runtime_error(
           "environment " + std::to_string(game_->env_id_) + " (world " +
           std::to_string(view.world()) + "-" + std::to_string(view.stage()) +
           "): skipping " + what_ + " did not end within " +
-          std::to_string(kSkipLimitFrames) +
+          std::to_string(limit_) +
           " frames; the ROM is not a Super Mario Bros. that this task knows, "
           "or its RAM was changed; reset the environment");
     }
@@ -71,6 +81,7 @@ class Game::Loop {
  private:
   Game* game_;
   const char* what_;
+  int limit_;
   int frames_ = 0;
 };
 
@@ -79,8 +90,12 @@ void Game::StartGame(const std::optional<Target>& target,
   console_.PowerOn();
   uint8_t* const ram = console_.ram();
   std::memset(ram, power_on_ram, nes::kRamBytes);
-  Loop title(this, "the start screen");
-  for (int i = 0; i < kPowerOnFrames; ++i) title.Frame(0);
+  const bool nes_py = console_.timing() == nes::Timing::kNesPy;
+  Loop title(this, "the start screen",
+             nes_py ? kStartLimitFramesOfNesPy : kSkipLimitFrames);
+  if (!nes_py) {
+    for (int i = 0; i < kPowerOnFrames; ++i) title.Frame(0);
+  }
   title.Frame(nes::kStart);
   title.Frame(0);
   while (ram_view().time() == 0) {

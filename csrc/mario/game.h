@@ -40,21 +40,30 @@ struct FrameRecord {
 /// another one than the game's.
 void Redraw(const FrameRecord& record, nes::Console* console, uint8_t* pixels);
 
+/// Throws std::runtime_error if the program has used RAM of the cartridge at
+/// $6000-$7FFF, which is in no State: snapshots and redrawn frames would lack
+/// it. No version of the game has any.
+void RequireNoCartridgeRam(const nes::Console& console);
+
 class Game {
  public:
   /// No skipped wait is longer than this in the real game.
   static constexpr int kSkipLimitFrames = 1200;
+  /// But for the start screen of the Lost Levels under nes-py's timing:
+  /// upstream presses Start in a rhythm that some stages of worlds A to D miss
+  /// for 13,000 frames.
+  static constexpr int kStartLimitFramesOfNesPy = 20'000;
 
   /// `env_id` stands in error messages; `remember_two` keeps two frame records.
-  Game(std::shared_ptr<const nes::Cartridge> cartridge, int env_id,
-       bool remember_two);
+  Game(std::shared_ptr<const nes::Cartridge> cartridge, nes::Timing timing,
+       int env_id, bool remember_two);
 
   RamView ram_view() const { return RamView(console_.ram()); }
   nes::Console& console() { return console_; }
   const nes::Console& console() const { return console_; }
 
   /// Runs one frame and remembers the state before it. `pixels` as in
-  /// nes::Console::RunFrame.
+  /// nes::Console::RunFrame. Throws as RequireNoCartridgeRam.
   void RunFrame(uint8_t buttons, uint8_t* pixels) {
     if (remember_two_) newest_ ^= 1;
     FrameRecord& record = records_[newest_];
@@ -62,6 +71,8 @@ class Game {
     record.buttons = buttons;
     console_.RunFrame(buttons, pixels);
     ++frames_;
+    if (console_.uses_prg_ram()) [[unlikely]]
+      RequireNoCartridgeRam(console_);
   }
 
   /// Switches on with `power_on_ram` in every byte of work RAM, starts a game,

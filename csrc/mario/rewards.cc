@@ -18,6 +18,8 @@ constexpr int kHundredths = 100;  // a point of the score pays one hundredth
 constexpr int kPerCoin = 5;
 constexpr int kPerPowerLevel = 5;
 constexpr int kForCompletion = 50;
+// Of the reward "progress", unless reward_scale says otherwise.
+constexpr double kProgressScale = 0.1;
 // The counter of coins starts again at 100; a fall by more than this is that.
 constexpr int kLargestCoinLoss = 50;
 constexpr int kCoinsPerRound = 100;
@@ -54,21 +56,21 @@ double ClassicParts(const StepStats& stats, RewardParts* parts) {
                              kDeathPenalty * stats.deaths);
 }
 
-double ProgressParts(const Config& config, const StepStats& stats,
+double ProgressParts(const Config& config, double scale, const StepStats& stats,
                      RewardParts* parts) {
-  const auto part = [&](double weight, int64_t amount) {
-    return static_cast<float>(config.reward_scale * weight *
-                              static_cast<double>(amount));
+  const auto part = [scale](double weight, int64_t amount) {
+    return static_cast<float>(scale * weight * static_cast<double>(amount));
   };
   parts->progress = part(config.reward_progress, stats.room_gain);
   parts->clock = part(config.reward_clock, -stats.ticks);
   parts->death = part(config.reward_death, stats.deaths);
   parts->score = part(config.reward_score, stats.points);
+  parts->coins = part(config.reward_coins, stats.coins);
   parts->step = part(config.reward_step, 1);
   parts->flag = part(config.reward_flag, stats.flags);
   parts->wrong_pass = part(config.reward_wrong_pass, stats.wrong_passes);
   return parts->progress + parts->clock + parts->death + parts->score +
-         parts->step + parts->flag + parts->wrong_pass;
+         parts->step + parts->flag + parts->wrong_pass + parts->coins;
 }
 
 double V9Parts(const StepStats& stats, RewardParts* parts) {
@@ -89,7 +91,19 @@ double V9Parts(const StepStats& stats, RewardParts* parts) {
   return static_cast<double>(kHundredths * units + stats.points) / kHundredths;
 }
 
+void Multiply(float factor, RewardParts* parts) {
+  for (float* part : {&parts->progress, &parts->clock, &parts->death,
+                      &parts->score, &parts->step, &parts->flag,
+                      &parts->wrong_pass, &parts->coins, &parts->powerup}) {
+    *part *= factor;
+  }
+}
+
 }  // namespace
+
+double NaturalScale(RewardKind kind) {
+  return kind == RewardKind::kProgress ? kProgressScale : 1.0;
+}
 
 RewardKind ParseReward(const std::string& name) {
   if (name == "classic") return RewardKind::kClassic;
@@ -241,6 +255,9 @@ bool FrameCounter::IsPlausible() const {
 float SumReward(RewardKind kind, const Config& config, const StepStats& stats,
                 RewardParts* parts) {
   *parts = RewardParts{};
+  const bool weighted = kind == RewardKind::kProgress;
+  const double scale =
+      config.reward_scale == 0 ? NaturalScale(kind) : config.reward_scale;
   double unclipped = 0;
   double sum = 0;
   switch (kind) {
@@ -249,12 +266,17 @@ float SumReward(RewardKind kind, const Config& config, const StepStats& stats,
       sum = stats.classic;
       break;
     case RewardKind::kProgress:
-      unclipped = sum = ProgressParts(config, stats, parts);
+      unclipped = sum = ProgressParts(config, scale, stats, parts);
       break;
     case RewardKind::kV9:
       unclipped = V9Parts(stats, parts);
       sum = stats.v9_hundredths / double{kHundredths};
       break;
+  }
+  if (!weighted && scale != 1) {
+    Multiply(static_cast<float>(scale), parts);
+    unclipped *= scale;
+    sum *= scale;
   }
   if (config.reward_clip) sum = (sum > 0) - (sum < 0);
   parts->clipped = static_cast<float>(sum - unclipped);

@@ -8,6 +8,7 @@
 
 #include "mario/config.h"
 #include "mario/game.h"
+#include "mario/packed.h"
 
 namespace mario {
 
@@ -26,6 +27,13 @@ struct RewardParts {
   float progress, clock, death, score, step, flag, wrong_pass, coins, powerup;
   float clipped;  // what clipping added or took away
 };
+template <>
+inline constexpr bool kIsPacked<RewardParts> =
+    IsFilledBy<RewardParts, &RewardParts::progress, &RewardParts::clock,
+               &RewardParts::death, &RewardParts::score, &RewardParts::step,
+               &RewardParts::flag, &RewardParts::wrong_pass,
+               &RewardParts::coins, &RewardParts::powerup,
+               &RewardParts::clipped>();
 
 /// The best position in each room seen in an episode.
 struct BestPositions {
@@ -83,8 +91,11 @@ struct FrameCounter {
 };
 static_assert(std::is_trivially_copyable_v<FrameCounter>);
 
+/// What reward_scale=0 stands for.
+double NaturalScale(RewardKind kind);
+
 /// The reward of a step, and its parts. `config` has the weights of kProgress,
-/// and reward_clip.
+/// reward_scale and reward_clip.
 float SumReward(RewardKind kind, const Config& config, const StepStats& stats,
                 RewardParts* parts);
 

@@ -2,10 +2,11 @@
 // begins from one, or from the save of a console.
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
+#include <vector>
 
 #include "mario/env.h"
 
@@ -13,7 +14,11 @@ namespace mario {
 
 namespace {
 
-constexpr uint32_t kSnapshotVersion = 4;
+// A snapshot of a version restores in every later program that has the same
+// version (tests/mario/test_golden_snapshot.py). A new one is due when a struct
+// below changes, or the default of an option, which the hash of the options
+// takes for granted.
+constexpr uint32_t kSnapshotVersion = 6;
 
 /// The fixed part of a snapshot. After it come, where the options ask for
 /// them, the second frame record and the stage generator; then the stack.
@@ -30,7 +35,17 @@ struct SnapshotBody {
   uint8_t reseed, terminated, truncated, reserved[5];
   Episode episode;
 };
-static_assert(std::is_trivially_copyable_v<SnapshotBody>);
+static_assert(
+    IsFilledBy<SnapshotBody, &SnapshotBody::magic, &SnapshotBody::version,
+               &SnapshotBody::bytes, &SnapshotBody::rom_hash,
+               &SnapshotBody::config_hash, &SnapshotBody::state,
+               &SnapshotBody::record, &SnapshotBody::random,
+               &SnapshotBody::seed, &SnapshotBody::reseed,
+               &SnapshotBody::terminated, &SnapshotBody::truncated,
+               &SnapshotBody::reserved, &SnapshotBody::episode>(),
+    "a snapshot holds values only, no padding");
+static_assert(kIsPacked<FrameRecord> && kIsPacked<LegacyRandomState>,
+              "and so do the parts behind its body");
 constexpr char kMagic[8] = {'M', 'A', 'R', 'I', 'O', 'E', 'N', 'V'};
 
 bool IsPlausible(const Episode& episode) {
@@ -55,7 +70,7 @@ size_t BytesOfSnapshot(const EnvShared& shared) {
 
 }  // namespace
 
-/// A snapshot taken apart.
+/// A snapshot of the right size taken apart.
 struct Env::SnapshotParts {
   SnapshotBody body;
   FrameRecord older{};
@@ -79,6 +94,7 @@ struct Env::SnapshotParts {
 size_t Env::SnapshotBytes() const { return BytesOfSnapshot(*shared_); }
 
 void Env::Snapshot(std::byte* out) const {
+  RequireNoCartridgeRam(game_.console());
   SnapshotBody body{};
   std::memcpy(body.magic, kMagic, sizeof(kMagic));
   body.version = kSnapshotVersion;
@@ -107,7 +123,13 @@ void Env::Snapshot(std::byte* out) const {
   observation_.CopyTo(reinterpret_cast<uint8_t*>(out));
 }
 
-void Env::CheckSnapshot(const Shared& shared, const std::byte* blob) {
+void Env::CheckSnapshot(const Shared& shared, std::span<const std::byte> blob) {
+  if (blob.size() != BytesOfSnapshot(shared)) {
+    throw std::invalid_argument(
+        "a snapshot here has " + std::to_string(BytesOfSnapshot(shared)) +
+        " bytes, not " + std::to_string(blob.size()) +
+        "; restore it in a pool that was made like the one it comes from");
+  }
   const auto check = [](bool good, const char* what) {
     if (good) return;
     throw std::invalid_argument(std::string("this is not a snapshot for ") +
@@ -115,19 +137,30 @@ void Env::CheckSnapshot(const Shared& shared, const std::byte* blob) {
                                 "; restore it in a pool that was made like "
                                 "the one it comes from");
   };
-  const SnapshotParts parts(blob, shared);
+  const SnapshotParts parts(blob.data(), shared);
   const SnapshotBody& body = parts.body;
   check(std::memcmp(body.magic, kMagic, sizeof(kMagic)) == 0,
         "the Super Mario Bros. task");
   check(body.version == kSnapshotVersion,
         "this version of the Super Mario Bros. task");
   check(body.rom_hash == shared.cartridge()->hash(), "this ROM");
+  const nes::Timing saved = nes::TimingOf(body.state);
+  if (saved != shared.timing()) {
+    throw std::invalid_argument(
+        std::string("this is a snapshot under timing='") +
+        (saved == nes::Timing::kNesPy ? "nes_py" : "console") +
+        "', and here is timing='" + shared.config().timing +
+        "'; restore it in a pool that was made like the one it comes from");
+  }
   check(body.config_hash == shared.config_hash() &&
             body.bytes == BytesOfSnapshot(shared),
         "an environment with these options");
-  if (nes::IsPlausible(body.state) && nes::IsPlausible(body.record.before) &&
-      nes::IsPlausible(parts.older.before) && parts.stage_random.IsValid() &&
-      IsPlausible(body.episode) &&
+  const nes::Timing timing = shared.timing();
+  if (nes::IsPlausible(body.state, timing) &&
+      nes::IsPlausible(body.record.before, timing) &&
+      (!HasOlderRecord(shared) ||
+       nes::IsPlausible(parts.older.before, timing)) &&
+      parts.stage_random.IsValid() && IsPlausible(body.episode) &&
       shared.observation().IsPlausible(
           reinterpret_cast<const uint8_t*>(parts.stack))) {
     return;
@@ -159,13 +192,31 @@ void Env::ResetToConsoleSave(std::span<const std::byte> save,
         "a start needs the buttons of 2 frames or more, got those of " +
         std::to_string(buttons.size()));
   }
-  game_.console().Load(save);
+  const bool nes_py = shared_->timing() == nes::Timing::kNesPy;
+  // Places are found, and consoles saved, under the console's timing.
+  std::optional<nes::Console> source;
+  if (nes_py) source.emplace(shared_->cartridge());
+  nes::Console& loading = nes_py ? *source : game_.console();
+  loading.Load(save);
+  if (loading.uses_prg_ram()) {
+    throw std::invalid_argument(
+        "this console state has cartridge RAM at $6000-$7FFF, which the task's "
+        "snapshots do not hold; give the state of a game without it");
+  }
+  std::vector<uint8_t> frames(buttons.begin(), buttons.end());
+  if (nes_py) {
+    // nes-py's frame begins behind the point where the game reads the pad, so
+    // its buttons are those that the game sees next, and the last are none.
+    game_.console().ContinueAsNesPy(source->state(), frames.front());
+    frames.erase(frames.begin());
+    frames.push_back(0);
+  }
   const auto skip = static_cast<size_t>(shared_->config().frame_skip);
   bool first = true;
-  for (size_t i = 0; i < buttons.size(); ++i) {
-    game_.RunFrame(buttons[i], nullptr);
+  for (size_t i = 0; i < frames.size(); ++i) {
+    game_.RunFrame(frames[i], nullptr);
     // A maximum of two frames wants two that have been run.
-    if (i == 0 || (buttons.size() - 1 - i) % skip != 0) continue;
+    if (i == 0 || (frames.size() - 1 - i) % skip != 0) continue;
     RedrawAndObserve(DrawnFrames{}, scratch);
     if (first) observation_.FillWithNewest();
     first = false;

@@ -3,17 +3,36 @@
 #include "nes/console.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "nes/console_bus.h"
 #include "nes/cpu.h"
 
 namespace nes {
+namespace {
 
-Console::Console(std::shared_ptr<const Cartridge> cartridge)
+constexpr unsigned kNmiVector = 0xFFFA;
+constexpr unsigned kResetVector = 0xFFFC;
+constexpr unsigned kIrqVector = 0xFFFE;
+
+// From a vertical blank to the end of nes-py's frame when an episode begins.
+constexpr uint64_t kNesPyPhase = 2'380;
+
+}  // namespace
+
+Timing TimingByName(const std::string& name) {
+  if (name == "console") return Timing::kConsole;
+  if (name == "nes_py") return Timing::kNesPy;
+  throw std::invalid_argument("timing='" + name +
+                              "' is not possible; choose console or nes_py");
+}
+
+Console::Console(std::shared_ptr<const Cartridge> cartridge, Timing timing)
     : state_{},
       cartridge_(std::move(cartridge)),
-      ppu_(*cartridge_, &state_.ppu),
-      apu_(&state_.apu) {
+      ppu_(*cartridge_, &state_.ppu, timing),
+      apu_(&state_.apu),
+      timing_(timing) {
   PowerOn();
 }
 
@@ -23,23 +42,19 @@ void Console::PowerOn() {
   std::ranges::fill(ppu_.chr_ram(), uint8_t{0});
   ppu_.PowerOn();
   apu_.PowerOn();
-  state_.cpu.sp = 0xFD;
-  state_.cpu.p = 0x34;
-  state_.cpu.i_change = kNever;
-  state_.cpu.pc = static_cast<uint16_t>(Peek(0xFFFC) | Peek(0xFFFD) << 8);
-  state_.cpu.cycle = 7;
+  PowerOnCpu(&state_.cpu, PeekWord(kResetVector));
+  if (timing_ == Timing::kNesPy) {
+    state_.step_end = state_.cpu.cycle;
+    ppu_.PowerOnAsNesPy(DotOfAccess(state_.cpu.cycle));
+  }
 }
 
 void Console::Reset() {
-  CpuState& cpu = state_.cpu;
-  cpu.cycle += 7;
-  cpu.sp = static_cast<uint8_t>(cpu.sp - 3);
-  cpu.p |= 0x04;
-  cpu.jammed = 0;
-  cpu.pc = static_cast<uint16_t>(Peek(0xFFFC) | Peek(0xFFFD) << 8);
-  ppu_.CatchUp(DotOfAccess(cpu.cycle - 1));
+  ResetCpu(&state_.cpu, PeekWord(kResetVector));
+  const uint64_t cycle = state_.cpu.cycle;
+  ppu_.CatchUp(DotOfAccess(cycle - 1));
   ppu_.Reset();
-  apu_.Reset(cpu.cycle - 4);
+  apu_.Reset(cycle - 4);
 }
 
 // --- Running ----------------------------------------------------------------
@@ -59,6 +74,12 @@ bool Console::FrameOver() const { return state_.cpu.cycle >= FrameEndCycle(); }
 void Console::RunFrame(uint8_t buttons, uint8_t* pixels) {
   state_.pad.buttons[0] = buttons;
   ppu_.set_output(pixels);
+  if (timing_ == Timing::kNesPy) {
+    state_.step_end += kNesPyStepCycles;
+    RunNesPy(state_.step_end);
+    ppu_.set_output(nullptr);
+    return;
+  }
   frame_dot_ = state_.ppu.frame_dot;
   last_limit_ = kNever;
   ConsoleBus bus(this);
@@ -71,8 +92,50 @@ void Console::RunFrame(uint8_t buttons, uint8_t* pixels) {
   ppu_.set_output(nullptr);
 }
 
+void Console::ContinueAsNesPy(const State& state, uint8_t buttons) {
+  set_state(state);
+  state_.pad.buttons[0] = buttons;
+  state_.step_end = state_.cpu.cycle + kNesPyPhase;
+  ppu_.set_output(nullptr);
+  RunNesPy(state_.step_end);
+}
+
+// Instructions that begin before `end`, and the picture's dots up to there.
+void Console::RunNesPy(uint64_t end) {
+  last_limit_ = end;
+  NesPyBus bus(this);
+  while (state_.cpu.cycle < end) {
+    ppu_.CatchUp(DotOfAccess(state_.cpu.cycle));
+    has_polled_ = false;
+    if (state_.ppu.nmi_dot != kNever) {
+      state_.ppu.nmi_dot = kNever;
+      Interrupt(kNmiVector);
+    }
+    UpdateLimit();
+    // At least one instruction, whatever a state says that was loaded.
+    limit_ = std::max(limit_, state_.cpu.cycle + 1);
+    RunCpu(&state_.cpu, bus);
+  }
+  ppu_.CatchUp(DotOfAccess(end - 1));
+  apu_.CatchUp(end - 1);
+}
+
+// nes-py's PPU does three dots and then the CPU a cycle; an edge in one of the
+// three comes before an instruction that begins in that cycle.
+uint64_t Console::NesPyNmiCycle() const {
+  return CycleOfEdge(ppu_.NextVblankDot() + 1);
+}
+
 void Console::StepInstruction() {
   ppu_.set_output(nullptr);
+  if (timing_ == Timing::kNesPy) {
+    RunNesPy(state_.cpu.cycle + 1);
+    // A frame that is over by now has ended where it would have.
+    while (state_.step_end + kNesPyStepCycles <= state_.cpu.cycle) {
+      state_.step_end += kNesPyStepCycles;
+    }
+    return;
+  }
   frame_dot_ = state_.ppu.frame_dot;
   ConsoleBus bus(this);
   last_limit_ = state_.cpu.cycle + 1;
@@ -88,19 +151,15 @@ void Console::StepInstruction() {
 // rises in cycle c is taken when the instruction ends at c + 2 or later
 // (NESdev "CPU interrupts").
 void Console::ServiceEvents() {
-  CpuState& cpu = state_.cpu;
+  const CpuState& cpu = state_.cpu;
   StealDmcCycles();
   if (state_.ppu.nmi_dot != kNever &&
       CycleOfEdge(state_.ppu.nmi_dot) + 2 <= cpu.cycle) {
     state_.ppu.nmi_dot = kNever;
-    Interrupt(0xFFFA);
-  } else {
-    const unsigned masked =
-        cpu.cycle == cpu.i_change ? cpu.i_before : cpu.p & 4u;
-    if (!masked && apu_.IrqCycle() + 2 <= cpu.cycle &&
-        apu_.IrqCycle() != kNever) {
-      Interrupt(0xFFFE);
-    }
+    Interrupt(kNmiVector);
+  } else if (!MasksIrq(cpu) && apu_.IrqCycle() + 2 <= cpu.cycle &&
+             apu_.IrqCycle() != kNever) {
+    Interrupt(kIrqVector);
   }
   UpdateLimit();
   // At least one instruction runs between two polls.
@@ -108,17 +167,9 @@ void Console::ServiceEvents() {
 }
 
 void Console::Interrupt(unsigned vector) {
-  CpuState& cpu = state_.cpu;
-  if (cpu.jammed) return;
-  const uint8_t pushed[3] = {static_cast<uint8_t>(cpu.pc >> 8),
-                             static_cast<uint8_t>(cpu.pc),
-                             static_cast<uint8_t>((cpu.p & ~0x10) | 0x20)};
-  for (uint8_t byte : pushed) state_.ram[0x100 + cpu.sp--] = byte;
-  cpu.p |= 0x04;
-  cpu.cycle += 7;
-  if (vector == 0xFFFE) vector = IrqVector(cpu.cycle);
-  cpu.pc = static_cast<uint16_t>(Peek(static_cast<uint16_t>(vector)) |
-                                 Peek(static_cast<uint16_t>(vector + 1)) << 8);
+  if (!BeginInterrupt(&state_.cpu, state_.ram)) return;
+  if (vector == kIrqVector) vector = IrqVector(state_.cpu.cycle);
+  FinishInterrupt(&state_.cpu, PeekWord(vector));
 }
 
 // The vector of an IRQ or BRK sequence that ends at `end`: an NMI that comes
@@ -126,27 +177,36 @@ void Console::Interrupt(unsigned vector) {
 unsigned Console::IrqVector(uint64_t end) {
   uint64_t& nmi_dot = state_.ppu.nmi_dot;
   ppu_.CatchUp(DotOfAccess(end - 3));
-  if (nmi_dot == kNever || CycleOfEdge(nmi_dot) > end - 3) return 0xFFFE;
+  if (nmi_dot == kNever || CycleOfEdge(nmi_dot) > end - 3) return kIrqVector;
   nmi_dot = kNever;
-  return 0xFFFA;
+  return kNmiVector;
 }
 
 // The DMC halts the CPU for four cycles a sample byte. Approximation: between
 // instructions, not in the middle of one.
 void Console::StealDmcCycles() {
   while (apu_.DmcFetchCycle() <= state_.cpu.cycle) {
-    state_.cpu.cycle += 4;
+    StallCpu(&state_.cpu, 4);
     apu_.FinishDmcFetch(state_.cpu.cycle);
   }
 }
 
 void Console::UpdateLimit() {
+  if (timing_ == Timing::kNesPy) {
+    limit_ = std::min(last_limit_, NesPyNmiCycle());
+    return;
+  }
   limit_ = std::min(last_limit_, FrameEndCycle());
   limit_ = std::min(limit_, apu_.DmcFetchCycle());
   if (state_.ppu.nmi_dot != kNever) {
     limit_ = std::min(limit_, CycleOfEdge(state_.ppu.nmi_dot) + 2);
   }
-  if (!(state_.cpu.p & 4)) LimitToIrq(0);
+  if (!DisablesIrq(state_.cpu)) LimitToIrq(0);
+}
+
+uint16_t Console::PeekWord(unsigned address) const {
+  return static_cast<uint16_t>(Peek(static_cast<uint16_t>(address)) |
+                               Peek(static_cast<uint16_t>(address + 1)) << 8);
 }
 
 void Console::LimitToIrq(uint64_t earliest) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "nes/apu.h"
@@ -42,27 +43,42 @@ enum Button : uint8_t {
   kRight = 128,
 };
 
+/// "console" or "nes_py"; throws std::invalid_argument for another name.
+Timing TimingByName(const std::string& name);
+
 /// Whether every number that bounds a loop or an index is one that a console
 /// can reach, so that running a damaged save does no harm.
-bool IsPlausible(const State& state);
+bool IsPlausible(const State& state, Timing timing);
+
+/// The timing that a state was reached under.
+inline Timing TimingOf(const State& state) {
+  return state.step_end != 0 ? Timing::kNesPy : Timing::kConsole;
+}
 
 class Console {
  public:
-  explicit Console(std::shared_ptr<const Cartridge> cartridge);
+  explicit Console(std::shared_ptr<const Cartridge> cartridge,
+                   Timing timing = Timing::kConsole);
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
   void PowerOn();  // clears RAM and registers, as after switching on
   void Reset();    // the reset button: RAM is kept
 
-  /// Runs one video frame with pad 1 = `buttons`: from the start of one
-  /// vertical blank (just before its NMI) to the start of the next.
+  /// Runs one frame with pad 1 = `buttons`: from the start of one vertical
+  /// blank (just before its NMI) to the start of the next; under
+  /// Timing::kNesPy, kNesPyStepCycles from the end of the last one.
   /// `pixels` receives 240x256 palette indices (0-63), row-major; nullptr
   /// draws nothing, and leaves exactly the same State behind.
   void RunFrame(uint8_t buttons, uint8_t* pixels);
 
-  /// Runs one instruction (or one interrupt entry and its first instruction),
-  /// without drawing: for tests and tools.
+  /// Under Timing::kNesPy: takes over a state of Timing::kConsole and runs on
+  /// with pad 1 = `buttons` to where nes-py's frames end early in a game. The
+  /// program sees of each frame the buttons that it would have seen.
+  void ContinueAsNesPy(const State& state, uint8_t buttons);
+
+  /// Runs one instruction (or one interrupt entry and its first instruction;
+  /// under Timing::kNesPy the entry alone), without drawing: for tests, tools.
   void StepInstruction();
 
   /// The 2 KiB of work RAM, mirrored at $0000-$1FFF; may be written.
@@ -72,19 +88,23 @@ class Console {
   /// A CPU-side read without side effects (registers read as 0).
   uint8_t Peek(uint16_t address) const;
 
+  /// Whether the program has written to $6000-$7FFF.
+  bool uses_prg_ram() const { return !prg_ram_.empty(); }
+
   /// The fast save: enough where the cartridge has neither PRG RAM nor CHR
-  /// RAM in use (every Super Mario Bros. image).
+  /// RAM in use (every Super Mario Bros. image; the task refuses others).
   const State& state() const { return state_; }
   void set_state(const State& state);
 
   /// The complete save: header with version and ROM hash, State, cartridge
-  /// RAM. Load throws std::invalid_argument for another version, ROM or size,
-  /// and leaves the console as it was.
+  /// RAM. Load throws std::invalid_argument for another version, ROM or size;
+  /// after that and after std::bad_alloc the console is as it was.
   size_t SaveBytes() const;
   void Save(std::byte* out) const;
   void Load(std::span<const std::byte> blob);
 
   const Cartridge& cartridge() const { return *cartridge_; }
+  Timing timing() const { return timing_; }
 
   /// Exact shortcuts for `JMP self` and status polling; on by default.
   void set_idle_skip(bool on) { idle_skip_ = on; }
@@ -96,12 +116,15 @@ class Console {
 
   bool FrameOver() const;
   uint64_t FrameEndCycle() const;
+  void RunNesPy(uint64_t end);
+  uint64_t NesPyNmiCycle() const;
   void ServiceEvents();
   void Interrupt(unsigned vector);
   unsigned IrqVector(uint64_t end);
   void StealDmcCycles();
   void UpdateLimit();
   void LimitToIrq(uint64_t earliest);
+  uint16_t PeekWord(unsigned address) const;
 
   // console_bus.cc
   uint8_t ReadIo(unsigned address, uint64_t cycle);
@@ -118,6 +141,8 @@ class Console {
   uint64_t limit_ = 0;            // cycle of the next event
   uint64_t last_limit_ = kNever;  // cycle at which the caller wants to stop
   uint64_t frame_dot_ = 0;        // frame that is being run, see FrameOver
+  const Timing timing_;
+  bool has_polled_ = true;  // see SkippablePollCycles
   bool idle_skip_ = true;
   bool fast_loop_ = true;
 };

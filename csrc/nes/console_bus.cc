@@ -16,13 +16,19 @@ constexpr uint64_t kPollMargin = 16;  // cycles kept clear of any event
 
 // While the hit flag does not change, every round of the loop is the same:
 // registers and flags at its start equal those at its end. So whole rounds can
-// be left out; the last one before anything could differ runs for real.
+// be left out; the last one before anything could differ runs for real. A frame
+// of nes-py may end within a round, and the PPU then be ahead of what the round
+// has read: such a round runs for real, too.
 uint64_t ConsoleBus::SkippablePollCycles(unsigned loop_pc, uint64_t cycle) {
-  if (loop_pc < 0x8000 || loop_pc > 0xFFFF - status_poll::kBytes ||
+  if (!console_.has_polled_ || loop_pc < 0x8000 ||
+      loop_pc > 0xFFFF - status_poll::kBytes ||
       !status_poll::IsAt(prg_ + (loop_pc & 0x7FFF))) {
     return 0;
   }
-  const uint64_t round = status_poll::RoundCycles(loop_pc);
+  const uint64_t round =
+      status_poll::RoundCycles(loop_pc, console_.timing_ == nes::Timing::kNesPy
+                                            ? NesPyTiming::kBranchPageCycles
+                                            : ChipTiming::kBranchPageCycles);
   const uint64_t change = console_.ppu_.NextHitChangeDot();
   uint64_t end = limit();
   if (change != kNever) end = std::min(end, CycleOfEdge(change));
@@ -35,6 +41,7 @@ uint8_t Console::ReadIo(unsigned address, uint64_t cycle) {
   const auto open_bus = static_cast<uint8_t>(address >> 8);
   if (address < 0x4000) {
     const uint8_t value = ppu_.ReadRegister(address, cycle);
+    has_polled_ = true;
     UpdateLimit();
     return value;
   }
@@ -102,7 +109,10 @@ unsigned Console::StartOamDma(uint8_t page, uint64_t cycle) {
     }
     ppu_.WriteOam(bytes, cycle);
   }
-  return 513 + (cycle & 1 ? 0 : 1);
+  // nes-py's count of cycles begins at 1, the console's at 7, and it asks in
+  // the first cycle of the instruction.
+  const bool waits = timing_ == Timing::kNesPy ? cycle & 1 : !(cycle & 1);
+  return 513 + waits;
 }
 
 uint8_t Console::Peek(uint16_t address) const {

@@ -11,6 +11,8 @@ namespace nes {
 /// everything else is out of line and brings its exact cycle along.
 class ConsoleBus {
  public:
+  using Timing = ChipTiming;
+
   explicit ConsoleBus(Console* console)
       : console_(*console), prg_(console->cartridge_->prg()) {}
 
@@ -75,6 +77,16 @@ class ConsoleBus {
 
   Console& console_;
   const uint8_t* prg_;
+};
+
+/// The same under Timing::kNesPy, where nothing requests an IRQ.
+class NesPyBus : public ConsoleBus {
+ public:
+  using Timing = NesPyTiming;
+  using ConsoleBus::ConsoleBus;
+
+  void InterruptFlagChanged(uint64_t, unsigned) {}
+  unsigned BreakVector(uint64_t) { return 0xFFFE; }
 };
 
 }  // namespace nes

@@ -10,7 +10,7 @@ namespace nes {
 namespace {
 
 constexpr uint32_t kSaveMagic = 0x534E454D;  // "MENS"
-constexpr uint32_t kSaveVersion = 2;
+constexpr uint32_t kSaveVersion = 3;
 
 struct SaveHeader {
   uint32_t magic;
@@ -23,22 +23,29 @@ static_assert(std::has_unique_object_representations_v<SaveHeader>);
 
 }  // namespace
 
-bool IsPlausible(const State& state) {
+bool IsPlausible(const State& state, Timing timing) {
   const CpuState& cpu = state.cpu;
   const PpuState& ppu = state.ppu;
   const ApuState& apu = state.apu;
   const uint64_t dot = DotOfAccess(cpu.cycle);
   const bool time = cpu.cycle < uint64_t{1} << 60 && ppu.frame_dot <= dot &&
                     dot - ppu.frame_dot <= 2 * kDotsPerFrame &&
-                    ppu.position < kDotsPerFrame &&
+                    ppu.position < kDotsPerFrame && ppu.dot_skipped <= 1 &&
+                    ppu.odd_frame <= 1 &&
                     (ppu.nmi_dot == kNever || ppu.nmi_dot <= dot);
+  // The last instruction may have been an OAM DMA.
+  const bool step = timing == Timing::kConsole
+                        ? state.step_end == 0
+                        : state.step_end <= cpu.cycle &&
+                              cpu.cycle <= state.step_end + kNesPyStepCycles;
   const bool sound =
       apu.frame_start <= cpu.cycle + 8 &&
       cpu.cycle <= apu.frame_start + 40'000 && apu.frame_mode <= 1 &&
       apu.frame_step <= 5 - apu.frame_mode &&
       apu.dmc_next <= cpu.cycle + 4'000 && cpu.cycle <= apu.dmc_next + 40'000 &&
       apu.dmc_remaining <= 0xFF1;
-  return time && sound && ppu.fine_x < 8 && ppu.v < 0x8000 && ppu.t < 0x8000;
+  return time && step && sound && ppu.fine_x < 8 && ppu.v < 0x8000 &&
+         ppu.t < 0x8000;
 }
 
 void Console::set_state(const State& state) {
@@ -93,12 +100,17 @@ void Console::Load(std::span<const std::byte> blob) {
   const std::byte* from = blob.data() + sizeof(header);
   State state;
   std::memcpy(&state, from, sizeof(state));
-  if (!IsPlausible(state)) refuse("it is damaged");
+  if (TimingOf(state) != timing_) {
+    refuse("it was saved under the other timing");
+  }
+  if (!IsPlausible(state, timing_)) refuse("it is damaged");
+  from += sizeof(state);
+  const auto* const prg_ram = reinterpret_cast<const uint8_t*>(from);
+  // The only step that may fail comes before the first change.
+  std::vector<uint8_t> new_prg_ram(prg_ram, prg_ram + header.prg_ram_bytes);
+  from += header.prg_ram_bytes;
   state_ = state;
-  from += sizeof(state_);
-  prg_ram_.resize(header.prg_ram_bytes);
-  if (!prg_ram_.empty()) std::memcpy(prg_ram_.data(), from, prg_ram_.size());
-  from += prg_ram_.size();
+  prg_ram_.swap(new_prg_ram);
   if (!ppu_.chr_ram().empty()) {
     std::memcpy(ppu_.chr_ram().data(), from, ppu_.chr_ram().size());
   }

@@ -5,6 +5,8 @@
 //
 // A Bus has
 //
+//   using Timing = ChipTiming;
+//       or NesPyTiming, see there
 //   uint8_t* ram();
 //       zero page and stack, 512 bytes or more
 //   uint32_t Fetch(unsigned pc, uint64_t cycle);
@@ -42,6 +44,23 @@
 
 namespace nes {
 
+/// How long instructions take, and in which of their cycles they access memory.
+struct ChipTiming {
+  /// Whether Read, Store and Modify instructions make all their accesses in
+  /// their first cycle, none of them twice.
+  static constexpr bool kAccessesFirst = false;
+  /// Of a taken branch to another page.
+  static constexpr unsigned kBranchPageCycles = 1;
+  /// Of INC, DEC and shifts at an indexed address on another page.
+  static constexpr unsigned kModifyPageCycles = 0;
+};
+/// The same in nes-py (Timing::kNesPy).
+struct NesPyTiming {
+  static constexpr bool kAccessesFirst = true;
+  static constexpr unsigned kBranchPageCycles = 2;
+  static constexpr unsigned kModifyPageCycles = 1;
+};
+
 /// Opcode to dispatch on where the CPU meets something only its full loop runs.
 constexpr uint8_t kNotPlain = 0x02;
 
@@ -49,6 +68,29 @@ constexpr uint8_t kNotPlain = 0x02;
 /// on if an instruction begins there: its opcode, the number of a pair
 /// (fused.inc), or kNotPlain. NROM code never changes, so this is done once.
 void FindDispatch(const uint8_t* prg, uint8_t* dispatch);
+
+// What else changes the registers of a CPU; nothing outside of cpu.* does.
+
+/// As after switching on; the program begins at `start`.
+void PowerOnCpu(CpuState* cpu, uint16_t start);
+/// The reset button: 7 cycles, in which nothing is pushed.
+void ResetCpu(CpuState* cpu, uint16_t start);
+/// An NMI or IRQ up to its vector: pushes to the stack in `ram` and sets I,
+/// 7 cycles. False, and nothing done, if the CPU is jammed. FinishInterrupt
+/// must follow.
+bool BeginInterrupt(CpuState* cpu, uint8_t* ram);
+/// `handler` is what stands at the vector.
+void FinishInterrupt(CpuState* cpu, uint16_t handler);
+/// Halts the CPU between two instructions.
+inline void StallCpu(CpuState* cpu, unsigned cycles) { cpu->cycle += cycles; }
+
+/// Whether I is set.
+inline bool DisablesIrq(const CpuState& cpu) { return cpu.p & 0x04; }
+/// Whether the poll at the end of the last instruction saw I set: CLI, SEI and
+/// PLP are polled with the flag before them (NESdev "CPU interrupts").
+inline bool MasksIrq(const CpuState& cpu) {
+  return cpu.cycle == cpu.i_change ? cpu.i_before != 0 : DisablesIrq(cpu);
+}
 
 /// Registers and flags while instructions run; lives in a function's frame so
 /// that the compiler keeps it in machine registers. With kFast every function
@@ -218,7 +260,13 @@ class Interpreter {
     }
   }
   NES_INLINE void DummyRead(unsigned address, uint64_t cycle) {
-    if constexpr (!kFast) bus_.DummyRead(address, cycle);
+    if constexpr (!kFast && !Clock::kAccessesFirst) {
+      bus_.DummyRead(address, cycle);
+    }
+  }
+  /// When an access in `cycle` happens, of an instruction begun at `first`.
+  NES_INLINE static uint64_t AccessCycle(uint64_t first, uint64_t cycle) {
+    return Clock::kAccessesFirst ? first : cycle;
   }
 
   // --- Kinds of instruction: how memory is used.
@@ -240,7 +288,7 @@ class Interpreter {
           DummyRead(e.unfixed, end - 2);
         }
       }
-      value = ReadMemory(e.address, end - 1);
+      value = ReadMemory(e.address, AccessCycle(cycle_, end - 1));
     }
     IncrementPc<M>();
     cycle_ = end;
@@ -262,7 +310,7 @@ class Interpreter {
       ram_[e.address] = static_cast<uint8_t>(value);
     } else {
       if constexpr (kIsIndexed<M>) DummyRead(e.unfixed, cycle_ - 2);
-      WriteMemory(e.address, value, cycle_ - 1);
+      WriteMemory(e.address, value, AccessCycle(cycle_ - kCycles, cycle_ - 1));
     }
     return true;
   }
@@ -281,11 +329,18 @@ class Interpreter {
       ram_[e.address] =
           static_cast<uint8_t>((this->*kOperation)(ram_[e.address]));
     } else {
+      const uint64_t first = cycle_ - kCycles;
       if constexpr (kIsIndexed<M>) DummyRead(e.unfixed, cycle_ - 4);
-      const unsigned old = ReadMemory(e.address, cycle_ - 3);
+      const unsigned old =
+          ReadMemory(e.address, AccessCycle(first, cycle_ - 3));
       const unsigned value = (this->*kOperation)(old);
-      if constexpr (!kFast) WriteMemory(e.address, old, cycle_ - 2);
-      WriteMemory(e.address, value, cycle_ - 1);
+      if constexpr (!kFast && !Clock::kAccessesFirst) {
+        WriteMemory(e.address, old, cycle_ - 2);
+      }
+      WriteMemory(e.address, value, AccessCycle(first, cycle_ - 1));
+      if constexpr (kIsIndexed<M> && Clock::kModifyPageCycles > 0) {
+        if (e.address != e.unfixed) cycle_ += Clock::kModifyPageCycles;
+      }
     }
     return true;
   }
@@ -306,16 +361,20 @@ class Interpreter {
     return true;
   }
 
-  // Jumps and stack operations; those that concern interrupts are left to the
+  // Stack operations and jumps; those that concern interrupts are left to the
   // full loop.
   template <Mode M, int kCycles, auto kOperation>
-  NES_INLINE bool Control() {
+  NES_INLINE bool Stack() {
+    return Implied<M, kCycles, kOperation>();
+  }
+  template <Mode M, int kCycles, auto kOperation>
+  NES_INLINE bool Jump() {
     return Implied<M, kCycles, kOperation>();
   }
   template <Mode M, int kCycles, auto kOperation>
   NES_INLINE bool Interrupting() {
     if constexpr (kFast) return false;
-    return Control<M, kCycles, kOperation>();
+    return Implied<M, kCycles, kOperation>();
   }
 
   template <Mode M, int kCycles, auto kOperation>
@@ -335,7 +394,8 @@ class Interpreter {
         return false;
       }
     }
-    cycle_ += kCycles + 1 + (((target ^ next) & 0xFF00) != 0);
+    const bool other_page = ((target ^ next) & 0xFF00) != 0;
+    cycle_ += kCycles + 1 + Clock::kBranchPageCycles * other_page;
     pc_ = target;
     if constexpr (!kFast) {
       if (may_be_poll && bus_.idle_skip()) {
@@ -359,7 +419,8 @@ class Interpreter {
       return;
     }
     const uint64_t limit = bus_.limit();
-    const unsigned round = 16 + (((pc_ + 9) ^ pc_) >> 8 != 0);
+    const bool other_page = ((pc_ + 9) ^ pc_) >> 8 != 0;
+    const unsigned round = 16 + Clock::kBranchPageCycles * other_page;
     unsigned last = y_;
     while (((last + 4) & 0xFF) > 3 && cycle_ + round <= limit) {
       ram_[(base + last) & kRamMask] = static_cast<uint8_t>(a_);
@@ -596,6 +657,8 @@ class Interpreter {
   }
 
  private:
+  using Clock = typename Bus::Timing;
+
   Bus& bus_;
   uint8_t* const ram_;
   const uint8_t* const rom_;

@@ -26,6 +26,22 @@ enum class Mode : uint8_t {
   kRel,
 };
 
+/// What an instruction does with memory and with the program counter: the
+/// functions of cpu.h that opcodes.inc names.
+enum class Kind : uint8_t {
+  kRead,
+  kStore,
+  kStoreHigh,
+  kModify,
+  kAccumulator,
+  kImplied,
+  kStack,
+  kBranch,
+  kJump,
+  kJumpIndirect,
+  kInterrupting,
+};
+
 /// Bytes of an instruction, opcode included.
 constexpr int InstructionBytes(Mode mode) {
   switch (mode) {
@@ -47,13 +63,41 @@ struct OpcodeInfo {
   Mode mode;
   uint8_t cycles;
   uint8_t page_penalty;
+  Kind kind;
+  bool is_official;
 };
 
 inline constexpr OpcodeInfo kOpcodes[256] = {
 #define OPCODE(code, kind, operation, mode, cycles, penalty) \
-  {#operation, Mode::k##mode, cycles, penalty},
+  {#operation, Mode::k##mode, cycles, penalty, Kind::k##kind, true},
+#define UNOFFICIAL(code, kind, operation, mode, cycles, penalty) \
+  {#operation, Mode::k##mode, cycles, penalty, Kind::k##kind, false},
 #include "nes/opcodes.inc"
 };
+
+/// Whether an instruction may be the first of a pair (fused.inc): what follows
+/// it is always the instruction behind it, whatever registers and memory hold,
+/// and no interrupt is polled differently after it. So neither branches, jumps,
+/// JSR, RTS and RTI nor BRK, CLI, SEI and PLP; the fast loop runs documented
+/// opcodes only.
+constexpr bool MayBeginPair(const OpcodeInfo& opcode) {
+  switch (opcode.kind) {
+    case Kind::kRead:
+    case Kind::kStore:
+    case Kind::kModify:
+    case Kind::kAccumulator:
+    case Kind::kImplied:
+    case Kind::kStack:
+      return opcode.is_official;
+    case Kind::kStoreHigh:
+    case Kind::kBranch:
+    case Kind::kJump:
+    case Kind::kJumpIndirect:
+    case Kind::kInterrupting:
+      return false;
+  }
+  return false;
+}
 
 /// Four bytes at `at`, the first one lowest.
 NES_INLINE uint32_t LoadCode(const uint8_t* at) {

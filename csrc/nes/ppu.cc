@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "nes/opcodes.h"
 #include "nes/simd.h"
 
 namespace nes {
@@ -22,8 +23,10 @@ constexpr uint32_t kFirstLine = DotsAfterVblank(kLinesPerFrame);
 constexpr uint32_t kStepY = 256;
 constexpr uint32_t kLineCopyX = 257;
 constexpr uint32_t kEvaluationBegins = 65;
-// From a pixel's own dot (x + 1) to the dot at which a hit can be read.
+// From x to the dot at which a hit in that pixel, drawn in dot x + 1, can be
+// read; in nes-py at once.
 constexpr uint32_t kHitDelay = 2;
+constexpr uint32_t kNesPyHitDelay = 1;
 
 constexpr uint32_t kNone = ~uint32_t{0};
 
@@ -58,11 +61,12 @@ constexpr uint64_t OpaqueMask(uint64_t bytes) {
 
 }  // namespace
 
-Ppu::Ppu(const Cartridge& cartridge, PpuState* state)
+Ppu::Ppu(const Cartridge& cartridge, PpuState* state, Timing timing)
     : s_(*state),
       chr_(cartridge.chr()),
       tiles_(cartridge.tiles()),
-      vertical_mirroring_(cartridge.mirroring() == Mirroring::kVertical) {
+      vertical_mirroring_(cartridge.mirroring() == Mirroring::kVertical),
+      nes_py_(timing == Timing::kNesPy) {
   if (cartridge.has_chr_ram()) {
     chr_ram_.resize(8192);
     chr_ram_tiles_.resize(512 * kTileBytes);
@@ -76,6 +80,12 @@ void Ppu::PowerOn() {
   s_.nmi_dot = kNever;
   s_.position = kFirstLine;
   ForgetPredictions();
+}
+
+void Ppu::PowerOnAsNesPy(uint64_t dot) {
+  s_.position = kPreRender;
+  s_.frame_dot = dot - 2 - kPreRender;
+  s_.mask = 0x1E;
 }
 
 void Ppu::Reset() {
@@ -159,6 +169,7 @@ void Ppu::RunTo(uint32_t stop) {
   if (stop > line0 && from < lines_end) {
     RunVisibleDots(std::max(from, line0) - line0,
                    std::min(stop, lines_end) - line0);
+    if (nes_py_ && stop >= lines_end) FindWrapped();
   }
   s_.position = stop;
 }
@@ -294,7 +305,7 @@ uint32_t Ppu::HitOnLine(int line, int first_x, uint16_t v) const {
     const unsigned address =
         (s_.ctrl & 0x10u) << 8 | tile << 4 | (v >> 12 & 7u);
     if (TileRow(address, 0)[at & 7] != 0) {
-      return static_cast<uint32_t>(x) + kHitDelay;
+      return static_cast<uint32_t>(x) + (nes_py_ ? kNesPyHitDelay : kHitDelay);
     }
   }
   return kNone;
@@ -376,7 +387,8 @@ void Ppu::DrawLine(int line, uint8_t* out) {
   const uint8_t visible = s_.mask & 0x01 ? 0x30 : 0x3F;
   if (!Rendering()) {
     // While v points into the palette, that colour is shown instead.
-    const unsigned at = (s_.v & 0x3F00) == 0x3F00 ? PaletteIndex(s_.v) : 0;
+    const bool points = !nes_py_ && (s_.v & 0x3F00) == 0x3F00;
+    const unsigned at = points ? PaletteIndex(s_.v) : 0;
     std::memset(out, s_.palette[at] & visible, 256);
     return;
   }
@@ -396,6 +408,8 @@ void Ppu::DrawLine(int line, uint8_t* out) {
   }
   Store8(buffer + 33 * 8, 0);
   if ((s_.mask & 0x10) && line > 0) DrawSprites(line, palette_entries);
+  if (line == 0 && s_.wrapped != 0) [[unlikely]]
+    DrawWrappedSprites(palette_entries);
   simd::MapColours(palette_entries, colours_, out);
 }
 
@@ -441,8 +455,23 @@ unsigned Ppu::SpriteRowAddress(const uint8_t* sprite, int row) const {
   return (sprite[1] & 1u) << 12 | tile << 4 | (static_cast<unsigned>(row) & 7);
 }
 
-// Eight pixels at once, a byte each. Earlier sprites win over later ones, even
-// where they then hide behind the background.
+// Eight pixels at once, a byte each: `pixels` is a row of the sprite's tile, a
+// palette entry in each byte. Earlier sprites win over later ones, even where
+// they then hide behind the background.
+NES_INLINE void Ppu::BlendSprite(const uint8_t* sprite, uint64_t pixels,
+                                 uint8_t* taken, uint8_t* palette_entries) {
+  const unsigned x = sprite[3];
+  if (sprite[2] & 0x40) pixels = __builtin_bswap64(pixels);
+  const uint64_t before = Load8(taken + x);
+  const uint64_t below = Load8(palette_entries + x);
+  uint64_t drawn = OpaqueMask(pixels);
+  Store8(taken + x, before | drawn);
+  drawn &= ~before;
+  if (sprite[2] & 0x20) drawn &= ~OpaqueMask(below);
+  pixels |= 0x1010101010101010u;
+  Store8(palette_entries + x, (below & ~drawn) | (pixels & drawn));
+}
+
 void Ppu::DrawSprites(int line, uint8_t* palette_entries) {
   if (!sprites_known_) FindSprites();
   const int count = std::min<int>(sprites_.count[line - 1], 8);
@@ -451,18 +480,66 @@ void Ppu::DrawSprites(int line, uint8_t* palette_entries) {
   if (!(s_.mask & 0x04)) std::memset(taken, 0xFF, 8);
   for (int n = 0; n < count; ++n) {
     const uint8_t* sprite = s_.oam + sprites_.index[line - 1][n] * 4;
-    const unsigned x = sprite[3];
-    uint64_t pixels = Load8(TileRow(
+    const uint64_t pixels = Load8(TileRow(
         SpriteRowAddress(sprite, line - 1 - sprite[0]), sprite[2] & 3u));
-    if (sprite[2] & 0x40) pixels = __builtin_bswap64(pixels);
-    const uint64_t before = Load8(taken + x);
-    const uint64_t below = Load8(palette_entries + x);
-    uint64_t drawn = OpaqueMask(pixels);
-    Store8(taken + x, before | drawn);
-    drawn &= ~before;
-    if (sprite[2] & 0x20) drawn &= ~OpaqueMask(below);
-    pixels |= 0x1010101010101010u;
-    Store8(palette_entries + x, (below & ~drawn) | (pixels & drawn));
+    BlendSprite(sprite, pixels, taken, palette_entries);
+  }
+}
+
+// nes-py looks for the sprites of line 240 as of any other and has no such
+// line: what it finds is drawn on line 0 of the next frame.
+void Ppu::FindWrapped() {
+  s_.wrapped = 0;
+  // The last eight or sixteen values of y up to 239 have equal high bits. A
+  // sprite's four bytes are compared as one number: that can be done for many
+  // sprites at once, and there is hardly ever one.
+  const uint8_t high_bits = s_.ctrl & 0x20 ? 0xF0 : 0xF8;
+  const uint8_t mask_bytes[4] = {high_bits};
+  const uint8_t wrapped_bytes[4] = {static_cast<uint8_t>(239 & high_bits)};
+  uint32_t sprites[64], mask, wrapped;
+  std::memcpy(sprites, s_.oam, sizeof(sprites));
+  std::memcpy(&mask, mask_bytes, sizeof(mask));
+  std::memcpy(&wrapped, wrapped_bytes, sizeof(wrapped));
+  unsigned any = 0;
+  for (const uint32_t sprite : sprites) any |= (sprite & mask) == wrapped;
+  if (!any) return;
+  for (int i = 0, found = 0; i < 64 && found < 8; ++i) {
+    if ((sprites[i] & mask) != wrapped) continue;
+    s_.wrapped |= uint64_t{1} << i;
+    ++found;
+  }
+}
+
+// The row of such a sprite is a negative remainder in nes-py, so that its bits
+// come from the tile before it, too.
+__attribute__((noinline)) void Ppu::DrawWrappedSprites(
+    uint8_t* palette_entries) {
+  if (!(s_.mask & 0x10)) return;
+  uint8_t taken[256 + 8] = {};
+  if (!(s_.mask & 0x04)) std::memset(taken, 0xFF, 8);
+  const int height = SpriteHeight();
+  for (int i = 0; i < 64; ++i) {
+    if (!(s_.wrapped >> i & 1)) continue;
+    const uint8_t* sprite = s_.oam + i * 4;
+    int row = -((sprite[0] + 1) & 0xFF) % height;
+    if (sprite[2] & 0x80) row ^= height - 1;
+    int base = sprite[1] * 16 + ((s_.ctrl & 0x08) << 9);
+    if (height == 16) {
+      row = (row & 7) | (row & 8) << 1;
+      base = (sprite[1] >> 1) * 32 | (sprite[1] & 1) << 12;
+    }
+    const auto plane = [this](int address) -> unsigned {
+      address &= 0xFFFF;
+      return address < 0x2000 ? chr_[address] : 0;
+    };
+    const unsigned low = plane(base + row), high = plane(base + row + 8);
+    uint8_t entries[8];
+    for (int x = 0; x < 8; ++x) {
+      const unsigned colour = (low >> (7 - x) & 1) | (high >> (7 - x) & 1) << 1;
+      entries[x] = static_cast<uint8_t>(
+          colour == 0 ? 0 : colour | (sprite[2] & 3u) << 2);
+    }
+    BlendSprite(sprite, Load8(entries), taken, palette_entries);
   }
 }
 
@@ -487,9 +564,12 @@ uint8_t Ppu::ReadStatus(uint64_t cycle) {
   const uint64_t since = DotOfAccess(cycle) - s_.frame_dot;
   // Read just before the flag rises: it will not. Read as it rises, or a dot
   // later: it reads as set, but the NMI does not come.
-  if (since == kVblankRises - 1) s_.hide_vblank = 1;
-  if (since <= kVblankRises + 1 && s_.nmi_dot >= s_.frame_dot) {
-    s_.nmi_dot = kNever;
+  // (Not so in nes-py.)
+  if (!nes_py_) {
+    if (since == kVblankRises - 1) s_.hide_vblank = 1;
+    if (since <= kVblankRises + 1 && s_.nmi_dot >= s_.frame_dot) {
+      s_.nmi_dot = kNever;
+    }
   }
   DriveLatch(s_.status, 0xE0, cycle);
   s_.status &= static_cast<uint8_t>(~kVblank);
@@ -538,7 +618,7 @@ void Ppu::WriteRegister(unsigned address, uint8_t value, uint64_t cycle) {
     case 5:
       if (s_.w == 0) {
         s_.t = static_cast<uint16_t>((s_.t & ~0x001F) | value >> 3);
-        s_.fine_x = value & 7;
+        SetFineX(value & 7);
       } else {
         s_.t = static_cast<uint16_t>((s_.t & ~0x73E0) | (value & 7) << 12 |
                                      (value & 0xF8) << 2);
@@ -568,12 +648,28 @@ void Ppu::WriteControl(uint8_t value, uint64_t dot) {
   s_.t = static_cast<uint16_t>((s_.t & ~0x0C00) | (value & 3) << 10);
   if (changed & 0x20) sprites_known_ = overflow_known_ = false;
   if (!(changed & 0x80)) return;
+  if (nes_py_) return;  // which requests an NMI as the flag rises, only
   if (value & 0x80) {
     const bool falling = dot + 1 == s_.frame_dot + kFlagsFall;
     if ((s_.status & kVblank) && !falling) s_.nmi_dot = dot;
   } else if (s_.nmi_dot != kNever && dot <= s_.nmi_dot + 1) {
     s_.nmi_dot = kNever;  // gone again before the CPU looked
   }
+}
+
+// Here a tile is found by (x + fine x) / 8. nes-py steps on to the next tile
+// behind each pixel with (x + fine x) % 8 == 7, so that a change in the middle
+// of a line may lose a tile: move v by that.
+void Ppu::SetFineX(uint8_t fine_x) {
+  const uint8_t before = s_.fine_x;
+  s_.fine_x = fine_x;
+  const uint32_t line0 = Line0();
+  if (!nes_py_ || !Rendering() || s_.position < line0) return;
+  const uint32_t dot = (s_.position - line0) % kDotsPerLine;
+  const uint32_t line = (s_.position - line0) / kDotsPerLine;
+  if (line >= kVisibleLines || dot > kStepY) return;
+  const uint32_t x = std::max(dot, 1u) - 1;
+  s_.v = StepCoarseX(s_.v, 64 + (x + before) / 8 - (x + fine_x) / 8);
 }
 
 // In the middle of a line v stands for the line's first tile here, while the

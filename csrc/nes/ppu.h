@@ -35,10 +35,13 @@ namespace nes {
 
 class Ppu {
  public:
-  Ppu(const Cartridge& cartridge, PpuState* state);
+  Ppu(const Cartridge& cartridge, PpuState* state, Timing timing);
 
   void PowerOn();
   void Reset();
+  /// After PowerOn: as nes-py begins, on the pre-render line, rendering, with
+  /// `dot` the third dot to be run.
+  void PowerOnAsNesPy(uint64_t dot);
 
   uint8_t ReadRegister(unsigned address, uint64_t cycle);
   void WriteRegister(unsigned address, uint8_t value, uint64_t cycle);
@@ -97,6 +100,11 @@ class Ppu {
   void FetchBackground(uint16_t v, uint8_t* line);
   void FindRowTiles(uint16_t v, unsigned table);
   void DrawSprites(int line, uint8_t* palette_entries);
+  void DrawWrappedSprites(uint8_t* palette_entries);
+  void BlendSprite(const uint8_t* sprite, uint64_t pixels, uint8_t* taken,
+                   uint8_t* palette_entries);
+  void FindWrapped();
+  void SetFineX(uint8_t fine_x);
   const uint8_t* TileRow(unsigned address, unsigned attribute) const {
     return tiles_ + (address >> 4) * kTileBytes +
            attribute * kTileAttributeBytes + (address & 7) * 8;
@@ -119,6 +127,7 @@ class Ppu {
   const uint8_t* chr_;
   const uint8_t* tiles_;
   bool vertical_mirroring_;
+  const bool nes_py_;  // Timing::kNesPy
   std::vector<uint8_t> chr_ram_;
   std::vector<uint8_t> chr_ram_tiles_;
   uint8_t* pixels_ = nullptr;

@@ -55,6 +55,7 @@ struct PpuState {
   uint8_t palette[32];  // $3F00-$3F1F
   uint8_t oam[256];     // y, tile, attributes, x
   uint8_t nametable[kNametableBytes];
+  uint64_t wrapped;  // Timing::kNesPy: a bit for each sprite of line 240
 };
 
 /// What programs can notice of the 2A03's sound part: length counters, frame
@@ -90,6 +91,8 @@ struct State {
   ApuState apu;
   PadState pad;
   uint8_t ram[kRamBytes];
+  uint64_t step_end;  // Timing::kNesPy: cycle at which the last frame ended;
+                      // 0 under Timing::kConsole
 };
 
 static_assert(std::is_trivially_copyable_v<State>);

@@ -27,10 +27,11 @@ inline bool IsAt(const uint8_t* code) {
          (code[5] & 0xDF) == kBneOrBeq;
 }
 
-/// Cycles of one round that is begun at `pc`: 4 + 2 + 3, and one more where
-/// the taken branch comes from another page (NESdev "6502 cycle times").
-constexpr unsigned RoundCycles(unsigned pc) {
-  return (pc + kBytes) >> 8 != pc >> 8 ? 10 : 9;
+/// Cycles of one round that is begun at `pc`: 4 + 2 + 3, and
+/// `page_cycles` more where the taken branch comes from another page (NESdev
+/// "6502 cycle times").
+constexpr unsigned RoundCycles(unsigned pc, unsigned page_cycles) {
+  return 9 + ((pc + kBytes) >> 8 != pc >> 8 ? page_cycles : 0);
 }
 
 }  // namespace nes::status_poll

@@ -1,10 +1,27 @@
 // NTSC picture timing in PPU dots, and how dots relate to CPU cycles. Source:
-// NESdev "PPU frame timing", "Cycle reference chart".
+// NESdev "PPU frame timing", "Cycle reference chart". And the two clocks that a
+// console can keep: the chip's, and that of the emulator nes-py.
 #pragma once
 
 #include <cstdint>
 
 namespace nes {
+
+/// Where a frame ends, and when within an instruction things happen.
+enum class Timing : uint8_t {
+  /// As the chips do it: a frame ends at the vertical blank.
+  kConsole,
+  /// As nes-py 8.2.1 and 9.0.1: a frame ends kNesPyStepCycles after the last
+  /// one, which is some 2,400 cycles into the game's interrupt handler, and
+  /// half a cycle later each time. Accesses happen in the first cycle of their
+  /// instruction; some instructions take a cycle more (cpu.h); an NMI is taken
+  /// by the next instruction.
+  kNesPy,
+};
+
+/// CPU cycles of a frame under Timing::kNesPy; a frame of the picture has half
+/// a cycle less.
+constexpr uint64_t kNesPyStepCycles = 29'781;
 
 constexpr uint32_t kDotsPerLine = 341;
 constexpr uint32_t kLinesPerFrame = 262;

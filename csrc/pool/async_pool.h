@@ -117,7 +117,8 @@ class AsyncPool {
   /// Steps each env by its action. Everything is checked first: after an
   /// exception nothing has been sent.
   void Send(std::span<const int32_t> ids, std::span<const int32_t> actions);
-  /// Starts a new episode even within one; `seeds` reseeds, empty keeps.
+  /// Starts a new episode even within one; `seeds` reseeds, empty keeps. After
+  /// an exception nothing has been seeded or sent.
   void Reset(std::span<const int32_t> ids, std::span<const uint64_t> seeds);
   /// The next batch, or nothing if `timeout` passed first. Throws
   /// std::logic_error when too little is outstanding for a batch ever to
@@ -128,8 +129,8 @@ class AsyncPool {
   size_t SnapshotBytes() const;
   /// Writes ids.size() blobs of SnapshotBytes().
   void Snapshot(std::span<const int32_t> ids, std::byte* out);
-  /// Puts blobs back, all or none. Answered like a reset: reward 0 and the
-  /// saved observation, elapsed_step and done flags.
+  /// Puts blobs back, all or none, whatever is thrown. Answered like a reset:
+  /// reward 0 and the saved observation, elapsed_step and done flags.
   void Restore(std::span<const int32_t> ids, std::vector<std::byte> blobs,
                RngMode rng);
   /// How many stages an env has by itself: the first weights of SetStarts.
@@ -211,8 +212,9 @@ class AsyncPool {
   void RequireOwned(std::span<const int32_t> ids, const char* call);
   void RequireReset(std::span<const int32_t> ids, const char* call) const;
   void RequireOutstanding() const;
-  void Enqueue(std::span<const int32_t> ids, Kind kind,
-               std::span<const int32_t> actions);
+  int OpenBatch(std::span<const int32_t> ids);
+  void Enqueue(int slot, std::span<const int32_t> ids, Kind kind,
+               std::span<const int32_t> actions) noexcept;
   void SnapshotOne(const Entry& entry, std::byte* out) const;
   SnapshotHeader CheckBlob(std::span<const std::byte> blobs, size_t i,
                            const char* call) const;

@@ -83,7 +83,7 @@ void AsyncPool<Env>::Send(std::span<const int32_t> ids,
                                 ") is out of range; actions are 0 to " +
                                 std::to_string(num_actions_ - 1));
   }
-  Enqueue(ids, Kind::kStep, actions);
+  Enqueue(OpenBatch(ids), ids, Kind::kStep, actions);
 }
 
 template <class Env>
@@ -98,10 +98,20 @@ void AsyncPool<Env>::Reset(std::span<const int32_t> ids,
                                 " seeds; give one seed for each env or none");
   }
   RequireOwned(ids, "reset");
+  const uint64_t max_seed = Env::MaxSeed(*shared_);
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    if (seeds[i] <= max_seed) continue;
+    throw std::invalid_argument(
+        "reset: seed " + std::to_string(seeds[i]) + " for env " +
+        std::to_string(ids[i]) + " (position " + std::to_string(i) +
+        ") is out of range; this pool's seeds are 0 to " +
+        std::to_string(max_seed));
+  }
+  const int slot = OpenBatch(ids);
   for (size_t i = 0; i < seeds.size(); ++i) {
     entries_[static_cast<size_t>(ids[i])].env->Seed(seeds[i]);
   }
-  Enqueue(ids, Kind::kReset, {});
+  Enqueue(slot, ids, Kind::kReset, {});
 }
 
 template <class Env>
@@ -179,6 +189,7 @@ void AsyncPool<Env>::Restore(std::span<const int32_t> ids,
   }
   const auto all =
       std::make_shared<const std::vector<std::byte>>(std::move(blobs));
+  const int slot = OpenBatch(ids);
   for (size_t i = 0; i < ids.size(); ++i) {
     Entry& entry = entries_[static_cast<size_t>(ids[i])];
     entry.saved = {all, all->data() + i * bytes + sizeof(SnapshotHeader)};
@@ -188,7 +199,7 @@ void AsyncPool<Env>::Restore(std::span<const int32_t> ids,
     entry.truncated = headers[i].truncated != 0;
     entry.was_reset = true;
   }
-  Enqueue(ids, Kind::kRestore, {});
+  Enqueue(slot, ids, Kind::kRestore, {});
 }
 
 /// Reads the header of number i of `blobs`; throws std::invalid_argument,
@@ -201,7 +212,7 @@ SnapshotHeader AsyncPool<Env>::CheckBlob(std::span<const std::byte> blobs,
   try {
     const SnapshotHeader header =
         ReadSnapshotHeader(blob, config_.max_episode_steps);
-    Env::CheckSnapshot(*shared_, blob.data() + sizeof(header));
+    Env::CheckSnapshot(*shared_, blob.subspan(sizeof(header)));
     return header;
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(what + std::to_string(i) +
@@ -418,11 +429,16 @@ void AsyncPool<Env>::RequireOutstanding() const {
       std::to_string(needed - outstanding_rows_) + " more envs first");
 }
 
+/// Where the rows of a request go: the last step that may fail, so it comes
+/// before a request changes anything. Async: rows find their place later.
 template <class Env>
-void AsyncPool<Env>::Enqueue(std::span<const int32_t> ids, Kind kind,
-                             std::span<const int32_t> actions) {
-  const int slot =
-      config_.is_sync() ? ring_.Open(static_cast<int>(ids.size())) : 0;
+int AsyncPool<Env>::OpenBatch(std::span<const int32_t> ids) {
+  return config_.is_sync() ? ring_.Open(static_cast<int>(ids.size())) : 0;
+}
+
+template <class Env>
+void AsyncPool<Env>::Enqueue(int slot, std::span<const int32_t> ids, Kind kind,
+                             std::span<const int32_t> actions) noexcept {
   for (size_t i = 0; i < ids.size(); ++i) {
     Entry& entry = entries_[static_cast<size_t>(ids[i])];
     entry.kind = kind;

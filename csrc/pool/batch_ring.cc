@@ -14,16 +14,6 @@ constexpr size_t RoundUp(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-std::byte* Allocate(size_t bytes, size_t alignment) {
-  if (bytes == 0) return nullptr;
-  return static_cast<std::byte*>(
-      ::operator new(bytes, std::align_val_t{alignment}));
-}
-
-void Free(std::byte* memory, size_t alignment) {
-  if (memory) ::operator delete(memory, std::align_val_t{alignment});
-}
-
 }  // namespace
 
 RowLayout::RowLayout(std::vector<Field> fields)
@@ -49,17 +39,22 @@ size_t RowLayout::SlabBytes(int rows) const {
   return RoundUp(bulk_row_bytes_ * static_cast<size_t>(rows), PageBytes());
 }
 
+AlignedBytes::AlignedBytes(size_t bytes, size_t alignment)
+    : alignment_(alignment),
+      data_(bytes == 0 ? nullptr
+                       : static_cast<std::byte*>(::operator new(
+                             bytes, std::align_val_t{alignment}))) {}
+
+AlignedBytes::~AlignedBytes() {
+  if (data_) ::operator delete(data_, std::align_val_t{alignment_});
+}
+
 Slab::Slab(const RowLayout& layout, int row_count)
     : rows(row_count),
       bulk_bytes(layout.SlabBytes(row_count)),
-      bulk(Allocate(bulk_bytes, PageBytes())),
-      records(Allocate(layout.record_bytes() * static_cast<size_t>(row_count),
-                       kCacheLineBytes)) {}
-
-Slab::~Slab() {
-  Free(bulk, PageBytes());
-  Free(records, kCacheLineBytes);
-}
+      bulk_(bulk_bytes, PageBytes()),
+      records_(layout.record_bytes() * static_cast<size_t>(row_count),
+               kCacheLineBytes) {}
 
 SlabStore::SlabStore(std::shared_ptr<const RowLayout> layout, int rows,
                      int count)
@@ -91,12 +86,17 @@ Slab* SlabStore::Take(int rows) {
   return slab;
 }
 
-std::shared_ptr<Slab> SlabStore::Lend(Slab* slab) {
-  return {slab,
-          [store = shared_from_this()](Slab* lent) { store->PutBack(lent); }};
+std::shared_ptr<SlabStore::Loan> SlabStore::NewLoan() {
+  return std::make_shared<Loan>(shared_from_this());
 }
 
-void SlabStore::PutBack(Slab* slab) {
+std::shared_ptr<Slab> SlabStore::Lend(std::shared_ptr<Loan> loan,
+                                      Slab* slab) noexcept {
+  loan->slab_ = slab;
+  return {std::move(loan), slab};
+}
+
+void SlabStore::PutBack(Slab* slab) noexcept {
   if (ProcessId() != process_id_) return;
   const std::lock_guard lock(mutex_);
   free_.push_back(slab);
@@ -112,7 +112,7 @@ std::vector<std::pair<uintptr_t, size_t>> SlabStore::Buffers() const {
   std::vector<std::pair<uintptr_t, size_t>> buffers;
   for (const auto& slab : all_) {
     if (slab->bulk_bytes == 0) continue;
-    buffers.emplace_back(reinterpret_cast<uintptr_t>(slab->bulk),
+    buffers.emplace_back(reinterpret_cast<uintptr_t>(slab->bulk()),
                          slab->bulk_bytes);
   }
   return buffers;
@@ -122,7 +122,7 @@ void Batch::Copy(size_t field, void* out) const {
   const RowLayout& layout = store_->layout();
   const size_t bytes = layout.row_bytes(field);
   const size_t stride = layout.record_bytes();
-  const std::byte* from = slab_->records + layout.Offset(field, slab_->rows);
+  const std::byte* from = slab_->records() + layout.Offset(field, slab_->rows);
   std::byte* to = static_cast<std::byte*>(out);
   for (int row = 0; row < rows_; ++row, from += stride, to += bytes) {
     switch (bytes) {  // the common sizes as single moves
@@ -183,11 +183,11 @@ void BatchRing::Locate(RowPosition position, std::byte** fields) const {
   const Slab& slab = *slots_[static_cast<size_t>(position.slot)].slab;
   const RowLayout& layout = store_->layout();
   const auto row = static_cast<size_t>(position.row);
-  std::byte* record = slab.records + row * layout.record_bytes();
+  std::byte* record = slab.records() + row * layout.record_bytes();
   for (size_t i = 0; i < layout.fields().size(); ++i) {
     const size_t offset = layout.Offset(i, slab.rows);
     fields[i] = layout.fields()[i].bulk
-                    ? slab.bulk + offset + row * layout.row_bytes(i)
+                    ? slab.bulk() + offset + row * layout.row_bytes(i)
                     : record + offset;
   }
 }
@@ -229,9 +229,10 @@ Batch BatchRing::Take() {
   Slot& slot = slots_[taken % slots_.size()];
   const int rows = slot.rows.load(std::memory_order_relaxed);
   assert(Ready());
-  // The new slab first: if that fails, the batch is still here to be taken.
+  // What may fail first: the batch is then still here to be taken.
+  auto loan = store_->NewLoan();
   Slab* next = is_sync_ ? nullptr : store_->Take(batch_size_);
-  Batch batch(store_, store_->Lend(slot.slab), rows);
+  Batch batch(store_, SlabStore::Lend(std::move(loan), slot.slab), rows);
   slot.slab = next;
   slot.written.store(0, std::memory_order_relaxed);
   if (is_sync_) slot.rows.store(-1, std::memory_order_release);

@@ -49,32 +49,74 @@ class RowLayout {
   size_t bulk_row_bytes_ = 0;
 };
 
+/// Memory of an alignment of its own.
+class AlignedBytes {
+ public:
+  /// No bytes: no memory.
+  AlignedBytes(size_t bytes, size_t alignment);
+  ~AlignedBytes();
+  AlignedBytes(const AlignedBytes&) = delete;
+  AlignedBytes& operator=(const AlignedBytes&) = delete;
+
+  std::byte* data() const { return data_; }
+
+ private:
+  const size_t alignment_;
+  std::byte* const data_;
+};
+
 /// The memory of one batch of up to `rows` rows.
 struct Slab {
   Slab(const RowLayout& layout, int rows);
-  ~Slab();
-  Slab(const Slab&) = delete;
-  Slab& operator=(const Slab&) = delete;
 
   const int rows;
   const size_t bulk_bytes;
-  std::byte* const bulk;
-  std::byte* const records;
+
+  std::byte* bulk() const { return bulk_.data(); }
+  std::byte* records() const { return records_.data(); }
+
+ private:
+  const AlignedBytes bulk_;
+  const AlignedBytes records_;
 };
 
 /// Owns every slab of a pool and outlives it while a reader holds one.
 /// Thread-safe: a slab comes back from whatever thread drops its last view. In
 /// a forked child it does not: the lock may be held by a thread that the child
-/// does not have, so what is dropped there is leaked.
+/// does not have, so what is dropped there is leaked. Whatever throws for want
+/// of memory leaves the store as it was.
 class SlabStore : public std::enable_shared_from_this<SlabStore> {
  public:
+  /// Gives the slab that it is handed back to the store when it dies.
+  class Loan {
+   public:
+    explicit Loan(std::shared_ptr<SlabStore> store)
+        : store_(std::move(store)) {}
+    ~Loan() {
+      if (slab_ != nullptr) store_->PutBack(slab_);
+    }
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+
+   private:
+    friend class SlabStore;
+    const std::shared_ptr<SlabStore> store_;
+    Slab* slab_ = nullptr;
+  };
+
   SlabStore(std::shared_ptr<const RowLayout> layout, int rows, int count);
 
   /// A free slab of at least `rows` rows, the smallest there is; a new one if
   /// there is none. Never waits.
   Slab* Take(int rows);
+  /// A loan of nothing: all the memory that lending a slab needs.
+  std::shared_ptr<Loan> NewLoan();
   /// A shared handle; the slab is free again when its last copy dies.
-  std::shared_ptr<Slab> Lend(Slab* slab);
+  static std::shared_ptr<Slab> Lend(std::shared_ptr<Loan> loan,
+                                    Slab* slab) noexcept;
+  /// The same with a new loan. Throws std::bad_alloc; the slab is then as
+  /// before the caller's.
+  std::shared_ptr<Slab> Lend(Slab* slab) { return Lend(NewLoan(), slab); }
 
   const RowLayout& layout() const { return *layout_; }
   /// Slabs allocated after construction.
@@ -83,7 +125,7 @@ class SlabStore : public std::enable_shared_from_this<SlabStore> {
   std::vector<std::pair<uintptr_t, size_t>> Buffers() const;
 
  private:
-  void PutBack(Slab* slab);
+  void PutBack(Slab* slab) noexcept;
 
   const std::shared_ptr<const RowLayout> layout_;
   const size_t initial_count_;
@@ -97,14 +139,14 @@ class SlabStore : public std::enable_shared_from_this<SlabStore> {
 class Batch {
  public:
   Batch(std::shared_ptr<const SlabStore> store, std::shared_ptr<Slab> slab,
-        int rows)
+        int rows) noexcept
       : store_(std::move(store)), slab_(std::move(slab)), rows_(rows) {}
 
   int rows() const { return rows_; }
   const std::shared_ptr<Slab>& slab() const { return slab_; }
   /// The rows of a bulk field, one after another; valid while slab() is held.
   std::byte* Bulk(size_t field) const {
-    return slab_->bulk + store_->layout().Offset(field, slab_->rows);
+    return slab_->bulk() + store_->layout().Offset(field, slab_->rows);
   }
   /// Copies a small field of all rows to `out`.
   void Copy(size_t field, void* out) const;
@@ -127,7 +169,8 @@ class BatchRing {
   /// Async: rows are given out as results come.
   BatchRing(std::shared_ptr<SlabStore> store, int num_envs, int batch_size);
 
-  /// Sync, by the sender: a batch of `rows` rows; returns its slot.
+  /// Sync, by the sender: a batch of `rows` rows; returns its slot. Throws
+  /// std::bad_alloc; then nothing was opened.
   int Open(int rows);
   /// Async, by a worker with a result: the next free row.
   RowPosition Claim();
@@ -140,7 +183,8 @@ class BatchRing {
   bool Ready() const;
   /// Waits until Ready() or Close(); false when the deadline came first.
   bool WaitUntil(std::chrono::steady_clock::time_point deadline);
-  /// The oldest batch, which must be full; readers take turns.
+  /// The oldest batch, which must be full; readers take turns. Throws
+  /// std::bad_alloc; then the batch is still there to be taken.
   Batch Take();
   /// Wakes all who wait.
   void Close();

@@ -8,10 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "pool/spec.h"
@@ -87,6 +90,9 @@ class CountingEnv {
   static int NumActions(const Shared& shared) {
     return shared.config.num_actions;
   }
+  static uint64_t MaxSeed(const Shared&) {
+    return std::numeric_limits<uint64_t>::max();
+  }
   static int NumStages(const Shared& shared) {
     return shared.config.num_stages;
   }
@@ -158,9 +164,16 @@ class CountingEnv {
     std::memcpy(out + kLabelBytes, &counters_, sizeof(counters_));
   }
 
-  static void CheckSnapshot(const Shared& shared, const std::byte* blob) {
+  static void CheckSnapshot(const Shared& shared,
+                            std::span<const std::byte> blob) {
+    if (blob.size() != kLabelBytes + sizeof(Counters)) {
+      throw std::invalid_argument(
+          "a snapshot here has " +
+          std::to_string(kLabelBytes + sizeof(Counters)) + " bytes, not " +
+          std::to_string(blob.size()));
+    }
     const Label label = LabelOf(shared);
-    if (std::memcmp(blob, label.text, kLabelBytes) == 0) return;
+    if (std::memcmp(blob.data(), label.text, kLabelBytes) == 0) return;
     throw std::invalid_argument("saved under another label than " +
                                 shared.config.label);
   }
@@ -190,6 +203,8 @@ class CountingEnv {
     int32_t start = -1;
     uint32_t reserved = 0;
   };
+  static_assert(std::has_unique_object_representations_v<Counters>,
+                "a snapshot holds values only, no padding");
   static constexpr size_t kLabelBytes = 16;
   struct Label {
     char text[kLabelBytes] = {};

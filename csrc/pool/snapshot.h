@@ -12,6 +12,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace pool {
 
@@ -29,7 +30,8 @@ struct SnapshotHeader {
   uint8_t reserved[2] = {};
   int32_t max_episode_steps = 0;  // the pool's limit, part of what comes next
 };
-static_assert(sizeof(SnapshotHeader) == 40);
+static_assert(sizeof(SnapshotHeader) == 40 &&
+              std::has_unique_object_representations_v<SnapshotHeader>);
 
 /// Constants of FNV-1a, 64 bits (RFC 9923); nes/fnv.h, which the pool may not
 /// know, has them for the hash of bytes.
@@ -92,6 +94,10 @@ inline void WriteSnapshotHeader(SnapshotHeader header, size_t env_bytes,
 inline SnapshotHeader ReadSnapshotHeader(std::span<const std::byte> blob,
                                          int32_t max_episode_steps) {
   SnapshotHeader header;
+  if (blob.size() < sizeof(header)) {
+    throw std::invalid_argument(std::to_string(blob.size()) +
+                                " bytes are too few for its header");
+  }
   std::memcpy(&header, blob.data(), sizeof(header));
   const auto env_part = blob.subspan(sizeof(header));
   if (header.magic != SnapshotHeader::kMagic) {

@@ -111,14 +111,17 @@ struct StartSet {
 //   static int NumStages(const Shared&);    where episodes begin by themselves
 //   Env(std::shared_ptr<const Shared>, int env_id, uint64_t seed);
 //   void Seed(uint64_t seed);               takes effect at the next Reset
+//   static uint64_t MaxSeed(const Shared&);
+//                   seeds above it would be cut: the pool refuses them
 //   void Reset(Scratch&, const StartSet*);
 //                   with a set draws from it, with null does as the options say
 //   Outcome Step(int32_t action, Scratch&);
 //   void Write(const Row&) const;           the fields of the last result
 //   size_t SnapshotBytes() const;           equal for all envs of one Shared
 //   void Snapshot(std::byte* out) const;    also before the first Reset
-//   static void CheckSnapshot(const Shared&, const std::byte* blob);
+//   static void CheckSnapshot(const Shared&, std::span<const std::byte> blob);
 //                   throws std::invalid_argument on a foreign or damaged blob
+//                   and on one of another size, before it reads any of it
 //   void Restore(const std::byte* blob, RngMode);   of a blob that passes
 //   void Render(Scratch&, uint8_t* rgb) const;
 //                   the picture, (kRenderHeight, kRenderWidth, 3) RGB

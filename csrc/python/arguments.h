@@ -73,6 +73,16 @@ const char* TypeName() {
   }
 }
 
+/// What an option's integers may be, for the end of a message.
+template <class T>
+const char* Range() {
+  if constexpr (std::is_same_v<T, int> || std::is_same_v<T, std::vector<int>>) {
+    return "; ints here are -2147483648 to 2147483647";
+  } else {
+    return "";
+  }
+}
+
 /// bool, numpy.bool and the ints 0 and 1: not whatever has a truth value, as
 /// None and 'false' are mistakes that nobody would notice.
 inline bool IsBool(py::handle value) {
@@ -110,7 +120,7 @@ void ReadOption(const char* name, py::handle value, T* member) {
   } catch (const py::cast_error&) {
     throw py::type_error(std::string("config ") + name + " must be " +
                          TypeName<T>() + ", got " +
-                         py::repr(value).cast<std::string>());
+                         py::repr(value).cast<std::string>() + Range<T>());
   }
 }
 
@@ -212,19 +222,20 @@ inline std::vector<int32_t> ReadIds(py::handle value, const std::string& what) {
   return ids;
 }
 
-/// Any integer from 0 to 2^64 - 1, NumPy's included.
-inline uint64_t ReadSeed(py::handle value) {
+/// Any integer from 0 to 2^64 - 1, NumPy's included; `call` names who asks.
+inline uint64_t ReadSeed(py::handle value, const std::string& call) {
   const py::object integer =
       py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
   if (!integer) {
     PyErr_Clear();
-    throw py::type_error("reset: a seed must be an integer, got " +
-                         Describe(value));
+    throw py::type_error(call + ": a seed must be an integer, got " +
+                         Describe(value) + " " +
+                         py::repr(value).cast<std::string>());
   }
   const unsigned long long seed = PyLong_AsUnsignedLongLong(integer.ptr());
   if (PyErr_Occurred()) {
     PyErr_Clear();
-    throw std::invalid_argument("reset: seeds are 0 to 2^64 - 1, got " +
+    throw std::invalid_argument(call + ": seeds are 0 to 2^64 - 1, got " +
                                 py::str(integer).cast<std::string>());
   }
   return seed;

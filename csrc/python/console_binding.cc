@@ -10,6 +10,7 @@
 
 #include "nes/console.h"
 #include "nes/cpu.h"
+#include "nes/flat_bus.h"
 #include "nes/palette.h"
 #include "nes/simd.h"
 
@@ -24,8 +25,9 @@ std::span<const uint8_t> AsBytes(const std::string_view& text) {
 /// Keeps the GIL, so that threads that share a console take turns.
 class PyConsole {
  public:
-  explicit PyConsole(const py::bytes& rom)
-      : console_(nes::Cartridge::Parse(AsBytes(std::string_view(rom)))) {}
+  PyConsole(const py::bytes& rom, const std::string& timing)
+      : console_(nes::Cartridge::Parse(AsBytes(std::string_view(rom))),
+                 nes::TimingByName(timing)) {}
 
   nes::Console& console() { return console_; }
   const nes::Console& console() const { return console_; }
@@ -139,32 +141,7 @@ class PyConsole {
   std::array<uint8_t, nes::kScreenPixels> indices_ = {};
 };
 
-// 64 KiB of RAM and nothing else; the memory of the single-step vectors.
-class FlatBus {
- public:
-  uint8_t* ram() { return memory.data(); }
-  const uint8_t* rom() const { return nullptr; }
-  const uint8_t* dispatch() const { return nullptr; }
-  uint64_t limit() const { return limit_cycle; }
-  bool idle_skip() const { return false; }
-  uint32_t Fetch(unsigned pc, uint64_t) {
-    return memory[pc] | memory[(pc + 1) & 0xFFFF] << 8u |
-           memory[(pc + 2) & 0xFFFF] << 16u;
-  }
-  uint8_t Read(unsigned address, uint64_t) { return memory[address & 0xFFFF]; }
-  unsigned Write(unsigned address, uint8_t value, uint64_t) {
-    memory[address] = value;
-    return 0;
-  }
-  void DummyRead(unsigned, uint64_t) {}
-  void InterruptFlagChanged(uint64_t, unsigned) {}
-  unsigned BreakVector(uint64_t) { return 0xFFFE; }
-  uint64_t SkippablePollCycles(unsigned, uint64_t) { return 0; }
-
-  std::vector<uint8_t> memory = std::vector<uint8_t>(65536);
-  uint64_t limit_cycle = 0;
-};
-
+// A CPU on the memory of the single-step vectors.
 class FlatCpu {
  public:
   py::array_t<uint8_t> Memory(const py::object& self) {
@@ -188,7 +165,7 @@ class FlatCpu {
   }
 
  private:
-  FlatBus bus_;
+  nes::FlatBus bus_;
 };
 
 py::list OpcodeTable() {
@@ -208,7 +185,8 @@ py::list OpcodeTable() {
 
 void BindConsole(py::module_& m) {
   py::class_<PyConsole>(m, "Console")
-      .def(py::init<const py::bytes&>(), py::arg("rom"))
+      .def(py::init<const py::bytes&, const std::string&>(), py::arg("rom"),
+           py::arg("timing") = "console")
       .def("step", &PyConsole::Step, py::arg("buttons"), py::arg("draw") = true)
       .def("step_many", &PyConsole::StepMany, py::arg("movie"),
            py::arg("draw_every") = 0)

@@ -85,7 +85,7 @@ class PyPool {
     if (seeds) {
       // Not through py::sequence, which forgets an exception of its __len__.
       for (const py::handle seed : py::iter(*seeds)) {
-        values.push_back(ReadSeed(seed));
+        values.push_back(ReadSeed(seed, "reset"));
       }
     }
     WithoutGil([&] { pool_->Reset(ids, values); });

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -59,16 +60,16 @@ std::shared_ptr<const mario::Env::Shared> MakeShared(const py::bytes& rom,
 class SingleEnv {
  public:
   SingleEnv(const py::bytes& rom, const py::dict& options, int env_id,
-            uint64_t seed)
+            py::handle seed)
       : shared_(MakeShared(rom, options)),
         fields_(mario::Env::Fields(*shared_)),
         scratch_(*shared_),
-        env_(shared_, env_id, seed) {}
+        env_(shared_, env_id, CheckedSeed(seed)) {}
 
   /// `stage` is a number of the option `stages`; without one the options
   /// choose.
-  py::dict Reset(std::optional<uint64_t> seed, std::optional<int> stage) {
-    if (seed) env_.Seed(*seed);
+  py::dict Reset(py::handle seed, std::optional<int> stage) {
+    if (!seed.is_none()) env_.Seed(CheckedSeed(seed));
     if (stage) {
       RequireStage(*stage);
       env_.ResetToStage(*stage, scratch_);
@@ -168,14 +169,10 @@ class SingleEnv {
 
   py::dict Restore(const py::bytes& bytes, bool keep_rng) {
     const std::string blob = bytes;
-    if (blob.size() != env_.SnapshotBytes()) {
-      throw std::invalid_argument("a snapshot here has " +
-                                  std::to_string(env_.SnapshotBytes()) +
-                                  " bytes, not " + std::to_string(blob.size()));
-    }
-    const auto* from = reinterpret_cast<const std::byte*>(blob.data());
+    const auto from = std::as_bytes(std::span(blob));
     mario::Env::CheckSnapshot(*shared_, from);
-    env_.Restore(from, keep_rng ? pool::RngMode::kKeep : pool::RngMode::kSaved);
+    env_.Restore(from.data(),
+                 keep_rng ? pool::RngMode::kKeep : pool::RngMode::kSaved);
     Moved();
     return Read();
   }
@@ -285,6 +282,14 @@ class SingleEnv {
     std::memcpy(info_ram_.data(), ram(), info_ram_.size());
   }
 
+  uint64_t CheckedSeed(py::handle given) const {
+    const uint64_t seed = envpool_protocol::ReadSeed(given, "_MarioEnv");
+    const uint64_t max_seed = mario::Env::MaxSeed(*shared_);
+    if (seed <= max_seed) return seed;
+    throw std::invalid_argument("seed=" + std::to_string(seed) +
+                                " is outside 0 to " + std::to_string(max_seed));
+  }
+
   void RequireStage(int stage) const {
     const int count = shared_->num_stages();
     if (stage >= 0 && stage < count) return;
@@ -311,7 +316,7 @@ class SingleEnv {
 
 void BindMarioEnv(py::module_& module) {
   py::class_<SingleEnv>(module, "_MarioEnv")
-      .def(py::init<const py::bytes&, const py::dict&, int, uint64_t>(),
+      .def(py::init<const py::bytes&, const py::dict&, int, py::handle>(),
            py::arg("rom"), py::arg("options") = py::dict(),
            py::arg("env_id") = 0, py::arg("seed") = 0)
       .def("reset", &SingleEnv::Reset, py::arg("seed") = py::none(),

@@ -90,6 +90,9 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
             a pair and a 5-tuple. None: "gymnasium" if there is a render mode.
         reward: "classic" is 7.4.0's, with its info; "v9" is 9.x's, with its info.
         rom_path: as for ``mario_envpool.make``.
+        timing: "nes_py" ends a frame where nes-py, the emulator of
+            gym-super-mario-bros, ends it, so that every step is upstream's; "console"
+            ends it where a console's does (docs/emulator.md, "Two timings").
 
     Attributes:
         ram: (2048,) uint8, the work RAM of the game. Always the same array; writing to
@@ -98,7 +101,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: there is no such ROM mode, world, stage, API or reward.
+        ValueError: there is no such ROM mode, world, stage, API, reward or timing.
         NotImplementedError: there is no such render mode.
         RomError: the ROM is not installed.
     """
@@ -122,6 +125,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         api: str | None = None,
         reward: str = "classic",
         rom_path: str = "",
+        timing: str = "nes_py",
     ) -> None:
         self._arguments: dict[str, Any] = {
             "rom_mode": rom_mode,
@@ -131,6 +135,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
             "api": api,
             "reward": reward,
             "rom_path": rom_path,
+            "timing": timing,
         }
         self._set_target(target, lost_levels)
         stages = [] if target is None else [f"{world_label(target[0])}-{target[1]}"]
@@ -178,6 +183,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
             "stages": stages,
             "lost_levels": lost_levels,
             "reward": given["reward"],
+            "timing": given["timing"],
         }
         image = rom.load(name, given["rom_path"])
         self._native: Any = _core._MarioEnv(image, options)
@@ -305,7 +311,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         """Puts a state back that an environment with the same arguments has given.
 
         Raises:
-            ValueError: it is damaged, or of another ROM, stage or reward.
+            ValueError: it is damaged, or of another ROM, stage, reward or timing.
         """
         self._opened().restore(bytes(snapshot[_X_MAX_BYTES:]))
         self._x_position_max = int.from_bytes(snapshot[:_X_MAX_BYTES], "little")

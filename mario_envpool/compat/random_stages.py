@@ -24,6 +24,7 @@ class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
         api: likewise.
         reward: likewise.
         rom_path: likewise.
+        timing: likewise.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
         api: str | None = None,
         reward: str = "classic",
         rom_path: str = "",
+        timing: str = "nes_py",
     ) -> None:
         self._arguments = {
             "rom_mode": rom_mode,
@@ -43,6 +45,7 @@ class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
             "api": api,
             "reward": reward,
             "rom_path": rom_path,
+            "timing": timing,
         }
         self.stages = stages
         self._draws = np.random.RandomState()

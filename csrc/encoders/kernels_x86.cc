@@ -1,0 +1,373 @@
+// The kernels with AVX2, with AVX-512 and with AVX512_BF16.
+#include "encoders/kernels.h"
+
+#ifdef ENCODERS_X86
+#include <cstdint>
+#include <cstring>
+
+#include "encoders/bfloat16.h"
+#include "encoders/x86.h"
+
+namespace encoders {
+
+extern const Kernels kScalarKernels;
+
+namespace avx2 {
+namespace {
+
+#define OP __attribute__((target("avx2,fma"), always_inline)) inline
+#define ENTRY __attribute__((target("avx2,fma")))
+
+constexpr int kRows = 4;
+constexpr int kBlocks = 1;
+
+struct Lanes {
+  __m256 low, high;
+};
+// The upper and the lower value of every pair, as float32.
+struct Pairs {
+  Lanes upper, lower;
+};
+
+OP __m256i Words(const void* from) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+}
+
+OP __m256i Widened(const uint16_t* from) {
+  return _mm256_cvtepu16_epi32(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
+OP void StoreWords(void* to, __m256i words) {
+  _mm256_storeu_si256(static_cast<__m256i*>(to), words);
+}
+
+OP Lanes Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+
+OP Lanes Load(const float* from) {
+  return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
+}
+
+OP void Store(float* to, Lanes a) {
+  _mm256_storeu_ps(to, a.low);
+  _mm256_storeu_ps(to + 8, a.high);
+}
+
+// Which of eight lanes are among the first n, some of which may lie before
+// them.
+OP __m256i FirstLanes(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n),
+                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+// The first n; zeros behind them.
+OP Lanes LoadSome(const float* from, int n) {
+  return {_mm256_maskload_ps(from, FirstLanes(n)),
+          _mm256_maskload_ps(from + 8, FirstLanes(n - 8))};
+}
+
+OP void StoreSome(float* to, const uint32_t* from, int n) {
+  int* words = reinterpret_cast<int*>(to);
+  _mm256_maskstore_epi32(words, FirstLanes(n), Words(from));
+  _mm256_maskstore_epi32(words + 8, FirstLanes(n - 8), Words(from + 8));
+}
+
+template <typename From, typename To>
+OP void CopyWords(const From* from, To* to) {
+  StoreWords(to, Words(from));
+  StoreWords(to + 8, Words(from + 8));
+}
+
+OP __m256 UpperHalf(__m256i words) {
+  return _mm256_castsi256_ps(
+      _mm256_and_si256(words, _mm256_set1_epi32(~0xFFFF)));
+}
+
+OP __m256 LowerHalf(__m256i words) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+}
+
+OP Lanes LoadBf16(const uint16_t* from) {
+  return {LowerHalf(Widened(from)), LowerHalf(Widened(from + 8))};
+}
+
+OP Lanes Fill(float value) {
+  return {_mm256_set1_ps(value), _mm256_set1_ps(value)};
+}
+
+OP Lanes Multiply(Lanes a, Lanes b) {
+  return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+}
+
+OP Lanes Add(Lanes a, Lanes b) {
+  return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+}
+
+// Of two of which one is NaN, the instruction gives the second.
+OP Lanes Relu(Lanes a) {
+  const __m256 zero = _mm256_setzero_ps();
+  return {_mm256_max_ps(zero, a.low), _mm256_max_ps(zero, a.high)};
+}
+
+OP __m256 WhereSet(__m256 a, const uint16_t* active) {
+  const __m256i unset =
+      _mm256_cmpeq_epi32(Widened(active), _mm256_setzero_si256());
+  return _mm256_andnot_ps(_mm256_castsi256_ps(unset), a);
+}
+
+OP Lanes KeepActive(Lanes a, const uint16_t* active) {
+  return {WhereSet(a.low, active), WhereSet(a.high, active + 8)};
+}
+
+OP __m256 WherePositive(__m256 a, __m256 output) {
+  return _mm256_and_ps(a,
+                       _mm256_cmp_ps(output, _mm256_setzero_ps(), _CMP_NLE_UQ));
+}
+
+OP Lanes KeepPositive(Lanes a, Lanes output) {
+  return {WherePositive(a.low, output.low), WherePositive(a.high, output.high)};
+}
+
+OP __m256 CentredHalf(const uint8_t* pixels) {
+  const __m256i words = _mm256_cvtepu8_epi32(
+      _mm_loadl_epi64(reinterpret_cast<const __m128i*>(pixels)));
+  const __m256 values =
+      _mm256_cvtepi32_ps(_mm256_sub_epi32(words, _mm256_set1_epi32(144)));
+  return _mm256_mul_ps(values, _mm256_set1_ps(1.0f / 64.0f));
+}
+
+OP Lanes Centred(const uint8_t* pixels) {
+  return {CentredHalf(pixels), CentredHalf(pixels + 8)};
+}
+
+// Rounded values in the lower halves of words.
+OP __m256i Rounded(__m256 values) {
+  const __m256i bits = _mm256_castps_si256(values);
+  const __m256i size = _mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF));
+  const __m256i upper = _mm256_srli_epi32(bits, 16);
+  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+  const __m256i near = _mm256_srli_epi32(
+      _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF))),
+      16);
+  const __m256i nan = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+  const __m256i is_nan =
+      _mm256_cmpgt_epi32(size, _mm256_set1_epi32(0x7F800000));
+  const __m256i is_tiny =
+      _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(kTinyBits)), size);
+  return _mm256_andnot_si256(is_tiny, _mm256_blendv_epi8(near, nan, is_nan));
+}
+
+OP void StoreRounded(uint16_t* to, Lanes a) {
+  // The instruction works in halves of 128 bits.
+  const __m256i packed = _mm256_packus_epi32(Rounded(a.low), Rounded(a.high));
+  StoreWords(to, _mm256_permute4x64_epi64(packed, 0xD8));
+}
+
+OP __m256i Joined(__m256i first, __m256i second) {
+  return _mm256_or_si256(first, _mm256_slli_epi32(second, 16));
+}
+
+OP void StoreRoundedPairs(uint32_t* to, Lanes a, Lanes b) {
+  StoreWords(to, Joined(Rounded(a.low), Rounded(b.low)));
+  StoreWords(to + 8, Joined(Rounded(a.high), Rounded(b.high)));
+}
+
+OP __m256i ExactPairs(__m256 a, __m256 b) {
+  return _mm256_or_si256(
+      _mm256_srli_epi32(_mm256_castps_si256(a), 16),
+      _mm256_castps_si256(UpperHalf(_mm256_castps_si256(b))));
+}
+
+OP void StoreExactPairs(uint32_t* to, Lanes a, Lanes b) {
+  StoreWords(to, ExactPairs(a.low, b.low));
+  StoreWords(to + 8, ExactPairs(a.high, b.high));
+}
+
+OP void InterleaveLanes(const uint16_t* a, const uint16_t* b, uint32_t* to) {
+  StoreWords(to, Joined(Widened(a), Widened(b)));
+  StoreWords(to + 8, Joined(Widened(a + 8), Widened(b + 8)));
+}
+
+OP void Transpose16(uint32_t* words) {
+  for (int i = 0; i < kLanes; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const uint32_t word = words[i * kLanes + j];
+      words[i * kLanes + j] = words[j * kLanes + i];
+      words[j * kLanes + i] = word;
+    }
+  }
+}
+
+OP Pairs LoadPairs(const uint32_t* from) {
+  const __m256i low = Words(from);
+  const __m256i high = Words(from + 8);
+  return {{UpperHalf(low), UpperHalf(high)}, {LowerHalf(low), LowerHalf(high)}};
+}
+
+template <typename T>
+OP Pairs Broadcast(const T* from) {
+  int32_t word;
+  std::memcpy(&word, from, sizeof(word));
+  const __m256i words = _mm256_set1_epi32(word);
+  const __m256 upper = UpperHalf(words);
+  const __m256 lower = LowerHalf(words);
+  return {{upper, upper}, {lower, lower}};
+}
+
+OP Lanes AddProduct(Lanes sum, Lanes a, Lanes b) {
+  return {_mm256_fmadd_ps(a.low, b.low, sum.low),
+          _mm256_fmadd_ps(a.high, b.high, sum.high)};
+}
+
+OP Lanes AddProducts(Lanes sum, Pairs a, Pairs b) {
+  return AddProduct(AddProduct(sum, a.upper, b.upper), a.lower, b.lower);
+}
+
+template <int R, int C>
+OP void DotStep(const uint16_t* const (&x)[R], int64_t at,
+                const uint32_t* weights, int64_t next, Lanes (&sums)[R][C]) {
+  UNROLL for (int c = 0; c < C; ++c) {
+    const Pairs right = LoadPairs(weights + c * next);
+    UNROLL for (int r = 0; r < R; ++r) {
+      sums[r][c] = AddProducts(sums[r][c], Broadcast(x[r] + at), right);
+    }
+  }
+}
+
+#include "encoders/kernels.inc"
+
+#undef OP
+#undef ENTRY
+
+}  // namespace
+}  // namespace avx2
+
+namespace avx512 {
+namespace {
+
+#define OP __attribute__((target("avx512f"), always_inline)) inline
+#define ENTRY __attribute__((target("avx512f")))
+
+constexpr int kRows = 8;
+constexpr int kBlocks = 2;
+
+// The upper and the lower value of every pair, as float32.
+struct Pairs {
+  __m512 upper, lower;
+};
+
+OP __m256i Rounded(__m512 values);
+OP Pairs LoadPairs(const uint32_t* from);
+template <typename T>
+OP Pairs Broadcast(const T* from);
+
+#include "encoders/lanes_avx512.inc"
+
+OP Lanes AddProducts(Lanes sum, Pairs a, Pairs b) {
+  const __m512 upper = _mm512_fmadd_ps(a.upper, b.upper, sum.value);
+  return {_mm512_fmadd_ps(a.lower, b.lower, upper)};
+}
+
+OP __m256i Rounded(__m512 values) {
+  const __m512i bits = _mm512_castps_si512(values);
+  const __m512i upper = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+  __m512i result = _mm512_srli_epi32(
+      _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF))),
+      16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+  result = _mm512_mask_or_epi32(result, nan, upper, _mm512_set1_epi32(0x40));
+  return _mm512_cvtepi32_epi16(_mm512_maskz_mov_epi32(NotTiny(bits), result));
+}
+
+OP Pairs Unpacked(__m512i words) {
+  return {_mm512_castsi512_ps(UpperHalves(words)),
+          _mm512_castsi512_ps(_mm512_slli_epi32(words, 16))};
+}
+
+OP Pairs LoadPairs(const uint32_t* from) { return Unpacked(Words(from)); }
+
+template <typename T>
+OP Pairs Broadcast(const T* from) {
+  return Unpacked(BroadcastWords(from));
+}
+
+#include "encoders/kernels.inc"
+
+#undef OP
+#undef ENTRY
+
+}  // namespace
+}  // namespace avx512
+
+namespace avx512_bf16 {
+namespace {
+
+#define OP __attribute__((target("avx512f,avx512bf16"), always_inline)) inline
+#define ENTRY __attribute__((target("avx512f,avx512bf16")))
+
+constexpr int kRows = 8;
+constexpr int kBlocks = 2;
+
+struct Pairs {
+  __m512i words;
+};
+
+OP __m256i Rounded(__m512 values);
+OP Pairs LoadPairs(const uint32_t* from);
+template <typename T>
+OP Pairs Broadcast(const T* from);
+
+#include "encoders/lanes_avx512.inc"
+
+OP Lanes AddProducts(Lanes sum, Pairs a, Pairs b) {
+  return {_mm512_dpbf16_ps(sum.value, (__m512bh)a.words, (__m512bh)b.words)};
+}
+
+OP __m256i Rounded(__m512 values) {
+  const __mmask16 keep = NotTiny(_mm512_castps_si512(values));
+  return (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_mov_ps(keep, values));
+}
+
+OP Pairs LoadPairs(const uint32_t* from) { return {Words(from)}; }
+
+template <typename T>
+OP Pairs Broadcast(const T* from) {
+  return {BroadcastWords(from)};
+}
+
+#include "encoders/kernels.inc"
+
+#undef OP
+#undef ENTRY
+
+}  // namespace
+}  // namespace avx512_bf16
+
+const Kernels& KernelsFor(Path path) {
+  switch (path) {
+    case Path::kAvx2:
+      return avx2::kTable;
+    case Path::kAvx512:
+      return avx512::kTable;
+    case Path::kAvx512Bf16:
+      return avx512_bf16::kTable;
+    case Path::kScalar:
+      break;
+  }
+  return kScalarKernels;
+}
+
+}  // namespace encoders
+
+#else
+
+namespace encoders {
+
+extern const Kernels kScalarKernels;
+
+const Kernels& KernelsFor(Path) { return kScalarKernels; }
+
+}  // namespace encoders
+
+#endif  // ENCODERS_X86

@@ -1,0 +1,59 @@
+// The encoder of tiles: a convolution over embedded codes as sums of rows of a
+// table, then the trunk, whose linear layer takes the moving things as well.
+#pragma once
+
+#include <cstdint>
+
+#include "encoders/cpu_path.h"
+#include "encoders/trunk.h"
+
+namespace encoders {
+
+// What trainer/models/tiles.py is made of.
+inline constexpr int kTileSide = 16;  ///< bytes of a row, and rows
+inline constexpr int kTileRows = 13;  ///< of cells; the others are things
+inline constexpr int kTileBytes = kTileSide * kTileSide;
+inline constexpr int kTileCodes = 32;
+inline constexpr int kCodeSize = 8;  ///< numbers that embed a code
+inline constexpr int kThings = 8;
+inline constexpr int kThingBytes = 6;  ///< a code, then signed numbers
+inline constexpr int kThingNumbers = kThingBytes - 1;
+
+struct TilesShape {
+  int channels1, channels2, features;
+
+  TrunkShape trunk() const;
+  /// Whether the kernels have code for it.
+  bool Valid() const;
+};
+
+struct TilesWeights {
+  const float* codes;  ///< (32, 8)
+  const float* conv;   ///< (channels1, 8, 3, 3)
+  const float* bias;
+  const float* scales;  ///< (5,) of a thing's numbers
+  TrunkWeights trunk;
+};
+
+struct TilesGradients {
+  float* codes;
+  float* conv;
+  float* bias;
+  TrunkGradients trunk;
+};
+
+/// Whether all codes of frames, (rows, 16, 16), are below 32.
+bool ValidCodes(int64_t rows, const uint8_t* frames);
+
+/// Frames (rows, 16, 16) with valid codes to features; as CnnForward.
+void TilesForward(const TilesShape& shape, Path path, int64_t rows,
+                  const uint8_t* frames, const TilesWeights& weights,
+                  uint16_t* maps, uint16_t* x, float* y);
+
+/// As CnnBackward.
+void TilesBackward(const TilesShape& shape, Path path, int64_t rows,
+                   const uint8_t* frames, const TilesWeights& weights,
+                   const uint16_t* maps, const uint16_t* x, const float* y,
+                   const float* dy, const TilesGradients& gradients);
+
+}  // namespace encoders

@@ -1,0 +1,87 @@
+// The two heads of an actor-critic with PPO's loss, and their gradients, on
+// rows of features.
+//
+// trainer/models/heads.py and trainer/learn/losses.py have the same in PyTorch:
+// logits = policy f + bias; value = mean + deviation (value f + bias) of the
+// row's level (PopArt; mean 0 and deviation 1 without it);
+// loss = policy term + value_coef * critic's term - entropy_coef * entropy.
+// Plain float32 loops whose sums have a fixed order: for one division of the
+// rows among threads results are equal on every machine, but for the C
+// library's exp and log.
+#pragma once
+
+#include <cstdint>
+
+namespace learner {
+
+struct HeadShape {
+  int features;  ///< a multiple of 16
+  int actions;
+  int levels;  ///< outputs of the critic
+};
+
+struct HeadWeights {
+  const float* policy;  ///< (actions, features)
+  const float* policy_bias;
+  const float* value;  ///< (levels, features)
+  const float* value_bias;
+  const float* mean;       ///< (levels,) of PopArt; null: 0
+  const float* deviation;  ///< (levels,); null: 1
+};
+
+struct HeadGradients {
+  float* policy;
+  float* policy_bias;
+  float* value;
+  float* value_bias;
+};
+
+struct LossOptions {
+  float clip_range;
+  float value_coef;
+  float entropy_coef;
+  bool huber;      ///< the critic's loss; else squares
+  bool normalise;  ///< the advantages of a minibatch
+};
+
+/// What rows are trained towards: `Targets` of trainer/learn/losses.py, flat.
+struct Targets {
+  const int64_t* actions;
+  const int64_t* levels;
+  const float* log_mu;
+  const float* advantages;
+  const float* values;
+  const float* weights;  ///< 0: the row does not count
+  const float* scales;   ///< what the critic's errors are divided by
+};
+
+/// Rows of a minibatch, as places in the targets.
+struct Minibatch {
+  const int64_t* rows;
+  int64_t size;
+};
+
+/// Means over the rows of a minibatch, each with its weight.
+struct LossTerms {
+  double total = 0;  ///< what is minimised: the loss times the mean weight
+  double policy = 0, value = 0, entropy = 0, kl = 0, clipped = 0;
+};
+
+/// The loss of rows first to first + count of a minibatch, and its gradients.
+///
+/// The losses and gradients of the parts of a minibatch add up to those of the
+/// whole: weights are normalised over it, and with `normalise` advantages get
+/// mean 0 and deviation 1 there.
+///
+/// @throws std::out_of_range an action or a level that cannot be; levels beyond
+///     the last output have that one.
+/// @param features (count, features) of these rows.
+/// @param d_features (count, features) is written.
+/// @param gradients are written.
+LossTerms HeadLoss(const HeadShape& shape, const HeadWeights& weights,
+                   const LossOptions& options, const Targets& targets,
+                   const Minibatch& minibatch, int64_t first, int64_t count,
+                   const float* features, float* d_features,
+                   const HeadGradients& gradients);
+
+}  // namespace learner

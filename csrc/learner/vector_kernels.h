@@ -1,0 +1,66 @@
+// The loops of the optimiser, one table of functions for each instruction set.
+//
+// Products and sums are fused (one rounding) on all paths, and every number of
+// a result is one sum in the order of its terms: all paths give equal results.
+#pragma once
+
+#include <cstdint>
+
+#include "encoders/cpu_path.h"
+
+namespace learner {
+
+inline constexpr int kLanes = 16;
+
+/// Matrix product of a transposed matrix and another.
+struct ProductTask {
+  const float* a;    ///< (depth, rows)
+  int64_t a_stride;  ///< between rows, as below
+  const float* b;    ///< (depth, columns)
+  int64_t b_stride;
+  float* out;  ///< (rows, columns)
+  int64_t out_stride;
+  int depth;
+  int rows;     ///< a multiple of 16
+  int columns;  ///< a multiple of 16
+  bool lower;   ///< leave blocks of 16 x 16 above the diagonal as they are
+  bool add;     ///< the sums begin with what is in `out`
+};
+
+/// AdamW's factors in a step.
+struct AdamwFactors {
+  float keep;        ///< 1 - lr * weight decay
+  float first;       ///< what a gradient counts in its mean
+  float second;      ///< what its square counts in their mean
+  float rate;        ///< lr / (1 - beta1^step)
+  float correction;  ///< 1 / sqrt(1 - beta2^step)
+  float eps;
+};
+
+struct VectorKernels {
+  void (*product)(const ProductTask& task);
+  /// to[l * to_stride + i] = from[i * from_stride + l], for 16 l and n rows.
+  /// n is a multiple of 16.
+  void (*transpose)(const float* from, int64_t from_stride, int64_t n,
+                    float* to, int64_t to_stride);
+  /// out = alpha * square + beta * x, of n numbers, a multiple of 16.
+  void (*combine)(const float* square, float alpha, const float* x, float beta,
+                  int64_t n, float* out);
+  /// Moves averages by `share` of the way to the gradients, and gives where
+  /// they will be after one more gradient like this (Nesterov).
+  void (*direction)(const float* gradients, float share, int64_t n,
+                    float* averages, float* out);
+  /// weights = keep * weights - rate * step.
+  void (*descend)(const float* step, float keep, float rate, int64_t n,
+                  float* weights);
+  void (*adamw)(const float* gradients, const AdamwFactors& factors, int64_t n,
+                float* means, float* squares, float* weights);
+  /// sums[l] += squares of the values at l, l + 64, l + 128, ...; 64 sums.
+  void (*add_squares)(const float* values, int64_t n, float* sums);
+  void (*scale)(float factor, int64_t n, float* values);
+};
+
+/// The path must be supported.
+const VectorKernels& VectorKernelsFor(encoders::Path path);
+
+}  // namespace learner

@@ -1,0 +1,203 @@
+// The optimiser's vector kernels for x86, compiled for their instruction sets
+// and chosen when the program runs.
+#include "learner/vector_kernels.h"
+
+#ifdef ENCODERS_X86
+#include "encoders/x86.h"
+
+namespace learner {
+
+extern const VectorKernels kScalarVectorKernels;
+
+namespace avx2 {
+namespace {
+
+#define OP __attribute__((target("avx2,fma"), always_inline)) inline
+#define ENTRY __attribute__((target("avx2,fma")))
+
+constexpr int kRows = 4;
+constexpr int kWide = 1;
+constexpr int kTallRows = 4;
+
+struct Lanes {
+  __m256 low, high;
+};
+
+OP Lanes Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+
+OP Lanes Load(const float* from) {
+  return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
+}
+
+OP void Store(float* to, Lanes a) {
+  _mm256_storeu_ps(to, a.low);
+  _mm256_storeu_ps(to + 8, a.high);
+}
+
+OP Lanes Broadcast(float value) {
+  return {_mm256_set1_ps(value), _mm256_set1_ps(value)};
+}
+
+OP Lanes MulAdd(Lanes a, Lanes b, Lanes c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low),
+          _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+
+OP Lanes Mul(Lanes a, Lanes b) {
+  return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+}
+
+OP Lanes Sub(Lanes a, Lanes b) {
+  return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+}
+
+OP Lanes Div(Lanes a, Lanes b) {
+  return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+}
+
+OP Lanes Sqrt(Lanes a) {
+  return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)};
+}
+
+// 8 x 8: pairs of words, of doublewords, then 128-bit halves.
+OP void TransposeQuarter(const float* from, int64_t from_stride, float* to,
+                         int64_t to_stride) {
+  __m256 a[8];
+  __m256 b[8];
+  UNROLL for (int i = 0; i < 8; ++i) {
+    a[i] = _mm256_loadu_ps(from + i * from_stride);
+  }
+  UNROLL for (int i = 0; i < 8; i += 2) {
+    b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+  }
+  UNROLL for (int i = 0; i < 8; i += 4) {
+    a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xEE);
+    a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xEE);
+  }
+  UNROLL for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(to + i * to_stride,
+                     _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+    _mm256_storeu_ps(to + (i + 4) * to_stride,
+                     _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+  }
+}
+
+OP void TransposeBlock(const float* from, int64_t from_stride, float* to,
+                       int64_t to_stride) {
+  for (int i = 0; i < kLanes; i += 8) {
+    for (int j = 0; j < kLanes; j += 8) {
+      TransposeQuarter(from + i * from_stride + j, from_stride,
+                       to + j * to_stride + i, to_stride);
+    }
+  }
+}
+
+#include "learner/vector_kernels.inc"
+
+#undef OP
+#undef ENTRY
+
+}  // namespace
+}  // namespace avx2
+
+namespace avx512 {
+namespace {
+
+#define OP __attribute__((target("avx512f"), always_inline)) inline
+#define ENTRY __attribute__((target("avx512f")))
+
+constexpr int kRows = 8;
+constexpr int kWide = 2;
+constexpr int kTallRows = 16;
+
+struct Lanes {
+  __m512 value;
+};
+
+OP Lanes Zero() { return {_mm512_setzero_ps()}; }
+OP Lanes Load(const float* from) { return {_mm512_loadu_ps(from)}; }
+OP void Store(float* to, Lanes a) { _mm512_storeu_ps(to, a.value); }
+OP Lanes Broadcast(float value) { return {_mm512_set1_ps(value)}; }
+
+OP Lanes MulAdd(Lanes a, Lanes b, Lanes c) {
+  return {_mm512_fmadd_ps(a.value, b.value, c.value)};
+}
+
+OP Lanes Mul(Lanes a, Lanes b) { return {_mm512_mul_ps(a.value, b.value)}; }
+OP Lanes Sub(Lanes a, Lanes b) { return {_mm512_sub_ps(a.value, b.value)}; }
+OP Lanes Div(Lanes a, Lanes b) { return {_mm512_div_ps(a.value, b.value)}; }
+OP Lanes Sqrt(Lanes a) { return {_mm512_sqrt_ps(a.value)}; }
+
+// Pairs of words, of doublewords, then 128-bit quarters.
+OP void TransposeBlock(const float* from, int64_t from_stride, float* to,
+                       int64_t to_stride) {
+  __m512 a[16];
+  __m512 b[16];
+  UNROLL for (int i = 0; i < 16; ++i) {
+    a[i] = _mm512_loadu_ps(from + i * from_stride);
+  }
+  UNROLL for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+  UNROLL for (int i = 0; i < 16; i += 4) {
+    a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xEE);
+    a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xEE);
+  }
+  // Quarter q of a[4g + j] is column 4q + j of rows 4g to 4g + 3.
+  UNROLL for (int j = 0; j < 4; ++j) {
+    const __m512 low01 = _mm512_shuffle_f32x4(a[j], a[4 + j], 0x44);
+    const __m512 high01 = _mm512_shuffle_f32x4(a[j], a[4 + j], 0xEE);
+    const __m512 low23 = _mm512_shuffle_f32x4(a[8 + j], a[12 + j], 0x44);
+    const __m512 high23 = _mm512_shuffle_f32x4(a[8 + j], a[12 + j], 0xEE);
+    b[j] = _mm512_shuffle_f32x4(low01, low23, 0x88);
+    b[4 + j] = _mm512_shuffle_f32x4(low01, low23, 0xDD);
+    b[8 + j] = _mm512_shuffle_f32x4(high01, high23, 0x88);
+    b[12 + j] = _mm512_shuffle_f32x4(high01, high23, 0xDD);
+  }
+  UNROLL for (int i = 0; i < 16; ++i) {
+    _mm512_storeu_ps(to + i * to_stride, b[i]);
+  }
+}
+
+#include "learner/vector_kernels.inc"
+
+#undef OP
+#undef ENTRY
+
+}  // namespace
+}  // namespace avx512
+
+const VectorKernels& VectorKernelsFor(encoders::Path path) {
+  switch (path) {
+    case encoders::Path::kAvx2:
+      return avx2::kTable;
+    case encoders::Path::kAvx512:
+    case encoders::Path::kAvx512Bf16:
+      return avx512::kTable;
+    case encoders::Path::kScalar:
+      break;
+  }
+  return kScalarVectorKernels;
+}
+
+}  // namespace learner
+
+#else
+
+namespace learner {
+
+extern const VectorKernels kScalarVectorKernels;
+
+const VectorKernels& VectorKernelsFor(encoders::Path) {
+  return kScalarVectorKernels;
+}
+
+}  // namespace learner
+
+#endif  // ENCODERS_X86
