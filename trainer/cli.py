@@ -14,10 +14,16 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from trainer.config import flags
-from trainer.config.presets import choose_preset, for_levels, preset
+from trainer.config.presets import choose_preset, for_algorithm, for_levels, preset
 from trainer.config.renamed import check_names
 from trainer.config.schema import EnvConfig, RunConfig
-from trainer.config.tasks import game_of, own_levels, played, split_levels
+from trainer.config.tasks import (
+    game_levels,
+    game_of,
+    own_levels,
+    played,
+    split_levels,
+)
 from trainer.machine.device import choose_device
 from trainer.session import locate
 
@@ -118,6 +124,8 @@ def _defaults(argv: Sequence[str]) -> tuple[RunConfig, Path | None]:
     early.add_argument("--preset", default="auto")
     early.add_argument("--device", default="auto")
     early.add_argument("--obs")
+    early.add_argument("--loss", default="")
+    early.add_argument("--optimizer", default="")
     early.add_argument("--levels", nargs="+", default=[])
     early.add_argument("--test-levels", "--test_levels", nargs="+", default=[])
     early.add_argument("--resume", type=Path)
@@ -139,10 +147,15 @@ def _defaults(argv: Sequence[str]) -> tuple[RunConfig, Path | None]:
             name = choose_preset(choose_device(known.device))
     task = known.task or EnvConfig.task
     split = split_levels(known.levels, known.test_levels, task)
-    default = preset(name)
+    default = for_algorithm(preset(name), known.loss, known.optimizer)
     if known.obs is not None:
         default = replace(default, env=replace(default.env, obs=known.obs))
-    default = for_levels(default, split.train or own_levels(task), split.test)
+    default = for_levels(
+        default,
+        split.train or own_levels(task),
+        split.test,
+        whole_game=not split.train and bool(game_levels(task)),
+    )
     return replace(default, preset="auto"), None
 
 
@@ -197,7 +210,9 @@ def _group(
 def _help_of(option: flags.Option) -> str:
     """The help of an option, and what it needs to matter."""
     needs = [" or ".join(n.text for n in ways) for ways in option.about.needs]
-    return option.help + (f" Needs {' and '.join(needs)}." if needs else "")
+    value = option.about.needed_by
+    who = "Needs" if value in (None, True) else f"{value} needs"
+    return option.help + (f" {who} {' and '.join(needs)}." if needs else "")
 
 
 def _everyday() -> dict[str, list[flags.Option]]:

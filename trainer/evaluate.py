@@ -76,8 +76,8 @@ class EvaluateConfig:
     """Also play the likeliest actions, once from each start."""
 
     stall_steps: int = STALL_STEPS
-    """Steps without a new best position after which an episode of a level has failed;
-    0: no such limit."""
+    """Steps without a new best position after which an episode has failed; 0: no such
+    limit. EnvPool's tasks have none."""
 
     ema: bool = True
     """Play the averaged weights where the checkpoint has them."""
@@ -85,6 +85,11 @@ class EvaluateConfig:
     seed: int = 1
     """Seed of environments and actions, 0 to 20,000. Environments never have one
     that a run trains with."""
+
+    stream: int = 0
+    """Which evaluation with this seed. 0: one that no run plays. With --seed of a run,
+    1, 2, ... are the evaluations of that run (stream in its evaluations.jsonl): on a
+    CPU of the same kind the command repeats one episode by episode."""
 
     device: str = "auto"
     """auto (cuda where there is one), cpu, cuda or cuda:N."""
@@ -108,6 +113,7 @@ def evaluate(
         levels=config.levels,
         episodes=config.episodes,
         seed=config.seed,
+        stream=config.stream,
         noop_max=config.noop_max,
         repeat_action_probability=config.repeat_action_probability,
         argmax=config.argmax,

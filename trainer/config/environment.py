@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from mario_envpool.actions import ACTION_SETS
 from trainer.config.options import Need, in_use, one_of, option
 from trainer.config.tasks import is_native
 
@@ -20,7 +21,17 @@ TILES_ROWS = 13
 LevelSampling = Literal["success", "learnability", "curriculum", "uniform"]
 
 _MARIO = Need("task", "a Super Mario Bros. task", is_native)
-_PROGRESS = (_MARIO, one_of("reward", "progress"))
+_OWN_REWARD = Need("reward_fn", "a run without --reward-fn", lambda name: not name)
+_REWARD = (_MARIO, _OWN_REWARD)
+_PROGRESS = (_MARIO, one_of("reward", "progress"), _OWN_REWARD)
+_ACTION_SET = (
+    _MARIO,
+    Need("custom_actions", "a run without --custom-actions", lambda own: not own),
+)
+_BUTTONS = {
+    name.casefold(): name
+    for name in ("A", "B", "up", "down", "left", "right", "start", "select", "NOOP")
+}
 _SEVERAL_LEVELS = Need("levels", "several --levels", lambda levels: len(levels) > 1)
 _A_BONUS = ((in_use("novelty"), in_use("count_bonus")),)
 
@@ -77,10 +88,23 @@ class EnvConfig:
     """The 32 rows of the status bar; without them more pixels show the level."""
 
     action_set: Literal["right_only", "simple", "complex"] = option(
-        "right_only", needs=_MARIO
+        "right_only", needs=_ACTION_SET
     )
     """5, 7 or 12 actions. With 5 actions half of all episodes cleared 1-1 after 218-267
     k steps, with 7 after 340 k."""
+
+    custom_actions: tuple[str, ...] = option((), needs=_MARIO)
+    """Actions of your own instead of --action-set, with commas between: buttons (A, B,
+    up, down, left, right, start, select) joined by +, or NOOP. Example:
+    NOOP,right+B,right+A+B,down."""
+
+    rom_path: str = option("", needs=_MARIO)
+    """ROM file, or a folder with ROMs. By default the one that the variable MARIO_ROM
+    names, else those of the installed package gym-super-mario-bros."""
+
+    timing: Literal["console", "nes_py"] = option("console", needs=_MARIO)
+    """Where a frame ends. console: as on a console. nes_py: as in nes-py, the emulator
+    of gym-super-mario-bros, for policies that are to play there (docs/migration.md)."""
 
     noop_max: int = 30
     """Most idle frames before an episode, drawn from 0 to this number. Without them a
@@ -95,9 +119,15 @@ class EnvConfig:
     max_episode_steps: int = 2000
     """Truncate an episode after this many steps; the game's clock is shorter."""
 
-    reward: Literal["progress", "classic", "v9"] = option("progress", needs=_MARIO)
+    reward: Literal["progress", "classic", "v9"] = option("progress", needs=_REWARD)
     """progress: new best positions and the weights below; classic, v9: the rewards of
-    gym-super-mario-bros 7.4 and 9.1 (docs/rewards.md)."""
+    gym-super-mario-bros 7.4 and 9.1 (docs/rewards.md). All are multiplied by
+    --reward-scale."""
+
+    reward_fn: str = option("", needs=_MARIO)
+    """Reward of your own as module:function, instead of --reward. The function takes
+    the arrays of a batch and returns its rewards (docs/rewards.md). Discounted returns
+    within +-15 fit the losses. Films show the built-in reward."""
 
     reward_progress: float = option(1.0, needs=_PROGRESS)
     """Reward per pixel of a new best position."""
@@ -111,9 +141,36 @@ class EnvConfig:
     reward_flag: float = option(50.0, needs=_PROGRESS)
     """Reward for the flag; 100 and more made other levels worse."""
 
-    reward_scale: float = option(0.01, needs=_PROGRESS)
-    """Factor of the whole reward. Returns near +-10 fit the Huber loss and the clip of
-    the gradient."""
+    reward_score: float = option(0.0, needs=_PROGRESS)
+    """Reward per point of the game's score; a Goomba has 100, the flag up to 5,000."""
+
+    reward_coins: float = option(0.0, needs=_PROGRESS)
+    """Reward per coin."""
+
+    reward_clock: float = option(0.0, needs=_PROGRESS)
+    """Reward per unit of time that the game's clock lost; 1-1 begins with 400."""
+
+    reward_wrong_pass: float = option(-25.0, needs=_PROGRESS)
+    """Reward for a wrong way through a maze (4-4, 7-4, 8-4)."""
+
+    reward_scale: float = option(0.01, needs=_REWARD, above=0)
+    """Factor of --reward, whichever it is. Discounted returns within +-15 fit the
+    critic's Huber loss and the clip of the gradient; with .01 those of all three
+    rewards are."""
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The buttons of every action, such as "right+A", of a Super Mario Bros. task.
+
+        Those of `custom_actions` may be several in one text, with commas between.
+
+        Raises:
+            ValueError: an action of `custom_actions` has a button that is none.
+        """
+        own = ",".join(self.custom_actions)
+        if own:
+            return tuple(_action(action) for action in own.split(","))
+        return ACTION_SETS[self.action_set]
 
     def check(self) -> None:
         """Raises ValueError for groups or observations that cannot be."""
@@ -134,6 +191,23 @@ class EnvConfig:
                 f"obs=tiles has one size: leave out img_height={self.img_height} and "
                 f"img_width={self.img_width}"
             )
+
+
+def _action(text: str) -> str:
+    """An action of the user's own as the action sets have it: "right+A".
+
+    Raises:
+        ValueError: it has a button that is none.
+    """
+    words = text.replace("+", " ").split()
+    names = [_BUTTONS.get(word.casefold(), "") for word in words]
+    if not names or "" in names or ("NOOP" in names and len(names) > 1):
+        raise ValueError(
+            f"custom_actions has the action {text.strip()!r}; give buttons (A, B, up, "
+            "down, left, right, start, select) joined by +, or NOOP, as in "
+            "NOOP,right+B,right+A+B"
+        )
+    return "+".join(names)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,7 +91,8 @@ def idle(config: RunConfig, given: Mapping[str, Any]) -> dict[str, str]:
     now = values(config.resolved())
     lines: dict[str, str] = {}
     for name, value in given.items():
-        needs = unmet(options()[name].about.needs, now)
+        known = options()[name].about
+        needs = unmet(known.needs, now) if known.needed_by in (None, value) else ()
         if needs:
             wanted = " or ".join(need.text for need in needs)
             has = ", ".join(flag_of(n.option, now[n.option]) for n in needs)

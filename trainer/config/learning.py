@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from trainer.config.options import in_use, option
+from trainer.config.options import in_use, one_of, option
 
 _ADAM_EPS = 1e-5  # as in PPO implementations (Huang et al. 2022, detail 3)
 
@@ -33,8 +33,9 @@ class Muon:
 
     kind: ClassVar[str] = "muon"
 
-    matrix_lr: float = option(0.03, name="muon_lr", above=0)
-    """Learning rate of the hidden matrices at the start; same schedule as --lr."""
+    matrix_lr: float = option(0.06, name="muon_lr", above=0)
+    """Learning rate of the hidden matrices at the start; same schedule as --lr. The
+    default is .045 on tiles, .015 with --loss impala, .03 with several levels."""
 
     momentum: float = option(0.95, flag=False, between=(0, 1))
     """Momentum of the hidden matrices (Jordan et al. 2024)."""
@@ -90,23 +91,31 @@ class LearnerConfig:
     """ppo: PPO's clipped ratio, several epochs per batch (Schulman et al. 2017);
     impala: V-trace policy gradient (Espeholt et al. 2018)."""
 
-    advantages: Literal["vtrace", "gae"] = "vtrace"
+    advantages: Literal["vtrace", "one-step", "gae"] = option(
+        "vtrace",
+        needs=((in_use("lag"), one_of("mode", "async"), one_of("loss", "impala")),),
+        needed_by="gae",
+    )
     """vtrace: corrected for policy lag (Espeholt et al. 2018); gae: not corrected
-    (Schulman et al. 2016), for the ppo loss without replay."""
+    (Schulman et al. 2016), without replay; one-step: for the impala loss, GAE with
+    the gradient of each step times its clipped ratio (1-step importance sampling,
+    section 5.2.2 of Espeholt et al.). PPO without lag has the same numbers from
+    vtrace and gae, as V-trace then clips nothing."""
 
     unroll: int = option(32, least=1)
     """Steps of one environment in an unroll, T."""
 
     unrolls_per_batch: int = option(64, least=1)
-    """Unrolls in an update, B, replayed ones included."""
+    """Fresh unrolls in an update; with --replay-share replayed ones are added."""
 
-    epochs: int = option(3, least=1)
-    """Passes over a batch; with --loss impala use 1. With adam 8 epochs moved the
-    policy too far (KL .1-.2), and 2 needed more time."""
+    epochs: int = option(2, least=1)
+    """Passes over a batch; 3 with several levels. 1-1 took a tenth more steps with one
+    pass, and with three as many as with two."""
 
-    minibatch_size: int = option(512, least=1)
+    minibatch_size: int = option(1024, least=1)
     """Rows per gradient step; with --loss impala or a memory, whole unrolls of this
-    many rows in total."""
+    many rows in total. 1-1 took as many steps with 512, in twice as many gradient
+    steps, and fewer rates fit them."""
 
     grad_accum_steps: int = option(1, least=1)
     """Parts of a minibatch, computed one after the other; their gradients are added,
@@ -139,8 +148,9 @@ class LearnerConfig:
     at --muon-lr and leaves all other weights to AdamW at --lr; with it 1-1 takes half
     as many steps (docs/results.md)."""
 
-    lr: float = option(1e-3, above=0)
-    """Learning rate at the start."""
+    lr: float = option(2e-3, above=0)
+    """Learning rate at the start. The default is 1e-3 with several levels and with
+    other optimisers than muon, 1.5e-3 on tiles."""
 
     lr_end: float = option(1e-4, least=0)
     """Learning rate at the end of its schedule."""
@@ -178,8 +188,11 @@ class LearnerConfig:
 
     def check(self) -> None:
         """Raises ValueError for a loss and advantages that exclude each other."""
-        if isinstance(self.loss, Impala) and self.advantages == "gae":
-            raise ValueError("advantages=gae needs loss=ppo; impala is V-trace")
+        if isinstance(self.loss, Ppo) and self.advantages == "one-step":
+            raise ValueError(
+                "advantages=one-step needs loss=impala; PPO's loss has the ratio of "
+                "each step, so with it this is advantages=gae"
+            )
 
 
 _REPLAY = in_use("replay_share")
@@ -188,17 +201,18 @@ _REPLAY = in_use("replay_share")
 # prioritized replay: their exponent is then 1 (Schaul et al. 2016, section 3.4).
 BETA_STEPS = 1_000_000
 
-# Least share of fresh unrolls in a batch: replay alone biases the policy (Schmitt et
-# al. 2020, section 3).
-MIN_FRESH = 0.25
+# Largest share of replayed unrolls: replay alone biases the policy (Schmitt et al.
+# 2020, section 3).
+MAX_REPLAY_SHARE = 0.75
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplayConfig:
     """Prioritized replay of unrolls (Schaul et al. 2016; Schmitt et al. 2020)."""
 
-    replay_share: float = option(0.0, between=(0, 1))
-    """Share of replayed unrolls in a batch, at most .75; 0: no replay."""
+    replay_share: float = option(0.0, between=(0, MAX_REPLAY_SHARE))
+    """Share of replayed unrolls in an update, at most .75; 0: no replay. With .5 an
+    update has as many replayed unrolls as fresh ones, and takes twice as long."""
 
     replay_capacity: int = option(256, needs=_REPLAY)
     """Unrolls kept. Larger replays hold older unrolls: 512 and 1,024 unrolls gave
@@ -237,9 +251,9 @@ class AugmentConfig:
     """
 
     augment: tuple[str, ...] = ()
-    """Changes of images, with commas between: shift (Kostrikov et al. 2021),
-    brightness, flip (with mirrored actions, for --action-set complex). A gradient step
-    takes about twice as long with them."""
+    """Changes of images, with commas between: shift (Kostrikov et al. 2021; of tiles by
+    one cell), brightness, flip (with mirrored actions, for --action-set complex). A
+    gradient step takes about twice as long with them."""
 
     augment_coef: float = option(0.1, flag=False, least=0)
     """Weight of the difference (Raileanu et al. 2021, appendix F)."""

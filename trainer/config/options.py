@@ -48,6 +48,7 @@ class About(NamedTuple):
     least: float | None = None
     above: float | None = None
     between: tuple[float, float] | None = None
+    needed_by: object = None
 
 
 def option(
@@ -56,6 +57,7 @@ def option(
     name: str = "",
     flag: bool = True,
     needs: Need | Sequence[Need | tuple[Need, ...]] = (),
+    needed_by: object = None,
     least: float | None = None,
     above: float | None = None,
     between: tuple[float, float] | None = None,
@@ -68,13 +70,14 @@ def option(
         flag: False for a field that only Python sets.
         needs: what must be so for the option to matter: all of these, and of a tuple
             among them any one.
+        needed_by: the one value that does not matter without `needs`; None: all values.
         least: smallest number.
         above: number that the value must exceed.
         between: smallest and largest number.
     """
     some = (needs,) if isinstance(needs, Need) else needs
     ways = tuple((need,) if isinstance(need, Need) else need for need in some)
-    known = About(name, flag, ways, least, above, between)
+    known = About(name, flag, ways, least, above, between, needed_by)
     return dataclasses.field(default=default, metadata={_KEY: known})
 
 

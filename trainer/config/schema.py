@@ -22,7 +22,6 @@ from trainer.config.environment import (
     LevelSampling,
 )
 from trainer.config.learning import (
-    MIN_FRESH,
     AugmentConfig,
     LearnerConfig,
     ReplayConfig,
@@ -48,7 +47,7 @@ __all__ = [
     "RunConfig",
 ]
 
-PresetName = Literal["cpu", "tiles", "gpu-small", "gpu-mid", "gpu-large"]
+PresetName = Literal["cpu", "tiles", "impala", "gpu-small", "gpu-mid", "gpu-large"]
 
 
 _LEVELS = Need("levels", "--levels", bool)
@@ -66,8 +65,9 @@ class RunConfig:
     """auto (cuda where there is a GPU), cpu, cuda or cuda:N."""
 
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Arithmetic of the network. auto: bf16 where the hardware has it, else fp16 on
-    a GPU (with a scaled loss) and fp32 on a CPU."""
+    """Arithmetic of the network. auto: bf16 where the hardware has it, and on a CPU for
+    networks with native code (cnn-* and tiles, without --memory); else fp16 on a GPU
+    (with a scaled loss) and fp32 on a CPU."""
 
     mode: Literal["sync", "async"] = "sync"
     """sync: the same seed gives the same weights, bit for bit, on any number of
@@ -83,8 +83,12 @@ class RunConfig:
     serial: bool = False
     """For debugging: one thread, no overlap, no CUDA graphs, no compilation."""
 
-    compile: bool = False
-    """torch.compile for targets and losses (needs a C++ or Triton compiler)."""
+    compile: bool = option(
+        False, needs=Need("serial", "--no-serial", lambda on: not on), needed_by=True
+    )
+    """torch.compile for V-trace and the loss, not for the network (needs a C++ or
+    Triton compiler). No gain on a CPU, where compiling the network would cost a tenth
+    of the speed (docs/results.md)."""
 
     cuda_graphs: bool = True
     """Record acting and the gradient step once and replay them; CUDA only."""
@@ -100,8 +104,9 @@ class RunConfig:
 
     stop_when_solved: bool = True
     """End when the level (of several levels: each) is solved: 90 % of the last 100
-    training episodes and then 90 % of 100 evaluation episodes cleared it, with fresh
-    seeds, sampled actions and no sticky actions. A second evaluation is reported."""
+    training episodes cleared it, and then 90 % of 100 episodes in each of two
+    evaluations, with fresh seeds, sampled actions and no sticky actions. A whole game
+    is solved when these episodes reach its end."""
 
     solve_rate: float = option(0.9, flag=False, between=(0, 1))
     """Share of clears that counts as solved."""
@@ -130,7 +135,8 @@ class RunConfig:
 
     checkpoint_seconds: float = option(60.0, least=0)
     """Seconds between checkpoints. There is always one at the end, and best.pt holds
-    the policy with the highest clear rate in training."""
+    the policy with the highest clear rate in training; of a whole game, the one with
+    the most levels_passed (mean of 100 episodes)."""
 
     keep_checkpoints: int = option(3, flag=False, least=1)
     """Checkpoints that stay, the last ones; best.pt is not counted."""
@@ -150,7 +156,11 @@ class RunConfig:
     NVTX ranges on CUDA), from the tenth on; 0: none."""
 
     wandb: bool = False
-    """Also log to Weights & Biases; offline where no API key is found."""
+    """Also log to Weights & Biases; offline where no API key is found. Its own
+    environment variables apply: WANDB_MODE, WANDB_PROJECT (else mario-envpool),
+    WANDB_ENTITY, WANDB_NAME (else the name of the run folder), WANDB_RUN_GROUP,
+    WANDB_TAGS (with commas between), WANDB_DIR (else the run folder), and so on. A
+    resumed run stays the same run there."""
 
     env: EnvConfig = dataclasses.field(default=EnvConfig())
     model: ModelConfig = dataclasses.field(default=ModelConfig())
@@ -182,16 +192,20 @@ class RunConfig:
             test_levels=test,
             img_height=height,
             img_width=self.env.img_width or height,
+            custom_actions=self.env.actions if self.env.custom_actions else (),
+            # A checkpoint of the run may be played from another folder.
+            rom_path=self.env.rom_path and str(Path(self.env.rom_path).resolve()),
         )
         heads = self.model.value_heads or max(1, len(levels))
         model = dataclasses.replace(self.model, value_heads=heads)
         return dataclasses.replace(self, env=env, model=model)
 
     @property
-    def fresh_unrolls(self) -> int:
-        """Unrolls of a batch that come from the environments."""
-        count = self.learner.unrolls_per_batch
-        return count - round(count * self.replay.replay_share)
+    def replayed_unrolls(self) -> int:
+        """Replayed unrolls of an update, beside the fresh `unrolls_per_batch`."""
+        share = self.replay.replay_share
+        count = self.learner.unrolls_per_batch * share / (1 - share)
+        return max(1, round(count)) if share else 0
 
     @property
     def working_slots(self) -> int:
@@ -201,7 +215,7 @@ class RunConfig:
         from, and what a recv of a whole group may complete beyond a batch.
         """
         env = self.env
-        batches = (self.lag + 1) * self.fresh_unrolls
+        batches = (self.lag + 1) * self.learner.unrolls_per_batch
         return env.num_envs + env.num_envs // env.groups + batches
 
     def validate(self) -> None:
@@ -242,22 +256,14 @@ class RunConfig:
             )
         if self.serial and self.lag:
             raise ValueError(f"serial has no overlap: lag must be 0, got {self.lag}")
-        fresh = self.fresh_unrolls
-        if self.mode == "sync" and fresh % num_envs:
+        if self.mode == "sync" and learner.unrolls_per_batch % num_envs:
             raise ValueError(
-                f"in sync mode a batch holds whole rounds of unrolls: the "
-                f"{fresh} fresh ones (unrolls_per_batch less "
-                f"replay_share) must be a multiple of num_envs={num_envs}; "
-                "raise unrolls_per_batch, lower num_envs, or choose mode=async"
+                f"in sync mode a batch holds whole rounds of unrolls: "
+                f"unrolls_per_batch={learner.unrolls_per_batch} must be a multiple of "
+                f"num_envs={num_envs}; raise unrolls_per_batch, lower num_envs, or "
+                "choose mode=async"
             )
-        if not replay.replay_share:
-            return
-        if fresh < max(1, round(MIN_FRESH * learner.unrolls_per_batch)):
-            raise ValueError(
-                f"replay_share={replay.replay_share} leaves less than {MIN_FRESH:.0%} "
-                "of fresh unrolls, and replay alone biases the policy"
-            )
-        if learner.advantages == "gae":
+        if replay.replay_share and learner.advantages == "gae":
             raise ValueError(
                 "replay needs advantages=vtrace, got gae: an older policy took the "
                 "replayed actions"

@@ -54,6 +54,13 @@ def own_levels(task: str) -> tuple[str, ...]:
     return known if "RandomStages" in task else ()
 
 
+def game_levels(task: str) -> tuple[str, ...]:
+    """The levels that an episode of a whole game goes through, in order; else ()."""
+    match = _TASK.fullmatch(task)
+    single = match is None or match["level"] or "RandomStages" in task
+    return () if single else all_levels(task)
+
+
 def played(task: str, levels: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """What a run plays: equal for other names of the same.
 

@@ -26,7 +26,8 @@ def x_in_room(info: Mapping[str, Any]) -> IntArray:
     Some pixels to the left of it `x_pos` is near 65,535, as the game counts.
     """
     x: IntArray = info["x_pos"].astype(np.int64)
-    return np.where(x < 0x8000, x, 0)
+    x *= x < 0x8000
+    return x
 
 
 def level_number(name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mario_envpool
@@ -12,12 +12,13 @@ from trainer.config.schema import IMAGE_SIZE, EnvConfig
 from trainer.config.tasks import is_native
 from trainer.envs.tiles import OBS_TYPE, TilesPool
 from trainer.machine.cpu import available_cores, step_aside, thread_ids
+from trainer.machine.imports import load
 
 # Of EnvConfig, what any image task of EnvPool takes.
 _COMMON = ("frame_skip", "stack_num", "img_height", "img_width", "noop_max")
 _COUNTS = ("num_envs", "max_episode_steps")
 # Of EnvConfig, what no pool knows under that name.
-_OURS = ("task", "groups", "obs", "levels", "test_levels")
+_OURS = ("task", "groups", "obs", "levels", "test_levels", "reward_fn")
 
 # Runs seed their pools with multiples of this, environment i with i more.
 SEED_STRIDE = 100_003
@@ -62,6 +63,8 @@ def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any)
         for name in vars(config):
             if name not in (*options, *_OURS):
                 options[name] = getattr(config, name)
+        if config.reward_fn:
+            options["reward_fn"] = load_reward_fn(config.reward_fn)
         if config.levels:
             options |= {"stages": list(config.levels), "random_stages": True}
         options |= more
@@ -78,6 +81,22 @@ def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any)
 
     _check_image_task(config.task)
     return envpool.make(config.task, env_type="gymnasium", **options)
+
+
+def load_reward_fn(name: str) -> Callable[..., Any]:
+    """The function that `module:function` names.
+
+    Raises:
+        ValueError: there is no such module, or no such function in it.
+    """
+    found = load(name, "reward_fn", "module:function")
+    if not callable(found):
+        raise ValueError(
+            f"reward_fn={name!r} is a {type(found).__name__}; it must be a function "
+            "that takes the arrays of a batch and returns its rewards"
+        )
+    result: Callable[..., Any] = found
+    return result
 
 
 def groups_of(config: EnvConfig, *, asynchronous: bool) -> int:

@@ -64,13 +64,16 @@ _RIGHT_AND_B = 0x82
 _HEADER, _PROGRAM = 16, 0x8000
 
 
-def room_picture(task: str, level: str, area: int) -> npt.NDArray[np.uint8]:
+def room_picture(
+    task: str, level: str, area: int, rom_path: str = ""
+) -> npt.NDArray[np.uint8]:
     """The whole of a room, without status bar and sprites.
 
     Args:
         task: an id of the game, such as "SuperMarioBros-1-1-v0", for its ROM.
         level: such as "1-1"; it decides some colours.
         area: info's area_pointer.
+        rom_path: file or folder of the ROM; "": the installed one.
 
     Returns:
         (208, width, 3) uint8 RGB. Column x is at info's x_pos = x; row 207 is the
@@ -84,7 +87,7 @@ def room_picture(task: str, level: str, area: int) -> npt.NDArray[np.uint8]:
     from mario_envpool.registration import TASKS
 
     options = dict(TASKS[game_of(task)])
-    image = rom.load(options.pop("rom"))
+    image = rom.load(options.pop("rom"), rom_path)
     options |= {"stages": [level], "frame_skip": 1, "action_set": "raw"}
     env = _core._MarioEnv(image, options)
     env.reset()

@@ -7,7 +7,7 @@ first N that end would favour the short ones, which are the early deaths.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -85,6 +85,7 @@ def play(
     dtype: torch.dtype | None,
     generator: torch.Generator | None,
     groups: int = 1,
+    game: Sequence[str] = (),
     tell: Callable[[int], None] | None = None,
 ) -> list[Played]:
     """Plays `num_episodes` episodes, as evenly as can be over the environments.
@@ -101,12 +102,13 @@ def play(
         generator: of the sampled actions; None takes the likeliest.
         groups: one group is acted for while the others emulate. More than one
             needs a pool that takes several requests at a time.
+        game: levels that an episode goes through, where the task is a whole game.
         tell: called with the number of episodes that have just ended.
     """
     num_envs = len(pool.all_env_ids)
     left = np.full(num_envs, num_episodes // num_envs)
     left[: num_episodes % num_envs] += 1
-    episodes = OpenEpisodes(num_envs)
+    episodes = OpenEpisodes(num_envs, game=game)
     actor = _Actor(pool, model, device, generator)
     played: list[Played] = []
     pool.async_reset()

@@ -72,20 +72,22 @@ def draw(
         )
         yield path
     for result in sampled:
-        rooms = _rooms(about["task"], result)
+        rooms = _rooms(about["task"], result, about.get("rom_path", ""))
         if rooms:
             path = folder / f"deaths-{result.level}.png"
             death_map(result, rooms, path, title=title)
             yield path
 
 
-def _rooms(task: str, result: LevelResult) -> dict[int, npt.NDArray[np.uint8]]:
+def _rooms(
+    task: str, result: LevelResult, rom_path: str
+) -> dict[int, npt.NDArray[np.uint8]]:
     """Pictures of the rooms in which episodes ended, the busiest one first."""
     ends = [place.area for place in (*result.deaths, *result.stalls)]
     rooms = {}
     for area in sorted(set(ends), key=ends.count, reverse=True):
         try:
-            rooms[area] = room_picture(task, result.level, area)
+            rooms[area] = room_picture(task, result.level, area, rom_path)
         except RuntimeError as error:
             _logger.warning("%s has no picture of its own: %s", result.level, error)
     return rooms

@@ -1,7 +1,8 @@
-"""The protocol of all evaluations: fresh seeds, idle frames, so many episodes.
+"""The protocol of all evaluations: fresh seeds, idle frames, limits of an episode.
 
-`evaluate_policy` plays the task of a run, `evaluate_levels` any levels, for runs and
-commands alike; `evaluate_checkpoint` is all that `python -m trainer.evaluate` plays.
+`evaluate` is the one function behind them, for runs and commands alike: it plays levels
+one by one (`evaluate_levels`) or a task without levels (`evaluate_policy`).
+`evaluate_checkpoint` is all that `python -m trainer.evaluate` plays.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ import torch
 from torch import nn
 
 from trainer.config.schema import EnvConfig
-from trainer.config.tasks import game_of, is_native, levels_of, parse_levels
+from trainer.config.tasks import (
+    game_levels,
+    game_of,
+    is_native,
+    levels_of,
+    parse_levels,
+)
 from trainer.envs.pool import make_pool
 from trainer.evaluation.play import MAX_SEEDS, Played, first_seed, play
 from trainer.evaluation.results import (
@@ -33,6 +40,25 @@ _MAX_ENVS = 512
 
 # The game's own clock ends an episode sooner.
 _NO_LIMIT = 2**31 - 1
+
+
+def evaluate(
+    model: nn.Module, env: EnvConfig, *, levels: Sequence[str], **options: Any
+) -> list[LevelResult] | dict[str, Any]:
+    """Plays levels one by one, or a task that has none.
+
+    Args:
+        model: the policy, on the device.
+        env: of its run.
+        levels: such as "1-1", distinct; () plays the task itself.
+        options: of `evaluate_levels`, or of `evaluate_policy`.
+
+    Returns:
+        One result for each level, or the numbers of the task.
+    """
+    if levels:
+        return evaluate_levels(model, env, levels=levels, **options)
+    return evaluate_policy(model, env, **options)
 
 
 def evaluate_levels(
@@ -96,13 +122,8 @@ def evaluate_levels(
         options["noops"] = starts
     played = _play(
         model,
-        replace(
-            env,
-            task=game_of(env.task),
-            levels=(),
-            stall_steps=stall_steps,
-            max_episode_steps=_NO_LIMIT,
-        ),
+        replace(env, task=game_of(env.task), levels=()),
+        stall_steps=stall_steps,
         num_envs=copies * len(levels),
         episodes=share * len(levels),
         seed=first,
@@ -164,6 +185,8 @@ def evaluate_policy(
     noop_max: int = 30,
     repeat_action_probability: float = 0.0,
     argmax: bool = False,
+    stall_steps: int = STALL_STEPS,
+    on_episodes: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Plays a policy in the task of its run; the same arguments, the same episodes.
 
@@ -172,7 +195,7 @@ def evaluate_policy(
 
     Args:
         model: the policy, on the device; its noise is off while it plays.
-        env: of its run; counts, idle frames and sticky actions are replaced.
+        env: of its run; counts, idle frames, sticky actions and limits are replaced.
         episodes: to count, exactly.
         seed: of environments and actions, 0 to MAX_SEED.
         device: of the model.
@@ -183,6 +206,10 @@ def evaluate_policy(
         repeat_action_probability: chance at every frame that the buttons stay as
             they were.
         argmax: take the likeliest action instead of a sample.
+        stall_steps: steps without a new best position that end an episode; 0: none do.
+            Only the Super Mario Bros. tasks have this limit; EnvPool's tasks keep their
+            `max_episode_steps`.
+        on_episodes: called with the number of episodes that have just ended.
 
     Returns:
         `summarise`'s numbers, and the arguments noop_max, repeat_action_probability,
@@ -202,6 +229,8 @@ def evaluate_policy(
         noop_max=noop_max,
         repeat_action_probability=repeat_action_probability,
         argmax=argmax,
+        stall_steps=stall_steps,
+        on_episodes=on_episodes,
     )
     options = {
         "noop_max": noop_max,
@@ -210,7 +239,7 @@ def evaluate_policy(
         "seed": seed,
         "stream": stream,
     }
-    return options | summarise(played)
+    return options | summarise(played, whole_game=bool(game_levels(env.task)))
 
 
 def _play(
@@ -225,11 +254,14 @@ def _play(
     noop_max: int,
     repeat_action_probability: float,
     argmax: bool,
+    stall_steps: int,
     on_episodes: Callable[[int], None] | None = None,
     **options: Any,
 ) -> list[Played]:
     """Opens a pool, plays in it, and closes it."""
     _check(env, episodes, repeat_action_probability)
+    if is_native(env.task):
+        env = replace(env, stall_steps=stall_steps, max_episode_steps=_NO_LIMIT)
     env = replace(
         env,
         num_envs=num_envs,
@@ -249,6 +281,7 @@ def _play(
             dtype=dtype,
             generator=None if argmax else generator,
             groups=2 if is_native(env.task) else 1,
+            game=() if "stages" in options else game_levels(env.task),
             tell=on_episodes,
         )
     finally:
@@ -261,6 +294,7 @@ def evaluate_checkpoint(
     levels: str = "",
     episodes: int = 100,
     seed: int = 1,
+    stream: int = 0,
     noop_max: int = 30,
     repeat_action_probability: Sequence[float] = (0.0,),
     argmax: bool = True,
@@ -277,14 +311,16 @@ def evaluate_checkpoint(
             included. A task without levels is played itself.
         episodes: of each level with sampled actions.
         seed: of environments and actions, 0 to MAX_SEED.
+        stream: which evaluation with this seed. 0 is one that no run plays; a run
+            with this seed plays 1, 2, ... (`stream` in its evaluations.jsonl).
         noop_max: idle frames before an episode, 0 to this many.
         repeat_action_probability: chances of sticky actions, each evaluated once.
         argmax: play the likeliest actions as well.
-        stall_steps: as for `evaluate_levels`; only levels have this limit.
+        stall_steps: as for `evaluate_levels`.
         ema: play the averaged weights where the checkpoint has them.
         device: auto, cpu, cuda or cuda:N.
         on_progress: called with the episodes that have ended, and those of the
-            whole evaluation. Only evaluations of levels call it.
+            whole evaluation.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
@@ -306,8 +342,10 @@ def evaluate_checkpoint(
         _check_limits(noop_max, stall_steps)
     # Sampled actions first, for each chance.
     ways = [(chance, a) for chance in chances for a in (False, True)[: 1 + argmax]]
-    shares = [noop_max + 1 if likeliest else episodes for _, likeliest in ways]
-    done, total = 0, len(played) * sum(shares)
+    shares = [
+        noop_max + 1 if likeliest and played else episodes for _, likeliest in ways
+    ]
+    done, total = 0, max(1, len(played)) * sum(shares)
 
     def count(ended: int) -> None:
         nonlocal done
@@ -323,27 +361,34 @@ def evaluate_checkpoint(
         "frame_skip": env.frame_skip,
         "device": str(policy.device),
         "seed": seed,
+        "stream": stream,
         "noop_max": noop_max,
         "episodes": episodes,
     }
+    if is_native(env.task):
+        about |= {"stall_steps": stall_steps, "timing": env.timing}
     if played:
-        about |= {"levels": list(played), "stall_steps": stall_steps}
+        about["levels"] = list(played)
+    if env.rom_path:
+        about["rom_path"] = env.rom_path
     results: list[LevelResult] = []
     rows: list[dict[str, Any]] = []
     for chance, likeliest in ways:
         options: dict[str, Any] = {
             "episodes": episodes,
             "seed": seed,
+            "stream": stream,
             "device": policy.device,
             "dtype": policy.dtype,
             "noop_max": noop_max,
             "repeat_action_probability": chance,
             "argmax": likeliest,
+            "stall_steps": stall_steps,
+            "on_episodes": count,
         }
-        if played:
-            options |= {"levels": played, "stall_steps": stall_steps}
-            options["on_episodes"] = count
-            results += evaluate_levels(policy.model, env, **options)
+        result = evaluate(policy.model, env, levels=played, **options)
+        if isinstance(result, dict):
+            rows.append(result)
         else:
-            rows.append(evaluate_policy(policy.model, env, **options))
+            results += result
     return Evaluation(about, results, rows)

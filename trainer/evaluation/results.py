@@ -57,6 +57,8 @@ class LevelResult:
         deaths: where the others died.
         stalls: where the stalled ones stood.
         cleared_starts: with argmax, the idle frames before the cleared episodes.
+        episode_steps: length of each episode, in the order in which they ended.
+        episode_best_x: largest x of each, in the same order.
         unseen: a run of several levels never trained on this one.
     """
 
@@ -75,6 +77,8 @@ class LevelResult:
     deaths: list[Place]
     stalls: list[Place]
     cleared_starts: list[int] | None
+    episode_steps: list[int]
+    episode_best_x: list[int]
     unseen: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,6 +130,8 @@ def level_result(
         deaths=places("died"),
         stalls=places("stalled"),
         cleared_starts=cleared_starts,
+        episode_steps=[p.episode.steps for p in played],
+        episode_best_x=[p.episode.best_x for p in played],
         unseen=unseen,
     )
 
@@ -147,8 +153,14 @@ def _place(last: dict[str, int]) -> Place:
     return Place(last["area_pointer"], last["x_pos"], 0 if fell else y)
 
 
-def summarise(played: Sequence[Played]) -> dict[str, Any]:
-    """Rates, means and medians of a task; None where there is no number."""
+def summarise(played: Sequence[Played], *, whole_game: bool = False) -> dict[str, Any]:
+    """Rates, means and medians of a task; None where there is no number.
+
+    Args:
+        played: its episodes.
+        whole_game: whether an episode goes through several levels; a clear is then an
+            episode that reached the end of the game.
+    """
     episodes = [p.episode for p in played]
     has_flag = "flag_get" in played[0].last
     clears = [e.steps for e in episodes if e.cleared]
@@ -162,7 +174,13 @@ def summarise(played: Sequence[Played]) -> dict[str, Any]:
         "best_x_median": float(np.median(best)) if has_flag else None,
         "return_mean": float(np.mean([e.total_reward for e in episodes])),
         "episode_steps_mean": float(np.mean([e.steps for e in episodes])),
+        "episode_steps": [e.steps for e in episodes],
+        "episode_best_x": best,
     }
+    if whole_game:
+        passed = [e.levels_passed for e in episodes]
+        result["levels_passed_mean"] = float(np.mean(passed))
+        result["episode_levels_passed"] = passed
     for name, function in (("mean", np.mean), ("median", np.median)):
         result[f"steps_to_clear_{name}"] = float(function(clears)) if clears else None
     return result

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mario_envpool.actions import ACTION_SETS
 from trainer.config.schema import EnvConfig
 from trainer.models import PolicyModel, PolicyOutput
 
@@ -87,7 +86,7 @@ def scripted(env: EnvConfig) -> dict[str, PolicyModel]:
     Args:
         env: whose actions they take.
     """
-    actions = ACTION_SETS[env.action_set]
+    actions = env.actions
 
     def only(name: str) -> list[float]:
         return [_SURE * (action == name) for action in actions]

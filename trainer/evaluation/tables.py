@@ -236,6 +236,9 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
     if row["clear_rate"] is None:
         return cells
     low, high = row["clear_rate_95"]
+    passed = {}
+    if "levels_passed_mean" in row:
+        passed["levels passed"] = f"{row['levels_passed_mean']:.1f}"
     return {
         "actions": cells.pop("actions"),
         "sticky": f"{row['repeat_action_probability']:g}",
@@ -244,4 +247,4 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
         "best x": f"{row['best_x_median']:.0f}",
         **cells,
         "steps to clear": _number(row["steps_to_clear_median"]),
-    }
+    } | passed

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.explore.cells import DECAY, CellCounts, IntArray
+from trainer.explore.cells import DECAY, MOST_CELLS, BoolArray, CellCounts
+from trainer.rollout.arrays import IntArray
 
 FloatArray = npt.NDArray[np.float64]
 Snapshot = npt.NDArray[np.uint8]
@@ -89,6 +90,7 @@ class Archive:
         self._num_offered = max(_OFFERED, _OFFERED_PER_STAGE * num_levels)
         self._offered_per_stage = self._num_offered // max(1, num_levels)
         self._slots: dict[int, int] = {}  # of cells
+        self._slot_of = np.full(MOST_CELLS, -1, np.int32)  # the same, -1: none
         self._entries = np.zeros(self._capacity, _ENTRY)
         self._snapshots: Snapshot = np.empty((self._capacity, 0), np.uint8)
         self._free = list(range(self._capacity))
@@ -122,6 +124,16 @@ class Archive:
             return proven
         return bool(entry["uses"] >= _USES or clock > entry["clock"])
 
+    def wants_proven(
+        self, cells: IntArray, clocks: npt.NDArray[np.integer]
+    ) -> BoolArray:
+        """As `wants`, of n cells and clocks: (n,) bool, about proven snapshots."""
+        slots = self._slot_of[cells]
+        known = self._entries[slots]
+        wanted: BoolArray = (known["proven"] == 0) | (known["uses"] >= _USES)
+        wanted |= (clocks > known["clock"]) | (slots < 0)
+        return wanted
+
     def take(self, new: Candidate, *, proven: bool) -> None:
         """Adds a snapshot, unless a better one came meanwhile.
 
@@ -143,7 +155,7 @@ class Archive:
         else:
             if not self._free:
                 self._make_room()
-            self._slots[new.cell] = self._free.pop()
+            self._slots[new.cell] = self._slot_of[new.cell] = self._free.pop()
         slot = self._slots[new.cell]
         if not self._snapshots.shape[1]:
             self._snapshots = np.zeros((self._capacity, len(new.snapshot)), np.uint8)
@@ -181,7 +193,9 @@ class Archive:
 
     def _drop(self, slot: int) -> None:
         """Gives up a snapshot."""
-        del self._slots[int(self._entries["cell"][slot])]
+        cell = int(self._entries["cell"][slot])
+        del self._slots[cell]
+        self._slot_of[cell] = -1
         self._free.append(slot)
 
     # -- episodes -------------------------------------------------------------
@@ -228,9 +242,10 @@ class Archive:
 
     def add_failures(self, stage: int, cells: IntArray) -> None:
         """Notes where an episode from a level's start did not get on."""
-        slots = [self._slots[cell] for cell in cells.tolist() if cell in self._slots]
+        slots = self._slot_of[cells]
+        slots = slots[slots >= 0]
         failed, here = self._entries["failed"], self._entries["stage"] == stage
-        failed[here] *= DECAY
+        np.multiply(failed, DECAY, out=failed, where=here)
         # Who has warped to another level says nothing of the way there.
         failed[slots] += here[slots]
 
@@ -292,9 +307,11 @@ class Archive:
         self._added = state["added"]
         self.clear_rates = np.array(state["clear_rates"])
         self._free, self._slots = list(range(self._capacity)), {}
+        self._slot_of[:] = -1
         self._snapshots = np.zeros((self._capacity, snapshots.shape[1]), np.uint8)
         for entry, snapshot in zip(entries, snapshots, strict=True):
-            slot = self._slots[int(entry["cell"])] = self._free.pop()
+            slot = self._free.pop()
+            self._slots[int(entry["cell"])] = self._slot_of[entry["cell"]] = slot
             self._entries[slot], self._snapshots[slot] = entry, snapshot
 
 

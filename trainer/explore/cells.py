@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainer.rollout.arrays import IntArray, span
 from trainer.rollout.episodes import StepColumns
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 # Cells that are told apart; later ones count as one. 32 levels in squares of 16 pixels
 # have fewer.
-_MOST_CELLS = 2**18
+MOST_CELLS = 2**18
 _ROOM = 1024  # for cells at first; it doubles
 _COUNTS = ("episodes", "entries", "passed", "got_on")
 # Weight of what became of earlier episodes with every later one.
@@ -90,24 +90,31 @@ class CellCounts:
             columns: the rows.
             keys: (n,) their cells, of `cell_keys`.
         """
-        env_id, is_first = columns.env_id, columns.is_first
+        env_id, is_first, at = columns.env_id, columns.is_first, span(columns.env_id)
         # Most steps end in the cell they began in: those cost no loop.
-        rows = np.flatnonzero(is_first | (keys != self._last[env_id]))
-        self._last[env_id] = keys
-        cells, new = np.empty(len(rows), np.int64), np.empty(len(rows), bool)
+        (rows,) = (is_first | (keys != self._last[at])).nonzero()
+        self._last[at] = keys
+        cells: list[int] = []
+        new: list[bool] = []
+        numbers, trails = self._numbers, self._trails
         picked = (env_id, keys, is_first, columns.progress)
         parts = (column[rows].tolist() for column in picked)
-        for i, (env, key, begins, progress) in enumerate(zip(*parts, strict=True)):
-            trail = self._trails[env]
+        for env, key, begins, progress in zip(*parts, strict=True):
+            trail = trails[env]
             if begins:
                 trail.clear()
-            cells[i] = cell = self._number(key)
-            new[i] = cell not in trail
-            trail.setdefault(cell, progress)
+            cell = numbers.get(key)
+            if cell is None:
+                cell = self._add(key)
+            cells.append(cell)
+            new.append(cell not in trail)
+            if new[-1]:
+                trail[cell] = progress
+        entered = Entered(rows, np.array(cells, np.int64), np.array(new, bool))
         self.total += len(cells)
-        np.add.at(self.entries, cells, 1)
-        np.add.at(self.episodes, cells[new], 1)
-        return Entered(rows, cells, new)
+        np.add.at(self.entries, entered.cells, 1)
+        np.add.at(self.episodes, entered.cells[entered.new], 1)
+        return entered
 
     def trail(self, env: int) -> tuple[IntArray, IntArray]:
         """The cells of an open episode, and its progress when it came into each.
@@ -138,19 +145,18 @@ class CellCounts:
         rate = (self.got_on[cells] + 1.0) / (self.passed[cells] + 2.0)
         return rate
 
-    def _number(self, key: int) -> int:
-        number = self._numbers.get(key)
-        if number is None:
-            number = min(len(self._numbers), _MOST_CELLS - 1)
-            self._numbers[key] = number
-            if number == len(self.episodes):
-                for name in _COUNTS:
-                    setattr(self, name, np.pad(getattr(self, name), (0, number)))
+    def _add(self, key: int) -> int:
+        """The number of a cell that is seen for the first time."""
+        number = min(len(self._numbers), MOST_CELLS - 1)
+        self._numbers[key] = number
+        if number == len(self.episodes):
+            for name in _COUNTS:
+                setattr(self, name, np.pad(getattr(self, name), (0, number)))
         return number
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, in plain types and tensors."""
-        used = min(len(self), _MOST_CELLS)
+        used = min(len(self), MOST_CELLS)
         return {
             "keys": torch.tensor(list(self._numbers), dtype=torch.int64),
             "counts": {
@@ -169,7 +175,7 @@ class CellCounts:
             going_on: whether the open episodes go on, in as many environments.
         """
         keys = state["keys"].tolist()
-        self._numbers = {k: min(i, _MOST_CELLS - 1) for i, k in enumerate(keys)}
+        self._numbers = {k: min(i, MOST_CELLS - 1) for i, k in enumerate(keys)}
         for name, counts in state["counts"].items():
             room = max(_ROOM, 1 << len(counts).bit_length())
             values = np.zeros(room, getattr(self, name).dtype)

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from trainer.explore.archive import Archive, Candidate
-from trainer.explore.cells import BoolArray, CellCounts, Entered, IntArray
+from trainer.explore.cells import BoolArray, CellCounts, Entered
+from trainer.rollout.arrays import IntArray, span
 from trainer.rollout.episodes import StepColumns
 
 # Steps that an episode must live on if its snapshot is to be a good one: a fall into a
@@ -72,19 +73,20 @@ class Frontier:
             entered: who came into another cell.
         """
         c = columns
-        if c.is_first.any():  # seldom
+        if np.count_nonzero(c.is_first):  # seldom
             self._begin(c, entered)
         # Where several lives make an episode, the next one proves nothing of the last.
-        for env in c.env_id[c.lost_life & ~c.done].tolist():
-            self._forget(env)
-        gets_on = c.progress >= self._proof[c.env_id]
-        for row in np.flatnonzero(c.done | gets_on).tolist():
+        if np.count_nonzero(c.lost_life):  # seldom
+            for env in c.env_id[c.lost_life & ~c.done].tolist():
+                self._forget(env)
+        gets_on = c.progress >= self._proof[span(c.env_id)]
+        for row in (c.done | gets_on).nonzero()[0].tolist():
             self._prove(c, row)
             if c.done[row]:
                 self._end(c, row)
         followed = self._origins["cell"][c.env_id[entered.rows]] != _UNKNOWN
         keep = entered.new & followed & ~(c.is_first | c.done)[entered.rows]
-        if keep.any():
+        if np.count_nonzero(keep):
             self._save(c, entered.rows[keep], entered.cells[keep])
 
     def _begin(self, c: StepColumns, entered: Entered) -> None:
@@ -100,9 +102,8 @@ class Frontier:
 
     def _save(self, c: StepColumns, rows: IntArray, cells: IntArray) -> None:
         """Snapshots of environments whose cells want one begin to wait."""
-        wants = zip(cells.tolist(), c.clock[rows].tolist(), strict=True)
         wanted = self._at_home(c, rows)
-        wanted &= np.array([self.archive.wants(*pair) for pair in wants], bool)
+        wanted &= self.archive.wants_proven(cells, c.clock[rows])
         rows, cells = rows[wanted], cells[wanted]
         if not rows.size:
             return
@@ -118,8 +119,10 @@ class Frontier:
         for env, step, proof, *about, snapshot in zip(*values, snapshots, strict=True):
             # A copy, as the others of its batch may not wait as long.
             candidate = Candidate._make([*about, snapshot.copy()])
-            self._waiting[env].append(_Waiting(step, proof, candidate))
-            self._await(env)
+            waiting = self._waiting[env]
+            waiting.append(_Waiting(step, proof, candidate))
+            if len(waiting) == 1:
+                self._proof[env] = proof
 
     def _at_home(self, c: StepColumns, rows: IntArray) -> BoolArray:
         """Whether rows are in the level of their episode, one of the pool's.

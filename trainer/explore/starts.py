@@ -153,11 +153,11 @@ class Starts:
     def observe(self, columns: StepColumns) -> None:
         """Takes the rows of one recv."""
         c = columns
-        places = c.place[c.place >= 0]
-        self.steps += np.bincount(places, minlength=len(self.steps))
-        if c.is_first.any():  # seldom
+        # The first bin is for levels that are none of the run's.
+        self.steps += np.bincount(c.place + 1, minlength=len(self.steps) + 1)[1:]
+        if np.count_nonzero(c.is_first):  # seldom
             self._begun += (c.is_first.sum(), (c.is_first & c.from_snapshot).sum())
-        if c.done.any():  # seldom
+        if np.count_nonzero(c.done):  # seldom
             ended = c.done & c.from_snapshot
             self._ended += (ended.sum(), (ended & c.cleared).sum())
 

@@ -2,7 +2,8 @@
 
 A pool shows the last picture of a step; a film has all of them, which is the
 difference between 10 and 60 pictures a second. Game, observations and rewards are
-those of the pool, bit for bit: both are the same native code.
+those of the pool, bit for bit: both are the same native code. Only a `reward_fn` is not
+called: a film shows the built-in reward.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def game_config(env: EnvConfig, *, level: str = "", **changes: Any) -> dict[str,
         )
     if level:
         check_level(level, env.task)
-    env = replace(env, num_envs=1, groups=1, num_threads=1, **changes)
+    env = replace(env, num_envs=1, groups=1, num_threads=1, reward_fn="", **changes)
     pool = make_pool(env, seed=0)
     config = dict(pool.config)
     pool.close()

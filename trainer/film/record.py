@@ -179,6 +179,8 @@ class Filmer:
         """
         self.recorder = Recorder(pool, self.take, self.wanted)
         self._config, self._log = dict(pool.config), log
+        # Films are without a reward of the user's own: returns may differ then.
+        self._same_reward = getattr(pool, "reward_fn", None) is None
         self._between = seconds_between
         self._folder = Path()
         self._known: dict[str, dict[str, Any]] = {}
@@ -302,7 +304,7 @@ class Filmer:
                     file, width=width, height=height, fps=camera.fps, background=True
                 )
                 cameras.append((camera, writers.enter_context(writer)))
-            for shot in replay(recording, self._config):
+            for shot in replay(recording, self._config, same_reward=self._same_reward):
                 if self._state == "closed":
                     raise _ClosedError
                 started = time.perf_counter()
@@ -333,12 +335,15 @@ class _ClosedError(Exception):
     """The run ended while a film was made."""
 
 
-def replay(recording: Recording, config: dict[str, Any]) -> Iterator[Shot]:
+def replay(
+    recording: Recording, config: dict[str, Any], *, same_reward: bool = True
+) -> Iterator[Shot]:
     """Plays a recorded episode again; yields its shots.
 
     Args:
         recording: of an environment of a pool.
         config: of that pool.
+        same_reward: False if the pool had a `reward_fn`, which a film does not have.
 
     Raises:
         RuntimeError: it did not go as it was recorded.
@@ -358,9 +363,10 @@ def replay(recording: Recording, config: dict[str, Any]) -> Iterator[Shot]:
     for shot in film_episode(game, start, decide, trained(recording.run_steps)):
         yield shot
     got = (shot.reading.step, shot.reading.ending == "cleared")
-    if got != (expected.steps, expected.cleared) or not np.isclose(
+    same_return = not same_reward or np.isclose(
         shot.reading.total, expected.total_reward
-    ):
+    )
+    if got != (expected.steps, expected.cleared) or not same_return:
         raise RuntimeError(
             f"{differs}: return {shot.reading.total:.3f} after {got[0]} steps instead "
             f"of {expected.total_reward:.3f} after {expected.steps}"

@@ -39,6 +39,8 @@ class AlgorithmParts:
     Attributes:
         config: of the run.
         device: of the model and the batches.
+        dtype: autocast type of the network, None for float32.
+        obs_shape: (C, H, W) of an observation.
         model: what is trained.
         generator: of minibatches, noise and augmentation.
         augmentation: of the observations.
@@ -51,6 +53,8 @@ class AlgorithmParts:
 
     config: RunConfig
     device: torch.device
+    dtype: torch.dtype | None
+    obs_shape: tuple[int, ...]
     model: PolicyModel
     generator: torch.Generator
     augmentation: Augmentation

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from mario_envpool import list_all_envs
-from mario_envpool.actions import ACTION_SETS
-from trainer.config.schema import AugmentConfig, EnvConfig
+from trainer.config.schema import TILES_ROWS, AugmentConfig, EnvConfig
 from trainer.learn.losses import Loss, Targets, consistency
 from trainer.models import PolicyOutput
 
 KINDS = ("shift", "brightness", "flip")
-# Pixels to any side, at most, of 84 (Kostrikov et al. 2021).
+# Pixels to any side, at most, of 84 (Kostrikov et al. 2021); and cells of tiles.
 SHIFT = 4
+TILES_SHIFT = 1
 # Pictures are multiplied by 1 less this to 1 plus this.
 BRIGHTNESS = 0.2
 # Chance that a picture is mirrored.
@@ -61,10 +61,12 @@ class Augmentation:
         )
         self.coef = config.augment_coef
         _check(self.kinds, env)
+        self._tiles = env.obs == "tiles"
+        self._most = TILES_SHIFT if self._tiles else SHIFT
         if "flip" in self.kinds:
             # On the device: a list would be copied there each time, and while a CUDA
             # graph is recorded that fails.
-            actions = mirrored(ACTION_SETS[env.action_set])
+            actions = mirrored(env.actions)
             self._mirrored = torch.tensor(actions, device=device)
 
     def __bool__(self) -> bool:
@@ -93,8 +95,7 @@ class Augmentation:
         """
         down, right, bright, flip = numbers
         if "shift" in self.kinds:
-            most = SHIFT
-            obs = shifted(obs, self._pixels(down), self._pixels(right), most)
+            obs = self._shifted(obs, self._offsets(down), self._offsets(right))
         if "brightness" in self.kinds:
             spread = BRIGHTNESS
             obs = brightened(obs, 1 + spread * (2 * bright - 1))
@@ -145,10 +146,17 @@ class Augmentation:
             total=loss.total + self.coef * difference, augmented=difference.detach()
         )
 
-    def _pixels(self, numbers: Tensor) -> Tensor:
-        """Equally likely whole numbers, from -SHIFT to SHIFT."""
-        most = SHIFT
-        return (numbers * (2 * most + 1)).floor().long() - most
+    def _shifted(self, obs: Tensor, down: Tensor, right: Tensor) -> Tensor:
+        """Moves pictures, or the grid of tiles; the rows of motion stay."""
+        if not self._tiles:
+            return shifted(obs, down, right, self._most)
+        rows = [TILES_ROWS, obs.shape[-2] - TILES_ROWS]
+        grid, motion = torch.split(obs, rows, -2)
+        return torch.cat([shifted(grid, down, right, self._most), motion], -2)
+
+    def _offsets(self, numbers: Tensor) -> Tensor:
+        """Equally likely whole numbers, as many to either side of 0."""
+        return (numbers * (2 * self._most + 1)).floor().long() - self._most
 
     def _flipped(self, numbers: Tensor) -> Tensor:
         return numbers < FLIP
@@ -162,10 +170,11 @@ def _check(kinds: Sequence[str], env: EnvConfig) -> None:
                 f"augment must be of {', '.join(KINDS)}, with commas between; got "
                 f"{kind!r}"
             )
-    if kinds and env.obs == "tiles":
+    others = [kind for kind in kinds if kind != "shift"]
+    if others and env.obs == "tiles":
         raise ValueError(
-            f"augment={','.join(kinds)} is for pictures; tiles are always centred on "
-            "Mario and have no brightness: leave --augment out"
+            f"augment={','.join(others)} is for pictures; tiles can only be shifted: "
+            "choose --augment shift"
         )
     if "flip" in kinds and env.task not in list_all_envs():
         raise ValueError(

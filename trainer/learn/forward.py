@@ -37,7 +37,7 @@ class Inputs(NamedTuple):
         """All rows of a batch."""
         return cls(batch.stacks, batch.state, batch.is_first, batch.levels)
 
-    def at(self, unrolls: Tensor) -> Inputs:
+    def at(self, unrolls: Tensor | slice) -> Inputs:
         """Some of the unrolls."""
         stacks, state, first, levels = self
         return Inputs(

@@ -11,23 +11,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from trainer.learn import native_steps
 from trainer.learn.losses import Loss
 from trainer.learn.statistics import Statistics
 from trainer.machine.cpu import Shards
+from trainer.machine.monitor import mark
 from trainer.models import PolicyModel
 
-# A loss without its graph, and its gradient for each parameter.
-Gradient = tuple[Loss, list[Tensor]]
+
+class Gradient(NamedTuple):
+    """What a part of a minibatch adds to the gradient.
+
+    Attributes:
+        terms: names of the loss and its parts.
+        losses: (n,) float32 of these.
+        gradients: one for each trainable parameter, in their order.
+    """
+
+    terms: tuple[str, ...]
+    losses: Tensor
+    gradients: list[Tensor]
 
 
 class GradientStep:
     """One step of the optimiser on a loss.
 
     Attributes:
+        params: that are trained.
         shards: threads that share a minibatch.
         grad_accum_steps: parts in which each of them computes its share.
     """
@@ -59,18 +74,18 @@ class GradientStep:
         self.shards = shards
         self.grad_accum_steps = grad_accum_steps
         self._device = device
-        self._params = [p for p in model.parameters() if p.requires_grad]
+        self.params = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = optimizer
         self._scaler = scaler
         self._max_grad_norm = max_grad_norm
         self._statistics = statistics
 
-    def split(self, count: int) -> list[Tensor]:
+    def split(self, count: int) -> list[slice]:
         """Items 0 to count - 1 in contiguous parts, one for each shard."""
-        return list(torch.arange(count, device=self._device).chunk(self.shards.count))
+        return _chunks(slice(0, count), self.shards.count)
 
     def __call__(
-        self, items: list[Tensor], part_loss: Callable[[int, Tensor], Loss]
+        self, items: list[slice], part_loss: Callable[[int, slice], Loss]
     ) -> None:
         """Makes one step.
 
@@ -80,37 +95,77 @@ class GradientStep:
                 the items. The losses of all parts add up to that of the minibatch.
         """
 
-        def gradient(shard: int) -> Gradient:
-            parts = items[shard].chunk(self.grad_accum_steps)
+        def gradient(shard: int, some: slice) -> Gradient:
+            parts = _chunks(some, self.grad_accum_steps)
             return reduce(_add, (self._gradient(part_loss(shard, p)) for p in parts))
 
-        self._apply(self.shards.map(gradient, list(range(len(items)))))
+        self.make(items, gradient)
+
+    def make(
+        self, items: list[slice], gradient: Callable[[int, slice], Gradient]
+    ) -> None:
+        """Makes one step, whoever computes the gradients.
+
+        Args:
+            items: of each shard, from `split`.
+            gradient: of the items of a shard, given the shard's number and the items.
+        """
+        with mark("gradients"):
+            shards = list(enumerate(items))
+            parts = self.shards.map(lambda shard: gradient(*shard), shards)
+        with mark("optimizer"):
+            self.apply(parts)
 
     def _gradient(self, loss: Loss) -> Gradient:
         # Not backward(): shards would add to the same .grad at the same time.
-        gradients = torch.autograd.grad(self._scaler.scale(loss.total), self._params)
-        return loss._replace(total=loss.total.detach()), list(gradients)
+        gradients = torch.autograd.grad(self._scaler.scale(loss.total), self.params)
+        terms = {
+            name: value for name, value in loss._asdict().items() if value is not None
+        }
+        losses = torch.stack([value.detach() for value in terms.values()])
+        return Gradient(
+            tuple(f"loss/{name}" for name in terms), losses, list(gradients)
+        )
 
-    def _apply(self, parts: list[Gradient]) -> None:
+    def apply(self, parts: list[Gradient]) -> None:
         """Adds the gradients of the shards in order, clips, and steps."""
-        loss, gradients = reduce(_add, parts)
-        for param, gradient in zip(self._params, gradients, strict=True):
+        terms, losses, gradients = reduce(_add, parts)
+        for param, gradient in zip(self.params, gradients, strict=True):
             param.grad = gradient
         self._scaler.unscale_(self._optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self._params, self._max_grad_norm)
+        norm = _clip(gradients, self._max_grad_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
         # A scaled loss may overflow, and then there is no step.
         overflows = self._scaler.is_enabled()
         self._statistics.log("gradient_norm", norm, finite_only=overflows)
-        for name, value in zip(Loss._fields, loss, strict=True):
-            if value is not None:
-                self._statistics.log(f"loss/{name}", value)
+        self._statistics.log_all(terms, losses)
+
+
+def _clip(gradients: list[Tensor], max_norm: float) -> Tensor:
+    """Scales gradients down, in place, as torch.nn.utils.clip_grad_norm_ does.
+
+    Without native code in a quarter of its time on a CPU.
+
+    Returns:
+        () float32, the norm over all gradients before.
+    """
+    if native_steps.BEST and native_steps.plain(*gradients):
+        path = native_steps.BEST
+        return torch.tensor(native_steps.clip_norm(gradients, max_norm, path))
+    norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
+    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1))
+    return norm
 
 
 def _add(total: Gradient, part: Gradient) -> Gradient:
     """Sums losses and, in place, gradients."""
-    torch._foreach_add_(total[1], part[1])
-    pairs = zip(total[0], part[0], strict=True)
-    sums = (None if a is None or b is None else a + b for a, b in pairs)
-    return Loss._make(sums), total[1]
+    torch._foreach_add_(total.gradients, part.gradients)
+    return total._replace(losses=total.losses + part.losses)
+
+
+def _chunks(items: slice, count: int) -> list[slice]:
+    """At most `count` contiguous parts, all but the last of the same size."""
+    size = max(1, -(-(items.stop - items.start) // count))
+    starts = range(items.start, items.stop, size)
+    return [slice(start, min(start + size, items.stop)) for start in starts]

@@ -6,7 +6,8 @@ section 4.2): in every epoch, random minibatches of whole unrolls, and for each 
     1. a forward pass gives the current policy and values of all rows;
     2. V-trace corrects the returns for the policy that acted (section 4.1);
     3. row weights and priorities are those of this minibatch (targets.py), the
-       advantages are normalised and multiplied by min(rho_bar, pi / mu);
+       advantages are normalised and multiplied by min(rho_bar, pi / mu), which
+       `advantages=gae` leaves out;
     4. one step is made on the policy gradient, the critic's loss and the entropy
        bonus, through the same forward pass.
 
@@ -76,7 +77,7 @@ class Impala:
         # With several parts the graph of the whole is not kept, but computed again.
         keep_graph = gradient_step.grad_accum_steps == 1
 
-        def run(items: Tensor) -> tuple[PolicyOutput, VTrace]:
+        def run(items: slice) -> tuple[PolicyOutput, VTrace]:
             part = select(whole, items)
             with torch.set_grad_enabled(keep_graph):
                 output = forward(Inputs.of(part))
@@ -88,17 +89,20 @@ class Impala:
         logits = torch.cat([output.logits.detach() for output in outputs], 1)
         values = torch.cat([output.values.detach() for output in outputs], 1)
         targets, priorities = maker.targets(whole, trace, logits[:-1], values[:-1])
-        targets = normalised(targets, advantages=self._config.normalise_advantages)
+        targets, mean_weight = normalised(
+            targets, advantages=self._config.normalise_advantages
+        )
         targets = targets._replace(advantages=trace.rhos * targets.advantages)
 
-        def part_loss(shard: int, items: Tensor) -> Loss:
+        def part_loss(shard: int, items: slice) -> Loss:
             inputs = Inputs.of(whole).at(items)
             output = outputs[shard] if keep_graph else forward(inputs)
             augmented = forward.augmented(inputs.without_last(), numbers[:, items])
             part = Targets._make(
                 None if field is None else field[:, items] for field in targets
             )
-            return self._part_loss(output, augmented, part.flat())
+            loss = self._part_loss(output, augmented, part.flat())
+            return loss._replace(total=mean_weight * loss.total)
 
         gradient_step(shards, part_loss)
         # Not earlier: it changes weights that the gradient is of.

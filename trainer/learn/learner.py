@@ -4,6 +4,7 @@
 and the entropy bonus of the schedules, lets the algorithm (ppo.py or impala.py) make
 the steps, and takes the new weights into their moving average. The parts:
 
+    fused.py        all of a gradient in native code, for small networks on a CPU
     forward.py      the network's forward pass on rows of a batch
     vtrace.py       V-trace and GAE
     targets.py      critic targets, advantages, weights of the rows
@@ -38,6 +39,7 @@ from trainer.learn.ppo import PPO
 from trainer.learn.statistics import Statistics
 from trainer.learn.targets import TargetMaker
 from trainer.machine.cpu import Shards
+from trainer.machine.seeds import Stream, seed_of
 from trainer.models import PolicyModel
 from trainer.models.weights import Ema
 from trainer.rollout.batch import Batch
@@ -96,7 +98,9 @@ class Learner:
         self.optimizer = build_optimizer(model, c, capturable=graphs)
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
         self.ema = Ema(model, c.ema) if c.ema else None
-        self.generator = torch.Generator(device).manual_seed(config.seed)
+        self.generator = torch.Generator(device)
+        self._seed = config.seed
+        self.seed()
         self._config = c
         self._burn_in = config.replay.burn_in
         self._lr_factor = 1.0
@@ -105,6 +109,8 @@ class Learner:
         self._parts = AlgorithmParts(
             config=config,
             device=device,
+            dtype=dtype,
+            obs_shape=obs_shape,
             model=model,
             generator=self.generator,
             augmentation=augmentation,
@@ -185,6 +191,10 @@ class Learner:
             "entropy_cost": float(self._parts.entropy_coef),
             "updates": float(self.version),
         }
+
+    def seed(self) -> None:
+        """Starts the generator from the seed of the run."""
+        self.generator.manual_seed(seed_of(self._seed, Stream.MINIBATCHES))
 
     def close(self) -> None:
         """Frees recorded graphs; later updates run without."""

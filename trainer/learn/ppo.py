@@ -8,9 +8,9 @@ or GAE):
        the learner's own (no lag, no replay), else from one forward pass.
     2. Targets, row weights and priorities of the whole batch, once (targets.py).
     3. In every epoch, random minibatches: of single rows, or of whole unrolls where
-       the network has a memory. In each, weights are scaled to the sum 1, advantages
-       normalised, and one step made on the clipped loss (equation 7), whose ratio is
-       taken against the behaviour policy mu.
+       the network has a memory. In each, advantages are normalised, and one step
+       made on the clipped loss (equation 7), whose ratio is taken against the
+       behaviour policy mu.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from trainer.config.learning import Ppo
 from trainer.config.schema import RunConfig
 from trainer.learn.algorithm import AlgorithmParts
 from trainer.learn.forward import Inputs, flat
+from trainer.learn.fused import FusedGradient
 from trainer.learn.losses import Loss, Targets, ppo_loss
 from trainer.learn.targets import log_prob, normalised
 from trainer.machine.cuda import Graphed, compiled
+from trainer.machine.monitor import mark
 from trainer.models import PolicyOutput
 from trainer.rollout.batch import Batch
 
@@ -59,7 +61,7 @@ class Minibatch(NamedTuple):
     weights: Tensor
     scales: Tensor
 
-    def at(self, items: Tensor) -> Minibatch:
+    def at(self, items: Tensor | slice) -> Minibatch:
         """Some of the items."""
         return Minibatch._make(field[:, items] for field in self)
 
@@ -107,14 +109,22 @@ class PPO:
 
     def update(self, batch: Batch) -> Tensor:
         """Makes the gradient steps of a batch of B unrolls; gives priorities (B,)."""
-        targets, priorities = self._targets(batch)
+        with mark("targets"):
+            targets, priorities = self._targets(batch)
         items = self._items(batch, targets)
         size = self._parts.unrolls_per_minibatch
         if self._by_rows:
             size = self._config.minibatch_size
         count = items.weights.shape[1]
+        fused = FusedGradient.of(self._parts)
+        if fused is not None:
+            fields = (items.actions, items.levels, *items[5:])
+            flat = tuple(field.flatten().contiguous() for field in fields)
         for picked, numbers in self._parts.minibatches(count, size):
-            self.step(numbers, *items.at(picked))
+            if fused is not None:
+                fused.step(items.stacks[0], flat, picked)
+            else:
+                self.step(numbers, *items.at(picked))
         return priorities
 
     def _targets(self, batch: Batch) -> tuple[Targets, Tensor]:
@@ -138,11 +148,13 @@ class PPO:
         parts, step = self._parts, self._parts.gradient_step
         inputs = Inputs.of(batch)
 
-        def outputs_of(unrolls: Tensor) -> list[PolicyOutput]:
+        def outputs_of(unrolls: slice) -> list[PolicyOutput]:
+            size = parts.unrolls_per_minibatch
+            starts = range(unrolls.start, unrolls.stop, size)
             with torch.no_grad():
                 return [
-                    parts.forward(inputs.at(some))
-                    for some in torch.split(unrolls, parts.unrolls_per_minibatch)
+                    parts.forward(inputs.at(slice(i, min(i + size, unrolls.stop))))
+                    for i in starts
                 ]
 
         shards = step.shards.map(outputs_of, step.split(batch.weights.numel()))
@@ -168,13 +180,14 @@ class PPO:
     def _step(self, numbers: Tensor, *fields: Tensor) -> None:
         """One gradient step on a minibatch, the arguments of `step`."""
         whole = Minibatch(*fields)
-        targets = normalised(
+        targets, mean_weight = normalised(
             whole.targets, advantages=self._config.normalise_advantages
         )
         whole = whole._replace(weights=targets.weights, advantages=targets.advantages)
 
-        def part_loss(shard: int, items: Tensor) -> Loss:
-            return self._part_loss(whole.at(items), numbers[:, items])
+        def part_loss(shard: int, items: slice) -> Loss:
+            loss = self._part_loss(whole.at(items), numbers[:, items])
+            return loss._replace(total=mean_weight * loss.total)
 
         gradient_step = self._parts.gradient_step
         gradient_step(gradient_step.split(whole.weights.shape[1]), part_loss)

@@ -20,6 +20,8 @@ class Statistics:
         """
         self._device = device
         self._sums: dict[str, Tensor] = {}
+        # Of scalars that come together: their sums, and how often they came.
+        self._joint: dict[tuple[str, ...], Tensor] = {}
 
     def log(self, name: str, value: Tensor, *, finite_only: bool = False) -> None:
         """Adds a scalar to its sum, in place and without waiting for the device.
@@ -38,11 +40,31 @@ class Statistics:
             value = value.nan_to_num(0.0, 0.0, 0.0)
         self._sums[name].add_(torch.stack([value, counted]))
 
+    def log_all(self, names: tuple[str, ...], values: Tensor) -> None:
+        """Adds scalars that come together, in one operation.
+
+        Args:
+            names: of n statistics, always in this company.
+            values: (n,) float32 on the device.
+        """
+        if names not in self._joint:
+            self._joint[names] = torch.zeros(len(names) + 1, device=self._device)
+        sums = self._joint[names]
+        sums[:-1] += values.detach()
+        sums[-1] += 1
+
     def means(self) -> dict[str, float]:
         """Means by name, and starts again; this waits for the device."""
-        if not self._sums:
-            return {}
-        sums = torch.stack(list(self._sums.values())).tolist()
-        torch._foreach_zero_(list(self._sums.values()))
-        pairs = zip(self._sums, sums, strict=True)
-        return {name: total / count for name, (total, count) in pairs if count}
+        result = {}
+        if self._sums:
+            sums = torch.stack(list(self._sums.values())).tolist()
+            pairs = zip(self._sums, sums, strict=True)
+            result = {name: total / count for name, (total, count) in pairs if count}
+        for names, joint in self._joint.items():
+            *totals, count = joint.tolist()
+            if count:
+                pairs = zip(names, totals, strict=True)
+                result |= {name: total / count for name, total in pairs}
+        for tensor in (*self._sums.values(), *self._joint.values()):
+            tensor.zero_()
+        return result

@@ -6,8 +6,10 @@
     3. Rows get weights: 0 for ignored actions, the importance weight of replay
        (Schaul et al. 2016, arXiv:1511.05952, section 3.4), and 0 for replayed unrolls
        from which the policy has moved too far (Schmitt et al. 2020, arXiv:1909.11583).
-    4. In each minibatch the weights are scaled to the sum 1, and the advantages
-       normalised (`normalised`).
+    4. In each minibatch the advantages are normalised, and the loss is the sum over
+       rows of weight times loss, divided by the number of rows (`normalised`). Unlike
+       the sum of the weights, that number does not depend on which unrolls are in the
+       minibatch: a replayed unroll weighs the same in whatever company it is drawn.
 
 PPO does the first three once for each batch, IMPALA all four in every gradient step.
 Functions of tensors only, without waiting for the device: a CUDA graph records them.
@@ -83,6 +85,10 @@ class TargetMaker:
         }
         if c.advantages == "gae":
             return gae(**given)
+        if c.advantages == "one-step":
+            trace = gae(**given)
+            ratios = log_ratios.float().exp().clamp(max=c.rho_bar)
+            return trace._replace(rhos=trace.weights * ratios)
         result: VTrace = self._vtrace(
             log_ratios=log_ratios, rho_bar=c.rho_bar, c_bar=c.c_bar, **given
         )
@@ -148,6 +154,7 @@ class TargetMaker:
         age = (self.version - batch.versions[rows]).float().mean(0)
         log = self._statistics.log
         log("replay/share", replayed.mean())
+        log("replay/weight", (share * batch.weights * near).sum())
         log("replay/kept", (share * near).sum())
         log("replay/kl", (share * kl).sum())
         log("replay/rho", (share * rho).sum())
@@ -183,21 +190,29 @@ class TargetMaker:
         log("rho", (shares * trace.rhos).sum())
         log("advantage", (shares * trace.advantages.abs()).sum())
         log("value", (shares * values).sum())
+        log("largest_return", (trace.weights * trace.targets).abs().max())
         log("explained_variance", explained_variance(values, trace.targets, shares))
 
 
-def normalised(targets: Targets, *, advantages: bool) -> Targets:
-    """Those of a whole minibatch with weights that sum to 1.
+def normalised(targets: Targets, *, advantages: bool) -> tuple[Targets, Tensor]:
+    """Those of a whole minibatch with weights that sum to 1, and the mean weight.
+
+    The losses of rows with such weights are means, which statistics show. Times the
+    mean weight they are the loss that is minimised.
 
     Args:
         targets: of a minibatch, of any shape.
         advantages: whether they get the weighted mean 0 and deviation 1.
+
+    Returns:
+        The targets, and the mean weight of all rows, a scalar.
     """
+    mean_weight = targets.weights.mean()
     weights = targets.weights / targets.weights.sum().clamp(min=1e-8)
     targets = targets._replace(weights=weights)
     if advantages:
         targets = targets._replace(advantages=normalise(targets.advantages, weights))
-    return targets
+    return targets, mean_weight
 
 
 def log_prob(logits: Tensor, actions: Tensor) -> Tensor:

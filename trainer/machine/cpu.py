@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import psutil
@@ -16,7 +17,10 @@ import torch
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
-_NICE = 5  # of a pool's threads, see step_aside
+# By how much `step_aside` lowers the priority of a pool's threads, and the environment
+# variable with another number. Not an option of a run: it changes no result.
+_NICE = 5
+NICE_VARIABLE = "MARIO_NICE"
 
 
 def available_cores() -> int:
@@ -44,9 +48,42 @@ def keep_large_blocks() -> bool:
     return bool(mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_max, 0))
 
 
+@contextmanager
+def startup_objects_frozen() -> Iterator[None]:
+    """Keeps Python's garbage collector from objects that exist already.
+
+    Those of PyTorch and other libraries are half a million. Looking through them takes
+    a quarter of a second in which neither environments nor learner get on.
+    """
+    gc.collect()  # what is garbage now would be kept, too
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def thread_ids() -> frozenset[int]:
     """The operating system's ids of the threads of this process."""
     return frozenset(thread.id for thread in psutil.Process().threads())
+
+
+def emulation_nice() -> int:
+    """What nice(2) is raised by for the threads of a pool: 5, or MARIO_NICE.
+
+    Returns:
+        0 to 19; 0: not at all, as on systems other than Linux.
+
+    Raises:
+        ValueError: MARIO_NICE is something else.
+    """
+    given = os.environ.get(NICE_VARIABLE, "").strip() or str(_NICE)
+    if not (given.isdecimal() and int(given) <= 19):
+        raise ValueError(
+            f"{NICE_VARIABLE} must be a whole number from 0 (no lower priority for "
+            f"emulation threads) to 19, got {given!r}"
+        )
+    return int(given) if sys.platform.startswith("linux") else 0
 
 
 def step_aside(threads: Iterable[int]) -> None:
@@ -59,12 +96,16 @@ def step_aside(threads: Iterable[int]) -> None:
 
     Args:
         threads: their ids.
+
+    Raises:
+        ValueError: MARIO_NICE is no number that can be, see `emulation_nice`.
     """
-    for thread in threads if sys.platform.startswith("linux") else ():
+    lower = emulation_nice()
+    for thread in threads if lower else ():
         # A thread may have ended.
         with suppress(OSError):
             nice = os.getpriority(os.PRIO_PROCESS, thread)
-            os.setpriority(os.PRIO_PROCESS, thread, min(nice + _NICE, 19))
+            os.setpriority(os.PRIO_PROCESS, thread, min(nice + lower, 19))
 
 
 class Shards:

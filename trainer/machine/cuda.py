@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,9 @@ class Graphed:
     for work: cuBLAS keeps one workspace per stream, whose address a graph contains,
     and graphs that share a workspace must not run at the same time (PyTorch issue
     193402).
+
+    Attributes:
+        failure: why the last recording failed, in a line; "" if none did.
     """
 
     _WARM_UP = 3
@@ -142,6 +146,7 @@ class Graphed:
         device: torch.device,
         enabled: bool,
         generator: torch.Generator | None = None,
+        quiet: bool = False,
     ) -> None:
         """Wraps `function(*tensors)`.
 
@@ -151,7 +156,10 @@ class Graphed:
             device: of the tensors.
             enabled: whether to record; the device must be a GPU then.
             generator: of the random numbers that the function draws, on that device.
+            quiet: a failure is kept in `failure` only.
         """
+        self.failure = ""
+        self._quiet = quiet
         self._function = function
         self._name = name
         self._device = device
@@ -214,12 +222,14 @@ class Graphed:
             recording.graph = graph
         except RuntimeError as error:
             self.close()
-            _logger.warning(
-                "no CUDA graph of %s, it runs without (%s); --no-cuda-graphs hides "
-                "this message",
-                self._name,
-                str(error).partition("\n")[0],
-            )
+            self.failure = str(error).partition("\n")[0]
+            if not self._quiet:
+                _logger.warning(
+                    "no CUDA graph of %s, it runs without (%s); --no-cuda-graphs hides "
+                    "this message",
+                    self._name,
+                    self.failure,
+                )
         return self._enabled
 
     def _capture(self, graph: Any, inputs: tuple[Tensor, ...]) -> Any:
@@ -299,6 +309,23 @@ def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
     return call
 
 
+class Copies(Enum):
+    """How `HostToDevice` copies to a GPU, the fastest first."""
+
+    IN_PLACE = "from page-locked slabs"
+    PAGE_LOCKED = "through page-locked memory"
+    PAGEABLE = "through pageable memory"
+
+
+# What `set_copies` was told; of the machine, so all transfers to a device share it.
+_copies: dict[torch.device, Copies] = {}
+
+
+def set_copies(device: torch.device, way: Copies) -> None:
+    """Says how each `HostToDevice` of this device that is made from now on copies."""
+    _copies[device] = way
+
+
 class HostToDevice:
     """Copies the pool's arrays to the device.
 
@@ -307,7 +334,9 @@ class HostToDevice:
     waits for the copy's event, and the array is held until that event fires, so
     that the pool cannot reuse the slab under a running copy. The slabs of the pool
     (`_buffers`) are page-locked in place, once, and again after the pool has
-    allocated more (`slab_growth`); other arrays go through page-locked copies.
+    allocated more (`slab_growth`); other arrays go through page-locked copies. Where
+    one of these does not work (`set_copies`), it is not used; copies through pageable
+    memory are on the current stream, and the host waits for them.
     """
 
     def __init__(self, device: torch.device, pool: Any) -> None:
@@ -316,16 +345,22 @@ class HostToDevice:
         self._pool = pool
         self._locked: dict[int, int] = {}
         self._growth: int | None = None
-        self._may_lock = hasattr(pool, "_buffers")
+        way = _copies.get(device, Copies.IN_PLACE)
+        self._may_lock = way is Copies.IN_PLACE and hasattr(pool, "_buffers")
         self._held: deque[tuple[Any, object]] = deque()
         self._stream: Any = None
-        if device.type == "cuda":
+        if device.type == "cuda" and way is not Copies.PAGEABLE:
             self._stream = _take_stream(device)
+
+    @property
+    def locks_slabs(self) -> bool:
+        """Whether the pool has slabs, and page-locking them has not failed so far."""
+        return self._may_lock
 
     def __call__(self, array: npt.NDArray[Any]) -> Tensor:
         """The array on the device; valid for work on the current stream."""
         if self._stream is None:
-            return torch.from_numpy(_writable(array))
+            return torch.from_numpy(_writable(array)).to(self.device)
         while self._held and self._held[0][0].query():
             self._held.popleft()
         source: Tensor = torch.from_numpy(_writable(array))

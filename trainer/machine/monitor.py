@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,9 @@ class Monitor:
     together with all others who use it: `gpu_utilisation` (share of the time
     that a kernel ran, 0 to 1), `gpu_memory_gb`, `gpu_memory_total_gb` and
     `gpu_power_w`; what the driver does not tell is left out. GB are 2^30 bytes.
+
+    Attributes:
+        workers: ids of the threads that emulate.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class Monitor:
             workers: `cpu.thread_ids` of the emulation.
         """
         self._process = psutil.Process()
-        self._workers = workers
+        self.workers = workers
         self._gpu = _open_gpu(device)
         self._lock = threading.Lock()
         self._sums: dict[str, float] = {}
@@ -86,11 +90,11 @@ class Monitor:
 
     def _clocks(self) -> tuple[float, float, float]:
         """Seconds: of the wall, of the process, of the workers."""
-        threads = self._process.threads() if self._workers else []
+        threads = self._process.threads() if self.workers else []
         emulated = sum(
             thread.user_time + thread.system_time
             for thread in threads
-            if thread.id in self._workers
+            if thread.id in self.workers
         )
         return time.perf_counter(), time.process_time(), emulated
 
@@ -104,8 +108,8 @@ class Monitor:
             new - old for new, old in zip(now, self._since, strict=True)
         )
         means["cpu_percent"] = 100.0 * spent / max(wall, 1e-9)
-        if self._workers:
-            means["emulate"] = emulated / max(wall, 1e-9) / len(self._workers)
+        if self.workers:
+            means["emulate"] = emulated / max(wall, 1e-9) / len(self.workers)
         self._since = now
         self._last |= means
         return dict(self._last)
@@ -201,6 +205,22 @@ def mark(name: str) -> AbstractContextManager[Any]:
     return _NOTHING if _open_range is None else _open_range(name)
 
 
+@contextmanager
+def watch_marks(
+    open_range: Callable[[str], AbstractContextManager[Any]],
+) -> Iterator[None]:
+    """Gives the marks of all threads to a function; not for runs that are profiled.
+
+    Args:
+        open_range: returns what is entered for a mark, given its name.
+    """
+    _set_range(open_range)
+    try:
+        yield
+    finally:
+        _set_range(None)
+
+
 def _range(name: str) -> AbstractContextManager[Any]:
     return torch.profiler.record_function(name)
 
@@ -232,6 +252,11 @@ def profiler(
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
+    else:
+        # PyTorch's library of profiling reads this when it is first used. It writes to
+        # stderr what it does, and in a build with CUDA that there is no GPU; neither
+        # is an error of a run on a CPU. 6 is above its highest level.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     recording = torch.profiler.profile(
         activities=activities,
         schedule=torch.profiler.schedule(

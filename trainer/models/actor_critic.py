@@ -11,6 +11,7 @@ from trainer.config.schema import ModelConfig
 from trainer.models.encoders import Shape, build_encoder
 from trainer.models.heads import PolicyValueHead
 from trainer.models.memory import build_memory
+from trainer.models.native import features_of
 from trainer.models.popart import PopArt
 
 
@@ -89,7 +90,13 @@ class ActorCritic(PolicyModel):
     Pixels arrive as 0..255; `CentredConv2d` (encoders.py) centres them. To change
     one of the encoders there, return `build_encoder(replace(config, name="cnn-345k"),
     shape)`, or parts of it.
+
+    Attributes:
+        native: on a CPU and in bfloat16, the encoders that models/native.py knows run
+            there; PyTorch's operators otherwise.
     """
+
+    native: bool = True
 
     def __init__(self, config: ModelConfig, shape: Shape, num_actions: int) -> None:
         super().__init__()
@@ -119,14 +126,17 @@ class ActorCritic(PolicyModel):
         """See `PolicyModel.forward`.
 
         Pixels become the autocast type where autocast is on (0..255 are exact
-        in bfloat16), float32 elsewhere; the first layer centres them.
+        in bfloat16), float32 elsewhere; the first layer centres them. Native
+        encoders take them as they are.
         """
         rows = obs.shape[:2]
-        kind = obs.device.type
-        on = torch.is_autocast_enabled(kind)
         pixels = obs.flatten(0, 1)
-        pixels = pixels.to(torch.get_autocast_dtype(kind) if on else torch.float32)
-        features = self.encoder(pixels)
+        features = features_of(self.encoder, pixels) if self.native else None
+        if features is None:
+            kind = obs.device.type
+            on = torch.is_autocast_enabled(kind)
+            pixels = pixels.to(torch.get_autocast_dtype(kind) if on else torch.float32)
+            features = self.encoder(pixels)
         if self.memory is not None:
             features, state = self.memory(features.unflatten(0, rows), state, first)
             features = features.flatten(0, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
@@ -13,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.config.schema import ModelConfig
+from trainer.machine.imports import load
 from trainer.models.actor_critic import ActorCritic, PolicyModel, PolicyOutput
 from trainer.models.encoders import Shape
 
@@ -128,18 +128,11 @@ class _Adapted(PolicyModel):
 
 def _load(name: str) -> Callable[[ModelConfig, Shape, int], Any]:
     """The class that `module:Class` names."""
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except (ImportError, ValueError) as error:
-        raise ValueError(
-            f"model {name!r}: module {module!r} cannot be imported ({error}); run in "
-            "the folder that holds it, or add that to PYTHONPATH"
-        ) from error
+    found = load(name, "model", "module:Class")
     if not callable(found):
         raise ValueError(
-            f"model {name!r}: module {module!r} has no class {attribute!r}; the name "
-            "must be module:Class"
+            f"model {name!r} is a {type(found).__name__}; it must be a class: "
+            "module:Class"
         )
     result: Callable[[ModelConfig, Shape, int], Any] = found
     return result

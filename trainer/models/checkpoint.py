@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from trainer.machine.files import replacing
 
-VERSION = 3
+VERSION = 4
 
 FOLDER = "checkpoints"
 BEST = "best.pt"

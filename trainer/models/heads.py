@@ -72,6 +72,7 @@ class PolicyValueHead(nn.Module):
                 return NoisyLinear(features, outputs, SIGMA)
             return nn.Linear(features, outputs)
 
+        self._noisy = config.noisy
         self.policy = linear(num_actions)
         value = linear(config.value_heads)
         # A policy near uniform at the start; gains as in Schulman et al. 2017.
@@ -83,6 +84,8 @@ class PolicyValueHead(nn.Module):
 
     def resample_noise(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise for both layers; without noise it does nothing."""
+        if not self._noisy:  # asked before every act
+            return
         for layer in self.modules():
             if isinstance(layer, NoisyLinear):
                 layer.resample_noise(generator)

@@ -130,6 +130,35 @@ class _Gate(nn.Module):
         return (1 - update) * stream + update * candidate
 
 
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, seen: Tensor
+) -> Tensor:
+    """Attention with a learned bias on its scores, and a boolean mask.
+
+    Fused ("flash") kernels take no mask that has a gradient. So the bias is a part of
+    the inner product: query t has a 1 in column t, and key n has bias[t, n] there.
+
+    Args:
+        query: (B, heads, T, D).
+        key: (B, heads, N, D).
+        value: (B, heads, N, D).
+        bias: (heads, T, N) what is added to the scaled scores.
+        seen: (B, 1, T, N) bool, which keys row t attends to.
+
+    Returns:
+        (B, heads, T, D); zeros for a row that attends to nothing.
+    """
+    batch, heads, rows, size = query.shape
+    spare = -(size + rows) % 8  # kernels of GPUs take multiples of 8
+    column = torch.eye(rows, rows + spare, dtype=query.dtype, device=query.device)
+    biases = F.pad(bias.mT, (0, spare)).to(key.dtype)
+    query = torch.cat([query * size**-0.5, column.expand(batch, heads, -1, -1)], -1)
+    key = torch.cat([key, biases.expand(batch, -1, -1, -1)], -1)
+    value = F.pad(value, (0, rows + spare))
+    found = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=1.0)
+    return found[..., :size]
+
+
 class _GatedBlock(nn.Module):
     """Attention and a feed-forward layer, each normed before and gated after."""
 
@@ -164,10 +193,7 @@ class _GatedBlock(nn.Module):
         rows = self.attention_norm(torch.cat([older, x]))
         query = self._split(self.query(rows[len(older) :]))
         key, value = map(self._split, self.key_value(rows).chunk(2, -1))
-        scores = self.age_bias[:, age].masked_fill(hidden, -torch.inf)
-        found = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=scores.to(query.dtype)
-        )
+        found = attend(query, key, value, self.age_bias[:, age], ~hidden)
         found = self.output(found.permute(2, 0, 1, 3).flatten(2))
         # ReLU, because two linear layers would meet else (section 3.1).
         x = self.attention_gate(x, F.relu(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,9 @@ from trainer.envs.pool import make_pool
 from trainer.machine.cpu import keep_large_blocks
 from trainer.machine.device import autocast_dtype, choose_device
 from trainer.models import PolicyModel, build_model, checkpoint, to_device
+from trainer.models.native import computes
+
+_logger = logging.getLogger(__name__)
 
 
 class Policy(NamedTuple):
@@ -60,16 +64,25 @@ def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy
     """
     state = checkpoint.load(path, device, needs=("config", "model", "steps"))
     env = from_dict(EnvConfig, state["config"]["env"])
+    if env.rom_path and not Path(env.rom_path).exists():
+        _logger.warning(
+            "the ROM of the run, %s, is not there: playing the one that MARIO_ROM "
+            "names, or the installed one",
+            env.rom_path,
+        )
+        env = replace(env, rom_path="")
     kind = from_dict(ModelConfig, state["config"]["model"])
     averaged = ema and state.get("ema") is not None
     shape, num_actions = _spaces(env)
-    model = to_device(build_model(kind, shape, num_actions), kind.name, device)
+    model = build_model(kind, shape, num_actions)
+    own_code = computes(model, shape)
+    model = to_device(model, kind.name, device)
     checkpoint.load_weights(model, state["ema" if averaged else "model"])
     return Policy(
         model=model.eval(),
         env=env,
         device=device,
-        dtype=autocast_dtype(device, state["config"]["precision"]),
+        dtype=autocast_dtype(device, state["config"]["precision"], own_code=own_code),
         steps=int(state["steps"]),
         averaged=averaged,
     )
@@ -89,7 +102,9 @@ def run_folder(path: Path) -> Path | None:
 
 def _spaces(env: EnvConfig) -> tuple[tuple[int, ...], int]:
     """The shape of an observation, and the number of actions."""
-    pool = make_pool(replace(env, num_envs=1, groups=1, num_threads=1), seed=0)
+    # A reward of the user's own changes neither, and may not be there.
+    env = replace(env, num_envs=1, groups=1, num_threads=1, reward_fn="")
+    pool = make_pool(env, seed=0)
     try:
         return tuple(pool.observation_space.shape), int(pool.action_space.n)
     finally:

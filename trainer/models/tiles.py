@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from trainer.config.schema import TILES_ROWS
 
-_CODES = 32  # more than there are
-_CODE_SIZE = 8
-_THINGS = 8  # rows of motion, of six numbers
+CODES = 32  # more than there are
+CODE_SIZE = 8
+THINGS = 8  # rows of motion, of six numbers
 # Of x, y, speed to the right, speed down, state: what brings them near 1.
-_SCALES = (32.0, 32.0, 24.0, 4.0, 4.0)
+SCALES = (32.0, 32.0, 24.0, 4.0, 4.0)
 
 
 class TilesEncoder(nn.Module):
@@ -28,24 +28,24 @@ class TilesEncoder(nn.Module):
     def __init__(self, widths: tuple[int, ...], features: int) -> None:
         super().__init__()
         first, second = widths
-        self.codes = nn.Embedding(_CODES, _CODE_SIZE)
+        self.codes = nn.Embedding(CODES, CODE_SIZE)
         self.cells = nn.Sequential(
-            nn.Conv2d(_CODE_SIZE, first, 3, 2, padding=1),
+            nn.Conv2d(CODE_SIZE, first, 3, 2, padding=1),
             nn.ReLU(),
             nn.Conv2d(first, second, (3, 4), 2),  # of 7 x 8, to the last column
             nn.ReLU(),
             nn.Flatten(),
         )
-        size = second * 3 * 3 + _THINGS * (_CODE_SIZE + len(_SCALES))
+        size = second * 3 * 3 + THINGS * (CODE_SIZE + len(SCALES))
         self.join = nn.Linear(size, features)
-        scales = torch.tensor(_SCALES).reciprocal()
+        scales = torch.tensor(SCALES).reciprocal()
         self.register_buffer("scales", scales, persistent=False)
 
     def forward(self, frames: Tensor) -> Tensor:
         """Maps bytes (N, 1, 16, 16), any float type, to (N, F)."""
         cells = frames[:, 0, :TILES_ROWS].long()
         embedded = self.codes(cells).permute(0, 3, 1, 2).to(frames.dtype)
-        motion = frames[:, 0, TILES_ROWS:].reshape(-1, _THINGS, 6)
+        motion = frames[:, 0, TILES_ROWS:].reshape(-1, THINGS, 6)
         things = self.codes(motion[..., 0].long()).to(frames.dtype)
         # The bytes are those of signed numbers.
         numbers = motion[..., 1:]

@@ -21,6 +21,7 @@ from torch import Tensor
 from trainer.machine.cuda import HostToDevice
 from trainer.machine.timings import Timings
 from trainer.rollout.actor import Actor, ActorOutput
+from trainer.rollout.arrays import Index, Native, native, on_host, put, span
 from trainer.rollout.batch import Rows
 from trainer.rollout.episodes import OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
@@ -34,16 +35,16 @@ class _Received(NamedTuple):
     Attributes:
         env_id: (n,) which environments.
         is_first: (n,) bool, their rows begin episodes.
-        envs: env_id on the device.
+        envs: env_id, to index arrays on the device.
         inputs: pixels, memory, `is_first` and levels, for the network.
-        results: reward, done and truncated.
+        results: reward, done and truncated, native.
     """
 
     env_id: npt.NDArray[np.int32]
     is_first: npt.NDArray[np.bool_]
-    envs: Tensor
+    envs: Index
     inputs: tuple[Tensor, Tensor, Tensor, Tensor]
-    results: tuple[Tensor, Tensor, Tensor]
+    results: tuple[Native, Native, Native]
 
 
 class Collector:
@@ -90,6 +91,7 @@ class Collector:
         self._stage = HostToDevice(device, pool)
         num_envs = len(pool.all_env_ids)
         self._state = torch.zeros(num_envs, state_size, device=device)
+        self._no_state = torch.zeros(num_envs, 0, device=device)
         self._groups = np.split(np.arange(num_envs, dtype=np.int32), groups)
         self._pending: deque[tuple[_Received, Rows]] = deque()
 
@@ -137,13 +139,13 @@ class Collector:
             received, weights = self._receive(), actor()
             if not self._asynchronous and self._rollouts.closes(received.env_id):
                 rows = self._store_env(received)
-                completed += rows.closing.numel()
+                completed += rows.closed
                 rows = self._bootstrap(weights, received, rows)
                 self._pending.append((received, rows))
             else:
                 output = self._decide(weights, received)
                 rows = self._store_env(received)
-                completed += rows.closing.numel()
+                completed += rows.closed
                 self._store_decision(received, rows, output, weights.version)
 
     def _set_starts(self) -> None:
@@ -165,7 +167,9 @@ class Collector:
             obs, reward, terminated, truncated, info = self._pool.recv()
         columns = self._episodes.observe(reward, terminated, truncated, info)
         self._finished.observe(columns)
-        self.steps += len(columns.env_id)
+        # Rows that begin episodes are answers to resets, not to actions.
+        begun = int(np.count_nonzero(columns.is_first))
+        self.steps += len(columns.is_first) - begun
         if self._recorder is not None:
             self._recorder.observe(columns, self.steps)
         if self._explorer is not None:
@@ -184,7 +188,7 @@ class Collector:
         is_first: npt.NDArray[np.bool_],
         obs: npt.NDArray[np.uint8],
         levels: npt.NDArray[np.int64],
-        results: tuple[npt.NDArray[Any], ...],
+        results: tuple[Native, ...],
     ) -> _Received:
         """Brings rows to the device, with the memory of their environments.
 
@@ -192,13 +196,20 @@ class Collector:
         another one.
         """
         stage = self._stage
-        envs = stage(env_id.astype(np.int64))
-        reward, done, truncated = map(stage, results)
+        envs: Index = span(env_id)
+        reward, done, truncated = results
+        if not on_host(self._device):
+            envs = stage(env_id.astype(np.int64))
+            reward, done, truncated = map(stage, results)
+        # A view where they are neighbours: it is stored before it is written again.
+        state = (
+            self._state[envs] if self._state.shape[1] else self._no_state[: len(env_id)]
+        )
         return _Received(
             env_id=env_id,
             is_first=is_first,
             envs=envs,
-            inputs=(stage(obs), self._state[envs], stage(is_first), stage(levels)),
+            inputs=(stage(obs), state, stage(is_first), stage(levels)),
             results=(reward, done, truncated),
         )
 
@@ -239,7 +250,8 @@ class Collector:
         self, received: _Received, rows: Rows, output: ActorOutput, version: int
     ) -> None:
         with self._timings("store"):
-            self._state.index_copy_(0, received.envs, output.state)
+            if self._state.shape[1]:
+                put(native(self._state), received.envs, native(output.state))
             self._rollouts.write_policy(
                 rows, output.actions, output.logits, output.values, version
             )

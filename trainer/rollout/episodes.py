@@ -19,8 +19,8 @@ import numpy.typing as npt
 import torch
 
 from trainer.envs.levels import LevelPlaces, level_numbers, x_in_room
+from trainer.rollout.arrays import IntArray, span
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float32]
 
@@ -32,20 +32,30 @@ _NO_ROOM = -1
 
 
 class Episode(NamedTuple):
-    """One finished episode."""
+    """One finished episode.
+
+    Attributes:
+        total_reward: sum of the rewards.
+        steps: how many were made.
+        best_x: largest x in pixels.
+        cleared: the flag was reached; of a whole game, its last castle.
+        levels_passed: of a whole game, its levels before the last one that was reached,
+            or all of them: cleared ones, and those that a warp zone left out. Else 0.
+    """
 
     total_reward: float
     steps: int
     best_x: int
     cleared: bool
+    levels_passed: int = 0
 
 
 class StepColumns(NamedTuple):
     """The rows of one recv, a column for each quantity, and what they add up to.
 
     Where a task does not tell a quantity, as EnvPool's Atari games do not tell
-    places, its column is 0 (`place`: -1). Columns may be views of the pool's memory:
-    they hold until actions are sent.
+    places, its column is 0 (`place`: -1). Columns may be views of the pool's memory, or
+    of the record's: they hold until actions are sent.
 
     Attributes:
         env_id: (n,) int32 distinct environments, all at rest.
@@ -53,7 +63,7 @@ class StepColumns(NamedTuple):
         is_first: (n,) bool, the row begins an episode.
         done: (n,) bool, terminated or truncated.
         truncated: (n,) bool.
-        cleared: (n,) bool, the flag was reached.
+        cleared: (n,) bool, the flag was reached; of a whole game, its last castle.
         step: (n,) int32 steps of the episode so far.
         level: (n,) int64 number of the level that Mario is in (`level_number`).
         place: (n,) int64 the level's place among the run's levels; -1: not one.
@@ -110,6 +120,7 @@ class OpenEpisodes:
     _ARRAYS = (
         "_is_open", "_return", "_step", "_best_x", "_best_step", "_level", "_place",
         "_from_snapshot", "_room", "_room_best_x", "_progress", "_life",
+        "_passed",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +128,7 @@ class OpenEpisodes:
         num_envs: int,
         *,
         levels: Sequence[str] = (),
+        game: Sequence[str] = (),
         num_stages: int | None = None,
     ) -> None:
         """Starts with no open episodes.
@@ -124,11 +136,15 @@ class OpenEpisodes:
         Args:
             num_envs: environments in the pool.
             levels: of the run, in their order; () for a task without levels.
+            game: levels that an episode goes through, in order, where the task is a
+                whole game; else ().
             num_stages: where info's `start` is this or more, an episode began from
                 a snapshot; None: none does.
         """
         self._num_stages = num_stages
         self._places = LevelPlaces(levels) if levels else None
+        self._game = LevelPlaces(game) if game else None
+        self._game_levels = len(game)
         self._zeros = np.zeros(num_envs, np.int64)
         self._nowhere = np.full(num_envs, -1, np.int64)
         self._never = np.zeros(num_envs, bool)
@@ -147,6 +163,7 @@ class OpenEpisodes:
         self._room_best_x = np.zeros(num_envs, np.int64)
         self._progress = np.zeros(num_envs, np.int64)
         self._life = np.zeros(num_envs, np.int64)
+        self._passed = np.zeros(num_envs, np.int64)
 
         self._lock = threading.Lock()
         # Growth of the best positions, and steps, since the last statistics().
@@ -170,7 +187,7 @@ class OpenEpisodes:
                 `start` where there are stages.
         """
         env_id, step = info["env_id"], info["elapsed_step"]
-        count = len(env_id)
+        count, at = len(env_id), span(env_id)
         zeros, never = self._zeros[:count], self._never[:count]
         is_first, done = np.asarray(step == 0), terminated | truncated
         truncated = np.asarray(truncated, dtype=bool)
@@ -180,20 +197,26 @@ class OpenEpisodes:
         room = level << _AREA_BITS | info.get("area_pointer", zeros)
         x = x_in_room(info) if "x_pos" in info else zeros
         cleared = info.get("flag_get", never)
+        if self._game is not None:
+            cleared = cleared & terminated  # not the flag of a level before the last
         with self._lock:
-            if is_first.any():  # seldom
-                self._begin(env_id, is_first, level, place, info)
+            if np.count_nonzero(is_first):  # seldom; any() takes six times as long
+                self._begin(env_id[is_first], is_first, level, place, info)
             self._has_x = "x_pos" in info
-            self._is_open[env_id] = ~done
-            self._return[env_id] += reward
-            self._step[env_id] = step
-            growth = self._add_best_x(env_id, step, is_first, x)
+            self._is_open[at] = ~done
+            self._return[at] += reward
+            self._step[at] = step
+            from_snapshot = self._from_snapshot[at]
+            growth = self._add_best_x(at, step, is_first | from_snapshot, is_first, x)
             room_best_x, progress = self._add_progress(
-                env_id, room, np.maximum(info.get("best_x", zeros), x)
+                at, room, np.maximum(info["best_x"], x) if "best_x" in info else x
             )
+            if self._game is not None:
+                passed = np.maximum(self._passed[at], self._game(level))
+                self._passed[at] = np.where(cleared, self._game_levels, passed)
             life = info.get("life", zeros)
-            lost_life = life < self._life[env_id]
-            self._life[env_id] = life
+            lost_life = life < self._life[at]
+            self._life[at] = life
             return StepColumns(
                 env_id=env_id,
                 reward=reward,
@@ -211,9 +234,9 @@ class OpenEpisodes:
                 clock=info.get("time", zeros),
                 loop=info.get("loop", zeros),
                 lost_life=lost_life,
-                first_level=self._level[env_id],
-                first_place=self._place[env_id],
-                from_snapshot=self._from_snapshot[env_id],
+                first_level=self._level[at],
+                first_place=self._place[at],
+                from_snapshot=from_snapshot,
                 progress=progress,
                 room_best_x=room_best_x,
                 growth=growth,
@@ -222,15 +245,16 @@ class OpenEpisodes:
 
     def _begin(
         self,
-        env_id: npt.NDArray[np.int32],
+        begun: npt.NDArray[np.int32],
         is_first: BoolArray,
         level: IntArray,
         place: IntArray,
         info: Mapping[str, Any],
     ) -> None:
-        """Begins the episodes of first rows."""
-        begun = env_id[is_first]
-        for array in (self._return, self._best_x, self._best_step, self._progress):
+        """Begins the episodes of first rows, which are those of `begun`."""
+        for array in (
+            self._return, self._best_x, self._best_step, self._progress, self._passed,
+        ):  # fmt: skip
             array[begun] = 0
         self._life[begun], self._room[begun] = 0, _NO_ROOM
         self._level[begun] = level[is_first]
@@ -240,35 +264,34 @@ class OpenEpisodes:
 
     def _add_best_x(
         self,
-        env_id: npt.NDArray[np.int32],
+        at: slice | IntArray,
         step: npt.NDArray[np.int32],
+        uncounted: BoolArray,
         is_first: BoolArray,
         x: IntArray,
     ) -> IntArray:
         """Raises the best positions; where an episode begins is no growth."""
-        old = self._best_x[env_id]
-        best = np.maximum(old, x)
-        self._best_x[env_id] = best
-        growth: IntArray = (best - old) * ~is_first
-        grew = growth > 0
-        self._best_step[env_id[grew]] = step[grew]
-        self._grown += int(growth.sum())
-        self._grown_in += len(env_id) - int(np.count_nonzero(is_first))
+        growth: IntArray = np.maximum(x - self._best_x[at], 0)
+        self._best_x[at] += growth
+        growth *= ~is_first
+        self._best_step[at] = np.where(growth > 0, step, self._best_step[at])
+        self._grown += int(growth.sum(where=~uncounted))
+        self._grown_in += len(step) - int(np.count_nonzero(uncounted))
         return growth
 
     def _add_progress(
-        self, env_id: npt.NDArray[np.int32], room: IntArray, best_x: IntArray
+        self, at: slice | IntArray, room: IntArray, best_x: IntArray
     ) -> tuple[IntArray, IntArray]:
         """Follows the best positions in rooms, and what they add up to.
 
         There is no best position yet where Mario grew or shrank in the first row:
         it is at least where he is. One in another room than before is no progress.
         """
-        gain = np.maximum(best_x - self._room_best_x[env_id], 0)
-        progress: IntArray = self._progress[env_id]
-        progress += gain * (room == self._room[env_id])
-        self._progress[env_id] = progress
-        self._room[env_id], self._room_best_x[env_id] = room, best_x
+        gain = np.maximum(best_x - self._room_best_x[at], 0)
+        gain *= room == self._room[at]
+        progress: IntArray = self._progress[at] + gain
+        self._progress[at] = progress
+        self._room[at], self._room_best_x[at] = room, best_x
         return best_x, progress
 
     def _finished(
@@ -276,12 +299,13 @@ class OpenEpisodes:
     ) -> Sequence[tuple[int, Episode]]:
         """Rows that ended episodes that count, and these."""
         finished = []
-        for row in np.flatnonzero(done).tolist():
+        for row in done.nonzero()[0].tolist():
             env = int(env_id[row])
             if not self._from_snapshot[env]:
                 total, steps = float(self._return[env]), int(self._step[env])
                 best_x, flag = int(self._best_x[env]), bool(cleared[row])
-                finished.append((row, Episode(total, steps, best_x, flag)))
+                passed = int(self._passed[env])
+                finished.append((row, Episode(total, steps, best_x, flag, passed)))
         return finished
 
     def first_places(self, env_id: npt.NDArray[np.int32]) -> IntArray:
@@ -291,6 +315,8 @@ class OpenEpisodes:
     def statistics(self) -> dict[str, float]:
         """About the open episodes, of a task that tells positions.
 
+        Episodes that began from a snapshot are left out.
+
         `env_progress_dx` is the mean growth of an episode's best position per step
         since the last call, and `stagnation_envs` counts the environments without
         a new one for STAGNATION_STEPS steps by now.
@@ -299,10 +325,11 @@ class OpenEpisodes:
             if not self._has_x:
                 return {}
             idle = self._step - self._best_step >= STAGNATION_STEPS
+            counted = self._is_open & ~self._from_snapshot
             grown, steps = self._grown, self._grown_in
             self._grown, self._grown_in = 0, 0
             return {
-                "stagnation_envs": float((idle & self._is_open).sum()),
+                "stagnation_envs": float((idle & counted).sum()),
                 "env_progress_dx": grown / max(steps, 1),
             }
 

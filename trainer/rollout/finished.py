@@ -20,14 +20,22 @@ class FinishedEpisodes:
     (`StepColumns.finished`). One thread may observe while another reads.
     """
 
-    def __init__(self, window: int = 100, *, levels: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        window: int = 100,
+        *,
+        levels: Sequence[str] = (),
+        whole_game: bool = False,
+    ) -> None:
         """Starts with no episodes.
 
         Args:
             window: rates are over so many episodes, the last ones.
             levels: of several, each has a clear rate of its own; with less there is
                 one of all episodes.
+            whole_game: whether an episode goes through several levels.
         """
+        self.whole_game = whole_game
         self._several = tuple(levels) if len(levels) > 1 else ()
         self.count = 0
         # Which episode was the first clear of each level, by the level's number.
@@ -43,10 +51,11 @@ class FinishedEpisodes:
         if columns.finished:  # seldom
             with self._lock:
                 for row, episode in columns.finished:
-                    self._add(int(columns.first_level[row]), episode)
+                    level = 0 if self.whole_game else int(columns.first_level[row])
+                    self._add(level, episode)
 
     def _add(self, level: int, episode: Episode) -> None:
-        """Adds an episode that began in a level; 0: the task does not tell."""
+        """Adds an episode that began in a level; 0: the task has none."""
         self.count += 1
         self.best_x = max(self.best_x, episode.best_x)
         if episode.cleared:
@@ -110,6 +119,22 @@ class FinishedEpisodes:
                 episodes = [self._levels.get(number, ()) for number in numbers]
             return [sum(e.cleared for e in some) / window for some in episodes]
 
+    def levels_passed(self) -> float:
+        """Mean of the last `window` episodes of a whole game; missing ones count 0."""
+        with self._lock:
+            passed = sum(episode.levels_passed for episode in self.recent)
+        return passed / (self.recent.maxlen or 1)
+
+    def score(self) -> float:
+        """How good the policy is, by the last `window` episodes; more is better.
+
+        Levels passed in a whole game, else the mean of the levels' clear rates.
+        """
+        if self.whole_game:
+            return self.levels_passed()
+        rates = self.clear_rates()
+        return sum(rates) / len(rates)
+
     def level_statistics(self) -> dict[str, float]:
         """Means by level over each one's last `window` episodes.
 
@@ -142,7 +167,8 @@ class FinishedEpisodes:
         own window, as hard ones may be played oftener; `worst_clear_rate` is the
         least.
         `best_x_max` is the maximum of the window, `best_x_run` of all episodes.
-        `first_clear_episode` is there from the first clear on.
+        `first_clear_episode` is there from the first clear on. `levels_passed` is
+        there for a whole game.
         """
         with self._lock:
             result = {"episodes": float(self.count)}
@@ -155,6 +181,8 @@ class FinishedEpisodes:
         if self._several:
             rates = self.clear_rates()
             clear_rate, result["worst_clear_rate"] = float(np.mean(rates)), min(rates)
+        if self.whole_game:
+            result["levels_passed"] = float(np.mean([e.levels_passed for e in recent]))
         return result | {
             "return": float(np.mean([e.total_reward for e in recent])),
             "episode_steps": float(np.mean([e.steps for e in recent])),

@@ -18,9 +18,18 @@ import torch
 from torch import Tensor
 
 from trainer.machine.cuda import wait_for_device
+from trainer.rollout.arrays import (
+    Index,
+    IntArray,
+    Native,
+    index_on,
+    native,
+    native_on,
+    put,
+    span,
+)
 from trainer.rollout.batch import as_words, observations
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _logger = logging.getLogger(__name__)
@@ -69,8 +78,10 @@ class FrameStore:
             rows * num_slots, stack_num, dtype=torch.int64, device=device
         )
         frame = torch.zeros(1, int(np.prod(obs_shape)) // stack_num, dtype=torch.uint8)
-        self.frames = as_words(frame.to(device)).repeat(num_slots * self._per_slot, 1)
+        words: Tensor = as_words(frame.to(device))
+        self.frames = words.repeat(num_slots * self._per_slot, 1)
         self._used = np.zeros(num_slots, np.int64)
+        self._order = np.arange(stack_num)
         # The frames of the row that each environment wrote last.
         self._newest = np.zeros((num_envs, stack_num), np.int64)
         # What `write` has to write: the last frame of all rows, the others of some.
@@ -86,45 +97,55 @@ class FrameStore:
         """Forgets the frames of slots that are written anew."""
         self._used[slots] = 0
 
-    def place(
-        self, env_id: npt.NDArray[np.int32], slots: IntArray, whole: BoolArray
-    ) -> None:
+    def place(self, envs: slice | IntArray, slots: IntArray, whole: BoolArray) -> None:
         """Chooses where the next rows of environments have their frames.
 
         Args:
-            env_id: (n,) distinct environments.
+            envs: n distinct environments, as of `span`.
             slots: (n,) that they write.
             whole: (n,) bool, the row stores all frames of its stack.
         """
-        needed = np.where(whole, self._stack_num, 1)
-        while (self._used[slots] + needed > self._per_slot).any():
+        # Of these calls any() and flatnonzero take four times as long.
+        at, (rows,) = span(slots), whole.nonzero()
+        needed = np.where(whole, self._stack_num, 1) if rows.size else 1
+        while np.count_nonzero(self._used[at] + needed > self._per_slot):
             self._grow()
-        start = slots * self._per_slot + self._used[slots]
-        stacks = np.empty((len(env_id), self._stack_num), np.int64)
-        stacks[:, :-1] = self._newest[env_id, 1:]  # np.roll takes ten times as long
+        start = slots * self._per_slot + self._used[at]
+        stacks = np.empty((len(slots), self._stack_num), np.int64)
+        stacks[:, :-1] = self._newest[envs, 1:]  # np.roll takes ten times as long
         stacks[:, -1] = start
-        stacks[whole] = start[whole, None] + np.arange(self._stack_num)
-        self._newest[env_id] = stacks
-        self._used[slots] += needed
-        self._placed, self._whole = stacks, np.flatnonzero(whole)
+        if rows.size:
+            stacks[rows] = start[rows, None] + self._order
+        self._newest[envs] = stacks
+        self._used[at] += needed
+        self._placed, self._whole = stacks, rows
 
-    def write(self, at: Tensor, obs: Tensor) -> None:
+    def write(self, at: Index, obs: Native, pick: IntArray | None = None) -> None:
         """Writes the observations of the rows that `place` has just placed.
 
         Args:
-            at: (n,) int64 the rows.
-            obs: (n, C, H, W) uint8 on the device.
+            at: of `index_on`, n rows.
+            obs: (m, C, H, W) uint8, native.
+            pick: (n,) which of these observations; None: all of them.
         """
-        count = len(self._placed)
-        stacks = self._to_device(self._placed)
-        frames = as_words(obs.reshape(count * self._stack_num, -1))
-        frames = frames.view(count, self._stack_num, -1)
-        self.frames.index_copy_(0, stacks[:, -1], frames[:, -1])
-        if self._whole.size and self._stack_num > 1:
-            whole = self._to_device(self._whole)
-            older = frames[whole, :-1].flatten(0, 1)
-            self.frames.index_copy_(0, stacks[whole, :-1].flatten(), older)
-        self.stacks.index_copy_(0, at, stacks)
+        placed, whole = self._placed, self._whole
+        frames, stacks = native(self.frames), native(self.stacks)
+        given = self._frames_of(obs)
+        if pick is None:
+            newest = given[:, -1]
+        else:
+            newest, whole = given[self._index(pick), -1], pick[whole]
+        put(stacks, at, native_on(self._device, placed))
+        put(frames, self._index(placed[:, -1]), newest)
+        if whole.size and self._stack_num > 1:
+            older = given[self._index(whole), :-1].reshape(-1, frames.shape[1])
+            to = self._index(placed[self._whole, :-1].reshape(-1))
+            put(frames, to, older)
+
+    def _frames_of(self, obs: Native) -> Native:
+        """Native observations (n, C, H, W) as (n, stack, words)."""
+        rows = as_words(obs.reshape(len(obs) * self._stack_num, -1))
+        return rows.reshape(len(obs), self._stack_num, -1)
 
     def read(self, rows: Tensor) -> Tensor:
         """The observations of some rows, (n, C, H, W) uint8."""
@@ -183,3 +204,6 @@ class FrameStore:
 
     def _to_device(self, array: IntArray) -> Tensor:
         return torch.from_numpy(array).to(self._device, non_blocking=True)
+
+    def _index(self, positions: IntArray) -> Index:
+        return index_on(self._device, positions)

@@ -25,11 +25,25 @@ import torch
 from torch import Tensor
 
 from trainer.machine.cuda import Fence
+from trainer.rollout.arrays import (
+    Index,
+    IntArray,
+    Native,
+    fill,
+    index_on,
+    native,
+    native_on,
+    put,
+    span,
+)
 from trainer.rollout.batch import Batch, Rows
 from trainer.rollout.frames import FrameStore, frames_per_slot
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+# Columns of a row by who tells them, the pool or the policy.
+_OF_THE_POOL = ("rewards", "done", "truncated", "levels", "is_first")
+_OF_THE_POLICY = ("actions", "logits", "values", "versions")
 
 
 class Rollouts:
@@ -97,12 +111,15 @@ class Rollouts:
         self.is_first = torch.zeros(rows, dtype=torch.bool, device=device)
         self.versions = torch.zeros(rows, dtype=torch.int64, device=device)
         self.levels = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._native = {name: native(store) for name, store in self._columns()}
         self.state = torch.zeros(num_slots, state_size, device=device)
         # The memory before the row that the next slot will begin with.
         self._next_state = torch.zeros(num_envs, state_size, device=device)
 
         self._slot = np.arange(num_envs, dtype=np.int64)
         self._cursor = np.zeros(num_envs, np.int64)
+        # Of each slot, rows of the unroll whose actions the pool ignores.
+        self._ignored = np.zeros(num_slots, np.int64)
         self._free: deque[int] = deque(range(num_envs, num_slots))
         self._full: deque[int] = deque()
         self._closing_slots: list[int] = []
@@ -120,7 +137,7 @@ class Rollouts:
 
     def closes(self, env_id: npt.NDArray[np.int32]) -> bool:
         """Whether the next rows of environments complete unrolls."""
-        return bool((self._cursor[env_id] == self._last_row).any())
+        return bool(np.count_nonzero(self._cursor[env_id] == self._last_row))
 
     @staticmethod
     def bytes_per_slot(
@@ -139,9 +156,9 @@ class Rollouts:
         env_id: npt.NDArray[np.int32],
         is_first: BoolArray,
         obs: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        truncated: Tensor,
+        reward: Tensor | Native,
+        done: Tensor | Native,
+        truncated: Tensor | Native,
         state: Tensor | None = None,
         levels: Tensor | None = None,
     ) -> Rows:
@@ -150,12 +167,13 @@ class Rollouts:
         Args:
             env_id: (n,) distinct environments.
             is_first: (n,) bool, on the host: the row begins an episode.
-            obs: (n, C, H, W) uint8 on the device, like the next four.
-            reward: (n,) float32.
+            obs: (n, C, H, W) uint8 on the device.
+            reward: (n,) float32, there or native, like the next two.
             done: (n,) bool, terminated or truncated.
             truncated: (n,) bool.
-            state: (n, state size) memory before these rows, not yet reset.
-            levels: (n,) int64 level of each row's episode; None: 0 for all.
+            state: (n, state size) memory before these rows, not yet reset, on the
+                device.
+            levels: (n,) int64 level of each row's episode, there; None: 0 for all.
 
         Returns:
             Where they are, for `write_policy`.
@@ -163,37 +181,39 @@ class Rollouts:
         Raises:
             RuntimeError: no free slot; the learner takes too little.
         """
-        cursor = self._cursor[env_id]
-        self._remember(env_id, state)
-        flags = torch.from_numpy(np.ascontiguousarray(is_first))
+        envs = span(env_id)
+        self._remember(envs, state)
         if levels is None:
             levels = torch.zeros(len(env_id), dtype=torch.int64, device=self.device)
-        flags = flags.to(self.device, non_blocking=True)
-        values = (reward, done, truncated, levels, flags)
+        flags = native_on(self.device, np.ascontiguousarray(is_first))
+        columns = [*map(native, (reward, done, truncated, levels)), flags]
+        pixels = native(obs)
 
-        turning = np.flatnonzero(cursor == self._last_row)
-        closing = np.empty(0, np.int64)
+        (turning,) = (self._cursor[envs] == self._last_row).nonzero()
+        closing = turned = turning
         if turning.size:
-            closing = self._close(env_id[turning], is_first[turning])
-            turned = self._to_device(turning)
-            self._put(closing, obs[turned], *(x[turned] for x in values))
-            self._open(env_id[turning])
-            self._remember(env_id, state)  # with burn_in = T it is due again
-        acting = self._place(env_id, is_first)
-        self._put(acting, obs, *values)
-        self._cursor[env_id] += 1
-        return Rows(
-            self._to_device(acting), self._to_device(closing), self._to_device(turning)
-        )
+            turned = self._index(turning)
+            turned_envs = span(env_id[turning])
+            index = self._close(turned_envs, is_first[turning])
+            closing = self._index(index)
+            part = None if turning.size == len(env_id) else turning
+            self._put(closing, pixels, [x[turned] for x in columns], part)
+            self._open(turned_envs)
+            self._remember(envs, state)  # with burn_in = T it is due again
+        acting = self._index(self._place(envs, is_first))
+        self._put(acting, pixels, columns)
+        self._cursor[envs] += 1
+        return Rows(acting, closing, turned, turning.size)
 
-    def _remember(self, env_id: npt.NDArray[np.int32], state: Tensor | None) -> None:
+    def _remember(self, envs: slice | IntArray, state: Tensor | None) -> None:
         """Keeps the memory before rows that the next slots will begin with."""
         if state is None or not self.state.shape[1]:
             return
-        at = np.flatnonzero(self._cursor[env_id] == self.unroll)
-        if at.size:
-            where = self._to_device(env_id[at].astype(np.int64))
-            self._next_state[where] = state[self._to_device(at)]
+        due = np.flatnonzero(self._cursor[envs] == self.unroll)
+        if due.size:
+            where = np.arange(len(self._cursor))[envs][due]
+            memory = native(state)[self._index(due)]
+            put(native(self._next_state), self._index(where), memory)
 
     def write_policy(
         self,
@@ -212,14 +232,16 @@ class Rollouts:
             values: (n,) float32.
             version: of the policy that decided.
         """
-        new = (actions, logits, values)
-        for at, pick in ((rows.acting, None), (rows.closing, rows.closing_of)):
-            if not at.numel():
-                continue
-            stores = (self.actions, self.logits, self.values)
-            for store, value in zip(stores, new, strict=True):
-                store.index_copy_(0, at, value if pick is None else value[pick])
-            self.versions.index_fill_(0, at, version)
+        stores = self._native
+        new = {"actions": actions, "logits": logits, "values": values}
+        for name, given in new.items():
+            value = native(given)
+            put(stores[name], rows.acting, value)
+            if rows.closed:
+                put(stores[name], rows.closing, value[rows.closing_of])
+        fill(stores["versions"], rows.acting, version)
+        if rows.closed:
+            fill(stores["versions"], rows.closing, version)
         self._complete()
 
     def write_bootstrap(self, rows: Rows, values: Tensor, version: int) -> Rows:
@@ -236,10 +258,10 @@ class Rollouts:
             What `write_policy` takes later: the rows of the next unrolls alone,
             since these ones may be read from now on.
         """
-        self.values.index_copy_(0, rows.closing, values[rows.closing_of])
-        self.versions.index_fill_(0, rows.closing, version)
+        put(self._native["values"], rows.closing, native(values)[rows.closing_of])
+        fill(self._native["versions"], rows.closing, version)
         self._complete()
-        return rows._replace(closing=rows.closing[:0], closing_of=rows.closing_of[:0])
+        return rows._replace(closed=0)
 
     def _complete(self) -> None:
         if self._closing_slots:
@@ -247,72 +269,72 @@ class Rollouts:
             self._full.extend(self._closing_slots)
             self._closing_slots = []
 
-    def _place(self, env_id: npt.NDArray[np.int32], is_first: BoolArray) -> IntArray:
+    def _place(self, envs: slice | IntArray, is_first: BoolArray) -> IntArray:
         """Rows at the cursors of environments, and their frames, for `_put`."""
-        slot, cursor = self._slot[env_id], self._cursor[env_id]
-        self._frames.place(env_id, slot, is_first | (cursor == 0))
+        slot, cursor = self._slot[envs], self._cursor[envs]
+        begins = cursor == 0
+        if np.count_nonzero(is_first):
+            # The action before a first row was ignored: it was the reset.
+            self._ignored[slot] += is_first & (cursor > self.burn_in)
+            begins |= is_first
+        self._frames.place(envs, slot, begins)
         return cursor * self.num_slots + slot
 
     def _put(
         self,
-        index: IntArray,
-        obs: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        truncated: Tensor,
-        levels: Tensor,
-        is_first: Tensor,
+        at: Index,
+        obs: Native,
+        columns: Sequence[Native],
+        pick: IntArray | None = None,
     ) -> None:
-        """Writes rows that `_place` has just placed."""
-        at = self._to_device(index)
-        self._frames.write(at, obs)
-        self.rewards.index_copy_(0, at, reward)
-        self.done.index_copy_(0, at, done)
-        self.truncated.index_copy_(0, at, truncated)
-        self.levels.index_copy_(0, at, levels)
-        self.is_first.index_copy_(0, at, is_first)
+        """Writes rows that `_place` has just placed.
 
-    def _close(self, env_id: npt.NDArray[np.int32], is_first: BoolArray) -> IntArray:
+        Args:
+            at: the rows.
+            obs: (m, C, H, W) uint8, native.
+            columns: of _OF_THE_POOL, (n,) native.
+            pick: (n,) which of the observations; None: all of them.
+        """
+        self._frames.write(at, obs, pick)
+        for name, column in zip(_OF_THE_POOL, columns, strict=True):
+            put(self._native[name], at, column)
+
+    def _close(self, envs: slice | IntArray, is_first: BoolArray) -> IntArray:
         """Places the last rows of unrolls."""
-        if env_id.size > len(self._free):
+        if len(is_first) > len(self._free):
             raise RuntimeError(
-                f"{env_id.size} unrolls are complete but {len(self._free)} of "
+                f"{len(is_first)} unrolls are complete but {len(self._free)} of "
                 f"{self.num_slots} slots are free: take() and release() more "
                 "often, or make more slots"
             )
-        self._closing_slots = self._slot[env_id].tolist()
-        return self._place(env_id, is_first)
+        self._closing_slots = self._slot[envs].tolist()
+        return self._place(envs, is_first)
 
-    def _open(self, env_id: npt.NDArray[np.int32]) -> None:
+    def _open(self, envs: slice | IntArray) -> None:
         """Moves environments to fresh slots, with the burn-in rows copied there."""
         self._released.wait()
-        old = self._slot[env_id]
-        new = np.array([self._free.popleft() for _ in env_id], np.int64)
-        self._slot[env_id] = new
+        old = self._slot[envs].copy()
+        new = np.array([self._free.popleft() for _ in old], np.int64)
+        self._slot[envs] = new
         self._frames.empty(new)
+        self._ignored[new] = 0
         if self.state.shape[1]:
-            where = self._to_device(env_id.astype(np.int64))
-            self.state[self._to_device(new)] = self._next_state[where]
-        small = (self.actions, self.logits, self.values, self.versions)
+            where = self._index(np.arange(len(self._slot))[envs])
+            memory = native(self._next_state)[where]
+            put(native(self.state), self._index(new), memory)
         for row in range(self.burn_in):
-            source = self._to_device((self.unroll + row) * self.num_slots + old)
-            flags = self.is_first[source]
-            obs = self._frames.read(source)
-            self._cursor[env_id] = row
-            index = self._place(env_id, flags.cpu().numpy())
-            self._put(
-                index,
-                obs,
-                self.rewards[source],
-                self.done[source],
-                self.truncated[source],
-                self.levels[source],
-                flags,
-            )
-            at = self._to_device(index)
-            for store in small:
-                store.index_copy_(0, at, store[source])
-        self._cursor[env_id] = self.burn_in
+            source = (self.unroll + row) * self.num_slots + old
+            # Read before it is placed: the store may grow, and all its frames move.
+            obs = self._frames.read(self._to_device(source))
+            where = self._index(source)
+            kept = {name: store[where] for name, store in self._native.items()}
+            self._cursor[envs] = row
+            flags = self.is_first[self._to_device(source)].cpu().numpy()
+            at = self._index(self._place(envs, flags))
+            self._put(at, native(obs), [kept[name] for name in _OF_THE_POOL])
+            for name in _OF_THE_POLICY:
+                put(self._native[name], at, kept[name])
+        self._cursor[envs] = self.burn_in
 
     # -- reading --------------------------------------------------------------
 
@@ -322,6 +344,10 @@ class Rollouts:
             raise ValueError(f"{count} unrolls wanted, {len(self._full)} are full")
         self._completed.wait()
         return [self._full.popleft() for _ in range(count)]
+
+    def learned_steps(self, slots: list[int]) -> int:
+        """Rows of taken slots that are learned from: those with actions that count."""
+        return len(slots) * self.unroll - int(self._ignored[slots].sum())
 
     def release(self, slots: list[int]) -> None:
         """Gives slots back to be written again."""
@@ -375,8 +401,8 @@ class Rollouts:
     def newest(self, env_id: npt.NDArray[np.int32]) -> Rows:
         """The rows that environments wrote last, to be decided on."""
         index = (self._cursor[env_id] - 1) * self.num_slots + self._slot[env_id]
-        none = self._to_device(np.empty(0, np.int64))
-        return Rows(self._to_device(index), none, none)
+        none = self._index(np.empty(0, np.int64))
+        return Rows(self._index(index), none, none, 0)
 
     def snapshot(self, kept: Sequence[int] = ()) -> dict[str, Any]:
         """Slots that are written, full or kept, and where each one has its place.
@@ -393,6 +419,7 @@ class Rollouts:
             "full": list(self._full),
             "free": free,
             "slot": torch.from_numpy(self._slot.copy()),
+            "ignored": torch.from_numpy(self._ignored.copy()),
             "cursor": torch.from_numpy(self._cursor.copy()),
             "rows": {
                 name: store.view(-1, self.num_slots, *store.shape[1:])[:, index]
@@ -409,6 +436,7 @@ class Rollouts:
         index = self._to_device(np.array(used, np.int64))
         self._free, self._full = deque(state["free"]), deque(state["full"])
         self._slot = state["slot"].cpu().numpy().copy()
+        self._ignored = state["ignored"].cpu().numpy().copy()
         self._cursor = state["cursor"].cpu().numpy().copy()
         self._frames.restore(used, state)
         for name, store in self._stores():
@@ -419,17 +447,15 @@ class Rollouts:
 
     def _stores(self) -> list[tuple[str, Tensor]]:
         """The tensors of one entry per row, by name."""
-        names = (
-            "actions",
-            "logits",
-            "values",
-            "rewards",
-            "done",
-            "truncated",
-            "is_first",
-        )
-        own = [(name, getattr(self, name)) for name in (*names, "versions", "levels")]
-        return [("stacks", self._frames.stacks), *own]
+        return [("stacks", self._frames.stacks), *self._columns()]
+
+    def _columns(self) -> list[tuple[str, Tensor]]:
+        """Those of them that never move, by name."""
+        names = (*_OF_THE_POLICY, *_OF_THE_POOL)
+        return [(name, getattr(self, name)) for name in names]
+
+    def _index(self, positions: IntArray) -> Index:
+        return index_on(self.device, positions)
 
     def _to_device(self, array: IntArray) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)

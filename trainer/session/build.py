@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig, RunConfig
-from trainer.config.tasks import is_native, own_levels, played
+from trainer.config.tasks import game_levels, is_native, own_levels, played
 from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
 from trainer.explore.explorer import make_explorer
 from trainer.film.record import Filmer
@@ -20,6 +21,8 @@ from trainer.machine.cpu import thread_ids
 from trainer.machine.device import autocast_dtype, choose_device, describe
 from trainer.machine.files import Lines, same_folder
 from trainer.machine.monitor import Monitor
+from trainer.machine.seeds import Stream, seed_of
+from trainer.machine.self_check import SelfCheck, check_gpu
 from trainer.machine.timings import Timings
 from trainer.models import (
     PolicyModel,
@@ -28,6 +31,7 @@ from trainer.models import (
     describe_model,
     to_device,
 )
+from trainer.models.native import computes
 from trainer.rollout.actor import Actor
 from trainer.rollout.collector import Collector
 from trainer.rollout.episodes import OpenEpisodes
@@ -50,6 +54,8 @@ class Session:
     """The parts of a run; code that uses some of them receives only those.
 
     Attributes:
+        checked: what of the GPU works; the defaults on a CPU.
+        graphs: whether acting and the gradient step are recorded.
         updater: there from `start` on, as is `saver`.
     """
 
@@ -85,10 +91,15 @@ class Session:
         """Builds what is kept in memory."""
         config, env = self.config, self.config.env
         self.device = choose_device(config.device)
-        self.dtype = autocast_dtype(self.device, config.precision)
-        torch.manual_seed(config.seed)
+        torch.manual_seed(seed_of(config.seed, Stream.WEIGHTS))
         self.shards = set_up_arithmetic(config, self.device)
         self._closing.callback(self.shards.close)
+        on_gpu = self.device.type == "cuda"
+        self.graphs = on_gpu and config.cuda_graphs and not config.serial
+        self.checked = SelfCheck()
+        if on_gpu:
+            self.checked = check_gpu(self.device, graphs=self.graphs)
+            self.graphs = self.graphs and self.checked.graphs
         asynchronous = config.mode == "async"
         others = thread_ids()
         self.pool = make_pool(env, config.seed * SEED_STRIDE, asynchronous=asynchronous)
@@ -97,6 +108,9 @@ class Session:
         self.obs_shape = tuple(self.pool.observation_space.shape)
         self.num_actions = int(self.pool.action_space.n)
         model = build_model(config.model, self.obs_shape, self.num_actions)
+        self.dtype = autocast_dtype(
+            self.device, config.precision, own_code=computes(model, self.obs_shape)
+        )
         self.model: PolicyModel = to_device(model, config.model.name, self.device)
         if config.replay.burn_in and not model.state_size:
             raise ValueError(
@@ -105,7 +119,8 @@ class Session:
             )
         self.learner = Learner(
             model,
-            config,
+            # Not in the run's own config: another machine may have graphs.
+            config if self.checked.graphs else replace(config, cuda_graphs=False),
             obs_shape=self.obs_shape,
             device=self.device,
             dtype=self.dtype,
@@ -116,8 +131,11 @@ class Session:
         self.store = self._make_store()
         stages = getattr(self.pool, "num_stages", None)
         levels = env.levels or own_levels(env.task)
-        open_episodes = OpenEpisodes(env.num_envs, levels=levels, num_stages=stages)
-        self.episodes = FinishedEpisodes(levels=env.levels)
+        game = () if env.levels else game_levels(env.task)
+        open_episodes = OpenEpisodes(
+            env.num_envs, levels=levels, game=game, num_stages=stages
+        )
+        self.episodes = FinishedEpisodes(levels=env.levels, whole_game=bool(game))
         rates = self.episodes.clear_rates
         self.explorer = make_explorer(self.pool, config, levels, rates)
         self.timings = Timings()
@@ -247,13 +265,14 @@ class Session:
                 device=describe(self.device, self.dtype),
                 log=self.display.log,
             )
-        self.progress.best_clear_rate = locate.best_in(self.run_dir)
+        self.progress.best_score = locate.best_in(self.run_dir)
 
     def _open_files(self) -> None:
         """Opens what is written to all the time, in the run folder."""
         self.writer = MetricsWriter(
             self.run_dir,
             to_dict(self.config),
+            command=files.command_line(),
             wandb=self.config.wandb,
             resumed_at=self.progress.steps,
             log=self.display.log,
@@ -290,7 +309,6 @@ class Session:
     def _make_pipeline(self) -> Pipeline:
         """Collecting, with actors of its own where it overlaps with learning."""
         c = self.config
-        graphs = c.cuda_graphs and self.device.type == "cuda" and not c.serial
 
         def actor(model: PolicyModel) -> Actor:
             result = Actor(
@@ -298,7 +316,7 @@ class Session:
                 device=self.device,
                 dtype=self.dtype,
                 generator=self.generators.actions,
-                graphs=graphs,
+                graphs=self.graphs,
             )
             result.version = self.learner.version  # of a resumed run
             self._closing.callback(result.close)
@@ -306,7 +324,10 @@ class Session:
 
         if c.lag == 0:
             return InTurns(
-                self.collector, self.store, actor(self.model), c.fresh_unrolls
+                self.collector,
+                self.store,
+                actor(self.model),
+                c.learner.unrolls_per_batch,
             )
         exact = c.mode == "sync"
         sets = c.lag + 1 if exact else 2
@@ -315,7 +336,7 @@ class Session:
             self.store,
             [actor(copy.deepcopy(self.model)) for _ in range(sets)],
             self.model,
-            unrolls=c.fresh_unrolls,
+            unrolls=c.learner.unrolls_per_batch,
             lag=c.lag,
             exact=exact,
             device=self.device,

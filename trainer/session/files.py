@@ -93,8 +93,13 @@ def prepare(
         run_dir / "config.json",
         commit=_commit(),
         device_used=device,
-        command=shlex.join(sys.orig_argv),
+        command=command_line(),
     )
+
+
+def command_line() -> str:
+    """The command that this process was started with, as a shell takes it."""
+    return shlex.join(sys.orig_argv)
 
 
 def _commit() -> str | None:

@@ -79,10 +79,10 @@ def config_of(path: Path) -> RunConfig:
 
 
 def best_in(run_dir: Path) -> float:
-    """The rolling clear rate that the best.pt of a run folder is of, 0 without one."""
+    """The score that the best.pt of a run folder was written at, 0 without one."""
     path = run_dir / checkpoint.FOLDER / checkpoint.BEST
     try:
         state = checkpoint.load(path, torch.device("cpu"), NEEDS)
     except (OSError, ValueError):
         return 0.0
-    return float(state["progress"]["best_clear_rate"])
+    return float(state["progress"]["best_score"])

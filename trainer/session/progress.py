@@ -19,7 +19,8 @@ class Progress:
         attempts: evaluations so far.
         next_attempt: number of episodes from which on the next evaluation may be.
         evaluated: metrics of the last evaluation.
-        best_clear_rate: the rolling clear rate that best.pt was written at.
+        best_score: score of the last episodes (`FinishedEpisodes.score`) that best.pt
+            was written at.
         ended: why the run came to its end; "": it did not.
     """
 
@@ -28,7 +29,7 @@ class Progress:
     attempts: int = 0
     next_attempt: int = 0
     evaluated: dict[str, float] = field(default_factory=dict)
-    best_clear_rate: float = 0.0
+    best_score: float = 0.0
     ended: str = ""
 
     def state(self) -> dict[str, Any]:

@@ -22,6 +22,10 @@ from trainer.show.tracking import MetricsWriter
 # A prefix of names, and a function that returns the values of these curves.
 Source = tuple[str, Callable[[], Mapping[str, float]]]
 
+# Discounted returns for which the critic's Huber loss and the clip of the gradient are
+# made; above the limit a run is warned.
+_RETURNS, _RETURNS_LIMIT = 15, 45
+
 # Without a clear by this step, other starts are suggested; 1-1 is cleared well before.
 _SUGGEST_STEPS = 300_000
 
@@ -61,6 +65,7 @@ class Reporter:
         self._config, self._sources, self._timings = config, sources, timings
         self._writer, self._display, self._filmer = writer, display, filmer
         self._progress, self._clock = progress, clock
+        self._warn_of_returns = not config.model.popart
         self._first_step = self._last_step = progress.steps
         self._last = clock.started
 
@@ -87,21 +92,39 @@ class Reporter:
         values["time/sps"] = sps
         values["time/frames_per_s"] = sps * self._config.env.frame_skip
         values["time/seconds"] = self._clock.seconds()
+        values["time/eta_seconds"] = self._eta_s()
         self._writer.write(steps, values)
-        self._display.report(steps, values, self._eta_s())
+        self._display.report(steps, values, values["time/eta_seconds"])
+        self._check_returns(values.get("learn/largest_return", 0.0))
         if self._filmer is not None:
             self._filmer.show(self._writer.write_video)
         self.values = values
         self._last, self._last_step = now, steps
 
+    def _check_returns(self, largest: float) -> None:
+        """Warns once of returns that the losses are not made for."""
+        if self._warn_of_returns and largest > _RETURNS_LIMIT:
+            self._warn_of_returns = False
+            scale = self._config.env.reward_scale * _RETURNS / largest
+            advice = f"--reward-scale {scale:.1g}"
+            if self._config.env.reward_fn or not is_native(self._config.env.task):
+                advice = "smaller rewards"
+            self._display.log(
+                f"discounted returns reach {largest:,.0f}, and the losses are made for "
+                f"up to {_RETURNS}: choose {advice}, or --popart"
+            )
+
     def _eta_s(self) -> float:
-        """Seconds to the first of max_steps and max_seconds; solving ends sooner."""
+        """Seconds to the first of max_steps and max_seconds at the mean speed so far.
+
+        A run that is solved ends sooner.
+        """
         config, steps = self._config, self._progress.steps
         rate = (steps - self._first_step) / max(self._clock.elapsed(), 1e-9)
         eta = (config.max_steps - steps) / max(rate, 1e-9)
         if config.max_seconds:
             eta = min(eta, config.max_seconds - self._clock.seconds())
-        return eta
+        return max(eta, 0.0)
 
 
 class FirstClears:

@@ -20,6 +20,7 @@ from trainer.config.tasks import own_levels
 from trainer.explore.explorer import Explorer
 from trainer.learn.learner import Learner
 from trainer.machine.cuda import wait_for_device
+from trainer.machine.seeds import Stream, seed_of
 from trainer.models import PolicyModel, checkpoint, value_heads
 from trainer.rollout.collector import Collector
 from trainer.rollout.finished import FinishedEpisodes
@@ -45,7 +46,8 @@ class Generators:
     def __init__(self, device: torch.device, seed: int) -> None:
         """Seeds the generator of actions; PyTorch's own ones stay as they are."""
         self._device = device
-        self.actions = torch.Generator(device).manual_seed(seed)
+        self.actions = torch.Generator(device)
+        self.actions.manual_seed(seed_of(seed, Stream.ACTIONS))
 
     def state(self) -> dict[str, Tensor]:
         """The states of these generators and of PyTorch's own ones."""
@@ -165,7 +167,7 @@ class _Restoring:
         if {"seed", "kind of device"}.isdisjoint(moved):
             parts.generators.restore(state["rng"])
         else:
-            parts.learner.generator.manual_seed(parts.config.seed)
+            parts.learner.seed()
         if {"env.task", "env.levels"} & set(changed):
             # Counted in episodes of other levels, and found with them.
             progress.next_attempt, progress.evaluated = 0, {}
@@ -294,5 +296,6 @@ class _Restoring:
 def _is_layout(name: str) -> bool:
     """Whether unrolls of one value of an option cannot continue with another."""
     if name.startswith("env."):
-        return name not in ("env.num_threads", "env.test_levels")
+        # The pool compares the ROM itself, by its hash.
+        return name not in ("env.num_threads", "env.test_levels", "env.rom_path")
     return name in _LAYOUT

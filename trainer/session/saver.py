@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from statistics import fmean
 
 from trainer.rollout.pipeline import Pipeline
 from trainer.session import resume
@@ -69,15 +68,15 @@ class Saver:
             self._last = time.perf_counter()
 
     def save_if_best(self) -> None:
-        """Keeps the weights of the best rolling clear rate in best.pt."""
+        """Keeps the weights of the best score of the last episodes in best.pt."""
         progress = self._parts.progress
-        rate, best = fmean(self._parts.episodes.clear_rates()), progress.best_clear_rate
-        if rate <= best:
+        score, best = self._parts.episodes.score(), progress.best_score
+        if score <= best:
             return
         if not best:
             # Until then best.pt, which is without games, might be all there is.
             self.save()
             self._last = time.perf_counter()
-        progress.best_clear_rate = rate
+        progress.best_score = score
         if not self.save(best=True):
-            progress.best_clear_rate = best
+            progress.best_score = best

@@ -11,10 +11,8 @@ from trainer.config.presets import PRESETS, preset
 from trainer.config.schema import (
     RunConfig,
 )
-from trainer.models import build_model
+from trainer.models import ActorCritic, build_model
 from trainer.rollout.store import Rollouts
-
-_ACTIONS = {"right_only": 5, "simple": 7, "complex": 12}
 
 
 def store_slots(config: RunConfig) -> int:
@@ -46,9 +44,11 @@ def gradient_bytes(config: RunConfig) -> int:
     the precision is fp32.
     """
     shape = _shape(config)
-    actions = _ACTIONS[config.env.action_set]
+    actions = len(config.resolved().env.actions)
     model = build_model(config.resolved().model, shape, actions)
     half = config.precision != "fp32"
+    if isinstance(model, ActorCritic):
+        model.native = False  # as on a GPU
     few, more = (_saved_bytes(model, shape, rows, half) for rows in (2, 6))
     part = config.learner.minibatch_size / config.learner.grad_accum_steps
     return round((more - few) / 4 * part)

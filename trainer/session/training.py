@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainer.config.schema import RunConfig
+from trainer.machine.cpu import startup_objects_frozen
 from trainer.machine.cuda import own_stream
 from trainer.machine.monitor import profiler
 from trainer.machine.timings import format_seconds
@@ -45,7 +46,11 @@ def train(session: Session) -> dict[str, float]:
     clock = Clock(session.progress.seconds)
     try:
         display.start(session.info)
-        with stop_on_signal(display.log) as stopping, own_stream(session.device):
+        with (
+            stop_on_signal(display.log) as stopping,
+            own_stream(session.device),
+            startup_objects_frozen(),
+        ):
             session.start()
             try:
                 metrics = _run_loop(session, clock, stopping)

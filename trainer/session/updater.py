@@ -54,15 +54,14 @@ class Updater:
         with mark("collect"):
             slots = self._pipeline.next_batch()
         # Not the collector's count, which in another thread is a matter of timing.
-        self._progress.steps += len(slots) * config.learner.unroll
+        self._progress.steps += self._store.learned_steps(slots)
         step = self._progress.steps
-        with mark("learn"), self._timings("learn"):
+        with self._timings("learn"):
             replayed = None
             if replay is not None and len(replay):
                 r = config.replay
                 beta = linear(r.replay_beta, 1.0, BETA_STEPS, step)
-                count = config.learner.unrolls_per_batch - config.fresh_unrolls
-                replayed = replay.sample(count, beta)
+                replayed = replay.sample(config.replayed_unrolls, beta)
                 batch = self._store.batch(slots, replayed.slots, replayed.weights)
             else:
                 batch = self._store.batch(slots)

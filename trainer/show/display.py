@@ -19,6 +19,7 @@ import torch
 
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import describe_levels
+from trainer.machine.cpu import NICE_VARIABLE, emulation_nice
 from trainer.machine.device import describe
 from trainer.machine.timings import format_seconds
 from trainer.models import ModelSize
@@ -64,12 +65,18 @@ class RunInfo:
         fallback = ""
         if config.device == "auto" and self.device.type == "cpu":
             fallback = " (--device auto found no usable GPU)"
+        lower = emulation_nice()
+        priority = (
+            f"emulation threads at nice {lower}: faster on an idle machine, slower "
+            f"beside other busy processes ({NICE_VARIABLE}=0 turns it off)\n"
+        )
         return (
             f"{self.task}: {env.num_envs} environments in {env.groups} groups, "
             f"{config.mode}, {overlap}\n"
             f"{config.model.name}: {size.parameters:,} parameters, "
             f"{size.forward_flops / 1e6:.1f} MFLOP per observation, on "
             f"{describe(self.device, self.dtype)}{fallback}\n"
+            f"{priority if lower else ''}"
             f"writing to {self.run_dir}/ (tensorboard --logdir {self.run_dir.parent})"
         )
 
@@ -226,6 +233,8 @@ def progress_line(step: int, values: Mapping[str, float], eta_s: float) -> str:
             f"max {values['rollout/best_x_run']:5.0f}",
             f"clear {values['rollout/clear_rate']:4.0%}",
         ]
+        if "rollout/levels_passed" in values:  # of a whole game
+            parts.append(f"levels passed {values['rollout/levels_passed']:4.1f}")
     else:
         parts.append("no episode has ended yet")
     parts.append(f"ETA {format_seconds(eta_s)}")

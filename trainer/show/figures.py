@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ Mark = tuple[int, float, float, float, float]  # line, x, y, low and high end
 # Charts: a name in metrics.jsonl, a title, and whether it is a share of 1.
 _CURVES = (
     ("rollout/clear_rate", "Clear rate, last 100 episodes", True),
+    ("rollout/levels_passed", "Levels passed, mean of 100 episodes", False),
     ("rollout/return", "Return, mean of 100 episodes", False),
     ("rollout/best_x_50", "Best x, mean of 50 episodes", False),
     ("time/sps", "Environment steps per second", False),
@@ -36,7 +38,11 @@ _CURVES = (
     ("explore/novelty", "Paid for new cells, per step", False),
     ("explore/count_bonus", "Paid for rare cells, per step", False),
 )
-_COLOURS = ("#3b82c4", "#d97b29", "#4a9d5b", "#b0518f", "#8a6fc8", "#8c7a3f")
+# Lines are told apart by these, on white and on black.
+_COLOURS = (
+    "#3b82c4", "#d97b29", "#4a9d5b", "#b0518f", "#8a6fc8", "#8c7a3f", "#c8403a",
+    "#2fa9a6", "#e391b4", "#6b7480", "#d9b93a", "#7fc4e8",
+)  # fmt: skip
 _INK = "#010203"  # becomes the colour of the page's text
 _MAX_POINTS, _MAX_COLUMNS = 600, 150
 _T = TypeVar("_T")
@@ -94,8 +100,13 @@ def _curve(
 
 
 def _colour(number: int) -> str:
-    """The colour of a line; there are six."""
-    return _COLOURS[number % len(_COLOURS)]
+    """The colour of a line, which no other one of the chart has."""
+    if number < len(_COLOURS):
+        return _COLOURS[number]
+    # Hues by the golden ratio come as far apart as their number allows.
+    hue, light = number * 0.618034 % 1, (0.38, 0.5, 0.62)[number % 3]
+    red, green, blue = colorsys.hls_to_rgb(hue, light, 0.5)
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def _line_chart(

@@ -71,6 +71,9 @@ def progress(status: Status, width: int, height: int) -> tuple[str, RenderableTy
             ("return", "rollout/return", ".2f"),
         )
     ]
+    if "rollout/levels_passed" in values:
+        passed = _number(values, "rollout/levels_passed", ".1f")
+        rows.append(("levels", f"{passed} passed", ""))
     counts = {
         "furthest x": "rollout/best_x_run",
         "episodes": "rollout/episodes",

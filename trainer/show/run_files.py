@@ -43,8 +43,14 @@ class RunFiles:
 
     @property
     def solved(self) -> bool:
-        """Whether an evaluation confirmed it, and the second one was played."""
-        return any(e.get("name") == "second evaluation" for e in self.evaluations)
+        """Whether two evaluations, one after the other, confirmed it."""
+        needed = self.config.get("solve_rate", 0.9)
+        # The second one is played where the first one passed.
+        return any(
+            e.get("worst_clear_rate", e.get("clear_rate", 0.0)) >= needed
+            for e in self.evaluations
+            if e.get("name") == "second evaluation"
+        )
 
 
 def read_run(folder: Path) -> RunFiles:

@@ -9,10 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainer.config.plain import flat
 from trainer.machine.files import Lines
+from trainer.show.wandb_run import WandbRun
 
 # TensorBoard's writer does not survive a full disk: it needs this many free bytes.
 _BOARD_NEEDS_BYTES = 2**20
+# Curves that TensorBoard's table of hyper-parameters has columns for.
+_OUTCOMES = ("rollout/clear_rate", "rollout/return", "rollout/best_x_50", "time/sps")
 
 
 class MetricsWriter:
@@ -23,6 +27,7 @@ class MetricsWriter:
         run_dir: Path,
         config: Mapping[str, Any],
         *,
+        command: str = "",
         wandb: bool = False,
         resumed_at: int | None = None,
         log: Callable[[str], None] = print,
@@ -31,8 +36,9 @@ class MetricsWriter:
 
         Args:
             run_dir: existing folder.
-            config: shown by W&B.
-            wandb: whether to log there; offline when no API key is found.
+            config: shown by W&B, and by TensorBoard as hyper-parameters.
+            command: the command line of the run, shown by TensorBoard as a text.
+            wandb: whether to log there as well, see `WandbRun`.
             resumed_at: step that the run goes on from, 0 for a new one: TensorBoard
                 hides what it has of later ones.
             log: receives a message when something cannot be written.
@@ -40,18 +46,10 @@ class MetricsWriter:
         self._run_dir = run_dir
         self._lines = Lines(run_dir / "metrics.jsonl", log)
         self._board = self._open_board(resumed_at)
-        self._wandb: Any = None
+        self._describe(config, command, resumed_at or 0)
+        self._wandb: WandbRun | None = None
         if wandb:
-            import wandb as client
-
-            online = bool(client.api.api_key)
-            self._wandb = client.init(
-                project="mario-envpool",
-                name=run_dir.name,
-                dir=str(run_dir),
-                config=dict(config),
-                mode="online" if online else "offline",
-            )
+            self._wandb = WandbRun(run_dir, config, resumed=bool(resumed_at))
 
     def _open_board(self, resumed_at: int | None = None) -> Any:
         # Only a run that writes curves pays for this import.
@@ -59,6 +57,32 @@ class MetricsWriter:
 
         purge = None if resumed_at is None else resumed_at + 1
         return SummaryWriter(str(self._run_dir), purge_step=purge)
+
+    def _describe(self, config: Mapping[str, Any], command: str, step: int) -> None:
+        """Shows the hyper-parameters and the command in TensorBoard.
+
+        `SummaryWriter.add_hparams` would make a second folder, which TensorBoard takes
+        for another run; these are the same summaries in the files of this one.
+        """
+        from torch.utils.tensorboard import summary
+
+        summaries: Any = summary  # not typed
+        known = {
+            name: value if isinstance(value, bool | int | float | str) else str(value)
+            for name, value in flat(config).items()
+        }
+        if not known or not self._has_room():
+            return
+        try:
+            # The third one says that a run has ended well; nobody knows that yet.
+            outcomes = dict.fromkeys(_OUTCOMES, 0.0)
+            for part in summaries.hparams(known, outcomes)[:2]:
+                self._board.file_writer.add_summary(part)
+            if command:
+                self._board.add_text("command", f"```\n{command}\n```", step)
+            self._board.flush()
+        except OSError:
+            self._board = None
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one point of every curve, at an environment step.
@@ -69,7 +93,7 @@ class MetricsWriter:
         if written and self._has_room():
             self._write_board(step, values)
         if self._wandb is not None:
-            self._wandb.log(dict(values), step=step)
+            self._wandb.write(step, values)
 
     def _has_room(self, size: int = 0) -> bool:
         """Whether TensorBoard can have so many bytes, and some more."""
@@ -106,16 +130,12 @@ class MetricsWriter:
         summary = Summary(value=[Summary.Value(tag=f"videos/{name}", image=image)])
         if self._board is not None and self._has_room(len(gif)):
             try:
-                self._board._get_file_writer().add_summary(summary, step)
+                self._board.file_writer.add_summary(summary, step)
                 self._board.flush()
             except OSError:
                 self._board = None
         if self._wandb is not None:
-            import wandb as client
-
-            video = client.Video(str(path), format="mp4")
-            # Its steps only rise: this joins the latest ones.
-            self._wandb.log({f"videos/{name}": video})
+            self._wandb.write_video(name, path)
 
     def close(self) -> None:
         """Flushes and closes everything."""
@@ -124,4 +144,4 @@ class MetricsWriter:
             with suppress(OSError):
                 self._board.close()
         if self._wandb is not None:
-            self._wandb.finish()
+            self._wandb.close()

@@ -1,0 +1,151 @@
+"""The gradient of PPO's loss on a CPU, by native code from the frames to the weights.
+
+Where the network is an encoder that there is native code for (trainer/models/native.py)
+with two linear heads, a part of a minibatch is four calls: its frames are gathered,
+encoded, the heads and the loss evaluated with their gradients (csrc/learner), and the
+encoder's gradients computed. PyTorch's operators and its autograd compute the same in a
+few hundred steps, which cost more than the numbers; they do it for all other networks,
+and tests/trainer/test_fused.py compares both.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import torch
+from torch import Tensor, nn
+
+from trainer.config.learning import LearnerConfig, Ppo
+from trainer.learn.algorithm import AlgorithmParts
+from trainer.learn.gradients import Gradient
+from trainer.learn.losses import Loss
+from trainer.models import ActorCritic
+from trainer.models.heads import PolicyValueHead
+from trainer.models.native import EncoderPass, has_hooks
+from trainer.models.popart import PopArt
+from trainer.rollout.batch import observations
+
+with suppress(ImportError):  # not built: then there is no `EncoderPass` either
+    from trainer import _native
+
+_TERMS = tuple(f"loss/{name}" for name in Loss._fields if name != "augmented")
+
+
+class FusedGradient:
+    """The gradient steps of PPO on the rows of one batch.
+
+    It knows where the weights lie, so it is made anew for each batch.
+    """
+
+    def __init__(
+        self, parts: AlgorithmParts, encoder: EncoderPass, head: PolicyValueHead
+    ) -> None:
+        """Of a network that this is for; `of` finds out."""
+        self._parts, self._encoder, self._head = parts, encoder, head
+        self._config: LearnerConfig = parts.config.learner
+        assert isinstance(self._config.loss, Ppo)
+        self._clip_range = self._config.loss.clip_range
+        params = list(parts.gradient_step.params)
+        places = {id(param): i for i, param in enumerate(params)}
+        self._of_encoder = [places[id(weight)] for weight in encoder.weights]
+        self._of_head = [places[id(weight)] for weight in _weights(head)]
+        # Shards have memory of their own.
+        self._gradients = [
+            [torch.zeros_like(param) for param in params]
+            for _ in range(parts.gradient_step.shards.count)
+        ]
+
+    @classmethod
+    def of(cls, parts: AlgorithmParts) -> FusedGradient | None:
+        """That of a network as it is now; None: PyTorch has to do it."""
+        model, c = parts.model, parts.config
+        if (
+            parts.device.type != "cpu"
+            or parts.dtype != torch.bfloat16
+            or parts.augmentation
+            or c.compile
+            or c.learner.grad_accum_steps != 1
+            or not isinstance(model, ActorCritic)
+            or not model.native
+            or any(map(has_hooks, model.modules()))
+            or type(model).forward is not ActorCritic.forward
+            or model.memory is not None
+            or type(model.head) is not PolicyValueHead
+            or any(type(layer) is not nn.Linear for layer in _layers(model.head))
+        ):
+            return None
+        encoder = EncoderPass.of(model.encoder, parts.obs_shape)
+        if encoder is None:
+            return None
+        covered = {id(weight) for weight in (*encoder.weights, *_weights(model.head))}
+        if covered != {id(param) for param in parts.gradient_step.params}:
+            return None
+        return cls(parts, encoder, model.head)
+
+    def step(self, stacks: Tensor, targets: tuple[Tensor, ...], rows: Tensor) -> None:
+        """Makes a gradient step.
+
+        Args:
+            stacks: (N, stack) int64 frames of the observations of all rows.
+            targets: actions, levels (N,) int64, log_mu, advantages, values, weights
+                and scales (N,) float32, without gaps.
+            rows: (n,) int64 of the minibatch.
+        """
+        parts, c = self._parts, self._config
+        options = (
+            self._clip_range,
+            c.value_coef,
+            float(parts.entropy_coef),
+            c.value_loss == "huber",
+            c.normalise_advantages,
+        )
+        addresses = [target.data_ptr() for target in targets]
+
+        def gradient(shard: int, some: slice) -> Gradient:
+            images = observations(
+                parts.forward.frames, stacks[rows[some]], parts.obs_shape
+            )
+            kept = self._encoder.forward(images)
+            features = kept[0]
+            d_features = torch.empty_like(features)
+            gradients = self._gradients[shard]
+            terms = _native.ppo_head_loss(
+                self._head_shape(features),
+                self._head_weights(),
+                options,
+                addresses,
+                rows.data_ptr(),
+                len(rows),
+                some.start,
+                some.stop - some.start,
+                features.data_ptr(),
+                d_features.data_ptr(),
+                [gradients[i].data_ptr() for i in self._of_head],
+            )
+            own = [gradients[i] for i in self._of_encoder]
+            self._encoder.backward(images, kept, d_features, own)
+            return Gradient(_TERMS, torch.tensor(terms), gradients)
+
+        step = parts.gradient_step
+        step.make(step.split(len(rows)), gradient)
+
+    def _head_shape(self, features: Tensor) -> tuple[int, int, int]:
+        policy, value = _layers(self._head)
+        return features.shape[1], policy.out_features, value.out_features
+
+    def _head_weights(self) -> list[int]:
+        value = self._head.value
+        weights = [weight.data_ptr() for weight in _weights(self._head)]
+        if isinstance(value, PopArt):
+            return [*weights, value.mean.data_ptr(), value.std.data_ptr()]
+        return [*weights, 0, 0]
+
+
+def _layers(head: PolicyValueHead) -> tuple[nn.Linear, nn.Linear]:
+    value = head.value
+    return head.policy, value.layer if isinstance(value, PopArt) else value
+
+
+def _weights(head: PolicyValueHead) -> list[Tensor]:
+    """Weights and biases, logits first."""
+    return [w for layer in _layers(head) for w in (layer.weight, layer.bias)]

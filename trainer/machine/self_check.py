@@ -1,0 +1,286 @@
+"""What a run on a GPU relies on, tried before it begins: streams, graphs, copies.
+
+Each part that does not work is said in one line, and the run goes on without it.
+Nothing is drawn from PyTorch's own generators.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainer.machine.cuda import (
+    Copies,
+    Graphed,
+    HostToDevice,
+    own_stream,
+    set_copies,
+)
+
+_logger = logging.getLogger(__name__)
+
+# torch.cuda is not fully typed; Any keeps the checker out of it.
+_cuda: Any = torch.cuda
+
+# A kernel of some milliseconds on one multiprocessor: long beside its launch, and
+# leaving room for another.
+_CYCLES = 5_000_000
+# Two such kernels take half the time if they overlap and the same if they do not.
+_MOST_OVERLAPPED = 0.75
+_TIMES = 3
+# More calls than `Graphed` makes before it records, and some replays.
+_CALLS = 8
+# Of the adaptive optimiser: differences of rounding stay below this, a call that was
+# not made or had the wrong input does not.
+_LR, _EPS = 1e-2, 1e-3
+_RTOL, _ATOL = 1e-2, 1e-3
+_HOST = torch.device("cpu")
+_COPIES, _COPY_BYTES = 4, 1 << 18
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """What works; the default is also what a CPU has, where nothing of it is used.
+
+    Attributes:
+        overlap: kernels of two streams run at the same time.
+        graphs: recorded functions do what they do when they are called.
+        copies: how arrays arrive on the device intact.
+    """
+
+    overlap: bool = True
+    graphs: bool = True
+    copies: Copies = Copies.IN_PLACE
+
+
+def check_gpu(device: torch.device, *, graphs: bool) -> SelfCheck:
+    """Tries streams, graphs and copies; sets how `HostToDevice` copies from now on.
+
+    Args:
+        device: a GPU, with the arithmetic of the run set up.
+        graphs: whether the run records any.
+    """
+    with own_stream(device):
+        overlap = _overlaps(device)
+        recorded = not graphs or _graphs_work(device)
+        copies = _working_copies(device)
+    set_copies(device, copies)
+    return SelfCheck(overlap, recorded, copies)
+
+
+def _overlaps(device: torch.device) -> bool:
+    """Whether two kernels on two streams take clearly less than in a row."""
+    lost = "collecting and learning (--lag) then only take turns on the GPU"
+    try:
+        with own_stream(device):
+            first = _cuda.current_stream(device)
+            with own_stream(device):
+                second = _cuda.current_stream(device)
+        _elapsed_ms(device, [first, second])  # loads the kernel
+        pairs = ([first, first], [first, second])
+        row, beside = (
+            min(_elapsed_ms(device, pair) for _ in range(_TIMES)) for pair in pairs
+        )
+    except Exception as error:
+        _logger.warning(
+            "whether streams overlap cannot be told (%s); if not, %s",
+            _first_line(error),
+            lost,
+        )
+        return False
+    if beside < _MOST_OVERLAPPED * row:
+        return True
+    _logger.warning(
+        "streams do not overlap on this GPU: two kernels take %.1f ms on two streams, "
+        "%.1f ms on one; %s, which costs up to the time of the shorter of the two "
+        "(CUDA_LAUNCH_BLOCKING does this)",
+        beside,
+        row,
+        lost,
+    )
+    return False
+
+
+def _elapsed_ms(device: torch.device, streams: list[Any]) -> float:
+    """Milliseconds from the begin of a kernel on each of the streams to their end."""
+    current = _cuda.current_stream(device)
+    begin, end = (_cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record(current)
+    for stream in streams:
+        stream.wait_event(begin)
+        with _cuda.stream(stream):
+            _cuda._sleep(_CYCLES)
+    for stream in streams:
+        current.wait_stream(stream)
+    end.record(current)
+    end.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+def _graphs_work(device: torch.device) -> bool:
+    """Whether a gradient step and a draw do the same recorded and called."""
+    reason = ""
+    try:
+        with warnings.catch_warnings():
+            # That calls before the recording are slower than they might be.
+            warnings.filterwarnings("ignore", ".*constructed with capturable=True")
+            for check in (_check_step, _check_draws):
+                reason = reason or check(device)
+    except Exception as error:
+        reason = _first_line(error)
+    if reason:
+        _logger.warning("no CUDA graphs in this run, which is slower: %s", reason)
+    return not reason
+
+
+def _check_step(device: torch.device) -> str:
+    """Gradient steps of a tiny network; gives what is wrong, "" if nothing is."""
+    inputs = [
+        x.to(device)
+        for x in torch.randn(_CALLS, 16, 4, 12, 12, generator=_generator(_HOST))
+    ]
+    found = []
+    for recorded in (False, True):
+        step, params = _make_step(device)
+        losses = _call(step, inputs, device, recorded=recorded)
+        if isinstance(losses, str):
+            return losses
+        found.append(torch.cat([*losses, *(p.detach().flatten() for p in params)]))
+    if not torch.allclose(found[0], found[1], rtol=_RTOL, atol=_ATOL):
+        return "a recorded gradient step has another result than the step itself"
+    return ""
+
+
+def _make_step(device: torch.device) -> tuple[Callable[[Tensor], Tensor], list[Tensor]]:
+    """One step of a convolution and a linear layer, and their weights."""
+    generator = _generator(_HOST)
+    params = [
+        (0.1 * torch.randn(shape, generator=generator)).to(device).requires_grad_()
+        for shape in ((8, 4, 3, 3), (5, 8 * 10 * 10))
+    ]
+    optimizer = torch.optim.Adam(
+        params, torch.tensor(_LR).to(device), eps=_EPS, capturable=True, fused=True
+    )
+
+    def step(x: Tensor) -> Tensor:
+        hidden = F.conv2d(x, params[0]).relu().flatten(1)
+        # Labels that nothing can learn, so that each input has a loss of its own.
+        loss = F.cross_entropy(F.linear(hidden, params[1]), x[:, 0, 0, :5].argmax(-1))
+        gradients = torch.autograd.grad(loss, params)
+        for param, gradient in zip(params, gradients, strict=True):
+            param.grad = gradient
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+        return loss.detach().reshape(1)
+
+    return step, params
+
+
+def _check_draws(device: torch.device) -> str:
+    """Draws by a generator of its own; gives what is wrong, "" if nothing is."""
+    inputs = [torch.zeros(16, 8).to(device)] * _CALLS
+    found = []
+    for recorded in (False, True):
+        generator = _generator(device)
+
+        def draw(x: Tensor, generator: torch.Generator = generator) -> Tensor:
+            return x + torch.empty_like(x).exponential_(generator=generator)
+
+        draws = _call(draw, inputs, device, recorded=recorded, generator=generator)
+        if isinstance(draws, str):
+            return draws
+        found.append(torch.stack(draws))
+    if not torch.allclose(found[0], found[1], rtol=1e-5, atol=1e-6):
+        return "a recorded draw has other random numbers than the draw itself"
+    return ""
+
+
+def _call(
+    function: Callable[[Tensor], Tensor],
+    inputs: list[Tensor],
+    device: torch.device,
+    *,
+    recorded: bool,
+    generator: torch.Generator | None = None,
+) -> list[Tensor] | str:
+    """Results of all calls, copied; or why nothing was recorded."""
+    graphed = Graphed(
+        function,
+        name="the self-check",
+        device=device,
+        enabled=recorded,
+        generator=generator,
+        quiet=True,
+    )
+    try:
+        results = [graphed(x).clone() for x in inputs]
+        if recorded and not graphed.recorded:
+            return graphed.failure or "nothing was recorded"
+        return results
+    finally:
+        graphed.close()
+
+
+def _working_copies(device: torch.device) -> Copies:
+    """The fastest way in which arrays arrive intact."""
+    for way, others in (
+        (Copies.IN_PLACE, "page-locked copies of them are tried"),
+        (Copies.PAGE_LOCKED, "they go through pageable memory, which is slower"),
+    ):
+        try:
+            set_copies(device, way)
+            arrived, works = _try_copies(device)
+        except Exception as error:
+            reason = _first_line(error)
+        else:
+            if arrived:
+                # Where slabs cannot be locked, that was said there.
+                return way if works else Copies.PAGE_LOCKED
+            reason = "they arrive changed"
+        _logger.warning(
+            "copies to the GPU %s do not work here (%s): %s", way.value, reason, others
+        )
+    return Copies.PAGEABLE
+
+
+def _try_copies(device: torch.device) -> tuple[bool, bool]:
+    """Copies arrays of a slab and one outside it, all under way at the same time.
+
+    Returns:
+        Whether all arrived unchanged, and whether the slab could be page-locked.
+    """
+    rng = np.random.default_rng(0)
+    # Page-aligned and in whole pages, as the slabs of a pool are.
+    memory = mmap.mmap(-1, _COPIES * _COPY_BYTES)
+    slab = np.frombuffer(memory, np.uint8)
+    slab[:] = rng.integers(0, 256, slab.size, np.uint8)
+    pool = SimpleNamespace(_buffers=[(slab.ctypes.data, slab.nbytes)], slab_growth=0)
+    arrays = [*slab.reshape(_COPIES, -1), slab[: _COPY_BYTES // 2].copy()]
+    to_device = HostToDevice(device, pool)
+    try:
+        tensors = [to_device(array) for array in arrays]
+        arrived = all(
+            np.array_equal(tensor.cpu().numpy(), array)
+            for tensor, array in zip(tensors, arrays, strict=True)
+        )
+        return arrived, to_device.locks_slabs
+    finally:
+        to_device.close()
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(1)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

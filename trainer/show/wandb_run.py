@@ -1,0 +1,77 @@
+"""The run on Weights & Biases, for `--wandb`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+PROJECT = "mario-envpool"
+# In the run folder: the id of the run on Weights & Biases, which a resumed run keeps.
+ID_FILE = "wandb-id.txt"
+
+
+class WandbRun:
+    """A run on Weights & Biases.
+
+    Weights & Biases reads its own environment variables and settings files
+    (WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, WANDB_NAME, WANDB_RUN_GROUP, WANDB_TAGS,
+    WANDB_DIR, WANDB_RUN_ID, WANDB_RESUME, and so on). The defaults here apply only
+    where those say nothing.
+    """
+
+    def __init__(
+        self, run_dir: Path, config: Mapping[str, Any], *, resumed: bool
+    ) -> None:
+        """Opens the run.
+
+        Args:
+            run_dir: folder of the run; its name is the default name of the run.
+            config: shown as the run's config.
+            resumed: whether the run goes on in its own folder; it then keeps its id.
+        """
+        # Only a run that logs there pays for this import.
+        import wandb
+
+        self._video = wandb.Video
+        settings = wandb.setup().settings
+        file = run_dir / ID_FILE
+        known = ""
+        if resumed and not settings.run_id and file.is_file():
+            known = file.read_text("utf-8").strip()
+        mode: Literal["offline"] | None = None
+        if settings.mode == "online" and "WANDB_MODE" not in os.environ:
+            # Without a key `init` would ask for one, and the run would wait.
+            mode = None if wandb.login(prompt=False, verify=False) else "offline"
+        # Offline there is nothing to look up, and `resume` prints a warning.
+        online = settings.mode == "online" and mode is None
+        self._run: Any = wandb.init(
+            project=None if settings.project else PROJECT,
+            name=None if settings.run_name else run_dir.name,
+            dir=None if "WANDB_DIR" in os.environ else str(run_dir),
+            id=known or None,
+            resume="allow" if known and online and not settings.resume else None,
+            config=dict(config),
+            allow_val_change=True,  # a resumed run may have other options
+            mode=mode,
+        )
+        if not self._run.disabled:
+            with suppress(OSError):  # a full disk; the run goes on
+                file.write_text(f"{self._run.id}\n", "utf-8")
+        # Steps only rise there. A killed run has logged more than its checkpoint knows.
+        self._first_step = self._run.step if self._run.resumed else 0
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs one point of every curve, unless an earlier course of the run did."""
+        if step >= self._first_step:
+            self._run.log(dict(values), step=step)
+
+    def write_video(self, name: str, path: Path) -> None:
+        """Logs a video (MP4) with the latest point."""
+        self._run.log({f"videos/{name}": self._video(str(path), format="mp4")})
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._run.finish()
