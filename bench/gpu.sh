@@ -36,5 +36,6 @@ part report "$PYTHON" -m mario_envpool
 part tests "$PYTHON" -m pytest -q tests/trainer/test_gpu.py tests/trainer/test_vtrace.py
 part learner "$PYTHON" bench/learner.py --models impala nature \
   --replay-shares 0 0.5 --seconds 5 --repeats 3 --json
+part timeline "$PYTHON" bench/learner.py --timeline "$RESULTS/timeline.png"
 part train "$PYTHON" -m trainer.run --max-seconds 300 --run-dir "$RESULTS/run"
 exit "$FAILED"

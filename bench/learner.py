@@ -4,6 +4,7 @@
     python bench/learner.py --replay-shares 0 0.5    and with half of a batch replayed
     python bench/learner.py --models impala --preset gpu-large
     python bench/learner.py -- --precision fp32      any flag of the trainer behind --
+    python bench/learner.py --timeline timeline.png  none of these: what the cores do
 
 Steps are of four frames, and one pass is made over each batch, so that a row counts
 the work of one environment step. The parts of a row are measured in turns with the
@@ -39,6 +40,7 @@ import torch
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+from timeline import run_timeline
 
 from trainer.cli import parse
 from trainer.config.schema import RunConfig
@@ -103,7 +105,7 @@ class Bench:
             device=run.device,
             dtype=run.dtype,
             generator=run.generators.actions,
-            graphs=config.cuda_graphs and run.device.type == "cuda",
+            graphs=run.graphs,
         )
         shape = (self._group, *run.obs_shape)
         self._pixels = torch.randint(0, 256, shape, dtype=torch.uint8)
@@ -150,7 +152,8 @@ class Bench:
 
     def _learn(self) -> int:
         self._run.learner.update(self._batch, self._run.collector.steps)
-        return self._run.config.fresh_unrolls * self._run.config.learner.unroll
+        learner = self._run.config.learner
+        return learner.unrolls_per_batch * learner.unroll
 
     def _end(self) -> int:
         before = self._run.collector.steps
@@ -206,15 +209,19 @@ def configurations(arguments: argparse.Namespace) -> list[RunConfig]:
     for name in arguments.models:
         for share in arguments.replay_shares:
             replay = replace(base.replay, replay_share=share)
-            num_envs = base.env.num_envs
-            learner = base.learner
-            if share and base.mode == "sync":
-                # Whole rounds of the environments are fresh, the rest is replayed.
-                fresh = max(num_envs, round(learner.unrolls_per_batch * (1 - share)))
-                learner = replace(learner, unrolls_per_batch=round(fresh / (1 - share)))
             model = replace(base.model, name=name)
-            result.append(replace(base, model=model, replay=replay, learner=learner))
+            result.append(replace(base, model=model, replay=replay))
     return result
+
+
+def measure_timeline(arguments: argparse.Namespace, console: Console) -> None:
+    """A timeline of the trainer's own configuration, with the flags behind --."""
+    if arguments.updates < 1:
+        raise ValueError(f"--updates must be at least 1, got {arguments.updates}")
+    chosen = ["--device", arguments.device, "--preset", arguments.preset]
+    config = parse([*chosen, *arguments.flags])
+    config.validate()
+    run_timeline(config, arguments.timeline, arguments.updates, console)
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -230,6 +237,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seconds", type=float, default=5.0, help="of each part, each time")
     add("--repeats", type=int, default=5)
     add("--json", action="store_true", help="one JSON object as the last line")
+    add("--timeline", type=Path, metavar="FILE.png", help="see bench/README.md")
+    add("--updates", type=int, default=5, help="that a timeline is of")
     add("flags", nargs="*", help="behind --: flags of trainer.run")
     return parser.parse_args(arguments)
 
@@ -246,6 +255,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     rows = []
     try:
+        if arguments.timeline is not None:
+            measure_timeline(arguments, console)
+            return 0
         for config in configurations(arguments):
             config.validate()
             rows.append(measure_row(config, arguments.seconds, arguments.repeats))
@@ -254,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{config.model.name}, {config.replay.replay_share:.0%} replayed: "
                 f"{statistics.median(rates):,.0f} steps/s"
             )
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     device = choose_device(arguments.device)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,8 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
-from rich.console import Console
-from rich.table import Table
+from turns import show_ratios
 
 from trainer.cli import parse
 from trainer.machine.cpu import thread_ids
@@ -79,17 +77,7 @@ def main() -> None:
         for _ in range(given.repeats):
             for nice, run in runs.items():
                 rates[nice].append(rate(run, given.seconds))
-    table = Table("nice", "steps/s", "ratio", "of turns")
-    first = rates[given.nice[0]]
-    for nice, found in rates.items():
-        ratios = [one / other for one, other in zip(found, first, strict=True)]
-        table.add_row(
-            str(nice),
-            f"{statistics.median(found):,.0f}",
-            f"{statistics.median(ratios):.2f}",
-            f"{min(ratios):.2f} to {max(ratios):.2f}",
-        )
-    Console().print(table)
+    show_ratios("nice", "steps/s", rates)
 
 
 if __name__ == "__main__":
