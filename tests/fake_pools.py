@@ -12,6 +12,7 @@ from trainer.rollout.finished import FinishedEpisodes
 NUM_ACTIONS = 3
 SIZE = 36
 RESTORED = -1  # in the place of an action
+_PLACE = ("area_pointer", "y_pos", "time")  # where an episode ends
 
 
 def pickle_row(values):
@@ -84,7 +85,9 @@ class FakePool:
             "elapsed_step": self.step_of[env_id].astype(np.int32),
             "x_pos": x_pos.astype(np.int32),
             "flag_get": flag.astype(bool),
+            "end_reason": (terminated * np.where(flag, 2, 1)).astype(np.int8),
         }
+        info |= {name: np.zeros_like(x_pos) for name in _PLACE}
         return (
             self.stacks[env_id],
             reward.astype(np.float32),
@@ -266,9 +269,11 @@ def step(pool, actions):
 class Followed:
     """Episodes of made-up rows: the record of open ones, and those that finished."""
 
-    def __init__(self, num_envs, *, window=100, levels=(), num_stages=None):
-        self.open = OpenEpisodes(num_envs, levels=levels, num_stages=num_stages)
-        self.finished = FinishedEpisodes(window, levels=levels)
+    def __init__(self, num_envs, *, window=100, levels=(), game=(), num_stages=None):
+        self.open = OpenEpisodes(
+            num_envs, levels=levels, game=game, num_stages=num_stages
+        )
+        self.finished = FinishedEpisodes(window, levels=levels, whole_game=bool(game))
         self.step_of = np.full(num_envs, -1)
 
     def add(self, env_id, reward, done, info):

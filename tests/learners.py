@@ -112,11 +112,11 @@ def close_shards(learner):
     learner._parts.gradient_step.shards.close()
 
 
-def evaluate(model, batch, config=SMALL):
+def evaluate(model, batch, config=SMALL, obs_shape=SHAPE):
     """Logits (T + 1, B, A) and values (T + 1, B) of a network without a learner."""
     forward = Forward(
-        model, obs_shape=SHAPE, burn_in=config.replay.burn_in, device=CPU, dtype=None,
-        augmentation=Augmentation(config.augmentation, config.env, CPU),
+        model, obs_shape=obs_shape, burn_in=config.replay.burn_in, device=CPU,
+        dtype=None, augmentation=Augmentation(config.augmentation, config.env, CPU),
     )  # fmt: skip
     forward.frames = batch.frames
     with torch.no_grad():

@@ -101,7 +101,7 @@ def essence(run_dir):
     state = checkpoint.load(run_dir, CPU)
     # These depend on the clock, and rates are looked at when a point is written.
     del state["config"], state["progress"]["seconds"]
-    del state["progress"]["best_clear_rate"]
+    del state["progress"]["best_score"]
     # Of the slots being written, the rest is what earlier unrolls left there; on the
     # newest row nothing has been decided.
     rollouts = state["collecting"]["rollouts"]

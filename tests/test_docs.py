@@ -150,8 +150,9 @@ def furnish(folder: Path, block: Block, small_run: Path) -> None:
     for name in {"run", *PLACEHOLDER.findall(block.code)}:
         shutil.copytree(small_run, folder / "runs" / name)
     for other in BLOCKS:
-        if other.page == block.page and other.code.startswith("# mine.py\n"):
-            (folder / "mine.py").write_text(other.code)
+        name = re.match(r"# (\w+\.py)\n", other.code)
+        if other.page == block.page and name:
+            (folder / name[1]).write_text(other.code)
     for scripts in ("bench", "examples"):
         if not (folder / scripts).exists():
             (folder / scripts).symlink_to(ROOT / scripts)
@@ -269,6 +270,38 @@ def native_options() -> dict[str, object]:
     from mario_envpool._core import _MarioEnvSpec as spec
 
     return dict(zip(spec._config_keys, spec._default_config_values, strict=True))
+
+
+def test_the_image_can_be_built_from_any_index() -> None:
+    """PyTorch's own index is a default; pip alone, also from a mirror, will do."""
+    lines = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    defaults = dict(
+        line.removeprefix("ARG ").split("=") for line in lines if line.startswith("ARG")
+    )
+    assert defaults["TORCH_INDEX"] == "https://download.pytorch.org/whl/cpu"
+    assert defaults["PIP_INDEX_URL"] == "https://pypi.org/simple"  # what pip reads
+    runs = [number for number, line in enumerate(lines) if line.startswith("RUN")]
+    assert not [lines[number] for number in runs if "://" in lines[number]]
+    first_pip = next(number for number in runs if "pip install" in lines[number])
+    assert lines.index("ARG PIP_INDEX_URL=https://pypi.org/simple") < first_pip
+    for page in (ROOT / "README.md", ROOT / "docs/index.md"):
+        text = " ".join(page.read_text().split())
+        assert "from PyPI or a mirror" in text or "only PyPI or a mirror" in text, page
+    readme = (ROOT / "README.md").read_text()
+    assert "--build-arg PIP_INDEX_URL=" in readme
+    assert re.search(r"^pip install torch==[\d.]+ +#", readme, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["venv", ".venv"])
+def test_git_ignores_virtual_environments(name: str, tmp_path: Path) -> None:
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "pyvenv.cfg").touch()
+    git = ["git", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    status = [*git, "status", "--porcelain", "--untracked-files=all"]
+    seen = subprocess.run(status, check=True, capture_output=True, text=True).stdout
+    assert seen == "?? .gitignore\n"
 
 
 def test_every_option_of_the_environments_page_exists() -> None:

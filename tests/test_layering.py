@@ -20,7 +20,12 @@ CPP_MAY_INCLUDE = {
     "preprocess": {"preprocess/", "nes/palette.h"},
     "mario": {"mario/", "preprocess/", "nes/", "pool/spec.h"},
     "pool": {"pool/"},
-    "python": {"python/", "mario/", "pool/", "preprocess/", "nes/"},
+    "encoders": {"encoders/"},
+    "learner": {"learner/", "encoders/cpu_path.h", "encoders/x86.h"},
+    "python": {
+        *("python/", "mario/", "pool/", "preprocess/", "nes/"),
+        *("encoders/", "learner/"),
+    },
 }
 # Package -> top-level modules it must not import, now or lazily.
 PYTHON_MUST_NOT_IMPORT = {
@@ -80,7 +85,7 @@ def own_imports(package: str) -> dict[str, set[str]]:
     from it is not, though Python runs the ``__init__`` then, too.
     """
     paths = {module_name(path): path for path in (ROOT / package).rglob("*.py")}
-    compiled = {f"{package}._core", f"{package}._xla"}
+    compiled = {f"{package}.{name}" for name in ("_core", "_xla", "_native")}
     arrows = {}
     for name, path in paths.items():
         found = set()

@@ -206,8 +206,31 @@ def test_a_state_goes_on_bit_for_bit() -> None:
         assert got[1:] == (reward, done, info)
     with pytest.raises(ValueError, match="snapshot"):
         make("SuperMarioBros-1-2-v0", reward="v9").load_state(state)
+    with pytest.raises(ValueError, match="under timing='nes_py', and here"):
+        make("SuperMarioBros-1-1-v0", reward="v9", timing="console").load_state(state)
     with pytest.raises(ValueError, match="snapshot"):
         env.load_state(b"")
+
+
+def test_the_timing_is_upstreams_unless_the_user_chooses() -> None:
+    """At the start upstream's clock has ticked up to two frames later."""
+    frames = {}
+    for timing in ("nes_py", "console"):
+        env = make("SuperMarioBros-1-1-v0", timing=timing)
+        env.reset()
+        frames[timing] = bytes(env.ram)
+    assert frames["nes_py"] != frames["console"]
+    env = make("SuperMarioBros-1-1-v0")
+    env.reset()
+    assert bytes(env.ram) == frames["nes_py"]
+    copied = copy.deepcopy(make("SuperMarioBros-1-1-v0", timing="console"))
+    copied.reset()
+    assert bytes(copied.ram) == frames["console"]
+    random_stages = make("SuperMarioBrosRandomStages-v0", stages=["1-1"])
+    random_stages.reset()
+    assert bytes(random_stages.ram) == frames["nes_py"]
+    with pytest.raises(ValueError, match="timing='x' is not possible; choose console"):
+        make("SuperMarioBros-1-1-v0", timing="x")
 
 
 def test_backup_and_restore_as_upstream() -> None:
@@ -482,3 +505,24 @@ def test_every_id_of_9_is_made() -> None:
         )
         assert info["single_stage"] == (env_id.count("-") > 1)
         assert info["task_id"].replace("-", "") == task_id.replace("-", "")
+
+
+@pytest.mark.rom
+def test_the_timing_reaches_the_pools_of_the_other_doors() -> None:
+    """The console's by default there; by name, nes-py's."""
+    from mario_envpool.compat import envpool
+    from mario_envpool.compat.sb3 import MarioVecEnv
+
+    task = "SuperMarioBros-1-1-v0"
+    for given, expected in (({}, "console"), ({"timing": "nes_py"}, "nes_py")):
+        vector = MarioVecEnv(task, num_envs=1, **given)
+        assert vector._pool.config["timing"] == expected
+        vector.close()
+        pool = envpool.make(task, env_type="gymnasium", num_envs=1, **given)
+        assert pool.config["timing"] == expected
+        pool.close()
+        env = gymnasium.make("mario_envpool/SuperMarioBros-1-1-v3", **given)
+        assert env.unwrapped._pool.config["timing"] == expected
+        env.close()
+    with pytest.raises(ValueError, match=r"timing.*pal.*console.*nes_py"):
+        MarioVecEnv(task, num_envs=1, timing="pal")

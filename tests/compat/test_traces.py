@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from traces import RECORDINGS, load, ram_crc
 
 from mario_envpool.codes import STATUS
 from mario_envpool.compat import make
@@ -24,6 +25,11 @@ ALIGNED = (
     "SuperMarioBros-v0.complex.s16",
     "SuperMarioBros-v0.simple.s15",
 )
+UPSTREAM_9 = (
+    "SuperMarioBros-1-1-v0.simple.s11",
+    "SuperMarioBros-2-2-v0.simple.s14",
+    "SuperMarioBros-v0.complex.s16",
+)
 WITH_REWARD_OF_9 = (
     "SuperMarioBros-1-1-v0.simple.s11",
     "SuperMarioBros-2-2-v0.simple.s14",
@@ -31,36 +37,70 @@ WITH_REWARD_OF_9 = (
 PARTS = "progress time score coins powerup completion death".split()
 
 
-def load(path: Path) -> dict[str, Any]:
-    with np.load(path) as data:
-        return {key: data[key] for key in data}
+def check_step(
+    trace: dict[str, Any], t: int, ram: np.ndarray, result: tuple[Any, ...]
+) -> None:
+    """Compares what a step gave, as a 4-tuple, and work RAM after it.
+
+    Args:
+        ram: of the environment, taken once: it stays that over all resets.
+    """
+    _, reward, done, info = result
+    assert reward == trace["reward"][t], t
+    assert done == trace["done"][t], t
+    assert info["status"] == STATUS[trace["status"][t]], t
+    for key in INFO:
+        assert info[key] == trace[key][t], (t, key)
+    assert ram_crc(ram) == trace["ram_nostack_crc"][t], t
 
 
-def ram_crc(ram: np.ndarray) -> int:
-    """CRC32 of work RAM without the stack page."""
-    copy = ram.copy()
-    copy[0x100:0x200] = 0
-    return zlib.crc32(copy.tobytes())
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_every_step_equals_upstream(name: str, verification: Path) -> None:
+    """7.4.0 itself, without a shift: reward, end, info, RAM and picture."""
+    trace = load(verification / "traces-gsm" / f"{name}.npz")
+    env = make(str(trace["env_id"]))
+    ram = env.ram
+    for t in range(len(trace["done"])):
+        if trace["reset_before"][t]:
+            env.reset()
+            assert ram_crc(ram) == ram_crc(trace["reset_ram"])
+        result = env.step(trace["action_byte"][t])
+        check_step(trace, t, ram, result)
+        assert zlib.crc32(result[0].tobytes()) == trace["rgb_crc"][t], t
+
+
+@pytest.mark.parametrize("name", UPSTREAM_9)
+def test_every_step_equals_upstream_9(name: str, verification: Path) -> None:
+    """9.1.0 itself, without a shift: the reward and its seven parts."""
+    trace = load(verification / "traces-gsm9" / f"{name}.npz")
+    env = make(str(trace["env_id"]), reward="v9", api="gymnasium")
+    for t in range(len(trace["reward"])):
+        if trace["reset_before"][t]:
+            env.reset()
+        _, reward, terminated, _, info = env.step(trace["action_byte"][t])
+        assert reward == pytest.approx(trace["reward"][t], abs=1e-5), t
+        raw = info["reward_total_unclipped"]
+        assert raw == pytest.approx(trace["raw"][t], abs=1e-5), t
+        for part in PARTS:
+            expected = pytest.approx(trace[f"p_{part}"][t], abs=1e-5)
+            assert info["reward_components"][part] == expected, (t, part)
+        assert info["x_pos_max"] == trace["x_pos_max"][t], t
+        assert terminated == trace["terminated"][t], t
 
 
 @pytest.mark.parametrize("name", ALIGNED)
 def test_every_step_equals_the_aligned_trace(name: str, verification: Path) -> None:
     """Info before the skipped waits, RAM after them; several lives in two of them."""
     trace = load(verification / "traces-aligned" / "even" / f"{name}.npz")
-    env = make(str(trace["env_id"]))
+    env = make(str(trace["env_id"]), timing="console")
     ram = env.ram
     deaths = 0
     for t in range(len(trace["done"])):
         if trace["reset_before"][t]:
             env.reset()
-        _, reward, done, info = env.step(trace["action_byte"][t])
-        assert reward == trace["reward"][t], t
-        assert done == trace["done"][t], t
-        assert info["status"] == STATUS[trace["status"][t]], t
-        for key in INFO:
-            assert info[key] == trace[key][t], (t, key)
-        assert ram_crc(ram) == trace["ram_nostack_crc"][t], t
-        deaths += reward == -15 and not done
+        result = env.step(trace["action_byte"][t])
+        check_step(trace, t, ram, result)
+        deaths += result[1] == -15 and not result[2]
     if name.startswith("SuperMarioBros-v0"):
         assert deaths > 0
 
@@ -80,7 +120,7 @@ def test_rewards_of_9_are_equal_one_step_earlier(name: str, verification: Path) 
     """In every episode: the reward, its seven parts, and its unclipped sum."""
     trace = load(verification / "traces-gsm9" / f"{name}.npz")
     upstream_ram = load(verification / "traces-gsm" / f"{name}.npz")["reset_ram"]
-    env = make(str(trace["env_id"]), reward="v9", api="gymnasium")
+    env = make(str(trace["env_id"]), reward="v9", api="gymnasium", timing="console")
     starts = [*np.nonzero(trace["reset_before"])[0].tolist(), len(trace["reward"])]
     for first, end in itertools.pairwise(starts):
         env.reset()

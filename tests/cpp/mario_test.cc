@@ -8,11 +8,15 @@
 #include <memory>
 #include <random>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "mario/env.h"
+#include "mario/packed.h"
 #include "mario/ram_map.h"
 #include "nes/cartridge.h"
+#include "nes/fnv.h"
 
 namespace {
 
@@ -60,7 +64,7 @@ struct Played {
     return blob;
   }
   void Restore(const std::vector<std::byte>& blob) {
-    mario::Env::CheckSnapshot(*shared, blob.data());
+    mario::Env::CheckSnapshot(*shared, blob);
     env.Restore(blob.data(), pool::RngMode::kSaved);
   }
 
@@ -88,7 +92,7 @@ TEST(SnapshotTest, OfAnEnvThatWasNeverResetIsTakenBack) {
   mario::Env env(shared, 0, 1);
   std::vector<std::byte> blob(env.SnapshotBytes());
   env.Snapshot(blob.data());
-  EXPECT_NO_THROW(mario::Env::CheckSnapshot(*shared, blob.data()));
+  EXPECT_NO_THROW(mario::Env::CheckSnapshot(*shared, blob));
   env.Restore(blob.data(), pool::RngMode::kSaved);
 }
 
@@ -146,6 +150,113 @@ TEST(SnapshotTest, IndicesBeyondTheirTablesAreRefused) {
   refused(counter - offsetof(mario::FrameCounter, time_last));
   refused(counter - offsetof(mario::FrameCounter, coins_last));
   refused(counter - offsetof(mario::FrameCounter, power_last));
+}
+
+// The spans end where the blobs end: under the sanitizers, a read behind one is
+// an error.
+TEST(SnapshotTest, AnotherLengthIsRefusedUnread) {
+  Played played(TestConfig());
+  const std::vector<std::byte> good = played.Snapshot();
+  for (const size_t bytes :
+       {size_t{0}, size_t{1}, size_t{31}, good.size() / 2, good.size() - 1,
+        good.size() + 1, 2 * good.size()}) {
+    std::vector<std::byte> blob = good;
+    blob.resize(bytes);
+    blob.shrink_to_fit();
+    try {
+      mario::Env::CheckSnapshot(*played.shared, blob);
+      FAIL() << bytes << " bytes were taken";
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what())
+                    .find(std::to_string(good.size()) + " bytes, not " +
+                          std::to_string(bytes)),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+struct Hole {
+  int8_t small;
+  int32_t large;
+};
+struct Floats {
+  float one;
+  int32_t two;
+};
+static_assert(!mario::kIsPacked<Hole> && !mario::kIsPacked<Hole[2]>);
+static_assert(!mario::IsFilledBy<Hole, &Hole::small, &Hole::large>());
+static_assert(!mario::IsFilledBy<Floats, &Floats::one>());
+static_assert(mario::IsFilledBy<Floats, &Floats::one, &Floats::two>());
+
+// An option that a later version adds, at its default, must change no hash.
+TEST(SharedTest, TheHashIsOfTheOptionsThatAreNotAtTheirDefaults) {
+  const auto hash = [](auto change) {
+    mario::Config config;
+    change(&config);
+    return mario::Env::Shared(config, IdleCartridge()).config_hash();
+  };
+  const auto hash_of = [](std::string_view text) {
+    return nes::Fnv1a(
+        {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  };
+  EXPECT_EQ(hash([](mario::Config*) {}), nes::kFnvOffsetBasis);
+  EXPECT_EQ(hash([](mario::Config* c) { c->rom_path = "elsewhere.nes"; }),
+            nes::kFnvOffsetBasis);
+  EXPECT_EQ(hash([](mario::Config* c) { c->frame_skip = 3; }),
+            hash_of("frame_skip=3;"));
+  EXPECT_EQ(hash([](mario::Config* c) {
+              c->stages = {"1-1", "4-2"};
+              c->reward_score = 0.1;
+              c->reward_clock = 0.125;
+            }),
+            hash_of("stages=3:1-13:4-2;reward_score=0.10000000000000001;reward_"
+                    "clock=0.125;"));
+}
+
+/// The idle cartridge, with CHR RAM in place of its ROM or with a program that
+/// writes to $6000 first.
+std::shared_ptr<const nes::Cartridge> RamCartridge(bool chr_ram) {
+  std::vector<uint8_t> image(16 + 32768 + (chr_ram ? 0 : 8192));
+  std::memcpy(image.data(), chr_ram ? "NES\x1A\x02\x00" : "NES\x1A\x02\x01", 6);
+  uint8_t* const prg = image.data() + 16;
+  const uint8_t code[] = {0x8D, 0x00, 0x60, 0x4C, 0x03, 0x80, 0x40};
+  std::memcpy(prg, code, sizeof(code));
+  const uint8_t vectors[] = {0x06, 0x80, 0x00, 0x80, 0x06, 0x80};
+  std::memcpy(prg + 0x7FFA, vectors, sizeof(vectors));
+  return nes::Cartridge::Parse(image);
+}
+
+TEST(SharedTest, CartridgeRamIsRefusedByName) {
+  try {
+    mario::Env::Shared shared(TestConfig(), RamCartridge(true));
+    FAIL() << "CHR RAM was taken";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("CHR RAM"), std::string::npos);
+  }
+  const auto shared = std::make_shared<const mario::Env::Shared>(
+      TestConfig(), RamCartridge(false));
+  mario::Env::Scratch scratch(*shared);
+  mario::Env env(shared, 0, 1);
+  const auto told = [](auto action) {
+    try {
+      action();
+    } catch (const std::exception& error) {
+      return std::string(error.what()).find("$6000") != std::string::npos;
+    }
+    return false;
+  };
+  // In a step, in a snapshot of what came of it, and in a console's save.
+  EXPECT_TRUE(told([&] { env.Step(1, scratch); }));
+  std::vector<std::byte> blob(env.SnapshotBytes());
+  EXPECT_TRUE(told([&] { env.Snapshot(blob.data()); }));
+  nes::Console console(RamCartridge(false));
+  console.RunFrame(0, nullptr);
+  std::vector<std::byte> save(console.SaveBytes());
+  console.Save(save.data());
+  const std::vector<uint8_t> buttons(2);
+  mario::Env other(shared, 0, 1);
+  EXPECT_TRUE(told([&] { other.ResetToConsoleSave(save, buttons, scratch); }));
 }
 
 TEST(RewardTest, LeaningOutOfARoomIsNoProgress) {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "nes/console.h"
+#include "nes/cpu.h"
+#include "nes/flat_bus.h"
 #include "nes/simd.h"
 
 namespace {
@@ -40,10 +42,11 @@ TEST(Simd, MapColoursEqualsItsPortableTwin) {
 // Under the sanitizers this is also the proof that no program, however mad,
 // leaves the console's memory.
 TEST(Console, RandomProgramsDrawOrNotWithEqualStates) {
-  for (uint32_t seed = 0; seed < 40; ++seed) {
+  for (uint32_t seed = 0; seed < 80; ++seed) {
     const auto cartridge = nes::Cartridge::Parse(RandomImage(seed));
-    nes::Console drawing(cartridge);
-    nes::Console silent(cartridge);
+    const auto timing = seed & 1 ? nes::Timing::kNesPy : nes::Timing::kConsole;
+    nes::Console drawing(cartridge, timing);
+    nes::Console silent(cartridge, timing);
     std::vector<uint8_t> pixels(nes::kScreenPixels, 0xFF);
     for (int frame = 0; frame < 5; ++frame) {
       const auto buttons = static_cast<uint8_t>(seed * 31 + frame);
@@ -54,6 +57,58 @@ TEST(Console, RandomProgramsDrawOrNotWithEqualStates) {
           << "seed " << seed << ", frame " << frame;
     }
     for (uint8_t pixel : pixels) ASSERT_LT(pixel, 64);
+  }
+}
+
+// Such a state would wait for ever for an edge that lies behind it.
+TEST(DamagedStates, ADotIsSkippedOnceAFrame) {
+  for (const auto timing : {nes::Timing::kConsole, nes::Timing::kNesPy}) {
+    nes::Console console(nes::Cartridge::Parse(RandomImage(1)), timing);
+    for (int frame = 0; frame < 3; ++frame) console.RunFrame(0, nullptr);
+    nes::State state = console.state();
+    EXPECT_TRUE(nes::IsPlausible(state, timing));
+    state.ppu.dot_skipped = 3;
+    EXPECT_FALSE(nes::IsPlausible(state, timing));
+    state = console.state();
+    state.ppu.odd_frame = 2;
+    EXPECT_FALSE(nes::IsPlausible(state, timing));
+  }
+}
+
+// What may be the first of a pair is found out by running it.
+TEST(FusedPairs, TheFirstIsAlwaysFollowedByTheInstructionBehindIt) {
+  std::mt19937 random(5);
+  nes::FlatBus bus;
+  for (int opcode = 0; opcode < 256; ++opcode) {
+    const nes::OpcodeInfo& info = nes::kOpcodes[opcode];
+    if (!info.is_official) {
+      EXPECT_FALSE(nes::MayBeginPair(info)) << opcode;
+      continue;
+    }
+    for (uint8_t& byte : bus.memory) byte = static_cast<uint8_t>(random());
+    bool goes_on = true;
+    for (int trial = 0; trial < 200; ++trial) {
+      for (int i = 0; i < 3; ++i) {
+        bus.memory[static_cast<size_t>(0x8000 + i)] =
+            static_cast<uint8_t>(random());
+      }
+      nes::CpuState cpu = {};
+      cpu.pc = 0x8000;
+      cpu.a = static_cast<uint8_t>(random());
+      cpu.x = static_cast<uint8_t>(random());
+      cpu.y = static_cast<uint8_t>(random());
+      cpu.sp = static_cast<uint8_t>(random());
+      cpu.p = static_cast<uint8_t>(random());
+      bus.memory[cpu.pc] = static_cast<uint8_t>(opcode);
+      bus.asked_about_interrupts = false;
+      const unsigned next =
+          cpu.pc + static_cast<unsigned>(nes::InstructionBytes(info.mode));
+      const unsigned i_flag = cpu.p & 4u;
+      nes::RunOneInstruction(&cpu, bus);
+      goes_on = goes_on && cpu.pc == next && cpu.i_change == 0 &&
+                (cpu.p & 4u) == i_flag && !bus.asked_about_interrupts;
+    }
+    EXPECT_EQ(nes::MayBeginPair(info), goes_on) << opcode;
   }
 }
 

@@ -157,8 +157,8 @@ TEST(SlabStoreTest, OutlivesItsOwnerWhileASlabIsLent) {
   auto store = MakeStore(4, 1);
   std::shared_ptr<pool::Slab> slab = store->Lend(store->Take(4));
   store.reset();
-  std::memset(slab->bulk, 7, slab->bulk_bytes);
-  EXPECT_EQ(slab->bulk[slab->bulk_bytes - 1], std::byte{7});
+  std::memset(slab->bulk(), 7, slab->bulk_bytes);
+  EXPECT_EQ(slab->bulk()[slab->bulk_bytes - 1], std::byte{7});
 }
 
 #if defined(__unix__) || defined(__APPLE__)

@@ -15,6 +15,7 @@ constexpr const char* kWords[] = {
     "crop",      "right_only", "simple",  "raw",    "NOOP",      "complex",
     "right + A", "a,b,,up",    "classic", "v9",     "SELECT",    "progress",
     "gray",      "rgb",        "ram",     "motion", "ram+tiles", "gray+gray",
+    "console",   "nes_py",
 };
 
 void Draw(fuzz::Input& input, bool* value) { *value = input.Flag(); }
@@ -91,7 +92,7 @@ void Play(fuzz::Input& input,
     }
     std::vector<std::byte> blob(env.SnapshotBytes());
     env.Snapshot(blob.data());
-    mario::Env::CheckSnapshot(*shared, blob.data());
+    mario::Env::CheckSnapshot(*shared, blob);
     env.Restore(blob.data(), pool::RngMode::kSaved);
   } catch (const std::runtime_error& error) {
     fuzz::Require(error.what()[0] != '\0', "a failure says why");

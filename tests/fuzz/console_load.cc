@@ -34,8 +34,9 @@ std::shared_ptr<const nes::Cartridge> WildCartridge() {
 }
 
 struct Saved {
-  explicit Saved(std::shared_ptr<const nes::Cartridge> cartridge)
-      : console(std::move(cartridge)) {
+  explicit Saved(std::shared_ptr<const nes::Cartridge> cartridge,
+                 nes::Timing timing = nes::Timing::kConsole)
+      : console(std::move(cartridge), timing) {
     for (int frame = 0; frame < 9; ++frame) {
       console.RunFrame(static_cast<uint8_t>(frame * 31), nullptr);
       if (frame % 4 == 0) blobs.push_back(Save());
@@ -55,7 +56,9 @@ struct Saved {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Saved kinds[] = {Saved(fuzz::StandIn()), Saved(RamCartridge()),
-                          Saved(WildCartridge())};
+                          Saved(WildCartridge()),
+                          Saved(fuzz::StandIn(), nes::Timing::kNesPy),
+                          Saved(WildCartridge(), nes::Timing::kNesPy)};
   static std::vector<uint8_t> pixels(nes::kScreenPixels);
   fuzz::Input input(data, size);
   Saved& saved = kinds[input.Below(std::size(kinds))];

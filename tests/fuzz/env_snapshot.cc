@@ -35,7 +35,11 @@ std::vector<mario::Config> Configs() {
   game.reward_clip = true;
   game.frame_skip = 4;
   game.obs_type = "gray+ram+tiles+motion";
-  return {stage, random, game};
+  mario::Config nes_py = SmallConfig();
+  nes_py.stages = {"1-1"};
+  nes_py.frame_max = true;
+  nes_py.timing = "nes_py";
+  return {stage, random, game, nes_py};
 }
 
 /// An environment, snapshots of it, and memory for its rows.
@@ -66,7 +70,7 @@ struct Played {
     return blob;
   }
   void Restore(const std::vector<std::byte>& blob, pool::RngMode mode) {
-    mario::Env::CheckSnapshot(*shared, blob.data());
+    mario::Env::CheckSnapshot(*shared, blob);
     env.Restore(blob.data(), mode);
   }
 
@@ -105,7 +109,7 @@ void Play(fuzz::Input& input, Played& played) {
 void Start(fuzz::Input& input, Played& played,
            const std::vector<std::byte>& blob, pool::RngMode mode) {
   if (!input.Once(4)) return played.Restore(blob, mode);
-  mario::Env::CheckSnapshot(*played.shared, blob.data());
+  mario::Env::CheckSnapshot(*played.shared, blob);
   const int stages = mario::Env::NumStages(*played.shared);
   std::vector<double> sums(static_cast<size_t>(stages), 0.0);
   sums.push_back(1.0);
@@ -133,6 +137,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                       : input.Flag() ? kHashes
                                      : kHashes + 2 * sizeof(nes::State);
   fuzz::Edit(input, blob, from);
+  if (input.Once(16)) blob.resize(input.Flag() ? blob.size() + 1 : 20);
 
   // From the same state for every input.
   const std::vector<std::byte>& before = played.blobs.back();

@@ -114,6 +114,15 @@ inline void Edit(Input& input, std::span<std::byte> blob, size_t from = 0) {
   }
 }
 
+/// What the present input was refused with, for replay.cc.
+inline std::vector<std::string> refusals;
+
+/// Notes a refusal, which must say why.
+inline void NoteRefusal(const std::exception& error) {
+  Require(error.what()[0] != '\0', "a refusal says why");
+  refusals.emplace_back(error.what());
+}
+
 /// Runs `action`; true if it was refused in a documented way.
 template <class Action>
 bool Refused(Action&& action) {
@@ -121,7 +130,7 @@ bool Refused(Action&& action) {
     action();
     return false;
   } catch (const std::logic_error& error) {  // invalid_argument, out_of_range
-    Require(error.what()[0] != '\0', "a refusal says why");
+    NoteRefusal(error);
     return true;
   }
 }

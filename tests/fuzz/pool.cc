@@ -151,13 +151,16 @@ class Sequence {
   bool Expect(const Faults& faults, Action&& action) {
     try {
       action();
-    } catch (const std::invalid_argument&) {
+    } catch (const std::invalid_argument& error) {
+      fuzz::NoteRefusal(error);
       fuzz::Require(!closed_ && faults.invalid, "invalid_argument expected");
       return false;
-    } catch (const std::out_of_range&) {
+    } catch (const std::out_of_range& error) {
+      fuzz::NoteRefusal(error);
       fuzz::Require(!closed_ && faults.range, "out_of_range expected");
       return false;
-    } catch (const std::logic_error&) {
+    } catch (const std::logic_error& error) {
+      fuzz::NoteRefusal(error);
       fuzz::Require(!closed_ && faults.logic, "logic_error expected");
       return false;
     } catch (const std::runtime_error&) {

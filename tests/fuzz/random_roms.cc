@@ -1,8 +1,9 @@
 // Random bytes as programs: cartridges of random PRG and CHR are played under
 // random buttons. Every frame is run by two consoles, one of which draws and
 // has its shortcuts off, and both must hold the same state; saves are taken
-// back now and then. Half of the programs hold no byte that jams the CPU; one
-// that is jammed gets other work RAM and a reset.
+// back now and then. The timing of each ROM is drawn. Half of the programs hold
+// no byte that jams the CPU; one that is jammed gets other work RAM and a
+// reset.
 //
 //   random_roms [--roms N] [--frames N] [--seed S]    (frames of each ROM)
 #include <cstring>
@@ -47,7 +48,9 @@ bool Equal(const nes::Console& one, const nes::Console& other) {
 /// Plays one ROM; returns how often it had to be woken.
 int Play(std::mt19937& random, bool jams, int frames) {
   const auto cartridge = RandomCartridge(random, jams);
-  nes::Console fast(cartridge), slow(cartridge);
+  const auto timing =
+      random() & 1 ? nes::Timing::kNesPy : nes::Timing::kConsole;
+  nes::Console fast(cartridge, timing), slow(cartridge, timing);
   slow.set_fast_loop(false);
   slow.set_idle_skip(false);
   std::vector<uint8_t> pixels(nes::kScreenPixels);

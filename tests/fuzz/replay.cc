@@ -2,7 +2,12 @@
 // inputs first, then inputs made from a seed. An input that ends the process
 // is written to a file, which belongs into regressions/<target>/ afterwards.
 //
-//   fuzz_<target> [--inputs N] [--first I] [--seed S] [FILE | FOLDER]...
+//   fuzz_<target> [--inputs N] [--first I] [--seed S] [--verbose]
+//                 [--collect FOLDER] [FILE | FOLDER]...
+//
+// --verbose prints what each kept input is refused with. --collect writes, of
+// the inputs that are made, the first of each refusal, cut to what that refusal
+// needs, under a name made of its text: so regressions/ was filled.
 #include <unistd.h>
 
 #include <chrono>
@@ -11,6 +16,7 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <set>
 #include <string>
 
 #include "fuzz.h"
@@ -29,6 +35,7 @@ namespace {
 
 constexpr unsigned kHangSeconds = 60;
 constexpr size_t kMaxBytes = 256;
+constexpr size_t kMaxName = 60;
 
 std::vector<uint8_t> current;
 std::string current_name;
@@ -52,6 +59,7 @@ extern "C" void OnSignal(int number) {
 
 void Run(const std::string& name) {
   current_name = name;
+  fuzz::refusals.clear();
   alarm(kHangSeconds);
   // A copy of its exact size: reads behind it are errors.
   const std::vector<uint8_t> bytes(current);
@@ -66,6 +74,47 @@ void RunFile(const std::filesystem::path& path) {
   }
   current.assign(std::istreambuf_iterator<char>(file), {});
   Run(path.filename().string());
+}
+
+/// The words of a refusal, without what was given: no digits, no quotations.
+std::string NameOf(const std::string& refusal) {
+  std::string name;
+  bool quoted = false;
+  for (const char c : refusal) {
+    if (c == '\'') quoted = !quoted;
+    const bool letter = ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z');
+    if (quoted || name.size() == kMaxName) continue;
+    if (letter) name += c;
+    if (!letter && !name.empty() && name.back() != '-') name += '-';
+  }
+  while (!name.empty() && name.back() == '-') name.pop_back();
+  return name;
+}
+
+bool IsRefusedAs(const std::string& name) {
+  return std::any_of(
+      fuzz::refusals.begin(), fuzz::refusals.end(),
+      [&](const std::string& text) { return NameOf(text) == name; });
+}
+
+/// Keeps the input that has just been run for each new refusal in it.
+void Collect(const std::filesystem::path& folder,
+             std::set<std::string>& collected) {
+  const std::vector<uint8_t> whole = current;
+  const std::vector<std::string> texts = fuzz::refusals;
+  for (const std::string& text : texts) {
+    const std::string name = NameOf(text);
+    if (!collected.insert(name).second) continue;
+    for (size_t bytes = 0; bytes <= whole.size(); ++bytes) {
+      current.assign(whole.begin(),
+                     whole.begin() + static_cast<ptrdiff_t>(bytes));
+      Run(name);
+      if (IsRefusedAs(name)) break;
+    }
+    std::ofstream(folder / name, std::ios::binary)
+        .write(reinterpret_cast<const char*>(current.data()),
+               static_cast<std::streamsize>(current.size()));
+  }
 }
 
 /// Input number `index` of a seed: random bytes, many of them small numbers.
@@ -85,6 +134,9 @@ void RunGenerated(uint64_t seed, uint64_t index) {
 int main(int argc, char** argv) {
   uint64_t inputs = 1000, first = 0, seed = 1;
   int files = 0;
+  bool verbose = false;
+  std::filesystem::path folder;
+  std::set<std::string> collected;
   for (const int number : {SIGABRT, SIGALRM}) std::signal(number, OnSignal);
   const auto start = std::chrono::steady_clock::now();
   for (int i = 1; i < argc; ++i) {
@@ -96,15 +148,30 @@ int main(int argc, char** argv) {
       first = std::stoull(argv[++i]);
     } else if (word == "--seed" && has_value) {
       seed = std::stoull(argv[++i]);
+    } else if (word == "--collect" && has_value) {
+      folder = argv[++i];
+    } else if (word == "--verbose") {
+      verbose = true;
     } else if (std::filesystem::is_directory(word)) {
+      const int before = files;
       for (const auto& entry : std::filesystem::directory_iterator(word)) {
         RunFile(entry.path()), ++files;
+        if (!verbose) continue;
+        for (const std::string& text : fuzz::refusals) {
+          std::printf("%s: %s\n", current_name.c_str(), text.c_str());
+        }
       }
+      if (files > before) continue;
+      std::fprintf(stderr, "no kept inputs in %s\n", word.c_str());
+      return 2;
     } else {
       RunFile(word), ++files;
     }
   }
-  for (uint64_t i = first; i < first + inputs; ++i) RunGenerated(seed, i);
+  for (uint64_t i = first; i < first + inputs; ++i) {
+    RunGenerated(seed, i);
+    if (!folder.empty()) Collect(folder, collected);
+  }
   const std::chrono::duration<double> taken =
       std::chrono::steady_clock::now() - start;
   std::printf("%d kept and %llu made inputs of seed %llu in %.1f s\n", files,

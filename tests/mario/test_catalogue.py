@@ -24,7 +24,7 @@ def catalogue(**options: Any) -> starts.Catalogue:
     return starts.Catalogue(rom.load("vanilla"), **options)
 
 
-def restored(stage: str) -> tuple[Any, Any, list[scout.Place]]:
+def restored(stage: str, timing: str = "console") -> tuple[Any, Any, list[scout.Place]]:
     """A pool with an environment for each place of a stage, and snapshots of them."""
     places = catalogue().places(stage)
     pool = mario_envpool.make(
@@ -32,6 +32,7 @@ def restored(stage: str) -> tuple[Any, Any, list[scout.Place]]:
         num_envs=len(places),
         obs_type="tiles",
         reward="progress",
+        timing=timing,
     )
     blobs = _core.start_snapshots(
         pool.spec, [p.save for p in places], [p.buttons for p in places]
@@ -45,9 +46,12 @@ def put(pool: Any, blobs: Any) -> dict[str, Any]:
     return info
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_place_is_alive_and_can_be_played(stage: str) -> None:
-    pool, blobs, places = restored(stage)
+@pytest.mark.parametrize(
+    ("stage", "timing"),
+    [*((stage, "console") for stage in STAGES), ("1-1", "nes_py"), ("8-4", "nes_py")],
+)
+def test_every_place_is_alive_and_can_be_played(stage: str, timing: str) -> None:
+    pool, blobs, places = restored(stage, timing)
     names = [place.name for place in places]
     count = len(places)
     info = put(pool, blobs)
@@ -76,6 +80,36 @@ def test_every_place_is_alive_and_can_be_played(stage: str) -> None:
         moved |= info["area_pointer"] != before["area_pointer"]
         gained |= ~dead & (moved | info["flag_get"])
     assert gained.all(), np.array(names)[~gained]
+
+
+@pytest.mark.parametrize("frame_max", [False, True])
+def test_a_place_under_nes_pys_timing_is_the_same_one_step_later(
+    frame_max: bool,
+) -> None:
+    """It was found under the console's; single frames to the right from there."""
+    seen = {}
+    for timing in ("console", "nes_py"):
+        for start in ("1-1/page-03", "1-1/room-66/page-00"):
+            pool = mario_envpool.make(
+                "SuperMarioBros-1-1-v0",
+                num_envs=1,
+                starts=start,
+                timing=timing,
+                frame_skip=1,
+                frame_max=frame_max,
+            )
+            obs, info = pool.reset()
+            again, _ = pool.reset()
+            assert np.array_equal(obs, again)
+            positions = [int(info["x_pos"][0])]
+            for _ in range(40):
+                info = pool.step(np.array([RIGHT]))[4]
+                positions.append(int(info["x_pos"][0]))
+            seen[timing, start] = positions
+    for (timing, start), positions in seen.items():
+        if timing == "console":
+            assert seen["nes_py", start][1:] == positions[:-1]
+            assert positions[-1] > positions[0] + 20
 
 
 def test_what_there_is() -> None:

@@ -37,6 +37,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "random_stages": ({"stages": ["4-4", "1-1", "1-2"]}, True),
     "lost_levels": ({"stages": ["3-2"]}, True),
     "power_on_ram": ({**WHOLE_GAME, "rom": "lost-levels", "lost_levels": True}, 255),
+    "timing": ({}, "nes_py"),
     "action_set": ({}, "complex"),
     "custom_actions": ({}, ["left", "right"]),
     "frame_skip": ({}, 3),
@@ -57,6 +58,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "reward": ({}, "progress"),
     "reward_progress": (PROGRESS, 2.0),
     "reward_score": (PROGRESS, 0.025),
+    "reward_coins": (PROGRESS, 5.0),
     "reward_clock": (PROGRESS, -1.0),
     "reward_step": (PROGRESS, -0.5),
     "reward_death": (PROGRESS, -50.0),
@@ -94,6 +96,7 @@ def fingerprint(env: Any) -> int:
             ram = env.ram
             if t == 5 and episode == 0:
                 ram[0x07DE:0x07E4] = 0, 0, 1, 2, 3, 0  # score
+                ram[0x07ED:0x07EF] = 0, 3  # coins
             if t in (3, 4) and episode == 1:
                 walk_wrong_lane(ram, checked=t == 4)
             if t == 6 and episode == 2:
@@ -132,6 +135,7 @@ def test_option_changes_something(option: str, make_env: Any) -> None:
         ({"noops": [3, 1001]}, "noops=1001 is not possible; choose 0 to 1000"),
         ({"noops": [0.5]}, "noops must be a list of ints"),
         ({"stall_steps": -1}, "stall_steps=-1 is not possible"),
+        ({"timing": "pal"}, "timing='pal' is not possible; choose console or nes_py"),
         ({"hud": "hide"}, "hud='hide' is not possible; choose keep, mask or crop"),
         ({"reward": "x"}, "reward='x' is not possible; choose classic, progress"),
         ({"repeat_action_probability": 1.0}, "from 0 to below 1"),

@@ -124,6 +124,49 @@ def test_score_and_clock_parts(make_env: Any) -> None:
     assert ticks == pytest.approx(-2 * 2 * 0.1)
 
 
+def test_coins_part(make_env: Any) -> None:
+    env = make_env(frame_skip=1, reward="progress", reward_coins=2.0, reward_step=0.0)
+    env.reset()
+    env.ram[0x07ED:0x07EF] = 0, 3
+    reward, _, _, result = env.step(0)
+    assert parts(result)["coins"] == pytest.approx(3 * 2 * 0.1)
+    assert reward == pytest.approx(0.6)
+    assert parts(env.step(0)[3])["coins"] == 0
+
+
+@pytest.mark.parametrize("kind", ["classic", "v9", "progress"])
+def test_scale_is_a_factor_of_every_reward(kind: str, make_env: Any) -> None:
+    """By default 1 for the rewards of gym-super-mario-bros, and 0.1 for progress."""
+    plain, scaled = make_env(reward=kind), make_env(reward=kind, reward_scale=0.05)
+    plain.reset()
+    scaled.reset()
+    factor = 0.5 if kind == "progress" else 0.05
+    seen = 0.0
+    for action in [3] * 40 + [1, 6, 6, 4]:
+        reward, over, _, result = plain.step(action)
+        got, _, _, other = scaled.step(action)
+        assert got == pytest.approx(factor * reward, abs=1e-6)
+        for name, part in parts(result).items():
+            assert parts(other)[name] == pytest.approx(factor * part, abs=1e-5), name
+        seen = max(seen, abs(reward))
+        if over:
+            break
+    assert seen > 1
+
+
+@pytest.mark.parametrize(("kind", "natural"), [("classic", 1.0), ("progress", 0.1)])
+def test_the_default_scale_may_be_given(
+    kind: str, natural: float, make_env: Any
+) -> None:
+    default, given = (
+        make_env(reward=kind, reward_scale=scale) for scale in (0.0, natural)
+    )
+    default.reset()
+    given.restore(default.snapshot())
+    with pytest.raises(ValueError, match="options"):
+        make_env(reward=kind, reward_scale=2.0).restore(default.snapshot())
+
+
 class Maze:
     """A castle whose player is put in front of the game's own lane checks."""
 

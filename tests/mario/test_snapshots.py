@@ -17,6 +17,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"random_stages": True, "stages": [], "noop_max": 5},
     {"stages": [], "episodic_life": True},
     {"reward": "v9", "frame_skip": 3},
+    {"timing": "nes_py", "frame_max": True},
+    {"timing": "nes_py", "frame_skip": 1, "stages": [], "episodic_life": True},
 ]
 
 
@@ -102,6 +104,13 @@ def test_foreign_snapshots_are_refused(make_env: Any) -> None:
         other.reset()
         with pytest.raises(ValueError, match=message):
             env.restore(other.snapshot())
+    there = "under timing='nes_py', and here is timing='console'"
+    other = make_env(timing="nes_py")
+    other.reset()
+    with pytest.raises(ValueError, match=there):
+        env.restore(other.snapshot())
+    with pytest.raises(ValueError, match="under timing='console', and here"):
+        other.restore(blob)
     one, two = (make_env(custom_actions=a) for a in (["right,A"], ["right", "A"]))
     one.reset()
     with pytest.raises(ValueError, match="these options"):

@@ -24,6 +24,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"obs_type": ["gray", "motion"], "frame_max": True},
     {"frame_skip": 6, "stack_num": 3},
     {"noop_max": 30},
+    {"timing": "nes_py", "frame_max": True},
 ]
 
 

@@ -12,23 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from traces import RECORDINGS, load, ram_crc
 
 pytestmark = [pytest.mark.rom, pytest.mark.verification]
 
 INFO = "coins flag_get life score stage status time world x_pos y_pos".split()
-ALIGNED = (
-    "SuperMarioBros-1-1-v0.simple.s11",
-    "SuperMarioBros-1-1-v1.simple.s18",
-    "SuperMarioBros-1-1-v2.simple.s19",
-    "SuperMarioBros-1-1-v3.simple.s20",
-    "SuperMarioBros-2-2-v0.simple.s14",
-    "SuperMarioBros-4-2-v0.simple.s12",
-    "SuperMarioBros-8-1-v0.simple.s13",
-    "SuperMarioBros-v0.complex.s16",
-    "SuperMarioBros-v0.simple.s15",
-    "SuperMarioBros2-v0.simple.s17",
-)
-SINGLE_STAGE = tuple(name for name in ALIGNED if name.count("-") > 1)
+SINGLE_STAGE = tuple(name for name in RECORDINGS if name.count("-") > 1)
 # Our power-on is quickerNES's: an even number of frames before the game's.
 PARITY = "even"
 # nes-py shows these enemies of 8-1 in another phase of their walk, so that the
@@ -38,11 +27,6 @@ OTHER_ENEMY_PHASE = {
     ("SuperMarioBros-8-1-v0.simple.s13", 380),
     ("SuperMarioBros-8-1-v0.simple.s13", 852),
 }
-
-
-def load(path: Path) -> dict[str, Any]:
-    with np.load(path) as data:
-        return {key: data[key] for key in data}
 
 
 def verif(verification: Path) -> Any:
@@ -56,14 +40,20 @@ def verif(verification: Path) -> Any:
     return module
 
 
-def ram_crc(ram: np.ndarray) -> int:
-    """CRC32 of work RAM without the stack page."""
-    copy = ram.copy()
-    copy[0x100:0x200] = 0
-    return zlib.crc32(copy.tobytes())
+def check_step(
+    trace: dict[str, Any], t: int, env: Any, result: tuple[Any, ...]
+) -> None:
+    """Compares what a step gave, and work RAM after it."""
+    reward, terminated, truncated, info = result
+    assert reward == trace["reward"][t], t
+    assert terminated == trace["done"][t], t
+    assert not truncated
+    for key in INFO:
+        assert info[f"info:{key}"] == trace[key][t], (t, key)
+    assert ram_crc(env.ram) == trace["ram_nostack_crc"][t], t
 
 
-@pytest.mark.parametrize("name", ALIGNED)
+@pytest.mark.parametrize("name", RECORDINGS)
 def test_every_step_equals_the_aligned_trace(
     name: str, verification: Path, make_upstream: Any
 ) -> None:
@@ -76,13 +66,62 @@ def test_every_step_equals_the_aligned_trace(
             if t == 0:
                 want = ram_crc(trace["reset_ram"])
                 assert ram_crc(env.ram) == want
-        reward, terminated, truncated, info = env.step(int(trace["action_byte"][t]))
-        assert reward == trace["reward"][t], t
-        assert terminated == trace["done"][t], t
-        assert not truncated
-        for key in INFO:
-            assert info[f"info:{key}"] == trace[key][t], (t, key)
-        assert ram_crc(env.ram) == trace["ram_nostack_crc"][t], t
+        check_step(trace, t, env, env.step(int(trace["action_byte"][t])))
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_every_step_equals_nes_py_under_its_timing(
+    name: str, verification: Path, make_upstream: Any
+) -> None:
+    """Of all episodes, deaths and waits: numbers, RAM, and the picture observed."""
+    trace = load(verification / "traces-gsm" / f"{name}.npz")
+    env = make_upstream(
+        str(trace["env_id"]),
+        timing="nes_py",
+        obs_type="rgb",
+        img_height=240,
+        img_width=256,
+    )
+    for t in range(len(trace["done"])):
+        if trace["reset_before"][t]:
+            obs = env.reset()["obs"]
+            assert ram_crc(env.ram) == ram_crc(trace["reset_ram"])
+            if t == 0:
+                assert np.array_equal(obs.transpose(1, 2, 0), trace["reset_rgb"])
+        result = env.step(int(trace["action_byte"][t]))
+        check_step(trace, t, env, result)
+        picture = np.ascontiguousarray(result[3]["obs"].transpose(1, 2, 0))
+        assert zlib.crc32(picture.tobytes()) == trace["rgb_crc"][t], t
+
+
+def test_frames_of_a_step_are_those_of_nes_py(
+    verification: Path, make_upstream: Any
+) -> None:
+    """Four frames a step, of which one is drawn, show what single frames show."""
+    name = "SuperMarioBros-1-1-v3.simple.s20"
+    trace = load(verification / "traces-gsm" / f"{name}.npz")
+    env_id = str(trace["env_id"])
+    options = {"timing": "nes_py", "img_height": 240, "img_width": 256}
+    single = make_upstream(env_id, **options)
+    several = make_upstream(env_id, frame_skip=4, **options)
+    rng = np.random.default_rng(2)
+    single.reset()
+    several.reset()
+    for step in range(400):
+        action = int(rng.choice([128, 129, 130, 131]))
+        total = 0.0
+        for _ in range(4):
+            reward, over, _, one = single.step(action)
+            total += reward
+            if over:
+                break
+        reward, terminated, _, four = several.step(action)
+        assert (reward, terminated) == (total, over), step
+        assert np.array_equal(one["obs"], four["obs"]), step
+        assert np.array_equal(single.ram, several.ram), step
+        if over:
+            single.reset()
+            several.reset()
 
 
 @pytest.mark.parametrize("name", SINGLE_STAGE)
@@ -145,7 +184,9 @@ def compare_pictures(trace: dict[str, Any], env: Any) -> tuple[int, int, set[int
     return equal, compared, rows
 
 
-EUROPEAN = tuple(name for name in ALIGNED if "-v3" not in name and "Bros2" not in name)
+EUROPEAN = tuple(
+    name for name in RECORDINGS if "-v3" not in name and "Bros2" not in name
+)
 
 
 def test_pictures_equal_nes_py(verification: Path, make_upstream: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,6 +137,34 @@ def test_frames_are_29780_and_a_half_cycles(image: bytes) -> None:
     assert abs(console.registers["cycle"] - start - 29_780_500) < 20
 
 
+def test_frames_of_nes_py_are_29781_cycles(image: bytes) -> None:
+    """Not from the end of the last instruction, but from where the last frame ended."""
+    console = _core.Console(image, "nes_py")
+    start = console.registers["cycle"]
+    for frame in range(1, 1001):
+        console.step(0)
+        # The longest instruction is an OAM DMA, of 518 cycles.
+        assert 0 <= console.registers["cycle"] - start - 29_781 * frame < 518
+    assert 998 <= int(console.ram[0x10]) + 256 * 3 <= 1000
+
+
+def test_single_instructions_of_nes_py_keep_the_frames_in_place(image: bytes) -> None:
+    """Over the end of a frame: the state can be saved, and a frame is a frame."""
+    console, other = (_core.Console(image, "nes_py") for _ in range(2))
+    start = console.registers["cycle"]
+    while console.registers["cycle"] < start + 31_000:
+        console.step_instruction()
+    other.load(console.save())
+    other.step(0)
+    # The second frame ends where it would have.
+    assert 0 <= other.registers["cycle"] - start - 2 * 29_781 < 518
+
+
+def test_unknown_timing(image: bytes) -> None:
+    with pytest.raises(ValueError, match="timing='x' is not possible; choose console"):
+        _core.Console(image, "x")
+
+
 @pytest.mark.parametrize("buttons", [0, 1, 0x81, 0xC0, 0xFF])
 def test_pad_bits(image: bytes, buttons: int) -> None:
     console = _core.Console(image)
@@ -188,16 +217,17 @@ def play(
     draw: bool = False,
     mode: str = "run",
     movie: bytes = b"",
+    timing: str = "console",
 ) -> str:
     """Hash over the states of all frames, in one of three save modes."""
-    console = _core.Console(image)
+    console = _core.Console(image, timing)
     console.set_idle_skip(skip)
     console.set_fast_loop(fast)
     total = hashlib.sha256()
     for frame in range(frames):
         button = movie[frame] if frame < len(movie) else frame * 7 % 256
         if mode == "load-run-save":
-            fresh = _core.Console(image)
+            fresh = _core.Console(image, timing)
             fresh.set_idle_skip(skip)
             fresh.set_fast_loop(fast)
             fresh.load(console.save())
@@ -211,6 +241,10 @@ def play(
     return total.hexdigest()
 
 
+TIMINGS = pytest.mark.parametrize("timing", ["console", "nes_py"])
+
+
+@TIMINGS
 @pytest.mark.parametrize(
     ("skip", "fast", "draw", "mode"),
     [
@@ -223,13 +257,21 @@ def play(
     ],
 )
 def test_shortcuts_and_saves_are_exact(
-    image: bytes, skip: bool, fast: bool, draw: bool, mode: str
+    image: bytes, skip: bool, fast: bool, draw: bool, mode: str, timing: str
 ) -> None:
-    want = play(image, 300)
-    assert play(image, 300, skip=skip, fast=fast, draw=draw, mode=mode) == want
+    want = play(image, 300, timing=timing)
+    got = play(image, 300, skip=skip, fast=fast, draw=draw, mode=mode, timing=timing)
+    assert got == want
 
 
-def test_fast_loop_runs_any_program_as_the_full_loop_does() -> None:
+def test_a_frame_of_nes_py_may_end_in_any_round_of_a_poll(image: bytes) -> None:
+    """Half a cycle later each time, 9,000 frames end all along the wait for a hit."""
+    want = play(image, 9_000, timing="nes_py", skip=False, fast=False)
+    assert play(image, 9_000, timing="nes_py") == want
+
+
+@TIMINGS
+def test_fast_loop_runs_any_program_as_the_full_loop_does(timing: str) -> None:
     """Random bytes as ROM: every pair, every bail-out, code in RAM and I/O."""
     random = np.random.default_rng(1)
     header = b"NES\x1a" + bytes([2, 1, 1, 0]) + bytes(8)
@@ -241,8 +283,8 @@ def test_fast_loop_runs_any_program_as_the_full_loop_does() -> None:
         ):
             prg[at] = 0xEA
         image = header + bytes(prg) + bytes(8192)
-        want = play(image, 12, skip=False, fast=False)
-        assert play(image, 12) == want
+        want = play(image, 12, skip=False, fast=False, timing=timing)
+        assert play(image, 12, timing=timing) == want
 
 
 def _right_biased_movie(frames: int, seed: int) -> bytes:
@@ -259,18 +301,20 @@ def _right_biased_movie(frames: int, seed: int) -> bytes:
 
 @pytest.mark.rom
 @pytest.mark.slow
+@TIMINGS
 def test_shortcuts_and_saves_are_exact_in_the_game(
-    load_rom: Callable[[str], bytes],
+    load_rom: Callable[[str], bytes], timing: str
 ) -> None:
     """100,000 frames in all: states equal with every shortcut on and off."""
     image = load_rom("vanilla")
     for seed in range(4):
         movie = _right_biased_movie(5_000, seed)
-        want = play(image, 5_000, movie=movie)
-        assert play(image, 5_000, movie=movie, skip=False, fast=False) == want
-        assert play(image, 5_000, movie=movie, draw=True) == want
+        common: dict[str, Any] = {"movie": movie, "timing": timing}
+        want = play(image, 5_000, **common)
+        assert play(image, 5_000, **common, skip=False, fast=False) == want
+        assert play(image, 5_000, **common, draw=True) == want
         for mode in ("load-run-save", "load-run-save-run"):
-            assert play(image, 5_000, movie=movie, mode=mode) == want
+            assert play(image, 5_000, **common, mode=mode) == want
 
 
 def test_save_and_load_in_another_console(image: bytes) -> None:
@@ -300,15 +344,20 @@ def test_foreign_saves_are_refused(image: bytes) -> None:
         console.load(bytes(len(saved)))
     with pytest.raises(ValueError, match="version 99"):
         console.load(saved[:4] + (99).to_bytes(4, "little") + saved[8:])
+    with pytest.raises(ValueError, match="under the other timing"):
+        console.load(_core.Console(image, "nes_py").save())
+    with pytest.raises(ValueError, match="under the other timing"):
+        _core.Console(image, "nes_py").load(saved)
     with pytest.raises(ValueError, match="does not fit"):
         console.load(saved[:-1])
     assert digest(console) == before
 
 
-def test_damaged_saves_never_crash(image: bytes) -> None:
+@TIMINGS
+def test_damaged_saves_never_crash(image: bytes, timing: str) -> None:
     """Bytes of a state that no console would reach are taken, and run."""
     random = np.random.default_rng(0)
-    console = _core.Console(image)
+    console = _core.Console(image, timing)
     saved = console.save()
     for _ in range(50):
         damaged = bytearray(saved)

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from traces import ram_crc
 
 from mario_envpool import _core
 
 LEAD = {"sprilo": 2, "smb-warps": 1}  # frames between power-on here and row 0
 FIRST_ROW = 41
-
-
-def ram_crc(ram: np.ndarray) -> int:
-    """CRC-32 of the RAM without its stack page."""
-    masked = np.array(ram)
-    masked[0x100:0x200] = 0
-    return zlib.crc32(masked.tobytes())
 
 
 def play(image: bytes, name: str, folder: Path) -> tuple[int, int, _core.Console]:

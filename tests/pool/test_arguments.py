@@ -9,8 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rom_builder
 
+import mario_envpool
+from mario_envpool import _core
 from mario_envpool._core import _CountingEnvPool, _CountingEnvSpec
+from mario_envpool.env import MarioEnv, native_seed
+from mario_envpool.vector import MarioVectorEnv
 
 NUM_ENVS = 4
 
@@ -123,6 +128,16 @@ BAD_CALLS: dict[str, tuple[Callable[[Any], object], type[Exception], str]] = {
         lambda native: native._reset(int32(0), [1.5]),
         TypeError,
         "a seed must be an integer, got float",
+    ),
+    "seed of a NumPy float": (
+        lambda native: native._reset(int32(0), np.array([1.5])),
+        TypeError,
+        r"a seed must be an integer, got float64 .*1\.5",
+    ),
+    "seed too large": (
+        lambda native: native._reset(int32(0), [2**64]),
+        ValueError,
+        r"seeds are 0 to 2\^64 - 1, got 18446744073709551616",
     ),
     "seed negative": (
         lambda native: native._reset(int32(0), [-1]),
@@ -240,6 +255,22 @@ def spec_values(**options: Any) -> tuple[Any, ...]:
         ({"max_episode_steps": 0}, ValueError, "max_episode_steps"),
         ({"num_envs": 1.5}, TypeError, r"num_envs must be an int of 32 bits, got 1\.5"),
         ({"seed": 2**31}, TypeError, "seed must be an int of 32 bits, got 2147483648"),
+        (
+            {"seed": 2**40},
+            TypeError,
+            "got 1099511627776; ints here are -2147483648 to 2147483647",
+        ),
+        (
+            {"seed": np.int64(-(2**31) - 1)},
+            TypeError,
+            r"got .*-2147483649.*; ints here are -2147483648 to 2147483647",
+        ),
+        ({"seed": 1.5}, TypeError, r"seed must be an int of 32 bits, got 1\.5"),
+        (
+            {"num_envs": 2, "env_seed": [1, 2**40]},
+            TypeError,
+            r"got \[1, 1099511627776\]; ints here are -2147483648 to 2147483647",
+        ),
         ({"num_envs": "two"}, TypeError, "num_envs must be .* got 'two'"),
         ({"label": 7}, TypeError, "label must be a str, got 7"),
         ({"obs_shape": "ab"}, TypeError, "obs_shape must be a list of ints"),
@@ -276,3 +307,95 @@ def test_ids_of_any_integer_type(make_pool: Any, ids: Any) -> None:
     blobs = pool.native.snapshot(ids)
     pool.native.restore(ids, blobs)
     assert pool.recv()["info:env_id"].tolist() == [2, 0]
+
+
+# Seeds of NumPy's RandomState, which draws the stages, have 32 bits.
+STAGES = {"random_stages": True, "obs_type": "ram"}
+
+
+def test_a_seed_that_the_task_would_cut_is_refused() -> None:
+    image = rom_builder.stand_in()
+    for seed in (2**32, 2**40 + 5, np.uint64(2**63)):
+        with pytest.raises(ValueError, match=f"seed={seed} is outside 0 to 4294967295"):
+            _core._MarioEnv(image, STAGES, 0, seed)
+    env = _core._MarioEnv(image, STAGES, 0, 2**32 - 1)
+    with pytest.raises(ValueError, match="seed=4294967296 is outside 0 to 4294967295"):
+        env.reset(seed=2**32)
+    with pytest.raises(TypeError, match=r"a seed must be an integer, got float 1\.5"):
+        env.reset(seed=1.5)
+    with pytest.raises(ValueError, match=r"seeds are 0 to 2\^64 - 1, got -1"):
+        env.reset(seed=-1)
+    env.reset(seed=np.int32(7))
+    # Where nothing is cut, all 64 bits count.
+    whole = [
+        _core._MarioEnv(image, {"noop_max": 1000}, 0, seed) for seed in (5, 2**40 + 5)
+    ]
+    first, second = (env.reset()["obs"].tobytes() + env.snapshot() for env in whole)
+    assert first != second
+
+
+@pytest.mark.rom
+def test_a_pool_refuses_a_seed_that_its_task_would_cut() -> None:
+    pool = mario_envpool.make(
+        "SuperMarioBrosRandomStages-v0", num_envs=2, obs_type="ram"
+    )
+    for seed in (2**32, 2**64 - 1, np.uint64(2**40)):
+        with pytest.raises(
+            ValueError,
+            match=rf"reset: seed {seed} for env 1 \(position 1\) is out of range; "
+            "this pool's seeds are 0 to 4294967295",
+        ):
+            pool._reset(int32(0, 1), [1, seed])
+    pool._reset(int32(0, 1), [2**32 - 1, np.int64(3)])
+    pool._recv()
+    # Gymnasium's seeds have no bound: larger ones are hashed, and no bit is lost.
+    assert native_seed(2**32 - 1) == 2**32 - 1
+    hashed = {native_seed(seed) for seed in (2**40, 2**41, 2**40 + 1, 2**70)}
+    assert len(hashed) == 4
+    assert 0 not in hashed
+    env = MarioEnv("SuperMarioBrosRandomStages-v0", obs_type="ram")
+    env.reset(seed=2**40)
+    env.close()
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize(
+    ("seed", "error", "message"),
+    [
+        (2**40, ValueError, "seed=1099511627776 .* -2147483648 to 2147483647"),
+        (-(2**31) - 1, ValueError, "seed=-2147483649 .* -2147483648 to 2147483647"),
+        (np.int64(2**31), ValueError, "seed=2147483648 .* -2147483648 to 2147483647"),
+        (1.5, TypeError, r"seed=1\.5 is float; give an int"),
+        (np.float64(2), TypeError, "seed=.*2.0.* is float64; give an int"),
+    ],
+)
+def test_make_refuses_a_seed_beyond_32_bits(
+    seed: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        mario_envpool.make("SuperMarioBros-v0", seed=seed)
+
+
+@pytest.mark.rom
+def test_no_bit_of_a_gymnasium_seed_is_lost() -> None:
+    """Gymnasium's seeds have no bound: those beyond a pool's are hashed, not cut."""
+    env = MarioEnv("SuperMarioBros-1-1-v0", noop_max=1000, obs_type="ram")
+
+    def start(seed: int) -> tuple[bytes, ...]:
+        return tuple(
+            env.reset(seed=seed if i == 0 else None)[0].tobytes() for i in range(4)
+        )
+
+    assert start(2**70 + 5) != start(5)
+    assert start(2**70 + 5) == start(2**70 + 5)
+    env.close()
+    envs = MarioVectorEnv(2, "SuperMarioBros-1-1-v0", obs_type="ram")
+    with pytest.raises(
+        ValueError, match="seed=-1 is not possible; give an int of 0 or"
+    ):
+        envs.reset(seed=[1, -1])
+    with pytest.raises(
+        TypeError, match=r"seed=1\.5 is float; give an int of 0 or more"
+    ):
+        envs.reset(seed=[1, 1.5])
+    envs.close()

@@ -122,6 +122,37 @@ def test_another_process_goes_on_exactly(make_pool: Any, tmp_path: Path) -> None
     assert (tmp_path / "rows").read_bytes() == expected
 
 
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def test_the_golden_snapshot_restores_and_goes_on(make_pool: Any) -> None:
+    """Blobs that the first pool of this version wrote, and what became of them.
+
+    Only with a new ``kVersion`` (csrc/pool/snapshot.h), delete the old file, run this
+    test, which then makes the new one and fails once, and commit what it has made.
+    """
+    pool = make_pool(**OPTIONS)
+    pool.restart()
+    play(pool, 5)
+    written = pool.native.snapshot(pool.ids)
+    version = int(written[0, 8:12].view(np.uint32)[0])
+    path = GOLDEN / f"snapshot-v{version}.npz"
+    if not path.exists():
+        play(pool, 12)
+        GOLDEN.mkdir(exist_ok=True)
+        np.savez(path, before=written, after=pool.native.snapshot(pool.ids))
+        pytest.fail(f"made {path}")
+    target = make_pool(**OPTIONS | {"seed": 99})
+    with np.load(path) as file:
+        target.native.restore(target.ids, file["before"])
+        target.recv()
+        np.testing.assert_array_equal(
+            target.native.snapshot(target.ids), file["before"]
+        )
+        play(target, 12)
+        np.testing.assert_array_equal(target.native.snapshot(target.ids), file["after"])
+
+
 def damaged(blobs: Any, place: int) -> Any:
     blobs = blobs.copy()
     blobs[-1, place] ^= 1

@@ -67,12 +67,26 @@ def test_strengths_are_obeyed(monkeypatch):
     for item in range(30):
         expected = obs[:, item].flip(-1) if numbers[3, item] < 0.5 else obs[:, item]
         assert torch.equal(flipped[:, item], expected)
-    pixels = augmentation("shift")._pixels(torch.linspace(0, 0.9999, 9000))
+    pixels = augmentation("shift")._offsets(torch.linspace(0, 0.9999, 9000))
     assert sorted(set(pixels.tolist())) == list(range(-4, 5))
     for name in ("SHIFT", "BRIGHTNESS", "FLIP"):
         monkeypatch.setattr(augment, name, 0)
         nothing = augmentation(name.lower()).observations(obs, numbers)
         assert torch.equal(nothing, obs)
+
+
+def test_tiles_are_shifted_by_a_cell_and_motion_stays():
+    g = torch.Generator().manual_seed(3)
+    obs = torch.randint(0, 256, (2, 60, 1, 16, 16), generator=g, dtype=torch.uint8)
+    numbers = torch.rand(4, 60, generator=g)
+    tiles = augmentation("shift", env=replace(COMPLEX, obs="tiles"))
+    got = tiles.observations(obs, numbers)
+    assert torch.equal(got[..., 13:, :], obs[..., 13:, :])
+    down, right = ((n * 3).floor().long() - 1 for n in numbers[:2])
+    expected = shifted(obs[..., :13, :], down, right, 1)
+    assert torch.equal(got[..., :13, :], expected)
+    moves = set(zip(down.tolist(), right.tolist(), strict=True))
+    assert moves == {(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)}
 
 
 def test_rows_and_frames_of_an_item_change_alike():
@@ -105,7 +119,8 @@ def test_mirrored_actions():
     ("kinds", "env", "message"),
     [
         (("zoom",), COMPLEX, "of shift, brightness, flip.*got 'zoom'"),
-        (("shift",), replace(COMPLEX, obs="tiles"), "tiles are always centred"),
+        (("flip",), replace(COMPLEX, obs="tiles"), "tiles can only be shifted"),
+        (("shift", "brightness"), replace(COMPLEX, obs="tiles"), "augment=brightness"),
         (("flip",), EnvConfig(), "'right' is not; --action-set complex"),
         (("flip",), EnvConfig(action_set="simple"), r"'right\+A' is not"),
         (("flip",), replace(COMPLEX, task="Pong-v5"), "Pong-v5 has its own"),

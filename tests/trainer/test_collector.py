@@ -1,6 +1,7 @@
 """The acting loop keeps actions, rows and environments together."""
 
 import itertools
+import math
 import os
 import sys
 from dataclasses import replace
@@ -15,6 +16,8 @@ from trainer.envs.pool import make_pool
 from trainer.machine.cpu import thread_ids
 from trainer.machine.timings import Timings
 from trainer.models import build_model
+from trainer.rollout import arrays, episodes, frames, store
+from trainer.rollout import collector as collectors
 from trainer.rollout.actor import Actor
 from trainer.rollout.batch import observations
 from trainer.rollout.collector import Collector
@@ -102,7 +105,7 @@ def test_stored_actions_are_the_ones_sent(fake_pool, batch_size):
                 checked += 1
     assert checked > 100
     assert batch.versions.eq(3).all()
-    assert system.collector.steps >= 36 * T
+    assert system.collector.steps == len(pool.sent)  # the rest are resets
 
 
 @pytest.mark.parametrize("batch_size", [4, 6])
@@ -178,9 +181,15 @@ def test_sync_groups_wait_in_turn(fake_pool, groups):
     assert sorted(outstanding)[len(outstanding) // 2] == groups
 
 
+@pytest.mark.parametrize("written_by", ["numpy", "kernels"])
 @pytest.mark.parametrize("batch_size", [4, 6])
-def test_memory_is_carried_from_row_to_row(fake_pool, batch_size):
+def test_memory_is_carried_from_row_to_row(
+    fake_pool, monkeypatch, batch_size, written_by
+):
     """A rerun over each environment's rows from its first one gives the same."""
+    if written_by == "kernels":  # as on a GPU
+        for module in (arrays, collectors):
+            monkeypatch.setattr(module, "on_host", lambda device: False)
     system = System(fake_pool(6, batch_size), GRU)
     batch = system.batch(48)
     pixels = system.pixels(batch)
@@ -206,6 +215,17 @@ def test_memory_is_carried_from_row_to_row(fake_pool, batch_size):
     assert batch.state.abs().max() > 0.1
 
 
+def test_groups_of_neighbours_give_what_others_give(fake_pool, monkeypatch):
+    """Slices of states and records are views; nothing is written that is still read."""
+    batches = []
+    for span in (arrays.span, lambda positions: positions.astype(np.int64)):
+        for module in (arrays, collectors, episodes, frames, store):
+            monkeypatch.setattr(module, "span", span)
+        batches.append(System(fake_pool(6, 6), GRU, burn_in=2).batch(36))
+    for one, two in zip(*batches, strict=True):
+        assert torch.equal(one, two)
+
+
 def test_a_burn_in_begins_with_its_own_state(fake_pool):
     """State and rows of a slot fit together also where slots overlap."""
     system = System(fake_pool(6, 4), GRU, burn_in=3)
@@ -223,7 +243,8 @@ def test_collecting_ends_when_it_is_told_to(fake_pool):
     system = System(fake_pool(6, 6))
     left = iter([True, True, False])
     system.collect(6, more=lambda: next(left))
-    assert system.collector.steps == 6  # two groups of three
+    assert (system.pool.episode == 0).all()  # two groups of three were reset
+    assert system.collector.steps == 0
     assert system.rollouts.num_full == 0
 
 
@@ -323,11 +344,14 @@ def test_every_option_reaches_the_game(monkeypatch, asynchronous):
     assert given.pop("env_type") == "gymnasium"
     assert given.pop("seed") == 5
     assert given.pop("batch_size") == (32 if asynchronous else 64)
-    ours = ("groups", "obs", "levels", "test_levels")
+    ours = ("groups", "obs", "levels", "test_levels", "reward_fn")
     assert given == {k: v for k, v in vars(config).items() if k not in ours}
     assert set(given) - {"task"} <= set(_core._MarioEnvSpec._config_keys)
     make_pool(replace(config, obs="tiles"), seed=5, asynchronous=asynchronous)
     assert given["obs_type"] == ["tiles", "motion"]
+    assert "reward_fn" not in given
+    make_pool(replace(config, reward_fn="math:sqrt"), seed=5)
+    assert given["reward_fn"] is math.sqrt
 
 
 def test_threads_are_at_most_those_of_a_group(monkeypatch):

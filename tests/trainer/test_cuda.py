@@ -3,12 +3,12 @@
 import logging
 import shutil
 from collections import defaultdict
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from fake_cuda import FakeCuda
 
 from trainer.learn.losses import Targets, ppo_loss
 from trainer.machine import cuda
@@ -16,94 +16,6 @@ from trainer.machine.cuda import Fence, Graphed, HostToDevice, compiled, own_str
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")
-
-
-class FakeCuda:
-    """torch.cuda, as far as it is used: it writes down what it is told."""
-
-    def __init__(self):
-        self.calls = []
-        self.current = "main"
-        self.events = 0
-        self.ready = set()
-        self.capture_fails = False
-        self.end_fails = False
-        self.recording = None
-        self.register_error = 0
-        self.streams = 0
-
-    def current_stream(self, device):
-        return SimpleNamespace(
-            name=self.current,
-            wait_event=lambda e: self.calls.append((self.current, "waits for", e.name)),
-        )
-
-    def Stream(self, device, priority=0):
-        self.streams += 1
-        name = f"stream {self.streams}" + " for recording" * (priority < 0)
-        return SimpleNamespace(
-            name=name,
-            synchronize=lambda: self.calls.append(("synchronize", name)),
-            wait_stream=lambda s: self.calls.append((name, "waits for", s.name)),
-        )
-
-    @contextmanager
-    def stream(self, stream):
-        before, self.current = self.current, stream.name
-        try:
-            yield
-        finally:
-            self.current = before
-
-    def Event(self):
-        self.events += 1
-        name = f"event {self.events}"
-
-        def record(stream):
-            self.calls.append((self.current, "records", name))
-
-        return SimpleNamespace(
-            name=name, record=record, query=lambda: name in self.ready
-        )
-
-    def CUDAGraph(self):
-        graph = SimpleNamespace(generators=[])
-        graph.register_generator_state = graph.generators.append
-        graph.replay = lambda: graph.run()
-
-        def begin(pool, capture_error_mode):
-            assert (pool, capture_error_mode) == ("pool", "thread_local")
-            self.calls.append(("capture", graph, self.current))
-            if self.capture_fails:
-                raise RuntimeError("operation not permitted\nwhen stream is capturing")
-            self.recording = graph
-
-        def end():
-            begun, self.recording = self.recording, None
-            if begun is None or self.end_fails:
-                raise RuntimeError("capture invalidated")
-
-        graph.capture_begin, graph.capture_end = begin, end
-        return graph
-
-    def graph_pool_handle(self):
-        return "pool"
-
-    def synchronize(self, device):
-        assert self.recording is None
-
-    def empty_cache(self):
-        assert self.recording is None
-
-    def cudart(self):
-        def register(start, size, flags):
-            self.calls.append(("lock", start, size))
-            return self.register_error
-
-        return SimpleNamespace(
-            cudaHostRegister=register,
-            cudaHostUnregister=lambda start: self.calls.append(("unlock", start)),
-        )
 
 
 @pytest.fixture
@@ -274,6 +186,15 @@ def test_what_cannot_be_recorded_runs_without(fake, caplog):
     message = caplog.records[0].getMessage()
     assert "no CUDA graph of adding" in message
     assert "(operation not permitted)" in message
+
+
+def test_a_quiet_failure_is_kept(fake, caplog):
+    fake.capture_fails = True
+    add = Adder(fake, quiet=True)
+    for _ in range(6):
+        assert add.graphed(torch.zeros(2)).tolist() == [2, 2]
+    assert not caplog.records
+    assert add.graphed.failure == "operation not permitted"
 
 
 @pytest.mark.parametrize("spoilt", [False, True])

@@ -81,6 +81,8 @@ def test_progress_line():
         assert text in line
     for column in ("SPS", "return", "x mean50", "max", "clear", "ETA"):
         assert f"{column}: " in progress_legend(4)
+    passed = values | {"rollout/levels_passed": 3.25}
+    assert "levels passed  3.2 |" in progress_line(123456, passed, eta_s=200)
     assert "no episode" in progress_line(1, {}, 0)
     assert format_seconds(3725) == "1:02:05"
 

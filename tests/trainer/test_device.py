@@ -80,10 +80,16 @@ def test_automatic_precision_is_bf16_where_the_hardware_has_it(monkeypatch, has_
     monkeypatch.setattr(device, "_cpu_has_bf16", lambda: has_it)
     assert autocast_dtype(CUDA, "auto") is (torch.bfloat16 if has_it else torch.float16)
     assert autocast_dtype(CPU, "auto") is (torch.bfloat16 if has_it else None)
+    assert autocast_dtype(CPU, "auto", own_code=True) is torch.bfloat16
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has it")
-def test_threads_step_aside():
+@pytest.mark.parametrize(("given", "lower"), [(None, 5), ("", 5), ("0", 0), ("9", 9)])
+def test_threads_step_aside(monkeypatch, given, lower):
+    """By MARIO_NICE, or by 5; 0 is for a machine with other busy processes."""
+    monkeypatch.delenv("MARIO_NICE", raising=False)
+    if given is not None:
+        monkeypatch.setenv("MARIO_NICE", given)
     done = threading.Event()
     threads = [threading.Thread(target=done.wait) for _ in range(2)]
     for thread in threads:
@@ -92,7 +98,14 @@ def test_threads_step_aside():
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     step_aside([mine, 2**22 + 1])  # of the second one there is none
     found = [os.getpriority(os.PRIO_PROCESS, thread) for thread in (mine, other, 0)]
-    assert found == [min(nice + 5, 19), nice, nice]
     done.set()
     for thread in threads:
         thread.join()
+    assert found == [min(nice + lower, 19), nice, nice]
+
+
+@pytest.mark.parametrize("given", ["-1", "20", "low", "2.5"])
+def test_a_priority_that_cannot_be_is_refused(monkeypatch, given):
+    monkeypatch.setenv("MARIO_NICE", given)
+    with pytest.raises(ValueError, match=f"0 .* to 19, got '{given}'"):
+        step_aside([])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from players import SHAPE, Counter, Pixels, SyncPool
-from small_runs import full_disk
+from small_runs import full_disk, make_config, read_points
 
 from trainer import evaluate
 from trainer.config.plain import to_dict
@@ -25,6 +25,8 @@ from trainer.film.play import Player, film_episode
 from trainer.models import build_model, checkpoint, policy
 from trainer.models.policy import Policy
 from trainer.rollout.episodes import Episode
+from trainer.rollout.finished import FinishedEpisodes
+from trainer.session.training import run_training
 
 CPU = torch.device("cpu")
 
@@ -91,6 +93,8 @@ def test_a_live_model_is_played_and_left_as_it_was(pools):
         num_threads=12,
         noop_max=9,
         repeat_action_probability=0.1,
+        stall_steps=250,
+        max_episode_steps=2**31 - 1,
     )
     assert seed == first_seed(3, 0)
     assert pool.most_requests == 2
@@ -517,3 +521,34 @@ def test_the_command_on_the_game(tmp_path):
     result = evaluate.evaluate(config)
     assert [r.episodes for r in result.levels] == [3, 31]
     assert result.levels[0].best_x_median > 40
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize("levels", [(), ("1-1", "1-3")])
+def test_the_command_repeats_the_evaluations_of_a_run(tmp_path, monkeypatch, levels):
+    """Episode by episode, from the last checkpoint and the numbers in the log."""
+    rates = [1.0] * max(1, len(levels))
+    monkeypatch.setattr(FinishedEpisodes, "clear_rates", lambda self: rates)
+    config = make_config(
+        tmp_path, precision="bf16", stop_when_solved=True, solve_rate=0.0,
+        solve_episodes=5, ema=0.9, seed=7, levels=levels, num_envs=6,
+        stall_steps=10,  # of training; evaluations have a limit of their own
+        max_episode_steps=40,
+    )  # fmt: skip
+    assert run_training(config)["solved"] == 1
+    lines = read_points(config.run_dir, "evaluations.jsonl")
+    assert [line["name"] for line in lines] == ["evaluation", "second evaluation"]
+    seen = []
+    for number, line in enumerate(lines, 1):
+        assert (line["seed"], line["stream"]) == (7, number)
+        out = tmp_path / str(number)
+        words = f"--checkpoint {config.run_dir} --seed 7 --stream {number} --episodes 5"
+        words += f" --no-argmax --no-pictures --device cpu --out {out}"
+        assert main(words.split()) == 0
+        table = json.loads((out / "table.json").read_text())
+        assert table["results"] == line["levels"]
+        assert table["stall_steps"] == 250
+        seen.append([r["episode_steps"] for r in table["results"]])
+        # Longer than the limits of training.
+        assert max(max(steps) for steps in seen[-1]) > 40
+    assert seen[0] != seen[1]

@@ -92,7 +92,7 @@ def test_counts_grow_and_go_on():
 
 
 def test_there_are_no_more_cells_than_fit(monkeypatch):
-    monkeypatch.setattr("trainer.explore.cells._MOST_CELLS", 10)
+    monkeypatch.setattr("trainer.explore.cells.MOST_CELLS", 10)
     counts = CellCounts(1)
     for key in range(100):
         enter(counts, [0], [key])
@@ -660,3 +660,29 @@ def test_refused_snapshots_change_nothing():
     with pytest.raises(ValueError, match="refused"):
         other.frontier.restore(explored.frontier.state(), going_on=True)
     assert len(other.archive) == 0
+
+
+def test_many_cells_want_what_each_of_them_wants(monkeypatch):
+    """While snapshots come, are used, make room and are restored."""
+    monkeypatch.setattr(archives, "_CAPACITY", 24)
+    monkeypatch.setattr(archives, "_CAPACITY_PER_STAGE", 1)
+    rng = np.random.default_rng(1)
+    archive = Archive(CellCounts(1), 1)
+    answers = []
+    for turn in range(400):
+        cells, clocks = rng.integers(0, [[40], [6]], (2, 20))
+        wanted = archive.wants_proven(cells, clocks)
+        pairs = zip(cells.tolist(), clocks.tolist(), strict=True)
+        assert wanted.tolist() == [archive.wants(*pair) for pair in pairs]
+        answers += wanted.tolist()
+        cell, clock = int(cells[0]), int(clocks[0])
+        new = Candidate(cell, 0, 16 * cell, clock, np.zeros(8, np.uint8))
+        archive.take(new, proven=bool(rng.integers(2)))
+        archive.offer(np.ones(1))
+        archive.begin(int(cells[1]))
+        if turn == 200:
+            state = archive.state()
+            archive = Archive(CellCounts(1), 1)
+            archive.restore(state)
+    assert len(archive) <= 24
+    assert 0.1 < np.mean(answers) < 0.9

@@ -1,6 +1,9 @@
 """What only a GPU can prove; skipped where there is none."""
 
 import copy
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +24,10 @@ from trainer.config.schema import (
 )
 from trainer.learn.learner import Learner
 from trainer.learn.vtrace import scan_for, vectorised_scan
+from trainer.machine import cuda as cuda_module
 from trainer.machine.cpu import Shards
-from trainer.machine.cuda import Graphed, HostToDevice
+from trainer.machine.cuda import Copies, Graphed, HostToDevice, set_copies
+from trainer.machine.self_check import SelfCheck, check_gpu
 from trainer.models import build_model
 from trainer.rollout.actor import Actor
 from trainer.rollout.store import Rollouts
@@ -301,6 +306,62 @@ def test_arrays_arrive_unchanged_while_the_pool_goes_on():
         tensor = to_device(array)
         assert (tensor == i).all()
     to_device.close()
+
+
+def test_the_self_check_of_this_gpu(caplog):
+    """All that a run relies on works; the lines say what does not."""
+    host, device = torch.get_rng_state(), torch.cuda.get_rng_state()
+    for _ in range(2):
+        checked = check_gpu(cuda(), graphs=True)
+        assert (caplog.messages, checked) == ([], SelfCheck())
+    assert torch.equal(torch.get_rng_state(), host)
+    assert torch.equal(torch.cuda.get_rng_state(), device)
+
+
+def test_the_self_check_finds_streams_that_take_turns():
+    code = (
+        "import torch; from trainer.machine.self_check import check_gpu; "
+        "print(check_gpu(torch.device('cuda'), graphs=False).overlap)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"CUDA_LAUNCH_BLOCKING": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["False"]
+    assert "streams do not overlap" in done.stderr
+
+
+@pytest.mark.parametrize("way", Copies)
+def test_arrays_arrive_unchanged_in_each_way(monkeypatch, way):
+    monkeypatch.setattr(cuda_module, "_copies", {})
+    set_copies(cuda(), way)
+    to_device = HostToDevice(cuda(), pool=None)
+    for i in range(20):
+        array = np.full((64, *SHAPE), i, np.uint8)
+        tensor = to_device(array)
+        assert (tensor == i).all()
+    to_device.close()
+
+
+def test_a_run_without_graphs_that_do_not_work(tmp_path, monkeypatch, fake_pool):
+    def make(env, seed, *, asynchronous=False):
+        return fake_pool(env.num_envs, env.num_envs, seed)
+
+    def nothing_works(device, *, graphs):
+        assert graphs
+        set_copies(device, Copies.PAGEABLE)
+        return SelfCheck(overlap=False, graphs=False, copies=Copies.PAGEABLE)
+
+    monkeypatch.setattr(cuda_module, "_copies", {})
+    monkeypatch.setattr(build, "make_pool", make)
+    monkeypatch.setattr(build, "check_gpu", nothing_works)
+    monkeypatch.setattr(Graphed, "_record", lambda *of: pytest.fail("recorded"))
+    metrics = run_training(replace(BASE, lag=1, run_dir=tmp_path))
+    assert metrics["steps"] >= 3_000
+    assert np.isfinite(metrics["learn/loss/total"])
 
 
 BASE = RunConfig(

@@ -85,7 +85,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path, kind):
     assert "new episodes" not in output
 
     run_dir = max(tmp_path.glob("runs/*"), key=os.path.getmtime)
-    assert checkpoint.load(run_dir, CPU)["steps"] == STEPS
+    assert checkpoint.load(run_dir, CPU)["steps"] >= STEPS
     assert differences(essence(whole), essence(run_dir)) == []
     steps = [row["step"] for row in read_points(run_dir)]
     assert steps == [row["step"] for row in read_points(whole)]

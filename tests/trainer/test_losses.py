@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from compiling import count_graphs, generated_kernels, needs_cpp
 
 from trainer.learn.losses import Targets, impala_loss, normalise, ppo_loss
+from trainer.machine.cuda import compiled
 
 N, A = 12, 4
 
@@ -164,13 +166,38 @@ def test_reads_nothing_on_the_host(clip_range):
     assert loss.augmented is None
 
 
+def arguments_of(clip_range, seed):
+    """All that a loss takes; a recorded graph reads the entropy's coefficient."""
+    logits, values, targets = make(seed)
+    options = {"value_coef": 0.5, "value_kind": "huber"}
+    options |= {} if clip_range is None else {"clip_range": clip_range}
+    given = {"logits": logits, "values": values, "targets": targets}
+    return given | options | {"entropy_coef": torch.tensor(0.01 + seed)}
+
+
 @pytest.mark.parametrize("clip_range", [None, 0.2])
 def test_compiles_as_one_graph(clip_range):
-    logits, values, targets = make()
+    loss = impala_loss if clip_range is None else ppo_loss
+    both = [arguments_of(clip_range, seed) for seed in (0, 1)]
+    results, sizes = count_graphs(loss, *both)
+    # Of the second call, with other numbers in tensors of the same shapes, too.
+    assert len(sizes) == 1
+    assert sizes[0] > 20
+    for result, given in zip(results, both, strict=True):
+        torch.testing.assert_close(result[:-1], loss(**given)[:-1])
 
-    def of(*inputs):
-        return loss_of(*inputs, clip_range, entropy_coef=torch.tensor(0.01)).total
 
-    compiled = torch.compile(of, backend="eager", fullgraph=True)
-    total = compiled(logits, values, targets)
-    torch.testing.assert_close(total, of(logits, values, targets))
+@needs_cpp
+@pytest.mark.slow
+def test_compiled_for_a_cpu_it_is_the_same(caplog):
+    """IMPALA's; tests/trainer/test_cuda.py compiles PPO's."""
+    generated_kernels()
+    results = []
+    for function in (impala_loss, compiled(impala_loss, name="the loss")):
+        given = arguments_of(None, 0)
+        total, *rest, _ = function(**given)
+        inputs = given["logits"], given["values"]
+        results.append([total.detach(), *rest, *torch.autograd.grad(total, inputs)])
+    torch.testing.assert_close(*results)
+    assert generated_kernels() > 0
+    assert "runs without" not in caplog.text

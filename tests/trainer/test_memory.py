@@ -1,13 +1,15 @@
 """Memories: unrolling, resets, and slow twins."""
 
+import itertools
 import math
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.config.network import GRU, LSTM, GTrXL
-from trainer.models.memory import build_memory
+from trainer.models.memory import attend, build_memory
 
 MEMORIES = ["gru", "lstm", "gtrxl"]
 SMALL = {
@@ -30,7 +32,8 @@ def episodes(rows=12, envs=4):
     """Features, and starts of episodes: none, one at 0, several, one at the end."""
     first = torch.zeros(rows, envs, dtype=torch.bool)
     for row, env in [(0, 1), (3, 2), (5, 2), (6, 2), (rows - 1, 3)]:
-        first[row, env] = True
+        if row < rows:
+            first[row, env] = True
     return torch.randn(rows, envs, 6), first
 
 
@@ -166,6 +169,56 @@ def test_transformer_equals_its_slow_twin():
                 rows.append(x)
                 x = slow_block(block, x, rows[-5:])
             torch.testing.assert_close(output[t, env], x, atol=1e-4, rtol=1e-4)
+
+
+def attention_by_hand(query, key, value, bias, seen):
+    """One query and head at a time; zeros where nothing is seen."""
+    found = torch.zeros_like(query)
+    for b, h, t in itertools.product(*map(range, query.shape[:3])):
+        keys = seen[b, 0, t].nonzero().flatten()
+        if len(keys):
+            scores = key[b, h, keys] @ query[b, h, t] / math.sqrt(query.shape[-1])
+            weights = (scores + bias[h, t, keys]).softmax(0)
+            found[b, h, t] = weights @ value[b, h, keys]
+    return found
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_attention_is_that_by_hand(fused):
+    """With its gradients, and without NaN where a row sees nothing."""
+    query = torch.randn(3, 2, 5, 6, requires_grad=True)
+    key, value = torch.randn(2, 3, 2, 9, 6, requires_grad=True).unbind(0)
+    bias = torch.randn(2, 5, 9, requires_grad=True)
+    seen = torch.rand(3, 1, 5, 9) < 0.6
+    seen[1, 0, 2] = False
+    given = (query, key, value, bias)
+    kernel = SDPBackend.FLASH_ATTENTION if fused else SDPBackend.MATH
+    with sdpa_kernel(kernel):
+        found = attend(*given, seen)
+        gradients = torch.autograd.grad(found.square().sum(), given)
+    slow = attention_by_hand(*given, seen)
+    torch.testing.assert_close(found, slow)
+    slow_gradients = torch.autograd.grad(slow.square().sum(), given)
+    torch.testing.assert_close(gradients, slow_gradients, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+def test_the_mask_is_boolean_so_that_the_fused_kernel_can_learn(rows, monkeypatch):
+    """A mask with a gradient, such as a learned bias, is refused by it."""
+    masks, attention = [], nn.functional.scaled_dot_product_attention
+
+    def recorded(*given, attn_mask, **options):
+        masks.append(attn_mask)
+        return attention(*given, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", recorded)
+    memory = small_memory("gtrxl")
+    (features, first), state = episodes(rows), started(memory)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        memory(features, state, first)[0].square().sum().backward()
+    assert {mask.dtype for mask in masks} == {torch.bool}
+    for block in memory.blocks:
+        assert block.age_bias.grad.abs().sum() > 0  # the bias is learned all the same
 
 
 def test_transformer_looks_back_as_far_as_it_should():

@@ -1,15 +1,20 @@
 """Episode statistics, the writer, time shares and the bottleneck."""
 
 import json
+import os
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_pools import Followed
 
+from trainer.config.plain import flat, to_dict
+from trainer.config.schema import RunConfig
+from trainer.config.tasks import all_levels
 from trainer.machine.timings import Timings
 from trainer.rollout.episodes import STAGNATION_STEPS
 from trainer.rollout.finished import FinishedEpisodes
@@ -38,8 +43,8 @@ def test_episodes_follow_autoreset():
     add(tracker, 1, 5, True, x=50, flag=True)
     add(tracker, 0, 1, False, x=9999)  # unfinished: not counted
     first, second = tracker.finished.recent
-    assert first == (1.0, 3, 300, False)
-    assert second == (5.0, 1, 50, True)
+    assert first == (1.0, 3, 300, False, 0)
+    assert second == (5.0, 1, 50, True, 0)
     assert tracker.finished.first_clear == 2
     assert tracker.finished.clear_rates() == [0.5]
     statistics = tracker.statistics()
@@ -68,7 +73,7 @@ def test_episodes_without_positions():
     one = np.array([0], np.int32)
     tracker.add(one, np.array([0.0]), np.array([False]), {})
     tracker.add(one, np.array([1.0]), np.array([True]), {})
-    assert tracker.finished.recent[0] == (1.0, 1, 0, False)
+    assert tracker.finished.recent[0] == (1.0, 1, 0, False, 0)
     statistics = tracker.statistics()
     assert "env_progress_dx" not in statistics
     assert "stagnation_envs" not in statistics
@@ -111,6 +116,64 @@ def test_environments_without_progress_are_counted():
         add(tracker, 0, 0, False, x=0)
     add(tracker, 0, 0, False, x=0)
     assert tracker.statistics()["stagnation_envs"] == 1
+
+
+def test_episodes_from_snapshots_are_left_out_of_progress():
+    tracker = Followed(2, num_stages=1)
+
+    def see(env, x, start):
+        info = {"x_pos": np.array([x]), "start": np.array([start])}
+        one = np.array([env], np.int32)
+        tracker.add(one, np.zeros(1, np.float32), np.array([False]), info)
+
+    see(0, 40, 0)  # from the level's start
+    see(1, 40, 1)  # from a snapshot
+    see(0, 45, 0)
+    see(1, 140, 1)
+    assert tracker.statistics()["env_progress_dx"] == 5
+    for _ in range(STAGNATION_STEPS):
+        see(1, 140, 1)
+    assert tracker.statistics()["stagnation_envs"] == 0
+    for _ in range(STAGNATION_STEPS):
+        see(0, 45, 0)
+    assert tracker.statistics()["stagnation_envs"] == 1
+
+
+def whole_game_info(world, stage, flag):
+    return {
+        "world": np.array([world]),
+        "stage": np.array([stage]),
+        "flag_get": np.array([flag]),
+        "x_pos": np.array([50]),
+    }
+
+
+def test_levels_passed_in_a_whole_game():
+    game = all_levels("SuperMarioBros-v0")
+    tracker = Followed(1, window=4, game=game)
+    one = np.array([0], np.int32)
+
+    def play(*rows):
+        """Rows (world, stage, flag), of which the last one ends the episode."""
+        for number, row in enumerate(rows):
+            done = np.array([number == len(rows) - 1])
+            info = whole_game_info(*row)
+            tracker.add(one, np.zeros(1, np.float32), done, info)
+
+    play((1, 1, False), (1, 1, True), (1, 2, False))
+    play((1, 1, False), (1, 1, True), (1, 2, False), (4, 1, False))  # by a warp zone
+    play((1, 1, False), (8, 4, False), (8, 4, True))
+    passed = [episode.levels_passed for episode in tracker.finished.recent]
+    assert passed == [1, 12, 32]
+    assert [episode.cleared for episode in tracker.finished.recent] == [0, 0, 1]
+    assert tracker.finished.score() == (1 + 12 + 32) / 4  # the fourth is missing
+    assert tracker.statistics()["levels_passed"] == 15
+    assert tracker.finished.clear_rates() == [0.25]
+    play((1, 1, False), (1, 1, True), (1, 1, False))  # a level's flag is not the end
+    assert tracker.finished.clear_rates() == [0.25]
+    assert tracker.finished.recent[-1].levels_passed == 0
+    assert tracker.finished.cleared_levels() == [""]  # the game has no level's name
+    assert tracker.finished.level_statistics() == {}
 
 
 def test_clear_rates_by_level():
@@ -201,26 +264,169 @@ def test_tensorboard_has_no_video_where_there_is_no_room(tmp_path, monkeypatch):
     assert b"videos/second" not in events.read_bytes()
 
 
-@pytest.mark.parametrize(("key", "mode"), [(None, "offline"), ("k", "online")])
+@pytest.fixture
+def wandb_at_home(tmp_path, monkeypatch):
+    """The real client without credentials or settings; it reads both once."""
+    import wandb
+
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.chdir(tmp_path)
+    warnings = []
+    monkeypatch.setattr(wandb, "termwarn", lambda text, **_: warnings.append(text))
+    wandb.teardown()
+    yield warnings
+    wandb.teardown()
+
+
+def open_wandb(run_dir, **options):
+    import wandb
+
+    run_dir.mkdir(exist_ok=True)
+    writer = MetricsWriter(run_dir, {"seed": 1}, wandb=True, **options)
+    return writer, wandb.run
+
+
+@pytest.mark.filterwarnings("error::DeprecationWarning:wandb")
+def test_wandb_without_a_key_is_offline_and_warns_of_nothing(wandb_at_home, tmp_path):
+    writer, run = open_wandb(tmp_path / "mine")
+    assert (run.offline, run.project, run.name) == (True, "mario-envpool", "mine")
+    assert Path(run.dir).is_relative_to(tmp_path / "mine")
+    assert run.config["seed"] == 1
+    writer.write(5, {"x": 1.0})
+    (tmp_path / "a.mp4").write_bytes(b"no film")
+    writer.write_video(5, "first", tmp_path / "a.mp4", b"GIF89a" + bytes(100))
+    writer.close()
+    assert wandb_at_home == []
+
+
+def test_wandb_goes_by_its_own_environment(wandb_at_home, tmp_path, monkeypatch):
+    given = {
+        "MODE": "offline", "PROJECT": "plumbing", "ENTITY": "us", "NAME": "pipe",
+        "RUN_GROUP": "pipes", "TAGS": "green,long", "DIR": str(tmp_path / "elsewhere"),
+        "RUN_ID": "abc123",
+    }  # fmt: skip
+    (tmp_path / "elsewhere").mkdir()
+    for name, value in given.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    writer, run = open_wandb(tmp_path / "mine")
+    found = (run.offline, run.project, run.entity, run.name, run.group, run.tags)
+    assert found == (True, "plumbing", "us", "pipe", "pipes", ("green", "long"))
+    assert run.id == "abc123"
+    assert Path(run.dir).is_relative_to(tmp_path / "elsewhere")
+    writer.close()
+
+
+def test_wandb_is_off_where_its_environment_says_so(
+    wandb_at_home, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    writer, run = open_wandb(tmp_path / "mine")
+    assert run.disabled
+    writer.write(5, {"x": 1.0})
+    writer.close()
+    assert not list((tmp_path / "mine").glob("*wandb*"))
+
+
+def test_a_resumed_run_is_the_same_one_on_wandb(wandb_at_home, tmp_path):
+    ids = []
+    for folder, resumed_at in [("a", 0), ("a", 100), ("b", 100), ("a", 0)]:
+        writer, run = open_wandb(tmp_path / folder, resumed_at=resumed_at)
+        ids.append(run.id)
+        writer.close()
+    assert ids[0] == ids[1]
+    # Another folder, or another run in this one, is another run there.
+    assert len(set(ids)) == 3
+
+
+class FakeWandb:
+    """Weights & Biases with credentials or without, and a run that it knows."""
+
+    Video = SimpleNamespace
+
+    def __init__(self, *, key, step=0):
+        self.key, self.calls = key, []
+        self.run = SimpleNamespace(
+            id="known", disabled=False, resumed=step > 0, step=step,
+            log=lambda values, step: self.calls.append((step, values)),
+            finish=lambda: self.calls.append("finish"),
+        )  # fmt: skip
+
+    def setup(self):
+        nothing = dict.fromkeys(("project", "run_name", "run_id", "resume"))
+        return SimpleNamespace(settings=SimpleNamespace(mode="online", **nothing))
+
+    def login(self, *, prompt, verify):
+        assert (prompt, verify) == (False, False)  # neither waits for anybody
+        return self.key
+
+    def init(self, **options):
+        self.calls.append(options)
+        return self.run
+
+
+@pytest.mark.parametrize(("key", "mode"), [(False, "offline"), (True, None)])
 def test_wandb_is_offline_without_a_key(tmp_path, monkeypatch, key, mode):
-    calls = []
-    client = SimpleNamespace(
-        api=SimpleNamespace(api_key=key),
-        init=lambda **options: (
-            calls.append(options)
-            or SimpleNamespace(
-                log=lambda values, step: calls.append((step, values)),
-                finish=lambda: calls.append("finish"),
-            )
-        ),
-    )
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    client = FakeWandb(key=key)
     monkeypatch.setitem(sys.modules, "wandb", client)
     writer = MetricsWriter(tmp_path, {"seed": 1}, wandb=True)
     writer.write(5, {"x": 1.0})
     writer.close()
-    assert calls[0]["mode"] == mode
-    assert calls[0]["config"] == {"seed": 1}
-    assert calls[1:] == [(5, {"x": 1.0}), "finish"]
+    assert client.calls[0]["mode"] == mode
+    assert client.calls[0]["config"] == {"seed": 1}
+    assert client.calls[1:] == [(5, {"x": 1.0}), "finish"]
+
+
+def test_wandb_takes_no_point_twice(tmp_path, monkeypatch):
+    """A killed run has logged more than its checkpoint knows, and steps only rise."""
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    client = FakeWandb(key=True, step=31)
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    (tmp_path / "wandb-id.txt").write_text("known\n")
+    writer = MetricsWriter(tmp_path, {}, wandb=True, resumed_at=20)
+    assert (client.calls[0]["id"], client.calls[0]["resume"]) == ("known", "allow")
+    for step in (30, 31, 40):
+        writer.write(step, {"x": 1.0})
+    assert [step for step, _ in client.calls[1:]] == [31, 40]
+    writer.close()
+
+
+def test_tensorboard_has_the_hyper_parameters_and_the_command(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import (
+        EventAccumulator,
+    )
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    config = to_dict(RunConfig(run_dir=Path("x"), max_steps=77))
+    writer = MetricsWriter(tmp_path, config, command="python -m trainer.run --seed 3")
+    writer.write(10, {"rollout/return": 1.5})
+    writer.close()
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]  # one run
+    events = EventAccumulator(str(tmp_path)).Reload()
+
+    def known(tag):
+        content = events.SummaryMetadata(f"_hparams_/{tag}").plugin_data.content
+        return HParamsPluginData.FromString(content)
+
+    shown = known("session_start_info").session_start_info.hparams
+    assert set(shown) == set(flat(config))
+    assert shown["max_steps"].number_value == 77
+    assert shown["learner.optimizer"].string_value == "muon"
+    assert shown["stop_when_solved"].number_value == 1
+    assert (shown["run_dir"].string_value, shown["env.levels"].string_value) == (
+        "x",
+        "[]",
+    )
+    columns = {m.name.tag for m in known("experiment").experiment.metric_infos}
+    assert {"rollout/clear_rate", "rollout/return"} <= columns
+    # The columns are curves of the run; none is made up for them.
+    assert events.Tags()["scalars"] == ["rollout/return"]
+    (text,) = events.Tensors("command/text_summary")
+    assert b"python -m trainer.run --seed 3" in text.tensor_proto.string_val[0]
 
 
 @pytest.fixture
@@ -279,7 +485,8 @@ def test_timings_of_two_threads_lose_nothing(monkeypatch):
         working = any(thread.is_alive() for thread in threads)
         for name, share in timings.shares().items():
             totals[name] += share * long
-    assert totals == {"act": rounds, "learn": rounds}
+    # Shares are rounded; a lost block would be a whole tick.
+    assert totals == pytest.approx({"act": rounds, "learn": rounds}, abs=0.01)
 
 
 WAITING = {"wait": 0.45, "act": 0.2, "store": 0.1, "learn": 0.25}

@@ -150,6 +150,7 @@ def test_forward_waits_for_no_data(memory):
 
 def test_compiles_into_one_graph():
     model = build(memory=SMALL["gtrxl"], noisy=True)
+    model.native = False  # what is compiled are PyTorch's operators
     rows = (OBS, torch.zeros(2, model.state_size), torch.zeros(3, 2, dtype=torch.bool))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         compiled = torch.compile(model, fullgraph=True, backend="eager")
@@ -241,8 +242,10 @@ def test_attention_is_counted():
     one, nine = (
         describe_model(build(memory=GTrXL(steps=steps)), SHAPE) for steps in (1, 9)
     )
-    # 8 more rows: a key and a value each, a score and a weighted value per query.
-    assert nine.forward_flops - one.forward_flops == 8 * 2 * (2 * 256**2 + 2 * 256)
+    # 8 more rows: a key and a value each, a score and a weighted value per query, for
+    # which each of 4 heads has 8 more columns with the bias.
+    columns = 256 + 4 * 8
+    assert nine.forward_flops - one.forward_flops == 8 * 2 * (2 * 256**2 + 2 * columns)
     assert nine.parameters - one.parameters == 8 * 4  # ages of 4 heads
 
 
@@ -421,8 +424,8 @@ def test_the_trial_leaves_no_trace():
         ("no_such_module:A", "'no_such_module' cannot be imported.*PYTHONPATH"),
         ("needs_more:A", "No module named 'no_such_thing'"),
         (":A", "cannot be imported"),
-        ("own_network:Missing", "has no class 'Missing'"),
-        ("own_network:", "has no class ''"),
+        ("own_network:Missing", "has no 'Missing'; the name must be module:Class"),
+        ("own_network:", "has no ''; the name must be module:Class"),
         ("own_network:function", "gives a int; it must be a torch.nn.Module"),
         (
             "own_network:Half",

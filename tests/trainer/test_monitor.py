@@ -3,6 +3,8 @@
 import json
 import logging
 import mmap
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -223,6 +225,25 @@ def test_the_trace_has_the_recorded_updates_and_no_others(tmp_path, capfd):
     assert found == {f"update {PROFILE_AFTER + i}" for i in range(RECORDED)}
     assert "aten::dot" in names
     assert f"wrote {tmp_path}/trace.json" in capfd.readouterr().out
+
+
+def test_a_profile_on_a_cpu_prints_no_errors(tmp_path):
+    """In a process of its own: the profiler's library starts once in each."""
+    code = (
+        "import sys; from pathlib import Path; import torch\n"
+        "from trainer.machine.monitor import PROFILE_AFTER, profiler\n"
+        "with profiler(1, Path(sys.argv[1]), torch.device('cpu')) as step:\n"
+        "    for _ in range(PROFILE_AFTER + 2):\n"
+        "        step()\n"
+    )
+    environ = {k: v for k, v in os.environ.items() if k != "KINETO_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True, text=True, env=environ,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith(f"wrote {tmp_path}/trace.json")
 
 
 def test_the_trace_has_other_threads(tmp_path):

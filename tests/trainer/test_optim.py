@@ -189,7 +189,7 @@ def test_orthogonalise(shape):
 
 def test_iterating_squares_is_the_published_iteration():
     for wide in (torch.randn(16, 200), torch.randn(16, 2) @ torch.randn(2, 16)):
-        wide = wide / wide.norm()
+        wide = (wide / wide.norm()).unsqueeze(0)
         torch.testing.assert_close(
             _iterate_squares(wide), _iterate(wide), atol=1e-4, rtol=1e-4
         )
@@ -228,11 +228,24 @@ def test_muon_skips_frozen_weights():
     assert found == [id(net.encoder[layer].weight) for layer in (5, 7)]
 
 
-def test_muon_without_hidden_weights_is_refused():
-    with pytest.raises(ValueError, match="Sequential has none; use adamw"):
-        build_optimizer(
-            nn.Sequential(nn.Linear(4, 4)), config(optimizer="muon"), capturable=False
-        )
+def test_muon_without_hidden_weights_is_adamw(caplog):
+    nets = [nn.Sequential(nn.Linear(4, 4)) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    optimizers = [
+        build_optimizer(net, config(optimizer=name), capturable=False)
+        for net, name in zip(nets, ("muon", "adamw"), strict=True)
+    ]
+    assert "this network has none: AdamW updates all weights" in caplog.text
+    before = nets[0][0].weight.detach().clone()
+    for _ in range(3):
+        for net, optimizer in zip(nets, optimizers, strict=True):
+            optimizer.zero_grad()
+            net(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+    assert not torch.equal(nets[0][0].weight, before)
+    torch.testing.assert_close(nets[0][0].weight, nets[1][0].weight)
+    saved = optimizers[0].state_dict()
+    optimizers[0].load_state_dict(saved)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "rmsprop", "muon"])
@@ -297,7 +310,10 @@ def test_muon_lr_is_the_matrices_own():
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
 def test_capturable_rates_are_changed_in_place(optimizer):
     net, optim, images = run(steps=2, optimizer=optimizer, capturable=True)
-    assert same(net, run(steps=2, optimizer=optimizer)[0])
+    # Muon's native code has another order of sums, and takes no rates that are tensors.
+    other, _, _ = run(steps=2, optimizer=optimizer)
+    for a, b in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
     rates = [group["lr"] for group in optim.param_groups]
     assert all(isinstance(rate, torch.Tensor) for rate in rates)
     set_learning_rate(optim, 0.0)

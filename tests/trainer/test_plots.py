@@ -31,6 +31,8 @@ def result(level, clears=5, argmax=False, **places):
         deaths=places.get("deaths", []),
         stalls=places.get("stalls", []),
         cleared_starts=[0] if argmax else None,
+        episode_steps=[50] * 10,
+        episode_best_x=[100] * 10,
     )
 
 
@@ -103,7 +105,7 @@ def test_marks_near_each_other_are_one():
 
 
 def test_all_pictures_of_an_evaluation(tmp_path, monkeypatch, caplog):
-    def room(task, level, area):
+    def room(task, level, area, rom_path):
         assert task == TASK
         if area == 99:
             raise RuntimeError("there is no room 0x63")

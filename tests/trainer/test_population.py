@@ -212,9 +212,9 @@ def test_a_member_that_fails_takes_the_weights_of_another(config, trainer, capsy
 
 def test_values_that_do_not_fit_each_other_fail_the_member(trainer):
     """Not the population: alone each may be allowed."""
-    values = {"unrolls_per_batch": 128, "replay_share": 0.25}
+    values = {"unroll": 8, "burn_in": 16}
     metrics = module.train_member(BASE, values)
-    assert "must be a multiple of num_envs" in metrics["error"]
+    assert "burn_in must be at most unroll=8" in metrics["error"]
     assert metrics["signal"] == 0
     assert not trainer.seen
 

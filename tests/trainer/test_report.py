@@ -1,16 +1,21 @@
 """The page about a run."""
 
+import itertools
 import json
+import math
 import re
 from html.parser import HTMLParser
+
+import pytest
 
 from trainer.config.plain import flat, save, to_dict
 from trainer.config.schema import RunConfig
 from trainer.machine import files
 from trainer.report import main
 from trainer.show import page
+from trainer.show.figures import curves
 from trainer.show.page import write
-from trainer.show.run_files import read_run
+from trainer.show.run_files import RunFiles, read_run
 
 EVIL = "<script>alert('1 & 2')</script>"
 PNG = b"\x89PNG not really"
@@ -253,6 +258,51 @@ def test_several_runs_are_compared(tmp_path):
     assert "<td>seed</td><td>1</td><td>2</td><td>1</td>" in text
     one = write(folders[:1], tmp_path / "one.html").read_text()
     assert text.count("#d97b29") > one.count("#d97b29")  # a second line
+
+
+def lightness_and_hue(colour):
+    """CIELAB of #rrggbb, in which a distance of 2 is just seen."""
+    rgb = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    rgb = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in rgb]
+    rows = [
+        (0.4339, 0.3762, 0.1899),
+        (0.2126, 0.7152, 0.0722),
+        (0.0177, 0.1095, 0.8729),
+    ]
+    x, y, z = (
+        v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116
+        for v in (sum(a * b for a, b in zip(row, rgb, strict=True)) for row in rows)
+    )
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def nearest(colours):
+    """The distance of the two that are most alike."""
+    pairs = itertools.combinations(map(lightness_and_hue, colours), 2)
+    return min(math.dist(one, other) for one, other in pairs)
+
+
+def test_every_part_of_a_chart_has_its_own_colour(tmp_path):
+    names = ["wait", "send", "copy", "act", "store", "explore", "learn"]
+    shares = {f"time/share_{name}": 0.14 for name in names}
+    rows = [{"step": step} | shares for step in (1000, 2000, 3000)]
+    text = curves([RunFiles(tmp_path, points=rows)])
+    chart = text[text.index("Shares of the time") :].partition("</figure>")[0]
+    # What is filled are the areas, and a square beside each name.
+    found = re.findall(r"fill: (#[0-9a-f]{6})", chart)
+    assert len(set(found)) == len(names)
+    assert sorted(found) == sorted(2 * list(set(found)))
+    assert nearest(set(found)) > 20
+
+
+@pytest.mark.parametrize(("count", "apart"), [(12, 20), (30, 2)])
+def test_every_run_of_a_comparison_has_its_own_colour(tmp_path, count, apart):
+    rows = [{"step": 1000, "rollout/return": 1.0}, {"step": 2000, "rollout/return": 2}]
+    text = curves([RunFiles(tmp_path / str(i), points=rows) for i in range(count)])
+    keys = re.findall(r"--key:(#[0-9a-f]{6})", text)
+    assert len(keys) == count
+    assert nearest(keys) > apart
+    assert set(re.findall(r"stroke: (#[0-9a-f]{6})", text)) == set(keys)
 
 
 def test_the_defaults_need_no_table(tmp_path):

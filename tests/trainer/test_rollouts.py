@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.rollout import arrays, frames, store
 from trainer.rollout.batch import observations
 from trainer.rollout.store import Rollouts
 
@@ -85,6 +86,14 @@ def _owner_of(batch, rollouts, told):
         for env, rows in told.items()
         if any(row["values"] == value for row in rows[-2:])
     )
+
+
+@pytest.fixture(params=["numpy", "kernels"], autouse=True)
+def written_by(request, monkeypatch):
+    """Stores are written as on a CPU, and as on a GPU."""
+    if request.param == "kernels":
+        monkeypatch.setattr(arrays, "on_host", lambda device: False)
+    return request.param
 
 
 @pytest.mark.parametrize("burn_in", [0, 1, 2, T])
@@ -230,6 +239,21 @@ def test_a_batch_tells_fresh_unrolls_from_replayed_ones(fake_pool):
     assert alone.fresh.all()
 
 
+@pytest.mark.parametrize("burn_in", [0, 3])
+def test_learned_steps_are_rows_whose_actions_count(fake_pool, burn_in):
+    pool, rollouts = fake_pool(6, 6), make(extra=60, burn_in=burn_in)
+    rng = np.random.default_rng(1)
+    pool.async_reset()
+    for _ in range(30):
+        act(pool, rollouts, rng)
+    slots = rollouts.take(rollouts.num_full)
+    counted = ~rollouts.batch(slots).done[burn_in:-1]
+    assert 0 < counted.sum() < counted.numel()
+    assert rollouts.learned_steps(slots) == int(counted.sum())
+    for number, slot in enumerate(slots):
+        assert rollouts.learned_steps([slot]) == int(counted[:, number].sum())
+
+
 @pytest.mark.parametrize("shape", [(1, 3, 5), (2, 3, 5), (6, 3, 3)])
 def test_odd_observations_are_stored_too(shape):
     rollouts = make(num_envs=1, shape=shape, stack_num=max(1, shape[0] // 3))
@@ -287,3 +311,91 @@ def test_a_slot_is_about_as_large_as_said():
         unroll=T, burn_in=0, obs_shape=(4, 36, 36), stack_num=4
     )
     assert 0.9 < said / size < 1.2
+
+
+@pytest.mark.parametrize(
+    ("positions", "expected"),
+    [
+        ([], None),
+        ([3], slice(3, 4)),
+        ([3, 4, 5], slice(3, 6)),
+        ([5, 4, 3], None),
+        ([3, 5, 4, 6], None),
+        ([3, 5], None),
+    ],
+)
+def test_neighbours_in_rising_order_are_a_slice(positions, expected):
+    for dtype in (np.int32, np.int64):
+        found = arrays.span(np.array(positions, dtype))
+        if expected is None:
+            assert found.dtype == np.int64
+            assert found.tolist() == positions
+        else:
+            assert found == expected
+
+
+def random_requests(seed, num_envs, count):
+    """Rows for a store: groups in order, groups out of order, and single ones."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        begin = rng.integers(num_envs)
+        ids = np.arange(begin, rng.integers(begin, num_envs) + 1, dtype=np.int32)
+        if rng.random() < 0.5:
+            ids = rng.permutation(num_envs).astype(np.int32)[: len(ids)]
+        n = len(ids)
+        obs = rng.integers(0, 256, (n, 4, 6, 8), np.uint8)
+        first, done, truncated = rng.random((3, n)) < 0.1
+        decided = (rng.integers(0, 3, n), rng.normal(size=(n, 3)), rng.normal(size=n))
+        state = rng.normal(size=(n, 2)).astype(np.float32)
+        reward = rng.normal(size=n).astype(np.float32)
+        yield ids, first, obs, reward, done, truncated, state, decided
+
+
+@pytest.mark.parametrize("burn_in", [0, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_slices_numpy_and_kernels_write_the_same(monkeypatch, seed, burn_in):
+    num_envs = 7
+    stores = {}
+    whole = arrays.span
+    ways = {
+        "slices": (lambda device: True, whole),
+        "indices": (lambda device: True, lambda x: np.asarray(x, np.int64)),
+        "kernels": (lambda device: False, whole),
+    }
+    for name, (on_host, span) in ways.items():
+        monkeypatch.setattr(arrays, "on_host", on_host)
+        for module in (arrays, frames, store):
+            monkeypatch.setattr(module, "span", span)
+        rollouts = make(num_envs, 60, (4, 6, 8), burn_in=burn_in)
+        for version, request in enumerate(random_requests(seed, num_envs, 60)):
+            ids, first, obs, *results, state, decided = request
+            levels = torch.from_numpy(ids.astype(np.int64) % 3)
+            tensors = map(torch.from_numpy, (obs, *results, state))
+            rows = rollouts.write_env(ids, first, *tensors, levels)
+            actions, logits, values = map(torch.from_numpy, decided)
+            rollouts.write_policy(
+                rows, actions, logits.float(), values.float(), version
+            )
+        rollouts.check_valid()
+        stores[name] = rollouts
+    kept = {name: rollouts.snapshot() for name, rollouts in stores.items()}
+    assert kept["slices"]["full"]
+    for name in ("indices", "kernels"):
+        assert_equal(kept[name], kept["slices"])
+        full = stores[name].take(stores[name].num_full)
+        assert torch.equal(
+            pixels_of(stores[name], stores[name].batch(full)),
+            pixels_of(stores["slices"], stores["slices"].batch(full)),
+        )
+
+
+def assert_equal(one, two):
+    """Two snapshots of stores hold the same."""
+    assert one.keys() == two.keys()
+    for key, value in one.items():
+        if isinstance(value, dict):
+            assert_equal(value, two[key])
+        elif isinstance(value, torch.Tensor):
+            assert torch.equal(value, two[key]), key
+        else:
+            assert value == two[key], key

@@ -80,7 +80,7 @@ def test_a_search_runs_its_trials_and_finds_the_best(config, capsys):
     study = search(config, BASE, quick)
     assert states(study) == [TrialState.COMPLETE] * 3
     # The settings that are known go first.
-    assert study.trials[0].params == {"lr": 1e-3, "epochs": 3, "optimizer": "muon"}
+    assert study.trials[0].params == {"lr": 2e-3, "epochs": 2, "optimizer": "muon"}
     for trial in study.trials:
         assert trial.value == 10 * trial.params["epochs"]
         assert trial.user_attrs["steps"] == 2000
@@ -90,7 +90,7 @@ def test_a_search_runs_its_trials_and_finds_the_best(config, capsys):
         "trial-001",
         "trial-002",
     }
-    assert "trial 0: 30" in capsys.readouterr().out
+    assert "trial 0: 20" in capsys.readouterr().out
 
 
 def test_runs_get_the_trials_settings_and_the_searches(config):

@@ -10,8 +10,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from compiling import count_graphs, generated_kernels, needs_cpp
 
 from trainer.learn.vtrace import gae, reverse_scan, scan_for, vectorised_scan, vtrace
+from trainer.machine.cuda import compiled
 
 CLIPS = {"gamma": 0.9, "lam": 0.95, "rho_bar": 1.0, "c_bar": 1.0}
 
@@ -224,6 +226,104 @@ def test_no_gradients_and_float32():
         assert not field.requires_grad
 
 
+# -- the fixed point ---------------------------------------------------------
+
+GAMMA, TERMINAL = 0.9, 4
+
+
+class Tabular:
+    """Five states and three actions. State 4 is terminal.
+
+    The transition to state 3 by action 2 is truncated, so its row ends an episode as
+    well, and the critic's value of state 3 counts behind it. Every episode after the
+    first of a column begins in state 0.
+    """
+
+    def __init__(self):
+        rng = np.random.default_rng(11)
+        self.moves = rng.dirichlet(np.full(5, 0.5), (5, 3))  # P(x' | x, a)
+        self.rewards = rng.normal(size=(5, 3, 5)) + np.array([0, 1, 2])[:, None]
+        self.mu = rng.dirichlet(np.full(3, 0.7), 5).clip(0.02)
+        self.pi = rng.dirichlet(np.full(3, 0.7), 5).clip(0.02)
+        self.mu /= self.mu.sum(1, keepdims=True)
+        self.pi /= self.pi.sum(1, keepdims=True)
+
+    def values_of(self, policy):
+        """The values of a policy (5, 3), by linear algebra."""
+        moves = self.moves.copy()
+        moves[TERMINAL] = 0
+        rewards = (moves * self.rewards).sum(2)
+        matrix = np.einsum("xa,xay->xy", policy, moves)
+        matrix[:, TERMINAL] = 0
+        return np.linalg.solve(np.eye(5) - GAMMA * matrix, (policy * rewards).sum(1))
+
+    def unrolls(self, steps):
+        """All unrolls of so many transitions, and the probability of each under mu.
+
+        Returns:
+            states (T + 1, N), actions (T, N), rows for `vtrace` without values, and
+            probabilities (N,) given the first state.
+        """
+        choices = np.meshgrid(*[range(4)], *[range(3), range(5)] * steps)
+        flat = [axis.ravel() for axis in choices]
+        states, actions = np.stack([flat[0], *flat[2::2]]), np.stack(flat[1::2])
+        done = np.zeros(states.shape, bool)
+        truncated, rewards = done.copy(), np.zeros(states.shape)
+        chance = np.ones(len(flat[0]))
+        for t in range(steps):
+            x, a, y = states[t], actions[t], states[t + 1]
+            played = self.mu[x, a] * self.moves[x, a, y]
+            chance *= np.where(done[t], (a == 0) & (y == 0), played)
+            rewards[t + 1] = np.where(done[t], 0, self.rewards[x, a, y])
+            truncated[t + 1] = ~done[t] & (y == 3) & (a == 2)
+            done[t + 1] = ~done[t] & ((y == TERMINAL) | truncated[t + 1])
+        ratios = np.log(self.pi / self.mu)[states[:-1], actions]
+        rows = {"log_ratios": ratios, "rewards": rewards, "done": done}
+        kept = chance > 0
+        rows = {k: v[:, kept] for k, v in (rows | {"truncated": truncated}).items()}
+        return states[:, kept], actions[:, kept], tensors(rows), chance[kept]
+
+
+@pytest.mark.parametrize("lam", [1.0, 0.8])
+@pytest.mark.parametrize(
+    ("rho_bar", "c_bar"),
+    [(0.5, 0.5), (1.0, 1.0), (1.0, 0.3), (10.0, 10.0), (10.0, 1.0), (math.inf, 1.0)],
+)
+def test_the_iteration_converges_to_the_value_of_the_clipped_policy(
+    rho_bar, c_bar, lam
+):
+    """Espeholt et al. 2018, section 4.1: pi_rho ~ min(rho_bar mu, pi).
+
+    The expectation over unrolls that mu plays is exact, over all of them.
+    """
+    mdp = Tabular()
+    states, actions, rows, chance = mdp.unrolls(3)
+    clips = {"gamma": GAMMA, "lam": lam, "rho_bar": rho_bar, "c_bar": c_bar}
+    # What the critic says of the terminal state does not count.
+    values = np.array([0.0, 0.0, 0.0, 0.0, 50.0])
+    for _ in range(400):
+        table = torch.tensor(values[states], dtype=torch.float32)
+        result = vtrace(values=table, **rows, **clips)
+        means = np.bincount(states[0], chance * result.targets[0].numpy(), 4)
+        moved = np.abs(means - values[:4]).max()
+        values[:4] = means
+    assert moved < 1e-4
+    clipped = np.minimum(rho_bar * mdp.mu, mdp.pi)
+    clipped /= clipped.sum(1, keepdims=True)
+    expected = mdp.values_of(clipped)
+    np.testing.assert_allclose(values[:4], expected[:4], atol=1e-3)
+    # Not that of the policy that acted, nor, but for an infinite clip, of the target's.
+    for other, same in ((mdp.mu, False), (mdp.pi, rho_bar == math.inf)):
+        away = np.abs(mdp.values_of(other) - expected)[:4].max()
+        assert (away < 1e-6) if same else (away > 0.05)
+    # There the advantages are those of pi_rho, for the policy gradient.
+    following = mdp.rewards + GAMMA * np.where(np.arange(5) == TERMINAL, 0, expected)
+    wanted = (mdp.moves * following).sum(2) - expected[:, None]
+    pairs, weights = 3 * states[0] + actions[0], chance / mdp.mu[states[0], actions[0]]
+    found = np.bincount(pairs, weights * result.advantages[0].numpy(), 12)
+    np.testing.assert_allclose(found, wanted[:4].ravel(), atol=2e-3)
+
+
 def test_wrong_shape_is_named():
     rows = tensors(random_rows(np.random.default_rng(7), 3, 2))
     rows["values"] = rows["values"][:-1]
@@ -257,12 +357,27 @@ def test_reads_nothing_on_the_host():
 
 
 def test_compiles_as_one_graph():
-    rows = tensors(random_rows(np.random.default_rng(9), 5, 2))
-    compiled = torch.compile(vtrace, backend="eager", fullgraph=True)
-    for field, same in zip(
-        compiled(**rows, **CLIPS), vtrace(**rows, **CLIPS), strict=True
-    ):
-        torch.testing.assert_close(field, same)
+    both = [
+        tensors(random_rows(np.random.default_rng(seed), 5, 2)) | CLIPS
+        for seed in (9, 10)
+    ]
+    results, sizes = count_graphs(vtrace, *both)
+    # Of the second call, with other numbers in tensors of the same shapes, too.
+    assert len(sizes) == 1
+    assert sizes[0] > 20
+    for result, given in zip(results, both, strict=True):
+        torch.testing.assert_close(result, vtrace(**given))
+
+
+@needs_cpp
+@pytest.mark.slow
+def test_compiled_for_a_cpu_it_is_the_same(caplog):
+    fast = compiled(vtrace, name="V-trace")
+    rows = tensors(random_rows(np.random.default_rng(9), 7, 3))
+    generated_kernels()
+    torch.testing.assert_close(fast(**rows, **CLIPS), vtrace(**rows, **CLIPS))
+    assert generated_kernels() > 0
+    assert "runs without" not in caplog.text
 
 
 def test_missing_triton_is_said_once(monkeypatch, caplog):

@@ -1,0 +1,268 @@
+// The optimiser's native steps: the vector paths against the portable one, on
+// buffers of exactly their size, and all against plain loops in double.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "learner/adamw.h"
+#include "learner/muon.h"
+#include "learner/vector_kernels.h"
+
+namespace {
+
+using encoders::kPaths;
+using encoders::Name;
+using encoders::Path;
+using encoders::Supports;
+
+using Floats = std::vector<float>;
+
+Floats Random(int64_t size, int seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, 0.1f);
+  Floats values(size);
+  std::generate(values.begin(), values.end(), [&] { return normal(random); });
+  return values;
+}
+
+// A matrix before or after a step.
+struct State {
+  Floats weights, momentum;
+};
+
+constexpr learner::MuonOptions kOptions = {
+    .lr = 0.5f, .momentum = 0.75f, .weight_decay = 0.125f};
+
+State Stepped(Path path, int64_t rows, int64_t columns, State state,
+              const Floats& gradients) {
+  // What is in the scratch must not matter.
+  Floats scratch(learner::MuonScratch(rows, columns),
+                 std::numeric_limits<float>::quiet_NaN());
+  learner::MuonStep(path,
+                    {.rows = rows,
+                     .columns = columns,
+                     .weights = state.weights.data(),
+                     .gradients = gradients.data(),
+                     .momentum = state.momentum.data()},
+                    kOptions, scratch.data());
+  return state;
+}
+
+// The iteration as published, x -> 3.4445 x - 4.775 x x^T x + 2.0315 (x x^T)^2
+// x, on `side` rows of x from `first`, in double; a row of `x` is a vector.
+using Matrix = std::vector<std::vector<double>>;
+
+Matrix TimesTransposed(const Matrix& a, const Matrix& b) {
+  Matrix out(a.size(), std::vector<double>(b.size()));
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t j = 0; j < b.size(); ++j) {
+      for (size_t k = 0; k < a[i].size(); ++k) out[i][j] += a[i][k] * b[j][k];
+    }
+  }
+  return out;
+}
+
+Matrix Transposed(const Matrix& a) {
+  Matrix out(a[0].size(), std::vector<double>(a.size()));
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t j = 0; j < a[i].size(); ++j) out[j][i] = a[i][j];
+  }
+  return out;
+}
+
+void Orthogonalise(Matrix& x) {
+  double sum = 0;
+  for (const auto& row : x) {
+    for (const double value : row) sum += value * value;
+  }
+  for (auto& row : x) {
+    for (double& value : row) value /= std::sqrt(sum) + 1e-7;
+  }
+  for (int i = 0; i < 5; ++i) {
+    const Matrix columns = Transposed(x);
+    const Matrix square = TimesTransposed(x, x);
+    const Matrix cube = TimesTransposed(square, columns);
+    const Matrix fifth = TimesTransposed(square, Transposed(cube));
+    for (size_t r = 0; r < x.size(); ++r) {
+      for (size_t c = 0; c < x[r].size(); ++c) {
+        x[r][c] = 3.4445 * x[r][c] - 4.775 * cube[r][c] + 2.0315 * fifth[r][c];
+      }
+    }
+  }
+}
+
+State Expected(int64_t rows, int64_t columns, State state,
+               const Floats& gradients) {
+  const bool tall = rows > columns;
+  Matrix x(rows, std::vector<double>(columns));
+  for (int64_t i = 0; i < rows * columns; ++i) {
+    float& average = state.momentum[i];
+    average += 0.25f * (gradients[i] - average);
+    x[i / columns][i % columns] = 0.75 * average + 0.25 * gradients[i];
+  }
+  if (tall) x = Transposed(x);
+  Matrix result;
+  for (size_t first = 0; first < x.size(); first += 128) {
+    Matrix block(x.begin() + first,
+                 x.begin() + std::min(x.size(), first + 128));
+    Orthogonalise(block);
+    result.insert(result.end(), block.begin(), block.end());
+  }
+  if (tall) result = Transposed(result);
+  const double scale =
+      tall ? std::sqrt(static_cast<double>(rows) / columns) : 1.0;
+  for (int64_t i = 0; i < rows * columns; ++i) {
+    state.weights[i] =
+        static_cast<float>(state.weights[i] * (1 - 0.5 * 0.125) -
+                           0.5 * scale * result[i / columns][i % columns]);
+  }
+  return state;
+}
+
+bool SameBits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Wide and tall; below, at and above the blocks of 16, 32 and 128.
+constexpr std::pair<int, int> kShapes[] = {
+    {1, 1},     {1, 9},     {9, 1},    {6, 40},   {40, 6},
+    {15, 31},   {16, 32},   {17, 33},  {33, 17},  {48, 50},
+    {32, 144},  {144, 32},  {130, 47}, {47, 130}, {96, 97},
+    {129, 140}, {140, 129}, {20, 300}, {300, 20}};
+
+TEST(MuonTest, IsTheIterationAsPublishedOnAllPaths) {
+  for (const auto& [rows, columns] : kShapes) {
+    const int64_t size = static_cast<int64_t>(rows) * columns;
+    const State before = {Random(size, 1), Random(size, 2)};
+    const Floats gradients = Random(size, 3);
+    const State want = Expected(rows, columns, before, gradients);
+    const State scalar =
+        Stepped(Path::kScalar, rows, columns, before, gradients);
+    for (int64_t i = 0; i < size; ++i) {
+      ASSERT_NEAR(scalar.weights[i], want.weights[i], 1e-4)
+          << rows << " x " << columns << " at " << i;
+      ASSERT_NEAR(scalar.momentum[i], want.momentum[i], 1e-6);
+    }
+    for (const Path path : kPaths) {
+      if (!Supports(path)) continue;
+      const State got = Stepped(path, rows, columns, before, gradients);
+      EXPECT_TRUE(SameBits(got.weights, scalar.weights))
+          << Name(path) << ", " << rows << " x " << columns;
+      EXPECT_TRUE(SameBits(got.momentum, scalar.momentum)) << Name(path);
+    }
+  }
+}
+
+TEST(MuonTest, WithoutGradientsWeightsOnlyDecay) {
+  for (const Path path : kPaths) {
+    if (!Supports(path)) continue;
+    const State before = {Random(3 * 20, 1), Floats(3 * 20)};
+    const State after = Stepped(path, 3, 20, before, Floats(3 * 20));
+    for (int i = 0; i < 3 * 20; ++i) {
+      EXPECT_EQ(after.weights[i], 0.9375f * before.weights[i]) << Name(path);
+    }
+    EXPECT_TRUE(SameBits(after.momentum, before.momentum)) << Name(path);
+  }
+}
+
+struct Adamw {
+  Floats weights, means, squares;
+  float step = 4;
+};
+
+Adamw AfterAdamw(Path path, Adamw state, const Floats& gradients) {
+  const learner::AdamwTensor tensor = {
+      .size = static_cast<int64_t>(gradients.size()),
+      .weights = state.weights.data(),
+      .gradients = gradients.data(),
+      .means = state.means.data(),
+      .squares = state.squares.data(),
+      .step = &state.step};
+  learner::AdamwStep(path, {&tensor, 1},
+                     {.lr = 0.01,
+                      .weight_decay = 0.5,
+                      .eps = 1e-3,
+                      .beta1 = 0.9,
+                      .beta2 = 0.999});
+  return state;
+}
+
+TEST(AdamwTest, IsItsFormulaOnAllPaths) {
+  for (const int size : {1, 7, 16, 33}) {
+    Adamw before = {Random(size, 1), Random(size, 2), Random(size, 3)};
+    for (float& square : before.squares) square *= square;
+    const Floats gradients = Random(size, 4);
+    const Adamw scalar = AfterAdamw(Path::kScalar, before, gradients);
+    EXPECT_EQ(scalar.step, 5.0f);
+    for (int i = 0; i < size; ++i) {
+      const double g = gradients[i];
+      const double mean = 0.9 * before.means[i] + 0.1 * g;
+      const double square = 0.999 * before.squares[i] + 0.001 * g * g;
+      const double root = std::sqrt(square / (1 - std::pow(0.999, 5)));
+      const double want = before.weights[i] * (1 - 0.01 * 0.5) -
+                          0.01 * mean / (1 - std::pow(0.9, 5)) / (root + 1e-3);
+      EXPECT_NEAR(scalar.means[i], mean, 1e-6);
+      EXPECT_NEAR(scalar.squares[i], square, 1e-7);
+      EXPECT_NEAR(scalar.weights[i], want, 1e-5);
+    }
+    for (const Path path : kPaths) {
+      if (!Supports(path)) continue;
+      const Adamw got = AfterAdamw(path, before, gradients);
+      EXPECT_TRUE(SameBits(got.weights, scalar.weights)) << Name(path);
+      EXPECT_TRUE(SameBits(got.means, scalar.means)) << Name(path);
+      EXPECT_TRUE(SameBits(got.squares, scalar.squares)) << Name(path);
+    }
+  }
+}
+
+float Clip(Path path, float max_norm, Floats& a, Floats& b) {
+  const learner::Gradients gradients[] = {
+      {static_cast<int64_t>(a.size()), a.data()},
+      {static_cast<int64_t>(b.size()), b.data()}};
+  return learner::ClipNorm(path, gradients, max_norm);
+}
+
+TEST(ClipNormTest, IsOverAllTensorsAndEqualOnAllPaths) {
+  for (const int size : {1, 63, 64, 200}) {
+    const Floats first = Random(size, 1);
+    const Floats second = Random(5, 2);
+    double sum = 0;
+    for (const float value : first) sum += value * value;
+    for (const float value : second) sum += value * value;
+    const float norm = static_cast<float>(std::sqrt(sum));
+    Floats scalar = first;
+    Floats rest = second;
+    EXPECT_NEAR(Clip(Path::kScalar, 0.5f * norm, scalar, rest), norm, 1e-6);
+    EXPECT_NEAR(scalar[0], 0.5f * first[0], 1e-6);
+    EXPECT_NEAR(rest[4], 0.5f * second[4], 1e-6);
+    for (const Path path : kPaths) {
+      if (!Supports(path)) continue;
+      Floats a = first;
+      Floats b = second;
+      EXPECT_NEAR(Clip(path, 2 * norm, a, b), norm, 1e-6);
+      EXPECT_TRUE(SameBits(a, first)) << "nothing is scaled up";
+      Clip(path, 0.5f * norm, a, b);
+      EXPECT_TRUE(SameBits(a, scalar)) << Name(path) << ", " << size;
+      EXPECT_TRUE(SameBits(b, rest)) << Name(path) << ", " << size;
+    }
+  }
+}
+
+TEST(ClipNormTest, WhatIsNotANumberReachesAllGradients) {
+  for (const Path path : kPaths) {
+    if (!Supports(path)) continue;
+    Floats a = {1.0f, std::numeric_limits<float>::quiet_NaN()};
+    Floats b = {1.0f};
+    EXPECT_TRUE(std::isnan(Clip(path, 1.0f, a, b)));
+    EXPECT_TRUE(std::isnan(a[0]) && std::isnan(b[0]));
+  }
+}
+
+}  // namespace

@@ -1,0 +1,110 @@
+"""A fake of torch.cuda, for what is for a GPU."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+
+class FakeCuda:
+    """torch.cuda, as far as it is used: it writes down what it is told."""
+
+    def __init__(self):
+        self.calls = []
+        self.current = "main"
+        self.events = 0
+        self.ready = set()
+        self.capture_fails = False
+        self.end_fails = False
+        self.recording = None
+        self.register_error = 0
+        self.streams = 0
+        self.overlapping = True
+        self.spins = []  # the stream of each kernel of `_sleep` that was not timed yet
+
+    def current_stream(self, device):
+        return self._stream(self.current)
+
+    def _stream(self, name):
+        def wait(what):
+            self.calls.append((name, "waits for", what.name))
+
+        return SimpleNamespace(
+            name=name,
+            synchronize=lambda: self.calls.append(("synchronize", name)),
+            wait_stream=wait,
+            wait_event=wait,
+        )
+
+    def Stream(self, device, priority=0):
+        self.streams += 1
+        name = f"stream {self.streams}" + " for recording" * (priority < 0)
+        return self._stream(name)
+
+    @contextmanager
+    def stream(self, stream):
+        before, self.current = self.current, stream.name
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def _sleep(self, cycles):
+        self.spins.append(self.current)
+
+    def _elapsed_time(self, end):
+        """3 ms for each kernel that another one was waited for, or that was alone."""
+        spins, self.spins = self.spins, []
+        return 3.0 * (len(set(spins)) == 1 or not self.overlapping or 0.5) * len(spins)
+
+    def Event(self, enable_timing=False):
+        self.events += 1
+        name = f"event {self.events}"
+
+        def record(stream):
+            self.calls.append((self.current, "records", name))
+
+        return SimpleNamespace(
+            name=name,
+            record=record,
+            query=lambda: name in self.ready,
+            synchronize=lambda: None,
+            elapsed_time=self._elapsed_time,
+        )
+
+    def CUDAGraph(self):
+        graph = SimpleNamespace(generators=[])
+        graph.register_generator_state = graph.generators.append
+        graph.replay = lambda: graph.run()
+
+        def begin(pool, capture_error_mode):
+            assert (pool, capture_error_mode) == ("pool", "thread_local")
+            self.calls.append(("capture", graph, self.current))
+            if self.capture_fails:
+                raise RuntimeError("operation not permitted\nwhen stream is capturing")
+            self.recording = graph
+
+        def end():
+            begun, self.recording = self.recording, None
+            if begun is None or self.end_fails:
+                raise RuntimeError("capture invalidated")
+
+        graph.capture_begin, graph.capture_end = begin, end
+        return graph
+
+    def graph_pool_handle(self):
+        return "pool"
+
+    def synchronize(self, device):
+        assert self.recording is None
+
+    def empty_cache(self):
+        assert self.recording is None
+
+    def cudart(self):
+        def register(start, size, flags):
+            self.calls.append(("lock", start, size))
+            return self.register_error
+
+        return SimpleNamespace(
+            cudaHostRegister=register,
+            cudaHostUnregister=lambda start: self.calls.append(("unlock", start)),
+        )
