@@ -3,11 +3,15 @@
 #     docker build -t mario-envpool .                                        # CPU
 #     docker build -t mario-envpool:cuda \
 #         --build-arg TORCH_INDEX=https://pypi.org/simple .                  # CUDA
+#     docker build -t mario-envpool \
+#         --build-arg PIP_INDEX_URL=https://mirror.example/simple \
+#         --build-arg TORCH_INDEX=https://mirror.example/simple .            # a mirror
 #     docker run --rm -it -v "$PWD/runs:/home/mario/runs" mario-envpool
 #     docker run --rm -it --gpus all -v "$PWD/runs:/home/mario/runs" mario-envpool:cuda
 #
 # A GPU needs the NVIDIA container toolkit on the host; the CUDA libraries come with
-# torch. ROM files are those of the package gym-super-mario-bros: .dockerignore lets
+# torch. PyPI, and a mirror of it, have only that build of torch for Linux on x86-64; it
+# runs without a GPU, too. ROM files are those of the package gym-super-mario-bros: .dockerignore lets
 # no other into the build.
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE}
@@ -17,6 +21,8 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/*
 
+# pip reads PIP_INDEX_URL; torch for a CPU is in PyTorch's own index only.
+ARG PIP_INDEX_URL=https://pypi.org/simple
 ARG TORCH=2.13.0
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install --no-cache-dir torch==${TORCH} --index-url ${TORCH_INDEX}

@@ -13,7 +13,7 @@ dev:  ## Install in place with the test and developer tools, and the git hooks
 	$(PYTHON) -m pip install -e '.[test,dev]'
 	$(PYTHON) -m pre_commit install
 
-build:  ## Compile mario_envpool/_core again, in place
+build:  ## Compile the native modules again, in place
 	$(PYTHON) -m pip install --no-deps -e .
 
 test:  ## Python tests
@@ -75,4 +75,4 @@ bare:  ## README's two commands on a bare Debian 13 (root, debootstrap)
 	tests/bare_machine.sh
 
 clean:  ## Remove build folders and the compiled module
-	rm -rf build dist site *.egg-info mario_envpool/_core*.so
+	rm -rf build dist site *.egg-info mario_envpool/_core*.so trainer/_native*.so
