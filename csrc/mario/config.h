@@ -56,6 +56,10 @@ namespace mario {
     "observe the maximum of the last two frames (the game needs it not)")     \
   X(std::string, hud, "keep",                                                 \
     "the 32 rows of the status bar: keep, mask (black) or crop")              \
+  X(bool, cut_waits, true,                                                    \
+    "shorten waits between areas and lives as gym-super-mario-bros does, by "  \
+    "writing to RAM; false: they play at full length inside a step, and the "  \
+    "console gets nothing but buttons: a movie that any emulator plays")       \
   X(bool, episodic_life, false,                                               \
     "whole game: a lost life terminates, the next reset plays on (a "           \
     "stage always ends so)")          \

@@ -158,7 +158,7 @@ void Env::ResetToStage(int stage, Scratch& scratch) {
 bool Env::ContinueGame(Scratch& scratch) {
   outcome_ = pool::Outcome{};
   episode_.continues = 0;
-  game_.SkipWaits(/*whole_game=*/true);
+  game_.SkipWaits(/*whole_game=*/true, shared_->config().cut_waits);
   if (game_.ram_view().game_over()) return false;
   BeginEpisode();
   RedrawAndObserve(DrawnFrames{}, scratch);
@@ -218,9 +218,13 @@ pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
   StepProgress step{.buttons = shared_->buttons()[action]};
   while (!step.is_over) {
     RunFrameOfStep(&step, IsObserved(step), scratch);
-    if (step.end == EndReason::kNone) game_.SkipWaits(shared_->whole_game());
+    if (step.end == EndReason::kNone) SkipWaits();
   }
   return FinishStep(step, scratch);
+}
+
+void Env::SkipWaits() {
+  game_.SkipWaits(shared_->whole_game(), shared_->config().cut_waits);
 }
 
 // Whether the frame to be run is one of the step's last ones, which are

@@ -159,6 +159,7 @@ class Env {
   void RunNoops(int stage);
   void LoadStart(int stage);
   uint8_t ApplyStickyActions(uint8_t buttons);
+  void SkipWaits();
   bool IsObserved(const StepProgress& step) const;
   void RunFrameOfStep(StepProgress* step, bool draw, Scratch& scratch);
   pool::Outcome FinishStep(const StepProgress& step, Scratch& scratch);

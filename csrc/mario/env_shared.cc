@@ -180,9 +180,10 @@ StartPoint EnvShared::MakeStart(int index, int env_id) const {
   Game game(cartridge_, timing_, env_id, /*remember_two=*/true);
   std::optional<Target> target;
   if (!stages_.empty()) target = stages_[static_cast<size_t>(index)];
-  game.StartGame(target, static_cast<uint8_t>(config_.power_on_ram));
-
   StartPoint point;
+  game.set_movie(&point.movie);
+  game.StartGame(target, static_cast<uint8_t>(config_.power_on_ram),
+                 config_.cut_waits);
   point.state = game.console().state();
   std::vector<uint8_t> pixels[2];
   const uint8_t* pictures[2] = {nullptr, nullptr};

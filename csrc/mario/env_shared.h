@@ -23,6 +23,7 @@ struct StartPoint {
   nes::State state;
   FrameRecord records[2];
   std::optional<Observation> observation;
+  std::vector<uint8_t> movie;  // buttons of all frames since power-on
 };
 
 /// What all environments of a pool have in common. Thread-safe.

@@ -85,8 +85,8 @@ class Game::Loop {
   int frames_ = 0;
 };
 
-void Game::StartGame(const std::optional<Target>& target,
-                     uint8_t power_on_ram) {
+void Game::StartGame(const std::optional<Target>& target, uint8_t power_on_ram,
+                     bool cut_waits) {
   console_.PowerOn();
   uint8_t* const ram = console_.ram();
   std::memset(ram, power_on_ram, nes::kRamBytes);
@@ -106,7 +106,16 @@ void Game::StartGame(const std::optional<Target>& target,
       ram[ram::kArea] = static_cast<uint8_t>(target->area - 1);
     }
     title.Frame(0);
-    ram[ram::kPrelevelTimer] = 0;
+    if (cut_waits) ram[ram::kPrelevelTimer] = 0;
+  }
+  if (!cut_waits) {
+    // The clock has digits, and the title screen is there.
+    while (ram[ram::kOperMode] != ram::kModePlaying) {
+      title.Frame(nes::kStart);
+      title.Frame(0);
+    }
+    PlayWaits();
+    return;
   }
   Loop opening(this, "the start of the stage");
   int time_last = ram_view().time();
@@ -124,7 +133,22 @@ void Game::SkipEndOfWorld() {
   while (ram_view().time() == time) loop.Frame(0);
 }
 
-void Game::SkipWaits(bool whole_game) {
+// A wait at its full length.
+void Game::PlayWaits() {
+  Loop loop(this, "a wait between areas or lives", kPlayLimitFrames);
+  const auto waits = [this] {
+    const RamView view = ram_view();
+    return view.busy() || view.dying() || view.dead() || view.world_over();
+  };
+  // After the last life the title screen comes back by itself.
+  while (waits() && !ram_view().game_over()) loop.Frame(0);
+}
+
+void Game::SkipWaits(bool whole_game, bool cut_waits) {
+  if (!cut_waits) {
+    PlayWaits();
+    return;
+  }
   uint8_t* const ram = console_.ram();
   if (ram_view().dying()) {
     ram[ram::kPlayerState] = ram::kStateDead;

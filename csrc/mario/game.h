@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <type_traits>
+#include <vector>
 
 #include "mario/ram_view.h"
 #include "nes/console.h"
@@ -49,6 +50,8 @@ class Game {
  public:
   /// No skipped wait is longer than this in the real game.
   static constexpr int kSkipLimitFrames = 1200;
+  /// Nor longer than this, where waits are not cut.
+  static constexpr int kPlayLimitFrames = 4000;
   /// But for the start screen of the Lost Levels under nes-py's timing:
   /// upstream presses Start in a rhythm that some stages of worlds A to D miss
   /// for 13,000 frames.
@@ -70,6 +73,8 @@ class Game {
     record.before = console_.state();
     record.buttons = buttons;
     console_.RunFrame(buttons, pixels);
+    if (movie_ != nullptr) [[unlikely]]
+      movie_->push_back(buttons);
     ++frames_;
     if (console_.uses_prg_ram()) [[unlikely]]
       RequireNoCartridgeRam(console_);
@@ -77,13 +82,18 @@ class Game {
 
   /// Switches on with `power_on_ram` in every byte of work RAM, starts a game,
   /// waits until its clock ticks. Without a target the game begins at its
-  /// first stage.
-  void StartGame(const std::optional<Target>& target, uint8_t power_on_ram);
+  /// first stage. Without `cut_waits` RAM is written to for the target alone,
+  /// and the player stands there when it returns.
+  void StartGame(const std::optional<Target>& target, uint8_t power_on_ram,
+                 bool cut_waits);
 
-  /// What follows a frame that did not end the episode: cuts death short and
-  /// runs through area changes and cut-scenes. `whole_game`: also through the
-  /// end of a world.
-  void SkipWaits(bool whole_game);
+  /// What follows a frame that did not end the episode: runs through deaths,
+  /// area changes and cut-scenes. `whole_game`: also through the end of a
+  /// world. `cut_waits`: writes to RAM so that most are short.
+  void SkipWaits(bool whole_game, bool cut_waits);
+
+  /// Appends the buttons of every frame from now on; null: not any more.
+  void set_movie(std::vector<uint8_t>* movie) { movie_ = movie; }
 
   /// The frames run last: age 0 is the newest, age 1 the one before it (only
   /// with remember_two). Both are there after StartGame.
@@ -96,12 +106,14 @@ class Game {
   class Loop;
 
   void SkipEndOfWorld();
+  void PlayWaits();
 
   nes::Console console_;
   int env_id_;
   bool remember_two_;
   int newest_ = 0;
   uint64_t frames_ = 0;
+  std::vector<uint8_t>* movie_ = nullptr;
   FrameRecord records_[2]{};
 };
 

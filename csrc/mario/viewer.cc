@@ -23,7 +23,7 @@ pool::Outcome Env::StepForViewer(int32_t action, Scratch& scratch,
     if (step.is_over) {
       std::memcpy(info_ram, game_.console().ram(), nes::kRamBytes);
     }
-    if (step.end == EndReason::kNone) game_.SkipWaits(shared_->whole_game());
+    if (step.end == EndReason::kNone) SkipWaits();
   }
   return FinishStep(step, scratch);
 }

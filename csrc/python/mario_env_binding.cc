@@ -80,6 +80,28 @@ class SingleEnv {
     return Read();
   }
 
+  /// Begins an episode as Reset does, and keeps the buttons of all frames since
+  /// power-on from there: skipped waits and the start screen too.
+  py::dict ResetAndRecord() {
+    if (shared_->num_stages() != 1 || shared_->config().noop_max != 0 ||
+        !shared_->config().noops.empty()) {
+      throw std::invalid_argument(
+          "a movie is of one stage or of the whole game, without idle frames; "
+          "give one of `stages` or none, and noop_max=0");
+    }
+    movie_ = shared_->start(0, 0).movie;
+    env_.game().set_movie(&*movie_);
+    env_.ResetToStage(0, scratch_);
+    Moved();
+    return Read();
+  }
+
+  /// What ResetAndRecord keeps.
+  py::bytes Movie() const {
+    if (!movie_) throw std::runtime_error("call reset_and_record first");
+    return {reinterpret_cast<const char*>(movie_->data()), movie_->size()};
+  }
+
   /// (reward, terminated, truncated, fields)
   py::tuple Step(int action) {
     const pool::Outcome outcome = Run(action);
@@ -309,6 +331,7 @@ class SingleEnv {
   mario::Env::Scratch scratch_;
   mario::Env env_;
   std::array<uint8_t, nes::kRamBytes> info_ram_{};
+  std::optional<std::vector<uint8_t>> movie_;
   std::optional<uint64_t> observed_;  // the frame in the scratch pictures
 };
 
@@ -321,6 +344,8 @@ void BindMarioEnv(py::module_& module) {
            py::arg("env_id") = 0, py::arg("seed") = 0)
       .def("reset", &SingleEnv::Reset, py::arg("seed") = py::none(),
            py::arg("stage") = py::none())
+      .def("reset_and_record", &SingleEnv::ResetAndRecord)
+      .def_property_readonly("movie", &SingleEnv::Movie)
       .def("step", &SingleEnv::Step, py::arg("action"))
       .def("play", &SingleEnv::Play, py::arg("action"))
       .def("advance", &SingleEnv::RunFrame, py::arg("buttons"))

@@ -1,0 +1,198 @@
+"""Plans for the levels of the game, and for the whole game level after level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import mario_envpool
+from mario_envpool import nes
+from trainer.config.tasks import all_levels, game_of
+from trainer.planning import demonstration
+from trainer.planning.demonstration import Demonstration
+from trainer.planning.search import BoolArray, Plan, Rows, flag, plan
+
+# Buttons, and how often they are tried: mostly running and jumping to the right. DOWN
+# takes pipes, without which 8-4 has no end; UP climbs.
+TRIED = {
+    "right+A+B": 30,
+    "right+B": 22,
+    "down": 12,
+    "right+A": 6,
+    "right": 6,
+    "NOOP": 5,
+    "left+B": 5,
+    "left+A+B": 5,
+    "A": 4,
+    "A+B": 4,
+    "left": 3,
+    "up": 3,
+    "right+down+B": 2,
+}
+
+
+class Budget(NamedTuple):
+    """How long to search.
+
+    Attributes:
+        num_envs: environments that search at the same time.
+        num_threads: emulation threads; 0: one per core.
+        frame_skip: frames for which buttons are held at least.
+        max_steps: environment steps for a level, until a way must be found.
+        max_seconds: the same in seconds.
+        shorten: see `plan`.
+        seed: of the search.
+    """
+
+    num_envs: int = 256
+    num_threads: int = 0
+    frame_skip: int = 4
+    max_steps: int = 20_000_000
+    max_seconds: float = math.inf
+    shorten: float = 1.0
+    seed: int = 1
+
+
+class Found(NamedTuple):
+    """What became of the search in a level.
+
+    Attributes:
+        level: its name.
+        plan: None: no way was found.
+        demonstration: of the level; None for a level of the whole game.
+    """
+
+    level: str
+    plan: Plan | None
+    demonstration: Demonstration | None = None
+
+
+def make_pool(task: str, level: str, budget: Budget, **options: Any) -> Any:
+    """Environments to search in; level "" is the whole game."""
+    game = game_of(task)
+    if level:
+        options["stages"] = [level]
+    return mario_envpool.make(
+        game,
+        env_type="gymnasium",
+        num_envs=budget.num_envs,
+        num_threads=budget.num_threads,
+        custom_actions=list(TRIED),
+        frame_skip=budget.frame_skip,
+        obs_type="ram",
+        stack_num=1,
+        end_on_wrong_pass=True,
+        **options,
+    )
+
+
+def plan_level(task: str, level: str, budget: Budget, **options: Any) -> Found:
+    """Searches for a way through a level, and plays it once more to be sure.
+
+    Args:
+        task: of the game.
+        level: such as 1-1.
+        budget: how long to search.
+        options: of the environment, such as cut_waits.
+    """
+    pool = make_pool(task, level, budget, **options)
+    try:
+        found = _plan(pool, budget)
+        if found is None:
+            return Found(level, None)
+        buttons = _buttons(found.actions, budget)
+        made = demonstration.record(game_of(task), level, pool.config, buttons)
+        return Found(level, found, made)
+    finally:
+        pool.close()
+
+
+def plan_game(
+    task: str, budget: Budget, kept: Callable[[Demonstration], None], **options: Any
+) -> Iterator[Found]:
+    """Plans the whole game: each level from the state in which the last one ended.
+
+    Waits play at full length, so that the result is a movie from power-on.
+
+    Args:
+        task: of the game.
+        budget: how long to search in each level.
+        kept: is given the demonstration, when the last level has ended.
+        options: of the environment.
+    """
+    pool = make_pool(task, "", budget, cut_waits=False, **options)
+    try:
+        levels = all_levels(task)
+        actions: list[np.ndarray[Any, Any]] = []
+        start, lives = None, 0
+        for number, level in enumerate(levels):
+            is_last = number + 1 == len(levels)
+            goal = flag_at_end if is_last else _next_level(number)
+            found = _plan(
+                pool, budget, goal=goal, lost=_fewer_lives(lives), start=start
+            )
+            yield Found(level, found)
+            if found is None:
+                return
+            actions.append(found.actions)
+            start, lives = found.end, int(found.info["life"])
+        buttons = _buttons(np.concatenate(actions), budget)
+        kept(demonstration.record(game_of(task), "", pool.config, buttons))
+    finally:
+        pool.close()
+
+
+def flag_at_end(rows: Rows) -> BoolArray:
+    """The goal of a whole game: its last flag or axe."""
+    return flag(rows) & rows.terminated
+
+
+def _next_level(number: int) -> Callable[[Rows], BoolArray]:
+    """The goal of a level of the whole game: the one that follows, not by a warp."""
+
+    def reached(rows: Rows) -> BoolArray:
+        info = rows.info
+        now = (np.asarray(info["world"]) - 1) * 4 + np.asarray(info["stage"]) - 1
+        there: BoolArray = (now == number + 1) & ~rows.terminated
+        return there
+
+    return reached
+
+
+def _fewer_lives(lives: int) -> Callable[[Rows], BoolArray]:
+    """Who died; the game begins with its most lives but for those it gives."""
+
+    def lost(rows: Rows) -> BoolArray:
+        now = np.asarray(rows.info["life"])
+        fewer: BoolArray = (now < (lives or 2)) | (now > 128)
+        return fewer
+
+    return lost
+
+
+def _plan(pool: Any, budget: Budget, **more: Any) -> Plan | None:
+    return plan(
+        pool,
+        weights=list(TRIED.values()),
+        max_steps=budget.max_steps,
+        max_seconds=budget.max_seconds,
+        shorten=budget.shorten,
+        seed=budget.seed,
+        **more,
+    )
+
+
+def _buttons(actions: np.ndarray[Any, Any], budget: Budget) -> Sequence[int]:
+    """The bytes of every frame of some steps."""
+    table = np.array([_byte(text) for text in TRIED])
+    frames: list[int] = np.repeat(table[actions], budget.frame_skip).tolist()
+    return frames
+
+
+def _byte(text: str) -> int:
+    if text == "NOOP":
+        return 0
+    return sum(int(getattr(nes, name.upper())) for name in text.split("+"))
