@@ -84,7 +84,8 @@ std::vector<std::string> Env::FieldNames() {
 }
 
 Env::Scratch::Scratch(const Shared& shared)
-    : redraw_console(shared.cartridge(), shared.timing()) {
+    : redraw_console(shared.cartridge(), shared.timing()),
+      pictures(shared.observation(), shared.timing()) {
   for (auto& picture : pixels) picture.resize(nes::kScreenPixels);
 }
 
@@ -217,7 +218,7 @@ uint8_t Env::ApplyStickyActions(uint8_t buttons) {
 pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
   StepProgress step{.buttons = shared_->buttons()[action]};
   while (!step.is_over) {
-    RunFrameOfStep(&step, IsObserved(step), scratch);
+    RunFrameOfStep(&step, scratch);
     if (step.end == EndReason::kNone) SkipWaits();
   }
   return FinishStep(step, scratch);
@@ -234,14 +235,29 @@ bool Env::IsObserved(const StepProgress& step) const {
          shared_->config().frame_skip - shared_->observation().pictures();
 }
 
-void Env::RunFrameOfStep(StepProgress* step, bool draw, Scratch& scratch) {
+// Of two frames whose maximum counts the first is kept, and the second made
+// with it; a step of one frame keeps that one, and the other is redrawn.
+void Env::RunFrameOfStep(StepProgress* step, Scratch& scratch) {
   const uint64_t number = game_.frames() + 1;
-  uint8_t* pixels = nullptr;
-  if (draw) {
-    pixels = scratch.pixels[number & 1].data();
-    step->drawn.number[number & 1] = number;
+  DrawnFrames& drawn = step->drawn;
+  nes::Canvas* canvas = nullptr;
+  const bool maximum = shared_->observation().pictures() == 2;
+  const bool making =
+      IsObserved(*step) &&
+      (!maximum || (drawn.kept != 0 && drawn.kept == number - 1));
+  if (making) {
+    canvas = scratch.pictures.Make(maximum);
+    drawn.made = number;
+  } else if (IsObserved(*step)) {
+    canvas = scratch.pictures.Keep();
+    drawn.kept = number;
   }
-  game_.RunFrame(ApplyStickyActions(step->buttons), pixels);
+  game_.RunFrameOnto(ApplyStickyActions(step->buttons), canvas);
+  if (making) scratch.pictures.Finish();
+  CountFrameOfStep(step);
+}
+
+void Env::CountFrameOfStep(StepProgress* step) {
   const RamView view = game_.ram_view();
   episode_.counter.Count(view, &step->stats);
   step->end = FindEnd(view, step->stats);
@@ -314,17 +330,29 @@ void Env::ReadInfo(const RamView& view) {
 // they run only where they are expected to be the last ones; after an early end
 // or a skipped wait pictures are missing, and those frames are redrawn.
 void Env::RedrawAndObserve(const DrawnFrames& drawn, Scratch& scratch) {
-  const int count = shared_->observation().pictures();
-  const uint8_t* pictures[2] = {nullptr, nullptr};
-  for (int age = 0; age < count; ++age) {
-    const uint64_t number = game_.frames() - age;
-    uint8_t* pixels = scratch.pixels[number & 1].data();
-    if (number == 0 || drawn.number[number & 1] != number) {
-      Redraw(game_.record(age), &scratch.redraw_console, pixels);
+  if (shared_->observation().pictures() > 0) {
+    if (drawn.watched) {
+      MakeFramesWatched(drawn, scratch);
+    } else {
+      MakeFrames(drawn, scratch);
     }
-    pictures[age] = pixels;
   }
-  observation_.Push({pictures[0], pictures[1], game_.console().ram()});
+  observation_.Push({scratch.pictures.frames(), game_.console().ram()});
+}
+
+void Env::MakeFrames(const DrawnFrames& drawn, Scratch& scratch) const {
+  const uint64_t newest = game_.frames();
+  if (drawn.made != 0 && drawn.made == newest) return;
+  const bool maximum = shared_->observation().pictures() == 2;
+  int age = 0;  // of the frame to be made
+  if (maximum && drawn.kept != 0 && drawn.kept == newest) {
+    age = 1;  // with the newest, which is there
+  } else if (maximum && (drawn.kept == 0 || drawn.kept != newest - 1)) {
+    Redraw(game_.record(1), &scratch.redraw_console, scratch.pictures.Keep());
+  }
+  Redraw(game_.record(age), &scratch.redraw_console,
+         scratch.pictures.Make(maximum));
+  scratch.pictures.Finish();
 }
 
 void Env::Write(const pool::Row& row) const {

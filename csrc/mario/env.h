@@ -15,6 +15,7 @@
 #include "mario/game.h"
 #include "mario/observation.h"
 #include "mario/packed.h"
+#include "mario/pictures.h"
 #include "mario/random.h"
 #include "mario/rewards.h"
 #include "nes/console.h"
@@ -83,7 +84,8 @@ class Env {
   struct Scratch {
     explicit Scratch(const Shared& shared);
     nes::Console redraw_console;  // see Redraw
-    /// The pictures of the last two frames: of frame number n in pixels[n & 1].
+    Pictures pictures;
+    /// Pictures for people: of frame number n in pixels[n & 1].
     std::vector<uint8_t> pixels[2];
   };
 
@@ -135,8 +137,12 @@ class Env {
   Game& game() { return game_; }
 
  private:
-  /// Which frame (Game::frames) each of the scratch's pictures shows.
+  /// What of a step's frames has been drawn, by their numbers (Game::frames).
   struct DrawnFrames {
+    uint64_t kept = 0;  // by Pictures::Keep
+    uint64_t made = 0;  // by Pictures::Make, with all that counts for it
+    // Where people watch: which frame each of the scratch's pixels shows.
+    bool watched = false;
     uint64_t number[2] = {0, 0};
   };
   /// A step under way.
@@ -161,11 +167,15 @@ class Env {
   uint8_t ApplyStickyActions(uint8_t buttons);
   void SkipWaits();
   bool IsObserved(const StepProgress& step) const;
-  void RunFrameOfStep(StepProgress* step, bool draw, Scratch& scratch);
+  void RunFrameOfStep(StepProgress* step, Scratch& scratch);
+  void RunFrameToWatch(StepProgress* step, bool draw, Scratch& scratch);
+  void CountFrameOfStep(StepProgress* step);
   pool::Outcome FinishStep(const StepProgress& step, Scratch& scratch);
   EndReason FindEnd(const RamView& view, const StepStats& stats) const;
   void ReadInfo(const RamView& view);
   void RedrawAndObserve(const DrawnFrames& drawn, Scratch& scratch);
+  void MakeFrames(const DrawnFrames& drawn, Scratch& scratch) const;
+  void MakeFramesWatched(const DrawnFrames& drawn, Scratch& scratch) const;
   void LoadGame(const SnapshotParts& parts);
 
   std::shared_ptr<const Shared> shared_;

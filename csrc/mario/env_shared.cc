@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "mario/actions.h"
+#include "mario/pictures.h"
 #include "nes/console.h"
 #include "nes/fnv.h"
 
@@ -185,19 +186,17 @@ StartPoint EnvShared::MakeStart(int index, int env_id) const {
   game.StartGame(target, static_cast<uint8_t>(config_.power_on_ram),
                  config_.cut_waits);
   point.state = game.console().state();
-  std::vector<uint8_t> pixels[2];
-  const uint8_t* pictures[2] = {nullptr, nullptr};
-  for (int age = 0; age < 2; ++age) {
-    const FrameRecord& record = game.record(age);
-    point.records[age] = record;
-    if (age >= observation_.pictures()) continue;
-    pixels[age].resize(nes::kScreenPixels);
-    nes::Console console(cartridge_, timing_);
-    Redraw(record, &console, pixels[age].data());
-    pictures[age] = pixels[age].data();
+  for (int age = 0; age < 2; ++age) point.records[age] = game.record(age);
+  Pictures pictures(observation_, timing_);
+  nes::Console console(cartridge_, timing_);
+  const bool maximum = observation_.pictures() == 2;
+  if (maximum) Redraw(point.records[1], &console, pictures.Keep());
+  if (observation_.pictures() > 0) {
+    Redraw(point.records[0], &console, pictures.Make(maximum));
+    pictures.Finish();
   }
   point.observation.emplace(observation_);
-  point.observation->Push({pictures[0], pictures[1], point.state.ram});
+  point.observation->Push({pictures.frames(), point.state.ram});
   point.observation->FillWithNewest();
   return point;
 }

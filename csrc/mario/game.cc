@@ -44,6 +44,12 @@ void Redraw(const FrameRecord& record, nes::Console* console, uint8_t* pixels) {
   console->RunFrame(record.buttons, pixels);
 }
 
+void Redraw(const FrameRecord& record, nes::Console* console,
+            nes::Canvas* canvas) {
+  console->set_state(record.before);
+  console->RunFrameOnto(record.buttons, canvas);
+}
+
 void RequireNoCartridgeRam(const nes::Console& console) {
   if (!console.uses_prg_ram()) return;
   throw std::runtime_error(

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "mario/ram_view.h"
+#include "nes/canvas.h"
 #include "nes/console.h"
 
 namespace mario {
@@ -40,6 +41,8 @@ struct FrameRecord {
 /// Draws a frame that was run: runs it once more, on `console`, which is
 /// another one than the game's.
 void Redraw(const FrameRecord& record, nes::Console* console, uint8_t* pixels);
+void Redraw(const FrameRecord& record, nes::Console* console,
+            nes::Canvas* canvas);
 
 /// Throws std::runtime_error if the program has used RAM of the cartridge at
 /// $6000-$7FFF, which is in no State: snapshots and redrawn frames would lack
@@ -68,16 +71,15 @@ class Game {
   /// Runs one frame and remembers the state before it. `pixels` as in
   /// nes::Console::RunFrame. Throws as RequireNoCartridgeRam.
   void RunFrame(uint8_t buttons, uint8_t* pixels) {
-    if (remember_two_) newest_ ^= 1;
-    FrameRecord& record = records_[newest_];
-    record.before = console_.state();
-    record.buttons = buttons;
+    Remember(buttons);
     console_.RunFrame(buttons, pixels);
-    if (movie_ != nullptr) [[unlikely]]
-      movie_->push_back(buttons);
-    ++frames_;
-    if (console_.uses_prg_ram()) [[unlikely]]
-      RequireNoCartridgeRam(console_);
+    CountFrame();
+  }
+  /// The same, drawn onto a canvas, or onto none.
+  void RunFrameOnto(uint8_t buttons, nes::Canvas* canvas) {
+    Remember(buttons);
+    console_.RunFrameOnto(buttons, canvas);
+    CountFrame();
   }
 
   /// Switches on with `power_on_ram` in every byte of work RAM, starts a game,
@@ -107,6 +109,19 @@ class Game {
 
   void SkipEndOfWorld();
   void PlayWaits();
+  void Remember(uint8_t buttons) {
+    if (remember_two_) newest_ ^= 1;
+    FrameRecord& record = records_[newest_];
+    record.before = console_.state();
+    record.buttons = buttons;
+    if (movie_ != nullptr) [[unlikely]]
+      movie_->push_back(buttons);
+  }
+  void CountFrame() {
+    ++frames_;
+    if (console_.uses_prg_ram()) [[unlikely]]
+      RequireNoCartridgeRam(console_);
+  }
 
   nes::Console console_;
   int env_id_;

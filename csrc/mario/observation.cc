@@ -143,21 +143,30 @@ bool ObservationSpec::IsPlausible(const uint8_t* frames) const {
   return true;
 }
 
-void ObservationSpec::MakeFrame(const Part& part, const FrameSources& sources,
+std::vector<const preprocess::FrameMaker*> ObservationSpec::makers() const {
+  std::vector<const preprocess::FrameMaker*> makers;
+  for (const Part& part : parts_) {
+    if (part.maker != nullptr) makers.push_back(part.maker.get());
+  }
+  return makers;
+}
+
+void ObservationSpec::MakeFrame(const Part& part, FrameSources* sources,
                                 uint8_t* out) {
   switch (part.kind) {
     case Kind::kGray:
     case Kind::kRgb:
-      part.maker->Make(sources.picture, sources.previous, out);
+      std::memcpy(out, sources->frames, part.frame_bytes);
+      sources->frames += part.frame_bytes;
       break;
     case Kind::kRam:
-      std::memcpy(out, sources.ram, kRamBytes);
+      std::memcpy(out, sources->ram, kRamBytes);
       break;
     case Kind::kTiles:
-      MakeTiles(sources.ram, out);
+      MakeTiles(sources->ram, out);
       break;
     case Kind::kMotion:
-      MakeMotion(sources.ram, reinterpret_cast<int8_t*>(out));
+      MakeMotion(sources->ram, reinterpret_cast<int8_t*>(out));
       break;
   }
 }
@@ -168,9 +177,9 @@ Observation::Observation(const ObservationSpec& spec) : spec_(&spec) {
   }
 }
 
-void Observation::Push(const FrameSources& sources) {
+void Observation::Push(FrameSources sources) {
   for (size_t i = 0; i < stacks_.size(); ++i) {
-    ObservationSpec::MakeFrame(spec_->parts_[i], sources, stacks_[i].Push());
+    ObservationSpec::MakeFrame(spec_->parts_[i], &sources, stacks_[i].Push());
   }
 }
 

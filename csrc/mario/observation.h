@@ -1,6 +1,6 @@
 // What an environment shows of itself, in the parts that `obs_type` names:
-// pictures, work RAM, tiles, motion. A part is made of the two last pictures or
-// of RAM alone; where no part wants pictures, nothing is drawn.
+// pictures, work RAM, tiles, motion. A part is made of the last pictures (see
+// pictures.h) or of RAM alone; where no part wants pictures, nothing is drawn.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,8 @@ namespace mario {
 
 /// What a frame of each part is made from.
 struct FrameSources {
-  const uint8_t* picture;   // palette indices of the last frame, or null
-  const uint8_t* previous;  // and of the one before it, or null
-  const uint8_t* ram;       // 2 KiB
+  const uint8_t* frames;  // Pictures::frames(), if any part is a picture
+  const uint8_t* ram;     // 2 KiB
 };
 
 /// The parts of an observation; immutable, shared by all environments.
@@ -32,6 +31,8 @@ class ObservationSpec {
   std::vector<pool::Field> Fields() const;
   /// How many of the last pictures it needs: 0, 1 or 2.
   int pictures() const { return pictures_; }
+  /// What makes frames of them, for each part that is a picture.
+  std::vector<const preprocess::FrameMaker*> makers() const;
   /// Of an observation: all frames of all parts.
   size_t bytes() const;
   /// Whether bytes that Observation::CopyTo may have written hold only codes
@@ -51,8 +52,7 @@ class ObservationSpec {
   };
 
   Part MakePart(Kind kind, const Config& config) const;
-  static void MakeFrame(const Part& part, const FrameSources& sources,
-                        uint8_t* out);
+  static void MakeFrame(const Part& part, FrameSources* sources, uint8_t* out);
 
   std::vector<Part> parts_;
   int pictures_ = 0;
@@ -65,7 +65,7 @@ class Observation {
   explicit Observation(const ObservationSpec& spec);
 
   /// Adds the newest frame of each part; the oldest ones go.
-  void Push(const FrameSources& sources);
+  void Push(FrameSources sources);
   /// Makes every frame equal to the newest.
   void FillWithNewest();
   /// Writes part i to the row's field i.

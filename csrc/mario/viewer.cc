@@ -14,8 +14,9 @@ pool::Outcome Env::StepForViewer(int32_t action, Scratch& scratch,
                                  uint8_t* info_ram,
                                  std::vector<uint8_t>* film) {
   StepProgress step{.buttons = shared_->buttons()[action]};
+  step.drawn.watched = true;
   while (!step.is_over) {
-    RunFrameOfStep(&step, film != nullptr || IsObserved(step), scratch);
+    RunFrameToWatch(&step, film != nullptr || IsObserved(step), scratch);
     if (film != nullptr) {
       const std::vector<uint8_t>& picture = scratch.pixels[game_.frames() & 1];
       film->insert(film->end(), picture.begin(), picture.end());
@@ -26,6 +27,31 @@ pool::Outcome Env::StepForViewer(int32_t action, Scratch& scratch,
     if (step.end == EndReason::kNone) SkipWaits();
   }
   return FinishStep(step, scratch);
+}
+
+void Env::RunFrameToWatch(StepProgress* step, bool draw, Scratch& scratch) {
+  const uint64_t number = game_.frames() + 1;
+  uint8_t* pixels = nullptr;
+  if (draw) {
+    pixels = scratch.pixels[number & 1].data();
+    step->drawn.number[number & 1] = number;
+  }
+  game_.RunFrame(ApplyStickyActions(step->buttons), pixels);
+  CountFrameOfStep(step);
+}
+
+void Env::MakeFramesWatched(const DrawnFrames& drawn, Scratch& scratch) const {
+  const int count = shared_->observation().pictures();
+  const uint8_t* pictures[2] = {nullptr, nullptr};
+  for (int age = 0; age < count; ++age) {
+    const uint64_t number = game_.frames() - age;
+    uint8_t* pixels = scratch.pixels[number & 1].data();
+    if (number == 0 || drawn.number[number & 1] != number) {
+      Redraw(game_.record(age), &scratch.redraw_console, pixels);
+    }
+    pictures[age] = pixels;
+  }
+  scratch.pictures.MakeOf(pictures[0], pictures[1]);
 }
 
 void Env::Render(Scratch& scratch, uint8_t* rgb) const {

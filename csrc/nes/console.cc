@@ -72,8 +72,14 @@ uint64_t Console::FrameEndCycle() const {
 bool Console::FrameOver() const { return state_.cpu.cycle >= FrameEndCycle(); }
 
 void Console::RunFrame(uint8_t buttons, uint8_t* pixels) {
+  Canvas canvas;
+  canvas.lines = pixels;
+  RunFrameOnto(buttons, pixels == nullptr ? nullptr : &canvas);
+}
+
+void Console::RunFrameOnto(uint8_t buttons, Canvas* canvas) {
   state_.pad.buttons[0] = buttons;
-  ppu_.set_output(pixels);
+  ppu_.set_output(canvas);
   if (timing_ == Timing::kNesPy) {
     state_.step_end += kNesPyStepCycles;
     RunNesPy(state_.step_end);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "nes/apu.h"
+#include "nes/canvas.h"
 #include "nes/cartridge.h"
 #include "nes/ppu.h"
 #include "nes/state.h"
@@ -71,6 +72,8 @@ class Console {
   /// `pixels` receives 240x256 palette indices (0-63), row-major; nullptr
   /// draws nothing, and leaves exactly the same State behind.
   void RunFrame(uint8_t buttons, uint8_t* pixels);
+  /// The same, drawn onto any canvas, or onto none.
+  void RunFrameOnto(uint8_t buttons, Canvas* canvas);
 
   /// Under Timing::kNesPy: takes over a state of Timing::kConsole and runs on
   /// with pad 1 = `buttons` to where nes-py's frames end early in a game. The

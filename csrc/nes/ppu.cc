@@ -1,11 +1,8 @@
-// Catching up, predictions, line renderer and registers; see ppu.h.
+// Catching up, predictions and registers; see ppu.h.
 #include "nes/ppu.h"
 
 #include <algorithm>
 #include <cstring>
-
-#include "nes/opcodes.h"
-#include "nes/simd.h"
 
 namespace nes {
 namespace {
@@ -41,22 +38,6 @@ constexpr uint16_t StepCoarseX(uint16_t v, unsigned tiles) {
   const unsigned coarse = (v & 31u) + tiles;
   const unsigned flip = coarse & 32 ? 0x0400 : 0;
   return static_cast<uint16_t>(((v & ~31u) | (coarse & 31)) ^ flip);
-}
-
-uint64_t Load8(const uint8_t* from) {
-  uint64_t bytes;
-  std::memcpy(&bytes, from, sizeof(bytes));
-  return bytes;
-}
-
-void Store8(uint8_t* to, uint64_t bytes) {
-  std::memcpy(to, &bytes, sizeof(bytes));
-}
-
-// $FF in every byte that is not 0; bytes must be below $81.
-constexpr uint64_t OpaqueMask(uint64_t bytes) {
-  const uint64_t set = (bytes + 0x7F7F7F7F7F7F7F7Fu) & 0x8080808080808080u;
-  return (set >> 7) * 0xFF;
 }
 
 }  // namespace
@@ -177,18 +158,17 @@ void Ppu::RunTo(uint32_t stop) {
 // Dots [from, to) of the visible lines, counted from line 0, dot 0.
 void Ppu::RunVisibleDots(uint32_t from, uint32_t to) {
   while (from < to) {
-    const uint32_t line = from / kDotsPerLine;
+    const auto line = static_cast<int>(from / kDotsPerLine);
     const uint32_t dot = from % kDotsPerLine;
-    if (pixels_ == nullptr && dot == 0 && to - from >= kDotsPerLine) {
+    if (dot == 0 && to - from >= kDotsPerLine) {
       const uint32_t lines = (to - from) / kDotsPerLine;
-      if (Rendering()) StepLines(static_cast<int>(lines));
+      RunLines(line, static_cast<int>(lines));
       from += lines * kDotsPerLine;
       continue;
     }
     const uint32_t end = std::min(kDotsPerLine, dot + (to - from));
-    if (pixels_ != nullptr && dot <= 256 && end > 1) {
-      DrawSegment(static_cast<int>(line),
-                  static_cast<int>(std::max(dot, 1u)) - 1,
+    if (canvas_ != nullptr && dot <= 256 && end > 1) {
+      DrawSegment(line, static_cast<int>(std::max(dot, 1u)) - 1,
                   static_cast<int>(std::min(end, 257u)) - 1);
     }
     if (Rendering()) {
@@ -288,6 +268,17 @@ uint32_t Ppu::PredictHit() const {
   return kNone;
 }
 
+unsigned Ppu::SpriteRowAddress(const uint8_t* sprite, int row) const {
+  const int height = SpriteHeight();
+  if (sprite[2] & 0x80) row = height - 1 - row;
+  if (height == 8) {
+    return (s_.ctrl & 0x08u) << 9 | sprite[1] << 4u |
+           static_cast<unsigned>(row);
+  }
+  const unsigned tile = (sprite[1] & 0xFEu) + (row >= 8);
+  return (sprite[1] & 1u) << 12 | tile << 4 | (static_cast<unsigned>(row) & 7);
+}
+
 uint32_t Ppu::HitOnLine(int line, int first_x, uint16_t v) const {
   const uint8_t* sprite = s_.oam;
   const uint8_t* row =
@@ -329,6 +320,30 @@ void Ppu::FindSprites() {
   sprites_known_ = true;
 }
 
+// nes-py looks for the sprites of line 240 as of any other and has no such
+// line: what it finds is drawn on line 0 of the next frame.
+void Ppu::FindWrapped() {
+  s_.wrapped = 0;
+  // The last eight or sixteen values of y up to 239 have equal high bits. A
+  // sprite's four bytes are compared as one number: that can be done for many
+  // sprites at once, and there is hardly ever one.
+  const uint8_t high_bits = s_.ctrl & 0x20 ? 0xF0 : 0xF8;
+  const uint8_t mask_bytes[4] = {high_bits};
+  const uint8_t wrapped_bytes[4] = {static_cast<uint8_t>(239 & high_bits)};
+  uint32_t sprites[64], mask, wrapped;
+  std::memcpy(sprites, s_.oam, sizeof(sprites));
+  std::memcpy(&mask, mask_bytes, sizeof(mask));
+  std::memcpy(&wrapped, wrapped_bytes, sizeof(wrapped));
+  unsigned any = 0;
+  for (const uint32_t sprite : sprites) any |= (sprite & mask) == wrapped;
+  if (!any) return;
+  for (int i = 0, found = 0; i < 64 && found < 8; ++i) {
+    if ((sprites[i] & mask) != wrapped) continue;
+    s_.wrapped |= uint64_t{1} << i;
+    ++found;
+  }
+}
+
 uint32_t Ppu::PredictOverflow() {
   if (!Rendering()) return kNone;
   if (!sprites_known_) FindSprites();
@@ -366,181 +381,6 @@ uint32_t Ppu::OverflowOnLine(int line) const {
     dot += 2;
   }
   return kNone;
-}
-
-// --- Drawing ----------------------------------------------------------------
-
-void Ppu::DrawSegment(int line, int x_begin, int x_end) {
-  if (x_begin >= x_end) return;
-  uint8_t* out = pixels_ + line * 256;
-  if (x_begin == 0 && x_end == 256) {
-    DrawLine(line, out);
-    return;
-  }
-  uint8_t whole[256];
-  DrawLine(line, whole);
-  std::memcpy(out + x_begin, whole + x_begin,
-              static_cast<size_t>(x_end - x_begin));
-}
-
-void Ppu::DrawLine(int line, uint8_t* out) {
-  const uint8_t visible = s_.mask & 0x01 ? 0x30 : 0x3F;
-  if (!Rendering()) {
-    // While v points into the palette, that colour is shown instead.
-    const bool points = !nes_py_ && (s_.v & 0x3F00) == 0x3F00;
-    const unsigned at = points ? PaletteIndex(s_.v) : 0;
-    std::memset(out, s_.palette[at] & visible, 256);
-    return;
-  }
-  if (!colours_known_) {
-    for (int i = 0; i < 32; ++i) {
-      colours_[i] = s_.palette[i & 3 ? i : 0] & visible;
-    }
-    colours_known_ = true;
-  }
-  uint8_t buffer[34 * 8];  // 33 tiles, and room behind the last sprite
-  uint8_t* palette_entries = buffer + s_.fine_x;
-  if (s_.mask & 0x08) {
-    FetchBackground(s_.v, buffer);
-    if (!(s_.mask & 0x02)) std::memset(palette_entries, 0, 8);
-  } else {
-    std::memset(buffer, 0, sizeof(buffer));
-  }
-  Store8(buffer + 33 * 8, 0);
-  if ((s_.mask & 0x10) && line > 0) DrawSprites(line, palette_entries);
-  if (line == 0 && s_.wrapped != 0) [[unlikely]]
-    DrawWrappedSprites(palette_entries);
-  simd::MapColours(palette_entries, colours_, out);
-}
-
-// 33 tiles of palette entries, enough for any fine scroll. Which tiles they are
-// stays the same for the eight lines of a tile row.
-void Ppu::FetchBackground(uint16_t v, uint8_t* line) {
-  const unsigned table = (s_.ctrl & 0x10u) << 8;
-  const uint32_t key = (v & 0x0FFFu) | table << 4;
-  if (!row_known_ || key != row_key_) {
-    FindRowTiles(v, table);
-    row_key_ = key;
-    row_known_ = true;
-  }
-  const unsigned row = (v >> 12 & 7u) * 8;
-  for (int i = 0; i < 33; ++i) {
-    std::memcpy(line + i * 8, row_tiles_[i] + row, 8);
-  }
-}
-
-void Ppu::FindRowTiles(uint16_t v, unsigned table) {
-  const unsigned row = v >> 5 & 31;
-  const uint8_t* tiles = tiles_ + (table >> 4) * kTileBytes;
-  for (unsigned i = 0, column = v & 31; i < 33; ++i, ++column) {
-    const unsigned base = (v ^ (column & 32) << 5) & 0x0C00u;
-    const uint8_t* names = s_.nametable + NametableIndex(0x2000u | base);
-    const unsigned x = column & 31;
-    const unsigned attribute =
-        names[0x3C0 + (row >> 2) * 8 + (x >> 2)] >> ((row & 2) << 1 | (x & 2)) &
-        3u;
-    row_tiles_[i] = tiles + names[row * 32 + x] * kTileBytes +
-                    attribute * kTileAttributeBytes;
-  }
-}
-
-unsigned Ppu::SpriteRowAddress(const uint8_t* sprite, int row) const {
-  const int height = SpriteHeight();
-  if (sprite[2] & 0x80) row = height - 1 - row;
-  if (height == 8) {
-    return (s_.ctrl & 0x08u) << 9 | sprite[1] << 4u |
-           static_cast<unsigned>(row);
-  }
-  const unsigned tile = (sprite[1] & 0xFEu) + (row >= 8);
-  return (sprite[1] & 1u) << 12 | tile << 4 | (static_cast<unsigned>(row) & 7);
-}
-
-// Eight pixels at once, a byte each: `pixels` is a row of the sprite's tile, a
-// palette entry in each byte. Earlier sprites win over later ones, even where
-// they then hide behind the background.
-NES_INLINE void Ppu::BlendSprite(const uint8_t* sprite, uint64_t pixels,
-                                 uint8_t* taken, uint8_t* palette_entries) {
-  const unsigned x = sprite[3];
-  if (sprite[2] & 0x40) pixels = __builtin_bswap64(pixels);
-  const uint64_t before = Load8(taken + x);
-  const uint64_t below = Load8(palette_entries + x);
-  uint64_t drawn = OpaqueMask(pixels);
-  Store8(taken + x, before | drawn);
-  drawn &= ~before;
-  if (sprite[2] & 0x20) drawn &= ~OpaqueMask(below);
-  pixels |= 0x1010101010101010u;
-  Store8(palette_entries + x, (below & ~drawn) | (pixels & drawn));
-}
-
-void Ppu::DrawSprites(int line, uint8_t* palette_entries) {
-  if (!sprites_known_) FindSprites();
-  const int count = std::min<int>(sprites_.count[line - 1], 8);
-  if (count == 0) return;
-  uint8_t taken[256 + 8] = {};
-  if (!(s_.mask & 0x04)) std::memset(taken, 0xFF, 8);
-  for (int n = 0; n < count; ++n) {
-    const uint8_t* sprite = s_.oam + sprites_.index[line - 1][n] * 4;
-    const uint64_t pixels = Load8(TileRow(
-        SpriteRowAddress(sprite, line - 1 - sprite[0]), sprite[2] & 3u));
-    BlendSprite(sprite, pixels, taken, palette_entries);
-  }
-}
-
-// nes-py looks for the sprites of line 240 as of any other and has no such
-// line: what it finds is drawn on line 0 of the next frame.
-void Ppu::FindWrapped() {
-  s_.wrapped = 0;
-  // The last eight or sixteen values of y up to 239 have equal high bits. A
-  // sprite's four bytes are compared as one number: that can be done for many
-  // sprites at once, and there is hardly ever one.
-  const uint8_t high_bits = s_.ctrl & 0x20 ? 0xF0 : 0xF8;
-  const uint8_t mask_bytes[4] = {high_bits};
-  const uint8_t wrapped_bytes[4] = {static_cast<uint8_t>(239 & high_bits)};
-  uint32_t sprites[64], mask, wrapped;
-  std::memcpy(sprites, s_.oam, sizeof(sprites));
-  std::memcpy(&mask, mask_bytes, sizeof(mask));
-  std::memcpy(&wrapped, wrapped_bytes, sizeof(wrapped));
-  unsigned any = 0;
-  for (const uint32_t sprite : sprites) any |= (sprite & mask) == wrapped;
-  if (!any) return;
-  for (int i = 0, found = 0; i < 64 && found < 8; ++i) {
-    if ((sprites[i] & mask) != wrapped) continue;
-    s_.wrapped |= uint64_t{1} << i;
-    ++found;
-  }
-}
-
-// The row of such a sprite is a negative remainder in nes-py, so that its bits
-// come from the tile before it, too.
-__attribute__((noinline)) void Ppu::DrawWrappedSprites(
-    uint8_t* palette_entries) {
-  if (!(s_.mask & 0x10)) return;
-  uint8_t taken[256 + 8] = {};
-  if (!(s_.mask & 0x04)) std::memset(taken, 0xFF, 8);
-  const int height = SpriteHeight();
-  for (int i = 0; i < 64; ++i) {
-    if (!(s_.wrapped >> i & 1)) continue;
-    const uint8_t* sprite = s_.oam + i * 4;
-    int row = -((sprite[0] + 1) & 0xFF) % height;
-    if (sprite[2] & 0x80) row ^= height - 1;
-    int base = sprite[1] * 16 + ((s_.ctrl & 0x08) << 9);
-    if (height == 16) {
-      row = (row & 7) | (row & 8) << 1;
-      base = (sprite[1] >> 1) * 32 | (sprite[1] & 1) << 12;
-    }
-    const auto plane = [this](int address) -> unsigned {
-      address &= 0xFFFF;
-      return address < 0x2000 ? chr_[address] : 0;
-    };
-    const unsigned low = plane(base + row), high = plane(base + row + 8);
-    uint8_t entries[8];
-    for (int x = 0; x < 8; ++x) {
-      const unsigned colour = (low >> (7 - x) & 1) | (high >> (7 - x) & 1) << 1;
-      entries[x] = static_cast<uint8_t>(
-          colour == 0 ? 0 : colour | (sprite[2] & 3u) << 2);
-    }
-    BlendSprite(sprite, Load8(entries), taken, palette_entries);
-  }
 }
 
 // --- Registers --------------------------------------------------------------

@@ -13,8 +13,9 @@
 //                          256, 257 v: y steps down, x copied from t
 //   line 240                        idle
 //
-// A line that no register access interrupts is drawn in one go. An access in
-// the middle of a line draws the part up to its dot first. Approximation: the
+// Lines that no register access interrupts are drawn in one go, all that show
+// the same row of tiles. An access in the middle of a line draws the part up to
+// its dot first. Approximation: the
 // two tiles that real hardware has fetched ahead follow a change at once, so
 // up to 16 pixels after a mid-line write may differ.
 //
@@ -27,7 +28,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "nes/canvas.h"
 #include "nes/cartridge.h"
+#include "nes/simd.h"
 #include "nes/state.h"
 #include "nes/timing.h"
 
@@ -51,8 +54,11 @@ class Ppu {
   /// Brings the state to `dot`: every event at or before it has happened.
   void CatchUp(uint64_t dot);
 
-  /// Where the next frames' 240x256 palette indices go; nullptr: nowhere.
-  void set_output(uint8_t* pixels) { pixels_ = pixels; }
+  /// Where the next frames are drawn; nullptr: nowhere.
+  void set_output(Canvas* canvas) {
+    canvas_ = canvas;
+    colours_known_ = false;
+  }
 
   /// Dot at which the VBL flag of the next frame will rise.
   uint64_t NextVblankDot() const { return s_.frame_dot + FrameDots() + 1; }
@@ -95,14 +101,23 @@ class Ppu {
   uint32_t OverflowOnLine(int line) const;
   void FindSprites();
 
+  // ppu_draw.cc
+  struct LinesOut;
+  void RunLines(int line, int lines);
+  void DrawLines(int line, int count);
   void DrawSegment(int line, int x_begin, int x_end);
-  void DrawLine(int line, uint8_t* out);
-  void FetchBackground(uint16_t v, uint8_t* line);
-  void FindRowTiles(uint16_t v, unsigned table);
-  void DrawSprites(int line, uint8_t* palette_entries);
-  void DrawWrappedSprites(uint8_t* palette_entries);
-  void BlendSprite(const uint8_t* sprite, uint64_t pixels, uint8_t* taken,
-                   uint8_t* palette_entries);
+  void DrawAndCopy(int line, int count, int x_begin, int x_end);
+  void DrawTo(const LinesOut& out, int line, int count);
+  void DrawBackground(uint8_t* const* lines, int count, const uint8_t* colours);
+  void FillLines(uint8_t* const* lines, int count, int plane) const;
+  void FindColours();
+  void FindRowTiles();
+  void DrawSprites(int line, int k, const LinesOut& out);
+  void DrawWrappedSprites(const LinesOut& out);
+  void DrawSprite(const uint8_t* sprite, uint64_t pixels, int k,
+                  const LinesOut& out);
+  uint64_t BackgroundEntries(unsigned x, int row) const;
+
   void FindWrapped();
   void SetFineX(uint8_t fine_x);
   const uint8_t* TileRow(unsigned address, unsigned attribute) const {
@@ -130,7 +145,7 @@ class Ppu {
   const bool nes_py_;  // Timing::kNesPy
   std::vector<uint8_t> chr_ram_;
   std::vector<uint8_t> chr_ram_tiles_;
-  uint8_t* pixels_ = nullptr;
+  Canvas* canvas_ = nullptr;
 
   // Derived from the state, dropped when it changes; never saved.
   bool hit_known_ = false;
@@ -141,8 +156,13 @@ class Ppu {
   uint32_t hit_ = 0;
   uint32_t overflow_ = 0;
   uint32_t row_key_ = 0;
-  uint8_t colours_[32] = {};           // palette entry -> colour
-  const uint8_t* row_tiles_[33] = {};  // decoded tiles of the current tile row
+  // What palette entries are written as, in each plane.
+  uint8_t colours_[Canvas::kMostPlanes][32] = {};
+  // The current row of tiles: where in the decoded tiles behind row_base_ each
+  // lies, for nine groups of four columns; the first in sight is row_first_.
+  const uint8_t* row_base_ = nullptr;
+  unsigned row_first_ = 0;
+  uint16_t row_tiles_[36] = {};
   LineSprites sprites_ = {};
 };
 

@@ -1,60 +1,113 @@
-// The portable and the AVX2 version of the renderer's inner loop.
+// The portable, the AVX2 and the NEON version of the renderer's inner loop.
 #include "nes/simd.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 #define NES_HAVE_AVX2 1
+#elif defined(__aarch64__) && defined(__GNUC__)
+#include <arm_neon.h>
+#define NES_HAVE_NEON 1
 #endif
 
 namespace nes::simd {
 
-void MapColoursPortable(const uint8_t* palette_entries,
-                        const uint8_t colours[32], uint8_t* out) {
-  for (int x = 0; x < 256; ++x) out[x] = colours[palette_entries[x]];
+void DrawTilesPortable(const uint8_t* tiles,
+                       const uint16_t offsets[kTilesInLine],
+                       const uint8_t colours[16], uint8_t* const out[4]) {
+  for (int i = 0; i < kTilesInLine; ++i) {
+    const uint8_t* tile = tiles + offsets[i];
+    for (int r = 0; r < 4; ++r) {
+      for (int x = 0; x < 8; ++x) {
+        out[r][i * 8 + x] = colours[tile[r * 8 + x]];
+      }
+    }
+  }
 }
 
-#ifdef NES_HAVE_AVX2
+#if defined(NES_HAVE_AVX2)
 
 namespace {
 
-__attribute__((target("avx2"))) void MapColoursAvx2(
-    const uint8_t* palette_entries, const uint8_t colours[32], uint8_t* out) {
-  const __m256i low = _mm256_broadcastsi128_si256(
+__attribute__((target("avx2"))) void DrawTilesAvx2(
+    const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
+    const uint8_t colours[16], uint8_t* const out[4]) {
+  const __m256i table = _mm256_broadcastsi128_si256(
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(colours)));
-  const __m256i high = _mm256_broadcastsi128_si256(
-      _mm_loadu_si128(reinterpret_cast<const __m128i*>(colours + 16)));
-  for (int x = 0; x < 256; x += 32) {
-    const __m256i entry = _mm256_loadu_si256(
-        reinterpret_cast<const __m256i*>(palette_entries + x));
-    // Bit 4 of an entry, moved to bit 7, selects the sprite half.
-    const __m256i sprite = _mm256_slli_epi16(entry, 3);
-    const __m256i colour =
-        _mm256_blendv_epi8(_mm256_shuffle_epi8(low, entry),
-                           _mm256_shuffle_epi8(high, entry), sprite);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + x), colour);
+  const auto tile = [&](int i) __attribute__((target("avx2"))) {
+    return _mm256_shuffle_epi8(
+        table, _mm256_loadu_si256(
+                   reinterpret_cast<const __m256i*>(tiles + offsets[i])));
+  };
+  uint8_t* const to[4] = {out[0], out[1], out[2], out[3]};
+  const auto store = [&](int r, int i,
+                         __m256i bytes) __attribute__((target("avx2"))) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to[r] + i * 8), bytes);
+  };
+  // Four tiles of four lines each become four lines of four tiles.
+  for (int i = 0; i < kTilesInLine - 1; i += 4) {
+    const __m256i a = tile(i), b = tile(i + 1);
+    const __m256i c = tile(i + 2), d = tile(i + 3);
+    const __m256i even_ab = _mm256_unpacklo_epi64(a, b);
+    const __m256i even_cd = _mm256_unpacklo_epi64(c, d);
+    const __m256i odd_ab = _mm256_unpackhi_epi64(a, b);
+    const __m256i odd_cd = _mm256_unpackhi_epi64(c, d);
+    store(0, i, _mm256_permute2x128_si256(even_ab, even_cd, 0x20));
+    store(1, i, _mm256_permute2x128_si256(odd_ab, odd_cd, 0x20));
+    store(2, i, _mm256_permute2x128_si256(even_ab, even_cd, 0x31));
+    store(3, i, _mm256_permute2x128_si256(odd_ab, odd_cd, 0x31));
   }
+  constexpr int kLast = kTilesInLine - 1;
+  const __m256i last = tile(kLast);
+  const __m128i low = _mm256_castsi256_si128(last);
+  const __m128i high = _mm256_extracti128_si256(last, 1);
+  const auto store8 = [&](int r, __m128i bytes) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to[r] + kLast * 8), bytes);
+  };
+  store8(0, low);
+  store8(1, _mm_unpackhi_epi64(low, low));
+  store8(2, high);
+  store8(3, _mm_unpackhi_epi64(high, high));
 }
 
 const bool kUseAvx2 = __builtin_cpu_supports("avx2");
 
 }  // namespace
 
-void MapColours(const uint8_t* palette_entries, const uint8_t colours[32],
-                uint8_t* out) {
+void DrawTiles(const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
+               const uint8_t colours[16], uint8_t* const out[4]) {
   if (kUseAvx2) {
-    MapColoursAvx2(palette_entries, colours, out);
+    DrawTilesAvx2(tiles, offsets, colours, out);
   } else {
-    MapColoursPortable(palette_entries, colours, out);
+    DrawTilesPortable(tiles, offsets, colours, out);
   }
 }
 
 const char* Path() { return kUseAvx2 ? "avx2" : "portable"; }
 
+#elif defined(NES_HAVE_NEON)
+
+void DrawTiles(const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
+               const uint8_t colours[16], uint8_t* const out[4]) {
+  const uint8x16_t table = vld1q_u8(colours);
+  uint8_t* const to[4] = {out[0], out[1], out[2], out[3]};
+  for (int i = 0; i < kTilesInLine; ++i) {
+    const uint8_t* tile = tiles + offsets[i];
+    const uint8x16_t first = vqtbl1q_u8(table, vld1q_u8(tile));
+    const uint8x16_t second = vqtbl1q_u8(table, vld1q_u8(tile + 16));
+    vst1_u8(to[0] + i * 8, vget_low_u8(first));
+    vst1_u8(to[1] + i * 8, vget_high_u8(first));
+    vst1_u8(to[2] + i * 8, vget_low_u8(second));
+    vst1_u8(to[3] + i * 8, vget_high_u8(second));
+  }
+}
+
+const char* Path() { return "neon"; }
+
 #else
 
-void MapColours(const uint8_t* palette_entries, const uint8_t colours[32],
-                uint8_t* out) {
-  MapColoursPortable(palette_entries, colours, out);
+void DrawTiles(const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
+               const uint8_t colours[16], uint8_t* const out[4]) {
+  DrawTilesPortable(tiles, offsets, colours, out);
 }
 
 const char* Path() { return "portable"; }

@@ -1,19 +1,25 @@
 // The one inner loop of the renderer that vector instructions speed up, with
 // the portable twin that defines it. Which one runs is chosen once per process
-// by what the CPU offers; both give the same bytes.
+// by what the CPU offers; all give the same bytes.
 #pragma once
 
 #include <cstdint>
 
 namespace nes::simd {
 
-/// out[x] = colours[palette_entries[x]] for 256 pixels; entries are 0-31.
-void MapColours(const uint8_t* palette_entries, const uint8_t colours[32],
-                uint8_t* out);
-void MapColoursPortable(const uint8_t* palette_entries,
-                        const uint8_t colours[32], uint8_t* out);
+/// Tiles side by side in a line, enough for any fine scroll.
+constexpr int kTilesInLine = 33;
 
-/// "avx2" or "portable": the version that MapColours uses here.
+/// Four lines of 33 decoded tiles (cartridge.h): of tile i the 4 x 8 bytes at
+/// tiles + offsets[i], each of them a palette entry below 16. Line r is written
+/// to out[r], 264 bytes of colours[entry].
+void DrawTiles(const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
+               const uint8_t colours[16], uint8_t* const out[4]);
+void DrawTilesPortable(const uint8_t* tiles,
+                       const uint16_t offsets[kTilesInLine],
+                       const uint8_t colours[16], uint8_t* const out[4]);
+
+/// "avx2", "neon" or "portable": the version that DrawTiles uses here.
 const char* Path();
 
 }  // namespace nes::simd

@@ -1,4 +1,5 @@
-// Area resize with AVX2 and with AVX-512; frame.h says what the plan holds.
+// One row of an area resize with AVX2 and with AVX-512; frame.h says what the
+// plan holds.
 #include "preprocess/frame.h"
 
 #ifdef PREPROCESS_X86
@@ -39,98 +40,178 @@ __attribute__((target("avx2"), always_inline)) inline __m256i Lookup(
 
 }  // namespace
 
-__attribute__((target("avx2"))) void FrameMaker::AreaAvx2(
-    const uint8_t* lut, const uint8_t* indices, const uint8_t* previous,
-    uint8_t* out) const noexcept {
+#define PREPROCESS_AVX2 __attribute__((target("avx2")))
+
+PREPROCESS_AVX2 void FrameMaker::BrightLineAvx2(const uint8_t* lut,
+                                                const uint8_t* indices,
+                                                const uint8_t* previous,
+                                                uint8_t* out) noexcept {
   __m256i table[4];
   for (int i = 0; i < 4; ++i) {
     table[i] = _mm256_broadcastsi128_si256(
         _mm_loadu_si128(reinterpret_cast<const __m128i*>(lut + 16 * i)));
   }
+  for (int x = 0; x < kSourceWidth; x += 32) {
+    const auto load = [&](const uint8_t* line) PREPROCESS_AVX2 {
+      return Lookup(table, _mm256_loadu_si256(
+                               reinterpret_cast<const __m256i*>(line + x)));
+    };
+    __m256i bright = load(indices);
+    if (previous != nullptr) bright = _mm256_max_epu8(bright, load(previous));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + x), bright);
+  }
+}
+
+PREPROCESS_AVX2 void FrameMaker::AreaRowsAvx2(int row, int end,
+                                              const Lines& plane,
+                                              uint8_t* out) const noexcept {
+  alignas(32) uint16_t all_sums[kRowsAtOnce][kSourceWidth + kRowSlack];
+  for (int i = row; i < end; ++i) SumLinesAvx2(i, plane, all_sums[i - row]);
+  for (int i = row; i < end; ++i, out += spec_.width) {
+    SumColumnsAvx2(all_sums[i - row], out);
+  }
+}
+
+// The sums down the columns, 16 bits each, in one row.
+PREPROCESS_AVX2 void FrameMaker::SumLinesAvx2(int row, const Lines& plane,
+                                              uint16_t* sums) const noexcept {
+  std::memset(sums + kSourceWidth, 0, kRowSlack * sizeof(sums[0]));
+  const int top = top_ + rows_.first[row];
+  // Two pairs of lines cover most frames; further ones are added to the sums.
+  for (int pair = 0; pair < pairs_; pair += 2) {
+    const uint8_t* line[4];
+    for (int k = 0; k < 4; ++k) line[k] = LineUnder(plane, top + 2 * pair + k);
+    const uint16_t* weights = &row_pairs_[row * pairs_ + pair];
+    const __m256i weight_ab =
+        _mm256_set1_epi16(static_cast<int16_t>(weights[0]));
+    const __m256i weight_cd = _mm256_set1_epi16(
+        static_cast<int16_t>(pair + 1 < pairs_ ? weights[1] : 0));
+    for (int x = 0; x < kSourceWidth; x += 32) {
+      const auto load = [&](int k) PREPROCESS_AVX2 {
+        return _mm256_loadu_si256(
+            reinterpret_cast<const __m256i*>(line[k] + x));
+      };
+      const __m256i a = load(0), b = load(1), c = load(2), d = load(3);
+      const __m256i low = _mm256_add_epi16(
+          _mm256_maddubs_epi16(_mm256_unpacklo_epi8(a, b), weight_ab),
+          _mm256_maddubs_epi16(_mm256_unpacklo_epi8(c, d), weight_cd));
+      const __m256i high = _mm256_add_epi16(
+          _mm256_maddubs_epi16(_mm256_unpackhi_epi8(a, b), weight_ab),
+          _mm256_maddubs_epi16(_mm256_unpackhi_epi8(c, d), weight_cd));
+      __m256i left = _mm256_permute2x128_si256(low, high, 0x20);
+      __m256i right = _mm256_permute2x128_si256(low, high, 0x31);
+      __m256i* to = reinterpret_cast<__m256i*>(sums + x);
+      if (pair > 0) {
+        left = _mm256_add_epi16(left, _mm256_load_si256(to));
+        right = _mm256_add_epi16(right, _mm256_load_si256(to + 1));
+      }
+      _mm256_store_si256(to, left);
+      _mm256_store_si256(to + 1, right);
+    }
+  }
+}
+
+// The sums along one row, and their division.
+PREPROCESS_AVX2 void FrameMaker::SumColumnsAvx2(const uint16_t* sums,
+                                                uint8_t* out) const noexcept {
   const __m256i half = _mm256_set1_epi32(static_cast<int>(half_));
   const __m256i magic = _mm256_set1_epi32(static_cast<int>(magic32_));
   const __m128i shift = _mm_cvtsi32_si128(shift_);
-  alignas(32) uint16_t sums[kSourceWidth + kRowSlack] = {};
-  alignas(32) uint8_t tail[kGroup];
-  const auto bright = [&](int row, int x) __attribute__((target("avx2"))) {
-    if (row < black_rows_ || row >= kSourceHeight) {
-      return _mm256_setzero_si256();
-    }
-    const auto load = [&](const uint8_t* base) __attribute__((target("avx2"))) {
-      return Lookup(table, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(
-                               base + row * kSourceWidth + x)));
-    };
-    const __m256i now = load(indices);
-    return previous ? _mm256_max_epu8(now, load(previous)) : now;
+  const int width = spec_.width, passes = passes_;
+  // Eight sums to eight bytes in the low half.
+  const auto divide = [&](__m256i sum) PREPROCESS_AVX2 {
+    sum = _mm256_srl_epi32(_mm256_add_epi32(sum, half), shift);
+    sum = _mm256_srli_epi32(_mm256_mullo_epi32(sum, magic), kMagic32Bits);
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(sum),
+                                           _mm256_extracti128_si256(sum, 1));
+    return _mm_packus_epi16(words, words);
   };
-
-  for (int i = 0; i < spec_.height; ++i) {
-    const int top = top_ + rows_.first[i];
-    for (int x = 0; x < kSourceWidth; x += 32) {
-      __m256i low = _mm256_setzero_si256();
-      __m256i high = low;
-      for (int pair = 0; pair < pairs_; ++pair) {
-        const __m256i weight = _mm256_set1_epi16(
-            static_cast<int16_t>(row_pairs_[i * pairs_ + pair]));
-        const __m256i a = bright(top + 2 * pair, x);
-        const __m256i b = bright(top + 2 * pair + 1, x);
-        low = _mm256_add_epi16(
-            low, _mm256_maddubs_epi16(_mm256_unpacklo_epi8(a, b), weight));
-        high = _mm256_add_epi16(
-            high, _mm256_maddubs_epi16(_mm256_unpackhi_epi8(a, b), weight));
-      }
-      __m256i* to = reinterpret_cast<__m256i*>(sums + x);
-      _mm256_store_si256(to, _mm256_permute2x128_si256(low, high, 0x20));
-      _mm256_store_si256(to + 1, _mm256_permute2x128_si256(low, high, 0x31));
+  const auto store = [&](int begin, __m128i eight) PREPROCESS_AVX2 {
+    if (begin + kGroup <= width) {
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(out + begin), eight);
+    } else {
+      const int64_t tail = _mm_cvtsi128_si64(eight);
+      std::memcpy(out + begin, &tail, static_cast<size_t>(width - begin));
     }
-    for (int group = 0; group < groups_; ++group) {
-      const int begin = group * kGroup;
-      const int count = std::min(kGroup, spec_.width - begin);
-      __m256i sum = half;
-      for (int pass = 0; pass < passes_; ++pass) {
-        // The 4 sums under one output are neighbours: 64 bits each.
-        const auto taps = [&](int j) {
-          int64_t four;
-          std::memcpy(&four,
-                      sums + columns_.first[begin + std::min(j, count - 1)] +
-                          pass * kTaps,
-                      sizeof(four));
-          return four;
-        };
-        const __m256i* weights = reinterpret_cast<const __m256i*>(
-            &window_weight_[(group * passes_ + pass) * kGroup * kTaps]);
-        const __m256i a = _mm256_madd_epi16(
-            _mm256_setr_epi64x(taps(0), taps(1), taps(2), taps(3)),
-            _mm256_loadu_si256(weights));
-        const __m256i b = _mm256_madd_epi16(
-            _mm256_setr_epi64x(taps(4), taps(5), taps(6), taps(7)),
-            _mm256_loadu_si256(weights + 1));
-        // The horizontal add leaves outputs 0 1 4 5 2 3 6 7.
-        sum = _mm256_add_epi32(
-            sum, _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xD8));
-      }
-      sum = _mm256_srl_epi32(sum, shift);
-      sum = _mm256_srli_epi32(_mm256_mullo_epi32(sum, magic), kMagic32Bits);
-      const __m256i words = _mm256_packus_epi32(sum, sum);
-      const __m256i bytes = _mm256_packus_epi16(words, words);
-      const uint32_t four_low = _mm256_extract_epi32(bytes, 0);
-      const uint32_t four_high = _mm256_extract_epi32(bytes, 4);
-      std::memcpy(tail, &four_low, 4);
-      std::memcpy(tail + 4, &four_high, 4);
-      std::memcpy(out + begin, tail, count);
+  };
+  if (!pair_first_.empty()) {
+    const int* first = pair_first_.data();
+    const uint8_t* shuffle = pair_shuffle_.data();
+    const int16_t* weight = pair_weight_.data();
+    // The taps of two outputs are among 8 sums: 128 bits.
+    const auto two_pairs = [&](int k) PREPROCESS_AVX2 {
+      const auto load = [&](int pair) PREPROCESS_AVX2 {
+        return _mm_loadu_si128(
+            reinterpret_cast<const __m128i*>(sums + first[pair]));
+      };
+      const __m256i order = _mm256_loadu_si256(
+          reinterpret_cast<const __m256i*>(shuffle + 32 * k));
+      return _mm256_madd_epi16(
+          _mm256_shuffle_epi8(_mm256_set_m128i(load(2 * k + 1), load(2 * k)),
+                              order),
+          _mm256_loadu_si256(
+              reinterpret_cast<const __m256i*>(weight + 16 * k)));
+    };
+    for (int begin = 0; begin < width; begin += kGroup) {
+      store(begin, divide(_mm256_hadd_epi32(two_pairs(0), two_pairs(1))));
+      first += kGroup / 2;
+      shuffle += 64;
+      weight += 32;
     }
-    out += spec_.width;
+    return;
+  }
+  const int16_t* weight = window_weight_.data();
+  for (int begin = 0; begin < width; begin += kGroup) {
+    const int* first = &columns_.first[begin];
+    const int last = std::min(kGroup, width - begin) - 1;
+    __m256i sum = _mm256_setzero_si256();
+    for (int pass = 0; pass < passes; ++pass) {
+      // The 4 sums under one output are neighbours: 64 bits each.
+      const auto taps = [&](int j) {
+        int64_t four;
+        std::memcpy(&four, sums + first[std::min(j, last)] + pass * kTaps,
+                    sizeof(four));
+        return four;
+      };
+      const __m256i* weights = reinterpret_cast<const __m256i*>(weight);
+      const __m256i a = _mm256_madd_epi16(
+          _mm256_setr_epi64x(taps(0), taps(1), taps(2), taps(3)),
+          _mm256_loadu_si256(weights));
+      const __m256i b = _mm256_madd_epi16(
+          _mm256_setr_epi64x(taps(4), taps(5), taps(6), taps(7)),
+          _mm256_loadu_si256(weights + 1));
+      // The horizontal add leaves outputs 0 1 4 5 2 3 6 7.
+      sum = _mm256_add_epi32(
+          sum, _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xD8));
+      weight += kGroup * kTaps;
+    }
+    store(begin, divide(sum));
   }
 }
 
 #define PREPROCESS_AVX512 \
   __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi")))
 
-PREPROCESS_AVX512 void FrameMaker::AreaAvx512(const uint8_t* lut,
-                                              const uint8_t* indices,
-                                              const uint8_t* previous,
-                                              uint8_t* out) const noexcept {
+PREPROCESS_AVX512 void FrameMaker::BrightLineAvx512(const uint8_t* lut,
+                                                    const uint8_t* indices,
+                                                    const uint8_t* previous,
+                                                    uint8_t* out) noexcept {
   const __m512i table = _mm512_loadu_si512(lut);
+  for (int x = 0; x < kSourceWidth; x += 64) {
+    __m512i bright =
+        _mm512_permutexvar_epi8(_mm512_loadu_si512(indices + x), table);
+    if (previous != nullptr) {
+      bright = _mm512_max_epu8(
+          bright,
+          _mm512_permutexvar_epi8(_mm512_loadu_si512(previous + x), table));
+    }
+    _mm512_storeu_si512(out + x, bright);
+  }
+}
+
+PREPROCESS_AVX512 void FrameMaker::AreaRowsAvx512(int row, int end,
+                                                  const Lines& plane,
+                                                  uint8_t* out) const noexcept {
   const __m512i half = _mm512_set1_epi32(static_cast<int>(half_));
   const __m512i magic = _mm512_set1_epi32(static_cast<int>(magic32_));
   const __m128i shift = _mm_cvtsi32_si128(shift_);
@@ -140,19 +221,8 @@ PREPROCESS_AVX512 void FrameMaker::AreaAvx512(const uint8_t* lut,
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,
                                          22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-  alignas(64) uint16_t sums[kSourceWidth + kRowSlack] = {};
-  const auto bright = [&](int row, int x) PREPROCESS_AVX512 {
-    if (row < black_rows_ || row >= kSourceHeight) {
-      return _mm512_setzero_si512();
-    }
-    const int at = row * kSourceWidth + x;
-    const __m512i now =
-        _mm512_permutexvar_epi8(_mm512_loadu_si512(indices + at), table);
-    if (previous == nullptr) return now;
-    return _mm512_max_epu8(
-        now, _mm512_permutexvar_epi8(_mm512_loadu_si512(previous + at), table));
-  };
-  const auto two_sums = [&](int group) PREPROCESS_AVX512 {
+  alignas(64) uint16_t all_sums[kRowsAtOnce][kSourceWidth + kRowSlack];
+  const auto two_sums = [&](const uint16_t* sums, int group) PREPROCESS_AVX512 {
     const __m512i taps = _mm512_permutexvar_epi16(
         _mm512_loadu_si512(&window_index_[group * kWindow]),
         _mm512_loadu_si512(sums + window_[group]));
@@ -160,29 +230,44 @@ PREPROCESS_AVX512 void FrameMaker::AreaAvx512(const uint8_t* lut,
         taps, _mm512_loadu_si512(&window_weight_[group * kWindow]));
   };
 
-  for (int i = 0; i < spec_.height; ++i) {
+  for (int i = row; i < end; ++i) {
+    uint16_t* const sums = all_sums[i - row];
+    std::memset(sums + kSourceWidth, 0, kRowSlack * sizeof(sums[0]));
     const int top = top_ + rows_.first[i];
-    for (int x = 0; x < kSourceWidth; x += 64) {
-      __m512i low = _mm512_setzero_si512();
-      __m512i high = low;
-      for (int pair = 0; pair < pairs_; ++pair) {
-        const __m512i weight = _mm512_set1_epi16(
-            static_cast<int16_t>(row_pairs_[i * pairs_ + pair]));
-        const __m512i a = bright(top + 2 * pair, x);
-        const __m512i b = bright(top + 2 * pair + 1, x);
-        low = _mm512_add_epi16(
-            low, _mm512_maddubs_epi16(_mm512_unpacklo_epi8(a, b), weight));
-        high = _mm512_add_epi16(
-            high, _mm512_maddubs_epi16(_mm512_unpackhi_epi8(a, b), weight));
-      }
-      _mm512_store_si512(sums + x,
-                         _mm512_permutex2var_epi64(low, first_half, high));
-      _mm512_store_si512(sums + x + 32,
-                         _mm512_permutex2var_epi64(low, second_half, high));
+    constexpr int kChunks = kSourceWidth / 64;
+    __m512i low[kChunks], high[kChunks];
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      low[chunk] = high[chunk] = _mm512_setzero_si512();
     }
+    for (int pair = 0; pair < pairs_; ++pair) {
+      const __m512i weight = _mm512_set1_epi16(
+          static_cast<int16_t>(row_pairs_[i * pairs_ + pair]));
+      const uint8_t* const upper = LineUnder(plane, top + 2 * pair);
+      const uint8_t* const lower = LineUnder(plane, top + 2 * pair + 1);
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        const __m512i a = _mm512_loadu_si512(upper + chunk * 64);
+        const __m512i b = _mm512_loadu_si512(lower + chunk * 64);
+        low[chunk] = _mm512_add_epi16(
+            low[chunk],
+            _mm512_maddubs_epi16(_mm512_unpacklo_epi8(a, b), weight));
+        high[chunk] = _mm512_add_epi16(
+            high[chunk],
+            _mm512_maddubs_epi16(_mm512_unpackhi_epi8(a, b), weight));
+      }
+    }
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      uint16_t* const to = sums + chunk * 64;
+      _mm512_store_si512(
+          to, _mm512_permutex2var_epi64(low[chunk], first_half, high[chunk]));
+      _mm512_store_si512(to + 32, _mm512_permutex2var_epi64(
+                                      low[chunk], second_half, high[chunk]));
+    }
+  }
+  for (int i = row; i < end; ++i, out += spec_.width) {
+    const uint16_t* const sums = all_sums[i - row];
     for (int group = 0; group < groups_; group += 2) {
-      const __m512i a = two_sums(group);
-      const __m512i b = group + 1 < groups_ ? two_sums(group + 1) : a;
+      const __m512i a = two_sums(sums, group);
+      const __m512i b = group + 1 < groups_ ? two_sums(sums, group + 1) : a;
       __m512i sum = _mm512_add_epi32(_mm512_permutex2var_epi32(a, even, b),
                                      _mm512_permutex2var_epi32(a, odd, b));
       sum = _mm512_srl_epi32(_mm512_add_epi32(sum, half), shift);
@@ -192,28 +277,14 @@ PREPROCESS_AVX512 void FrameMaker::AreaAvx512(const uint8_t* lut,
                            static_cast<__mmask16>((1u << count) - 1),
                            _mm512_cvtepi32_epi8(sum));
     }
-    out += spec_.width;
   }
 }
 
+#undef PREPROCESS_AVX2
 #undef PREPROCESS_AVX512
 #ifndef __clang__
 #pragma GCC diagnostic pop
 #endif
-
-#else
-
-void FrameMaker::AreaAvx2(const uint8_t* lut, const uint8_t* indices,
-                          const uint8_t* previous,
-                          uint8_t* out) const noexcept {
-  AreaScalar(lut, indices, previous, out);
-}
-
-void FrameMaker::AreaAvx512(const uint8_t* lut, const uint8_t* indices,
-                            const uint8_t* previous,
-                            uint8_t* out) const noexcept {
-  AreaScalar(lut, indices, previous, out);
-}
 
 #endif  // PREPROCESS_X86
 

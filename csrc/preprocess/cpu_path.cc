@@ -1,27 +1,34 @@
 // What the CPU says of itself, asked when the program runs.
 #include "preprocess/cpu_path.h"
 
+#include <initializer_list>
+
 namespace preprocess {
 
 bool Supports(Path path) {
-#ifdef PREPROCESS_X86
   switch (path) {
     case Path::kScalar:
       return true;
+#if defined(PREPROCESS_X86)
     case Path::kAvx2:
       return __builtin_cpu_supports("avx2");
     case Path::kAvx512:
       return __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl") &&
              __builtin_cpu_supports("avx512vbmi");
-  }
+#elif defined(PREPROCESS_NEON)  // which every CPU of this kind has
+    case Path::kNeon:
+      return true;
 #endif
-  return path == Path::kScalar;
+    default:
+      return false;
+  }
 }
 
 Path BestPath() {
-  if (Supports(Path::kAvx512)) return Path::kAvx512;
-  if (Supports(Path::kAvx2)) return Path::kAvx2;
+  for (const Path path : {Path::kAvx512, Path::kAvx2, Path::kNeon}) {
+    if (Supports(path)) return path;
+  }
   return Path::kScalar;
 }
 
@@ -31,6 +38,8 @@ const char* Name(Path path) {
       return "avx2";
     case Path::kAvx512:
       return "avx512";
+    case Path::kNeon:
+      return "neon";
     case Path::kScalar:
       break;
   }

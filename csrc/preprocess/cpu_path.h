@@ -3,20 +3,24 @@
 
 #include <cstdint>
 
-// The compilers that have code for x86: GCC and Clang.
+// The compilers that have code for x86 and for ARM: GCC and Clang.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define PREPROCESS_X86 1
+#elif defined(__aarch64__) && defined(__GNUC__)
+#define PREPROCESS_NEON 1
 #endif
 
 namespace preprocess {
 
 /// Instruction sets with code of their own. All give equal results.
-enum class Path : uint8_t { kScalar, kAvx2, kAvx512 };
+enum class Path : uint8_t { kScalar, kAvx2, kAvx512, kNeon };
+constexpr Path kPaths[] = {Path::kScalar, Path::kAvx2, Path::kAvx512,
+                           Path::kNeon};
 
 bool Supports(Path path);
 Path BestPath();
 const char* Name(Path path);
-/// Name of the path this machine uses: "scalar", "avx2" or "avx512".
+/// Name of the path this machine uses: "scalar", "avx2", "avx512" or "neon".
 inline const char* CpuPath() { return Name(BestPath()); }
 
 }  // namespace preprocess

@@ -1,8 +1,10 @@
 // The checks of a FrameSpec, the plan of its resize, and the nearest neighbour.
-// The area resize itself is in area_scalar.cc and area_x86.cc.
+// The area resize itself is in area_scalar.cc, area_x86.cc and area_neon.cc.
 #include "preprocess/frame.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
 
@@ -70,6 +72,7 @@ FrameMaker::FrameMaker(const FrameSpec& spec, Path path) : spec_(spec) {
       luts_[c][i] = nes::kPalette[i][c];
     }
   }
+  lookup_path_ = path;
   if (!spec.area) {
     for (int i = 0; i < height; ++i) {
       nearest_rows_.push_back(top_ + i * in_height / height);
@@ -77,6 +80,7 @@ FrameMaker::FrameMaker(const FrameSpec& spec, Path path) : spec_(spec) {
     for (int i = 0; i < width; ++i) {
       nearest_columns_.push_back(i * kSourceWidth / width);
     }
+    FindNeededLines();
     return;
   }
   Check(height <= in_height && width <= kSourceWidth,
@@ -90,7 +94,31 @@ FrameMaker::FrameMaker(const FrameSpec& spec, Path path) : spec_(spec) {
   const uint32_t divisor = rows_.in_units * columns_.in_units;
   half_ = divisor / 2;
   magic_ = ((uint64_t{1} << kMagicBits) + divisor - 1) / divisor;
+  FindNeededLines();
   PlanFast(path);
+}
+
+// Which lines a frame is made of, and how long each of them is needed.
+void FrameMaker::FindNeededLines() {
+  int most = 1;
+  for (int i = 0; i < spec_.height; ++i) {
+    int begin, end;
+    if (spec_.area) {
+      begin = top_ + rows_.first[i];
+      end = top_ + ((i + 1) * rows_.in_units - 1) / rows_.out_units + 1;
+    } else {
+      begin = nearest_rows_[i];
+      end = begin + 1;
+    }
+    row_ends_.push_back(end);
+    most = std::max(most, end - begin);
+    for (int y = std::max(begin, black_rows_); y < end; ++y) needed_[y] = true;
+  }
+  most += kLinesAtOnce + 8;
+  lines_kept_ =
+      most > kMostLinesKept / 2
+          ? kMostLinesKept
+          : static_cast<int>(std::bit_ceil(static_cast<unsigned>(most)));
 }
 
 // The vector paths multiply bytes by signed bytes into signed 16-bit sums;
@@ -149,41 +177,135 @@ bool FrameMaker::PlanColumns() {
       window_weight_.push_back(static_cast<int16_t>(weight));
     }
   }
+  if (passes_ == 1) PlanPairs();
   return fits;
+}
+
+// The AVX2 path loads 8 sums for two outputs. Those of pairs 0 and 2 of a group
+// stand in one register, those of 1 and 3 in another.
+void FrameMaker::PlanPairs() {
+  constexpr int kPairs = kGroup / 2;
+  constexpr int kOrder[kPairs] = {0, 2, 1, 3};
+  for (int k = 0; k < groups_ * kPairs; ++k) {
+    const int group = k / kPairs, begin = group * kGroup;
+    const int i = begin + 2 * kOrder[k % kPairs];
+    const int from = columns_.first[std::min(i, spec_.width - 1)];
+    pair_first_.push_back(from);
+    for (int t = 0; t < 2 * kTaps; ++t) {
+      const int at = (i + t / kTaps - begin) * kTaps + t % kTaps;
+      const int16_t weight = window_weight_[group * kGroup * kTaps + at];
+      const int index =
+          weight == 0 ? 0 : columns_.first[i + t / kTaps] + t % kTaps - from;
+      if (index >= kPairWindow) {
+        pair_first_.clear();
+        return;
+      }
+      pair_shuffle_.push_back(static_cast<uint8_t>(2 * index));
+      pair_shuffle_.push_back(static_cast<uint8_t>(2 * index + 1));
+      pair_weight_.push_back(weight);
+    }
+  }
 }
 
 void FrameMaker::Make(const uint8_t* indices, const uint8_t* previous,
                       uint8_t* out) const noexcept {
-  const size_t plane = static_cast<size_t>(spec_.height) * spec_.width;
+  alignas(64) uint8_t memory[kMostLinesKept * kLineStride];  // few are used
+  const auto mask = static_cast<unsigned>(lines_kept_) - 1;
+  std::memset(memory, 0, (mask + 1) * size_t{kLineStride});
+  const Lines plane{memory, 0, mask};
   for (int c = 0; c < channels(); ++c) {
-    Plane(luts_[c].data(), indices, previous, out + c * plane);
-  }
-}
-
-void FrameMaker::Plane(const uint8_t* lut, const uint8_t* indices,
-                       const uint8_t* previous, uint8_t* out) const noexcept {
-  if (!spec_.area) return Nearest(lut, indices, previous, out);
-  switch (path_) {
-    case Path::kAvx512:
-      return AreaAvx512(lut, indices, previous, out);
-    case Path::kAvx2:
-      return AreaAvx2(lut, indices, previous, out);
-    case Path::kScalar:
-      return AreaScalar(lut, indices, previous, out);
-  }
-}
-
-void FrameMaker::Nearest(const uint8_t* lut, const uint8_t* indices,
-                         const uint8_t* previous, uint8_t* out) const noexcept {
-  for (const int row : nearest_rows_) {
-    const uint8_t* line = indices + row * kSourceWidth;
-    const uint8_t* before = previous ? previous + row * kSourceWidth : line;
-    for (const int column : nearest_columns_) {
-      const uint8_t value =
-          std::max(lut[line[column] & 63], lut[before[column] & 63]);
-      *out++ = row < black_rows_ ? 0 : value;
+    int row = 0;
+    for (int y = 0; y < kSourceHeight; ++y) {
+      if (needed_[y]) {
+        const int at = y * kSourceWidth;
+        BrightLine(luts_[c].data(), indices + at,
+                   previous == nullptr ? nullptr : previous + at,
+                   memory + (static_cast<unsigned>(y) & mask) * kLineStride);
+      }
+      if ((y + 1) % kLinesAtOnce != 0) continue;
+      const int end = RowsBefore(row, y + 1);
+      MakePlaneRows(row, end, plane, out);
+      row = end;
     }
+    out += static_cast<size_t>(spec_.height) * spec_.width;
   }
+}
+
+int FrameMaker::RowsBefore(int row, int end) const {
+  while (row < spec_.height && row_ends_[row] <= end) ++row;
+  return row;
+}
+
+int FrameMaker::MakeRows(int row, int end, const Lines& lines,
+                         uint8_t* out) const noexcept {
+  const int row_end = RowsBefore(row, end);
+  Lines plane = lines;
+  for (int c = 0; c < channels(); ++c) {
+    MakePlaneRows(row, row_end, plane, out);
+    plane.first += lines.plane_bytes;
+    out += static_cast<size_t>(spec_.height) * spec_.width;
+  }
+  return row_end;
+}
+
+void FrameMaker::MakePlaneRows(int row, int end, const Lines& plane,
+                               uint8_t* out) const noexcept {
+  out += static_cast<size_t>(row) * spec_.width;
+  while (row < end) {
+    const int next = std::min(end, row + kRowsAtOnce);
+    if (!spec_.area) {
+      for (int i = row; i < next; ++i) {
+        NearestRow(i, plane, out + (i - row) * spec_.width);
+      }
+    } else {
+      AreaRows(row, next, plane, out);
+    }
+    out += (next - row) * spec_.width;
+    row = next;
+  }
+}
+
+void FrameMaker::AreaRows(int row, int end, const Lines& plane,
+                          uint8_t* out) const noexcept {
+  switch (path_) {
+#if defined(PREPROCESS_X86)
+    case Path::kAvx512:
+      return AreaRowsAvx512(row, end, plane, out);
+    case Path::kAvx2:
+      return AreaRowsAvx2(row, end, plane, out);
+#elif defined(PREPROCESS_NEON)
+    case Path::kNeon:
+      return AreaRowsNeon(row, end, plane, out);
+#endif
+    default:
+      for (; row < end; ++row, out += spec_.width) {
+        AreaRowScalar(row, plane, out);
+      }
+  }
+}
+
+void FrameMaker::BrightLine(const uint8_t* lut, const uint8_t* indices,
+                            const uint8_t* previous,
+                            uint8_t* out) const noexcept {
+  switch (lookup_path_) {
+#if defined(PREPROCESS_X86)
+    case Path::kAvx512:
+      return BrightLineAvx512(lut, indices, previous, out);
+    case Path::kAvx2:
+      return BrightLineAvx2(lut, indices, previous, out);
+#elif defined(PREPROCESS_NEON)
+    case Path::kNeon:
+      return BrightLineNeon(lut, indices, previous, out);
+#endif
+    default:
+      return BrightLineScalar(lut, indices, previous, out);
+  }
+}
+
+void FrameMaker::NearestRow(int row, const Lines& plane,
+                            uint8_t* out) const noexcept {
+  const uint8_t* line = LineUnder(plane, nearest_rows_[row]);
+  for (const int column : nearest_columns_) *out++ = line[column];
 }
 
 }  // namespace preprocess

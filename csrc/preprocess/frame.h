@@ -1,7 +1,11 @@
-// From a picture of palette indices to one frame of an observation: colours to
-// grey or RGB, optional maximum of two pictures, hidden status bar, resize. It
-// knows the palette and nothing else of the console. Integers only: results are
-// equal on every machine and code path.
+// From a picture to one frame of an observation: colours to grey or RGB,
+// optional maximum of two pictures, hidden status bar, resize. It knows the
+// palette and nothing else of the console. Integers only: results are equal on
+// every machine and code path.
+//
+// A picture comes whole, as palette indices (Make), or in lines of brightness,
+// a plane for each channel, while it is drawn (MakeRows): a row of the frame is
+// made as soon as the last line under it is there.
 //
 // Area resize of one axis, `in` to `out` pixels with out <= in: a source pixel
 // weighs `out` units, an output pixel covers `in` of them, so every weight is
@@ -25,6 +29,22 @@ constexpr int kSourceHeight = 240;
 constexpr int kSourceWidth = 256;
 constexpr int kSourcePixels = kSourceHeight * kSourceWidth;
 constexpr int kHudRows = 32;  // the game's status bar at the top
+
+/// Bytes from one line of brightness to the next: its 256 pixels, and room for
+/// whoever draws it.
+constexpr int kLineStride = 320;
+/// Lines that MakeRows is given at a time, about; at most eight more.
+constexpr int kLinesAtOnce = 48;
+/// Of FrameMaker::lines_kept(): enough for any picture.
+constexpr int kMostLinesKept = 256;
+
+/// The last lines of a picture, in planes: line y of plane c is at
+/// first + c * plane_bytes + (y & mask) * kLineStride.
+struct Lines {
+  const uint8_t* first;
+  size_t plane_bytes;
+  unsigned mask;
+};
 
 /// What becomes of the status bar.
 enum class Hud : uint8_t { kKeep, kMask, kCrop };
@@ -73,34 +93,86 @@ class FrameMaker {
   void Make(const uint8_t* indices, const uint8_t* previous,
             uint8_t* out) const noexcept;
 
+  /// (channels, 64): the brightness of each palette index.
+  const uint8_t* colours() const { return luts_[0].data(); }
+  /// Whether line `y` of a picture changes the frame.
+  bool NeedsLine(int y) const { return needed_[static_cast<size_t>(y)]; }
+  /// How many lines must be kept for MakeRows, a power of two.
+  int lines_kept() const { return lines_kept_; }
+  /// Makes the rows from `row` on that need no line from `end` on, in the frame
+  /// at `out`; returns the first that is left.
+  int MakeRows(int row, int end, const Lines& lines,
+               uint8_t* out) const noexcept;
+
  private:
   static constexpr int kMagicBits = 40;    // of magic_
   static constexpr int kMagic32Bits = 24;  // of magic32_
   static constexpr int kGroup = 8;         // output columns that share a window
   static constexpr int kWindow = 32;       // source columns in one
+  static constexpr int kRowsAtOnce = 4;
+  static constexpr int kPairWindow = 8;  // in one of two outputs
   static constexpr int kTaps = 4;  // source columns of one output at a time
 
   void PlanFast(Path path);
   bool PlanColumns();
-  void Plane(const uint8_t* lut, const uint8_t* indices,
-             const uint8_t* previous, uint8_t* out) const noexcept;
+  void PlanPairs();
+  void FindNeededLines();
+  const uint8_t* LineUnder(const Lines& lines, int y) const {
+    return y < black_rows_ || y >= kSourceHeight
+               ? kBlack.data()
+               : lines.first + (static_cast<unsigned>(y) & lines.mask) *
+                                   size_t{kLineStride};
+  }
+  /// The first row from `row` on that needs a line from `end` on.
+  int RowsBefore(int row, int end) const;
+  /// The rows [row, end) of one channel; `out` is where its frame begins.
+  void MakePlaneRows(int row, int end, const Lines& plane,
+                     uint8_t* out) const noexcept;
+  void AreaRows(int row, int end, const Lines& plane,
+                uint8_t* out) const noexcept;
+  void NearestRow(int row, const Lines& plane, uint8_t* out) const noexcept;
+  /// A line of palette indices as brightness; the brighter of two lines.
+  void BrightLine(const uint8_t* lut, const uint8_t* indices,
+                  const uint8_t* previous, uint8_t* out) const noexcept;
+  // Lines of brightness, and rows of an area resize, kRowsAtOnce at most: with
+  // all sums down the columns before the first along a row, none of them waits
+  // for one to be stored.
   // area_scalar.cc
-  void AreaScalar(const uint8_t* lut, const uint8_t* indices,
-                  const uint8_t* previous, uint8_t* out) const noexcept;
-  // area_x86.cc; elsewhere they are AreaScalar.
-  void AreaAvx2(const uint8_t* lut, const uint8_t* indices,
-                const uint8_t* previous, uint8_t* out) const noexcept;
-  void AreaAvx512(const uint8_t* lut, const uint8_t* indices,
-                  const uint8_t* previous, uint8_t* out) const noexcept;
-  void Nearest(const uint8_t* lut, const uint8_t* indices,
-               const uint8_t* previous, uint8_t* out) const noexcept;
+  void AreaRowScalar(int row, const Lines& plane, uint8_t* out) const noexcept;
+  static void BrightLineScalar(const uint8_t* lut, const uint8_t* indices,
+                               const uint8_t* previous, uint8_t* out) noexcept;
+#if defined(PREPROCESS_X86)  // area_x86.cc
+  void AreaRowsAvx2(int row, int end, const Lines& plane,
+                    uint8_t* out) const noexcept;
+  void AreaRowsAvx512(int row, int end, const Lines& plane,
+                      uint8_t* out) const noexcept;
+  void SumLinesAvx2(int row, const Lines& plane, uint16_t* sums) const noexcept;
+  void SumColumnsAvx2(const uint16_t* sums, uint8_t* out) const noexcept;
+  static void BrightLineAvx2(const uint8_t* lut, const uint8_t* indices,
+                             const uint8_t* previous, uint8_t* out) noexcept;
+  static void BrightLineAvx512(const uint8_t* lut, const uint8_t* indices,
+                               const uint8_t* previous, uint8_t* out) noexcept;
+#elif defined(PREPROCESS_NEON)  // area_neon.cc
+  void AreaRowsNeon(int row, int end, const Lines& plane,
+                    uint8_t* out) const noexcept;
+  void AreaRowNeon(int row, const Lines& plane, uint8_t* out) const noexcept;
+  static void BrightLineNeon(const uint8_t* lut, const uint8_t* indices,
+                             const uint8_t* previous, uint8_t* out) noexcept;
+#endif
+
+  // What stands for a line that is hidden, or beyond the picture.
+  static constexpr std::array<uint8_t, kSourceWidth> kBlack{};
 
   FrameSpec spec_;
   Path path_ = Path::kScalar;
-  int top_ = 0;         // first source row that is used (crop)
+  Path lookup_path_ = Path::kScalar;  // of BrightLine, for any size
+  int top_ = 0;                       // first source row that is used (crop)
   int black_rows_ = 0;  // source rows above this one count as black (mask)
   std::array<std::array<uint8_t, 64>, 3> luts_{};
   std::vector<int> nearest_rows_, nearest_columns_;
+  std::vector<int> row_ends_;  // (height,) behind the last line under a row
+  std::array<bool, kSourceHeight> needed_{};
+  int lines_kept_ = 0;
 
   // Area: the two axes, and division by in_units x in_units as a product.
   AxisWeights rows_, columns_;
@@ -119,6 +191,12 @@ class FrameMaker {
   // (groups_, passes_, 8 outputs, 4 taps): column - window, and its weight.
   std::vector<uint16_t> window_index_;
   std::vector<int16_t> window_weight_;
+  // For 4 pairs of outputs in each group: the first of 8 sums; where among them
+  // the 4 taps of both lie, in bytes; their weights. The first is empty where
+  // they do not fit.
+  std::vector<int> pair_first_;
+  std::vector<uint8_t> pair_shuffle_;
+  std::vector<int16_t> pair_weight_;
 };
 
 }  // namespace preprocess

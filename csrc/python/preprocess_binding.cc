@@ -19,11 +19,11 @@ using Picture = py::array_t<uint8_t, py::array::c_style>;
 
 preprocess::Path PathFromName(const std::string& name) {
   using preprocess::Path;
-  for (const Path path : {Path::kScalar, Path::kAvx2, Path::kAvx512}) {
+  for (const Path path : preprocess::kPaths) {
     if (name == preprocess::Name(path)) return path;
   }
-  throw std::invalid_argument("path '" + name +
-                              "' is unknown; choose scalar, avx2 or avx512");
+  throw std::invalid_argument(
+      "path '" + name + "' is unknown; choose scalar, avx2, avx512 or neon");
 }
 
 preprocess::Hud ParseHud(const std::string& name) {
@@ -76,7 +76,7 @@ py::tuple MakeFrame(py::handle indices, py::handle previous, int height,
 py::list Paths() {
   using preprocess::Path;
   py::list names;
-  for (const Path path : {Path::kScalar, Path::kAvx2, Path::kAvx512}) {
+  for (const Path path : preprocess::kPaths) {
     if (preprocess::Supports(path)) names.append(preprocess::Name(path));
   }
   return names;

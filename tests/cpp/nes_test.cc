@@ -23,19 +23,29 @@ std::vector<uint8_t> RandomImage(uint32_t seed) {
   return image;
 }
 
-TEST(Simd, MapColoursEqualsItsPortableTwin) {
+TEST(Simd, DrawTilesEqualsItsPortableTwin) {
   std::mt19937 random(7);
+  std::vector<uint8_t> tiles(65536);
+  for (uint8_t& entry : tiles) entry = random() & 15;
   for (int round = 0; round < 100; ++round) {
-    uint8_t palette_entries[256 + 7];
-    uint8_t colours[32];
-    for (uint8_t& entry : palette_entries) entry = random() & 31;
-    for (uint8_t& colour : colours) colour = random() & 63;
-    const uint8_t* from = palette_entries + round % 8;  // any fine scroll
-    uint8_t want[256];
-    uint8_t got[256];
-    nes::simd::MapColoursPortable(from, colours, want);
-    nes::simd::MapColours(from, colours, got);
-    ASSERT_EQ(std::memcmp(want, got, sizeof(want)), 0);
+    uint16_t offsets[nes::simd::kTilesInLine];
+    uint8_t colours[16];
+    for (uint16_t& offset : offsets) offset = (random() & 1023) * 64;
+    for (uint8_t& colour : colours) colour = static_cast<uint8_t>(random());
+    constexpr int kBytes = nes::simd::kTilesInLine * 8;
+    // Bytes beside a line are left alone.
+    std::vector<uint8_t> want[4], got[4];
+    uint8_t *want_lines[4], *got_lines[4];
+    for (int r = 0; r < 4; ++r) {
+      want[r].assign(kBytes + 16, 0xA5);
+      got[r] = want[r];
+      want_lines[r] = want[r].data() + 8;
+      got_lines[r] = got[r].data() + 8;
+    }
+    const uint8_t* half = tiles.data() + round % 2 * 32;
+    nes::simd::DrawTilesPortable(half, offsets, colours, want_lines);
+    nes::simd::DrawTiles(half, offsets, colours, got_lines);
+    for (int r = 0; r < 4; ++r) ASSERT_EQ(want[r], got[r]) << r;
   }
 }
 

@@ -31,7 +31,7 @@ void ExpectEqualPaths(const FrameSpec& spec, const uint8_t* now,
   const size_t bytes = scalar.frame_bytes();
   const auto want = std::make_unique<uint8_t[]>(bytes);
   scalar.Make(now, before, want.get());
-  for (const Path path : {Path::kAvx2, Path::kAvx512}) {
+  for (const Path path : preprocess::kPaths) {
     if (!preprocess::Supports(path)) continue;
     const auto got = std::make_unique<uint8_t[]>(bytes);
     const FrameMaker maker(spec, path);

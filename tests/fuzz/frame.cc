@@ -54,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::vector<uint8_t> previous = Picture(input);
 
   std::vector<uint8_t> expected;
-  for (const Path path : {Path::kScalar, Path::kAvx2, Path::kAvx512}) {
+  for (const Path path : preprocess::kPaths) {
     if (!preprocess::Supports(path)) continue;
     std::unique_ptr<preprocess::FrameMaker> maker;
     if (fuzz::Refused([&] {

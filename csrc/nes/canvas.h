@@ -1,0 +1,49 @@
+// Where the PPU draws, and who is told of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nes {
+
+constexpr int kLineWidth = 256;
+
+/// Memory for the lines of a picture, in one plane or in several, and what each
+/// of the 64 colours is written as in each. With fewer lines than a picture has
+/// it is a ring, of which somebody takes the lines as they are finished.
+class Canvas {
+ public:
+  static constexpr int kMostPlanes = 4;
+  /// The most bytes written beside a line, on each side.
+  static constexpr int kRoom = 8;
+
+  virtual ~Canvas() = default;
+
+  /// The lines [begin, end) are complete, at most eight at a time, or nobody
+  /// wants any of them.
+  virtual void Finished(int /*begin*/, int /*end*/) {}
+
+  uint8_t* at(int plane, int line) const {
+    return lines + static_cast<size_t>(plane) * plane_bytes +
+           (static_cast<unsigned>(line) & line_mask) * stride;
+  }
+
+  /// What a colour is written as.
+  uint8_t Write(int plane, uint8_t colour) const {
+    return colours == nullptr ? colour : colours[plane * 64 + colour];
+  }
+
+  uint8_t* lines = nullptr;  // line 0 of plane 0, its first pixel
+  size_t stride = kLineWidth;
+  unsigned line_mask = 255;  // of the lines kept, a power of two, one less
+  size_t plane_bytes = 0;
+  int planes = 1;
+  /// Whether kRoom bytes on both sides of each line may be overwritten.
+  bool has_room = false;
+  /// (planes, 64): a byte for each colour; nullptr: its number.
+  const uint8_t* colours = nullptr;
+  /// (240,): the lines that anybody looks at; nullptr: all.
+  const bool* wanted = nullptr;
+};
+
+}  // namespace nes

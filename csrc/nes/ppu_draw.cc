@@ -1,0 +1,298 @@
+// Drawing: rows of tiles, sprites over them, onto a canvas; see ppu.h.
+#include <algorithm>
+#include <cstring>
+
+#include "nes/opcodes.h"
+#include "nes/ppu.h"
+
+namespace nes {
+namespace {
+
+constexpr uint64_t kOnes = 0x0101010101010101u;
+constexpr uint8_t kBehind = 0x20;
+constexpr uint8_t kFlipped = 0x40;
+
+// A line with the room that DrawTiles needs.
+constexpr int kRoomyLine = Canvas::kRoom + simd::kTilesInLine * 8;
+
+uint64_t Load8(const uint8_t* from) {
+  uint64_t bytes;
+  std::memcpy(&bytes, from, sizeof(bytes));
+  return bytes;
+}
+
+void Store8(uint8_t* to, uint64_t bytes) {
+  std::memcpy(to, &bytes, sizeof(bytes));
+}
+
+// $FF in every byte that is an opaque pixel's: its colour, the two low bits of
+// a palette entry, is not 0.
+constexpr uint64_t OpaqueMask(uint64_t entries) {
+  return ((entries | entries >> 1) & kOnes) * 0xFF;
+}
+
+// $FF in the bytes, of eight pixels from x on, that are not in the leftmost
+// eight of the line.
+uint64_t BesideLeftEdge(unsigned x) {
+  static constexpr uint8_t kBytes[16] = {
+      0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
+  return Load8(kBytes + std::min(x, 8u));
+}
+
+}  // namespace
+
+/// Where the lines of a row of tiles are drawn.
+struct Ppu::LinesOut {
+  uint8_t* at[Canvas::kMostPlanes][8];
+};
+
+// Whole lines: those that show the same row of tiles together.
+void Ppu::RunLines(int line, int lines) {
+  if (canvas_ == nullptr) {
+    if (Rendering()) StepLines(lines);
+    return;
+  }
+  const int end = line + lines;
+  const bool* wanted = canvas_->wanted;
+  while (line < end) {
+    int count = end - line;
+    if (wanted != nullptr && !wanted[line]) {
+      const bool* next = std::find(wanted + line, wanted + end, true);
+      count = static_cast<int>(next - wanted) - line;
+      canvas_->Finished(line, line + count);
+    } else {
+      // Behind this line x is that of t.
+      const bool alone = Rendering() && ((s_.v ^ s_.t) & 0x041F) != 0;
+      count = alone ? 1 : std::min(count, 8 - (s_.v >> 12 & 7));
+      DrawLines(line, count);
+    }
+    if (Rendering()) StepLines(count);
+    line += count;
+  }
+}
+
+void Ppu::DrawLines(int line, int count) {
+  if (!canvas_->has_room) {
+    DrawAndCopy(line, count, 0, kLineWidth);
+  } else {
+    LinesOut out;
+    for (int plane = 0; plane < canvas_->planes; ++plane) {
+      for (int k = 0; k < count; ++k) {
+        out.at[plane][k] = canvas_->at(plane, line + k);
+      }
+    }
+    DrawTo(out, line, count);
+  }
+  canvas_->Finished(line, line + count);
+}
+
+void Ppu::DrawSegment(int line, int x_begin, int x_end) {
+  if (x_begin >= x_end) return;
+  if (canvas_->wanted != nullptr && !canvas_->wanted[line]) return;
+  DrawAndCopy(line, 1, x_begin, x_end);
+  if (x_end == kLineWidth) canvas_->Finished(line, line + 1);
+}
+
+// For parts of lines, and for a canvas without room beside its lines.
+void Ppu::DrawAndCopy(int line, int count, int x_begin, int x_end) {
+  uint8_t lines[Canvas::kMostPlanes * 8][kRoomyLine];
+  LinesOut out;
+  for (int plane = 0; plane < canvas_->planes; ++plane) {
+    for (int k = 0; k < count; ++k) {
+      out.at[plane][k] = lines[plane * 8 + k] + Canvas::kRoom;
+    }
+  }
+  DrawTo(out, line, count);
+  for (int plane = 0; plane < canvas_->planes; ++plane) {
+    for (int k = 0; k < count; ++k) {
+      std::memcpy(canvas_->at(plane, line + k) + x_begin,
+                  out.at[plane][k] + x_begin,
+                  static_cast<size_t>(x_end - x_begin));
+    }
+  }
+}
+
+// Whole lines, from the one that v points to on, in the present row of tiles.
+void Ppu::DrawTo(const LinesOut& out, int line, int count) {
+  const bool background = s_.mask & 0x08;
+  if (!colours_known_) FindColours();
+  if (background) FindRowTiles();
+  for (int plane = 0; plane < canvas_->planes; ++plane) {
+    if (background) {
+      DrawBackground(out.at[plane], count, colours_[plane]);
+    } else {
+      FillLines(out.at[plane], count, plane);
+    }
+  }
+  if (!(s_.mask & 0x10)) return;
+  if (!sprites_known_) FindSprites();
+  for (int k = 0; k < count; ++k) {
+    if (line + k > 0) {
+      DrawSprites(line + k, k, out);
+    } else if (s_.wrapped != 0) [[unlikely]] {
+      DrawWrappedSprites(out);
+    }
+  }
+}
+
+void Ppu::FindColours() {
+  const uint8_t visible = s_.mask & 0x01 ? 0x30 : 0x3F;
+  for (int plane = 0; plane < canvas_->planes; ++plane) {
+    for (int i = 0; i < 32; ++i) {
+      const uint8_t colour = s_.palette[i & 3 ? i : 0] & visible;
+      colours_[plane][i] = canvas_->Write(plane, colour);
+    }
+  }
+  colours_known_ = true;
+}
+
+// Lines without a background.
+void Ppu::FillLines(uint8_t* const* lines, int count, int plane) const {
+  uint8_t colour = colours_[plane][0];
+  // While v points into the palette and nothing is rendered, that colour is
+  // shown instead.
+  if (!Rendering() && !nes_py_ && (s_.v & 0x3F00) == 0x3F00) {
+    const uint8_t visible = s_.mask & 0x01 ? 0x30 : 0x3F;
+    colour = canvas_->Write(plane, s_.palette[PaletteIndex(s_.v)] & visible);
+  }
+  for (int k = 0; k < count; ++k) std::memset(lines[k], colour, kLineWidth);
+}
+
+void Ppu::DrawBackground(uint8_t* const* lines, int count,
+                         const uint8_t* colours) {
+  uint8_t unseen[kRoomyLine];
+  const int first = s_.v >> 12 & 7;
+  for (int begin = 0; begin < 8; begin += 4) {
+    if (begin + 4 <= first || begin >= first + count) continue;
+    uint8_t* out[4];
+    for (int r = 0; r < 4; ++r) {
+      const int k = begin + r - first;
+      const bool seen = k >= 0 && k < count;
+      out[r] = (seen ? lines[k] : unseen + Canvas::kRoom) - s_.fine_x;
+    }
+    simd::DrawTiles(row_base_ + begin * 8, row_tiles_ + row_first_, colours,
+                    out);
+  }
+  if (s_.mask & 0x02) return;
+  for (int k = 0; k < count; ++k) Store8(lines[k], kOnes * colours[0]);
+}
+
+// Which tiles stand in a line, enough for any fine scroll: the same for the
+// eight lines of a row of tiles.
+void Ppu::FindRowTiles() {
+  const unsigned table = (s_.ctrl & 0x10u) << 8;
+  const uint32_t key = (s_.v & 0x0FFFu) | table << 4;
+  if (row_known_ && key == row_key_) return;
+  row_key_ = key;
+  row_known_ = true;
+  row_base_ = tiles_ + (table >> 4) * kTileBytes;
+  row_first_ = s_.v & 3u;
+  const unsigned row = s_.v >> 5 & 31;
+  // A byte of attributes is for four columns, two bits for two of them.
+  for (unsigned group = 0; group < 9; ++group) {
+    const unsigned column = (s_.v & 28u) + group * 4;
+    const unsigned base = (s_.v ^ (column & 32) << 5) & 0x0C00u;
+    const uint8_t* names = s_.nametable + NametableIndex(0x2000u | base);
+    const unsigned x = column & 28;
+    const unsigned attributes =
+        names[0x3C0 + (row >> 2) * 8 + (x >> 2)] >> ((row & 2) << 1);
+    const uint8_t* four = names + row * 32 + x;
+    for (unsigned i = 0; i < 4; ++i) {
+      const unsigned attribute = attributes >> (i & 2) & 3;
+      row_tiles_[group * 4 + i] = static_cast<uint16_t>(
+          four[i] * kTileBytes + attribute * kTileAttributeBytes);
+    }
+  }
+}
+
+// The sprites that the evaluation on the line before has found.
+void Ppu::DrawSprites(int line, int k, const LinesOut& out) {
+  // From the last to the first, as earlier ones win over later ones.
+  for (int n = std::min<int>(sprites_.count[line - 1], 8) - 1; n >= 0; --n) {
+    const uint8_t* sprite = s_.oam + sprites_.index[line - 1][n] * 4;
+    const uint64_t pixels = Load8(TileRow(
+        SpriteRowAddress(sprite, line - 1 - sprite[0]), sprite[2] & 3u));
+    DrawSprite(sprite, pixels, k, out);
+  }
+}
+
+// Eight pixels at once, a byte each: `pixels` is a row of the sprite's tile, a
+// palette entry in each byte. A sprite hides later ones even where it is
+// behind the background itself: there the background is drawn once more.
+NES_INLINE void Ppu::DrawSprite(const uint8_t* sprite, uint64_t pixels, int k,
+                                const LinesOut& out) {
+  const unsigned x = sprite[3];
+  if (sprite[2] & kFlipped) pixels = __builtin_bswap64(pixels);
+  uint64_t drawn = OpaqueMask(pixels);
+  if (!(s_.mask & 0x04)) drawn &= BesideLeftEdge(x);
+  if (drawn == 0) return;
+  // One in each byte of the three colours.
+  const uint64_t low = pixels & kOnes, high = pixels >> 1 & kOnes;
+  const uint64_t third = low & high, first = low ^ third, second = high ^ third;
+  uint64_t background = 0, covered = 0;
+  if (sprite[2] & kBehind) {
+    background = BackgroundEntries(x, (s_.v >> 12 & 7) + k);
+    covered = OpaqueMask(background);
+  }
+  for (int plane = 0; plane < canvas_->planes; ++plane) {
+    const uint8_t* colours = colours_[plane];
+    const uint8_t* own = colours + 16 + (sprite[2] & 3) * 4;
+    // No byte carries into the next: each is one of the three, or 0.
+    uint64_t shown = first * own[1] + second * own[2] + third * own[3];
+    if (covered != 0) {
+      uint8_t bytes[8];
+      Store8(bytes, background);
+      for (uint8_t& byte : bytes) byte = colours[byte];
+      shown = (shown & ~covered) | (Load8(bytes) & covered);
+    }
+    uint8_t* to = out.at[plane][k] + x;
+    Store8(to, (Load8(to) & ~drawn) | (shown & drawn));
+  }
+}
+
+// The palette entries of the background in eight pixels from x on; those right
+// of the line are any.
+uint64_t Ppu::BackgroundEntries(unsigned x, int row) const {
+  if (!(s_.mask & 0x08)) return 0;
+  const unsigned at = x + s_.fine_x;
+  const unsigned tile = at >> 3;
+  uint8_t entries[16];
+  for (unsigned i = 0; i < 2; ++i) {
+    const unsigned column = std::min(tile + i, simd::kTilesInLine - 1u);
+    std::memcpy(entries + i * 8,
+                row_base_ + row_tiles_[row_first_ + column] + row * 8, 8);
+  }
+  const uint64_t shown = Load8(entries + (at & 7));
+  return s_.mask & 0x02 ? shown : shown & BesideLeftEdge(x);
+}
+
+// The row of such a sprite is a negative remainder in nes-py, so that its bits
+// come from the tile before it, too.
+__attribute__((noinline)) void Ppu::DrawWrappedSprites(const LinesOut& out) {
+  const int height = SpriteHeight();
+  for (int i = 63; i >= 0; --i) {
+    if (!(s_.wrapped >> i & 1)) continue;
+    const uint8_t* sprite = s_.oam + i * 4;
+    int row = -((sprite[0] + 1) & 0xFF) % height;
+    if (sprite[2] & 0x80) row ^= height - 1;
+    int base = sprite[1] * 16 + ((s_.ctrl & 0x08) << 9);
+    if (height == 16) {
+      row = (row & 7) | (row & 8) << 1;
+      base = (sprite[1] >> 1) * 32 | (sprite[1] & 1) << 12;
+    }
+    const auto plane = [this](int address) -> unsigned {
+      address &= 0xFFFF;
+      return address < 0x2000 ? chr_[address] : 0;
+    };
+    const unsigned low = plane(base + row), high = plane(base + row + 8);
+    uint8_t entries[8];
+    for (int x = 0; x < 8; ++x) {
+      const unsigned colour = (low >> (7 - x) & 1) | (high >> (7 - x) & 1) << 1;
+      entries[x] = static_cast<uint8_t>(
+          colour == 0 ? 0 : colour | (sprite[2] & 3u) << 2);
+    }
+    DrawSprite(sprite, Load8(entries), 0, out);
+  }
+}
+
+}  // namespace nes
