@@ -49,7 +49,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "use_inter_area_resize": ({}, False),
     "frame_max": ({}, True),
     "hud": ({}, "mask"),
-    "cut_waits": ({}, False),
+    "cut_waits": (WHOLE_GAME, False),
     "episodic_life": (WHOLE_GAME, True),
     "reward_clip": ({}, True),
     "noop_max": ({}, 60),
