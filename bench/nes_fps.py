@@ -1,6 +1,7 @@
 """Frames per second of the bare NES core on one CPU core.
 
     python bench/nes_fps.py [--rom world] [--frames 20000] [--repeats 5] [--json]
+    python bench/nes_fps.py --engines      translated and interpreted, in turns
 
 The script is that of the field's other figures: Start at the title screen, then
 Right+B held and A for 20 of every 40 frames. Rates are frames per second of CPU
@@ -18,22 +19,26 @@ import time
 
 from rich.console import Console as Terminal
 from rich.table import Table
+from turns import show_ratios
 
 from mario_envpool import nes, rom
 
 # name, draw every n-th frame (0: none), idle skip
-ROWS = (
+SKIPPING = (
     ("no picture", 0, True),
     ("1 frame in 4 drawn", 4, True),
     ("every frame drawn", 1, True),
+)
+ROWS = (
+    *SKIPPING,
     ("no picture, idle loops executed", 0, False),
     ("every frame drawn, idle loops executed", 1, False),
 )
 
 
-def started_console(image: bytes) -> nes.Console:
+def started_console(image: bytes, engine: str = "") -> nes.Console:
     """A console past the title screen."""
-    console = nes.Console(image)
+    console = nes.Console(image, engine=engine)
     for frame in range(200):
         console.step(nes.START if frame % 16 >= 8 else 0, draw=False)
     return console
@@ -45,14 +50,46 @@ def play_script(frames: int) -> bytes:
     return bytes(run | (nes.A if frame % 40 < 20 else 0) for frame in range(frames))
 
 
-def measure(image: bytes, movie: bytes, draw_every: int, idle_skip: bool) -> float:
+def measure(
+    image: bytes, movie: bytes, draw_every: int, idle_skip: bool, engine: str = ""
+) -> float:
     """Frames per second of CPU time, on a fresh console."""
-    console = started_console(image)
+    console = started_console(image, engine)
     console.set_idle_skip(idle_skip)
     console.step_many(movie[:500], draw_every)
     begin = time.process_time()
     console.step_many(movie, draw_every)
     return len(movie) / (time.process_time() - begin)
+
+
+def compare_engines(image: bytes, movie: bytes, repeats: int) -> dict[str, float]:
+    """Prints both engines' rates, and what the translation is; returns the ratios."""
+    medians = {}
+    for name, draw_every, idle_skip in SKIPPING:
+        rates: dict[str, list[float]] = {"interpreter": [], "translated": []}
+        for _ in range(repeats):
+            for engine, found in rates.items():
+                found.append(measure(image, movie, draw_every, idle_skip, engine))
+        show_ratios(name, "frames/s", rates)
+        pairs = zip(rates["translated"], rates["interpreter"], strict=True)
+        medians[name] = statistics.median(one / other for one, other in pairs)
+    console = started_console(image, "counted")
+    before = console.engine_counts
+    console.step_many(movie, 0)
+    count = {key: n - before[key] for key, n in console.engine_counts.items()}
+    share = count["translated"] / (count["translated"] + count["interpreted"])
+    size = console.translation_size
+    print(
+        f"{share:.2%} of the instructions of {len(movie):,} frames ran translated; "
+        f"{count['entries'] / len(movie):.1f} entries a frame"
+    )
+    print(
+        f"{size['blocks']:,} blocks in {size['batches']} batches: "
+        f"{size['code_bytes'] / 1024:,.0f} KiB of code, "
+        f"{size['memory_bytes'] / 1024:,.0f} KiB of memory, "
+        f"{size['seconds'] * 1000:.1f} ms to translate"
+    )
+    return medians
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -61,6 +98,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rom", default="vanilla", choices=rom.ROMS)
     parser.add_argument("--frames", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--engines", action="store_true", help="compare the CPU's two engines"
+    )
     parser.add_argument("--json", action="store_true", help="JSON as the last line")
     return parser.parse_args()
 
@@ -72,6 +112,11 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     image = rom.load(arguments.rom)
     movie = play_script(arguments.frames)
+    if arguments.engines:
+        found = compare_engines(image, movie, arguments.repeats)
+        if arguments.json:
+            print(json.dumps({"translated_over_interpreter": found}))
+        return
     rates: dict[str, list[float]] = {name: [] for name, _, _ in ROWS}
     for _ in range(arguments.repeats):
         for name, draw_every, idle_skip in ROWS:

@@ -4,6 +4,7 @@
     python bench/sps.py --mixed            32 levels, uniform random actions
     python bench/sps.py --peers            and the peers, in turns with us
     python bench/sps.py --obs tiles        tiles instead of grey pictures, in turns
+    python bench/sps.py --engines          translated and interpreted programs, in turns
     python bench/sps.py --json             the same, one JSON object as the last line
 
 A *step* is one action, which the game plays for four *frames*. Rows that only deliver
@@ -131,6 +132,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="measure these kinds of observation in turns with grey pictures, and"
         " nothing else: " + ", ".join(OBS_TYPES),
     )
+    add(
+        "--engines",
+        action="store_true",
+        help="measure the CPU's two engines in turns, and nothing else",
+    )
     add("--pairs", type=int, default=5, help="runs of each side (default: 5)")
     add(
         "--skip",
@@ -159,7 +165,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         known.options["rom"] = known.rom
     if known.mixed:
         known.options["stages"] = LEVELS
-    if known.obs:
+    if known.obs or known.engines:
         known.skip = ["throughput", "parts"]
     return known
 
@@ -389,6 +395,20 @@ def measure_observations(
     ]
 
 
+def measure_engines(
+    arguments: argparse.Namespace, ours: Runner, tell: Any
+) -> Comparison:
+    """Compares translated programs with interpreted ones, one core, in turns."""
+    base = base_request(arguments)
+    programs = {
+        engine: (ours, replace(base, options={**base.options, "engine": engine}))
+        for engine in ("translated", "interpreter")
+    }
+    runs = interleave(programs, arguments.pairs, tell)
+    what = f"translated against it, {arguments.task}, {base.num_envs} envs, 1 core"
+    return Comparison("interpreter", what, runs["translated"], runs["interpreter"])
+
+
 def peers_table(comparisons: list[Comparison]) -> Table:
     """Both sides and their ratio."""
     table = Table(
@@ -492,6 +512,10 @@ def measure(
             comparisons = measure_observations(arguments, ours, tell)
             console.print(peers_table(comparisons))
             result["observations"] = [entry.as_json() for entry in comparisons]
+        if arguments.engines:
+            comparisons.append(measure_engines(arguments, ours, tell))
+            console.print(peers_table(comparisons[-1:]))
+            result["engines"] = comparisons[-1].as_json()
     if arguments.peers is not None:
         peers, missing = measure_peers(arguments, tell)
         console.print(peers_table(peers))

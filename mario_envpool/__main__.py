@@ -48,6 +48,7 @@ def main() -> int:
             "CPU path",
             f"{_core.cpu_path()} (resizing), {_core.nes_cpu_path()} (drawing)",
         ),
+        ("engine", describe_engine()),
         ("threads", f"{usable_cores()} of {os.cpu_count()} cores usable"),
         ("GPU", describe_gpu()),
         *(("ROM" if i == 0 else "", line) for i, line in enumerate(rom_lines)),
@@ -73,6 +74,18 @@ def print_starts(pattern: str, revision: str) -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def describe_engine() -> str:
+    """Says what runs the game's program, and why it is not machine code."""
+    try:
+        engine, problem = _core.nes_engine()
+    except ValueError as error:
+        return f"none: {error}; change MARIO_ENGINE"
+    if problem:
+        return f"{engine} ({problem})"
+    chosen = os.environ.get("MARIO_ENGINE", "")
+    return f"{engine} (MARIO_ENGINE)" if chosen else engine
 
 
 def describe_roms() -> tuple[list[str], bool]:

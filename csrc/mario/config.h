@@ -36,6 +36,10 @@ namespace mario {
   X(std::string, timing, "console",                                           \
     "where a frame ends: console: at the vertical blank; nes_py: where the "  \
     "emulator of gym-super-mario-bros ends it, for what was trained there")   \
+  X(std::string, engine, "",                                                  \
+    "what runs the program, to the same bytes: translated (to machine code, " \
+    "where that is possible) or interpreter; empty: what MARIO_ENGINE names, " \
+    "else translated")                                                        \
   X(std::string, action_set, "simple",                                        \
     "right_only (5 actions), simple (7), complex (12) or raw (all 256 "       \
     "button bytes)")                                                          \

@@ -84,7 +84,7 @@ std::vector<std::string> Env::FieldNames() {
 }
 
 Env::Scratch::Scratch(const Shared& shared)
-    : redraw_console(shared.cartridge(), shared.timing()),
+    : redraw_console(shared.cartridge(), shared.timing(), shared.engine()),
       pictures(shared.observation(), shared.timing()) {
   for (auto& picture : pixels) picture.resize(nes::kScreenPixels);
 }
@@ -92,7 +92,7 @@ Env::Scratch::Scratch(const Shared& shared)
 Env::Env(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed)
     : shared_(std::move(shared)),
       env_id_(env_id),
-      game_(shared_->cartridge(), shared_->timing(), env_id,
+      game_(shared_->cartridge(), shared_->timing(), shared_->engine(), env_id,
             shared_->observation().pictures() == 2),
       observation_(shared_->observation()) {
   Seed(seed);

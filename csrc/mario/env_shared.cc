@@ -94,8 +94,8 @@ uint64_t HashOptions(const Config& config) {
   config.Visit([&](const std::string& name, const auto& value, const char*) {
     const std::string given = Text(value);
     if (given == defaults[option++]) return;
-    // The cartridge's own hash stands for these two.
-    if (name == "rom" || name == "rom_path") return;
+    // The cartridge's own hash stands for the first two; engines are alike.
+    if (name == "rom" || name == "rom_path" || name == "engine") return;
     const std::string text = name + "=" + given + ";";
     hash = nes::Fnv1a(
         {reinterpret_cast<const uint8_t*>(text.data()), text.size()}, hash);
@@ -142,6 +142,8 @@ EnvShared::EnvShared(Config config,
       buttons_(ActionTable(config_.action_set, config_.custom_actions)),
       reward_(ParseReward(config_.reward)),
       timing_(nes::TimingByName(config_.timing)),
+      engine_(config_.engine.empty() ? nes::DefaultEngine()
+                                     : nes::EngineByName(config_.engine)),
       config_hash_(HashOptions(config_)) {
   if (cartridge_->has_chr_ram()) {
     throw std::invalid_argument(
@@ -178,7 +180,7 @@ const StartPoint& EnvShared::start(int index, int env_id) const {
 }
 
 StartPoint EnvShared::MakeStart(int index, int env_id) const {
-  Game game(cartridge_, timing_, env_id, /*remember_two=*/true);
+  Game game(cartridge_, timing_, engine_, env_id, /*remember_two=*/true);
   std::optional<Target> target;
   if (!stages_.empty()) target = stages_[static_cast<size_t>(index)];
   StartPoint point;
@@ -188,7 +190,7 @@ StartPoint EnvShared::MakeStart(int index, int env_id) const {
   point.state = game.console().state();
   for (int age = 0; age < 2; ++age) point.records[age] = game.record(age);
   Pictures pictures(observation_, timing_);
-  nes::Console console(cartridge_, timing_);
+  nes::Console console(cartridge_, timing_, engine_);
   const bool maximum = observation_.pictures() == 2;
   if (maximum) Redraw(point.records[1], &console, pictures.Keep());
   if (observation_.pictures() > 0) {

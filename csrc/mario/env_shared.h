@@ -45,6 +45,7 @@ class EnvShared {
   bool whole_game() const { return whole_game_; }
   RewardKind reward() const { return reward_; }
   nes::Timing timing() const { return timing_; }
+  nes::Engine engine() const { return engine_; }
   uint64_t sticky_threshold() const { return sticky_threshold_; }
   /// FNV-1a over every option that changes what an environment does and is not
   /// at its default.
@@ -70,6 +71,7 @@ class EnvShared {
   bool whole_game_ = false;
   RewardKind reward_;
   nes::Timing timing_;
+  nes::Engine engine_;
   uint64_t sticky_threshold_ = 0;
   uint64_t config_hash_ = 0;
 

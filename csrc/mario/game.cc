@@ -59,8 +59,8 @@ void RequireNoCartridgeRam(const nes::Console& console) {
 }
 
 Game::Game(std::shared_ptr<const nes::Cartridge> cartridge, nes::Timing timing,
-           int env_id, bool remember_two)
-    : console_(std::move(cartridge), timing),
+           nes::Engine engine, int env_id, bool remember_two)
+    : console_(std::move(cartridge), timing, engine),
       env_id_(env_id),
       remember_two_(remember_two) {}
 

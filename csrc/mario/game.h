@@ -62,7 +62,7 @@ class Game {
 
   /// `env_id` stands in error messages; `remember_two` keeps two frame records.
   Game(std::shared_ptr<const nes::Cartridge> cartridge, nes::Timing timing,
-       int env_id, bool remember_two);
+       nes::Engine engine, int env_id, bool remember_two);
 
   RamView ram_view() const { return RamView(console_.ram()); }
   nes::Console& console() { return console_; }

@@ -195,7 +195,10 @@ void Env::ResetToConsoleSave(std::span<const std::byte> save,
   const bool nes_py = shared_->timing() == nes::Timing::kNesPy;
   // Places are found, and consoles saved, under the console's timing.
   std::optional<nes::Console> source;
-  if (nes_py) source.emplace(shared_->cartridge());
+  if (nes_py) {
+    source.emplace(shared_->cartridge(), nes::Timing::kConsole,
+                   shared_->engine());
+  }
   nes::Console& loading = nes_py ? *source : game_.console();
   loading.Load(save);
   if (loading.uses_prg_ram()) {

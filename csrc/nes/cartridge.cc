@@ -6,6 +6,7 @@
 
 #include "nes/cpu.h"
 #include "nes/fnv.h"
+#include "nes/translation.h"
 
 namespace nes {
 namespace {
@@ -52,6 +53,17 @@ void DecodeTiles(const uint8_t* chr, uint8_t* tiles) {
       DecodeTileRow(chr + tile * 16, row, tiles + tile * kTileBytes);
     }
   }
+}
+
+Cartridge::Cartridge() = default;
+Cartridge::~Cartridge() = default;
+
+Translation* Cartridge::translation(Timing timing) const {
+  LazyTranslation& lazy = translations_[static_cast<size_t>(timing)];
+  std::call_once(lazy.once, [&] {
+    lazy.made = Translation::Make({prg(), timing == Timing::kNesPy, false});
+  });
+  return lazy.made.get();
 }
 
 std::shared_ptr<const Cartridge> Cartridge::Parse(

@@ -6,9 +6,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "nes/timing.h"
 
 namespace nes {
 
@@ -25,8 +28,12 @@ void DecodeTiles(const uint8_t* chr, uint8_t* tiles);
 
 enum class Mirroring : uint8_t { kHorizontal, kVertical };
 
+class Translation;
+
 class Cartridge {
  public:
+  ~Cartridge();
+
   /// Parses an iNES image. Throws std::invalid_argument that says what was
   /// found and what is allowed (bad magic, truncated file, mapper other than
   /// 0, PRG other than 16 or 32 KiB, CHR other than 0 or 8 KiB).
@@ -45,14 +52,23 @@ class Cartridge {
   uint64_t hash() const { return hash_; }
   /// The CHR ROM decoded by DecodeTiles, kTileBytes for each of 512 tiles.
   const uint8_t* tiles() const { return tiles_.data(); }
+  /// The program as machine code, made by the first who asks; nullptr where
+  /// WhyNotTranslated says something. Thread-safe.
+  Translation* translation(Timing timing) const;
 
  private:
-  Cartridge() = default;
+  Cartridge();
+
+  struct LazyTranslation {
+    std::once_flag once;
+    std::unique_ptr<Translation> made;
+  };
 
   std::vector<uint8_t> prg_;
   std::vector<uint8_t> dispatch_;
   std::vector<uint8_t> chr_;
   std::vector<uint8_t> tiles_;
+  mutable std::array<LazyTranslation, 2> translations_;  // by Timing
   uint64_t hash_ = 0;
   Mirroring mirroring_ = Mirroring::kHorizontal;
   bool has_chr_ram_ = false;

@@ -3,6 +3,7 @@
 #include "nes/console.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "nes/console_bus.h"
@@ -27,13 +28,41 @@ Timing TimingByName(const std::string& name) {
                               "' is not possible; choose console or nes_py");
 }
 
-Console::Console(std::shared_ptr<const Cartridge> cartridge, Timing timing)
+Console::Console(std::shared_ptr<const Cartridge> cartridge, Timing timing,
+                 Engine engine)
     : state_{},
       cartridge_(std::move(cartridge)),
       ppu_(*cartridge_, &state_.ppu, timing),
       apu_(&state_.apu),
       timing_(timing) {
   PowerOn();
+  set_engine(engine);
+}
+
+Console::~Console() = default;
+
+void Console::set_engine(Engine engine) {
+  engine_ = engine;
+  counts_ = {};
+  twin_.reset();
+  before_.reset();
+  translation_ = nullptr;
+  if (engine == Engine::kTranslated) {
+    translation_ = cartridge_->translation(timing_);
+  } else if (engine != Engine::kInterpreter) {
+    own_translation_ = Translation::Make(
+        {cartridge_->prg(), timing_ == Timing::kNesPy, true},
+        engine == Engine::kChecked ? 1 : Translation::kMisses);
+    translation_ = own_translation_.get();
+  }
+  if (translation_ == nullptr) {
+    engine_ = Engine::kInterpreter;
+  } else if (engine == Engine::kChecked) {
+    before_ =
+        std::make_unique<Console>(cartridge_, timing_, Engine::kInterpreter);
+    twin_ =
+        std::make_unique<Console>(cartridge_, timing_, Engine::kInterpreter);
+  }
 }
 
 void Console::PowerOn() {
@@ -58,6 +87,60 @@ void Console::Reset() {
 }
 
 // --- Running ----------------------------------------------------------------
+
+template <class Bus>
+void Console::RunToLimit(Bus& bus) {
+  if (translation_ == nullptr || !fast_loop_ || !idle_skip_) {
+    return RunCpu(&state_.cpu, bus);
+  }
+  TranslatedCpu<Bus> cpu(translation_, &state_.cpu, bus);
+  if (!translation_->counts()) {
+    while (state_.cpu.cycle < limit_) {
+      cpu.RunTranslated();
+      cpu.RunInterpreted();
+    }
+    return;
+  }
+  while (state_.cpu.cycle < limit_) {
+    if (before_ != nullptr) before_->CopyFrom(*this);
+    if (cpu.RunTranslated()) {
+      ++counts_.entries;
+      if (before_ != nullptr) CheckRun<Bus>(*before_);
+    }
+    counts_.interpreted += cpu.CountInterpreted();
+  }
+  counts_.translated += cpu.instructions();
+}
+
+// The interpreter runs what translated code has run since `before`.
+template <class Bus>
+void Console::CheckRun(const Console& before) {
+  if (before.state_.cpu.cycle == state_.cpu.cycle) return;
+  twin_->CopyFrom(before);
+  Bus bus(twin_.get());
+  while (twin_->state_.cpu.cycle < state_.cpu.cycle &&
+         twin_->state_.cpu.cycle < twin_->limit_) {
+    RunOneInstruction(&twin_->state_.cpu, bus);
+  }
+  if (std::memcmp(&twin_->state_, &state_, sizeof(state_)) == 0 &&
+      twin_->limit_ == limit_ && twin_->prg_ram_ == prg_ram_ &&
+      twin_->ppu_.chr_ram() == ppu_.chr_ram()) {
+    return;
+  }
+  throw std::logic_error(
+      "translated code from " + std::to_string(before.state_.cpu.pc) + " to " +
+      std::to_string(state_.cpu.pc) + " is not what the interpreter does");
+}
+
+void Console::CopyFrom(const Console& other) {
+  set_state(other.state_);
+  prg_ram_ = other.prg_ram_;
+  ppu_.chr_ram() = other.ppu_.chr_ram();
+  limit_ = other.limit_;
+  last_limit_ = other.last_limit_;
+  frame_dot_ = other.frame_dot_;
+  has_polled_ = other.has_polled_;
+}
 
 // A frame is over when the CPU has come to the point at which it would take
 // the next frame's NMI. The PPU may have entered that frame a little earlier,
@@ -91,7 +174,7 @@ void Console::RunFrameOnto(uint8_t buttons, Canvas* canvas) {
   ConsoleBus bus(this);
   while (!FrameOver()) {
     ServiceEvents();
-    RunCpu(&state_.cpu, bus);
+    RunToLimit(bus);
   }
   ppu_.CatchUp(DotOfAccess(state_.cpu.cycle - 1));
   apu_.CatchUp(state_.cpu.cycle - 1);
@@ -120,7 +203,7 @@ void Console::RunNesPy(uint64_t end) {
     UpdateLimit();
     // At least one instruction, whatever a state says that was loaded.
     limit_ = std::max(limit_, state_.cpu.cycle + 1);
-    RunCpu(&state_.cpu, bus);
+    RunToLimit(bus);
   }
   ppu_.CatchUp(DotOfAccess(end - 1));
   apu_.CatchUp(end - 1);
@@ -148,7 +231,7 @@ void Console::StepInstruction() {
   ServiceEvents();
   last_limit_ = state_.cpu.cycle + 1;
   UpdateLimit();
-  RunCpu(&state_.cpu, bus);
+  RunToLimit(bus);
   ppu_.CatchUp(DotOfAccess(state_.cpu.cycle - 1));
   apu_.CatchUp(state_.cpu.cycle - 1);
 }

@@ -22,6 +22,7 @@
 #include "nes/cartridge.h"
 #include "nes/ppu.h"
 #include "nes/state.h"
+#include "nes/translation.h"
 
 namespace nes {
 
@@ -59,7 +60,9 @@ inline Timing TimingOf(const State& state) {
 class Console {
  public:
   explicit Console(std::shared_ptr<const Cartridge> cartridge,
-                   Timing timing = Timing::kConsole);
+                   Timing timing = Timing::kConsole,
+                   Engine engine = DefaultEngine());
+  ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
@@ -109,14 +112,29 @@ class Console {
   const Cartridge& cartridge() const { return *cartridge_; }
   Timing timing() const { return timing_; }
 
+  /// Which engine runs the program; kTranslated is kInterpreter where programs
+  /// cannot be translated. May be changed between any two instructions.
+  void set_engine(Engine engine);
+  Engine engine() const { return engine_; }
+  /// Of Engine::kCounted and kChecked, since set_engine.
+  const EngineCounts& engine_counts() const { return counts_; }
+  /// nullptr with the interpreter.
+  const Translation* translation() const { return translation_; }
+
   /// Exact shortcuts for `JMP self` and status polling; on by default.
   void set_idle_skip(bool on) { idle_skip_ = on; }
-  /// The CPU's fast loop (cpu.h); on by default, off only to test it.
+  /// The CPU's fast loop (cpu.h); on by default, off only to test it. With
+  /// either of them off the interpreter plays.
   void set_fast_loop(bool on) { fast_loop_ = on; }
 
  private:
   friend class ConsoleBus;
 
+  template <class Bus>
+  void RunToLimit(Bus& bus);
+  template <class Bus>
+  void CheckRun(const Console& before);
+  void CopyFrom(const Console& other);
   bool FrameOver() const;
   uint64_t FrameEndCycle() const;
   void RunNesPy(uint64_t end);
@@ -145,6 +163,11 @@ class Console {
   uint64_t last_limit_ = kNever;  // cycle at which the caller wants to stop
   uint64_t frame_dot_ = 0;        // frame that is being run, see FrameOver
   const Timing timing_;
+  Engine engine_ = Engine::kInterpreter;
+  Translation* translation_ = nullptr;  // the cartridge's, or:
+  std::unique_ptr<Translation> own_translation_;
+  std::unique_ptr<Console> before_, twin_;  // of Engine::kChecked
+  EngineCounts counts_;
   bool has_polled_ = true;  // see SkippablePollCycles
   bool idle_skip_ = true;
   bool fast_loop_ = true;

@@ -25,9 +25,12 @@ std::span<const uint8_t> AsBytes(const std::string_view& text) {
 /// Keeps the GIL, so that threads that share a console take turns.
 class PyConsole {
  public:
-  PyConsole(const py::bytes& rom, const std::string& timing)
+  PyConsole(const py::bytes& rom, const std::string& timing,
+            const std::string& engine)
       : console_(nes::Cartridge::Parse(AsBytes(std::string_view(rom))),
-                 nes::TimingByName(timing)) {}
+                 nes::TimingByName(timing),
+                 engine.empty() ? nes::DefaultEngine()
+                                : nes::EngineByName(engine)) {}
 
   nes::Console& console() { return console_; }
   const nes::Console& console() const { return console_; }
@@ -122,6 +125,27 @@ class PyConsole {
     console_.set_state(state);
   }
 
+  py::dict EngineCounts() const {
+    const nes::EngineCounts& counts = console_.engine_counts();
+    py::dict out;
+    out["translated"] = counts.translated;
+    out["interpreted"] = counts.interpreted;
+    out["entries"] = counts.entries;
+    return out;
+  }
+
+  py::dict TranslationSize() const {
+    py::dict out;
+    if (console_.translation() == nullptr) return out;
+    const nes::Translation::Size size = console_.translation()->size();
+    out["blocks"] = size.blocks;
+    out["batches"] = size.batches;
+    out["code_bytes"] = size.code_bytes;
+    out["memory_bytes"] = size.memory_bytes;
+    out["seconds"] = size.seconds;
+    return out;
+  }
+
   // Scanline and dot at the current CPU cycle, as emulator logs print them.
   std::pair<int, int> BeamPosition() const {
     const nes::State& state = console_.state();
@@ -185,8 +209,9 @@ py::list OpcodeTable() {
 
 void BindConsole(py::module_& m) {
   py::class_<PyConsole>(m, "Console")
-      .def(py::init<const py::bytes&, const std::string&>(), py::arg("rom"),
-           py::arg("timing") = "console")
+      .def(py::init<const py::bytes&, const std::string&, const std::string&>(),
+           py::arg("rom"), py::arg("timing") = "console",
+           py::arg("engine") = "")
       .def("step", &PyConsole::Step, py::arg("buttons"), py::arg("draw") = true)
       .def("step_many", &PyConsole::StepMany, py::arg("movie"),
            py::arg("draw_every") = 0)
@@ -226,6 +251,17 @@ void BindConsole(py::module_& m) {
           "rom_hash",
           [](PyConsole& self) { return self.console().cartridge().hash(); })
       .def(
+          "set_engine",
+          [](PyConsole& self, const std::string& name) {
+            self.console().set_engine(nes::EngineByName(name));
+          },
+          py::arg("name"))
+      .def_property_readonly(
+          "engine",
+          [](PyConsole& self) { return nes::NameOf(self.console().engine()); })
+      .def_property_readonly("engine_counts", &PyConsole::EngineCounts)
+      .def_property_readonly("translation_size", &PyConsole::TranslationSize)
+      .def(
           "set_idle_skip",
           [](PyConsole& self, bool on) { self.console().set_idle_skip(on); },
           py::arg("on"))
@@ -242,6 +278,15 @@ void BindConsole(py::module_& m) {
                              })
       .def("step", &FlatCpu::Step);
 
+  m.def(
+      "nes_engine",
+      [] {
+        const std::string problem = nes::WhyNotTranslated();
+        const nes::Engine engine = nes::DefaultEngine();
+        return py::make_tuple(
+            problem.empty() ? nes::NameOf(engine) : "interpreter", problem);
+      },
+      "The engine that runs programs here, and why it is not a faster one.");
   m.def("opcode_table", &OpcodeTable);
   m.def("nes_cpu_path", &nes::simd::Path,
         "Vector instructions that drawing uses here.");

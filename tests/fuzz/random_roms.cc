@@ -1,9 +1,11 @@
 // Random bytes as programs: cartridges of random PRG and CHR are played under
-// random buttons. Every frame is run by two consoles, one of which draws and
-// has its shortcuts off, and both must hold the same state; saves are taken
-// back now and then. The timing of each ROM is drawn. Half of the programs hold
-// no byte that jams the CPU; one that is jammed gets other work RAM and a
-// reset.
+// random buttons. Every frame is run by three consoles, one of which draws and
+// has its shortcuts off, and one of which translates the program at once and
+// checks each run of translated code; all must hold the same state. Saves are
+// taken back now and then, into another of the three. The timing of each ROM is
+// drawn. A third of the programs may hold bytes that jam the CPU, and a third
+// are instructions that mostly go on: documented ones, on RAM and ROM as a
+// rule. One that is jammed gets other work RAM and a reset.
 //
 //   random_roms [--roms N] [--frames N] [--seed S]    (frames of each ROM)
 #include <cstring>
@@ -11,24 +13,28 @@
 
 #include "fuzz.h"
 #include "nes/console.h"
+#include "programs.h"
 
 namespace {
 
 constexpr int kSaveEvery = 64;
+constexpr int kCheckedFrames = 8;  // of a ROM, as they take long
 
-bool Jams(uint8_t opcode) {
-  return (opcode & 0x1F) == 0x12 || (opcode & 0x9F) == 0x02;
-}
+enum class Program { kAnyBytes, kNoJams, kInstructions };
 
 std::shared_ptr<const nes::Cartridge> RandomCartridge(std::mt19937& random,
-                                                      bool jams) {
+                                                      Program program) {
   const bool large = random() & 1, has_chr = random() & 1;
   std::vector<uint8_t> image(16 + (large ? 32768 : 16384) +
                              (has_chr ? 8192 : 0));
   for (uint8_t& byte : image) {
     do {
       byte = static_cast<uint8_t>(random() >> 24);
-    } while (!jams && Jams(byte));
+    } while (program != Program::kAnyBytes && fuzz::Jams(byte));
+  }
+  if (program == Program::kInstructions) {
+    fuzz::FillWithInstructions(random,
+                               {image.data() + 16, large ? 32768u : 16384u});
   }
   const uint8_t header[16] = {'N',
                               'E',
@@ -46,11 +52,12 @@ bool Equal(const nes::Console& one, const nes::Console& other) {
 }
 
 /// Plays one ROM; returns how often it had to be woken.
-int Play(std::mt19937& random, bool jams, int frames) {
-  const auto cartridge = RandomCartridge(random, jams);
+int Play(std::mt19937& random, Program program, int frames) {
+  const auto cartridge = RandomCartridge(random, program);
   const auto timing =
       random() & 1 ? nes::Timing::kNesPy : nes::Timing::kConsole;
   nes::Console fast(cartridge, timing), slow(cartridge, timing);
+  nes::Console checked(cartridge, timing, nes::Engine::kChecked);
   slow.set_fast_loop(false);
   slow.set_idle_skip(false);
   std::vector<uint8_t> pixels(nes::kScreenPixels);
@@ -59,19 +66,26 @@ int Play(std::mt19937& random, bool jams, int frames) {
     const auto buttons = static_cast<uint8_t>(random());
     fast.RunFrame(buttons, nullptr);
     slow.RunFrame(buttons, pixels.data());
+    if (frame == kCheckedFrames) checked.set_engine(nes::Engine::kTranslated);
+    checked.RunFrame(buttons, nullptr);
     fuzz::Require(Equal(fast, slow), "shortcuts and drawing change no state");
+    fuzz::Require(Equal(fast, checked), "translated code changes no state");
     if (frame % kSaveEvery == 0) {
       std::vector<std::byte> blob(fast.SaveBytes());
       fast.Save(blob.data());
+      checked.Load(blob);
+      checked.Save(blob.data());
       fast.Load(blob);
       fuzz::Require(Equal(fast, slow), "a save is taken back");
     }
     if (!fast.state().cpu.jammed) continue;
     ++woken;
     for (unsigned i = 0; i < nes::kRamBytes; ++i) {
-      fast.ram()[i] = slow.ram()[i] = static_cast<uint8_t>(random());
+      fast.ram()[i] = slow.ram()[i] = checked.ram()[i] =
+          static_cast<uint8_t>(random());
     }
     fast.Reset();
+    checked.Reset();
     slow.Reset();
   }
   for (const uint8_t pixel : pixels) {
@@ -96,9 +110,9 @@ int main(int argc, char** argv) {
   for (int rom = 0; rom < roms; ++rom) {
     std::fprintf(stderr, "\rROM %d of seed %u ", rom, seed);
     std::mt19937 random(seed * 1'000'003u + static_cast<unsigned>(rom));
-    woken += Play(random, rom % 2 == 0, frames);
+    woken += Play(random, static_cast<Program>(rom % 3), frames);
   }
-  std::printf("\n%d ROMs, %lld frames, each run twice; woken %d times\n", roms,
-              static_cast<long long>(roms) * frames, woken);
+  std::printf("\n%d ROMs, %lld frames, each run three times; woken %d times\n",
+              roms, static_cast<long long>(roms) * frames, woken);
   return 0;
 }

@@ -246,6 +246,7 @@ class Calls:
                 (console.state_bytes, []),
                 (console.set_idle_skip, [flag]),
                 (console.set_fast_loop, [flag]),
+                (console.set_engine, [self.some("interpreter", "translated", "")]),
             ]
         )
         method(*[self.arg(each) for each in arguments])

@@ -28,6 +28,8 @@ POOL_OPTIONS = {
 }
 # Not part of an environment: they choose the ROM (tests/test_rom.py).
 ROM_OPTIONS = {"rom", "rom_path"}
+# Changes how fast things are, and nothing else (tests/nes/test_engine.py).
+SPEED_OPTIONS = {"engine"}
 
 PROGRESS = {"reward": "progress"}
 WHOLE_GAME: dict[str, Any] = {"stages": []}
@@ -113,7 +115,12 @@ def fingerprint(env: Any) -> int:
 
 
 def test_every_option_is_listed() -> None:
-    options = set(_core._MarioEnvSpec._config_keys) - POOL_OPTIONS - ROM_OPTIONS
+    options = (
+        set(_core._MarioEnvSpec._config_keys)
+        - POOL_OPTIONS
+        - ROM_OPTIONS
+        - SPEED_OPTIONS
+    )
     assert options == set(CHANGES)
 
 

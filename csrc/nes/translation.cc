@@ -1,0 +1,167 @@
+// The memory of translated programs: never writable and executable at once.
+// And which engine plays.
+#include "nes/translation.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "nes/translator.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#define NES_TRANSLATES 1
+#endif
+
+namespace nes {
+namespace {
+
+// Address space to be used page by page, some 15 times what a game needs. A
+// program that jumps everywhere is interpreted where it comes to its end.
+constexpr size_t kMemoryBytes = size_t{4} << 20;
+
+#ifdef NES_TRANSLATES
+
+size_t PageBytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+size_t WholePages(size_t bytes) {
+  return (bytes + PageBytes() - 1) / PageBytes() * PageBytes();
+}
+uint8_t* Reserve(size_t bytes) {
+  void* const memory = mmap(nullptr, bytes, PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<uint8_t*>(memory);
+}
+void Free(uint8_t* memory, size_t bytes) { munmap(memory, bytes); }
+/// Puts code into whole pages that nobody has used yet.
+bool MakeExecutable(uint8_t* pages, const std::vector<uint8_t>& code) {
+  const size_t bytes = WholePages(code.size());
+  if (mprotect(pages, bytes, PROT_READ | PROT_WRITE) != 0) return false;
+  std::memcpy(pages, code.data(), code.size());
+  return mprotect(pages, bytes, PROT_READ | PROT_EXEC) == 0;
+}
+
+#else
+
+size_t WholePages(size_t bytes) { return bytes; }
+uint8_t* Reserve(size_t) { return nullptr; }
+void Free(uint8_t*, size_t) {}
+bool MakeExecutable(uint8_t*, const std::vector<uint8_t>&) { return false; }
+
+#endif
+
+}  // namespace
+
+Engine EngineByName(const std::string& name) {
+  if (name == "translated") return Engine::kTranslated;
+  if (name == "interpreter") return Engine::kInterpreter;
+  if (name == "checked") return Engine::kChecked;
+  if (name == "counted") return Engine::kCounted;
+  throw std::invalid_argument(
+      "engine='" + name +
+      "' is not possible; choose translated or interpreter (for tests: "
+      "checked, counted)");
+}
+
+const char* NameOf(Engine engine) {
+  constexpr const char* kNames[] = {"interpreter", "translated", "checked",
+                                    "counted"};
+  return kNames[static_cast<size_t>(engine)];
+}
+
+Engine DefaultEngine() {
+  const char* const name = std::getenv("MARIO_ENGINE");
+  if (name == nullptr || *name == '\0') return Engine::kTranslated;
+  return EngineByName(name);
+}
+
+std::string WhyNotTranslated() {
+#ifdef NES_TRANSLATES
+  const size_t bytes = PageBytes();
+  uint8_t* const page = Reserve(bytes);
+  if (page == nullptr) return "no memory";
+  constexpr uint8_t kReturn = 0xC3;
+  const bool may_run = MakeExecutable(page, {kReturn});
+  Free(page, bytes);
+  return may_run ? "" : "this system lets no program make machine code";
+#else
+  return "programs are translated on Linux and x86-64 only";
+#endif
+}
+
+std::unique_ptr<Translation> Translation::Make(const TranslationSource& source,
+                                               uint8_t misses) {
+  std::unique_ptr<Translation> made(new Translation(source, misses));
+  return made->enter_ != nullptr ? std::move(made) : nullptr;
+}
+
+Translation::Translation(const TranslationSource& source, uint8_t misses)
+    : source_(source), most_misses_(misses), memory_(Reserve(kMemoryBytes)) {
+  if (memory_ == nullptr) return;
+  Translator translator(source_, memory_);
+  stubs_ = translator.MakeStubs();
+  for (auto& block : blocks_) {
+    block.store(stubs_.leave_miss, std::memory_order_relaxed);
+  }
+  if (!Take(translator.code())) return;
+  // Code is data made callable: there is no cast of the language for it.
+  std::memcpy(&enter_, &stubs_.enter, sizeof(enter_));
+}
+
+Translation::~Translation() {
+  if (memory_ != nullptr) Free(memory_, kMemoryBytes);
+}
+
+bool Translation::Take(const std::vector<uint8_t>& code) {
+  if (WholePages(code.size()) > kMemoryBytes - used_ ||
+      !MakeExecutable(memory_ + used_, code)) {
+    return false;
+  }
+  size_.code_bytes += code.size();
+  used_ += WholePages(code.size());
+  return true;
+}
+
+const uint8_t* Translation::FindMissed(unsigned pc) {
+  auto& misses = misses_[pc - kRomBase];
+  const uint8_t before = misses.load(std::memory_order_relaxed);
+  if (before + 1 < most_misses_) {
+    misses.store(static_cast<uint8_t>(before + 1), std::memory_order_relaxed);
+    return nullptr;
+  }
+  if (full_.load(std::memory_order_relaxed)) return nullptr;
+  const std::lock_guard lock(mutex_);
+  const auto block_at = [this](unsigned at) -> const uint8_t* {
+    const uint8_t* const block = blocks_[at - kRomBase].load();
+    return block != stubs_.leave_miss ? block : nullptr;
+  };
+  if (const uint8_t* const block = block_at(pc)) return block;
+  const auto begin = std::chrono::steady_clock::now();
+  uint8_t* const at = memory_ + used_;
+  Translator translator(source_, at);
+  translator.MakeBlocks(pc, stubs_, block_at);
+  if (!Take(translator.code())) {
+    full_.store(true, std::memory_order_relaxed);
+    return nullptr;
+  }
+  for (const Translator::Block& block : translator.blocks()) {
+    blocks_[block.pc - kRomBase].store(at + block.offset,
+                                       std::memory_order_release);
+  }
+  size_.blocks += translator.blocks().size();
+  ++size_.batches;
+  const std::chrono::duration<double> passed =
+      std::chrono::steady_clock::now() - begin;
+  size_.seconds += passed.count();
+  return block_at(pc);
+}
+
+Translation::Size Translation::size() const {
+  const std::lock_guard lock(mutex_);
+  Size size = size_;
+  size.memory_bytes = used_ + sizeof(*this);
+  return size;
+}
+
+}  // namespace nes

@@ -1,0 +1,353 @@
+// 6502 code to x86-64. Registers and flags stay in machine registers through
+// all blocks. Within a block cycles are counted by the translator, a result is
+// not copied for N and Z while a register holds it, a carry that is known is
+// nowhere; `Settle` makes that good wherever a block is left.
+#include "nes/translator.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "nes/status_poll.h"
+
+namespace nes {
+
+using namespace host;
+using namespace x86;
+
+namespace {
+
+constexpr int kMostInstructions = 48;  // of a block
+
+bool IsIndexed(Mode mode) { return mode == Mode::kAbsX || mode == Mode::kAbsY; }
+
+}  // namespace
+
+// --- Stubs -------------------------------------------------------------------
+
+Stubs Translator::MakeStubs() {
+  constexpr Reg kSaved[] = {kRbx, kRbp, kR12, kR13, kR14, kR15};
+  constexpr auto kTableOffset = static_cast<int32_t>(kRomBase * sizeof(void*));
+  const auto load_pointers = [this] {
+    out_.Load64(kRom, FIELD(rom));
+    out_.Wide(kSub, kRom, kRomBase);
+    out_.Load64(kBlocks, FIELD(blocks));
+    out_.Wide(kSub, kBlocks, kTableOffset);
+  };
+  const std::pair<Reg, Mem> kept[] = {
+      {kS, FIELD(sp)}, {kNz, FIELD(nz)}, {kCarry, FIELD(carry)}};
+  const std::pair<Reg, Mem> others[] = {
+      {kA, FIELD(a)}, {kX, FIELD(x)}, {kY, FIELD(y)}};
+  Stubs stubs;
+
+  stubs.enter = at_ + out_.size();
+  for (const Reg reg : kSaved) out_.Push(reg);
+  out_.Wide(kSub, kRsp, 8);  // calls want it to be a multiple of 16
+  out_.Move64(kRun, kRdi);
+  out_.Move64(kRax, kRsi);
+  out_.Load64(kRam, FIELD(ram));
+  out_.Wide(kAdd, kRam, kRamBias);
+  for (const auto& [reg, field] : kept) out_.Load(reg, field);
+  for (const auto& [reg, field] : others) out_.Load(reg, field);
+  out_.Load64(kLeft, FIELD(left));
+  load_pointers();
+  out_.Jump(kRax);
+
+  // Address in ecx, age in edx, and a value to write in eax.
+  const auto make_call = [&](const Mem& function, bool writes) {
+    for (const auto& [reg, field] : kept) out_.Store(field, reg);
+    out_.Store64(FIELD(left), kLeft);
+    out_.Move64(kRdi, kRun);
+    out_.Move(kRsi, kRcx);
+    if (writes) out_.Move(kRcx, kRax);
+    out_.Wide(kSub, kRsp, 8);
+    out_.Call(function);
+    out_.Wide(kAdd, kRsp, 8);
+    for (const auto& [reg, field] : kept) out_.Load(reg, field);
+    out_.Load64(kLeft, FIELD(left));
+    load_pointers();
+    out_.Return();
+  };
+  stubs.read = at_ + out_.size();
+  make_call(FIELD(read), false);
+  stubs.write = at_ + out_.size();
+  make_call(FIELD(write), true);
+
+  const size_t leave = out_.size();
+  out_.Store(FIELD(pc), kRax);
+  out_.Store(FIELD(leave), kRdx);
+  for (const auto& [reg, field] : kept) out_.Store(field, reg);
+  for (const auto& [reg, field] : others) out_.Store(field, reg);
+  out_.Store64(FIELD(left), kLeft);
+  out_.Wide(kAdd, kRsp, 8);
+  for (size_t i = std::size(kSaved); i-- > 0;) out_.Pop(kSaved[i]);
+  out_.Return();
+  const auto make_leave = [&](Leave why) {
+    const uint8_t* const stub = at_ + out_.size();
+    out_.MoveImmediate(kRdx, static_cast<uint32_t>(why));
+    out_.Link(out_.Jump(), static_cast<int64_t>(leave));
+    return stub;
+  };
+  stubs.leave_limit = make_leave(Leave::kLimit);
+  stubs.leave_miss = make_leave(Leave::kMiss);
+  stubs.leave_interpreted = make_leave(Leave::kInterpreted);
+  return stubs;
+}
+
+// --- What is translated, and where blocks begin ------------------------------
+
+Translator::Instruction Translator::Decode(unsigned pc) const {
+  const uint32_t code = LoadCode(source_.rom + (pc - kRomBase));
+  const auto opcode = static_cast<uint8_t>(code);
+  const OpcodeInfo& info = kOpcodes[opcode];
+  return {
+      pc, pc + static_cast<unsigned>(InstructionBytes(info.mode)),
+      info.mode == Mode::kAbs || IsIndexed(info.mode) || info.mode == Mode::kInd
+          ? code >> 8 & 0xFFFF
+          : code >> 8 & 0xFF,
+      opcode, info};
+}
+
+unsigned Translator::BranchTarget(const Instruction& at) {
+  return at.next + static_cast<unsigned>(static_cast<int8_t>(at.operand));
+}
+
+// Left to the full loop, which skips rounds.
+bool Translator::IsStatusPoll(const Instruction& at) const {
+  const unsigned target = BranchTarget(at);
+  return at.operand == status_poll::kBranchBack && IsRom(target) &&
+         status_poll::ReadsStatus(source_.rom + (target - kRomBase));
+}
+
+bool Translator::CallsBus(const Instruction& at) {
+  if (at.info.kind == Kind::kStore) {
+    return at.info.mode == Mode::kAbs && IsRegister(at.operand);
+  }
+  if (at.info.kind != Kind::kRead) return false;
+  // Within a page there is one access only; the last page has no other use.
+  return (at.info.mode == Mode::kAbs && IsRegister(at.operand)) ||
+         (IsIndexed(at.info.mode) && IsRegister(at.operand & 0xFF00));
+}
+
+bool Translator::IsAddressTranslated(const Instruction& at) const {
+  const bool is_read = at.info.kind == Kind::kRead;
+  const unsigned base = at.operand;
+  if (CallsBus(at)) return true;
+  switch (at.info.mode) {
+    case Mode::kAbs:
+      return IsRam(base) || (is_read && IsRom(base));
+    case Mode::kAbsX:
+    case Mode::kAbsY:
+      return IsRam(base + 0xFF) || (is_read && IsRom(base));
+    default:
+      return true;
+  }
+}
+
+bool Translator::IsTranslated(const Instruction& at) const {
+  if (at.next > 0xFFFF || !at.info.is_official) return false;
+  switch (at.info.kind) {
+    case Kind::kRead:
+    case Kind::kStore:
+    case Kind::kModify:
+      return IsAddressTranslated(at);
+    case Kind::kAccumulator:
+    case Kind::kImplied:
+      return true;
+    case Kind::kStack:
+      return at.opcode != kPhp;
+    case Kind::kBranch:
+      return !IsStatusPoll(at);
+    case Kind::kJump:
+      return at.opcode != kJmp || at.operand != at.pc;
+    case Kind::kJumpIndirect:
+      return IsRam(at.operand) || IsRom(at.operand);
+    case Kind::kStoreHigh:
+    case Kind::kInterrupting:
+      return false;
+  }
+  return false;
+}
+
+bool Translator::EndsBlock(const Instruction& at) {
+  return at.info.kind == Kind::kJump || at.info.kind == Kind::kJumpIndirect ||
+         CallsBus(at);
+}
+
+int Translator::MostCycles(const Instruction& at) const {
+  const bool is_indexed =
+      IsIndexed(at.info.mode) || at.info.mode == Mode::kIndY;
+  const bool may_cross =
+      is_indexed && (at.info.kind == Kind::kRead ||
+                     (at.info.kind == Kind::kModify && source_.nes_py_timing));
+  return at.info.cycles + may_cross;
+}
+
+bool Translator::IsLeader(unsigned pc) const {
+  return leaders_[pc - kRomBase] || (*block_at_)(pc) != nullptr;
+}
+
+void Translator::AddLeader(unsigned pc) {
+  if (!IsRom(pc) || IsLeader(pc)) return;
+  leaders_.set(pc - kRomBase);
+  found_.push_back(pc);
+}
+
+// Where the program may go on after `at`, if not to the instruction behind it
+// in the same block.
+void Translator::AddLeadersBehind(const Instruction& at) {
+  if (at.info.kind == Kind::kBranch) AddLeader(BranchTarget(at));
+  if (at.opcode == kJmp || at.opcode == kJsr) AddLeader(at.operand);
+  const bool goes_on = at.info.kind != Kind::kJumpIndirect &&
+                       (at.info.kind != Kind::kJump || at.opcode == kJsr) &&
+                       at.info.kind != Kind::kInterrupting;
+  if (goes_on && (EndsBlock(at) || !IsTranslated(at))) AddLeader(at.next);
+}
+
+void Translator::FindLeaders(unsigned first) {
+  AddLeader(first);
+  for (size_t i = 0; i < found_.size(); ++i) {
+    unsigned pc = found_[i];
+    for (int count = 1;; ++count) {
+      const Instruction at = Decode(pc);
+      AddLeadersBehind(at);
+      if (!IsTranslated(at) || EndsBlock(at)) break;
+      pc = at.next;
+      if (count == kMostInstructions) AddLeader(pc);
+      if (IsLeader(pc)) break;
+    }
+  }
+}
+
+// --- Blocks ------------------------------------------------------------------
+
+void Translator::MakeBlocks(unsigned pc, const Stubs& stubs,
+                            const BlockAt& block_at) {
+  stubs_ = &stubs;
+  block_at_ = &block_at;
+  FindLeaders(pc);
+  std::ranges::sort(found_);
+  for (size_t i = 0; i < found_.size(); ++i) {
+    MakeBlock(found_[i], i + 1 < found_.size() ? found_[i + 1] : 0);
+  }
+  for (const Exit& exit : exits_) {
+    out_.Link(exit.jump, static_cast<int64_t>(out_.size()));
+    flow_ = exit.flow;
+    LeaveAt(exit.pc, exit.why);
+  }
+  std::vector<size_t> offsets(kRomBytes);
+  for (const Block& block : blocks_) {
+    offsets[block.pc - kRomBase] = block.offset;
+  }
+  for (const Link& link : links_) {
+    out_.Link(link.jump, static_cast<int64_t>(offsets[link.pc - kRomBase]));
+  }
+}
+
+void Translator::MakeBlock(unsigned pc, unsigned next_block) {
+  blocks_.push_back({pc, out_.size()});
+  flow_ = {};
+  if (!IsTranslated(Decode(pc))) return LeaveAt(pc, Leave::kInterpreted);
+  const size_t check = out_.CompareWide(kLeft);
+  exits_.push_back({out_.JumpIf(kGreaterOrEqual), pc, Leave::kLimit, Flow()});
+  int begin_of_last = 0, most = 0;  // cycles
+  for (;;) {
+    const Instruction at = Decode(pc);
+    if (!IsTranslated(at)) {
+      LeaveAt(pc, Leave::kInterpreted);
+      break;
+    }
+    begin_of_last = most;
+    most += MostCycles(at);
+    ends_ = false;
+    Make(at);
+    pc = at.next;
+    if (ends_) break;
+    if (CallsBus(at) || IsLeader(pc)) {
+      Settle(flow_, 0);
+      if (pc != next_block) GoTo(pc);
+      break;
+    }
+  }
+  out_.Patch(check, -begin_of_last);
+}
+
+void Translator::Make(const Instruction& at) {
+  before_ = flow_;
+  flow_.cycles += at.info.cycles;
+  ++flow_.instructions;
+  if (at.info.kind != Kind::kBranch) {
+    flow_.nz_in_flags = false;
+    flow_.carry_in_flags = InFlags::kNo;
+  }
+#define MAKE_Read(operation) Read(at, &Translator::operation)
+#define MAKE_Store(operation) Store(at, operation)
+#define MAKE_Modify(operation) Modify(at, &Translator::operation)
+#define MAKE_Accumulator(operation) (this->operation)(kA)
+#define MAKE_Implied(operation) operation()
+#define MAKE_Stack(operation) operation()
+#define MAKE_Branch(operation) Branch(at)
+#define MAKE_Jump(operation) Jump(at)
+#define MAKE_JumpIndirect(operation) JumpIndirect(at)
+#define MAKE_Interrupting(operation) (void)0
+  switch (at.opcode) {
+#define OPCODE(code, kind, operation, ...) \
+  case code:                               \
+    MAKE_##kind(operation);                \
+    break;
+#define UNOFFICIAL(...)
+#include "nes/opcodes.inc"
+  }
+}
+
+// --- Ways out ----------------------------------------------------------------
+
+// Changes no flag of the machine unless instructions are counted.
+void Translator::Settle(const Flow& flow, int more_cycles) {
+  if (flow.nz != kNz) out_.Move(kNz, flow.nz);
+  if (flow.carry != Carry::kInRegister) {
+    out_.MoveImmediate(kCarry, flow.carry == Carry::kIs1);
+  }
+  if (source_.counts && flow.instructions != 0) {
+    out_.Wide(kAdd, FIELD(instructions), flow.instructions);
+  }
+  const int cycles = flow.cycles + more_cycles;
+  if (cycles != 0) out_.Address64(kLeft, {kLeft, kRsp, cycles});
+}
+
+void Translator::LinkTo(size_t jump, const uint8_t* target) {
+  out_.Link(jump, target - at_);
+}
+
+void Translator::GoTo(unsigned pc) {
+  if (!IsRom(pc)) {
+    out_.MoveImmediate(kRax, pc & 0xFFFF);
+    LinkTo(out_.Jump(), stubs_->leave_miss);
+  } else if (const uint8_t* const block = (*block_at_)(pc)) {
+    LinkTo(out_.Jump(), block);
+  } else {
+    links_.push_back({out_.Jump(), pc});
+  }
+}
+
+// To the address in eax, which is up to $10000.
+void Translator::GoToRax() {
+  out_.Test(kRax, kRomBase);
+  LinkTo(out_.JumpIf(kEqual), stubs_->leave_miss);
+  out_.Jump({kBlocks, kRax, 0, 3});
+  ends_ = true;
+}
+
+void Translator::LeaveAt(unsigned pc, Leave why) {
+  Settle(flow_, 0);
+  out_.MoveImmediate(kRax, pc);
+  LinkTo(out_.Jump(), why == Leave::kLimit ? stubs_->leave_limit
+                                           : stubs_->leave_interpreted);
+}
+
+void Translator::LeaveIf(Condition condition, const Instruction& at) {
+  exits_.push_back(
+      {out_.JumpIf(condition), at.pc, Leave::kInterpreted, before_});
+}
+
+}  // namespace nes

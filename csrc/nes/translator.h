@@ -1,0 +1,230 @@
+// Makes machine code of a ROM's program, a batch of blocks at a time; what for,
+// and what a block is, says translation.h.
+#pragma once
+
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "nes/opcodes.h"
+#include "nes/state.h"
+#include "nes/translation.h"
+#include "nes/x86_emitter.h"
+
+namespace nes {
+
+// What translated code keeps where. The other registers are its scratch.
+namespace host {
+
+constexpr x86::Reg kRun = x86::kRbp;     // TranslatedRun
+constexpr x86::Reg kRam = x86::kRbx;     // RAM + kRamBias
+constexpr x86::Reg kRom = x86::kRdi;     // ROM - $8000
+constexpr x86::Reg kBlocks = x86::kRsi;  // their table, less $8000 entries
+constexpr x86::Reg kA = x86::kR12, kX = x86::kR13, kY = x86::kR14;
+constexpr x86::Reg kLeft = x86::kR15;  // cycle - limit
+constexpr x86::Reg kS = x86::kR8;
+constexpr x86::Reg kNz = x86::kR9;  // the last result, as in class Interpreter
+constexpr x86::Reg kCarry = x86::kR10;
+
+// All of the zero page is within a signed byte of it: shorter instructions.
+constexpr int32_t kRamBias = 128;
+constexpr unsigned kStack = 0x100;
+constexpr unsigned kRegisters = 0x2000, kRegistersEnd = 0x4020;
+
+inline x86::Mem Field(size_t offset) {
+  return {kRun, x86::kRsp, static_cast<int32_t>(offset)};
+}
+#define FIELD(name) Field(offsetof(TranslatedRun, name))
+
+inline x86::Mem RamAt(unsigned address) {
+  return {kRam, x86::kRsp, static_cast<int32_t>(address & kRamMask) - kRamBias};
+}
+inline x86::Mem RamAt(x86::Reg index, unsigned address = 0) {
+  return {kRam, index, static_cast<int32_t>(address) - kRamBias};
+}
+
+inline bool IsRam(unsigned address) { return address < kRegisters; }
+inline bool IsRom(unsigned address) { return address - kRomBase < kRomBytes; }
+inline bool IsRegister(unsigned address) {
+  return address - kRegisters < kRegistersEnd - kRegisters;
+}
+
+}  // namespace host
+
+class Translator {
+ public:
+  struct Block {
+    unsigned pc;
+    size_t offset;  // in code()
+  };
+
+  /// Returns the block at an address of ROM that was made before, or nullptr.
+  using BlockAt = std::function<const uint8_t*(unsigned pc)>;
+
+  /// `at` is where the code will stand.
+  Translator(const TranslationSource& source, const uint8_t* at)
+      : source_(source), at_(at) {}
+
+  /// What all blocks need; to be made first, alone.
+  Stubs MakeStubs();
+  /// The block at `pc`, and all blocks that it may go to, if they can be known.
+  void MakeBlocks(unsigned pc, const Stubs& stubs, const BlockAt& block_at);
+
+  const std::vector<uint8_t>& code() const { return out_.code(); }
+  const std::vector<Block>& blocks() const { return blocks_; }
+
+ private:
+  using Reg = x86::Reg;
+  using Mem = x86::Mem;
+
+  enum : uint8_t { kPhp = 0x08, kJsr = 0x20, kJmp = 0x4C, kRts = 0x60 };
+  struct Instruction {
+    unsigned pc, next, operand;
+    uint8_t opcode;
+    OpcodeInfo info;
+  };
+  // Where an operand is.
+  struct Operand {
+    enum { kImmediate, kMemory, kInRax } where;
+    unsigned value = 0;
+    Mem memory = {x86::kRbx};
+  };
+  enum class Carry : uint8_t { kInRegister, kIs0, kIs1 };
+  enum class InFlags : uint8_t { kNo, kYes, kInverted };
+  // What holds at a point of a block.
+  struct Flow {
+    int cycles = 0;  // since its beginning, not yet counted in a register
+    int instructions = 0;
+    Reg nz = x86::kR9;  // where the last result is
+    Carry carry = Carry::kInRegister;
+    // Whether the machine's own flags say N and Z, and carry.
+    bool nz_in_flags = false;
+    InFlags carry_in_flags = InFlags::kNo;
+  };
+  struct Exit {
+    size_t jump;
+    unsigned pc;
+    Leave why;
+    Flow flow;
+  };
+  struct Link {
+    size_t jump;
+    unsigned pc;
+  };
+  using ReadOperation = void (Translator::*)(const Operand&);
+  using ModifyOperation = void (Translator::*)(Reg);
+
+  // Finding what to make.
+  Instruction Decode(unsigned pc) const;
+  bool IsTranslated(const Instruction& at) const;
+  bool IsAddressTranslated(const Instruction& at) const;
+  static unsigned BranchTarget(const Instruction& at);
+  static bool CallsBus(const Instruction& at);
+  static bool EndsBlock(const Instruction& at);
+  bool IsStatusPoll(const Instruction& at) const;
+  int MostCycles(const Instruction& at) const;
+  void FindLeaders(unsigned pc);
+  void AddLeader(unsigned pc);
+  void AddLeadersBehind(const Instruction& at);
+  bool IsLeader(unsigned pc) const;
+
+  // Blocks and instructions.
+  void MakeBlock(unsigned pc, unsigned next_block);
+  void Make(const Instruction& at);
+  void Read(const Instruction& at, ReadOperation operation);
+  void Store(const Instruction& at, Reg value);
+  void Modify(const Instruction& at, ModifyOperation operation);
+  void Branch(const Instruction& at);
+  void Jump(const Instruction& at);
+  void JumpIndirect(const Instruction& at);
+
+  x86::Condition NegativeFlag();
+  x86::Condition ZeroFlag();
+  x86::Condition CarryFlag();
+  x86::Condition OverflowFlag();
+
+  // Operands.
+  Operand ReadOperand(const Instruction& at);
+  void CallRead(const Instruction& at);
+  Mem RamOperand(const Instruction& at);
+  Mem PointerOperand(const Instruction& at);
+  void LoadPointer(const Instruction& at);
+  void AddPageCycle(const Instruction& at);
+  int Age(const Instruction& at) const;
+  static Reg IndexOf(const Instruction& at);
+  void Load(Reg to, const Operand& operand);
+
+  // Operations, named by opcodes.inc, and what they have in common.
+  void Apply(x86::Alu op, Reg to, const Operand& operand);
+  void LoadNz(Reg to, const Operand& operand);
+  void Logic(x86::Alu op, const Operand& operand);
+  void Compare(Reg reg, const Operand& operand);
+  void LoadCarry();
+  void KeepCarry(InFlags how);
+  void SetNz(Reg from, bool in_flags);
+  void Transfer(Reg to, Reg from);
+  void Lda(const Operand& m);
+  void Ldx(const Operand& m);
+  void Ldy(const Operand& m);
+  void Ora(const Operand& m);
+  void And(const Operand& m);
+  void Eor(const Operand& m);
+  void Adc(const Operand& m);
+  void Sbc(const Operand& m);
+  void Cmp(const Operand& m);
+  void Cpx(const Operand& m);
+  void Cpy(const Operand& m);
+  void Bit(const Operand& m);
+  static constexpr Reg Sta = host::kA, Stx = host::kX, Sty = host::kY;
+  void Asl(Reg m);
+  void Lsr(Reg m);
+  void Rol(Reg m);
+  void Ror(Reg m);
+  void Inc(Reg m);
+  void Dec(Reg m);
+  void Nop();
+  void Tax();
+  void Tay();
+  void Tsx();
+  void Txa();
+  void Txs();
+  void Tya();
+  void Inx();
+  void Iny();
+  void Dex();
+  void Dey();
+  void Clc();
+  void Sec();
+  void Clv();
+  void Cld();
+  void Sed();
+  void Pha();
+  void Php() {}  // never made
+  void Pla();
+
+  // Ways out of a block.
+  void Settle(const Flow& flow, int more_cycles);
+  void GoTo(unsigned pc);
+  void GoToRax();
+  void LeaveIf(x86::Condition condition, const Instruction& at);
+  void LeaveAt(unsigned pc, Leave why);
+  void LinkTo(size_t jump, const uint8_t* target);
+
+  const TranslationSource source_;
+  const uint8_t* const at_;
+  x86::Emitter out_;
+  Flow flow_;
+  Flow before_;  // at the beginning of the instruction in hand
+  std::bitset<kRomBytes> leaders_;
+  std::vector<unsigned> found_;  // leaders, in the order of discovery
+  std::vector<Block> blocks_;
+  std::vector<Exit> exits_;
+  std::vector<Link> links_;
+  bool ends_ = false;  // the block, with the instruction in hand
+  const Stubs* stubs_ = nullptr;
+  const BlockAt* block_at_ = nullptr;
+};
+
+}  // namespace nes

@@ -1,0 +1,180 @@
+"""The two engines: equal to the last byte, whatever is played, and exchangeable."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from rom_builder import stand_in
+
+from mario_envpool import _core, make
+
+TIMINGS = pytest.mark.parametrize("timing", ["console", "nes_py"])
+TRANSLATES = not _core.nes_engine()[1]
+STAGES = [f"{world}-{stage}" for world in range(1, 9) for stage in range(1, 5)]
+
+
+def random_movie(frames: int, seed: int) -> bytes:
+    """Start at the title, then mostly right, in pieces of 4 to 24 frames."""
+    random = np.random.default_rng(seed)
+    movie = [0] * 40 + ([8] * 4 + [0] * 4) * 5
+    while len(movie) < frames:
+        button = random.choice([128, 129, 130, 131, 131, 64, 0, 1, 32])
+        movie += [int(button)] * int(random.integers(4, 25))
+    return bytes(movie[:frames])
+
+
+def play(
+    image: bytes, movie: bytes, engines: Sequence[str], timing: str, every: int = 1
+) -> str:
+    """Hash over states and pictures; engines take turns, and so do consoles."""
+    consoles = [_core.Console(image, timing, engine) for engine in engines]
+    total = hashlib.sha256()
+    for frame, button in enumerate(movie):
+        console = consoles[frame // every % len(consoles)]
+        console.step(button, draw=frame % 8 == 0)
+        total.update(console.state_bytes())
+        if frame % 8 == 0:
+            total.update(console.palette_indices().tobytes())
+        if frame % every == every - 1:
+            consoles[(frame + 1) // every % len(consoles)].load(console.save())
+    return total.hexdigest()
+
+
+@TIMINGS
+def test_engines_are_equal_and_take_over_from_each_other(timing: str) -> None:
+    image, movie = stand_in(), random_movie(400, 1)
+    want = play(image, movie, ["interpreter"], timing)
+    assert play(image, movie, ["translated"], timing) == want
+    assert play(image, movie, ["checked"], timing) == want
+    assert play(image, movie, ["translated", "interpreter"], timing, 7) == want
+
+
+@pytest.mark.rom
+@TIMINGS
+def test_engines_are_equal_in_the_game(
+    load_rom: Callable[[str], bytes], timing: str
+) -> None:
+    image, movie = load_rom("vanilla"), random_movie(2_000, 2)
+    want = play(image, movie, ["interpreter"], timing)
+    assert play(image, movie, ["translated"], timing) == want
+    assert play(image, movie, ["translated", "interpreter"], timing, 23) == want
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize("timing", ["console", "nes_py"])
+def test_pools_of_both_engines_agree_on_all_levels(timing: str) -> None:
+    """Pictures, rewards, infos of 32 levels; snapshots pass from one to the other."""
+    pools = {
+        engine: make(
+            "SuperMarioBros-v0",
+            num_envs=32,
+            stages=STAGES,
+            timing=timing,
+            seed=3,
+            engine=engine,
+        )
+        for engine in ("checked", "interpreter")
+    }
+    random = np.random.default_rng(4)
+    ids = np.arange(32, dtype=np.int32)
+    for pool in pools.values():
+        pool.reset()
+    for step in range(60):
+        actions = random.choice([1, 2, 3, 4, 4, 4, 6], size=32).astype(np.int32)
+        found = [pool.step(actions, ids) for pool in pools.values()]
+        for one, other in zip(*(result[:4] for result in found), strict=True):
+            np.testing.assert_array_equal(one, other)
+        for name, values in found[0][4].items():
+            if name != "players":
+                np.testing.assert_array_equal(values, found[1][4][name], name)
+        if step % 20 == 19:
+            saved = [pool.snapshot(ids) for pool in pools.values()]
+            np.testing.assert_array_equal(saved[0], saved[1])
+            for pool, blobs in zip(pools.values(), reversed(saved), strict=True):
+                pool.restore(ids, blobs)
+                pool.recv()
+    for pool in pools.values():
+        pool.close()
+
+
+@pytest.mark.rom
+@pytest.mark.skipif(not TRANSLATES, reason="programs cannot be translated here")
+def test_nearly_all_instructions_of_the_game_run_translated(
+    load_rom: Callable[[str], bytes],
+) -> None:
+    console = _core.Console(load_rom("vanilla"), engine="counted")
+    console.step_many(random_movie(3_000, 5), 0)
+    counts = console.engine_counts
+    share = counts["translated"] / (counts["translated"] + counts["interpreted"])
+    assert share > 0.95
+    assert console.translation_size["code_bytes"] < 1 << 20
+
+
+def test_names_of_engines() -> None:
+    image = stand_in()
+    console = _core.Console(image, engine="interpreter")
+    assert console.engine == "interpreter"
+    assert console.translation_size == {}
+    console.set_engine("translated")
+    assert (console.engine == "translated") == TRANSLATES
+    with pytest.raises(ValueError, match="engine='x' is not possible; choose trans"):
+        console.set_engine("x")
+
+
+@pytest.mark.parametrize(
+    ("variable", "line"),
+    [
+        ("interpreter", r"interpreter"),
+        ("x", "none: engine='x' is not possible"),
+    ],
+)
+def test_the_environment_names_the_engine(variable: str, line: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mario_envpool"],
+        env={"MARIO_ENGINE": variable, "PATH": "", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    [said] = [row for row in done.stdout.splitlines() if row.startswith("engine")]
+    assert line in said
+
+
+WITHOUT_CODE_OF_ITS_OWN = """
+import ctypes, sys
+PR_SET_MDWE, REFUSE_EXEC_GAIN = 65, 1
+if ctypes.CDLL(None).prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0) != 0:
+    sys.exit("old kernel")
+from mario_envpool import _core
+print(*_core.nes_engine(), sep=": ")
+console = _core.Console(bytes.fromhex(sys.stdin.read()), engine="translated")
+for _ in range(20):
+    console.step(0)
+print(console.engine, console.state_bytes().hex()[:64])
+"""
+
+
+@pytest.mark.skipif(not TRANSLATES, reason="programs cannot be translated here")
+def test_where_memory_may_not_become_code_the_interpreter_plays() -> None:
+    image = stand_in()
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_CODE_OF_ITS_OWN],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        input=image.hex(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "old kernel" in done.stderr:
+        pytest.skip("this kernel cannot forbid a process to make code")
+    said, played = done.stdout.splitlines()
+    assert said == "interpreter: this system lets no program make machine code"
+    console = _core.Console(image, engine="translated")
+    for _ in range(20):
+        console.step(0)
+    assert played == f"interpreter {console.state_bytes().hex()[:64]}"
