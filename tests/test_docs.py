@@ -234,6 +234,7 @@ def known_flags() -> set[str]:
     from trainer import (
         baselines,
         evaluate,
+        plan,
         population,
         report,
         run,
@@ -244,7 +245,7 @@ def known_flags() -> set[str]:
 
     text = (ROOT / "mario_envpool/__main__.py").read_text()
     text += "".join(path.read_text() for path in (ROOT / "bench").glob("*.py"))
-    mains = (baselines, evaluate, population, report, run, search, video, watch)
+    mains = (baselines, evaluate, plan, population, report, run, search, video, watch)
     helps = [*((module, "--help") for module in mains), (run, "--help-all")]
     for module, flag in helps:
         out = io.StringIO()
