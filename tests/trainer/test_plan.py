@@ -45,11 +45,14 @@ class Squares:
             **dict.fromkeys(("world", "stage", "area", "area_pointer", "loop"), zero),
         }
 
+    def _obs(self, n):
+        return np.zeros((n, 1), np.uint8)
+
     def reset(self):
         self.at[:] = 0
         if self.apart:
             self.at[1] = 3, 3
-        return None, self._info(np.arange(len(self.at)))
+        return self._obs(len(self.at)), self._info(np.arange(len(self.at)))
 
     def step(self, actions):
         self.steps += len(actions)
@@ -60,7 +63,7 @@ class Squares:
         envs = np.arange(len(self.at))
         info = self._info(envs)
         over = fallen | info["flag_get"]
-        return None, None, over, np.zeros_like(over), info
+        return self._obs(len(envs)), None, over, np.zeros_like(over), info
 
     def snapshot(self, envs):
         return self.at[envs].astype(np.uint8)
@@ -72,7 +75,7 @@ class Squares:
 
     def recv(self):
         envs = np.sort(self.answer)[::-1]  # in another order
-        return None, None, None, None, self._info(envs)
+        return self._obs(len(envs)), None, None, None, self._info(envs)
 
 
 def walk(actions, start=(0, 0)):
@@ -174,12 +177,14 @@ def test_cells_of_different_places_differ():
     one = dict.fromkeys(names, np.array([1]))
     one |= {"x_pos": np.array([640]), "y_pos": np.array([96])}
 
-    def key(fineness=0, **other):
+    def key(fineness=0, air=0, **other):
         info = one | {name: np.array([value]) for name, value in other.items()}
-        return int(place(SimpleNamespace(info=info), fineness)[0])
+        ram = np.zeros((1, 2048), np.uint8)
+        ram[0, 0x1D] = air
+        return int(place(SimpleNamespace(info=info, obs=ram), fineness)[0])
 
     changes = [{name: 2} for name in names] + [{"x_pos": 672}, {"y_pos": 144}]
-    keys = [key(), key(1), *(key(**change) for change in changes)]
+    keys = [key(), key(1), key(air=1), *(key(**change) for change in changes)]
     assert len(set(keys)) == len(keys)
     assert key(x_pos=671) == key() != key(y_pos=95)
     assert key(1, x_pos=656) != key(1)

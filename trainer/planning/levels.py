@@ -84,7 +84,6 @@ def make_pool(task: str, level: str, budget: Budget, **options: Any) -> Any:
         frame_skip=budget.frame_skip,
         obs_type="ram",
         stack_num=1,
-        end_on_wrong_pass=True,
         **options,
     )
 

@@ -34,15 +34,22 @@ _PATIENCE, _FINEST = 50_000, 3
 _ROOM = 1024  # for cells at first; it doubles
 
 
+# Work RAM, and in it what Mario's feet do; 0: he stands ("Player_State" in
+# csrc/mario/ram_map.h).
+_RAM_BYTES, _FLOAT_STATE = 2048, 0x001D
+
+
 class Rows(NamedTuple):
     """What n environments answered.
 
     Attributes:
+        obs: what they observed, (n, ...).
         info: the arrays of the pool's info, (n,) each.
         terminated: (n,) bool.
         truncated: (n,) bool.
     """
 
+    obs: npt.NDArray[Any]
     info: dict[str, Any]
     terminated: BoolArray
     truncated: BoolArray
@@ -93,6 +100,9 @@ def none(rows: Rows) -> BoolArray:
 def place(rows: Rows, fineness: int = 0) -> IntArray:
     """Cells of 32 x 48 pixels by room, way to the next room and maze counters.
 
+    Those that observe RAM tell standing from being in the air: who stands on a block
+    that was hidden can do what nobody can who only jumped as high.
+
     Args:
         rows: of environments.
         fineness: how often cells are halved both ways.
@@ -104,6 +114,8 @@ def place(rows: Rows, fineness: int = 0) -> IntArray:
     keys = keys * 4352 + info["loop"]
     keys = keys * 8192 + np.asarray(info["x_pos"]) * 2**fineness // 32
     result: IntArray = keys * 64 + np.asarray(info["y_pos"]) * 2**fineness // 48
+    if rows.obs.ndim == 2 and rows.obs.shape[1] == _RAM_BYTES:
+        result = result * 2 + (rows.obs[:, _FLOAT_STATE] == 0)
     return result * 4 + fineness
 
 
@@ -124,8 +136,8 @@ def plan(
 
     Args:
         pool: of environments with snapshots that all begin an episode alike (one
-            stage, no idle frames, no sticky actions), in sync mode. Nobody looks at its
-            observations: `obs_type="ram"` with `stack_num=1` costs least.
+            stage, no idle frames, no sticky actions), in sync mode. `obs_type="ram"`
+            with `stack_num=1` costs least.
         goal: where to get.
         lost: from where not to go on, beside the ends of episodes.
         cells: which states are kept apart.
@@ -255,7 +267,10 @@ class Search:
         if self.best is None and self.searched > self._news + _PATIENCE:
             self._fineness = min(self._fineness + 1, _FINEST)
             self._news = self.searched
-        rows = self._rows(self._pool.step(self._held.astype(np.int32)))
+        obs, _, terminated, truncated, info = self._pool.step(
+            self._held.astype(np.int32)
+        )
+        rows = Rows(obs, info, np.asarray(terminated), np.asarray(truncated))
         there = self._goal(rows)
         self._arrive(there, rows.info)
         lost = rows.terminated | rows.truncated | self._lost(rows)
@@ -283,9 +298,7 @@ class Search:
                 self._envs, np.repeat(start[None], len(self._envs), 0), "keep"
             )
             answer = self._pool.recv()
-        info = answer[-1]
-        none = np.zeros(len(self._envs), bool)
-        self._keys = self._cells(Rows(info, none, none), 0)
+        self._keys = self._cells(self._rows(answer[0], answer[-1]), 0)
         if (self._keys != self._keys[0]).any():
             raise ValueError(
                 "the environments of the pool do not begin alike: plan one stage at a "
@@ -299,10 +312,10 @@ class Search:
         self._snapshots[0] = one[0]
         self._drawn[0] = len(self._envs)
 
-    def _rows(self, answer: Any) -> Rows:
-        """The parts of what `step` gave that a search looks at."""
-        _, _, terminated, truncated, info = answer
-        return Rows(info, np.asarray(terminated), np.asarray(truncated))
+    def _rows(self, obs: Any, info: dict[str, Any]) -> Rows:
+        """Environments that begin."""
+        no = np.zeros(len(info["env_id"]), bool)
+        return Rows(obs, info, no, no)
 
     def _arrive(self, there: BoolArray, info: dict[str, Any]) -> None:
         """Keeps the shortest way to the goal."""
@@ -359,10 +372,10 @@ class Search:
         self._tried[envs] = 0
         self._manners[envs] = self._random.integers(len(self._edges), size=len(envs))
         self._pool.restore(self._envs[envs], self._snapshots[numbers], "keep")
-        info = self._pool.recv()[-1]
-        none = np.zeros(len(envs), bool)
-        order = np.argsort(np.asarray(info["env_id"]), kind="stable")
-        self._keys[envs] = self._cells(Rows(info, none, none), self._fineness)[order]
+        answer = self._pool.recv()
+        keys = self._cells(self._rows(answer[0], answer[-1]), self._fineness)
+        order = np.argsort(np.asarray(answer[-1]["env_id"]), kind="stable")
+        self._keys[envs] = keys[order]
 
     def _draw(self, count: int) -> IntArray:
         """Cells to try from: seldom tried ones oftener, and the newest ones."""
