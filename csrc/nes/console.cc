@@ -79,6 +79,7 @@ void Console::PowerOn() {
 }
 
 void Console::Reset() {
+  ppu_.set_output(nullptr);  // a frame that failed has left its own
   ResetCpu(&state_.cpu, PeekWord(kResetVector));
   const uint64_t cycle = state_.cpu.cycle;
   ppu_.CatchUp(DotOfAccess(cycle - 1));
@@ -133,9 +134,10 @@ void Console::CheckRun(const Console& before) {
 }
 
 void Console::CopyFrom(const Console& other) {
+  // Before the state, with which predictions from tiles begin anew.
+  ppu_.chr_ram() = other.ppu_.chr_ram();
   set_state(other.state_);
   prg_ram_ = other.prg_ram_;
-  ppu_.chr_ram() = other.ppu_.chr_ram();
   limit_ = other.limit_;
   last_limit_ = other.last_limit_;
   frame_dot_ = other.frame_dot_;

@@ -88,8 +88,9 @@ void Ppu::DrawLines(int line, int count) {
 
 void Ppu::DrawSegment(int line, int x_begin, int x_end) {
   if (x_begin >= x_end) return;
-  if (canvas_->wanted != nullptr && !canvas_->wanted[line]) return;
-  DrawAndCopy(line, 1, x_begin, x_end);
+  if (canvas_->wanted == nullptr || canvas_->wanted[line]) {
+    DrawAndCopy(line, 1, x_begin, x_end);
+  }
   if (x_end == kLineWidth) canvas_->Finished(line, line + 1);
 }
 

@@ -9,7 +9,7 @@
 
 #include "nes/translator.h"
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__) && defined(__LP64__) && defined(__linux__)
 #include <sys/mman.h>
 #include <unistd.h>
 #define NES_TRANSLATES 1
@@ -73,7 +73,11 @@ const char* NameOf(Engine engine) {
 Engine DefaultEngine() {
   const char* const name = std::getenv("MARIO_ENGINE");
   if (name == nullptr || *name == '\0') return Engine::kTranslated;
-  return EngineByName(name);
+  try {
+    return EngineByName(name);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument("MARIO_ENGINE: " + std::string(error.what()));
+  }
 }
 
 std::string WhyNotTranslated() {
@@ -123,7 +127,11 @@ bool Translation::Take(const std::vector<uint8_t>& code) {
   return true;
 }
 
-const uint8_t* Translation::FindMissed(unsigned pc) {
+const uint8_t* Translation::FindMissed(unsigned pc, bool jumped) {
+  // An event may stop the program anywhere; the next block is not far.
+  if (!jumped && inside_[pc - kRomBase].load(std::memory_order_relaxed)) {
+    return nullptr;
+  }
   auto& misses = misses_[pc - kRomBase];
   const uint8_t before = misses.load(std::memory_order_relaxed);
   if (before + 1 < most_misses_) {
@@ -148,6 +156,9 @@ const uint8_t* Translation::FindMissed(unsigned pc) {
   for (const Translator::Block& block : translator.blocks()) {
     blocks_[block.pc - kRomBase].store(at + block.offset,
                                        std::memory_order_release);
+  }
+  for (const unsigned inside : translator.inside()) {
+    inside_[inside - kRomBase].store(true, std::memory_order_relaxed);
   }
   size_.blocks += translator.blocks().size();
   ++size_.batches;

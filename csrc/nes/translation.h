@@ -113,12 +113,13 @@ class Translation {
   Translation(const Translation&) = delete;
   Translation& operator=(const Translation&) = delete;
 
-  /// The block at `pc`, or nullptr.
-  const uint8_t* Find(unsigned pc) {
+  /// The block at `pc`, or nullptr. `jumped`: an instruction went there, no
+  /// event stopped the program there.
+  const uint8_t* Find(unsigned pc, bool jumped) {
     if (pc < kRomBase) return nullptr;
     const uint8_t* const block =
         blocks_[pc - kRomBase].load(std::memory_order_acquire);
-    return block != stubs_.leave_miss ? block : FindMissed(pc);
+    return block != stubs_.leave_miss ? block : FindMissed(pc, jumped);
   }
   /// Runs from `block` until something is left to the caller.
   void Enter(TranslatedRun* run, const uint8_t* block) const {
@@ -132,7 +133,7 @@ class Translation {
 
  private:
   Translation(const TranslationSource& source, uint8_t misses);
-  const uint8_t* FindMissed(unsigned pc);
+  const uint8_t* FindMissed(unsigned pc, bool jumped);
   bool Take(const std::vector<uint8_t>& code);
 
   const TranslationSource source_;
@@ -146,6 +147,8 @@ class Translation {
   std::atomic<bool> full_ = false;
   std::array<std::atomic<const uint8_t*>, kRomBytes> blocks_;
   std::array<std::atomic<uint8_t>, kRomBytes> misses_ = {};
+  // Where a block has an instruction that is not its first.
+  std::array<std::atomic<bool>, kRomBytes> inside_ = {};
 };
 
 /// Instructions by who has run them, and how often translated code was entered;
@@ -171,7 +174,8 @@ class TranslatedCpu {
   /// Runs translated code if there is some at the program counter; false if
   /// there is none.
   bool RunTranslated() {
-    const uint8_t* const block = translation_.Find(state_.pc);
+    const uint8_t* const block =
+        translation_.Find(state_.pc, run_.leave == Leave::kMiss);
     if (block == nullptr) {
       // What will never have a block is left to the fast loop.
       run_.leave = translation_.is_full() ? Leave::kLimit : Leave::kInterpreted;

@@ -257,6 +257,7 @@ void Translator::MakeBlock(unsigned pc, unsigned next_block) {
       LeaveAt(pc, Leave::kInterpreted);
       break;
     }
+    if (at.pc != blocks_.back().pc) inside_.push_back(at.pc);
     begin_of_last = most;
     most += MostCycles(at);
     ends_ = false;

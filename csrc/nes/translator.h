@@ -74,6 +74,8 @@ class Translator {
 
   const std::vector<uint8_t>& code() const { return out_.code(); }
   const std::vector<Block>& blocks() const { return blocks_; }
+  /// Where the other instructions of the blocks begin.
+  const std::vector<unsigned>& inside() const { return inside_; }
 
  private:
   using Reg = x86::Reg;
@@ -220,6 +222,7 @@ class Translator {
   std::bitset<kRomBytes> leaders_;
   std::vector<unsigned> found_;  // leaders, in the order of discovery
   std::vector<Block> blocks_;
+  std::vector<unsigned> inside_;
   std::vector<Exit> exits_;
   std::vector<Link> links_;
   bool ends_ = false;  // the block, with the instruction in hand

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rom_builder import stand_in
 
-from mario_envpool import _core, make
+from mario_envpool import _core, make, rom
 
 TIMINGS = pytest.mark.parametrize("timing", ["console", "nes_py"])
 TRANSLATES = not _core.nes_engine()[1]
@@ -178,3 +178,14 @@ def test_where_memory_may_not_become_code_the_interpreter_plays() -> None:
     for _ in range(20):
         console.step(0)
     assert played == f"interpreter {console.state_bytes().hex()[:64]}"
+
+
+@pytest.mark.skipif(not TRANSLATES, reason="no program is translated here")
+def test_memory_stays_small_where_frames_end_anywhere() -> None:
+    """Under nes-py's timing a frame ends in the middle of blocks, each time elsewhere."""
+    console = _core.Console(rom.load(), "nes_py", "translated")
+    for first in range(0, 96_000, 24_000):
+        console.step_many(random_movie(24_000, seed=first))
+    size = console.translation_size
+    assert size["code_bytes"] > 0
+    assert size["memory_bytes"] < 1.5 * 2**20
