@@ -35,8 +35,8 @@ PYTHON_MUST_NOT_IMPORT = {
 # Rooms of the trainer, from the ground up: each may import those before it and itself.
 # What stands beside them is a command, which may import any room, but no command.
 ROOMS = (
-    "machine config planning envs models rollout explore learn film evaluation show session "
-    "tuning cli"
+    "machine config planning envs models rollout explore learn film evaluation show "
+    "session tuning cli"
 ).split()
 MOST_LINES = 500
 

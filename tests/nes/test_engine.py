@@ -182,7 +182,7 @@ def test_where_memory_may_not_become_code_the_interpreter_plays() -> None:
 
 @pytest.mark.skipif(not TRANSLATES, reason="no program is translated here")
 def test_memory_stays_small_where_frames_end_anywhere() -> None:
-    """Under nes-py's timing a frame ends in the middle of blocks, each time elsewhere."""
+    """Under nes-py's timing a frame ends inside of blocks, each time elsewhere."""
     console = _core.Console(rom.load(), "nes_py", "translated")
     for first in range(0, 96_000, 24_000):
         console.step_many(random_movie(24_000, seed=first))
