@@ -155,7 +155,9 @@ def test_a_burn_in_changes_the_state_and_has_no_gradient(loss, memory, monkeypat
 @pytest.mark.parametrize("memory", ["none", "gru"])
 @pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_shards_and_parts_add_up_to_the_whole(loss, memory):
-    config = change(loss=loss, memory=memory, minibatch_size=T * B)
+    # A large epsilon: a gradient that is nearly 0 makes steps of any sign without it,
+    # by the order in which a processor adds.
+    config = change(loss=loss, memory=memory, minibatch_size=T * B, adam_eps=1e-2)
     whole = weights_after(make_batch(config), config)
     near = {"atol": 2e-5, "rtol": 1e-3}
     two = weights_after(make_batch(config), config, shards=2)
