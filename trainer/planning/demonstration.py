@@ -94,7 +94,7 @@ def load(path: Path) -> Demonstration:
         raise ValueError(f"{path} is no demonstration: its format is not {_FORMAT!r}")
     try:
         content["buttons"] = b"".join(
-            bytes([_byte(text)]) * int(count) for text, count in content["buttons"]
+            bytes([byte_of(text)]) * int(count) for text, count in content["buttons"]
         )
         made = Demonstration(**content)
         float(made.reward)
@@ -272,8 +272,9 @@ def _text(byte: int) -> str:
     return "+".join(names) or "none"
 
 
-def _byte(text: str) -> int:
-    if text == "none":
+def byte_of(text: str) -> int:
+    """The byte of buttons such as "right+A"; "none" and "NOOP" are 0."""
+    if text in ("none", "NOOP"):
         return 0
     return sum(1 << _NAMES.index(name) for name in text.split("+"))
 

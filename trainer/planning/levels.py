@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import mario_envpool
-from mario_envpool import nes
 from trainer.config.tasks import all_levels, game_of
 from trainer.planning import demonstration
 from trainer.planning.demonstration import Demonstration
@@ -186,12 +185,6 @@ def _plan(pool: Any, budget: Budget, **more: Any) -> Plan | None:
 
 def _buttons(actions: np.ndarray[Any, Any], budget: Budget) -> Sequence[int]:
     """The bytes of every frame of some steps."""
-    table = np.array([_byte(text) for text in TRIED])
+    table = np.array([demonstration.byte_of(text) for text in TRIED])
     frames: list[int] = np.repeat(table[actions], budget.frame_skip).tolist()
     return frames
-
-
-def _byte(text: str) -> int:
-    if text == "NOOP":
-        return 0
-    return sum(int(getattr(nes, name.upper())) for name in text.split("+"))

@@ -33,7 +33,6 @@ _NEWEST, _NEWEST_WEIGHT = 40, 4.0
 _PATIENCE, _FINEST = 50_000, 3
 _ROOM = 1024  # for cells at first; it doubles
 
-
 # Work RAM, and in it what Mario's feet do; 0: he stands ("Player_State" in
 # csrc/mario/ram_map.h).
 _RAM_BYTES, _FLOAT_STATE = 2048, 0x001D
@@ -113,7 +112,7 @@ def place(rows: Rows, fineness: int = 0) -> IntArray:
     keys = keys * 128 + info["area_pointer"]
     keys = keys * 4352 + info["loop"]
     keys = keys * 8192 + np.asarray(info["x_pos"]) * 2**fineness // 32
-    result: IntArray = keys * 64 + np.asarray(info["y_pos"]) * 2**fineness // 48
+    result: IntArray = keys * 128 + np.asarray(info["y_pos"]) * 2**fineness // 48
     if rows.obs.ndim == 2 and rows.obs.shape[1] == _RAM_BYTES:
         result = result * 2 + (rows.obs[:, _FLOAT_STATE] == 0)
     return result * 4 + fineness
