@@ -130,7 +130,7 @@ def test_names_of_engines() -> None:
     ("variable", "line"),
     [
         ("interpreter", r"interpreter"),
-        ("x", "none: engine='x' is not possible"),
+        ("x", "none: MARIO_ENGINE: engine='x' is not possible"),
     ],
 )
 def test_the_environment_names_the_engine(variable: str, line: str) -> None:
