@@ -5,11 +5,11 @@ smaller parts. Instead the same work is run with one thing changed, all on one c
 one thread, in turns:
 
     emulate   (a step of 8 frames - a step of 4) / 4 * 4: three or seven frames of a
-              step are never drawn, so the difference is four frames of game logic,
+              step are not drawn, so the difference is four frames of game logic,
               with the reading of RAM, reward and done after each
-    draw      the bare console drawing every frame - drawing none
-    resize    the observation of 84x84 by area, stack of four - one of 1x1 by nearest:
-              gray, resize, stack, and the row written for the reader
+    picture   the observation of 84x84 by area, stack of four - one of 1x1 by nearest,
+              for which a single line is drawn: drawing straight into the resize, the
+              stack, and the row written for the reader
     pool      a pool of environments that only count: queues, threads, batches, the
               small fields, and EnvPool's Python around them
     rest      what is left of the whole: info, episode ends, resets
@@ -83,31 +83,23 @@ def measure_parts(
         arguments: `repeats` is used.
         tell: called with lines of progress.
     """
-    rom = {"rom": base.options["rom"]} if "rom" in base.options else {}
     options = {
         "whole": base.options,
         "eight frames": {**base.options, "frame_skip": 8},
         "tiny": {**base.options, **TINY},
     }
-    with (
-        Runner("console", "run_core.py", sys.executable) as console,
-        Runner("counting", "run_pool.py", sys.executable, "counting") as counting,
-    ):
+    with Runner("counting", "run_pool.py", sys.executable, "counting") as counting:
         programs = {
             name: (ours, replace(base, options=chosen))
             for name, chosen in options.items()
         }
-        for name, draw in (("drawn", True), ("undrawn", False)):
-            frames = replace(base, num_envs=1, options={**rom, "draw": draw})
-            programs[name] = (console, frames)
         programs["counting"] = (counting, replace(base, task="Counting", options={}))
         runs = interleave(programs, arguments.repeats, tell)
     skip = base.options.get("frame_skip", workload.FRAME_SKIP)
     step = statistics.median(_microseconds(runs["whole"]))
     parts = {
         "emulate": _difference(runs["eight frames"], runs["whole"]) / (8 - skip) * skip,
-        "draw": _difference(runs["drawn"], runs["undrawn"]),
-        "resize": _difference(runs["whole"], runs["tiny"]),
+        "picture": _difference(runs["whole"], runs["tiny"]),
         "pool": statistics.median(_microseconds(runs["counting"])),
     }
     parts["rest"] = step - sum(parts.values())

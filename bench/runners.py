@@ -87,9 +87,21 @@ class Runner:
     """A `bench/peers/run_*.py` process; each `run` builds its program afresh."""
 
     def __init__(
-        self, name: str, script: str, python: str | Path, *arguments: str
+        self,
+        name: str,
+        script: str,
+        python: str | Path,
+        *arguments: str,
+        tree: Path | None = None,
     ) -> None:
         """Starts the process.
+
+        Args:
+            name: of the program, for messages.
+            script: one of bench/peers.
+            python: the interpreter.
+            arguments: of the script.
+            tree: where its modules are looked for first; None: as installed.
 
         Raises:
             RunnerError: it cannot be started, or its program cannot be imported.
@@ -100,6 +112,8 @@ class Runner:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         if str(python) != sys.executable:
             env.pop("PYTHONPATH", None)  # the modules in it are not the peer's
+        if tree is not None:
+            env["PYTHONPATH"] = str(tree)
         # A file and not a pipe: a library that warns a lot must not fill it and wait.
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in close)
         self._process = subprocess.Popen(
@@ -174,9 +188,9 @@ class Runner:
         self.close()
 
 
-def pool_runner(module: str) -> Runner:
+def pool_runner(module: str, tree: Path | None = None) -> Runner:
     """A runner for a pool behind EnvPool's interface, in this interpreter."""
-    return Runner(module, "run_pool.py", sys.executable, module)
+    return Runner(module, "run_pool.py", sys.executable, module, tree=tree)
 
 
 def interleave(

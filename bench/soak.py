@@ -3,13 +3,18 @@
     python bench/soak.py                   10 minutes on all cores
     python bench/soak.py --minutes 0.1     the short stand-in for continuous integration
     python bench/soak.py --frames 1e8      until so many frames have been played
+    python bench/soak.py --frames 1e8 --rerun-engine interpreter
+                                           translated against interpreted programs
+    python bench/soak.py --frames 1e7 --engine checked
+                                           states compared after all translated code
 
 An asynchronous pool with a thread for each core plays random stages with random
 buttons. What an environment is told at its n-th step depends on the environment and n
 only, so its stream of results must not depend on threads, batches or timing:
 afterwards a synchronous pool with one thread gives each environment the same actions,
-and every stream must be equal. It fails (exit status 1) if a stream differs, if a step
-is lost, if memory grows, or if a `recv` takes longer than a minute.
+and every stream must be equal, whichever engine played it. It fails (exit status 1) if
+a stream differs, if a step is lost, if memory grows, or if a `recv` takes longer than a
+minute.
 """
 
 from __future__ import annotations
@@ -59,11 +64,11 @@ class Stream:
 class Player:
     """Plays a pool by the tape and keeps the stream of each environment."""
 
-    def __init__(self, arguments: argparse.Namespace, **pool: int) -> None:
+    def __init__(self, arguments: argparse.Namespace, engine: str, **pool: int) -> None:
         """Builds the pool and asks for the first observations."""
         count = arguments.num_envs
         self.pool: Any = mario_envpool.make(
-            arguments.task, num_envs=count, seed=arguments.seed, **pool
+            arguments.task, num_envs=count, seed=arguments.seed, engine=engine, **pool
         )
         self.streams = [Stream() for _ in range(count)]
         self._results = np.zeros(count, np.int64)
@@ -122,7 +127,12 @@ def soak(arguments: argparse.Namespace) -> tuple[list[Stream], list[str]]:
         The streams, and a line for each thing that is wrong.
     """
     batch = max(1, arguments.num_envs // 4)
-    player = Player(arguments, batch_size=batch, num_threads=arguments.num_threads)
+    player = Player(
+        arguments,
+        arguments.engine,
+        batch_size=batch,
+        num_threads=arguments.num_threads,
+    )
     start = time.monotonic()
     settled, most, told, done = 0, 0, 0.0, 0.0
     while done < 1:
@@ -159,7 +169,12 @@ def compare(arguments: argparse.Namespace, streams: list[Stream]) -> list[str]:
         A line for each environment whose stream differs, or that fell behind.
     """
     # A time limit, since one thread needs longer: then the notes so far are compared.
-    player = Player(arguments, batch_size=arguments.num_envs, num_threads=1)
+    player = Player(
+        arguments,
+        arguments.rerun_engine,
+        batch_size=arguments.num_envs,
+        num_threads=1,
+    )
     until = time.monotonic() + arguments.rerun_minutes * 60
     want = np.array([stream.results for stream in streams])
     ids = player.receive()
@@ -179,7 +194,10 @@ def compare(arguments: argparse.Namespace, streams: list[Stream]) -> list[str]:
             wrong.append(f"environment {env}: the stream differs on one thread")
         elif first.results == again.results and first.crc != again.crc:
             wrong.append(f"environment {env}: the end of the stream differs")
-    print(f"compared {compared:,} of {total:,} results with one thread")
+    print(
+        f"compared {compared:,} of {total:,} results with one thread "
+        f"({arguments.engine}, then {arguments.rerun_engine})"
+    )
     if min(len(stream.notes) for stream in player.streams) == 0:
         wrong.append(f"too short: no environment may have under {NOTE_EVERY} results")
     return wrong
@@ -199,6 +217,16 @@ def main() -> int:
         default=0.0,
         help="time limit of the run on one thread (default: three times --minutes)",
     )
+    for name, run in (
+        ("--engine", "long run"),
+        ("--rerun-engine", "run on one thread"),
+    ):
+        add(
+            name,
+            default="translated",
+            choices=["translated", "interpreter", "checked"],
+            help=f"of the {run} (default: %(default)s)",
+        )
     add("--task", default="SuperMarioBrosRandomStages-v0", help="default: %(default)s")
     add("--num-envs", type=int, default=64, help="default: %(default)s")
     add(

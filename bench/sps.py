@@ -5,6 +5,7 @@
     python bench/sps.py --peers            and the peers, in turns with us
     python bench/sps.py --obs tiles        tiles instead of grey pictures, in turns
     python bench/sps.py --engines          translated and interpreted programs, in turns
+    python bench/sps.py --other ../before  this tree and another one, in turns
     python bench/sps.py --json             the same, one JSON object as the last line
 
 A *step* is one action, which the game plays for four *frames*. Rows that only deliver
@@ -18,6 +19,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,7 @@ from typing import Any
 from parts import measure_parts
 from peers import workload
 from peers.workload import Request
+from peers_figure import Bar, draw
 from rich.console import Console
 from rich.table import Table
 from runners import (
@@ -47,6 +50,14 @@ from runners import (
 )
 
 PEERS = ("turbo", "gsm", "gsm-async", "pong")
+_PEER_NAMES = {
+    "turbo": "env-supermariobrosnes-turbo-emu",
+    "gsm": "gym-super-mario-bros, 1 environment",
+    "gsm-async": "the same in AsyncVectorEnv",
+    "pong": "EnvPool's Atari Pong",
+}
+# Of the chart: peers on one core, and the one that has processes of its own.
+_GROUPS = {False: "level 1-1, one core", True: "level 1-1, all cores"}
 OBS_TYPES = ("rgb", "ram", "tiles", "motion")
 BUSY = 0.7  # load average from which on the bench warns
 GSM_PROCESSES = 4  # of AsyncVectorEnv, for each core
@@ -124,6 +135,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         " too, in turns with us; all of them, or those named: " + ", ".join(PEERS),
     )
     add(
+        "--chart",
+        type=Path,
+        metavar="FILE",
+        help="with --peers: draw what was measured, as .svg, .png or .pdf",
+    )
+    add(
         "--obs",
         nargs="+",
         default=[],
@@ -136,6 +153,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--engines",
         action="store_true",
         help="measure the CPU's two engines in turns, and nothing else",
+    )
+    add(
+        "--other",
+        type=Path,
+        metavar="TREE",
+        help="measure another tree, with its modules built, in turns with this one,"
+        " and nothing else",
     )
     add("--pairs", type=int, default=5, help="runs of each side (default: 5)")
     add(
@@ -165,7 +189,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         known.options["rom"] = known.rom
     if known.mixed:
         known.options["stages"] = LEVELS
-    if known.obs or known.engines:
+    if known.chart and known.peers is None:
+        parser.error("--chart draws the peers: add --peers")
+    if known.other and not (known.other / "mario_envpool").is_dir():
+        parser.error(f"--other {known.other}: there is no mario_envpool in it")
+    if known.obs or known.engines or known.other:
         known.skip = ["throughput", "parts"]
     return known
 
@@ -409,6 +437,18 @@ def measure_engines(
     return Comparison("interpreter", what, runs["translated"], runs["interpreter"])
 
 
+def measure_other_tree(
+    arguments: argparse.Namespace, ours: Runner, tell: Any
+) -> Comparison:
+    """Compares this tree with another one, one core, in turns."""
+    base = base_request(arguments)
+    with pool_runner("mario_envpool", arguments.other.resolve()) as other:
+        programs = {"this": (ours, base), "other": (other, base)}
+        runs = interleave(programs, arguments.pairs, tell)
+    what = f"{arguments.task}, {base.num_envs} envs, 1 thread, 1 core"
+    return Comparison(str(arguments.other), what, runs["this"], runs["other"])
+
+
 def peers_table(comparisons: list[Comparison]) -> Table:
     """Both sides and their ratio."""
     table = Table(
@@ -428,6 +468,25 @@ def peers_table(comparisons: list[Comparison]) -> Table:
             _times(cpu_ratios(entry.ours, entry.theirs)),
         )
     return table
+
+
+def peers_chart(comparisons: list[Comparison], path: Path) -> None:
+    """Draws both sides of each comparison; ours on one core is there once."""
+    groups: dict[str, list[Bar]] = {}
+    for entry in comparisons:
+        cores = _GROUPS[entry.peer == "gsm-async"]
+        rate, ratio = rates(entry.theirs).median, ratios(entry.ours, entry.theirs)
+        bar = Bar(_PEER_NAMES[entry.peer], rate, ours=False, ratio=ratio.median)
+        groups.setdefault(cores, []).append(bar)
+    for cores, bars in groups.items():
+        bars.sort(key=lambda bar: -bar.rate)
+        ours = [
+            rates(entry.ours).median
+            for entry in comparisons
+            if (entry.peer == "gsm-async") == (cores == _GROUPS[True])
+        ]
+        bars.insert(0, Bar("mario-envpool", statistics.median(ours), ours=True))
+    draw(groups, path)
 
 
 def _times(spread: Spread) -> str:
@@ -516,6 +575,10 @@ def measure(
             comparisons.append(measure_engines(arguments, ours, tell))
             console.print(peers_table(comparisons[-1:]))
             result["engines"] = comparisons[-1].as_json()
+        if arguments.other:
+            comparisons.append(measure_other_tree(arguments, ours, tell))
+            console.print(peers_table(comparisons[-1:]))
+            result["other"] = comparisons[-1].as_json()
     if arguments.peers is not None:
         peers, missing = measure_peers(arguments, tell)
         console.print(peers_table(peers))
@@ -524,6 +587,9 @@ def measure(
         result["peers"] = [entry.as_json() for entry in peers]
         result["peers_missing"] = missing
         comparisons += peers
+        if arguments.chart and peers:
+            peers_chart(peers, arguments.chart)
+            console.print(f"drawn: {arguments.chart}")
     if arguments.json:
         result |= headline(arguments, rows, comparisons)
         result["rows"] = [row.as_json() for row in rows]

@@ -139,6 +139,19 @@ class _MarioEnvPool(_NativePool):
         self._held = None
         return arrays
 
+    def _infer_players_env_id(self, adict: dict[str, Any]) -> npt.NDArray[np.int32]:
+        """Whose the actions are: one player's in each environment.
+
+        EnvPool's layer makes a dictionary of all options in every `send` to find out.
+        """
+        env_id: npt.NDArray[np.int32] = adict["env_id"]
+        if isinstance(env_id, np.ndarray) and env_id.dtype == np.int32 and env_id.ndim:
+            return env_id
+        # Traced by jax, or of a type that is still to be converted.
+        made: Any = super()
+        found: npt.NDArray[np.int32] = made._infer_players_env_id(adict)
+        return found
+
     def _send(self, arrays: Sequence[npt.NDArray[np.int32]]) -> None:
         if self._held is not None:
             raise RuntimeError(_HELD)

@@ -6,10 +6,12 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rom_builder import stand_in
+from vectors import missing_read, read_vectors
 
 from mario_envpool import _core, make, rom
 
@@ -100,6 +102,67 @@ def test_pools_of_both_engines_agree_on_all_levels(timing: str) -> None:
                 pool.recv()
     for pool in pools.values():
         pool.close()
+
+
+def as_rom(memory: dict[int, int]) -> bytes | None:
+    """An image with these bytes at $8000 and above; None if some have no place.
+
+    The others have to be in work RAM, where $0800 to $1FFF are the same bytes again.
+    """
+    image = bytearray(16 + 0x8000 + 0x2000)
+    image[:16] = b"NES\x1a" + bytes([2, 1, 1, 0]) + bytes(8)
+    ram: dict[int, int] = {}
+    for address, value in memory.items():
+        if address >= 0x8000:
+            image[16 + address - 0x8000] = value
+        elif address >= 0x2000 or ram.setdefault(address % 0x800, value) != value:
+            return None
+    return bytes(image)
+
+
+@pytest.mark.verification
+@pytest.mark.skipif(not TRANSLATES, reason="programs cannot be translated here")
+def test_single_step_vectors_as_code_in_a_rom(verification: Path) -> None:
+    total = translated = 0
+    table = _core.opcode_table()
+    sizes = {"imp": 1, "acc": 1, "abs": 3, "absx": 3, "absy": 3, "ind": 3}
+    names = ("pc", "a", "x", "y", "sp", "p")
+    for opcode, before, after, bus in read_vectors(
+        verification / "cpu" / "6502-sample.bin.gz"
+    ):
+        # A block goes on behind the instruction, and is not entered for the sake of
+        # one: BRK, which is never translated, ends it.
+        behind = before.pc + sizes.get(table[opcode][1], 2)
+        memory = before.memory | {behind & 0xFFFF: 0}
+        image = as_rom(memory)
+        if image is None or before.pc < 0x8000 or as_rom(after.memory) is None:
+            continue
+        if any(
+            before.memory.get(address) != value
+            for address, value in after.memory.items()
+            if address >= 0x8000
+        ):
+            continue  # it writes to what is ROM here
+        console = _core.Console(image, engine="checked")
+        for address, value in before.memory.items():
+            if address < 0x2000:
+                console.ram[address % 0x800] = value
+        console.set_registers(**{name: getattr(before, name) for name in names})
+        start = console.registers["cycle"]
+        console.step_instruction()
+        got = console.registers
+        want = {name: getattr(after, name) for name in names}
+        want["cycle"] = start + len(bus) + missing_read(opcode, before, bus)
+        assert {name: got[name] for name in want} == want, f"{opcode:02X}"
+        for address, value in after.memory.items():
+            if address < 0x2000:
+                assert console.ram[address % 0x800] == value, f"{opcode:02X}"
+        total += 1
+        translated += console.engine_counts["translated"]
+    # The others need memory that is neither work RAM nor ROM, or write to the ROM; of
+    # these, nearly half are opcodes that no game may rely on, which are interpreted.
+    assert total > 9_000
+    assert translated > 5_000
 
 
 @pytest.mark.rom
