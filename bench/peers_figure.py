@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ class Bar:
     ratio: float = 0
 
 
-def draw(groups: dict[str, Sequence[Bar]], path: Path) -> None:
+def draw(groups: Mapping[str, Sequence[Bar]], path: Path) -> None:
     """Draws bars from 0, a panel for each group, all to one scale.
 
     Args:
