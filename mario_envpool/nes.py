@@ -25,5 +25,17 @@ UP: Final = 16
 DOWN: Final = 32
 LEFT: Final = 64
 RIGHT: Final = 128
+#: The same by the names that actions have, in the order of their bits.
+BUTTONS: Final = {
+    "A": A,
+    "B": B,
+    "select": SELECT,
+    "start": START,
+    "up": UP,
+    "down": DOWN,
+    "left": LEFT,
+    "right": RIGHT,
+}
 
-__all__ = ["DOWN", "LEFT", "RIGHT", "SELECT", "START", "UP", "A", "B", "Console"]
+__all__ = ["BUTTONS", "DOWN", "LEFT", "RIGHT", "SELECT", "START", "UP", "A", "B"]
+__all__ += ["Console"]

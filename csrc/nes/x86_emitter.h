@@ -50,7 +50,6 @@ enum Condition : uint8_t {
   kEqual = 4,
   kNotEqual = 5,
   kSign = 8,
-  kNoSign = 9,
   kGreaterOrEqual = 13,
 };
 
@@ -72,7 +71,6 @@ class Emitter {
   void Load(Reg to, const Mem& from) { Encode(0x8B, to, from); }
   void Load64(Reg to, const Mem& from) { Encode(0x8B, to, from, true); }
   void LoadByte(Reg to, const Mem& from) { Encode(0x0FB6, to, from); }
-  void LoadWord(Reg to, const Mem& from) { Encode(0x0FB7, to, from); }
   void ExtendByte(Reg to, Reg from) { Encode(0x0FB6, to, from); }
   void Store(const Mem& to, Reg from) { Encode(0x89, from, to); }
   void Store64(const Mem& to, Reg from) { Encode(0x89, from, to, true); }

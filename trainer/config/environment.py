@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from mario_envpool import nes
 from mario_envpool.actions import ACTION_SETS
 from trainer.config.options import Need, in_use, one_of, option
 from trainer.config.tasks import is_native
@@ -28,10 +29,7 @@ _ACTION_SET = (
     _MARIO,
     Need("custom_actions", "a run without --custom-actions", lambda own: not own),
 )
-_BUTTONS = {
-    name.casefold(): name
-    for name in ("A", "B", "up", "down", "left", "right", "start", "select", "NOOP")
-}
+_BUTTONS = {name.casefold(): name for name in (*nes.BUTTONS, "NOOP")}
 _SEVERAL_LEVELS = Need("levels", "several --levels", lambda levels: len(levels) > 1)
 _A_BONUS = ((in_use("novelty"), in_use("count_bonus")),)
 

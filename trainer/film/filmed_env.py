@@ -30,15 +30,13 @@ _OF_THE_POOL = {
     *("thread_affinity_offset", "seed", "env_seed", "gym_reset_return_info"),
     *("max_episode_steps", "reward_threshold"),
 }
-_BUTTONS = (
-    *((nes.LEFT, "left"), (nes.RIGHT, "right"), (nes.UP, "up"), (nes.DOWN, "down")),
-    *((nes.SELECT, "select"), (nes.START, "start"), (nes.A, "A"), (nes.B, "B")),
-)
+_SHOWN = ("left", "right", "up", "down", "select", "start", "A", "B")
 
 
 def button_names(buttons: int) -> str:
     """The buttons of a pad byte, such as "right A B"; "none" for none."""
-    return " ".join(name for bit, name in _BUTTONS if buttons & bit) or "none"
+    held = [name for name in _SHOWN if buttons & nes.BUTTONS[name]]
+    return " ".join(held) or "none"
 
 
 class Step(NamedTuple):

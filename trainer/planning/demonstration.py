@@ -28,9 +28,6 @@ _FORMAT = "mario-envpool demonstration, version 1"
 # Options of an environment that change how the game goes.
 GAME_OPTIONS = ("rom", "lost_levels", "timing", "power_on_ram", "cut_waits")
 
-# Names of the buttons in files, in the order of their bits.
-_NAMES = ("A", "B", "select", "start", "up", "down", "left", "right")
-
 # A movie of FCEUX begins with so many frames before the console's first one.
 _FM2_LEAD = 2
 _FM2_ORDER = "RLDUTSBA"  # right, left, down, up, start, select, B, A
@@ -268,7 +265,7 @@ def _what(demonstration: Demonstration) -> str:
 
 
 def _text(byte: int) -> str:
-    names = [name for bit, name in enumerate(_NAMES) if byte >> bit & 1]
+    names = [name for name, bit in nes.BUTTONS.items() if byte & bit]
     return "+".join(names) or "none"
 
 
@@ -276,7 +273,7 @@ def byte_of(text: str) -> int:
     """The byte of buttons such as "right+A"; "none" and "NOOP" are 0."""
     if text in ("none", "NOOP"):
         return 0
-    return sum(1 << _NAMES.index(name) for name in text.split("+"))
+    return sum(nes.BUTTONS[name] for name in text.split("+"))
 
 
 def _fm2(byte: int) -> str:
