@@ -42,13 +42,13 @@ class Rows(NamedTuple):
     """What n environments answered.
 
     Attributes:
-        obs: what they observed, (n, ...).
+        obs: what they observed, (n, ...), or a dictionary of such arrays.
         info: the arrays of the pool's info, (n,) each.
         terminated: (n,) bool.
         truncated: (n,) bool.
     """
 
-    obs: npt.NDArray[Any]
+    obs: Any
     info: dict[str, Any]
     terminated: BoolArray
     truncated: BoolArray
@@ -113,8 +113,10 @@ def place(rows: Rows, fineness: int = 0) -> IntArray:
     keys = keys * 4352 + info["loop"]
     keys = keys * 8192 + np.asarray(info["x_pos"]) * 2**fineness // 32
     result: IntArray = keys * 128 + np.asarray(info["y_pos"]) * 2**fineness // 48
-    if rows.obs.ndim == 2 and rows.obs.shape[1] == _RAM_BYTES:
-        result = result * 2 + (rows.obs[:, _FLOAT_STATE] == 0)
+    # With several kinds of observation they are a dictionary.
+    ram = rows.obs.get("ram") if isinstance(rows.obs, dict) else rows.obs
+    if ram is not None and ram.ndim == 2 and ram.shape[1] == _RAM_BYTES:
+        result = result * 2 + (ram[:, _FLOAT_STATE] == 0)
     return result * 4 + fineness
 
 
