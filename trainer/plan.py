@@ -11,17 +11,21 @@ same on the same ROM. There is nothing of the game in it.
     python -m trainer.plan --whole-game --fm2
     python -m trainer.plan --replay runs/plans/1-1.json --video
 
-A demonstration that is there already stays, unless the new one is shorter. `--fm2`
-writes movies for FCEUX, which begin at power-on: of the whole game, and of 1-1 with
-`--no-cut-waits`.
+A demonstration of the same game that is there already stays, unless the new one has
+fewer frames. `--fm2` writes a movie for FCEUX, which begins at power-on: of the whole
+game, or of 1-1 with `--no-cut-waits`.
+
+Ctrl-C keeps all ways that were found. Of a whole game, only the end is kept.
 
 In Python, for goals of your own: `trainer.planning.search.plan`.
 
-Exit status: 0, or 1 if no way was found somewhere, or 2 with one line `error: ...`.
+Exit status: 0, or 1 if no way was found somewhere or a demonstration does not play, or
+2 with one line `error: ...`, or 130 after Ctrl-C.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +35,7 @@ import numpy as np
 
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.cli import main_of
-from trainer.config.tasks import parse_levels
+from trainer.config.tasks import all_levels, game_of, parse_levels
 from trainer.film.encode import VideoWriter
 from trainer.machine.cpu import available_cores
 from trainer.planning import demonstration
@@ -43,21 +47,23 @@ from trainer.planning.levels import Budget, Found, plan_game, plan_level
 class PlanConfig:
     """Searches for ways to the flag."""
 
-    levels: str = "1-1"
-    """Levels such as 1-1 or 1-1,4-2, or "all"."""
+    levels: str = ""
+    """Levels such as 1-1 or 1-1,4-2, or "all". By default the first one."""
 
     whole_game: bool = False
     """From power-on to the end of the last level, each level from the state in which
     the one before it ended, without warps. Waits play at full length."""
 
     task: str = "SuperMarioBros-v0"
-    """The game: SuperMarioBros-v0 to -v3, or SuperMarioBros2-v0 (the Lost Levels)."""
+    """The game: SuperMarioBros-v0 to -v3, or SuperMarioBros2-v0 or -v1 (the Lost
+    Levels, worlds 1 to 4)."""
 
     out: Path = Path("runs/plans")
     """Folder for the demonstrations, a file for each level."""
 
     replay: tuple[Path, ...] = ()
-    """Demonstrations to play instead of a search: says whether they reach the end."""
+    """Demonstrations to play instead of a search: says whether they reach the end.
+    Videos and movies are written beside them."""
 
     video: bool = False
     """Also a video of each demonstration, .mp4."""
@@ -66,13 +72,15 @@ class PlanConfig:
     """Also a movie for FCEUX, .fm2."""
 
     max_seconds: float = 600.0
-    """Longest search for the first way through a level, and again for shorter ones."""
+    """Seconds until a way through a level must be found; the search for shorter ways
+    may take as long again. 0: no limit."""
 
     max_steps: int = 20_000_000
-    """Environment steps of the search for the first way through a level."""
+    """Environment steps until a way through a level must be found."""
 
     shorten: float = 1.0
-    """Steps of the search for shorter ways, times those to the first; 0: none."""
+    """Length of the search for shorter ways, as a multiple of the search for the first
+    one; 0: none."""
 
     num_envs: int = 256
     """Environments that search at the same time."""
@@ -81,83 +89,167 @@ class PlanConfig:
     """Emulation threads; 0: one per core."""
 
     frame_skip: int = 4
-    """Frames for which buttons are held at least."""
+    """Frames per step; buttons change only between steps."""
 
     cut_waits: bool = True
     """Cut waits at pipes and doors short, as environments do (writes to RAM)."""
 
     seed: int = 1
-    """Seed of the random buttons. Equal seeds find equal ways, but for
-    --max-seconds."""
+    """Seed of the random buttons. With the same options and seed the search finds the
+    same way, on any number of threads, unless --max-seconds ends it."""
 
 
-def run(config: PlanConfig) -> bool:
-    """Searches, or replays; returns whether all ways were found.
-
-    Raises:
-        ValueError: an option is out of range, or a demonstration does not play.
-        OSError: a file cannot be read or written.
-    """
+def check(config: PlanConfig) -> None:
+    """Raises ValueError for options that are out of range, or have no effect."""
     for name, least in (("num_envs", 1), ("max_steps", 1), ("frame_skip", 1)):
         if getattr(config, name) < least:
             raise ValueError(
                 f"{name} must be at least {least}, got {getattr(config, name)}"
             )
     for name in ("max_seconds", "shorten", "num_threads", "seed"):
-        if getattr(config, name) < 0:
-            raise ValueError(f"{name} must not be below 0, got {getattr(config, name)}")
+        value = getattr(config, name)
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be a number from 0 on, got {value}")
+    if config.replay and (config.levels or config.whole_game):
+        raise ValueError("--replay searches nothing: leave --levels and --whole-game")
+    if config.whole_game and config.levels:
+        raise ValueError("--whole-game plays all levels: leave --levels")
+    if config.whole_game and not config.cut_waits:
+        raise ValueError(
+            "--whole-game plays waits at full length by itself: leave --no-cut-waits"
+        )
+    game = game_of(config.task)
+    if config.task != game:
+        raise ValueError(
+            f"task {config.task} is one level or a selection: give --task {game} and "
+            "--levels"
+        )
+    if config.fm2 and not (config.replay or config.whole_game):
+        first = all_levels(game)[0]
+        if config.cut_waits or config.levels not in ("", first):
+            raise ValueError(
+                "--fm2 writes movies from power-on: it needs --whole-game, or --levels "
+                f"{first} --no-cut-waits"
+            )
+
+
+def run(config: PlanConfig) -> bool:
+    """Searches, or replays; returns whether all ways were found.
+
+    Raises:
+        ValueError: an option is out of range, or has no effect.
+        OSError: a file cannot be read or written.
+        KeyboardInterrupt: after Ctrl-C; what was found is written.
+    """
+    check(config)
     if config.replay:
-        for path in config.replay:
-            known = demonstration.load(path)
-            demonstration.verify(known)
-            print(f"{path}: {_about(known)}, plays to its end", flush=True)
-            _export(config, known, path)
-        return True
-    budget = Budget(
+        # Each of them, however many do not play.
+        played = [_replay(config, path) for path in config.replay]
+        return all(played)
+    try:
+        config.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"cannot write to --out {config.out} ({error.strerror}); give another "
+            "folder"
+        ) from error
+    if config.whole_game:
+        return _search_game(config)
+    levels = parse_levels(config.levels or all_levels(config.task)[0], config.task)
+    missing = []
+    for level in levels:
+        found = plan_level(
+            config.task, level, _budget(config, level), cut_waits=config.cut_waits
+        )
+        print(_line(found, config), flush=True)
+        if found.plan is None or found.demonstration is None:
+            missing.append(level)
+            continue
+        _keep(config, level, found.demonstration)
+        if found.plan.interrupted:
+            raise KeyboardInterrupt
+    if len(levels) > 1:
+        lost = f"; missing: {', '.join(missing)}" if missing else ""
+        print(f"{len(levels) - len(missing)} of {len(levels)} levels{lost}")
+    return not missing
+
+
+def _search_game(config: PlanConfig) -> bool:
+    """Plans the whole game; returns whether its end was found."""
+
+    def keep(made: Demonstration) -> None:
+        _keep(config, "whole-game", made)
+
+    complete = True
+    for found in plan_game(config.task, _budget(config, "the whole game"), keep):
+        print(_line(found, config), flush=True)
+        complete = complete and found.plan is not None
+    return complete
+
+
+def _budget(config: PlanConfig, what: str) -> Budget:
+    return Budget(
         config.num_envs,
         config.num_threads or available_cores(),
         config.frame_skip,
         config.max_steps,
-        config.max_seconds,
+        config.max_seconds or math.inf,
         config.shorten,
         config.seed,
+        lambda line: print(f"{what}: {line}", flush=True),
     )
-    complete = True
-    if config.whole_game:
-        keep = _Keep(config, "whole-game")
-        for found in plan_game(config.task, budget, keep):
-            print(_line(found), flush=True)
-            complete = complete and found.plan is not None
-        return complete
-    for level in parse_levels(config.levels, config.task):
-        found = plan_level(config.task, level, budget, cut_waits=config.cut_waits)
-        print(_line(found), flush=True)
-        if found.demonstration is None:
-            complete = False
-        else:
-            _Keep(config, level)(found.demonstration)
-    return complete
 
 
-class _Keep:
-    """Writes a demonstration, unless there is a shorter one."""
+def _replay(config: PlanConfig, path: Path) -> bool:
+    """Plays a demonstration; returns whether it comes to its end."""
+    try:
+        known = demonstration.load(path)
+        demonstration.verify(known)
+        print(f"{path}: {_about(known)}, plays to its end", flush=True)
+        _export(config, known, path)
+    except (ValueError, FileNotFoundError) as error:
+        about = "" if str(path) in str(error) else f"{path}: "
+        print(f"error: {about}{error}", file=sys.stderr, flush=True)
+        return False
+    return True
 
-    def __init__(self, config: PlanConfig, name: str) -> None:
-        self._config, self._path = config, config.out / f"{name}.json"
 
-    def __call__(self, new: Demonstration) -> None:
-        path = self._path
-        if path.exists():
-            old = demonstration.load(path)
-            same = (old.rom_sha1, old.options) == (new.rom_sha1, new.options)
-            if same and old.level == new.level and old.frames <= new.frames:
-                print(f"kept {path}: {_about(old)}", flush=True)
-                _export(self._config, old, path)
-                return
-        new.save(path)
-        demonstration.verify(demonstration.load(path))
-        print(f"wrote {path}: {_about(new)}", flush=True)
-        _export(self._config, new, path)
+def _keep(config: PlanConfig, name: str, new: Demonstration) -> None:
+    """Writes a demonstration, unless there is one as good of the same game."""
+    default = PlanConfig()
+    game = "" if config.task == default.task else f"{config.task}-"
+    waits = "" if config.cut_waits else "-full-waits"
+    path = config.out / f"{game}{name}{waits}.json"
+    old = _usable(path, new)
+    if old is not None and (old.rom_sha1, old.options) != (new.rom_sha1, new.options):
+        # As with another ROM of MARIO_ROM.
+        path = path.with_stem(f"{path.stem}-{new.rom_sha1[:8]}")
+        old = _usable(path, new)
+    if old is not None and old.level == new.level and old.frames <= new.frames:
+        print(f"kept {path}: {_about(old)}", flush=True)
+        _export(config, old, path)
+        return
+    new.save(path)
+    demonstration.verify(demonstration.load(path))
+    print(f"wrote {path}: {_about(new)}", flush=True)
+    _export(config, new, path)
+
+
+def _usable(path: Path, new: Demonstration) -> Demonstration | None:
+    """The demonstration in a file, unless it is damaged or does not play.
+
+    One of another game than the new one is not played.
+    """
+    if not path.exists():
+        return None
+    try:
+        old = demonstration.load(path)
+        if (old.rom_sha1, old.options) == (new.rom_sha1, new.options):
+            demonstration.verify(old)
+    except ValueError as error:
+        print(f"replacing {path}: {error}", flush=True)
+        return None
+    return old
 
 
 def _export(config: PlanConfig, made: Demonstration, path: Path) -> None:
@@ -179,15 +271,18 @@ def _about(made: Demonstration) -> str:
     return f"{made.frames:,} frames ({seconds:.1f} s of play), reward {made.reward:g}"
 
 
-def _line(found: Found) -> str:
+def _line(found: Found, config: PlanConfig) -> str:
     """What became of the search in a level."""
     plan = found.plan
     if plan is None:
-        return f"{found.level}: no way found; more --max-seconds, or another --seed"
+        return (
+            f"{found.level}: no way found within --max-seconds {config.max_seconds:g} "
+            f"and --max-steps {config.max_steps:,}; give more, or another --seed"
+        )
     return (
-        f"{found.level}: {len(plan.actions):,} steps after {plan.found_after:,} of "
-        f"search and {plan.seconds:.1f} s, first {plan.first_steps:,}; "
-        f"{plan.cells:,} places"
+        f"{found.level}: way of {len(plan.actions):,} steps (the first one had "
+        f"{plan.first_steps:,}), found after {plan.found_after:,} environment steps "
+        f"and {plan.seconds:.1f} s; {plan.cells:,} cells"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -152,6 +153,57 @@ def test_weights_that_do_not_fit_are_refused(weights):
         plan(Squares(), weights=weights)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"goal": lambda _: False}, r"goal must return \(16,\) bool"),
+        ({"lost": lambda rows: rows.info["x_pos"]}, r"lost must return \(16,\) bool"),
+        ({"cells": lambda rows, _: rows.info["x_pos"] * 0.5}, "got float64"),
+        ({"cells": lambda *_: 3}, r"cells must return \(16,\) or \(16, k\) integers"),
+        ({"max_cells": 20}, "more than max_cells=20 cells"),
+    ],
+)
+def test_what_functions_of_ones_own_return_is_checked(options, text):
+    with pytest.raises(ValueError, match=text):
+        plan(Squares(), **options)
+
+
+@pytest.mark.parametrize("name", ["noop_max", "repeat_action_probability"])
+def test_pools_whose_ways_would_not_play_again_are_refused(name):
+    pool = Squares()
+    pool.config = pool.config | {name: 3}
+    with pytest.raises(ValueError, match=f"the pool has {name}=3"):
+        plan(pool)
+
+
+def test_cells_may_have_several_numbers():
+    def cells(rows, fineness):
+        return np.stack([place(rows, fineness), rows.info["x_pos"]], 1)
+
+    assert walk(plan(Squares(), cells=cells, seed=3).actions)
+
+
+def test_ctrl_c_ends_the_search_for_shorter_ways(monkeypatch):
+    step = Search.step
+
+    def until_found(search):
+        if search.best is not None:
+            raise KeyboardInterrupt
+        step(search)
+
+    monkeypatch.setattr(Search, "step", until_found)
+    found = plan(Squares(), seed=3)
+    assert found.interrupted
+    assert walk(found.actions)
+
+
+def test_the_search_tells_how_far_it_is(monkeypatch):
+    monkeypatch.setattr("trainer.planning.search._REPORT_SECONDS", 0.0)
+    lines = []
+    plan(Squares(), seed=3, report=lines.append)
+    assert re.fullmatch(r"[\d,]+ steps searched, [\d,]+ cells", lines[-1])
+
+
 def test_environments_must_begin_alike():
     with pytest.raises(ValueError, match="do not begin alike: plan one stage at a"):
         plan(Squares(apart=True))
@@ -192,7 +244,7 @@ def test_cells_of_different_places_differ():
 
 def test_the_archive_grows():
     pool = Squares()
-    search = Search(pool, flag, none, place, None, None, 1)
+    search = Search(pool, flag, none, place, None, None, 1, max_cells=10)
     search._grow()
     assert len(search._nodes) == len(search._snapshots) == 2048
 
@@ -234,8 +286,13 @@ def test_a_file_plays_in_another_process(castle, tmp_path):
 def test_a_file_for_another_rom_is_refused(castle, tmp_path, capsys):
     path = tmp_path / "1-4.json"
     replace(castle.demonstration, rom_sha1="0" * 40).save(path)
-    assert command.main(["--replay", str(path)]) == 2
-    assert "is for the ROM with SHA-1 000" in capsys.readouterr().err
+    good = tmp_path / "good.json"
+    castle.demonstration.save(good)
+    assert command.main(["--replay", str(path), str(good)]) == 1
+    said = capsys.readouterr()
+    assert f"error: {path}: " in said.err
+    assert "is for the ROM with SHA-1 000" in said.err
+    assert f"{good}: " in said.out  # the others are played all the same
 
 
 @pytest.mark.parametrize(
@@ -248,6 +305,19 @@ def test_a_file_for_another_rom_is_refused(castle, tmp_path, capsys):
         (lambda c: c["buttons"].append(["jump", 3]), "is a damaged demonstration"),
         (lambda c: c.update(buttons=[]), "options or buttons are missing"),
         (lambda c: c["options"].pop("rom"), "options or buttons are missing"),
+        (lambda c: c.update(options=[]), "options or buttons are missing"),
+        (
+            lambda c: c["options"].update(cut_waits=None),
+            "cut_waits must be of type bool",
+        ),
+        (lambda c: c["buttons"].append([5, 3]), "pairs of names and a number"),
+        (lambda c: c["buttons"].append(["A", -3]), "pairs of names and a number"),
+        (lambda c: c["buttons"].append(["A", 10**13]), "or too many"),
+        (lambda c: c.update(level=3), "level is no text"),
+        (lambda c: c.update(level="9-9"), "there is no level '9-9'"),
+        (lambda c: c.update(task="Pong-v5", level=""), "Pong-v5 has no levels"),
+        (lambda c: c.update(reward="12"), "reward is no number"),
+        ("[" * 100_000, "is no demonstration, or damaged"),
     ],
 )
 def test_a_file_that_is_damaged_is_refused(castle, tmp_path, content, text):
@@ -265,6 +335,12 @@ def test_a_file_that_is_damaged_is_refused(castle, tmp_path, content, text):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"trainer\.plan writes demonstr"):
         demonstration.load(tmp_path / "1-1.json")
+    with pytest.raises(ValueError, match="is a folder; give a demonstration"):
+        demonstration.load(tmp_path)
+
+
+def test_a_button_that_is_named_twice_is_one_button():
+    assert demonstration.byte_of("A+A") == nes.A
 
 
 def test_a_level_that_begins_by_writing_ram_is_no_movie(castle):
@@ -333,10 +409,48 @@ def test_a_shorter_demonstration_stays(castle, tmp_path, monkeypatch, capsys):
     assert "kept" in capsys.readouterr().out
 
 
-def test_a_level_without_a_way(monkeypatch, tmp_path, capsys):
-    argv = ["--levels", "8-4", "--out", str(tmp_path), "--max-seconds", "0"]
+def test_what_is_damaged_or_of_another_game_does_not_stay(
+    castle, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(command, "plan_level", lambda *_, **__: castle)
+    made, path = castle.demonstration, tmp_path / "1-4.json"
+    argv = ["--levels", "1-4", "--out", str(tmp_path)]
+    # A shorter one that does not come to its end.
+    replace(made, buttons=made.buttons[:100]).save(path)
+    assert command.main(argv) == 0
+    assert f"replacing {path}: " in capsys.readouterr().out
+    assert demonstration.load(path) == made
+    path.write_text("{")
+    assert command.main(argv) == 0
+    assert demonstration.load(path) == made
+    # A shorter one of another ROM stays, and so does the new one.
+    other = replace(made, rom_sha1="0" * 40, buttons=made.buttons[:100])
+    other.save(path)
+    assert command.main(argv) == 0
+    assert demonstration.load(path) == other
+    beside = tmp_path / f"1-4-{made.rom_sha1[:8]}.json"
+    assert demonstration.load(beside) == made
+
+
+def test_what_was_found_before_ctrl_c_is_kept(castle, tmp_path, monkeypatch):
+    found = castle._replace(plan=castle.plan._replace(interrupted=True))
+    monkeypatch.setattr(command, "plan_level", lambda *_, **__: found)
+    assert command.main(["--levels", "1-4,2-1", "--out", str(tmp_path)]) == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["1-4.json"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_first(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert command.main(["--out", str(tmp_path / "file")]) == 2
+    assert "cannot write to --out" in capsys.readouterr().err
+
+
+def test_a_level_without_a_way(tmp_path, capsys):
+    argv = ["--levels", "1-1,8-4", "--out", str(tmp_path), "--max-steps", "1"]
     assert command.main([*argv, "--num-envs", "4"]) == 1
-    assert "8-4: no way found; more --max-seconds" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "8-4: no way found within --max-seconds 600 and --max-steps 1;" in said
+    assert "0 of 2 levels; missing: 1-1, 8-4" in said
     assert not any(tmp_path.iterdir())
 
 
@@ -345,14 +459,25 @@ def test_a_level_without_a_way(monkeypatch, tmp_path, capsys):
     [
         ("--levels 9-9", "there is no level '9-9'"),
         ("--num-envs 0", "num_envs must be at least 1, got 0"),
-        ("--max-seconds -1", "max_seconds must not be below 0"),
-        ("--replay nothing.json", "nothing.json is not there"),
+        ("--max-seconds -1", "max_seconds must be a number from 0 on, got -1"),
+        ("--max-seconds nan", "max_seconds must be a number from 0 on, got nan"),
         ("--task Pong-v5", "task Pong-v5 has no levels"),
+        ("--task SuperMarioBros-1-2-v0", "give --task SuperMarioBros-v0 and --levels"),
+        ("--fm2", "--levels 1-1 --no-cut-waits"),
+        ("--levels 1-1,1-2 --no-cut-waits --fm2", "it needs --whole-game"),
+        ("--whole-game --levels 1-1", "leave --levels"),
+        ("--whole-game --no-cut-waits", "leave --no-cut-waits"),
+        ("--replay 1-1.json --levels 1-1", "--replay searches nothing"),
     ],
 )
 def test_what_cannot_be_is_refused(argv, text, capsys):
     assert command.main(argv.split()) == 2
     assert text in capsys.readouterr().err
+
+
+def test_a_demonstration_that_is_not_there(capsys):
+    assert command.main(["--replay", "nothing.json"]) == 1
+    assert "error: nothing.json is not there" in capsys.readouterr().err
 
 
 def test_buttons_that_are_tried_are_actions_of_the_pool():

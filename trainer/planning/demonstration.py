@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,22 @@ import numpy as np
 import numpy.typing as npt
 
 from mario_envpool import _core, nes, rom
-from trainer.config.tasks import all_levels
-from trainer.machine.files import write_json
+from trainer.config.tasks import all_levels, check_level, game_of
+from trainer.machine.files import replacing, write_json
 
 _FORMAT = "mario-envpool demonstration, version 1"
 
 # Options of an environment that change how the game goes.
-GAME_OPTIONS = ("rom", "lost_levels", "timing", "power_on_ram", "cut_waits")
+GAME_OPTIONS = {
+    "rom": str,
+    "lost_levels": bool,
+    "timing": str,
+    "power_on_ram": int,
+    "cut_waits": bool,
+}
+
+# A day of play.
+_MOST_FRAMES = 24 * 60 * 60 * 60
 
 # A movie of FCEUX begins with so many frames before the console's first one.
 _FM2_LEAD = 2
@@ -79,27 +89,61 @@ def load(path: Path) -> Demonstration:
         FileNotFoundError: there is no such file.
         ValueError: it is none, or damaged.
     """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give a demonstration, a .json file")
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is not there; python -m trainer.plan writes demonstrations"
         )
     try:
         content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no demonstration, or damaged: {error}") from None
     if not isinstance(content, dict) or content.pop("format", "") != _FORMAT:
         raise ValueError(f"{path} is no demonstration: its format is not {_FORMAT!r}")
     try:
-        content["buttons"] = b"".join(
-            bytes([byte_of(text)]) * int(count) for text, count in content["buttons"]
-        )
-        made = Demonstration(**content)
-        float(made.reward)
-        if set(made.options) != set(GAME_OPTIONS) or not made.buttons:
-            raise ValueError("options or buttons are missing")
+        return _read(content)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is a damaged demonstration: {error}") from None
-    return made
+
+
+def _read(content: dict[str, Any]) -> Demonstration:
+    """A demonstration from what its file holds.
+
+    Raises:
+        ValueError, TypeError, KeyError: something is missing, or is not what it is to
+            be.
+    """
+    names = {field.name for field in fields(Demonstration)}
+    if set(content) != names:
+        raise ValueError(f"it has {sorted(content)}, and should have {sorted(names)}")
+    for name in ("task", "level", "rom_sha1", "made_by"):
+        if not isinstance(content[name], str):
+            raise TypeError(f"{name} is no text")
+    if content["level"]:
+        check_level(content["level"], content["task"])
+    game_of(content["task"])
+    options, reward = content["options"], content["reward"]
+    if not isinstance(options, dict) or set(options) != set(GAME_OPTIONS):
+        raise ValueError("options or buttons are missing")
+    for name, kind in GAME_OPTIONS.items():
+        if type(options[name]) is not kind:
+            raise TypeError(f"{name} must be of type {kind.__name__}")
+    if isinstance(reward, bool) or not isinstance(reward, int | float):
+        raise TypeError("reward is no number")
+    if not math.isfinite(reward):
+        raise ValueError(f"reward is {reward}")
+    frames = 0
+    for text, count in content["buttons"]:
+        if type(count) is not int or count < 1 or not isinstance(text, str):
+            raise ValueError("buttons must be pairs of names and a number of frames")
+        frames += count
+    if not 0 < frames <= _MOST_FRAMES:
+        raise ValueError(
+            f"options or buttons are missing, or too many: {frames:,} frames"
+        )
+    runs = (bytes([byte_of(text)]) * count for text, count in content["buttons"])
+    return Demonstration(**content | {"buttons": b"".join(runs)})
 
 
 def record(
@@ -195,6 +239,11 @@ def movie(demonstration: Demonstration) -> bytes:
             "written to, to begin at a level and to cut waits short; plan with "
             "--whole-game, or 1-1 with --no-cut-waits"
         )
+    if d.options["timing"] != "console":
+        raise ValueError(
+            f"the demonstration of {_what(d)} has timing={d.options['timing']}, whose "
+            "steps are no frames of a console: plan with the console's"
+        )
     env = environment(d)
     env.reset_and_record()
     for byte in d.buttons:
@@ -227,7 +276,8 @@ def save_fm2(demonstration: Demonstration, path: Path) -> None:
         "comment author mario-envpool",
     ]
     lines += [f"|0|{_fm2(byte)}|||" for byte in frames]
-    path.write_text("\n".join(lines) + "\n")
+    with replacing(path) as file:
+        file.write(("\n".join(lines) + "\n").encode())
 
 
 def pictures(demonstration: Demonstration) -> Iterator[npt.NDArray[np.uint8]]:
@@ -273,7 +323,10 @@ def byte_of(text: str) -> int:
     """The byte of buttons such as "right+A"; "none" and "NOOP" are 0."""
     if text in ("none", "NOOP"):
         return 0
-    return sum(nes.BUTTONS[name] for name in text.split("+"))
+    byte = 0
+    for name in text.split("+"):
+        byte |= nes.BUTTONS[name]
+    return byte
 
 
 def _fm2(byte: int) -> str:

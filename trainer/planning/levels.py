@@ -33,6 +33,10 @@ TRIED = {
 }
 
 
+# Lives left in work RAM, below 0 after the last one ("NumberofLives").
+_LIVES = 0x075A
+
+
 class Budget(NamedTuple):
     """How long to search.
 
@@ -44,6 +48,7 @@ class Budget(NamedTuple):
         max_seconds: the same in seconds.
         shorten: see `plan`.
         seed: of the search.
+        report: is given a line about the search every ten seconds.
     """
 
     num_envs: int = 256
@@ -53,6 +58,7 @@ class Budget(NamedTuple):
     max_seconds: float = math.inf
     shorten: float = 1.0
     seed: int = 1
+    report: Callable[[str], None] | None = None
 
 
 class Found(NamedTuple):
@@ -95,7 +101,15 @@ def plan_level(task: str, level: str, budget: Budget, **options: Any) -> Found:
         level: such as 1-1.
         budget: how long to search.
         options: of the environment, such as cut_waits.
+
+    Raises:
+        ValueError: rom_path is among the options.
     """
+    if options.get("rom_path"):
+        raise ValueError(
+            "rom_path is for pools: a demonstration names its ROM, and finds it by the "
+            "environment variable MARIO_ROM"
+        )
     pool = make_pool(task, level, budget, **options)
     try:
         found = _plan(pool, budget)
@@ -130,11 +144,13 @@ def plan_game(
             is_last = number + 1 == len(levels)
             goal = flag_at_end if is_last else _next_level(number)
             found = _plan(
-                pool, budget, goal=goal, lost=_fewer_lives(lives), start=start
+                pool, budget, goal=goal, lost=_lost(number, lives), start=start
             )
             yield Found(level, found)
             if found is None:
                 return
+            if found.interrupted:
+                raise KeyboardInterrupt
             actions.append(found.actions)
             start, lives = found.end, int(found.info["life"])
         buttons = _buttons(np.concatenate(actions), budget)
@@ -160,13 +176,22 @@ def _next_level(number: int) -> Callable[[Rows], BoolArray]:
     return reached
 
 
-def _fewer_lives(lives: int) -> Callable[[Rows], BoolArray]:
-    """Who died; the game begins with its most lives but for those it gives."""
+def _lost(number: int, lives: int) -> Callable[[Rows], BoolArray]:
+    """Environments that lost a life, or went to another level than the next one.
+
+    Args:
+        number: of the level, counted from 0.
+        lives: at its beginning, as the game counts them; 0: those of power-on.
+    """
 
     def lost(rows: Rows) -> BoolArray:
-        now = np.asarray(rows.info["life"])
-        fewer: BoolArray = (now < (lives or 2)) | (now > 128)
-        return fewer
+        # Not info's: where a wait was skipped, that is of before the wait.
+        left = rows.obs[:, _LIVES]
+        dead: BoolArray = (left < (lives or 2)) | (left > 128)
+        info = rows.info
+        now = (np.asarray(info["world"]) - 1) * 4 + np.asarray(info["stage"]) - 1
+        elsewhere: BoolArray = (now != number) & (now != number + 1)
+        return dead | elsewhere
 
     return lost
 
@@ -179,6 +204,7 @@ def _plan(pool: Any, budget: Budget, **more: Any) -> Plan | None:
         max_seconds=budget.max_seconds,
         shorten=budget.shorten,
         seed=budget.seed,
+        report=budget.report,
         **more,
     )
 

@@ -32,6 +32,12 @@ _NEWEST, _NEWEST_WEIGHT = 40, 4.0
 # Cells become smaller when so many environment steps have found none.
 _PATIENCE, _FINEST = 50_000, 3
 _ROOM = 1024  # for cells at first; it doubles
+_REPORT_SECONDS = 10.0
+
+# Options under which episodes begin in several ways, and one under which actions do not
+# always do the same.
+_UNLIKE = ("noop_max", "noops", "random_stages")
+_STICKY = "repeat_action_probability"
 
 # Work RAM, and in it what Mario's feet do; 0: he stands ("Player_State" in
 # csrc/mario/ram_map.h).
@@ -56,8 +62,9 @@ class Rows(NamedTuple):
 
 #: Which of n environments are where the search wants to get, (n,) bool.
 Goal = Callable[[Rows], BoolArray]
-#: The cell of each of n environments, (n,) int64: different for states worth keeping.
-#: The number beside the rows counts from 0 on; cells should be smaller with it.
+#: The cell of each of n environments, (n,) or (n, k) integers: different for states
+#: worth keeping. The number beside the rows counts from 0 on; cells should be smaller
+#: with it.
 Cells = Callable[[Rows, int], IntArray]
 
 
@@ -73,6 +80,7 @@ class Plan(NamedTuple):
         cells: cells in the archive at the end.
         end: the environment's snapshot at the goal.
         info: what the pool said of the environment there.
+        interrupted: Ctrl-C ended the search for shorter ways.
     """
 
     actions: IntArray
@@ -83,6 +91,7 @@ class Plan(NamedTuple):
     cells: int
     end: Snapshot
     info: dict[str, Any]
+    interrupted: bool
 
 
 def flag(rows: Rows) -> BoolArray:
@@ -97,7 +106,7 @@ def none(rows: Rows) -> BoolArray:
 
 
 def place(rows: Rows, fineness: int = 0) -> IntArray:
-    """Cells of 32 x 48 pixels by room, way to the next room and maze counters.
+    """Cells of 32 x 48 pixels by level, room (area and its pointer) and maze counters.
 
     Those that observe RAM tell standing from being in the air: who stands on a block
     that was hidden can do what nobody can who only jumped as high.
@@ -127,47 +136,70 @@ def plan(
     lost: Goal = none,
     cells: Cells = place,
     weights: npt.ArrayLike | None = None,
-    start: Snapshot | None = None,
+    start: Snapshot | bytes | None = None,
     max_steps: int = 500_000,
     max_seconds: float = math.inf,
+    max_cells: int = 100_000,
     shorten: float = 1.0,
     seed: int = 1,
+    report: Callable[[str], None] | None = None,
 ) -> Plan | None:
     """Searches for a way from the start to a goal, and then for shorter ones.
 
     Args:
-        pool: of environments with snapshots that all begin an episode alike (one
-            stage, no idle frames, no sticky actions), in sync mode. `obs_type="ram"`
-            with `stack_num=1` costs least.
-        goal: where to get.
-        lost: from where not to go on, beside the ends of episodes.
+        pool: of `mario_envpool.make(..., env_type="gymnasium")`, in sync mode, whose
+            environments all begin an episode alike: one stage, no idle frames, no
+            sticky actions. `obs_type="ram"` with `stack_num=1` costs least.
+        goal: where to get. It counts in the last step of an episode, too, and is not
+            asked of the start.
+        lost: from where not to go on, beside the ends of episodes. Where an
+            environment skips a wait, info is of the frame before the wait, and
+            observation and snapshot of the one after it.
         cells: which states are kept apart.
         weights: (actions,) how often each action is drawn; None: all alike. Or
             (manners, actions): each try is in one of these manners, all alike.
-        start: a snapshot to begin from; None: the beginning of an episode.
+        start: a snapshot of one environment to begin from, not of an episode's end;
+            None: the beginning of an episode.
         max_steps: environment steps until a way must be found.
         max_seconds: the same in seconds.
+        max_cells: most cells; each keeps a snapshot, 12 KB with `obs_type="ram"`.
         shorten: environment steps that go into shorter ways, as a multiple of those
             that it took to find one; max_seconds holds for these by themselves, too.
         seed: of the random actions.
+        report: is given a line about the search every ten seconds.
 
     Returns:
-        The shortest way; None: none was found. The same seed and number of
-        environments give the same way, unless max_seconds ended the search.
+        The way of the fewest steps; None: none was found. With the same pool, options
+        and seed it is the same way, on any number of threads, unless max_seconds or
+        Ctrl-C ended the search. Ctrl-C while it searches for shorter ways ends that.
+
+    Raises:
+        ValueError: an argument or the pool does not fit, or there are too many cells.
     """
-    search = Search(pool, goal, lost, cells, weights, start, seed)
-    began = time.monotonic()
+    search = Search(pool, goal, lost, cells, weights, start, seed, max_cells=max_cells)
+    told = began = time.monotonic()
+
+    def step() -> None:
+        nonlocal told
+        search.step()
+        if report is not None and time.monotonic() - told > _REPORT_SECONDS:
+            told = time.monotonic()
+            report(f"{search.searched:,} steps searched, {len(search):,} cells")
+
     while search.best is None:
         if search.searched >= max_steps or time.monotonic() - began > max_seconds:
             return None
-        search.step()
+        step()
     seconds, found_after = time.monotonic() - began, search.searched
     first = search.best.steps
-    began = time.monotonic()
-    while search.searched < (1.0 + shorten) * found_after:
-        if time.monotonic() - began > max_seconds:
-            break
-        search.step()
+    began, interrupted = time.monotonic(), False
+    try:
+        while search.searched < (1.0 + shorten) * found_after:
+            if time.monotonic() - began > max_seconds:
+                break
+            step()
+    except KeyboardInterrupt:
+        interrupted = True  # what was found is worth keeping
     best = search.best
     return Plan(
         search.actions_to(best.node, best.actions),
@@ -178,6 +210,7 @@ def plan(
         len(search),
         best.snapshot,
         best.info,
+        interrupted,
     )
 
 
@@ -214,10 +247,19 @@ class Search:
         lost: Goal,
         cells: Cells,
         weights: npt.ArrayLike | None,
-        start: Snapshot | None,
+        start: Snapshot | bytes | None,
         seed: int,
+        *,
+        max_cells: int,
     ) -> None:
         """Begins with the start alone; the arguments are those of `plan`."""
+        for name in (_STICKY, *(_UNLIKE if start is None else ())):
+            if np.any(pool.config.get(name)):
+                raise ValueError(
+                    f"the pool has {name}={pool.config[name]}, so that a way would not "
+                    "play again: make it without"
+                )
+        self._max_cells = max_cells
         self._pool, self._goal, self._lost, self._cells = pool, goal, lost, cells
         self._envs = np.arange(pool.config["num_envs"], dtype=np.int32)
         self._random = np.random.default_rng(seed)
@@ -240,13 +282,14 @@ class Search:
         self._parents: list[int] = []
         self._trails: list[IntArray] = []
         # Of cells: number by key; node, steps from the start, times drawn, snapshot.
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[tuple[int, ...], int] = {}
         self._nodes, self._steps, self._drawn = np.zeros((3, _ROOM), np.int64)
         self._snapshots: Snapshot = np.empty((0, 0), np.uint8)
         # Of environments: node that the try began from and its steps, what was done
         # since, the key of the cell it is in, and the action that is held.
         n = len(self._envs)
-        self._from, self._begun, self._tried, self._keys = np.zeros((4, n), np.int64)
+        self._from, self._begun, self._tried = np.zeros((3, n), np.int64)
+        self._keys: IntArray = np.zeros((n, 1), np.int64)
         self._acts = np.zeros((n, _TRY_STEPS), np.int64)
         self._held, self._manners = np.zeros((2, n), np.int64)
         self._begin(start)
@@ -272,11 +315,11 @@ class Search:
             self._held.astype(np.int32)
         )
         rows = Rows(obs, info, np.asarray(terminated), np.asarray(truncated))
-        there = self._goal(rows)
+        there = _flags(self._goal(rows), n, "goal")
         self._arrive(there, rows.info)
-        lost = rows.terminated | rows.truncated | self._lost(rows)
-        keys = self._cells(rows, self._fineness)
-        (entered,) = ((keys != self._keys) & ~lost & ~there).nonzero()
+        lost = rows.terminated | rows.truncated | _flags(self._lost(rows), n, "lost")
+        keys = self._keys_of(rows, self._fineness)
+        (entered,) = ((keys != self._keys).any(1) & ~lost & ~there).nonzero()
         self._keys = keys
         self._enter(entered)
         (over,) = (lost | there | (self._tried == _TRY_STEPS)).nonzero()
@@ -291,15 +334,21 @@ class Search:
             node = self._parents[node]
         return np.concatenate(parts[::-1])
 
-    def _begin(self, start: Snapshot | None) -> None:
+    def _begin(self, start: Snapshot | bytes | None) -> None:
         """Puts the start into the archive, and all environments there."""
         answer = self._pool.reset()
         if start is not None:
-            self._pool.restore(
-                self._envs, np.repeat(start[None], len(self._envs), 0), "keep"
-            )
+            if isinstance(start, bytes):
+                start = np.frombuffer(start, np.uint8)
+            blobs = np.repeat(np.reshape(start, (1, -1)), len(self._envs), 0)
+            self._pool.restore(self._envs, blobs, "keep")
             answer = self._pool.recv()
-        self._keys = self._cells(self._rows(answer[0], answer[-1]), 0)
+            if np.any(answer[2]) or np.any(answer[3]):
+                raise ValueError(
+                    "start is the end of an episode, after which another one begins: "
+                    "give a snapshot from before it"
+                )
+        self._keys = self._keys_of(self._rows(answer[0], answer[-1]), 0)
         if (self._keys != self._keys[0]).any():
             raise ValueError(
                 "the environments of the pool do not begin alike: plan one stage at a "
@@ -309,7 +358,7 @@ class Search:
         self._snapshots = np.zeros((_ROOM, one.shape[1]), np.uint8)
         self._parents.append(0)
         self._trails.append(np.empty(0, np.int64))
-        self._numbers[int(self._keys[0])] = 0
+        self._numbers[tuple(self._keys[0].tolist())] = 0
         self._snapshots[0] = one[0]
         self._drawn[0] = len(self._envs)
 
@@ -317,6 +366,17 @@ class Search:
         """Environments that begin."""
         no = np.zeros(len(info["env_id"]), bool)
         return Rows(obs, info, no, no)
+
+    def _keys_of(self, rows: Rows, fineness: int) -> IntArray:
+        """The cells of environments, (n, k) int64."""
+        keys = np.asarray(self._cells(rows, fineness))
+        if keys.dtype.kind not in "iu" or keys.shape[:1] != rows.terminated.shape:
+            raise ValueError(
+                f"cells must return ({len(rows.terminated)},) or "
+                f"({len(rows.terminated)}, k) integers, a row for each environment; "
+                f"got {keys.dtype} of shape {keys.shape}"
+            )
+        return keys.reshape(len(keys), -1).astype(np.int64)
 
     def _arrive(self, there: BoolArray, info: dict[str, Any]) -> None:
         """Keeps the shortest way to the goal."""
@@ -338,14 +398,21 @@ class Search:
         """Adds the cells that environments came into, if new, or sooner than known."""
         steps = self._begun[envs] + self._tried[envs]
         wanted: dict[int, int] = {}  # environments by cell
-        for env, key, taken in zip(
+        for env, parts, taken in zip(
             envs.tolist(), self._keys[envs].tolist(), steps.tolist(), strict=True
         ):
+            key = tuple(parts)
             if self.best is not None and taken >= self.best.steps:
                 continue
             number = self._numbers.get(key)
             if number is None:
-                number = self._numbers[key] = len(self._numbers)
+                number = len(self._numbers)
+                if number >= self._max_cells:
+                    raise ValueError(
+                        f"there are more than max_cells={self._max_cells:,} cells, "
+                        "each with a snapshot: make cells larger, or raise max_cells"
+                    )
+                self._numbers[key] = number
                 if number == len(self._nodes):
                     self._grow()
                 self._steps[number] = taken
@@ -374,7 +441,7 @@ class Search:
         self._manners[envs] = self._random.integers(len(self._edges), size=len(envs))
         self._pool.restore(self._envs[envs], self._snapshots[numbers], "keep")
         answer = self._pool.recv()
-        keys = self._cells(self._rows(answer[0], answer[-1]), self._fineness)
+        keys = self._keys_of(self._rows(answer[0], answer[-1]), self._fineness)
         order = np.argsort(np.asarray(answer[-1]["env_id"]), kind="stable")
         self._keys[envs] = keys[order]
 
@@ -397,3 +464,14 @@ class Search:
             for a in (self._nodes, self._steps, self._drawn, self._snapshots)
         ]
         self._nodes, self._steps, self._drawn, self._snapshots = pairs
+
+
+def _flags(found: Any, count: int, name: str) -> BoolArray:
+    """What `goal` or `lost` has returned, (n,) bool."""
+    flags = np.asarray(found)
+    if flags.shape != (count,) or flags.dtype.kind != "b":
+        raise ValueError(
+            f"{name} must return ({count},) bool, one for each environment; got "
+            f"{flags.dtype} of shape {flags.shape}"
+        )
+    return flags
