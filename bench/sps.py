@@ -52,12 +52,12 @@ from runners import (
 PEERS = ("turbo", "gsm", "gsm-async", "pong")
 _PEER_NAMES = {
     "turbo": "env-supermariobrosnes-turbo-emu",
-    "gsm": "gym-super-mario-bros, 1 environment",
-    "gsm-async": "the same in AsyncVectorEnv",
+    "gsm": "gym-super-mario-bros",
+    "gsm-async": "gym-super-mario-bros, AsyncVectorEnv",
     "pong": "EnvPool's Atari Pong",
 }
 # Of the chart: peers on one core, and the one that has processes of its own.
-_GROUPS = {False: "level 1-1, one core", True: "level 1-1, all cores"}
+_GROUPS = {False: "one core", True: "all cores"}
 OBS_TYPES = ("rgb", "ram", "tiles", "motion")
 BUSY = 0.7  # load average from which on the bench warns
 GSM_PROCESSES = 4  # of AsyncVectorEnv, for each core
