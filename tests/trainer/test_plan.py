@@ -392,7 +392,7 @@ def test_fm2_has_a_line_for_every_frame(castle, tmp_path, monkeypatch):
     lines = path.read_text().splitlines()
     frames = [line for line in lines if line.startswith("|")]
     assert frames == [
-        *["|0|........|||"] * 3, "|0|....T...|||", "|0|R......A|||"
+        *["|0|........|||"] * 2, "|0|....T...|||", "|0|R......A|||"
     ]  # fmt: skip
     assert any(line.startswith("romChecksum base64:") for line in lines)
 

@@ -39,7 +39,7 @@ GAME_OPTIONS = {
 _MOST_FRAMES = 24 * 60 * 60 * 60
 
 # A movie of FCEUX begins with so many frames before the console's first one.
-_FM2_LEAD = 2
+_FM2_LEAD = 1
 _FM2_ORDER = "RLDUTSBA"  # right, left, down, up, start, select, B, A
 _FM2_BITS = (
     *(nes.RIGHT, nes.LEFT, nes.DOWN, nes.UP, nes.START, nes.SELECT, nes.B, nes.A),
