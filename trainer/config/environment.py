@@ -239,7 +239,8 @@ class ExploreConfig:
 
     novelty: float = option(0.0, least=0)
     """Bonus for the first visit of a cell in an episode, at the start of the run (32
-    pixels of progress give a reward of 0.32); it falls to 0 over --bonus-steps."""
+    pixels of progress give a reward of 0.32); it falls to 0 over --bonus-steps. No gain
+    on 1-1 with .1."""
 
     novelty_by_count: bool = option(False, flag=False)
     """Divide novelty by the square root of the number of episodes that were in the
@@ -247,7 +248,8 @@ class ExploreConfig:
 
     count_bonus: float = option(0.0, least=0)
     """Weight, at the start of the run, of a bonus for rarely entered cells, UCB1's
-    sqrt(2 ln t / n) (Auer et al. 2002); it falls to 0 over --bonus-steps."""
+    sqrt(2 ln t / n) (Auer et al. 2002); it falls to 0 over --bonus-steps. No gain on
+    1-1 with .1."""
 
     bonus_steps: int = option(1_000_000, needs=_A_BONUS, least=0)
     """Environment steps of the linear schedule of both bonuses."""

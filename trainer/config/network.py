@@ -77,7 +77,7 @@ class ModelConfig:
     """Size of the linear layer after the convolutions."""
 
     layer_norm: bool = option(False, flag=False)
-    """Layer normalisation of these features (Ba et al. 2016)."""
+    """Layer normalisation of these features (Ba et al. 2016). No gain on 1-1."""
 
     memory: GRU | LSTM | GTrXL | None = None
     """Memory between the encoder and the heads: a gated recurrent unit, a long
@@ -90,11 +90,12 @@ class ModelConfig:
     popart: bool = False
     """Normalise each output of the critic by the mean and deviation of its targets,
     and divide the advantages by this deviation (PopArt, van Hasselt et al. 2016, Hessel
-    et al. 2019). Levels with small returns then count as much as the others."""
+    et al. 2019). Levels with small returns then count as much as the others. No gain on
+    1-1 alone."""
 
     popart_step: float = option(3e-4, flag=False, above=0, between=(0, 1))
     """Weight of a row in these means (Hessel et al. 2019, table 2)."""
 
     noisy: bool = False
     """Noisy linear layers as heads, which explore by their noise (NoisyNet, Fortunato
-    et al. 2018)."""
+    et al. 2018). No gain on 1-1 (79 % of clears after 300 k steps, 89 % without)."""
