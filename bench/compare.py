@@ -249,7 +249,7 @@ def arms_table(arms: dict[str, list[RunFiles]], last: int) -> Table:
 
 def draw(arms: dict[str, list[RunFiles]], path: Path) -> None:
     """A line for each arm, and the range of its runs."""
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.add_subplot()
     for number, (arm, runs) in enumerate(arms.items()):
         curves = [curve(run) for run in runs]
@@ -268,7 +268,7 @@ def draw(arms: dict[str, list[RunFiles]], path: Path) -> None:
     axes.set_ylim(-0.02, 1.02)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize="small", loc="upper left")
+    figure.legend(frameon=False, fontsize="small", loc="outside right upper")
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "curves"}):
         figure.savefig(path, metadata={"Date": None})
 
