@@ -130,8 +130,8 @@ class LearnerConfig:
 
     rho_bar: float = option(1.0, flag=False, least=0)
     """Clip of the ratios in V-trace's temporal differences (Espeholt et al. 2018).
-    Replay needs both clips: half of it replayed and without them PPO cleared 8 % instead
-    of 68."""
+    Replay needs both clips: with half of it replayed PPO cleared 8 % without them,
+    68 with them."""
 
     c_bar: float = option(1.0, flag=False, least=0)
     """Clip of the ratios in V-trace's trace (Espeholt et al. 2018)."""
