@@ -111,12 +111,12 @@ def check(config: PlanConfig) -> None:
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} must be a number from 0 on, got {value}")
     if config.replay and (config.levels or config.whole_game):
-        raise ValueError("--replay searches nothing: leave --levels and --whole-game")
+        raise ValueError("--replay searches nothing: leave out --levels, --whole-game")
     if config.whole_game and config.levels:
-        raise ValueError("--whole-game plays all levels: leave --levels")
+        raise ValueError("--whole-game plays all levels: leave out --levels")
     if config.whole_game and not config.cut_waits:
         raise ValueError(
-            "--whole-game plays waits at full length by itself: leave --no-cut-waits"
+            "--whole-game plays waits at full length by itself: leave out --no-cut-waits"
         )
     game = game_of(config.task)
     if config.task != game:

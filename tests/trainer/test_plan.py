@@ -465,8 +465,8 @@ def test_a_level_without_a_way(tmp_path, capsys):
         ("--task SuperMarioBros-1-2-v0", "give --task SuperMarioBros-v0 and --levels"),
         ("--fm2", "--levels 1-1 --no-cut-waits"),
         ("--levels 1-1,1-2 --no-cut-waits --fm2", "it needs --whole-game"),
-        ("--whole-game --levels 1-1", "leave --levels"),
-        ("--whole-game --no-cut-waits", "leave --no-cut-waits"),
+        ("--whole-game --levels 1-1", "leave out --levels"),
+        ("--whole-game --no-cut-waits", "leave out --no-cut-waits"),
         ("--replay 1-1.json --levels 1-1", "--replay searches nothing"),
     ],
 )
