@@ -116,7 +116,8 @@ def check(config: PlanConfig) -> None:
         raise ValueError("--whole-game plays all levels: leave out --levels")
     if config.whole_game and not config.cut_waits:
         raise ValueError(
-            "--whole-game plays waits at full length by itself: leave out --no-cut-waits"
+            "--whole-game plays waits at full length by itself: leave out "
+            "--no-cut-waits"
         )
     game = game_of(config.task)
     if config.task != game:
