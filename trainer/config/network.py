@@ -81,7 +81,9 @@ class ModelConfig:
 
     memory: GRU | LSTM | GTrXL | None = None
     """Memory between the encoder and the heads: a gated recurrent unit, a long
-    short-term memory, or a gated transformer (Parisotto et al. 2020)."""
+    short-term memory, or a gated transformer (Parisotto et al. 2020). For what cannot
+    be seen in an observation: on 1-1 each memory cost most of the clears of the first
+    300 k steps (docs/results.md)."""
 
     value_heads: int = option(1, least=0)
     """Outputs of the critic: 1, or 0 for one output per level of --levels, so that
