@@ -17,15 +17,16 @@ _ROW_INCHES = 0.34
 
 @dataclass(frozen=True)
 class Bar:
-    """One program: its name, its steps a second, and whether it is ours.
+    """One program.
 
     Attributes:
-        ratio: how many times its steps ours makes; 0 for ours.
+        name: of the program.
+        rate: its steps a second.
+        ratio: how many times that ours makes; 0: it is ours.
     """
 
     name: str
     rate: float
-    ours: bool
     ratio: float = 0
 
 
@@ -45,7 +46,7 @@ def draw(groups: Mapping[str, Sequence[Bar]], path: Path) -> None:
     longest = max(bar.rate for bars in groups.values() for bar in bars)
     for axes, (title, bars) in zip(panels[:, 0], groups.items(), strict=True):
         places = range(len(bars))
-        colors = [_OURS if bar.ours else _THEIRS for bar in bars]
+        colors = [_THEIRS if bar.ratio else _OURS for bar in bars]
         axes.barh(places, [bar.rate for bar in bars], color=colors, height=0.7)
         for place, bar in zip(places, bars, strict=True):
             said = f" {bar.rate:,.0f}"

@@ -50,14 +50,13 @@ from runners import (
 )
 
 PEERS = ("turbo", "gsm", "gsm-async", "pong")
+# In the chart.
 _PEER_NAMES = {
     "turbo": "env-supermariobrosnes-turbo-emu",
     "gsm": "gym-super-mario-bros",
     "gsm-async": "gym-super-mario-bros, AsyncVectorEnv",
     "pong": "EnvPool's Atari Pong",
 }
-# Of the chart: peers on one core, and the one that has processes of its own.
-_GROUPS = {False: "one core", True: "all cores"}
 OBS_TYPES = ("rgb", "ram", "tiles", "motion")
 BUSY = 0.7  # load average from which on the bench warns
 GSM_PROCESSES = 4  # of AsyncVectorEnv, for each core
@@ -471,21 +470,23 @@ def peers_table(comparisons: list[Comparison]) -> Table:
 
 
 def peers_chart(comparisons: list[Comparison], path: Path) -> None:
-    """Draws both sides of each comparison; ours on one core is there once."""
+    """Draws both sides of each comparison; ours is there once for each panel."""
     groups: dict[str, list[Bar]] = {}
-    for entry in comparisons:
-        cores = _GROUPS[entry.peer == "gsm-async"]
-        rate, ratio = rates(entry.theirs).median, ratios(entry.ours, entry.theirs)
-        bar = Bar(_PEER_NAMES[entry.peer], rate, ours=False, ratio=ratio.median)
-        groups.setdefault(cores, []).append(bar)
-    for cores, bars in groups.items():
-        bars.sort(key=lambda bar: -bar.rate)
-        ours = [
-            rates(entry.ours).median
-            for entry in comparisons
-            if (entry.peer == "gsm-async") == (cores == _GROUPS[True])
+    for title, all_cores in (("one core", False), ("all cores", True)):
+        entries = [e for e in comparisons if (e.peer == "gsm-async") == all_cores]
+        if not entries:
+            continue
+        peers = [
+            Bar(
+                _PEER_NAMES[entry.peer],
+                rates(entry.theirs).median,
+                ratios(entry.ours, entry.theirs).median,
+            )
+            for entry in entries
         ]
-        bars.insert(0, Bar("mario-envpool", statistics.median(ours), ours=True))
+        ours = statistics.median(rates(entry.ours).median for entry in entries)
+        peers.sort(key=lambda bar: -bar.rate)
+        groups[title] = [Bar("mario-envpool", ours), *peers]
     draw(groups, path)
 
 

@@ -130,6 +130,11 @@ def build(source: str, *, chr_rom: bytes = b"", vertical: bool = True) -> bytes:
     reset = labels["reset"]
     for at, name in ((0x7FFA, "nmi"), (0x7FFC, "reset"), (0x7FFE, "irq")):
         prg[at : at + 2] = labels.get(name, reset).to_bytes(2, "little")
+    return ines(prg, chr_rom, vertical=vertical)
+
+
+def ines(prg: bytes, chr_rom: bytes = b"", *, vertical: bool = True) -> bytes:
+    """The image of a cartridge with 32 KiB of program; see `build`."""
     header = b"NES\x1a" + bytes([2, 1, int(vertical), 0]) + bytes(8)
     return header + bytes(prg) + chr_rom.ljust(8192, b"\0")
 

@@ -222,7 +222,7 @@ def _keep(config: PlanConfig, name: str, new: Demonstration) -> None:
     waits = "" if config.cut_waits else "-full-waits"
     path = config.out / f"{game}{name}{waits}.json"
     old = _usable(path, new)
-    if old is not None and (old.rom_sha1, old.options) != (new.rom_sha1, new.options):
+    if old is not None and not _same_game(old, new):
         # As with another ROM of MARIO_ROM.
         path = path.with_stem(f"{path.stem}-{new.rom_sha1[:8]}")
         old = _usable(path, new)
@@ -245,12 +245,16 @@ def _usable(path: Path, new: Demonstration) -> Demonstration | None:
         return None
     try:
         old = demonstration.load(path)
-        if (old.rom_sha1, old.options) == (new.rom_sha1, new.options):
+        if _same_game(old, new):
             demonstration.verify(old)
     except ValueError as error:
         print(f"replacing {path}: {error}", flush=True)
         return None
     return old
+
+
+def _same_game(one: Demonstration, other: Demonstration) -> bool:
+    return (one.rom_sha1, one.options) == (other.rom_sha1, other.options)
 
 
 def _export(config: PlanConfig, made: Demonstration, path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rom_builder import stand_in
+from rom_builder import ines, stand_in
 from vectors import missing_read, read_vectors
 
 from mario_envpool import _core, make, rom
@@ -109,15 +109,14 @@ def as_rom(memory: dict[int, int]) -> bytes | None:
 
     The others have to be in work RAM, where $0800 to $1FFF are the same bytes again.
     """
-    image = bytearray(16 + 0x8000 + 0x2000)
-    image[:16] = b"NES\x1a" + bytes([2, 1, 1, 0]) + bytes(8)
+    prg = bytearray(0x8000)
     ram: dict[int, int] = {}
     for address, value in memory.items():
         if address >= 0x8000:
-            image[16 + address - 0x8000] = value
+            prg[address - 0x8000] = value
         elif address >= 0x2000 or ram.setdefault(address % 0x800, value) != value:
             return None
-    return bytes(image)
+    return ines(prg)
 
 
 @pytest.mark.verification

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import mario_envpool
-from trainer.config.tasks import all_levels, game_of
+from trainer.config.tasks import STAGES, all_levels, game_of
 from trainer.planning import demonstration
 from trainer.planning.demonstration import Demonstration
-from trainer.planning.search import BoolArray, Plan, Rows, flag, plan
+from trainer.planning.search import BoolArray, IntArray, Plan, Rows, flag, plan
 
 # Buttons, and how often they are tried: mostly running and jumping to the right. DOWN
 # takes pipes, without which 8-4 has no end; UP climbs.
@@ -168,12 +168,18 @@ def _next_level(number: int) -> Callable[[Rows], BoolArray]:
     """The goal of a level of the whole game: the one that follows, not by a warp."""
 
     def reached(rows: Rows) -> BoolArray:
-        info = rows.info
-        now = (np.asarray(info["world"]) - 1) * 4 + np.asarray(info["stage"]) - 1
-        there: BoolArray = (now == number + 1) & ~rows.terminated
+        there: BoolArray = (_level_now(rows) == number + 1) & ~rows.terminated
         return there
 
     return reached
+
+
+def _level_now(rows: Rows) -> IntArray:
+    """The level that environments are in, counted from 0."""
+    info = rows.info
+    worlds, stages = np.asarray(info["world"]), np.asarray(info["stage"])
+    now: IntArray = (worlds - 1) * STAGES + stages - 1
+    return now
 
 
 def _lost(number: int, lives: int) -> Callable[[Rows], BoolArray]:
@@ -188,8 +194,7 @@ def _lost(number: int, lives: int) -> Callable[[Rows], BoolArray]:
         # Not info's: where a wait was skipped, that is of before the wait.
         left = rows.obs[:, _LIVES]
         dead: BoolArray = (left < (lives or 2)) | (left > 128)
-        info = rows.info
-        now = (np.asarray(info["world"]) - 1) * 4 + np.asarray(info["stage"]) - 1
+        now = _level_now(rows)
         elsewhere: BoolArray = (now != number) & (now != number + 1)
         return dead | elsewhere
 

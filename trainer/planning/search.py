@@ -401,9 +401,9 @@ class Search:
         for env, parts, taken in zip(
             envs.tolist(), self._keys[envs].tolist(), steps.tolist(), strict=True
         ):
-            key = tuple(parts)
             if self.best is not None and taken >= self.best.steps:
                 continue
+            key = tuple(parts)
             number = self._numbers.get(key)
             if number is None:
                 number = len(self._numbers)
