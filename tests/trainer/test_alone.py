@@ -21,6 +21,8 @@ FLAGS = [
     "--memory gru",
     "--memory lstm",
     "--memory gtrxl",
+    "--starts backward",
+    "--imitation 0.1",
     *TILES,
     *(f"--obs tiles {flag}" for flag in TILES),
 ]

@@ -177,6 +177,7 @@ def test_what_goes_together_is_allowed(change):
     RunConfig(**change).validate()
 
 
+DEMONSTRATED = "--starts backward or --imitation"
 GAE_NEEDS = "--lag or --mode async or --loss impala"
 
 
@@ -217,7 +218,12 @@ GAE_NEEDS = "--lag or --mode async or --loss impala"
             "--mode sync",
             "--replay-share 0.5",
         ),
-        ("--frontier-share 0.7", "", "--starts frontier", "--starts frontier"),
+        (
+            "--snapshot-share 0.7",
+            "",
+            "--starts frontier or backward",
+            "--starts frontier",
+        ),
         ("--level-sampling uniform", "", "several --levels", "--levels 1-1 1-2"),
         (
             "--level-sampling uniform",
@@ -235,6 +241,8 @@ GAE_NEEDS = "--lag or --mode async or --loss impala"
         ("--bonus-steps 9", "", "--novelty or --count-bonus", "--novelty 0.1"),
         ("--bonus-steps 9", "", "--novelty or --count-bonus", "--count-bonus 0.1"),
         ("--end-episodes 5", "", "--levels", "--levels 1-1"),
+        ("--demonstrations 2", "", DEMONSTRATED, "--starts backward"),
+        ("--demonstrations 2", "", DEMONSTRATED, "--imitation 0.1"),
         ("--advantages gae", "", GAE_NEEDS, "--lag 1"),
         ("--advantages gae", "", GAE_NEEDS, "--mode async"),
         ("--advantages gae", "", GAE_NEEDS, "--loss impala"),
@@ -376,7 +384,7 @@ def test_help_shows_what_most_runs_need_and_help_all_everything(capsys):
     few, all_of_them = map(_flags_in, shown)
     assert len(few) == 35
     assert few < all_of_them
-    assert len(all_of_them) <= 97
+    assert len(all_of_them) <= 99
     assert shown[0].splitlines()[-1].endswith("--help-all")
     known = {o.name for o in flags.options().values() if o.about.flag}
     assert all_of_them == {f"--{name.replace('_', '-')}" for name in known}

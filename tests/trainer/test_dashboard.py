@@ -250,13 +250,23 @@ def test_more_room_shows_more():
 @pytest.mark.parametrize("size", SIZES[:4], ids=str)
 def test_a_frontier_is_shown(size):
     values = {"explore/snapshots": 1134.0, "explore/frontier_x": 2112.0}
-    values |= {"explore/frontier_share": 0.48, "explore/frontier_clear_rate": 0.12}
+    values |= {"explore/snapshot_share": 0.48, "explore/snapshot_clear_rate": 0.12}
     status = make_status(**values)
     status.replay_capacity = 0
     text = "\n".join(draw(status, *size))
     assert "1,134 places, 2,112 px in" in text
     assert "48% of starts, 12% clear" in text
     assert "frontier" not in "\n".join(draw(make_status(), *size)).lower()
+
+
+@pytest.mark.parametrize("size", SIZES[:4], ids=str)
+def test_demonstrations_are_shown(size):
+    values = {"explore/demonstration_left": 0.71, "explore/snapshot_share": 0.48}
+    status = make_status(**values, **{"explore/snapshot_clear_rate": 0.12})
+    status.replay_capacity = 0
+    text = "\n".join(draw(status, *size))
+    assert "71% still ahead" in text
+    assert "48% of starts, 12% clear" in text
 
 
 def test_columns_do_not_move():

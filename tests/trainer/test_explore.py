@@ -121,10 +121,10 @@ def test_a_bonus_changes_what_is_learned_and_is_reported(tmp_path, corridors):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"frontier_share": 1.5}, "frontier_share must be 0 to 1, got 1.5"),
+        ({"snapshot_share": 1.5}, "snapshot_share must be 0 to 1, got 1.5"),
         (
-            {"starts": "frontier", "frontier_share": 1.0},
-            "frontier_share must be below 1, got 1: no episode would begin at the",
+            {"starts": "frontier", "snapshot_share": 1.0},
+            "snapshot_share must be below 1, got 1: no episode would begin at the",
         ),
         ({"cell_size": 0}, "cell_size must be at least 1, got 0"),
         ({"novelty": -1.0}, "novelty must be at least 0, got -1"),

@@ -143,8 +143,8 @@ class FakeArchive:
 
 def test_the_frontier_has_its_share_of_levels_that_are_not_cleared():
     pool = Two(4, 4)
-    config = ExploreConfig(frontier_share=0.5, level_sampling="uniform")
-    starts = Starts(pool, config, archive=FakeArchive())
+    config = ExploreConfig(snapshot_share=0.5, level_sampling="uniform")
+    starts = Starts(pool, config, offers=FakeArchive())
     starts.apply([0.0, 0.0])
     # The first level has no snapshots.
     assert pool.sets[-1][0] == pytest.approx([0.5, 0.25, 0.0625, 0.1875])
@@ -157,7 +157,7 @@ def test_the_frontier_has_its_share_of_levels_that_are_not_cleared():
 def test_a_level_that_is_cleared_from_snapshots_is_worth_playing():
     pool = Two(4, 4)
     config = ExploreConfig(level_sampling="learnability")
-    starts = Starts(pool, config, archive=FakeArchive([0.0, 0.5]))
+    starts = Starts(pool, config, offers=FakeArchive([0.0, 0.5]))
     starts.apply([0.0, 0.0])
     # A quarter of all its episodes clear it: 4 p (1 - p) = .75, against the floor.
     first, second, *snapshots = pool.sets[-1][0] * 0.85
@@ -181,14 +181,14 @@ def test_a_forgotten_level_is_played_again():
 
 
 def test_statistics_are_of_the_last_episodes():
-    starts = Starts(Two(4, 4), ExploreConfig(), archive=FakeArchive())
+    starts = Starts(Two(4, 4), ExploreConfig(), offers=FakeArchive())
     start, yes = np.array([0, 1, 2, 5], np.int32), np.ones(4, bool)
     level = {"world": start * 0 + 1, "stage": start * 0 + 1}
     episodes, rows = Followed(4, num_stages=2), np.arange(4, dtype=np.int32)
     for done, flags in ((~yes, ~yes), (yes, np.array([True, True, True, False]))):
         info = {"start": start, "flag_get": flags} | level
         starts.observe(episodes.add(rows, np.zeros(4, np.float32), done, info))
-    expected = {"frontier_share": 0.5, "frontier_clear_rate": 0.5}
+    expected = {"snapshot_share": 0.5, "snapshot_clear_rate": 0.5}
     assert starts.statistics() == expected
     assert starts.statistics() == dict.fromkeys(expected, 0.0)
 
@@ -245,9 +245,9 @@ def test_a_run_begins_half_of_its_episodes_at_the_frontier(
     monkeypatch.setattr(Corridors, "GOAL", 100)  # out of reach
     run_training(exploring(tmp_path, max_steps=3_000, log_seconds=0.0))
     points = read_points(tmp_path / "run")
-    assert points[0]["explore/frontier_share"] == 0.0
+    assert points[0]["explore/snapshot_share"] == 0.0
     later = points[len(points) // 2 :]
-    assert 0.3 < np.mean([p["explore/frontier_share"] for p in later]) < 0.7
+    assert 0.3 < np.mean([p["explore/snapshot_share"] for p in later]) < 0.7
     for name in ("cells", "snapshots", "frontier_x"):
         values = [point[f"explore/{name}"] for point in points]
         assert values[-1] > values[0], name
@@ -288,7 +288,7 @@ def test_starts_are_set_while_all_environments_wait(tmp_path, corridors, monkeyp
 def test_an_async_run_begins_at_the_frontier(tmp_path, corridors):
     config = exploring(tmp_path, mode="async", lag=1, max_steps=2_000)
     run_training(config)
-    assert read_points(tmp_path / "run")[-1]["explore/frontier_share"] > 0.2
+    assert read_points(tmp_path / "run")[-1]["explore/snapshot_share"] > 0.2
     found = checkpoint.load(config.run_dir, CPU)["explore"]["frontier"]
     entries = found["entries"].numpy().view(archive._ENTRY).ravel()
     fake = Corridors(1, 1)

@@ -31,6 +31,7 @@ _ACTION_SET = (
 )
 _BUTTONS = {name.casefold(): name for name in (*nes.BUTTONS, "NOOP")}
 _SEVERAL_LEVELS = Need("levels", "several --levels", lambda levels: len(levels) > 1)
+_DEMONSTRATIONS = ((one_of("starts", "backward"), in_use("imitation")),)
 _A_BONUS = ((in_use("novelty"), in_use("count_bonus")),)
 
 
@@ -212,14 +213,19 @@ def _action(text: str) -> str:
 class ExploreConfig:
     """Where training episodes begin, and bonuses for new places."""
 
-    starts: Literal["level", "frontier"] = "level"
+    starts: Literal["level", "frontier", "backward"] = "level"
     """Where episodes begin. level: at the starts of levels. frontier: a share of them
     at snapshots of places that the run has reached (as in Go-Explore, Ecoffet et al.
-    2021). Only episodes from the start of a level count in rates, films and
-    evaluations."""
+    2021). backward: a share of them on a demonstration, first near its end, then
+    earlier and earlier (Salimans & Chen 2018). Only episodes from the start of a level
+    count in rates, films and evaluations."""
 
-    frontier_share: float = option(
-        0.5, needs=one_of("starts", "frontier"), between=(0, 1)
+    demonstrations: int = option(1, needs=_DEMONSTRATIONS, least=1)
+    """Demonstrations of each level: ways to its end that a search over snapshots finds
+    when the run begins, in seconds each (docs/planning.md)."""
+
+    snapshot_share: float = option(
+        0.5, needs=one_of("starts", "frontier", "backward"), between=(0, 1)
     )
     """Share of episodes from snapshots in a level that is never cleared from its
     start; the share falls to 0 as that clear rate rises to 1."""
@@ -261,8 +267,8 @@ class ExploreConfig:
 
     def check(self) -> None:
         """Raises ValueError where no episode would begin at the start of a level."""
-        if self.starts == "frontier" and self.frontier_share == 1:
+        if self.starts != "level" and self.snapshot_share == 1:
             raise ValueError(
-                "frontier_share must be below 1, got 1: no episode would begin at the "
+                "snapshot_share must be below 1, got 1: no episode would begin at the "
                 "start of a level, and only those count in clear rates"
             )

@@ -176,6 +176,11 @@ class LearnerConfig:
     entropy_steps: int = 480_000
     """Environment steps of the linear schedule of the entropy bonus."""
 
+    imitation: float = option(0.0, least=0)
+    """Weight at the start of the loss of imitation: the cross-entropy of the actions of
+    --demonstrations (as in Rajeswaran et al. 2018, section 4.2); 0: none. It falls to 0
+    over --entropy-steps."""
+
     max_grad_norm: float = option(0.5, above=0)
     """Clip of the norm of the gradient; .5 to 1 fits losses that are means."""
 

@@ -9,6 +9,7 @@ FLAGS = {
     "passes": "epochs",
     "accumulate": "grad_accum_steps",
     "value_cost": "value_coef",
+    "frontier_share": "snapshot_share",
 }
 # Old values of flags and what they are now.
 VALUES = {

@@ -28,7 +28,7 @@ from trainer.config.learning import (
 )
 from trainer.config.network import GTrXL, ModelConfig
 from trainer.config.options import Need, in_use, one_of, option
-from trainer.config.tasks import game_of, split_levels
+from trainer.config.tasks import game_of, own_levels, split_levels
 
 # The parts can be imported from here, too.
 __all__ = [
@@ -231,7 +231,34 @@ class RunConfig:
         if isinstance(self.model.memory, GTrXL):
             self.model.memory.check()
         self._check_network()
+        self._check_demonstrations()
         self._check_batches()
+
+    @property
+    def learns_from_demonstrations(self) -> bool:
+        """Whether ways through the levels are searched for."""
+        return self.explore.starts == "backward" or self.learner.imitation > 0
+
+    def _check_demonstrations(self) -> None:
+        """Raises ValueError where there can be none, or a network cannot use them."""
+        if not self.learns_from_demonstrations:
+            return
+        env, what = self.env, "--starts backward and --imitation need demonstrations"
+        if not (env.levels or own_levels(env.task)):
+            raise ValueError(
+                f"{what}, which are of levels: task {env.task} is none; choose "
+                "--levels, or a task such as SuperMarioBros-1-1-v0"
+            )
+        if env.repeat_action_probability:
+            raise ValueError(
+                f"{what}, which do not play again with sticky actions: leave out "
+                "--repeat-action-probability"
+            )
+        if self.learner.imitation and self.model.memory is not None:
+            raise ValueError(
+                "--imitation is for networks without --memory: what a memory holds on "
+                "a demonstration depends on the weights"
+            )
 
     def _check_network(self) -> None:
         """Raises ValueError for a network that does not fit observations or levels."""

@@ -14,10 +14,12 @@ import numpy as np
 
 from trainer.config.schema import ExploreConfig, RunConfig
 from trainer.config.tasks import is_native
+from trainer.explore.backward import Backward
 from trainer.explore.bonuses import Bonuses, FloatArray
 from trainer.explore.cells import CellCounts, cell_keys
+from trainer.explore.demonstrations import Walked
 from trainer.explore.frontier import Frontier
-from trainer.explore.starts import Starts
+from trainer.explore.starts import Offers, Starts
 from trainer.rollout.episodes import StepColumns
 
 
@@ -40,12 +42,13 @@ def make_explorer(
         ValueError: the task is not one in which places are known.
     """
     explore, task = config.explore, config.env.task
-    wanted = explore.starts == "frontier" or explore.pays
+    wanted = explore.starts != "level" or explore.pays
     if not is_native(task):
         if wanted:
             raise ValueError(
-                f"task {task} does not tell places: --starts frontier, --novelty and "
-                "--count-bonus are for the Super Mario Bros. tasks"
+                f"task {task} does not tell places: --starts frontier, --starts "
+                "backward, --novelty and --count-bonus are for the Super Mario Bros. "
+                "tasks"
             )
         return None
     if wanted or len(levels) > 1:
@@ -89,10 +92,20 @@ class Explorer:
                 self._bonuses = Bonuses(config, self._counts)
             if config.starts == "frontier":
                 self._frontier = Frontier(pool, self._counts, levels, num_envs)
-        if self._frontier is not None or len(levels) > 1:
-            archive = self._frontier.archive if self._frontier is not None else None
-            self._starts = Starts(pool, config, archive=archive)
+        self._backward: Backward | None = None
+        if config.starts == "backward":
+            self._backward = Backward(len(levels), num_envs)
+        offers: Offers | None = self._backward
+        if self._frontier is not None:
+            offers = self._frontier.archive
+        if offers is not None or len(levels) > 1:
+            self._starts = Starts(pool, config, offers=offers)
         self._lock = threading.Lock()
+
+    def take_demonstrations(self, ways: Sequence[Walked]) -> None:
+        """Gets the demonstrations along which episodes begin, before the run starts."""
+        if self._backward is not None:
+            self._backward.take(ways)
 
     def set_starts(self) -> None:
         """Sets where episodes begin from now on; call it between two batches."""
@@ -114,6 +127,8 @@ class Explorer:
         with self._lock:
             if self._starts is not None:
                 self._starts.observe(columns)
+            if self._backward is not None:
+                self._backward.observe(columns)
             if self._counts is None:
                 return None
             keys = cell_keys(columns, self._config.cell_size)
@@ -137,7 +152,7 @@ class Explorer:
             if self._frontier is not None:
                 result["snapshots"] = float(len(self._frontier.archive))
                 result["frontier_x"] = float(self._frontier.archive.progress)
-            for part in (self._starts, self._bonuses):
+            for part in (self._starts, self._backward, self._bonuses):
                 if part is not None:
                     result |= part.statistics()
         return result
@@ -153,6 +168,9 @@ class Explorer:
                 "counts": self._counts.state() if self._counts is not None else None,
                 "frontier": self._frontier.state()
                 if self._frontier is not None
+                else None,
+                "backward": self._backward.state()
+                if self._backward is not None
                 else None,
             }
 
@@ -172,6 +190,8 @@ class Explorer:
         if self._starts is not None and state["best_rates"]:
             self._starts.best_rates = np.array(state["best_rates"])
             self._starts.steps = np.array(state["level_steps"], np.int64)
+        if self._backward is not None and state["backward"] is not None:
+            self._backward.restore(state["backward"], going_on=going_on)
         counts, frontier = state["counts"], state["frontier"]
         cells = self._counts is not None and counts is not None
         if cells and state["cell_size"] != self._config.cell_size:

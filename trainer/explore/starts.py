@@ -9,17 +9,17 @@ the frontier.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from trainer.config.schema import ExploreConfig
-from trainer.explore.archive import Archive
 from trainer.rollout.episodes import StepColumns
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+Snapshot = npt.NDArray[np.uint8]
 
 # Least weight of a level, where 1 is that of one that is being learned.
 LEVEL_FLOOR = 0.1
@@ -95,6 +95,32 @@ def _add_up_to_1(weights: FloatArray) -> FloatArray:
     return weights / total if total else np.full(len(weights), 1.0 / len(weights))
 
 
+class Offers(Protocol):
+    """Snapshots to begin from: of the frontier, or of demonstrations.
+
+    Attributes:
+        clear_rates: (stages,) shares of clears in the episodes from each stage's
+            snapshots, late ones counting more.
+    """
+
+    clear_rates: FloatArray
+
+    def __len__(self) -> int:
+        """Snapshots that there are, or the demonstrations that have them."""
+
+    def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
+        """The starts that are best to begin from now.
+
+        Args:
+            shares: (stages,) weight that the starts of each stage are to have
+                together.
+
+        Returns:
+            Of n starts: (n,) int64 their stages; (n,) weights, which add up to the
+            shares of those stages; (n, bytes) uint8 snapshots.
+        """
+
+
 class Starts:
     """Composes the starts of a pool's episodes, and counts who began where."""
 
@@ -103,17 +129,17 @@ class Starts:
         pool: Any,
         config: ExploreConfig,
         *,
-        archive: Archive | None = None,
+        offers: Offers | None = None,
     ) -> None:
         """Prepares; the pool gets its first starts with `apply`.
 
         Args:
             pool: with set_starts and num_stages.
             config: how to sample.
-            archive: whose snapshots are starts, too.
+            offers: snapshots that are starts, too.
         """
         self._pool, self._config = pool, config
-        self._archive = archive
+        self._offers = offers
         self._begun, self._ended = np.zeros((2, 2), np.int64)
         #: The highest clear rate of each of the pool's stages so far.
         self.best_rates: FloatArray = np.zeros(pool.num_stages)
@@ -130,11 +156,11 @@ class Starts:
         cleared = np.array(rates)
         self.best_rates = np.maximum(self.best_rates, cleared)
         shares, chances = np.zeros(len(cleared)), cleared
-        if self._archive is not None and len(self._archive):
+        if self._offers is not None and len(self._offers):
             # What is cleared from its start needs no more practice at its end.
-            shares = c.frontier_share * (1.0 - cleared)
+            shares = c.snapshot_share * (1.0 - cleared)
             # What is cleared from snapshots is about to be cleared from the start.
-            chances = (1.0 - shares) * cleared + shares * self._archive.clear_rates
+            chances = (1.0 - shares) * cleared + shares * self._offers.clear_rates
         about = cleared, self.best_rates
         if c.level_sampling == "curriculum":
             weights = curriculum_weights(*about, self.steps, floor=LEVEL_FLOOR)
@@ -142,10 +168,10 @@ class Starts:
             weights = level_weights(
                 *about, c.level_sampling, floor=LEVEL_FLOOR, chances=chances
             )
-        if self._archive is None or not shares.any():
+        if self._offers is None or not shares.any():
             self._pool.set_starts(weights)
             return
-        stages, parts, snapshots = self._archive.offer(weights * shares)
+        stages, parts, snapshots = self._offers.offer(weights * shares)
         rest = weights - np.bincount(stages, parts, len(weights))
         starts = np.concatenate([np.maximum(rest, 0.0), parts])  # rounded below 0
         self._pool.set_starts(starts, snapshots)
@@ -164,14 +190,14 @@ class Starts:
     def statistics(self) -> dict[str, float]:
         """About the episodes since the last call.
 
-        `frontier_share` of them began at the frontier; `frontier_clear_rate` is of
+        `snapshot_share` of them began from snapshots; `snapshot_clear_rate` is of
         those alone.
         """
         (all_begun, begun), (ended, cleared) = self._begun, self._ended
         self._begun, self._ended = np.zeros((2, 2), np.int64)
-        if self._archive is None:
+        if self._offers is None:
             return {}
         return {
-            "frontier_share": float(begun / max(all_begun, 1)),
-            "frontier_clear_rate": float(cleared / max(ended, 1)),
+            "snapshot_share": float(begun / max(all_begun, 1)),
+            "snapshot_clear_rate": float(cleared / max(ended, 1)),
         }

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from trainer.learn import native_steps
+from trainer.learn.imitation import Imitation
 from trainer.learn.losses import Loss
 from trainer.learn.statistics import Statistics
 from trainer.machine.cpu import Shards
@@ -45,6 +46,7 @@ class GradientStep:
         params: that are trained.
         shards: threads that share a minibatch.
         grad_accum_steps: parts in which each of them computes its share.
+        imitation: a loss of demonstrations that is added; None: there is none.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class GradientStep:
         """
         self.shards = shards
         self.grad_accum_steps = grad_accum_steps
+        self.imitation: Imitation | None = None
         self._device = device
         self.params = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = optimizer
@@ -110,11 +113,36 @@ class GradientStep:
             items: of each shard, from `split`.
             gradient: of the items of a shard, given the shard's number and the items.
         """
+        rows: list[Tensor] = []
+        if self.imitation is not None and self.imitation.weight:
+            drawn = self.imitation.draw()
+            rows = [drawn[some] for some in self.split(len(drawn))]
+
+        def share(shard: int) -> Gradient:
+            part = gradient(shard, items[shard])
+            return self._imitating(part, rows[shard]) if shard < len(rows) else part
+
         with mark("gradients"):
-            shards = list(enumerate(items))
-            parts = self.shards.map(lambda shard: gradient(*shard), shards)
+            parts = self.shards.map(share, list(range(len(items))))
         with mark("optimizer"):
             self.apply(parts)
+
+    def _imitating(self, part: Gradient, rows: Tensor) -> Gradient:
+        """Adds the gradient of some rows of demonstrations, in place."""
+        assert self.imitation is not None
+        loss = self.imitation.loss(rows)
+        scaled = self._scaler.scale(self.imitation.weight * loss)
+        own = torch.autograd.grad(scaled, self.params, allow_unused=True)
+        pairs = [
+            pair
+            for pair in zip(part.gradients, own, strict=True)
+            if pair[1] is not None
+        ]
+        torch._foreach_add_([gradient for gradient, _ in pairs], [g for _, g in pairs])
+        return part._replace(
+            terms=(*part.terms, "loss/imitation"),
+            losses=torch.cat([part.losses, loss.detach().reshape(1)]),
+        )
 
     def _gradient(self, loss: Loss) -> Gradient:
         # Not backward(): shards would add to the same .grad at the same time.

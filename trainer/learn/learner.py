@@ -10,6 +10,7 @@ the steps, and takes the new weights into their moving average. The parts:
     targets.py      critic targets, advantages, weights of the rows
     losses.py       the losses, pure functions
     gradients.py    shards, accumulation, clipping and the optimiser's step
+    imitation.py    the loss of demonstrations
     optim.py        optimisers and the schedule of the learning rate
     augment.py      augmented observations
     statistics.py   sums on the device
@@ -33,6 +34,7 @@ from trainer.learn.algorithm import Algorithm, AlgorithmParts
 from trainer.learn.augment import Augmentation
 from trainer.learn.forward import Forward
 from trainer.learn.gradients import GradientStep
+from trainer.learn.imitation import Imitation
 from trainer.learn.impala import Impala
 from trainer.learn.optim import build_optimizer, learning_rate_factor, set_learning_rate
 from trainer.learn.ppo import PPO
@@ -93,6 +95,8 @@ class Learner:
         if graphs and dtype is torch.float16:
             _logger.warning("no CUDA graph of the gradient step: fp16 scales the loss")
             graphs = False
+        # A recorded step would draw the same demonstrations each time.
+        graphs = graphs and not c.imitation
         self.model = model
         self.version = 0
         self.optimizer = build_optimizer(model, c, capturable=graphs)
@@ -141,6 +145,22 @@ class Learner:
         )
         self._algorithm = _ALGORITHMS[c.loss.kind](self._parts)
 
+    def take_demonstrations(self, obs: Tensor, actions: Tensor) -> None:
+        """Gets what is imitated, before the run starts.
+
+        Args:
+            obs: (n, C, H, W) uint8.
+            actions: (n,) int64, what was done there.
+        """
+        parts = self._parts
+        parts.gradient_step.imitation = Imitation(
+            self.model,
+            obs.to(parts.device),
+            actions.to(parts.device),
+            dtype=parts.dtype,
+            generator=self.generator,
+        )
+
     def update(self, batch: Batch, step: int) -> Tensor:
         """Trains on a batch.
 
@@ -172,6 +192,9 @@ class Learner:
         set_learning_rate(self.optimizer, self._lr_factor)
         coef = linear(c.entropy, c.entropy_end, c.entropy_steps, step)
         self._parts.entropy_coef.fill_(coef)
+        imitation = self._parts.gradient_step.imitation
+        if imitation is not None:
+            imitation.weight = linear(c.imitation, 0.0, c.entropy_steps, step)
 
     def _update_average(self) -> None:
         """Takes the new weights into the moving average, if there is one."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from trainer.machine.files import replacing
 
-VERSION = 4
+VERSION = 5
 
 FOLDER = "checkpoints"
 BEST = "best.pt"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import game_levels, is_native, own_levels, played
 from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
+from trainer.explore import demonstrations
 from trainer.explore.explorer import make_explorer
 from trainer.film.record import Filmer
 from trainer.learn.learner import Learner
@@ -84,6 +87,7 @@ class Session:
             self.config = config.resolved()
             self._build()
             self._start_run_dir(self._resume())
+            self._demonstrate()
             self._open_files()
             on_error.pop_all()
 
@@ -160,6 +164,7 @@ class Session:
         )
         self._closing.callback(self.collector.close)
         self.progress = Progress()
+        self.ways: list[demonstrations.Way] = []
 
     @property
     def parts(self) -> resume.RunParts:
@@ -178,6 +183,7 @@ class Session:
             explorer=self.explorer,
             replay=self.replay,
             progress=self.progress,
+            ways=self.ways,
         )
 
     @property
@@ -242,6 +248,33 @@ class Session:
             )
         resume.restore(self.parts, path, state, self.display.log)
         return source
+
+    def _demonstrate(self) -> None:
+        """Finds the demonstrations that the run learns from, or takes the saved ones.
+
+        The time of the search is part of the run's.
+        """
+        config, env = self.config, self.config.env
+        if not config.learns_from_demonstrations:
+            return
+        began = time.monotonic()
+        if not self.ways:
+            self.ways += demonstrations.find_ways(
+                env,
+                env.levels or own_levels(env.task),
+                config.seed,
+                per_level=config.explore.demonstrations,
+                log=self.display.log,
+            )
+            self.progress.seconds += time.monotonic() - began
+        walked = demonstrations.walk(env, self.ways, config.seed)
+        if self.explorer is not None:
+            self.explorer.take_demonstrations(walked)
+        if config.learner.imitation and walked:
+            self.learner.take_demonstrations(
+                torch.from_numpy(np.concatenate([way.obs for way in walked])),
+                torch.from_numpy(np.concatenate([way.actions for way in walked])),
+            )
 
     def _start_run_dir(self, source: Path | None) -> None:
         """Takes the run folder, and writes to it what is known of the run.

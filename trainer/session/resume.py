@@ -17,6 +17,7 @@ from torch import Tensor
 from trainer.config.plain import flat, to_dict
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import own_levels
+from trainer.explore.demonstrations import Way, state_of, ways_of
 from trainer.explore.explorer import Explorer
 from trainer.learn.learner import Learner
 from trainer.machine.cuda import wait_for_device
@@ -71,6 +72,7 @@ class RunParts:
     Attributes:
         obs_shape: of an observation.
         num_actions: of the task.
+        ways: demonstrations that the run learns from.
         has_snapshots: whether the environments can be saved.
     """
 
@@ -87,6 +89,7 @@ class RunParts:
     explorer: Explorer | None
     replay: PrioritizedReplay | None
     progress: Progress
+    ways: list[Way]
 
 
 def capture(
@@ -119,6 +122,7 @@ def capture(
         "collecting": parts.collector.state(kept) if complete else None,
         "explore": explorer.state() if explorer and explored else None,
         "replay": replay,
+        "ways": state_of(parts.ways),
     }
 
 
@@ -173,6 +177,9 @@ class _Restoring:
             progress.next_attempt, progress.evaluated = 0, {}
         else:
             parts.episodes.restore(state["episodes"])
+        # Found for these levels and options: else they are searched for anew.
+        if not any(name.startswith("env.") for name in moved):
+            parts.ways[:] = ways_of(state["ways"])
         parts.collector.steps = progress.steps
         reason = self._restore_collecting(moved)
         self._restore_exploring(going_on=not reason)

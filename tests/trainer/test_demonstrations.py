@@ -1,0 +1,358 @@
+"""Learning from demonstrations: ways that are found, starts on them, imitation."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from fake_pools import Followed
+from small_runs import CPU, change, differences, essence, make_config, run_in_parts
+from torch.nn import functional
+
+from trainer.config.schema import EnvConfig, RunConfig
+from trainer.explore import backward, demonstrations
+from trainer.explore.backward import Backward
+from trainer.explore.demonstrations import SPACING, Walked, find_ways, walk
+from trainer.learn.imitation import Imitation
+from trainer.models import build_model, checkpoint
+from trainer.models.actor_critic import PolicyOutput
+from trainer.run import main
+from trainer.session import build
+from trainer.session.training import run_training
+
+LEVELS = ("1-1", "4-2")
+
+
+# -- where episodes begin ------------------------------------------------------
+
+
+def a_way(stage, count, mark=0):
+    """One with so many snapshots, which are numbered."""
+    steps = count * SPACING
+    snapshots = np.arange(mark, mark + count, dtype=np.uint8)[:, None]
+    return Walked(stage, np.zeros(steps, np.int64), np.zeros((steps, 1)), snapshots)
+
+
+def a_backward(*ways, stages=2, num_envs=32):
+    made = Backward(stages, num_envs)
+    made.take(ways)
+    return made
+
+
+class Episodes:
+    """Episodes of one row each, from snapshots of one stage."""
+
+    def __init__(self, made, stage=0, num_envs=32):
+        self.made, self.stage = made, stage
+        self.episodes = Followed(num_envs, levels=LEVELS, num_stages=2)
+        self.ids = np.arange(num_envs, dtype=np.int32)
+
+    def row(self, start, done, cleared):
+        n = len(self.ids)
+        world, stage = map(int, LEVELS[self.stage].split("-"))
+        info = {
+            "world": np.full(n, world),
+            "stage": np.full(n, stage),
+            "start": np.full(n, start),
+            "flag_get": np.asarray(cleared, bool),
+        }
+        ended = np.full(n, done)
+        columns = self.episodes.add(self.ids, np.zeros(n, np.float32), ended, info)
+        self.made.observe(columns)
+
+    def begin(self, start=2):
+        self.row(start, False, np.zeros(len(self.ids)))
+
+    def end(self, clears, start=2):
+        self.row(start, True, np.arange(len(self.ids)) < clears)
+
+
+def offered(made, shares=(1.0, 1.0)):
+    stages, weights, snapshots = made.offer(np.array(shares))
+    return stages.tolist(), weights.tolist(), snapshots[:, 0].tolist()
+
+
+def test_episodes_begin_before_the_end():
+    made = a_backward(a_way(0, 10), a_way(1, 20, mark=100))
+    stages, weights, snapshots = offered(made, (0.4, 0.2))
+    assert stages == [0] * 4 + [1] * 4
+    assert weights == pytest.approx([0.1] * 4 + [0.05] * 4)
+    assert snapshots == [6, 7, 8, 9, 116, 117, 118, 119]
+    assert len(made) == 2
+
+
+def test_the_ways_of_a_level_share_its_weight():
+    made = a_backward(a_way(0, 8), a_way(0, 2, mark=50), stages=1)
+    stages, weights, snapshots = offered(made, (0.8,))
+    assert snapshots == [4, 5, 6, 7, 50, 51]
+    assert weights == pytest.approx([0.1] * 4 + [0.2] * 2)
+    assert stages == [0] * 6
+
+
+@pytest.mark.parametrize(("clears", "moved"), [(7, 1), (6, 0), (0, 0), (32, 1)])
+def test_a_fifth_of_clears_moves_the_starts(clears, moved):
+    made = a_backward(a_way(0, 10), a_way(1, 10))
+    episodes = Episodes(made)
+    offered(made)
+    episodes.begin()
+    episodes.end(clears)
+    assert offered(made)[2][:4] == [6 - moved, 7 - moved, 8 - moved, 9 - moved]
+    assert made.steps_back(0) == moved * SPACING
+    assert made.steps_back(1) == 0  # nobody played it
+    assert made.clear_rates[0] == pytest.approx(1 - 0.98**clears, abs=0.3)
+    assert made.clear_rates[1] == 0.0
+
+
+def test_few_episodes_move_nothing():
+    made = a_backward(a_way(0, 10))
+    episodes = Episodes(made, num_envs=backward._EPISODES - 1)
+    for number in (0, 1):
+        offered(made)
+        episodes.begin()
+        episodes.end(backward._EPISODES - 1)
+        assert made.steps_back(0) == 0 if number == 0 else SPACING
+
+
+def test_an_episode_from_before_the_last_move_does_not_count():
+    made = a_backward(a_way(0, 10))
+    first, second = Episodes(made), Episodes(made)
+    first.begin()
+    first.end(32)
+    offered(made)
+    assert made.steps_back(0) == SPACING
+    first.begin()
+    made._begun[:] = 0  # as if these had begun earlier
+    first.end(32)
+    offered(made)
+    assert made.steps_back(0) == SPACING
+    second.begin()
+    second.end(32)
+    offered(made)
+    assert made.steps_back(0) == 2 * SPACING
+
+
+def test_episodes_from_a_levels_start_do_not_count():
+    made = a_backward(a_way(0, 10))
+    episodes = Episodes(made)
+    for _ in range(3):
+        episodes.begin(start=0)
+        episodes.end(32, start=0)
+        offered(made)
+    assert made.steps_back(0) == 0
+    assert made.clear_rates[0] == 0.0
+
+
+def test_at_the_start_all_of_the_way_is_practised():
+    made = a_backward(a_way(0, 6), stages=1)
+    episodes = Episodes(made)
+    for _ in range(9):
+        offered(made, (1.0,))
+        episodes.begin()
+        episodes.end(32)
+    assert offered(made, (0.6,))[2] == [0, 1, 2, 3, 4, 5]
+    assert made.steps_back(0) == 5 * SPACING  # and no further
+    assert made.statistics() == {"demonstration_left": 0.0}
+
+
+def test_where_starts_are_goes_on():
+    made = a_backward(a_way(0, 10), a_way(1, 10))
+    episodes = Episodes(made)
+    offered(made)
+    episodes.begin()
+    episodes.end(20)
+    offered(made)
+    episodes.begin()
+    again = a_backward(a_way(0, 10), a_way(1, 10))
+    again.restore(json.loads(json.dumps(made.state())), going_on=True)
+    assert again.state() == made.state()
+    for one in (made, again):
+        episodes.made = one
+        episodes.end(32)
+    assert offered(again) == offered(made)
+    assert again.statistics() == {"demonstration_left": pytest.approx(1 - 1 / 9)}
+    fresh = a_backward(a_way(0, 10), a_way(1, 10))
+    fresh.restore(made.state(), going_on=False)
+    assert fresh._begun.tolist() == [-1] * 32
+
+
+# -- the ways ------------------------------------------------------------------
+
+
+def tiles(*levels, **options):
+    env = EnvConfig(obs="tiles", stack_num=1, levels=levels, task="SuperMarioBros-v0")
+    return replace(env, **options)
+
+
+@pytest.mark.rom
+def test_ways_come_to_the_end_in_the_runs_own_environments():
+    env, lines = tiles("1-4", "1-1", num_threads=1), []
+    ways = find_ways(env, env.levels, 3, per_level=2, log=lines.append)
+    assert [way.stage for way in ways] == [0, 0, 1, 1]
+    assert [line.split(":")[0] for line in lines] == [
+        "demonstration of 1-4",
+        "demonstration of 1-1",
+    ]
+    walked = walk(env, ways, 3)
+    for way, known in zip(ways, walked, strict=True):
+        steps = len(way.actions)
+        assert known.obs.shape == (steps, 1, 16, 16)
+        assert known.snapshots.shape == (-(-steps // SPACING), len(way.start))
+    # What is seen at a snapshot is what is kept of it, and it leads to the end.
+    pool = demonstrations._like(env, 7, 1)
+    zero = np.zeros(1, np.int32)
+    pool.reset()
+    for known in walked[::3]:
+        number = len(known.snapshots) // 2
+        pool.restore(zero, known.snapshots[number : number + 1], "keep")
+        obs, *_ = pool.recv()
+        for step in range(number * SPACING, len(known.actions)):
+            assert np.array_equal(obs[0], known.obs[step])
+            pool.send(known.actions[step : step + 1].astype(np.int32), zero)
+            obs, _, terminated, _, info = pool.recv()
+        assert terminated[0]
+        assert info["flag_get"][0]
+    pool.close()
+
+
+@pytest.mark.rom
+def test_ways_are_the_same_on_any_number_of_threads():
+    env = EnvConfig()
+    one, two = (
+        find_ways(
+            replace(env, num_threads=n), ("1-1",), 5, per_level=1, log=lambda _: None
+        )[0]
+        for n in (1, 2)
+    )
+    assert np.array_equal(one.actions, two.actions)
+    assert np.array_equal(one.start, two.start)
+
+
+@pytest.mark.rom
+def test_a_level_without_a_way_begins_at_its_start(monkeypatch):
+    monkeypatch.setattr(demonstrations, "_MOST_STEPS", 256)
+    lines = []
+    assert find_ways(EnvConfig(), ("1-1",), 1, per_level=1, log=lines.append) == []
+    assert "none found" in lines[0]
+    assert walk(EnvConfig(), [], 1) == []
+
+
+def test_a_damaged_way_is_found_out(monkeypatch):
+    class Pool:
+        num_stages = 1
+
+        def reset(self): ...
+        def restore(self, *_): ...
+        def snapshot(self, envs):
+            return np.zeros((1, 4), np.uint8)
+
+        def send(self, *_): ...
+        def recv(self):
+            no = np.zeros(1, bool)
+            return np.zeros((1, 2)), np.zeros(1), no, no, {"flag_get": no}
+
+    way = demonstrations.Way(0, np.zeros(4, np.uint8), np.zeros(3, np.int64))
+    with pytest.raises(ValueError, match="does not come to the end"):
+        demonstrations._walk(Pool(), [way])
+
+
+# -- imitation -----------------------------------------------------------------
+
+
+def an_imitation(rows=400, actions=5):
+    torch.manual_seed(0)
+    config = RunConfig().resolved()
+    model = build_model(config.model, (4, 40, 40), actions)
+    obs = torch.randint(0, 256, (rows, 4, 40, 40), dtype=torch.uint8)
+    chosen = torch.randint(0, actions, (rows,))
+    made = Imitation(
+        model, obs, chosen, dtype=None, generator=torch.Generator().manual_seed(1)
+    )
+    return model, obs, chosen, made
+
+
+def test_the_loss_is_the_cross_entropy_of_what_was_done():
+    model, obs, chosen, made = an_imitation()
+    rows = made.draw()
+    assert (rows.min() >= 0, rows.max() < 400) == (True, True)
+    assert not torch.equal(rows, made.draw())
+    parts = made.loss(rows[:100]) + made.loss(rows[100:])
+    n = len(rows)
+    output: PolicyOutput
+    output, _ = model(obs[rows][None], torch.zeros(n, 0), torch.zeros(1, n).bool())
+    expected = functional.cross_entropy(output.logits[0], chosen[rows])
+    assert parts.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.rom
+def test_imitation_is_learned_and_its_weight_falls(tmp_path):
+    flags = (
+        "--imitation 1 --entropy-steps 12000 --max-steps 14000 --no-videos "
+        "--dashboard off --obs tiles --device cpu --log-seconds 0"
+    )
+    assert main([*flags.split(), "--run-dir", str(tmp_path / "run")]) == 0
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line).get("learn/loss/imitation") for line in lines]
+    # log(5) is that of a policy that knows nothing.
+    assert losses[0] == pytest.approx(np.log(5), abs=0.3)
+    assert min(filter(None, losses)) < 0.9 * losses[0]
+    assert losses[-1] is None  # its weight is 0 by then
+    state = checkpoint.load(tmp_path / "run", torch.device("cpu"))
+    assert len(state["ways"]) == 1
+
+
+# -- whole runs ----------------------------------------------------------------
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize(
+    "options", [{"starts": "backward"}, {"starts": "backward", "imitation": 0.5}]
+)
+def test_such_a_run_goes_on_exactly(tmp_path, monkeypatch, options):
+    monkeypatch.setattr(backward, "_EPISODES", 2)
+    options |= {"obs": "tiles", "stack_num": 1, "max_steps": 1_440}
+    options |= {"noop_max": 4, "num_threads": 1}
+    whole = make_config(tmp_path / "whole", log_seconds=100.0, **options)
+    whole = replace(whole, model=replace(whole.model, name="tiles"))
+    run_training(whole)
+    searches = []
+    original = demonstrations.find_ways
+
+    def counted(*args, **more):
+        searches.append(args)
+        return original(*args, **more)
+
+    monkeypatch.setattr(build.demonstrations, "find_ways", counted)
+    parts = run_in_parts(whole, tmp_path / "parts" / "run", 480)
+    assert len(searches) == 1  # a run that goes on has them
+    assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
+    state = checkpoint.load(whole.run_dir, CPU)["explore"]["backward"]
+    assert state["back"][0] > 0
+
+
+@pytest.mark.rom
+def test_with_other_options_ways_are_found_anew(tmp_path):
+    options = {"obs": "tiles", "stack_num": 1, "starts": "backward"}
+    config = make_config(tmp_path, max_steps=240, **options)
+    config = replace(config, model=replace(config.model, name="tiles"))
+    run_training(config)
+    again = change(config, resume=config.run_dir, max_steps=480, noop_max=7)
+    run_training(again)
+    state = checkpoint.load(config.run_dir, CPU)
+    assert len(state["ways"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"task": "SuperMarioBros-v0"}, "task SuperMarioBros-v0 is none; choose"),
+        ({"repeat_action_probability": 0.25}, "leave out --repeat-action-probability"),
+        ({"imitation": 0.1, "memory": "gru"}, "for networks without --memory"),
+        ({"imitation": -1.0}, "imitation must be at least 0, got -1.0"),
+        ({"demonstrations": 0}, "demonstrations must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_demonstrated_is_refused(tmp_path, options, words):
+    starts = {} if "imitation" in options else {"starts": "backward"}
+    with pytest.raises(ValueError, match=words):
+        make_config(tmp_path, **starts, **options).validate()

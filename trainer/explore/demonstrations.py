@@ -1,0 +1,257 @@
+"""Demonstrations of a run's levels, found by search when the run begins.
+
+The search (trainer/planning/search.py) takes the run's own actions, each from a start
+as the run's episodes have it, idle frames included, and what it finds is played again
+in environments with the run's own options. So snapshots on the way are starts of
+episodes, and the actions are labels for the run's own observations.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trainer.config.schema import EnvConfig
+from trainer.config.tasks import game_of
+from trainer.envs.levels import level_number, level_numbers
+from trainer.envs.pool import SEED_STRIDE, make_pool
+from trainer.planning.levels import TRIED
+from trainer.planning.search import BoolArray, Rows, plan
+from trainer.rollout.arrays import IntArray
+
+Bytes = npt.NDArray[np.uint8]
+
+# A snapshot is kept of every so many steps.
+SPACING = 4
+_NUM_ENVS = 256
+# Environment steps of the search until a way is found. 8-4 took 600,000.
+_MOST_STEPS = 2_000_000
+# Resets of so many environments to meet the start of a way again: with 31 numbers of
+# idle frames one of them fails in an eighth of all cases.
+_LIKELY, _RESETS = 64, 16
+# How often actions are tried that the planner does not know.
+_SELDOM = 3
+
+
+class Way(NamedTuple):
+    """From near a level's start to its end.
+
+    Attributes:
+        stage: place of the level among the pool's stages.
+        start: (bytes,) snapshot from which it begins.
+        actions: (steps,) of the run's environments.
+    """
+
+    stage: int
+    start: Bytes
+    actions: IntArray
+
+
+class Walked(NamedTuple):
+    """What the environment was like on the steps of a way.
+
+    Attributes:
+        stage: place of the level among the pool's stages.
+        actions: (steps,) int64.
+        obs: (steps, ...) uint8, what each action was taken on.
+        snapshots: (n, bytes) before the first step and every `SPACING` steps.
+    """
+
+    stage: int
+    actions: IntArray
+    obs: npt.NDArray[np.uint8]
+    snapshots: Bytes
+
+
+def find_ways(
+    env: EnvConfig,
+    levels: Sequence[str],
+    seed: int,
+    *,
+    per_level: int,
+    log: Callable[[str], None],
+) -> list[Way]:
+    """Searches for ways through the levels of a run.
+
+    Args:
+        env: options of the run's environments.
+        levels: names of the pool's stages, in its order.
+        seed: of the run.
+        per_level: how many ways through each level.
+        log: is told what was found, a line for each level.
+
+    Returns:
+        Those that were found, the same on any number of threads.
+    """
+    random = np.random.default_rng(seed)
+    pool = _like(env, seed, _LIKELY)
+    try:
+        ways = []
+        for stage, level in enumerate(levels):
+            began, found = time.monotonic(), 0
+            lengths = []
+            for number in range(per_level):
+                noops = int(random.integers(env.noop_max + 1))
+                way, searched = _search(env, level, seed + number, noops)
+                found += searched
+                start = None if way is None else _start_of(pool, stage, way)
+                if way is not None and start is not None:
+                    ways.append(Way(stage, start, way))
+                    lengths.append(str(len(way)))
+            steps = f"{', '.join(lengths)} steps" if lengths else "none found"
+            log(
+                f"demonstration of {level}: {steps} ({found:,} steps of search, "
+                f"{time.monotonic() - began:.1f} s)"
+            )
+        return ways
+    finally:
+        pool.close()
+
+
+def _like(env: EnvConfig, seed: int, num_envs: int, **more: Any) -> Any:
+    """A pool as the run's, of another size."""
+    config = replace(env, num_envs=num_envs, groups=1, reward_fn="")
+    return make_pool(config, seed * SEED_STRIDE, **more)
+
+
+def _search(
+    env: EnvConfig, level: str, seed: int, noops: int
+) -> tuple[IntArray | None, int]:
+    """Actions from a level's start to its end, and steps of the search.
+
+    The search observes RAM, which costs nothing and tells who stands from who jumps.
+
+    Args:
+        env: options of the run's environments.
+        level: its name.
+        seed: of the search.
+        noops: idle frames at the start.
+    """
+
+    def elsewhere(rows: Rows) -> BoolArray:
+        # By a warp zone.
+        there: BoolArray = level_numbers(rows.info) != level_number(level)
+        return there
+
+    pool = _like(
+        replace(env, task=game_of(env.task), obs="pixels", noop_max=0, levels=(level,)),
+        seed,
+        _NUM_ENVS,
+        obs_type="ram",
+        stack_num=1,
+        noops=[noops],
+    )
+    try:
+        pool.reset()
+        found = plan(
+            pool,
+            lost=elsewhere,
+            weights=[float(TRIED.get(action, _SELDOM)) for action in env.actions],
+            start=pool.snapshot(np.zeros(1, np.int32))[0],
+            max_steps=_MOST_STEPS,
+            shorten=0.0,
+            seed=seed,
+        )
+    finally:
+        pool.close()
+    if found is None:
+        return None, _MOST_STEPS
+    return found.actions, found.searched
+
+
+def _start_of(pool: Any, stage: int, actions: IntArray) -> Bytes | None:
+    """A start in the run's own environments from which actions lead to the end.
+
+    Their idle frames are drawn at random, so it is looked for among many.
+    """
+    envs = np.arange(_LIKELY, dtype=np.int32)
+    pool.set_starts(np.eye(pool.num_stages)[stage])
+    for _ in range(_RESETS):
+        pool.reset()
+        starts = pool.snapshot(envs)
+        ended = np.zeros(_LIKELY, bool)
+        for action in actions:
+            *_, terminated, truncated, info = pool.step(
+                np.full(_LIKELY, action, np.int32)
+            )
+            there = terminated & info["flag_get"] & ~ended
+            ended |= terminated | truncated
+        if there.any():
+            start: Bytes = starts[there.argmax()].copy()
+            return start
+    return None
+
+
+def walk(env: EnvConfig, ways: Sequence[Way], seed: int) -> list[Walked]:
+    """Plays ways once more, for what is seen on them.
+
+    Raises:
+        ValueError: a way does not come to its end.
+    """
+    if not ways:
+        return []
+    pool = _like(env, seed, len(ways))
+    try:
+        return _walk(pool, ways)
+    finally:
+        pool.close()
+
+
+def _walk(pool: Any, ways: Sequence[Way]) -> list[Walked]:
+    """See `walk`; all at the same time, each in an environment of its own."""
+    envs = np.arange(len(ways), dtype=np.int32)
+    lengths = np.array([len(way.actions) for way in ways])
+    actions = np.zeros((lengths.max(), len(ways)), np.int32)
+    for env, way in enumerate(ways):
+        actions[: len(way.actions), env] = way.actions
+    pool.reset()
+    pool.restore(envs, np.stack([way.start for way in ways]), "keep")
+    obs, *_ = pool.recv()
+    seen, kept = [], []
+    for step, chosen in enumerate(actions):
+        seen.append(obs.copy())
+        if step % SPACING == 0:
+            kept.append(pool.snapshot(envs))
+        pool.send(chosen, envs)
+        obs, _, terminated, _, info = pool.recv()
+        ended = lengths == step + 1
+        if not (terminated & info["flag_get"])[ended].all():
+            raise ValueError("a demonstration does not come to the end of its level")
+    walked = []
+    for env, way in enumerate(ways):
+        steps = len(way.actions)
+        walked.append(
+            Walked(
+                way.stage,
+                way.actions,
+                np.stack([row[env] for row in seen[:steps]]),
+                np.stack([row[env] for row in kept[: -(-steps // SPACING)]]),
+            )
+        )
+    return walked
+
+
+def state_of(ways: Sequence[Way]) -> list[dict[str, Any]]:
+    """What a resumed run needs, in plain types and tensors."""
+    return [
+        {
+            "stage": way.stage,
+            "start": torch.from_numpy(way.start),
+            "actions": torch.from_numpy(way.actions),
+        }
+        for way in ways
+    ]
+
+
+def ways_of(state: Sequence[dict[str, Any]]) -> list[Way]:
+    """The ways of `state_of`."""
+    return [
+        Way(part["stage"], part["start"].cpu().numpy(), part["actions"].cpu().numpy())
+        for part in state
+    ]
