@@ -41,7 +41,7 @@ def a_backward(*ways, stages=2, num_envs=32):
 
 
 class Episodes:
-    """Episodes of one row each, from snapshots of one stage."""
+    """Episodes of one row each, from one of the starts."""
 
     def __init__(self, made, stage=0, num_envs=32):
         self.made, self.stage = made, stage
@@ -67,6 +67,13 @@ class Episodes:
     def end(self, clears, start=2):
         self.row(start, True, np.arange(len(self.ids)) < clears)
 
+    def play(self, clears, start=2):
+        """Also what the offer makes of it."""
+        offered(self.made)
+        self.begin(start)
+        self.end(clears, start)
+        offered(self.made)
+
 
 def offered(made, shares=(1.0, 1.0)):
     stages, weights, snapshots = made.offer(np.array(shares))
@@ -82,6 +89,15 @@ def test_episodes_begin_before_the_end():
     assert len(made) == 2
 
 
+def test_half_of_them_begin_behind_the_place():
+    made = a_backward(a_way(0, 10), stages=2)
+    Episodes(made).play(7)
+    stages, weights, snapshots = offered(made, (0.8, 0.0))
+    assert snapshots == [5, 6, 7, 8, 9]
+    assert weights == pytest.approx([0.1] * 4 + [0.4])
+    assert stages == [0] * 5
+
+
 def test_the_ways_of_a_level_share_its_weight():
     made = a_backward(a_way(0, 8), a_way(0, 2, mark=50), stages=1)
     stages, weights, snapshots = offered(made, (0.8,))
@@ -90,87 +106,90 @@ def test_the_ways_of_a_level_share_its_weight():
     assert stages == [0] * 6
 
 
-@pytest.mark.parametrize(("clears", "moved"), [(7, 1), (6, 0), (0, 0), (32, 1)])
-def test_a_fifth_of_clears_moves_the_starts(clears, moved):
-    made = a_backward(a_way(0, 10), a_way(1, 10))
-    episodes = Episodes(made)
-    offered(made)
-    episodes.begin()
-    episodes.end(clears)
-    assert offered(made)[2][:4] == [6 - moved, 7 - moved, 8 - moved, 9 - moved]
-    assert made.steps_back(0) == moved * SPACING
+@pytest.mark.parametrize(
+    ("clears", "moved"), [(7, 1), (6, 0), (1, 0), (0, -1), (20, 3), (32, 4)]
+)
+def test_clears_move_the_starts(clears, moved):
+    """By a fifth or more of them backwards, the further the more there are."""
+    made = a_backward(a_way(0, 20), a_way(1, 10))
+    Episodes(made).play(7)
+    Episodes(made).play(clears)
+    assert made.steps_back(0) == (1 + moved) * SPACING
+    assert offered(made)[2][0] == 15 - moved
     assert made.steps_back(1) == 0  # nobody played it
-    assert made.clear_rates[0] == pytest.approx(1 - 0.98**clears, abs=0.3)
-    assert made.clear_rates[1] == 0.0
+    assert made.clear_rates[0] > made.clear_rates[1] == 0.0
+
+
+def test_starts_do_not_move_behind_the_end():
+    made = a_backward(a_way(0, 10))
+    Episodes(made).play(0)
+    assert made.steps_back(0) == 0
 
 
 def test_few_episodes_move_nothing():
     made = a_backward(a_way(0, 10))
     episodes = Episodes(made, num_envs=backward._EPISODES - 1)
-    for number in (0, 1):
-        offered(made)
-        episodes.begin()
-        episodes.end(backward._EPISODES - 1)
-        assert made.steps_back(0) == 0 if number == 0 else SPACING
+    episodes.play(3)
+    assert made.steps_back(0) == 0
+    episodes.play(3)
+    assert made.steps_back(0) == SPACING
+
+
+@pytest.mark.parametrize("start", [0, 1, 6])
+def test_who_began_elsewhere_does_not_count(start):
+    """At the starts of levels, or behind the place, whose first start is 2."""
+    made = a_backward(a_way(0, 10))
+    Episodes(made).play(7)
+    Episodes(made).play(32, start)
+    assert made.steps_back(0) == SPACING
+    assert (made.clear_rates[0] > 0.3) == (start == 6)
 
 
 def test_an_episode_from_before_the_last_move_does_not_count():
     made = a_backward(a_way(0, 10))
-    first, second = Episodes(made), Episodes(made)
-    first.begin()
-    first.end(32)
+    late = Episodes(made)
     offered(made)
-    assert made.steps_back(0) == SPACING
-    first.begin()
-    made._begun[:] = 0  # as if these had begun earlier
-    first.end(32)
+    late.begin()
+    made._ended[0] = made._cleared[0] = 16  # others, meanwhile
     offered(made)
-    assert made.steps_back(0) == SPACING
-    second.begin()
-    second.end(32)
+    assert made.steps_back(0) == 4 * SPACING
+    late.end(32)
     offered(made)
-    assert made.steps_back(0) == 2 * SPACING
-
-
-def test_episodes_from_a_levels_start_do_not_count():
-    made = a_backward(a_way(0, 10))
-    episodes = Episodes(made)
-    for _ in range(3):
-        episodes.begin(start=0)
-        episodes.end(32, start=0)
-        offered(made)
-    assert made.steps_back(0) == 0
-    assert made.clear_rates[0] == 0.0
+    assert made.steps_back(0) == 4 * SPACING
 
 
 def test_at_the_start_all_of_the_way_is_practised():
-    made = a_backward(a_way(0, 6), stages=1)
-    episodes = Episodes(made)
-    for _ in range(9):
-        offered(made, (1.0,))
-        episodes.begin()
-        episodes.end(32)
-    assert offered(made, (0.6,))[2] == [0, 1, 2, 3, 4, 5]
+    made = a_backward(a_way(0, 6), stages=2)
+    for _ in range(4):
+        Episodes(made).play(32)
+    _, weights, snapshots = offered(made, (0.8, 0.0))
+    assert snapshots == [0, 1, 2, 3, 4, 5]
+    assert weights == pytest.approx([0.1] * 4 + [0.2] * 2)
     assert made.steps_back(0) == 5 * SPACING  # and no further
     assert made.statistics() == {"demonstration_left": 0.0}
+
+
+def test_without_demonstrations_nothing_is_counted():
+    made = a_backward()
+    Episodes(made).begin(start=0)
+    Episodes(made).end(32, start=0)
+    assert len(made) == 0
+    assert made.statistics() == {}
 
 
 def test_where_starts_are_goes_on():
     made = a_backward(a_way(0, 10), a_way(1, 10))
     episodes = Episodes(made)
-    offered(made)
-    episodes.begin()
-    episodes.end(20)
+    episodes.play(7)
     offered(made)
     episodes.begin()
     again = a_backward(a_way(0, 10), a_way(1, 10))
     again.restore(json.loads(json.dumps(made.state())), going_on=True)
     assert again.state() == made.state()
-    for one in (made, again):
-        episodes.made = one
-        episodes.end(32)
-    assert offered(again) == offered(made)
-    assert again.statistics() == {"demonstration_left": pytest.approx(1 - 1 / 9)}
+    assert offered(again) == offered(made)  # as a run does before it goes on
+    episodes.end(7)
+    made.restore(made.state(), going_on=True)
+    assert made.state()["ended"] == [32, 0]
     fresh = a_backward(a_way(0, 10), a_way(1, 10))
     fresh.restore(made.state(), going_on=False)
     assert fresh._begun.tolist() == [-1] * 32

@@ -2,14 +2,18 @@
 
 The method of Salimans & Chen 2018 ("Learning Montezuma's Revenge from a single
 demonstration", arXiv:1812.03381, section 2; Go-Explore's second phase, Ecoffet et al.
-2021, is the same): episodes begin a little before the end of a demonstration. When a
-fifth of them come to the end, they begin a little earlier.
+2021, is the same): episodes begin a little before the end of a demonstration, and as
+soon as a fifth of them come to the end, a little earlier.
+
+Two things are added, without which a policy forgot a level's end while it learned what
+comes before, and then got no further: half of these episodes begin anywhere behind
+that place, and where none comes to the end, they begin later again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +25,23 @@ from trainer.rollout.episodes import StepColumns
 FloatArray = npt.NDArray[np.float64]
 Snapshot = npt.NDArray[np.uint8]
 
-# Episodes begin at any of so many snapshots before the end, and of so many of them a
-# share must clear until they begin earlier.
-_WINDOW, _EPISODES, _EARNED = 4, 16, 0.2
+# The place where episodes begin is so many snapshots wide.
+_WINDOW = 4
+# It moves by what became of so many episodes from there: backwards where at least this
+# share of them cleared, by at most so many snapshots; forwards where none did.
+_EPISODES, _EARNED, _FURTHEST = 16, 0.2, 4
+# Share of the episodes that begin behind it.
+_REHEARSED = 0.5
 # Weight of what was before with every episode.
 _DECAY = 0.98
+
+
+class _Offer(NamedTuple):
+    """What was offered last, (n,) each: stages, weights, and who is at the place."""
+
+    stages: IntArray
+    weights: FloatArray
+    counts: npt.NDArray[np.bool_]
 
 
 class Backward:
@@ -44,14 +60,15 @@ class Backward:
             num_envs: of the pool.
         """
         self.clear_rates: FloatArray = np.zeros(num_stages)
+        self._num_stages = num_stages
         self._ways: list[Walked] = []
-        # Of each stage: snapshots from the demonstrations' ends to where episodes
-        # begin, and episodes from there so far, and clears among them.
-        self._back = np.zeros(num_stages, np.int64)
-        self._longest = np.zeros(num_stages, np.int64)
+        # Of each stage: snapshots from the demonstrations' ends to the place where
+        # episodes begin, and episodes from there so far, and clears among them.
+        self._back, self._longest = np.zeros((2, num_stages), np.int64)
         self._ended, self._cleared = np.zeros((2, num_stages), np.int64)
-        # Of the open episode of each environment: where it began in this sense; -1:
-        # not on a demonstration.
+        self._at_place = np.zeros(0, bool)  # of what is on offer
+        # Of the open episode of each environment: where the place was, if it began
+        # there; else -1.
         self._begun = np.full(num_envs, -1, np.int64)
 
     def __len__(self) -> int:
@@ -77,44 +94,66 @@ class Backward:
             shares of those stages; (n, bytes) uint8 snapshots.
         """
         self._move()
-        stages, weights, snapshots = [], [], []
         per_stage = np.bincount([way.stage for way in self._ways])
-        for way in self._ways:
-            some = way.snapshots[self._window(way)]
-            share = shares[way.stage] / per_stage[way.stage] / len(some)
-            stages += [way.stage] * len(some)
-            weights += [share] * len(some)
-            snapshots.append(some)
-        return np.array(stages), np.array(weights), np.concatenate(snapshots)
+        offers = [self._offer(way) for way in self._ways]
+        weights = [
+            shares[way.stage] / per_stage[way.stage] * offer.weights
+            for way, offer in zip(self._ways, offers, strict=True)
+        ]
+        self._at_place = np.concatenate([offer.counts for offer in offers])
+        return (
+            np.concatenate([offer.stages for offer in offers]),
+            np.concatenate(weights),
+            np.concatenate(
+                [
+                    way.snapshots[-len(offer.stages) :]
+                    for way, offer in zip(self._ways, offers, strict=True)
+                ]
+            ),
+        )
 
     def _move(self) -> None:
-        """Episodes begin earlier where enough of them came to the end."""
-        enough = self._ended >= _EPISODES
-        earned = enough & (self._cleared >= _EARNED * self._ended)
-        self._back = np.minimum(self._back + earned, self._longest)
-        self._ended[enough] = self._cleared[enough] = 0
+        """Moves the places from which enough episodes have ended."""
+        for stage in (self._ended >= _EPISODES).nonzero()[0].tolist():
+            rate = self._cleared[stage] / self._ended[stage]
+            back = int(self._back[stage])
+            if rate >= _EARNED:
+                back += 1 + round((_FURTHEST - 1) * (rate - _EARNED) / (1.0 - _EARNED))
+            elif rate == 0.0:
+                back -= 1
+            self._back[stage] = min(max(back, 0), int(self._longest[stage]))
+            self._ended[stage] = self._cleared[stage] = 0
 
-    def _window(self, way: Walked) -> slice:
-        """Snapshots that are on offer: all, once the start has been reached."""
+    def _offer(self, way: Walked) -> _Offer:
+        """The snapshots of a way from the place on to its end; weights add up to 1."""
         count = len(way.snapshots)
-        last = count - 1 - int(self._back[way.stage])
-        if last <= 0:
-            return slice(0, count)
-        return slice(max(0, last - _WINDOW + 1), last + 1)
+        first = max(0, count - _WINDOW - int(self._back[way.stage]))
+        n = count - first
+        counts = np.arange(n) < _WINDOW
+        behind = n - int(counts.sum())
+        weights = counts / counts.sum()
+        if behind:
+            weights = (1.0 - _REHEARSED) * weights + _REHEARSED * ~counts / behind
+        return _Offer(np.full(n, way.stage), weights, counts)
 
     def observe(self, columns: StepColumns) -> None:
         """Takes the rows of one recv."""
         c = columns
+        if not self._ways:
+            return
         if np.count_nonzero(c.is_first):  # seldom
             envs, stages = c.env_id[c.is_first], c.first_place[c.is_first]
-            on_way = c.from_snapshot[c.is_first]
-            self._begun[envs] = np.where(on_way, self._back[stages], -1)
+            numbers = c.start[c.is_first] - self._num_stages
+            # Where nobody waits for all environments, one may be of an older offer.
+            numbers = np.minimum(numbers, len(self._at_place) - 1)
+            there = c.from_snapshot[c.is_first] & self._at_place[numbers]
+            self._begun[envs] = np.where(there, self._back[stages], -1)
         if np.count_nonzero(c.done):  # seldom
             for row in (c.done & c.from_snapshot).nonzero()[0].tolist():
                 self._add(int(c.env_id[row]), int(c.first_place[row]), c.cleared[row])
 
     def _add(self, env: int, stage: int, cleared: np.bool_) -> None:
-        """Counts an episode, unless others begin earlier by now."""
+        """Counts an episode, if it began at the place and that has not moved."""
         rate = self.clear_rates[stage]
         self.clear_rates[stage] = _DECAY * rate + (1.0 - _DECAY) * cleared
         if self._begun[env] == self._back[stage]:

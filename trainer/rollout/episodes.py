@@ -73,6 +73,7 @@ class StepColumns(NamedTuple):
         y_pos: (n,) pixels, as the game counts.
         clock: (n,) time left, in the game's units.
         loop: (n,) what the game knows of the way through a maze.
+        start: (n,) which of the pool's starts the episode began from.
         lost_life: (n,) bool, the episode had more lives before.
         first_level: (n,) int64 number of the level that the episode began in.
         first_place: (n,) int64 place of that level; 0 if it has none.
@@ -100,6 +101,7 @@ class StepColumns(NamedTuple):
     y_pos: npt.NDArray[np.integer]
     clock: npt.NDArray[np.integer]
     loop: npt.NDArray[np.integer]
+    start: npt.NDArray[np.integer]
     lost_life: BoolArray
     first_level: IntArray
     first_place: IntArray
@@ -233,6 +235,7 @@ class OpenEpisodes:
                 y_pos=info.get("y_pos", zeros),
                 clock=info.get("time", zeros),
                 loop=info.get("loop", zeros),
+                start=info.get("start", zeros),
                 lost_life=lost_life,
                 first_level=self._level[at],
                 first_place=self._place[at],
