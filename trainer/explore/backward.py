@@ -13,7 +13,7 @@ that place, and where none comes to the end, they begin later again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from trainer.explore.demonstrations import SPACING, Walked
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.episodes import StepColumns
 
+BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 Snapshot = npt.NDArray[np.uint8]
 
@@ -34,14 +35,6 @@ _EPISODES, _EARNED, _FURTHEST = 16, 0.2, 4
 _REHEARSED = 0.5
 # Weight of what was before with every episode.
 _DECAY = 0.98
-
-
-class _Offer(NamedTuple):
-    """What was offered last, (n,) each: stages, weights, and who is at the place."""
-
-    stages: IntArray
-    weights: FloatArray
-    counts: npt.NDArray[np.bool_]
 
 
 class Backward:
@@ -66,7 +59,7 @@ class Backward:
         # episodes begin, and episodes from there so far, and clears among them.
         self._back, self._longest = np.zeros((2, num_stages), np.int64)
         self._ended, self._cleared = np.zeros((2, num_stages), np.int64)
-        self._at_place = np.zeros(0, bool)  # of what is on offer
+        self._at_place: BoolArray = np.zeros(0, bool)  # of what is on offer
         # Of the open episode of each environment: where the place was, if it began
         # there; else -1.
         self._begun = np.full(num_envs, -1, np.int64)
@@ -95,21 +88,20 @@ class Backward:
         """
         self._move()
         per_stage = np.bincount([way.stage for way in self._ways])
-        offers = [self._offer(way) for way in self._ways]
-        weights = [
-            shares[way.stage] / per_stage[way.stage] * offer.weights
-            for way, offer in zip(self._ways, offers, strict=True)
-        ]
-        self._at_place = np.concatenate([offer.counts for offer in offers])
+        stages, weights, snapshots, at_place = [], [], [], []
+        for way in self._ways:
+            last = way.snapshots[self._first(way) :]
+            there = np.arange(len(last)) < _WINDOW
+            share = shares[way.stage] / per_stage[way.stage]
+            stages.append(np.full(len(last), way.stage))
+            weights.append(share * _weights(there))
+            snapshots.append(last)
+            at_place.append(there)
+        self._at_place = np.concatenate(at_place)
         return (
-            np.concatenate([offer.stages for offer in offers]),
+            np.concatenate(stages),
             np.concatenate(weights),
-            np.concatenate(
-                [
-                    way.snapshots[-len(offer.stages) :]
-                    for way, offer in zip(self._ways, offers, strict=True)
-                ]
-            ),
+            np.concatenate(snapshots),
         )
 
     def _move(self) -> None:
@@ -124,17 +116,9 @@ class Backward:
             self._back[stage] = min(max(back, 0), int(self._longest[stage]))
             self._ended[stage] = self._cleared[stage] = 0
 
-    def _offer(self, way: Walked) -> _Offer:
-        """The snapshots of a way from the place on to its end; weights add up to 1."""
-        count = len(way.snapshots)
-        first = max(0, count - _WINDOW - int(self._back[way.stage]))
-        n = count - first
-        counts = np.arange(n) < _WINDOW
-        behind = n - int(counts.sum())
-        weights = counts / counts.sum()
-        if behind:
-            weights = (1.0 - _REHEARSED) * weights + _REHEARSED * ~counts / behind
-        return _Offer(np.full(n, way.stage), weights, counts)
+    def _first(self, way: Walked) -> int:
+        """The first snapshot of the place on a way."""
+        return max(0, len(way.snapshots) - _WINDOW - int(self._back[way.stage]))
 
     def observe(self, columns: StepColumns) -> None:
         """Takes the rows of one recv."""
@@ -194,3 +178,12 @@ class Backward:
             setattr(self, f"_{name}", np.array(state[name], np.int64))
         if going_on:
             self._begun = np.array(state["begun"], np.int64)
+
+
+def _weights(at_place: BoolArray) -> FloatArray:
+    """Weights of snapshots at a place and behind it, which add up to 1."""
+    weights: FloatArray = at_place / at_place.sum()
+    behind = (~at_place).sum()
+    if behind:
+        weights = (1.0 - _REHEARSED) * weights + _REHEARSED * ~at_place / behind
+    return weights

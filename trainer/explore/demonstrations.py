@@ -94,19 +94,18 @@ def find_ways(
     try:
         ways = []
         for stage, level in enumerate(levels):
-            began, found = time.monotonic(), 0
-            lengths = []
+            began, searched, lengths = time.monotonic(), 0, []
             for number in range(per_level):
                 noops = int(random.integers(env.noop_max + 1))
-                way, searched = _search(env, level, seed + number, noops)
-                found += searched
-                start = None if way is None else _start_of(pool, stage, way)
-                if way is not None and start is not None:
-                    ways.append(Way(stage, start, way))
-                    lengths.append(str(len(way)))
-            steps = f"{', '.join(lengths)} steps" if lengths else "none found"
+                actions, steps = _search(env, level, seed + number, noops)
+                searched += steps
+                start = None if actions is None else _start_of(pool, stage, actions)
+                if actions is not None and start is not None:
+                    ways.append(Way(stage, start, actions))
+                    lengths.append(str(len(actions)))
+            result = f"{', '.join(lengths)} steps" if lengths else "none found"
             log(
-                f"demonstration of {level}: {steps} ({found:,} steps of search, "
+                f"demonstration of {level}: {result} ({searched:,} steps of search, "
                 f"{time.monotonic() - began:.1f} s)"
             )
         return ways
