@@ -317,7 +317,7 @@ def test_imitation_is_learned_and_its_weight_falls(tmp_path):
     assert min(filter(None, losses)) < 0.95 * losses[0]
     assert losses[-1] is None  # its weight is 0 by then
     state = checkpoint.load(tmp_path / "run", torch.device("cpu"))
-    assert len(state["ways"]) == 1
+    assert len(state["ways"]) == 4
 
 
 # -- whole runs ----------------------------------------------------------------

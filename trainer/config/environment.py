@@ -220,7 +220,7 @@ class ExploreConfig:
     earlier and earlier (Salimans & Chen 2018). Only episodes from the start of a level
     count in rates, films and evaluations."""
 
-    demonstrations: int = option(1, needs=_DEMONSTRATIONS, least=1)
+    demonstrations: int = option(4, needs=_DEMONSTRATIONS, least=1)
     """Demonstrations of each level: ways to its end that a search over snapshots finds
     when the run begins, in seconds each (docs/planning.md)."""
 
