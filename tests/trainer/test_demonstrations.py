@@ -14,7 +14,10 @@ from trainer.config.schema import EnvConfig, RunConfig
 from trainer.explore import backward, demonstrations
 from trainer.explore.backward import Backward
 from trainer.explore.demonstrations import SPACING, Walked, find_ways, walk
+from trainer.learn.gradients import Gradient, GradientStep
 from trainer.learn.imitation import Imitation
+from trainer.learn.statistics import Statistics
+from trainer.machine.cpu import Shards
 from trainer.models import build_model, checkpoint
 from trainer.models.actor_critic import PolicyOutput
 from trainer.run import main
@@ -96,6 +99,13 @@ def test_half_of_them_begin_behind_the_place():
     assert snapshots == [5, 6, 7, 8, 9]
     assert weights == pytest.approx([0.1] * 4 + [0.4])
     assert stages == [0] * 5
+    # At no more than so many snapshots, the last one among them.
+    made = a_backward(a_way(0, 200), stages=2)
+    made._back[0] = 100
+    *_, snapshots = offered(made)
+    assert snapshots[:4] == [96, 97, 98, 99]
+    assert len(snapshots) == 4 + backward._BEHIND
+    assert snapshots[-1] == 199
 
 
 def test_the_ways_of_a_level_share_its_weight():
@@ -114,25 +124,25 @@ def test_clears_move_the_starts(clears, moved):
     made = a_backward(a_way(0, 20), a_way(1, 10))
     Episodes(made).play(7)
     Episodes(made).play(clears)
-    assert made.steps_back(0) == (1 + moved) * SPACING
+    assert made._back[0] == 1 + moved
     assert offered(made)[2][0] == 15 - moved
-    assert made.steps_back(1) == 0  # nobody played it
+    assert made._back[1] == 0  # nobody played it
     assert made.clear_rates[0] > made.clear_rates[1] == 0.0
 
 
 def test_starts_do_not_move_behind_the_end():
     made = a_backward(a_way(0, 10))
     Episodes(made).play(0)
-    assert made.steps_back(0) == 0
+    assert made._back[0] == 0
 
 
 def test_few_episodes_move_nothing():
     made = a_backward(a_way(0, 10))
     episodes = Episodes(made, num_envs=backward._EPISODES - 1)
     episodes.play(3)
-    assert made.steps_back(0) == 0
+    assert made._back[0] == 0
     episodes.play(3)
-    assert made.steps_back(0) == SPACING
+    assert made._back[0] == 1
 
 
 @pytest.mark.parametrize("start", [0, 1, 6])
@@ -141,7 +151,7 @@ def test_who_began_elsewhere_does_not_count(start):
     made = a_backward(a_way(0, 10))
     Episodes(made).play(7)
     Episodes(made).play(32, start)
-    assert made.steps_back(0) == SPACING
+    assert made._back[0] == 1
     assert (made.clear_rates[0] > 0.3) == (start == 6)
 
 
@@ -152,10 +162,10 @@ def test_an_episode_from_before_the_last_move_does_not_count():
     late.begin()
     made._ended[0] = made._cleared[0] = 16  # others, meanwhile
     offered(made)
-    assert made.steps_back(0) == 4 * SPACING
+    assert made._back[0] == 4
     late.end(32)
     offered(made)
-    assert made.steps_back(0) == 4 * SPACING
+    assert made._back[0] == 4
 
 
 def test_at_the_start_all_of_the_way_is_practised():
@@ -165,7 +175,7 @@ def test_at_the_start_all_of_the_way_is_practised():
     _, weights, snapshots = offered(made, (0.8, 0.0))
     assert snapshots == [0, 1, 2, 3, 4, 5]
     assert weights == pytest.approx([0.1] * 4 + [0.2] * 2)
-    assert made.steps_back(0) == 5 * SPACING  # and no further
+    assert made._back[0] == 2  # and no further
     assert made.statistics() == {"demonstration_left": 0.0}
 
 
@@ -175,6 +185,22 @@ def test_without_demonstrations_nothing_is_counted():
     Episodes(made).end(32, start=0)
     assert len(made) == 0
     assert made.statistics() == {}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_many_levels_have_few_demonstrations(count):
+    """Also where nothing has been on offer, as in a level that is always cleared."""
+    names = [f"{world}-{stage}" for world in range(1, 4) for stage in range(1, 5)]
+    made = a_backward(*(a_way(n, 1) for n in range(count)), stages=len(names))
+    if count == 2:
+        made.offer(np.ones(len(names)))
+    ids = np.arange(4, dtype=np.int32)
+    info = {"world": ids * 0 + 1, "stage": ids + 1, "start": ids, "flag_get": ids < 0}
+    episodes = Followed(4, levels=names, num_stages=len(names))
+    made.observe(episodes.add(ids, np.zeros(4, np.float32), ids < 0, info))
+    assert made._begun[:4].tolist() == [-1] * 4
+    expected = {"demonstration_left": 0.0} if count else {}
+    assert made.statistics() == expected
 
 
 def test_where_starts_are_goes_on():
@@ -209,8 +235,8 @@ def test_ways_come_to_the_end_in_the_runs_own_environments():
     ways = find_ways(env, env.levels, 3, per_level=2, log=lines.append)
     assert [way.stage for way in ways] == [0, 0, 1, 1]
     assert [line.split(":")[0] for line in lines] == [
-        "demonstration of 1-4",
-        "demonstration of 1-1",
+        "demonstrations of 1-4",
+        "demonstrations of 1-1",
     ]
     walked = walk(env, ways, 3)
     for way, known in zip(ways, walked, strict=True):
@@ -303,6 +329,44 @@ def test_the_loss_is_the_cross_entropy_of_what_was_done():
     assert parts.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("shards", [1, 3, 17])
+def test_the_gradient_does_not_depend_on_how_it_is_shared(shards):
+    """Neither on the number of threads, nor of parts one after the other."""
+    model, _, _, made = an_imitation()
+    made.weight = 0.5
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    threads = Shards(shards)
+    step = GradientStep(
+        model,
+        optimizer,
+        torch.amp.GradScaler("cpu", enabled=False),
+        max_grad_norm=1e9,
+        grad_accum_steps=shards,
+        shards=threads,
+        device=CPU,
+        statistics=Statistics(CPU),
+    )
+    step.imitation = made
+    zeros = [torch.zeros_like(param) for param in step.params]
+
+    def nothing(shard, some):
+        return Gradient(
+            ("loss/total",), torch.zeros(1), [zero.clone() for zero in zeros]
+        )
+
+    step.make(step.split(shards), nothing)
+    threads.close()
+    made._generator.manual_seed(1)
+    loss = made.loss(made.draw())
+    expected = torch.autograd.grad(0.5 * loss, step.params, allow_unused=True)
+    for param, gradient in zip(step.params, expected, strict=True):
+        found = param.grad
+        assert torch.allclose(
+            found, torch.zeros(1) if gradient is None else gradient, atol=1e-6
+        )
+    assert step._statistics.means()["loss/imitation"] == pytest.approx(loss.item())
+
+
 @pytest.mark.rom
 def test_imitation_is_learned_and_its_weight_falls(tmp_path):
     flags = (
@@ -367,7 +431,7 @@ def test_such_a_run_goes_on_exactly(tmp_path, monkeypatch, searches, options):
 
 
 @pytest.mark.rom
-def test_with_other_options_ways_are_found_anew(tmp_path, searches):
+def test_with_other_options_ways_are_found_anew(tmp_path, searches, capsys):
     config = small(tmp_path, max_steps=240, starts="backward")
     run_training(config)
     run_training(replace(config, resume=config.run_dir, max_steps=480))
@@ -381,7 +445,11 @@ def test_with_other_options_ways_are_found_anew(tmp_path, searches):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"task": "SuperMarioBros-v0"}, "task SuperMarioBros-v0 is none; choose"),
+        (
+            {"task": "SuperMarioBros-v0"},
+            "SuperMarioBros-v0 does not play those: choose",
+        ),
+        ({"imitation": 0.1, "entropy_steps": 0}, "which must be above 0 then; got 0"),
         ({"repeat_action_probability": 0.25}, "leave out --repeat-action-probability"),
         ({"imitation": 0.1, "memory": "gru"}, "for networks without --memory"),
         ({"imitation": -1.0}, "imitation must be at least 0, got -1.0"),

@@ -243,16 +243,23 @@ class RunConfig:
         """Raises ValueError where there can be none, or a network cannot use them."""
         if not self.learns_from_demonstrations:
             return
-        env, what = self.env, "--starts backward and --imitation need demonstrations"
+        env, learner = self.env, self.learner
+        what = "--imitation" if learner.imitation else "--starts backward"
         if not (env.levels or own_levels(env.task)):
             raise ValueError(
-                f"{what}, which are of levels: task {env.task} is none; choose "
-                "--levels, or a task such as SuperMarioBros-1-1-v0"
+                f"{what} needs demonstrations of single levels, and task {env.task} "
+                "does not play those: choose --levels, or a task such as "
+                "SuperMarioBros-1-1-v0"
             )
         if env.repeat_action_probability:
             raise ValueError(
-                f"{what}, which do not play again with sticky actions: leave out "
-                "--repeat-action-probability"
+                f"{what} needs demonstrations, which do not play again with sticky "
+                "actions: leave out --repeat-action-probability"
+            )
+        if learner.imitation and learner.entropy_steps <= 0:
+            raise ValueError(
+                "--imitation falls to 0 over --entropy-steps, which must be above 0 "
+                f"then; got {learner.entropy_steps}"
             )
         if self.learner.imitation and self.model.memory is not None:
             raise ValueError(

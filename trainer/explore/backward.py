@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.explore.demonstrations import SPACING, Walked
+from trainer.explore.demonstrations import Walked
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.episodes import StepColumns
 
@@ -31,8 +31,8 @@ _WINDOW = 4
 # It moves by what became of so many episodes from there: backwards where at least this
 # share of them cleared, by at most so many snapshots; forwards where none did.
 _EPISODES, _EARNED, _FURTHEST = 16, 0.2, 4
-# Share of the episodes that begin behind it.
-_REHEARSED = 0.5
+# Share of the episodes that begin behind it, and at how many snapshots.
+_REHEARSED, _BEHIND = 0.5, 8
 # Weight of what was before with every episode.
 _DECAY = 0.98
 
@@ -70,10 +70,10 @@ class Backward:
 
     def take(self, ways: Sequence[Walked]) -> None:
         """Gets its demonstrations; where they are at stays."""
-        self._ways = list(ways)
+        # What was seen is much, and for imitation alone.
+        self._ways = [way._replace(obs=np.empty(0, np.uint8)) for way in ways]
         for way in ways:
-            last = len(way.snapshots) - 1
-            self._longest[way.stage] = max(self._longest[way.stage], last)
+            self._longest[way.stage] = max(self._longest[way.stage], _most_back(way))
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
         """The starts to begin from now.
@@ -90,8 +90,9 @@ class Backward:
         per_stage = np.bincount([way.stage for way in self._ways])
         stages, weights, snapshots, at_place = [], [], [], []
         for way in self._ways:
-            last = way.snapshots[self._first(way) :]
-            there = np.arange(len(last)) < _WINDOW
+            some = self._some(way)
+            last = way.snapshots[some]
+            there = some < some[0] + _WINDOW
             share = shares[way.stage] / per_stage[way.stage]
             stages.append(np.full(len(last), way.stage))
             weights.append(share * _weights(there))
@@ -116,21 +117,29 @@ class Backward:
             self._back[stage] = min(max(back, 0), int(self._longest[stage]))
             self._ended[stage] = self._cleared[stage] = 0
 
+    def _some(self, way: Walked) -> IntArray:
+        """Snapshots on offer: those of the place, and a few from there to the end."""
+        count, first = len(way.snapshots), self._first(way)
+        behind = np.arange(first + _WINDOW, count)
+        if len(behind) > _BEHIND:
+            some = np.linspace(0, len(behind) - 1, _BEHIND).astype(np.int64)
+            behind = behind[some]
+        return np.concatenate([np.arange(first, min(first + _WINDOW, count)), behind])
+
     def _first(self, way: Walked) -> int:
         """The first snapshot of the place on a way."""
-        return max(0, len(way.snapshots) - _WINDOW - int(self._back[way.stage]))
+        return max(0, _most_back(way) - int(self._back[way.stage]))
 
     def observe(self, columns: StepColumns) -> None:
         """Takes the rows of one recv."""
         c = columns
-        if not self._ways:
-            return
         if np.count_nonzero(c.is_first):  # seldom
             envs, stages = c.env_id[c.is_first], c.first_place[c.is_first]
-            numbers = c.start[c.is_first] - self._num_stages
+            there = c.from_snapshot[c.is_first].copy()
+            numbers = c.start[c.is_first][there] - self._num_stages
             # Where nobody waits for all environments, one may be of an older offer.
             numbers = np.minimum(numbers, len(self._at_place) - 1)
-            there = c.from_snapshot[c.is_first] & self._at_place[numbers]
+            there[there] = self._at_place[numbers]
             self._begun[envs] = np.where(there, self._back[stages], -1)
         if np.count_nonzero(c.done):  # seldom
             for row in (c.done & c.from_snapshot).nonzero()[0].tolist():
@@ -146,15 +155,8 @@ class Backward:
 
     def statistics(self) -> dict[str, float]:
         """`demonstration_left`: mean share of the demonstrations before the starts."""
-        left = [
-            1.0 - min(1.0, self._back[way.stage] / max(1, len(way.snapshots) - 1))
-            for way in self._ways
-        ]
+        left = [self._first(way) / max(1, _most_back(way)) for way in self._ways]
         return {"demonstration_left": float(np.mean(left))} if left else {}
-
-    def steps_back(self, stage: int) -> int:
-        """Steps from the ends of a stage's demonstrations to where episodes begin."""
-        return int(self._back[stage]) * SPACING
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, in plain types."""
@@ -178,6 +180,11 @@ class Backward:
             setattr(self, f"_{name}", np.array(state[name], np.int64))
         if going_on:
             self._begun = np.array(state["begun"], np.int64)
+
+
+def _most_back(way: Walked) -> int:
+    """Snapshots from the last place on a way to the first one."""
+    return max(0, len(way.snapshots) - _WINDOW)
 
 
 def _weights(at_place: BoolArray) -> FloatArray:

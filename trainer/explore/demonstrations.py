@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from trainer.config.tasks import game_of
 from trainer.envs.levels import level_number, level_numbers
 from trainer.envs.pool import SEED_STRIDE, make_pool
 from trainer.planning.levels import TRIED
-from trainer.planning.search import BoolArray, Rows, plan
+from trainer.planning.search import BoolArray, Rows, TooManyCellsError, plan
 from trainer.rollout.arrays import IntArray
 
 Bytes = npt.NDArray[np.uint8]
@@ -53,13 +53,50 @@ class Way(NamedTuple):
     actions: IntArray
 
 
+@dataclass
+class Ways:
+    """The demonstrations of a run.
+
+    Attributes:
+        found: None before the search.
+    """
+
+    found: list[Way] | None = None
+
+    def state(self) -> list[dict[str, Any]] | None:
+        """What a resumed run needs, in plain types and tensors."""
+        if self.found is None:
+            return None
+        return [
+            {
+                "stage": way.stage,
+                "start": torch.from_numpy(way.start),
+                "actions": torch.from_numpy(way.actions),
+            }
+            for way in self.found
+        ]
+
+    def restore(self, state: list[dict[str, Any]] | None) -> None:
+        """Takes the ways of `state()`."""
+        if state is not None:
+            self.found = [
+                Way(
+                    part["stage"],
+                    part["start"].cpu().numpy(),
+                    part["actions"].cpu().numpy(),
+                )
+                for part in state
+            ]
+
+
 class Walked(NamedTuple):
     """What the environment was like on the steps of a way.
 
     Attributes:
         stage: place of the level among the pool's stages.
         actions: (steps,) int64.
-        obs: (steps, ...) uint8, what each action was taken on.
+        obs: (steps, ...) uint8, what each action was taken on; (0,) where it is not
+            needed any more.
         snapshots: (n, bytes) before the first step and every `SPACING` steps.
     """
 
@@ -97,15 +134,17 @@ def find_ways(
             began, searched, lengths = time.monotonic(), 0, []
             for number in range(per_level):
                 noops = int(random.integers(env.noop_max + 1))
-                actions, steps = _search(env, level, seed + number, noops)
+                actions, steps = _search(env, level, seed + number, noops, log)
                 searched += steps
-                start = None if actions is None else _start_of(pool, stage, actions)
-                if actions is not None and start is not None:
+                if actions is None:
+                    break  # another search would take as long
+                start = _start_of(pool, stage, actions)
+                if start is not None:
                     ways.append(Way(stage, start, actions))
                     lengths.append(str(len(actions)))
             result = f"{', '.join(lengths)} steps" if lengths else "none found"
             log(
-                f"demonstration of {level}: {result} ({searched:,} steps of search, "
+                f"demonstrations of {level}: {result} ({searched:,} steps of search, "
                 f"{time.monotonic() - began:.1f} s)"
             )
         return ways
@@ -120,7 +159,7 @@ def _like(env: EnvConfig, seed: int, num_envs: int, **more: Any) -> Any:
 
 
 def _search(
-    env: EnvConfig, level: str, seed: int, noops: int
+    env: EnvConfig, level: str, seed: int, noops: int, log: Callable[[str], None]
 ) -> tuple[IntArray | None, int]:
     """Actions from a level's start to its end, and steps of the search.
 
@@ -131,6 +170,7 @@ def _search(
         level: its name.
         seed: of the search.
         noops: idle frames at the start.
+        log: is given a line every ten seconds.
     """
 
     def elsewhere(rows: Rows) -> BoolArray:
@@ -156,7 +196,10 @@ def _search(
             max_steps=_MOST_STEPS,
             shorten=0.0,
             seed=seed,
+            report=lambda line: log(f"demonstrations of {level}: {line}"),
         )
+    except TooManyCellsError:
+        found = None
     finally:
         pool.close()
     if found is None:
@@ -212,45 +255,22 @@ def _walk(pool: Any, ways: Sequence[Way]) -> list[Walked]:
     pool.reset()
     pool.restore(envs, np.stack([way.start for way in ways]), "keep")
     obs, *_ = pool.recv()
-    seen, kept = [], []
+    seen: list[list[Bytes]] = [[] for _ in ways]
+    kept: list[list[Bytes]] = [[] for _ in ways]
     for step, chosen in enumerate(actions):
-        seen.append(obs.copy())
+        (going,) = (lengths > step).nonzero()
+        for env in going.tolist():
+            seen[env].append(obs[env].copy())
         if step % SPACING == 0:
-            kept.append(pool.snapshot(envs))
+            blobs = pool.snapshot(envs[going])
+            for env, blob in zip(going.tolist(), blobs, strict=True):
+                kept[env].append(blob.copy())
         pool.send(chosen, envs)
         obs, _, terminated, _, info = pool.recv()
         ended = lengths == step + 1
         if not (terminated & info["flag_get"])[ended].all():
             raise ValueError("a demonstration does not come to the end of its level")
-    walked = []
-    for env, way in enumerate(ways):
-        steps = len(way.actions)
-        walked.append(
-            Walked(
-                way.stage,
-                way.actions,
-                np.stack([row[env] for row in seen[:steps]]),
-                np.stack([row[env] for row in kept[: -(-steps // SPACING)]]),
-            )
-        )
-    return walked
-
-
-def state_of(ways: Sequence[Way]) -> list[dict[str, Any]]:
-    """What a resumed run needs, in plain types and tensors."""
     return [
-        {
-            "stage": way.stage,
-            "start": torch.from_numpy(way.start),
-            "actions": torch.from_numpy(way.actions),
-        }
-        for way in ways
-    ]
-
-
-def ways_of(state: Sequence[dict[str, Any]]) -> list[Way]:
-    """The ways of `state_of`."""
-    return [
-        Way(part["stage"], part["start"].cpu().numpy(), part["actions"].cpu().numpy())
-        for part in state
+        Walked(way.stage, way.actions, np.stack(seen[env]), np.stack(kept[env]))
+        for env, way in enumerate(ways)
     ]

@@ -1,9 +1,9 @@
-"""Where episodes begin: at the starts of levels, or at the frontier of what is reached.
+"""Where episodes begin: at the starts of levels, at the frontier, on demonstrations.
 
 The pool draws the start of every episode by weight (`set_starts`). Between two
 batches, when all environments wait, `Starts` gives it new weights: some levels get more
-of the episodes than others, and within a level a share of them begins from snapshots of
-the frontier.
+of the episodes than others, and within a level a share of them begins from snapshots:
+of the frontier of what is reached, or of demonstrations.
 """
 
 from __future__ import annotations

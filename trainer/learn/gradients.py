@@ -113,36 +113,38 @@ class GradientStep:
             items: of each shard, from `split`.
             gradient: of the items of a shard, given the shard's number and the items.
         """
-        rows: list[Tensor] = []
-        if self.imitation is not None and self.imitation.weight:
-            drawn = self.imitation.draw()
-            rows = [drawn[some] for some in self.split(len(drawn))]
+        imitation = self.imitation if self.imitation and self.imitation.weight else None
+        rows = imitation.draw().tensor_split(len(items)) if imitation else ()
 
-        def share(shard: int) -> Gradient:
+        def share(shard: int) -> tuple[Gradient, Tensor | None]:
             part = gradient(shard, items[shard])
-            return self._imitating(part, rows[shard]) if shard < len(rows) else part
+            if imitation is None:
+                return part, None
+            return part, self._add_imitation(imitation, part.gradients, rows[shard])
 
         with mark("gradients"):
-            parts = self.shards.map(share, list(range(len(items))))
+            shares = self.shards.map(share, list(range(len(items))))
+        parts = [part for part, _ in shares]
+        losses = [loss for _, loss in shares if loss is not None]
+        if losses:
+            self._statistics.log("loss/imitation", torch.stack(losses).sum())
         with mark("optimizer"):
             self.apply(parts)
 
-    def _imitating(self, part: Gradient, rows: Tensor) -> Gradient:
-        """Adds the gradient of some rows of demonstrations, in place."""
-        assert self.imitation is not None
-        loss = self.imitation.loss(rows)
-        scaled = self._scaler.scale(self.imitation.weight * loss)
-        own = torch.autograd.grad(scaled, self.params, allow_unused=True)
-        pairs = [
-            pair
-            for pair in zip(part.gradients, own, strict=True)
-            if pair[1] is not None
-        ]
-        torch._foreach_add_([gradient for gradient, _ in pairs], [g for _, g in pairs])
-        return part._replace(
-            terms=(*part.terms, "loss/imitation"),
-            losses=torch.cat([part.losses, loss.detach().reshape(1)]),
-        )
+    def _add_imitation(
+        self, imitation: Imitation, gradients: list[Tensor], rows: Tensor
+    ) -> Tensor:
+        """Adds the gradient of rows of demonstrations, in place; gives their loss."""
+        total = torch.zeros((), device=self._device)
+        for some in _chunks(slice(0, len(rows)), self.grad_accum_steps):
+            loss = imitation.loss(rows[some])
+            scaled = self._scaler.scale(imitation.weight * loss)
+            own = torch.autograd.grad(scaled, self.params, allow_unused=True)
+            # The critic's weights have none.
+            pairs = [p for p in zip(gradients, own, strict=True) if p[1] is not None]
+            torch._foreach_add_([one for one, _ in pairs], [more for _, more in pairs])
+            total += loss.detach()
+        return total
 
     def _gradient(self, loss: Loss) -> Gradient:
         # Not backward(): shards would add to the same .grad at the same time.

@@ -95,8 +95,10 @@ class Learner:
         if graphs and dtype is torch.float16:
             _logger.warning("no CUDA graph of the gradient step: fp16 scales the loss")
             graphs = False
-        # A recorded step would draw the same demonstrations each time.
-        graphs = graphs and not c.imitation
+        if graphs and c.imitation:
+            # A recorded step would draw the same demonstrations each time.
+            _logger.warning("no CUDA graph of the gradient step: it imitates")
+            graphs = False
         self.model = model
         self.version = 0
         self.optimizer = build_optimizer(model, c, capturable=graphs)

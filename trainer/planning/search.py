@@ -44,6 +44,10 @@ _STICKY = "repeat_action_probability"
 _RAM_BYTES, _FLOAT_STATE = 2048, 0x001D
 
 
+class TooManyCellsError(ValueError):
+    """A search has more cells than it may."""
+
+
 class Rows(NamedTuple):
     """What n environments answered.
 
@@ -408,7 +412,7 @@ class Search:
             if number is None:
                 number = len(self._numbers)
                 if number >= self._max_cells:
-                    raise ValueError(
+                    raise TooManyCellsError(
                         f"there are more than max_cells={self._max_cells:,} cells, "
                         "each with a snapshot: make cells larger, or raise max_cells"
                     )

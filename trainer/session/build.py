@@ -164,7 +164,7 @@ class Session:
         )
         self._closing.callback(self.collector.close)
         self.progress = Progress()
-        self.ways: list[demonstrations.Way] = []
+        self.ways = demonstrations.Ways()
 
     @property
     def parts(self) -> resume.RunParts:
@@ -257,17 +257,30 @@ class Session:
         config, env = self.config, self.config.env
         if not config.learns_from_demonstrations:
             return
-        began = time.monotonic()
-        if not self.ways:
-            self.ways += demonstrations.find_ways(
+        log = self.display.log
+        walked: list[demonstrations.Walked] | None = None
+        try:
+            if self.ways.found is not None:
+                walked = demonstrations.walk(env, self.ways.found, config.seed)
+        except ValueError as error:
+            log(f"demonstrations are searched for anew: {error}")
+        if walked is None:
+            began = time.monotonic()
+            self.ways.found = demonstrations.find_ways(
                 env,
                 env.levels or own_levels(env.task),
                 config.seed,
                 per_level=config.explore.demonstrations,
-                log=self.display.log,
+                log=log,
             )
             self.progress.seconds += time.monotonic() - began
-        walked = demonstrations.walk(env, self.ways, config.seed)
+            walked = demonstrations.walk(env, self.ways.found, config.seed)
+        imitation, steps = config.learner.imitation, config.learner.entropy_steps
+        if imitation and self.progress.steps >= steps:
+            log(
+                f"the weight of imitation is 0, as the run is past --entropy-steps "
+                f"{steps:,}"
+            )
         if self.explorer is not None:
             self.explorer.take_demonstrations(walked)
         if config.learner.imitation and walked:

@@ -17,7 +17,7 @@ from torch import Tensor
 from trainer.config.plain import flat, to_dict
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import own_levels
-from trainer.explore.demonstrations import Way, state_of, ways_of
+from trainer.explore.demonstrations import Ways
 from trainer.explore.explorer import Explorer
 from trainer.learn.learner import Learner
 from trainer.machine.cuda import wait_for_device
@@ -33,6 +33,9 @@ _LAYOUT = {
     "mode", "lag", "seed", "learner.unroll", "learner.unrolls_per_batch",
     "replay.replay_share", "replay.replay_capacity", "replay.burn_in",
 }  # fmt: skip
+# Options with which other demonstrations are searched for; with others of the
+# environments those that there are may not play, which is found out.
+_OF_WAYS = {"env.task", "env.levels", "explore.demonstrations"}
 # Options that say where and how a run is shown, not what it does.
 _OUTER = {"preset", "run_dir", "resume", "dashboard", "videos"}
 
@@ -89,7 +92,7 @@ class RunParts:
     explorer: Explorer | None
     replay: PrioritizedReplay | None
     progress: Progress
-    ways: list[Way]
+    ways: Ways
 
 
 def capture(
@@ -122,7 +125,7 @@ def capture(
         "collecting": parts.collector.state(kept) if complete else None,
         "explore": explorer.state() if explorer and explored else None,
         "replay": replay,
-        "ways": state_of(parts.ways),
+        "ways": parts.ways.state(),
     }
 
 
@@ -177,9 +180,8 @@ class _Restoring:
             progress.next_attempt, progress.evaluated = 0, {}
         else:
             parts.episodes.restore(state["episodes"])
-        # Found for these levels and options: else they are searched for anew.
-        if not any(name.startswith("env.") for name in moved):
-            parts.ways[:] = ways_of(state["ways"])
+        if not _OF_WAYS & set(changed):
+            parts.ways.restore(state["ways"])
         parts.collector.steps = progress.steps
         reason = self._restore_collecting(moved)
         self._restore_exploring(going_on=not reason)
