@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.cli import parse
@@ -337,6 +337,8 @@ def test_choices_come_back_from_json_and_from_flat_values(tmp_path, chosen):
         assert flat["model.memory.size"] == 9
 
 
+# No deadline: a machine may be busy.
+@settings(deadline=None, derandomize=True)
 @given(st.data())
 def test_any_values_come_back_from_json(data):
     drawn = {
