@@ -440,6 +440,9 @@ def test_with_other_options_ways_are_found_anew(tmp_path, searches, capsys):
     with pytest.raises(ValueError, match="with these options"):
         run_training(change(config, resume=config.run_dir, max_steps=720, noop_max=7))
     assert [env.noop_max for env in searches] == [4, 7]
+    assert "searched for anew: restore: blob 0" in capsys.readouterr().out
+    run_training(change(config, resume=config.run_dir, max_steps=720, demonstrations=2))
+    assert len(searches) == 3
 
 
 @pytest.mark.parametrize(

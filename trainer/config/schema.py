@@ -261,7 +261,7 @@ class RunConfig:
                 "--imitation falls to 0 over --entropy-steps, which must be above 0 "
                 f"then; got {learner.entropy_steps}"
             )
-        if self.learner.imitation and self.model.memory is not None:
+        if learner.imitation and self.model.memory is not None:
             raise ValueError(
                 "--imitation is for networks without --memory: what a memory holds on "
                 "a demonstration depends on the weights"

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.explore.cells import DECAY, MOST_CELLS, BoolArray, CellCounts
+from trainer.explore.cells import DECAY, MOST_CELLS, BoolArray, CellCounts, add_clear
 from trainer.rollout.arrays import IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -237,8 +237,7 @@ class Archive:
 
     def add_clear(self, stage: int, cleared: bool) -> None:
         """Counts whether an episode from a stage's snapshots cleared its level."""
-        rate = self.clear_rates[stage]
-        self.clear_rates[stage] = rate + (1.0 - DECAY) * (cleared - rate)
+        add_clear(self.clear_rates, stage, cleared)
 
     def add_failures(self, stage: int, cells: IntArray) -> None:
         """Notes where an episode from a level's start did not get on."""
@@ -263,16 +262,7 @@ class Archive:
     # -- offers and checkpoints -----------------------------------------------
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """The starts that are best to begin from now.
-
-        Args:
-            shares: (stages,) weight that the starts of each stage are to have
-                together.
-
-        Returns:
-            Of n starts: (n,) int64 their stages; (n,) weights, which add up to the
-            shares of those stages; (n, bytes) uint8 snapshots.
-        """
+        """The snapshots of the best cells, see `starts.Offers`."""
         slots = self._used()
         weights = self._weights(slots) * shares[self._entries["stage"][slots]]
         slots = slots[np.argsort(-weights, kind="stable")]

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainer.explore.cells import BoolArray, add_clear
 from trainer.explore.demonstrations import Walked
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.episodes import StepColumns
 
-BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 Snapshot = npt.NDArray[np.uint8]
 
@@ -33,8 +33,6 @@ _WINDOW = 4
 _EPISODES, _EARNED, _FURTHEST = 16, 0.2, 4
 # Share of the episodes that begin behind it, and at how many snapshots.
 _REHEARSED, _BEHIND = 0.5, 8
-# Weight of what was before with every episode.
-_DECAY = 0.98
 
 
 class Backward:
@@ -53,7 +51,6 @@ class Backward:
             num_envs: of the pool.
         """
         self.clear_rates: FloatArray = np.zeros(num_stages)
-        self._num_stages = num_stages
         self._ways: list[Walked] = []
         # Of each stage: snapshots from the demonstrations' ends to the place where
         # episodes begin, and episodes from there so far, and clears among them.
@@ -76,16 +73,7 @@ class Backward:
             self._longest[way.stage] = max(self._longest[way.stage], _most_back(way))
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """The starts to begin from now.
-
-        Args:
-            shares: (stages,) weight that the starts of each stage are to have
-                together.
-
-        Returns:
-            Of n starts: (n,) int64 their stages; (n,) weights, which add up to the
-            shares of those stages; (n, bytes) uint8 snapshots.
-        """
+        """The snapshots at the places and behind them, see `starts.Offers`."""
         self._move()
         per_stage = np.bincount([way.stage for way in self._ways])
         stages, weights, snapshots, at_place = [], [], [], []
@@ -136,19 +124,19 @@ class Backward:
         if np.count_nonzero(c.is_first):  # seldom
             envs, stages = c.env_id[c.is_first], c.first_place[c.is_first]
             there = c.from_snapshot[c.is_first].copy()
-            numbers = c.start[c.is_first][there] - self._num_stages
+            numbers = c.start[c.is_first][there] - len(self.clear_rates)
             # Where nobody waits for all environments, one may be of an older offer.
             numbers = np.minimum(numbers, len(self._at_place) - 1)
             there[there] = self._at_place[numbers]
             self._begun[envs] = np.where(there, self._back[stages], -1)
         if np.count_nonzero(c.done):  # seldom
             for row in (c.done & c.from_snapshot).nonzero()[0].tolist():
-                self._add(int(c.env_id[row]), int(c.first_place[row]), c.cleared[row])
+                about = int(c.env_id[row]), int(c.first_place[row])
+                self._add(*about, bool(c.cleared[row]))
 
-    def _add(self, env: int, stage: int, cleared: np.bool_) -> None:
+    def _add(self, env: int, stage: int, cleared: bool) -> None:
         """Counts an episode, if it began at the place and that has not moved."""
-        rate = self.clear_rates[stage]
-        self.clear_rates[stage] = _DECAY * rate + (1.0 - _DECAY) * cleared
+        add_clear(self.clear_rates, stage, cleared)
         if self._begun[env] == self._back[stage]:
             self._ended[stage] += 1
             self._cleared[stage] += cleared

@@ -189,18 +189,18 @@ def storage(status: Status, width: int, height: int) -> tuple[str, RenderableTyp
     values = status.values
     lines: list[tuple[str, str]] = []
     title = "Replay and checkpoint"
-    share = _number(values, "explore/snapshot_share", ".0%")
-    cleared = _number(values, "explore/snapshot_clear_rate", ".0%")
     if "explore/snapshots" in values:
         title = "Frontier, replay, checkpoint"
         places = _number(values, "explore/snapshots", ",.0f")
         x = _number(values, "explore/frontier_x", ",.0f")
         lines.append(("frontier", f"{places} places, {x} px in"))
-        lines.append(("", f"{share} of starts, {cleared} clear"))
     if "explore/demonstration_left" in values:
         title = "Backward, replay, checkpoint"
         left = _number(values, "explore/demonstration_left", ".0%")
         lines.append(("backward", f"{left} still ahead"))
+    if "explore/snapshot_share" in values:
+        share = _number(values, "explore/snapshot_share", ".0%")
+        cleared = _number(values, "explore/snapshot_clear_rate", ".0%")
         lines.append(("", f"{share} of starts, {cleared} clear"))
     if status.replay_capacity:
         held = _number(values, "replay/unrolls", ",.0f")
