@@ -118,6 +118,26 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
     return replace(config, resume=resume)
 
 
+def parse_each(argv: Sequence[str], levels: Sequence[str]) -> dict[str, RunConfig]:
+    """Reads one command line for several levels, each a run with its own defaults.
+
+    Args:
+        argv: without --levels.
+        levels: such as "1-1"; at least one.
+
+    Raises:
+        ValueError, OSError: as of `parse`.
+    """
+    first = flags.values(parse([*argv, "--levels", levels[0]]))
+    given = {name: first[name] for name in _given(argv)}
+    configs = {}
+    for level in levels:
+        default, _ = _defaults([*argv, "--levels", level])
+        values = flags.values(default) | given
+        configs[level] = flags.build(values | {"levels": (level,)})
+    return configs
+
+
 def _defaults(argv: Sequence[str]) -> tuple[RunConfig, Path | None]:
     """The config before single flags, and the checkpoint that is resumed."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

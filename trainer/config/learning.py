@@ -28,6 +28,19 @@ class Impala:
 
 
 @dataclasses.dataclass(frozen=True)
+class Distillation:
+    """Towards the policies of teachers, on the run's own states (Rusu et al. 2016)."""
+
+    kind: ClassVar[str] = "distillation"
+
+    teachers: str = ""
+    """Policies to learn from: a run or checkpoint, which teaches all levels, or a
+    folder with one for each level (FOLDER/1-1.pt, or a run FOLDER/1-1). Their
+    observations and frames a step must be those of this run, their actions among its
+    actions."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Muon:
     """Orthogonalised momentum for hidden matrices, AdamW for all other weights."""
 
@@ -87,9 +100,10 @@ class RMSprop:
 class LearnerConfig:
     """How the network learns. Values without a source are those of the CPU recipe."""
 
-    loss: Ppo | Impala = Ppo()
+    loss: Ppo | Impala | Distillation = Ppo()
     """ppo: PPO's clipped ratio, several epochs per batch (Schulman et al. 2017);
-    impala: V-trace policy gradient (Espeholt et al. 2018)."""
+    impala: V-trace policy gradient (Espeholt et al. 2018); distillation: towards the
+    policies of --teachers (Rusu et al. 2016), without a reward."""
 
     advantages: Literal["vtrace", "one-step", "gae"] = option(
         "vtrace",
@@ -199,6 +213,11 @@ class LearnerConfig:
             raise ValueError(
                 "advantages=one-step needs loss=impala; PPO's loss has the ratio of "
                 "each step, so with it this is advantages=gae"
+            )
+        if isinstance(self.loss, Distillation) and not self.loss.teachers:
+            raise ValueError(
+                "loss=distillation needs --teachers: a run, a checkpoint, or a folder "
+                "with one for each level"
             )
 
 

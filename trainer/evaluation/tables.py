@@ -107,6 +107,57 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
     return table
 
 
+def campaign_table(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """A row for each level, and one for all; at most 80 columns wide.
+
+    Args:
+        parts: `LevelResult.to_dict` of levels, sampled and argmax, by who played them:
+            a policy for each level, or one network.
+    """
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("level")
+    for name in parts:
+        for column in (name, "95 % range", "argmax", "no idle"):
+            table.add_column(column, justify="right")
+    cells: dict[str, list[str]] = {}
+    for number, results in enumerate(parts.values()):
+        for level, (sampled, argmax) in _pairs(results).items():
+            low, high = sampled["interval"]
+            row = cells.setdefault(level, [""] * 4 * len(parts))
+            row[4 * number : 4 * number + 4] = (
+                _rate(sampled["clear_rate"]),
+                f"{100 * low:.0f}-{100 * high:.0f}",
+                f"{argmax['clears']}/{argmax['episodes']}",
+                "yes" if 0 in argmax["cleared_starts"] else "-",
+            )
+    for level, row in cells.items():
+        table.add_row(level, *row)
+    totals = []
+    for results in parts.values():
+        pairs = _pairs(results).values()
+        mean = sum(sampled["clear_rate"] for sampled, _ in pairs) / max(1, len(pairs))
+        solved = sum(sampled["clear_rate"] >= 0.9 for sampled, _ in pairs)
+        greedy = sum(0 in argmax["cleared_starts"] for _, argmax in pairs)
+        starts = sum(argmax["clears"] for _, argmax in pairs)
+        played = sum(argmax["episodes"] for _, argmax in pairs)
+        totals += [
+            _rate(mean), f"{solved} at 90+", f"{starts}/{played}",
+            f"{greedy}/{len(pairs)}",
+        ]  # fmt: skip
+    table.add_section()
+    table.add_row("all", *totals)
+    return table
+
+
+def _pairs(
+    results: Sequence[Mapping[str, Any]],
+) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Results with sampled and with the likeliest actions, by level."""
+    sampled = {r["level"]: r for r in results if not r["argmax"]}
+    argmax = {r["level"]: r for r in results if r["argmax"]}
+    return {level: (sampled[level], argmax[level]) for level in sampled}
+
+
 def policies_table(results: Mapping[str, Sequence[LevelResult]]) -> Table:
     """A row for each policy, over all levels; at most 80 columns wide."""
     many = len(next(iter(results.values()))) > 1

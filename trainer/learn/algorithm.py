@@ -20,7 +20,7 @@ from trainer.rollout.batch import Batch
 
 
 class Algorithm(Protocol):
-    """Turns a batch into gradient steps: `trainer.learn.ppo`, `trainer.learn.impala`.
+    """Turns a batch into gradient steps: `trainer.learn.ppo`, `.impala`, `.distil`.
 
     Attributes:
         step: the gradient step as a function of tensors, which a GPU records.
@@ -34,7 +34,7 @@ class Algorithm(Protocol):
 
 @dataclass(frozen=True)
 class AlgorithmParts:
-    """What both algorithms are made of.
+    """What all algorithms are made of.
 
     Attributes:
         config: of the run.

@@ -60,7 +60,8 @@ class FusedGradient:
         """That of a network as it is now; None: PyTorch has to do it."""
         model, c = parts.model, parts.config
         if (
-            parts.device.type != "cpu"
+            not isinstance(c.learner.loss, Ppo)
+            or parts.device.type != "cpu"
             or parts.dtype != torch.bfloat16
             or parts.augmentation
             or c.compile

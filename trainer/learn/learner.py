@@ -1,8 +1,9 @@
-"""Trains the network: what PPO and IMPALA share.
+"""Trains the network: what PPO, IMPALA and distillation share.
 
 `Learner.update` turns a batch of unrolls into gradient steps. It sets the learning rate
-and the entropy bonus of the schedules, lets the algorithm (ppo.py or impala.py) make
-the steps, and takes the new weights into their moving average. The parts:
+and the entropy bonus of the schedules, lets the algorithm (ppo.py, impala.py or
+distil.py) make the steps, and takes the new weights into their moving average. The
+parts:
 
     fused.py        all of a gradient in native code, for small networks on a CPU
     forward.py      the network's forward pass on rows of a batch
@@ -32,6 +33,7 @@ from trainer.config.schedules import linear
 from trainer.config.schema import RunConfig
 from trainer.learn.algorithm import Algorithm, AlgorithmParts
 from trainer.learn.augment import Augmentation
+from trainer.learn.distil import Distil
 from trainer.learn.forward import Forward
 from trainer.learn.gradients import GradientStep
 from trainer.learn.imitation import Imitation
@@ -52,6 +54,7 @@ _logger = logging.getLogger(__name__)
 _ALGORITHMS: dict[str, Callable[[AlgorithmParts], Algorithm]] = {
     "ppo": PPO,
     "impala": Impala,
+    "distillation": Distil,
 }
 
 

@@ -1,11 +1,12 @@
-"""The losses of PPO and of IMPALA on flat rows, as pure functions.
+"""The losses of PPO, IMPALA and distillation on flat rows, as pure functions.
 
     total = policy + value_coef * value - entropy_coef * entropy
 
 The policy's term is PPO's clipped ratio (Schulman et al. 2017, arXiv:1707.06347,
 equation 7, with the ratio taken against the behaviour policy mu) or IMPALA's policy
 gradient (Espeholt et al. 2018, arXiv:1802.01561, section 4.2). The critic's term and
-the entropy bonus are the same for both.
+the entropy bonus are the same for both. Of distillation it is the difference from the
+teachers' policies, without an entropy bonus.
 
 Every mean is a sum against `weights` that add up to 1 over the whole minibatch, so the
 losses and gradients of the parts of a minibatch add up to those of the whole.
@@ -61,7 +62,7 @@ class Loss(NamedTuple):
 
     Attributes:
         total: what is minimised.
-        policy: the policy's term.
+        policy: the policy's term; of distillation the KL from the teachers.
         value: the critic's term, without its coefficient.
         entropy: of the policy.
         kl: an estimate of KL(mu || pi) that is never negative.
@@ -151,6 +152,39 @@ def impala_loss(
         value.detach(),
         entropy.detach(),
         _kl(log_pi, targets),
+        torch.zeros_like(policy),
+    )
+
+
+def distillation_loss(
+    logits: Tensor,
+    values: Tensor,
+    targets: Targets,
+    teachers: Tensor,
+    *,
+    value_coef: float,
+    value_kind: ValueLossName,
+) -> Loss:
+    """KL(teacher || policy), with the critic's loss (Rusu et al. 2016, equation 3).
+
+    Args:
+        logits: (N, A) float32 of the current policy.
+        values: (N,) float32 of the current critic.
+        targets: N rows. The advantages are not used.
+        teachers: (N, A) float32 log-probabilities, finite.
+        value_coef: weight of the critic's loss.
+        value_kind: "huber" or "squared".
+    """
+    log_probs = F.log_softmax(logits, dim=-1)
+    differences = (teachers.exp() * (teachers - log_probs)).sum(-1)
+    policy = (targets.weights * differences).sum()
+    value = _critic_term(values, targets, value_kind)
+    return Loss(
+        policy + value_coef * value,
+        policy.detach(),
+        value.detach(),
+        _entropy(log_probs, targets.weights).detach(),
+        _kl(_of_actions(log_probs, targets.actions), targets),
         torch.zeros_like(policy),
     )
 

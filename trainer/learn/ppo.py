@@ -15,7 +15,8 @@ or GAE):
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +49,8 @@ class Minibatch(NamedTuple):
         values: (T, n) float32.
         weights: (T, n) float32.
         scales: (T, n) float32, 1 without PopArt.
+        teachers: (T, n, A) float32 log-probabilities of distillation's teachers; A = 0
+            without.
     """
 
     stacks: Tensor
@@ -60,6 +63,7 @@ class Minibatch(NamedTuple):
     values: Tensor
     weights: Tensor
     scales: Tensor
+    teachers: Tensor
 
     def at(self, items: Tensor | slice) -> Minibatch:
         """Some of the items."""
@@ -73,7 +77,7 @@ class Minibatch(NamedTuple):
     @property
     def targets(self) -> Targets:
         """What the network is trained towards."""
-        return Targets(*self[4:])
+        return Targets(*self[4:-1])
 
 
 class PPO:
@@ -84,6 +88,8 @@ class PPO:
             the fields of a `Minibatch`.
     """
 
+    loss: ClassVar[Callable[..., Loss]] = staticmethod(ppo_loss)
+
     def __init__(self, parts: AlgorithmParts) -> None:
         """Prepares.
 
@@ -92,14 +98,12 @@ class PPO:
         """
         self._parts = parts
         self._config = parts.config.learner
-        assert isinstance(self._config.loss, Ppo)
-        self._clip_range = self._config.loss.clip_range
         self._burn_in = parts.config.replay.burn_in
         self._by_rows = not parts.model.state_size
         self._stored = _stored_targets_are_exact(parts.config)
-        self._loss: Any = ppo_loss
+        self._loss: Any = self.loss
         if parts.config.compile and not parts.config.serial:
-            self._loss = compiled(ppo_loss, name="the loss")
+            self._loss = compiled(self.loss, name="the loss")
         self.step = Graphed(
             self._step,
             name="the gradient step",
@@ -118,7 +122,7 @@ class PPO:
         count = items.weights.shape[1]
         fused = FusedGradient.of(self._parts)
         if fused is not None:
-            fields = (items.actions, items.levels, *items[5:])
+            fields = (items.actions, items.levels, *items[5:-1])
             flat = tuple(field.flatten().contiguous() for field in fields)
         for picked, numbers in self._parts.minibatches(count, size):
             if fused is not None:
@@ -167,6 +171,7 @@ class PPO:
         """All that minibatches are drawn from: T * B rows, or B unrolls."""
         stacks, state, first, levels = Inputs.of(batch).without_last()
         fields = [field for field in targets if field is not None]
+        fields.append(self.teachers_of(batch))
         if not self._by_rows:
             return Minibatch(stacks, first, levels, state[None], *fields)
         return Minibatch(
@@ -174,8 +179,13 @@ class PPO:
             first.reshape(1, -1),
             levels.reshape(1, -1),
             state.new_zeros(1, targets.weights.numel(), 0),
-            *(field.reshape(1, -1) for field in fields),
+            *(field.flatten(0, 1)[None] for field in fields),
         )
+
+    def teachers_of(self, batch: Batch) -> Tensor:
+        """`Minibatch.teachers` of the T rows of a batch: none here."""
+        T, B = batch.actions.shape
+        return torch.empty(T - 1 - self._burn_in, B, 0, device=self._parts.device)
 
     def _step(self, numbers: Tensor, *fields: Tensor) -> None:
         """One gradient step on a minibatch, the arguments of `step`."""
@@ -203,16 +213,24 @@ class PPO:
             logits,
             values,
             targets,
-            clip_range=self._clip_range,
             value_coef=c.value_coef,
             value_kind=c.value_loss,
-            entropy_coef=self._parts.entropy_coef,
+            **self.loss_options(part),
         )
         if augmented is None:
             return loss
         return self._parts.augmentation.add_consistency(
             loss, logits, values, augmented, targets
         )
+
+    def loss_options(self, part: Minibatch) -> dict[str, Any]:
+        """What `loss` takes beside logits, values, targets and the critic's options."""
+        del part
+        assert isinstance(self._config.loss, Ppo)
+        return {
+            "clip_range": self._config.loss.clip_range,
+            "entropy_coef": self._parts.entropy_coef,
+        }
 
 
 def _stored_targets_are_exact(config: RunConfig) -> bool:

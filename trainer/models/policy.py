@@ -88,6 +88,29 @@ def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy
     )
 
 
+def save_policy(source: Path, path: Path) -> None:
+    """Writes the policy of a checkpoint alone: weights to play with, and its config.
+
+    Args:
+        source: checkpoint, or the folder of a run, whose newest one it then is.
+        path: of the new checkpoint; its folder exists.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: as of `checkpoint.load` and `.save`.
+    """
+    needs = ("config", "model", "steps")
+    state = checkpoint.load(source, torch.device("cpu"), needs)
+    averaged = state.get("ema")
+    checkpoint.save(
+        path,
+        {
+            "config": state["config"],
+            "model": state["model"] if averaged is None else averaged,
+            "steps": state["steps"],
+        },
+    )
+
+
 def run_folder(path: Path) -> Path | None:
     """The folder of the run of a checkpoint; None if it lies in none.
 

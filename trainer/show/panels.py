@@ -253,12 +253,12 @@ def levels(status: Status, width: int, height: int) -> tuple[str, RenderableType
             if rate is None:
                 text.append(f"{'·':>{cell}}", LABEL)
             else:
-                text.append(f"{100 * rate:{cell}.0f}", _heat(rate))
+                text.append(f"{100 * rate:{cell}.0f}", heat(rate))
         text.append("\n")
     return "Levels, % cleared", text
 
 
-def _heat(rate: float) -> str:
+def heat(rate: float) -> str:
     """Red at 0, yellow at a half, green at 1."""
     red, green = min(1.0, 2 - 2 * rate), min(1.0, 2 * rate)
     return f"#{95 + round(120 * red):02x}{95 + round(100 * green):02x}5f"

@@ -1,0 +1,202 @@
+"""Distillation: the loss, what teachers say of rows, and who may be one."""
+
+import re
+
+import pytest
+import torch
+from learners import A, B, T, change, close_shards, make_batch, make_learner
+from torch import nn
+
+from trainer.config.plain import to_dict
+from trainer.config.schema import RunConfig
+from trainer.learn import distil
+from trainer.learn.distil import teacher_paths
+from trainer.learn.losses import Targets, distillation_loss
+from trainer.models import PolicyOutput, build_model, checkpoint
+from trainer.models.policy import Policy, load_policy, save_policy
+from trainer.run import main
+
+LEVELS = ("1-1", "1-2")
+
+
+def test_loss_equals_formula():
+    g = torch.Generator().manual_seed(3)
+    logits = torch.randn(5, A, generator=g, requires_grad=True)
+    values = torch.randn(5, generator=g)
+    teachers = nn.functional.log_softmax(torch.randn(5, A, generator=g), -1)
+    weights = torch.tensor([0.5, 0.25, 0.0, 0.125, 0.125])
+    targets = Targets(
+        actions=torch.zeros(5, dtype=torch.int64),
+        log_mu=torch.zeros(5),
+        advantages=torch.full((5,), torch.nan),  # not used
+        values=torch.zeros(5),
+        weights=weights,
+    )
+    loss = distillation_loss(
+        logits, values, targets, teachers, value_coef=2.0, value_kind="squared"
+    )
+    kl = torch.stack(
+        [
+            nn.functional.kl_div(own, teacher, reduction="sum", log_target=True)
+            for own, teacher in zip(
+                nn.functional.log_softmax(logits, -1), teachers, strict=True
+            )
+        ]
+    )
+    expected = (weights * kl).sum()
+    torch.testing.assert_close(loss.policy, expected.detach())
+    critic = (weights * 0.5 * values.square()).sum()
+    torch.testing.assert_close(loss.total, expected + 2.0 * critic)
+    (found,) = torch.autograd.grad(loss.total, logits)
+    # Of a cross-entropy: what is too likely.
+    by_hand = weights[:, None] * (nn.functional.softmax(logits, -1) - teachers.exp())
+    torch.testing.assert_close(found, by_hand.detach())
+
+
+class Fixed(nn.Module):
+    """A teacher that always wants the same."""
+
+    state_size = 0
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = torch.tensor(logits)
+
+    def forward(self, obs, state, first):
+        rows = obs.shape[:2]
+        logits = self.logits.expand(*rows, -1)
+        return PolicyOutput(logits, torch.zeros(rows)), state
+
+
+@pytest.fixture
+def teachers(monkeypatch):
+    """Of two levels; that of the second has the first and the third action alone."""
+    wanted = {"1-1": ([4.0, 0.0, 0.0], [0, 1, 2]), "1-2": ([0.0, 4.0], [0, 2])}
+
+    def load(path, env, device):
+        logits, columns = wanted[path.name]
+        policy = Policy(Fixed(logits), env, device, None, 0, False)
+        return distil.Teacher(policy, torch.tensor(columns))
+
+    monkeypatch.setattr(distil, "_load", load)
+    monkeypatch.setattr(
+        distil, "teacher_paths", lambda where, levels: [where / n for n in levels]
+    )
+
+
+def config_of(**more):
+    config = change(loss="distillation", teachers="somewhere", **more)
+    return change(config, levels=LEVELS)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_each_row_is_taught_by_the_teacher_of_its_level(teachers, shards):
+    config = config_of()
+    batch = make_batch(config)
+    batch.levels[:] = torch.arange(T + 1)[:, None] % 2
+    learner = make_learner(config, shards)
+    learner._parts.forward.frames = batch.frames
+    found = learner._algorithm.teachers_of(batch).exp()
+    close_shards(learner)
+    assert found.shape == (T, B, A)
+    first, second = found[0::2], found[1::2]
+    torch.testing.assert_close(
+        first, torch.tensor([4.0, 0.0, 0.0]).softmax(0).expand(first.shape)
+    )
+    expected = torch.zeros(A)
+    expected[[0, 2]] = torch.tensor([0.0, 4.0]).softmax(0)
+    torch.testing.assert_close(
+        second, expected.expand(second.shape), atol=1e-9, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_the_policy_becomes_that_of_its_teachers(teachers, memory):
+    config = config_of(memory=memory, lr=1e-2, lr_end=1e-2)
+    batch = make_batch(config)
+    learner = make_learner(config)
+    differences = []
+    for _ in range(30):
+        learner.update(batch, 50)
+        differences.append(learner.statistics()["loss/policy"])
+    close_shards(learner)
+    assert differences[-1] < 0.1 * differences[0]
+    assert all(torch.isfinite(p).all() for p in learner.model.parameters())
+
+
+def write_teacher(path, **options):
+    """A policy with the weights that it began with."""
+    config = change(RunConfig(), obs="tiles", model="tiles", stack_num=1, **options)
+    config = config.resolved()
+    model = build_model(config.model, (1, 16, 16), len(config.env.actions))
+    state = {"config": to_dict(config), "model": model.state_dict(), "steps": 1}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.save(path, state)
+
+
+def test_where_teachers_are_looked_for(tmp_path):
+    write_teacher(tmp_path / "1-1.pt")
+    write_teacher(tmp_path / "1-2" / checkpoint.FOLDER / "step-000000001.pt")
+    assert teacher_paths(tmp_path, LEVELS) == [tmp_path / "1-1.pt", tmp_path / "1-2"]
+    one = tmp_path / "1-1.pt"
+    assert teacher_paths(one, LEVELS) == [one, one]
+    with pytest.raises(FileNotFoundError, match=r"no teacher of 1-3: neither 1-3\.pt"):
+        teacher_paths(tmp_path, ("1-1", "1-3"))
+    with pytest.raises(FileNotFoundError, match="neither a run nor a checkpoint"):
+        teacher_paths(tmp_path / "nowhere", ())
+
+
+def test_a_loss_without_teachers_is_refused():
+    with pytest.raises(ValueError, match="needs --teachers"):
+        change(RunConfig(), loss="distillation").validate()
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frame_skip": 4}, "frame_skip=4, this run has frame_skip=6"),
+        ({"action_set": "complex"}, "actions that this run has not: .*down"),
+        ({"memory": "gru"}, "has a memory"),
+        ({"timing": "nes_py"}, "timing=nes_py, this run has timing=console"),
+    ],
+)
+def test_a_teacher_of_another_kind_is_refused(tmp_path, options, message, capsys):
+    write_teacher(tmp_path / "1-1.pt", **options)
+    flags = f"--obs tiles --loss distillation --teachers {tmp_path} --device cpu"
+    assert main([*flags.split(), "--run-dir", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: teacher ")
+    assert re.search(message, error)
+
+
+@pytest.mark.rom
+def test_a_run_with_teachers_goes_on_with_rewards(tmp_path):
+    """Of two levels: teachers with fewer actions, then PPO from the checkpoint."""
+    for level in LEVELS:
+        write_teacher(tmp_path / "policies" / f"{level}.pt", action_set="simple")
+    run = tmp_path / "run"
+    common = ["--no-videos", "--dashboard", "off", "--device", "cpu"]
+    common += ["--end-episodes", "0"]
+    flags = (
+        "--obs tiles --levels 1-1,1-2 --loss distillation --action-set complex "
+        f"--max-steps 8192 --teachers {tmp_path}/policies --run-dir {run}"
+    )
+    assert main([*flags.split(), *common]) == 0
+    more = f"--resume {run} --loss ppo --max-steps 16384"
+    assert main([*more.split(), *common]) == 0
+    assert checkpoint.load(run, torch.device("cpu"))["steps"] >= 16384
+
+
+@pytest.mark.rom
+def test_a_policy_alone_plays_as_its_checkpoint(tmp_path):
+    write_teacher(tmp_path / "one.pt")
+    state = checkpoint.load(tmp_path / "one.pt", torch.device("cpu"))
+    average = {name: weight + 1 for name, weight in state["model"].items()}
+    checkpoint.save(tmp_path / "run.pt", state | {"ema": average, "games": [1, 2]})
+    save_policy(tmp_path / "run.pt", tmp_path / "policy.pt")
+    found = checkpoint.load(tmp_path / "policy.pt", torch.device("cpu"))
+    assert found.keys() == {"version", "config", "model", "steps"}
+    policy = load_policy(tmp_path / "policy.pt", torch.device("cpu"))
+    for name, weight in policy.model.state_dict().items():
+        torch.testing.assert_close(weight, average[name])

@@ -1,0 +1,157 @@
+"""Trains all levels in a given time: `python -m trainer.campaign`.
+
+Most of the time goes to a policy for each level: as many runs at a time as there are
+cores, in slices, until a level is solved; those that are leave their time to the
+others. Then one network for all levels learns from these policies. At last all are
+played, and two tables say how often each level was cleared.
+
+    python -m trainer.campaign --levels all --max-seconds 3600
+    python -m trainer.campaign --levels 1-1,1-2,1-3,1-4 --max-seconds 600
+    python -m trainer.campaign --resume runs/campaign-TIME
+
+Flags behind `--` are those of `python -m trainer.run` and hold for the levels' runs.
+
+The folder of a campaign has a run for each level (levels/1-1), the run of the one
+network (merged), all policies (policies/1-1.pt to 8-4.pt, all.pt; for `--checkpoint`
+of trainer.evaluate, watch and video), and table.json. Ctrl-C, kill -9 and a full disk
+lose a slice of a minute at most; `--resume` goes on.
+
+Exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on stderr.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+
+from trainer.cli import parse
+from trainer.config.plain import from_dict, to_dict
+from trainer.config.schema import EnvConfig, RunConfig
+from trainer.config.tasks import parse_levels
+from trainer.evaluation.tables import campaign_table
+from trainer.machine.files import write_json
+from trainer.show.board import Board
+from trainer.tuning import command
+from trainer.tuning.campaign import Campaign, CampaignConfig
+
+_OPTIONS = "campaign.json"
+
+# Flags of every level's run, and of the one network's.
+_SINGLE = ("--obs", "tiles")
+_MERGED = ("--obs", "tiles", "--loss", "distillation", "--action-set", "complex")
+
+_LEGEND = (
+    "sampled: share of {} episodes with 0 to 30 idle frames before them, cleared with "
+    "sampled\nactions; argmax: of the 31 starts, cleared with the likeliest actions; "
+    "no idle: that with\nno idle frames, the one that others report"
+)
+
+
+def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
+    config, flags, folder = _open(config, flags)
+    config.validate()
+    levels = parse_levels(config.levels, EnvConfig.task)
+    seed = ["--seed", str(config.seed)]
+    runs = {
+        level: _parse([*_SINGLE, "--levels", level, *seed, *flags]) for level in levels
+    }
+
+    def merged(some: Sequence[str], teachers: Path) -> RunConfig:
+        own = ["--levels", ",".join(some), "--teachers", str(teachers)]
+        return _parse([*_MERGED, *own, *seed, *shlex.split(config.merge_flags)])
+
+    if config.merge_share and len(levels) > 1:
+        merged(levels, Path("policies"))  # its flags are checked before the first hour
+    folder.mkdir(parents=True, exist_ok=True)
+    options = {"options": to_dict(config), "flags": list(flags)}
+    write_json(folder / _OPTIONS, options)
+    console = Console(highlight=False)
+    board = Board(live=config.dashboard and console.is_terminal)
+    campaign = Campaign(config, folder, runs, merged, board)
+    board.log(f"{len(levels)} levels, writing to {folder}/")
+    try:
+        campaign.run()
+        table = campaign.evaluate() if config.episodes else None
+    finally:
+        board.close()
+    if table is not None:
+        parts = {"sampled": table["single"]}
+        if table["one"]:
+            parts["one network"] = table["one"]
+        console.print(campaign_table(parts))
+        console.print(_LEGEND.format(config.episodes), style="dim")
+    print(f"wrote {folder}/policies/, {folder}/table.json")
+
+
+def _parse(flags: Sequence[str]) -> RunConfig:
+    """A run's config, checked."""
+    config = parse(flags)
+    config.validate()
+    return config
+
+
+def _open(
+    config: CampaignConfig, flags: Sequence[str]
+) -> tuple[CampaignConfig, Sequence[str], Path]:
+    """The campaign's options and folder: new, or those of the one to go on with.
+
+    Raises:
+        ValueError: the folder holds another campaign, or none to go on with.
+    """
+    if config.resume is None:
+        folder = config.run_dir or Path("runs") / time.strftime(
+            "campaign-%Y%m%d-%H%M%S"
+        )
+        if (folder / _OPTIONS).exists():
+            raise ValueError(
+                f"{folder} holds a campaign: go on with it (--resume {folder}), or "
+                "choose another --run-dir"
+            )
+        return config, flags, folder
+    if flags or dataclasses.replace(config, resume=None) != CampaignConfig():
+        raise ValueError(
+            "--resume goes on with the options of its campaign: leave all others out"
+        )
+    path = config.resume / _OPTIONS
+    try:
+        known: dict[str, Any] = json.loads(path.read_text())
+        options = from_dict(CampaignConfig, known["options"])
+    except FileNotFoundError:
+        raise ValueError(
+            f"--resume {config.resume} is no folder of a campaign: {_OPTIONS} is not "
+            "in it"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    return options, known["flags"], config.resume
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    own, flags = command.split(sys.argv[1:] if argv is None else argv)
+    prog = "python -m trainer.campaign"
+    config = tyro.cli(CampaignConfig, args=own, prog=prog, description=__doc__)
+    try:
+        instead = dict.fromkeys(("--levels", "--seed", "--max-seconds"), "it")
+        command.check_flags(flags, instead)
+        _main(config, flags)
+    except KeyboardInterrupt:
+        print("interrupted; --resume with its folder goes on", file=sys.stderr)
+        return 130
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

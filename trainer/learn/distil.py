@@ -1,0 +1,169 @@
+"""Distillation: towards the policies of teachers, on the states that this one reaches.
+
+The network collects with its own actions; of every row of a batch its level's teacher
+says what it would do there, and the loss is KL(teacher || policy) (Rusu et al. 2016,
+arXiv:1511.06295, section 3; that the student's own states are the ones to learn on:
+Ross et al. 2011, DAgger, and Czarnecki et al. 2019, arXiv:1902.02186). Minibatches and
+the critic's targets are PPO's (ppo.py), so that a run may go on with `--loss ppo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trainer.config.learning import Distillation
+from trainer.config.schema import EnvConfig
+from trainer.config.tasks import own_levels
+from trainer.learn.algorithm import AlgorithmParts
+from trainer.learn.losses import Loss, distillation_loss
+from trainer.learn.ppo import PPO, Minibatch
+from trainer.machine.monitor import mark
+from trainer.models import PolicyModel, checkpoint
+from trainer.models.policy import Policy, load_policy, run_folder
+from trainer.rollout.batch import Batch, observations
+
+# Log-probability of actions that a teacher does not have.
+_NEVER = -30.0
+
+# Options of the environments that decide what is observed, and what a step is.
+_SAME = ("obs", "frame_skip", "stack_num", "img_height", "img_width", "hud", "timing")
+
+
+class Teacher(NamedTuple):
+    """The policy of some levels.
+
+    Attributes:
+        policy: the network, and what it was trained in.
+        columns: (its actions,) int64 places of these among the run's actions.
+    """
+
+    policy: Policy
+    columns: Tensor
+
+
+class Distil(PPO):
+    """An `Algorithm`; the top of the file says how it works."""
+
+    loss: ClassVar[Callable[..., Loss]] = staticmethod(distillation_loss)
+
+    def __init__(self, parts: AlgorithmParts) -> None:
+        """Loads the teachers.
+
+        Args:
+            parts: what the algorithm is made of.
+
+        Raises:
+            FileNotFoundError: there is none for a level.
+            ValueError: one has other observations or actions, or a memory.
+        """
+        super().__init__(parts)
+        assert isinstance(self._config.loss, Distillation)
+        env = parts.config.env
+        paths = teacher_paths(
+            Path(self._config.loss.teachers), env.levels or own_levels(env.task)
+        )
+        known = {path: _load(path, env, parts.device) for path in dict.fromkeys(paths)}
+        self._teachers = [known[path] for path in paths]
+
+    def teachers_of(self, batch: Batch) -> Tensor:
+        """What the teachers would do, see `PPO.teachers_of`."""
+        rows = slice(self._burn_in, -1)
+        stacks, levels = batch.stacks[rows].flatten(0, 1), batch.levels[rows].flatten()
+        actions = batch.logits.shape[-1]
+        found = torch.full((len(levels), actions), _NEVER, device=levels.device)
+
+        def teach(numbers: Sequence[int]) -> None:
+            for number in numbers:
+                (some,) = (levels == number).nonzero(as_tuple=True)
+                if len(some):
+                    self._teach(self._teachers[number], stacks, some, found)
+
+        shards = self._parts.gradient_step.shards
+        order = range(len(self._teachers))
+        with mark("teachers"), torch.no_grad():
+            shards.map(teach, [order[i :: shards.count] for i in range(shards.count)])
+        return found.view(-1, batch.levels.shape[1], actions)
+
+    def _teach(
+        self, teacher: Teacher, stacks: Tensor, some: Tensor, found: Tensor
+    ) -> None:
+        """Writes a teacher's log-probabilities of some rows to `found`."""
+        parts, policy = self._parts, teacher.policy
+        frames = parts.forward.frames
+        for rows in torch.split(some, self._config.minibatch_size):
+            obs = observations(frames, stacks[rows], parts.obs_shape)
+            state = torch.zeros(len(rows), 0, device=parts.device)
+            first = torch.zeros(1, len(rows), dtype=torch.bool, device=parts.device)
+            # As in forward.py: entered in every thread, and without a cache.
+            with torch.autocast(
+                parts.device.type,
+                policy.dtype,
+                policy.dtype is not None,
+                cache_enabled=False,
+            ):
+                output, _ = policy.model(obs[None], state, first)
+            log_probs = F.log_softmax(output.logits[0].float(), -1)
+            found[rows[:, None], teacher.columns] = log_probs.clamp(min=_NEVER)
+
+    def loss_options(self, part: Minibatch) -> dict[str, Any]:
+        """See `PPO.loss_options`."""
+        return {"teachers": part.teachers.flatten(0, 1)}
+
+
+def teacher_paths(where: Path, levels: Sequence[str]) -> list[Path]:
+    """The checkpoint or run that teaches each level.
+
+    Args:
+        where: one that teaches all of them, or a folder with one for each.
+        levels: of the run; () for a task without levels.
+
+    Raises:
+        FileNotFoundError: there is none for a level.
+    """
+    if where.is_file() or run_folder(where) is not None:
+        return [where] * max(1, len(levels))
+    paths = []
+    for level in levels:
+        file, run = where / f"{level}.pt", where / level
+        if not (file.is_file() or checkpoint.list_files(run)):
+            raise FileNotFoundError(
+                f"--teachers {where}: no teacher of {level}: neither {file.name} nor a "
+                f"run {level}/ with checkpoints is there"
+            )
+        paths.append(file if file.is_file() else run)
+    if not paths:
+        raise FileNotFoundError(f"--teachers {where} is neither a run nor a checkpoint")
+    return paths
+
+
+def _load(path: Path, env: EnvConfig, device: torch.device) -> Teacher:
+    """A teacher for the environments of a run.
+
+    Raises:
+        ValueError: it has other observations or actions, or a memory.
+    """
+    policy = load_policy(path, device)
+    model: PolicyModel = policy.model
+    if model.state_size:
+        raise ValueError(f"teacher {path} has a memory, which distillation cannot use")
+    for name in _SAME:
+        there, here = getattr(policy.env, name), getattr(env, name)
+        if there != here:
+            raise ValueError(
+                f"teacher {path} has {name}={there}, this run has {name}={here}; give "
+                "the run its teachers' options"
+            )
+    foreign = sorted(set(policy.env.actions) - set(env.actions))
+    if foreign:
+        raise ValueError(
+            f"teacher {path} has actions that this run has not: {', '.join(foreign)}; "
+            "choose a larger --action-set"
+        )
+    places = [env.actions.index(action) for action in policy.env.actions]
+    return Teacher(policy, torch.tensor(places, device=device))

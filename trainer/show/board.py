@@ -1,0 +1,100 @@
+"""All levels of a campaign at a glance: a live board in a terminal, else lines."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.text import Text
+
+from trainer.show.panels import LABEL, heat
+
+_LEGEND = "% cleared of the last 100 training episodes   ▸ in training   ✓ solved"
+_MESSAGES = 8
+_CELL = 7
+
+
+class Standing(NamedTuple):
+    """How far a level is.
+
+    Attributes:
+        rate: share of clears of its last 100 training episodes; None: not begun.
+        training: whether it trains now.
+        solved: whether two evaluations confirmed it.
+    """
+
+    rate: float | None = None
+    training: bool = False
+    solved: bool = False
+
+
+class Board:
+    """Shows levels and messages while a campaign goes on."""
+
+    def __init__(self, *, live: bool, console: Console | None = None) -> None:
+        """Opens the terminal.
+
+        Args:
+            live: draw a board that stays; else messages are lines, and that is all.
+            console: where to draw; by default stdout.
+        """
+        self._console = console or Console(file=sys.stdout, highlight=False)
+        self._messages: deque[str] = deque(maxlen=_MESSAGES)
+        self._live = Live(console=self._console, auto_refresh=False) if live else None
+        self._picture: RenderableType = ""
+        if self._live is not None:
+            self._live.start()
+
+    def log(self, text: str) -> None:
+        """Shows a message."""
+        self._messages.append(text)
+        if self._live is None:
+            self._console.print(Text(text), soft_wrap=True)
+
+    def show(self, title: str, levels: Mapping[str, Standing]) -> None:
+        """Draws the levels, where there is a board.
+
+        Args:
+            title: of the board: phase and time.
+            levels: by name, in the order of the game.
+        """
+        if self._live is None:
+            return
+        parts: list[RenderableType] = [grid(levels), Text(_LEGEND, LABEL), Text("")]
+        parts += [
+            Text(text, no_wrap=True, overflow="ellipsis") for text in self._messages
+        ]
+        self._live.update(Panel(Group(*parts), title=title), refresh=True)
+
+    def close(self) -> None:
+        """Leaves the last picture where it is; may be called again."""
+        if self._live is not None:
+            self._live.stop()
+
+
+def grid(levels: Mapping[str, Standing]) -> Text:
+    """A column for each world, a line for each stage."""
+    names = [tuple(map(int, name.split("-"))) for name in levels]
+    worlds = sorted({world for world, _ in names})
+    text = Text(f"{'':3}", no_wrap=True, overflow="crop")
+    text.append("".join(f"{world:>{_CELL}} " for world in worlds) + "\n", LABEL)
+    for stage in sorted({stage for _, stage in names}):
+        text.append(f"-{stage:<2}", LABEL)
+        for world in worlds:
+            standing = levels.get(f"{world}-{stage}")
+            rate = None if standing is None else standing.rate
+            if rate is None:
+                text.append(f"{'·' if standing else '':>{_CELL}}", LABEL)
+            else:
+                text.append(f"{100 * rate:{_CELL}.0f}", heat(rate))
+            mark = " "
+            if standing is not None:
+                mark = "✓" if standing.solved else "▸" if standing.training else " "
+            text.append(mark)
+        text.append("\n")
+    return text

@@ -1,0 +1,434 @@
+"""A campaign: a policy for each level, and one network for all, in a given time.
+
+    specialists   one run for each level, each with a thread of its own, as many at a
+                  time as there are cores. All get slices of the same length in turn; a
+                  level that is solved leaves its time to the others. The last slices
+                  end the schedules: small steps, no entropy bonus.
+    choice        the checkpoints of each level are played; the best is its policy.
+    merge         one run over all levels, which learns from these policies
+                  (learn/distil.py).
+    evaluation    of all policies, after the time is over.
+
+`state.json` says what is done, after every slice, and each level is a run with
+checkpoints, so a campaign goes on wherever it was interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainer.config.checks import check_seed
+from trainer.config.presets import share_cores
+from trainer.config.schema import RunConfig
+from trainer.machine.cpu import available_cores
+from trainer.machine.files import write_json
+from trainer.machine.timings import format_seconds
+from trainer.models import checkpoint
+from trainer.models.policy import save_policy
+from trainer.show.board import Board, Standing
+from trainer.show.dashboard import make_display
+from trainer.tuning import specialists
+from trainer.tuning.specialists import Slice
+from trainer.tuning.workers import Workers
+
+STATE = "state.json"
+POLICIES = "policies"
+ALL = "all"
+
+# Steps are no limit: time is.
+_STEPS = 2_000_000_000
+# Slices below this are not worth their start.
+_LEAST_SLICE = 5.0
+# How long runs may take to end after Ctrl-C.
+_GRACE_S = 30.0
+# A level whose processes died or failed so often is given up.
+_FAILURES = 2
+# Episodes of each checkpoint that a level's policy is chosen from.
+_CHOICE_EPISODES = 50
+
+
+@dataclass(frozen=True)
+class CampaignConfig:
+    """Trains a policy for each level, and one network for all levels."""
+
+    levels: str = "all"
+    """Levels such as 1-1,4-2, or all."""
+
+    max_seconds: float = 3600.0
+    """Seconds for all of the training; the evaluation comes after it."""
+
+    merge_share: float = 0.25
+    """Share of the time for the one network; 0: none, only a policy for each level."""
+
+    slice_seconds: float = 60.0
+    """Seconds for which a level trains before others have their turn."""
+
+    jobs: int = 0
+    """Levels that train at the same time, with a thread each; 0: one per core."""
+
+    seed: int = 1
+    """Seed of the runs. How far they come in the time depends on the machine."""
+
+    episodes: int = 100
+    """Sampled episodes of each level in the evaluation; 0: no evaluation."""
+
+    merge_flags: str = ""
+    """Flags of python -m trainer.run for the one network, in one text, such as
+    "--widths 64 128 --features 512"."""
+
+    run_dir: Path | None = None
+    """Folder to write to; by default runs/campaign-TIME."""
+
+    resume: Path | None = None
+    """Folder of a campaign to go on with, with its own options."""
+
+    dashboard: bool = True
+    """A live board of all levels where stdout is a terminal; else lines."""
+
+    def validate(self) -> None:
+        """Raises ValueError for an option out of its range."""
+        for name, least in (("max_seconds", 1), ("slice_seconds", _LEAST_SLICE)):
+            if not least <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"{name} must be a number of seconds from {least:g} on, got "
+                    f"{getattr(self, name)}"
+                )
+        if not 0 <= self.merge_share <= 0.9:
+            raise ValueError(f"merge_share must be 0 to .9, got {self.merge_share}")
+        for name in ("jobs", "episodes"):
+            if getattr(self, name) < 0:
+                raise ValueError(
+                    f"{name} must be at least 0, got {getattr(self, name)}"
+                )
+        check_seed(self.seed)
+
+
+@dataclass
+class Level:
+    """What is known of a level's training.
+
+    Attributes:
+        seconds: of training so far.
+        steps: environment steps so far.
+        rate: clear rate of the last 100 training episodes.
+        solved: whether two evaluations confirmed it.
+        polished: whether its schedules have come to their end.
+        failures: slices that ended with an error.
+        chosen: clear rate of the policy that was chosen, None before.
+    """
+
+    seconds: float = 0.0
+    steps: int = 0
+    rate: float = 0.0
+    solved: bool = False
+    polished: bool = False
+    failures: int = 0
+    chosen: float | None = None
+
+
+class Campaign:
+    """Runs the phases of a campaign, from wherever its folder says it is."""
+
+    def __init__(
+        self,
+        config: CampaignConfig,
+        folder: Path,
+        runs: Mapping[str, RunConfig],
+        merged: Callable[[Sequence[str], Path], RunConfig],
+        board: Board,
+    ) -> None:
+        """Reads the state of the folder, if there is one.
+
+        Args:
+            config: of the campaign.
+            folder: existing, of this campaign alone.
+            runs: the run of each level, without its folder.
+            merged: gives the run of some levels, for the folder of their policies.
+            board: shows what goes on.
+        """
+        self.config, self.folder, self._board = config, folder, board
+        self._runs, self._merged = runs, merged
+        self.levels = {name: Level() for name in runs}
+        self._seconds, self._phase = 0.0, "specialists"
+        path = folder / STATE
+        if path.exists():
+            state = json.loads(path.read_text())
+            self._seconds, self._phase = state["seconds"], state["phase"]
+            self.levels = {n: Level(**state["levels"][n]) for n in runs}
+        self._began = time.monotonic()
+        self._jobs = config.jobs or available_cores()
+        self._workers = Workers(self._jobs)
+
+    # -- state -----------------------------------------------------------------
+
+    def elapsed(self) -> float:
+        """Seconds of the campaign so far, those before an interruption included."""
+        return self._seconds + time.monotonic() - self._began
+
+    def _save(self, phase: str = "") -> None:
+        self._phase = phase or self._phase
+        now = time.monotonic()
+        self._seconds, self._began = self._seconds + now - self._began, now
+        write_json(
+            self.folder / STATE,
+            {
+                "phase": self._phase,
+                "seconds": self._seconds,
+                "levels": {name: vars(level) for name, level in self.levels.items()},
+            },
+        )
+
+    def run_dir(self, level: str) -> Path:
+        """Folder of a level's run."""
+        return self.folder / "levels" / level
+
+    def policy(self, level: str) -> Path:
+        """File of a level's policy, or of that of all levels."""
+        return self.folder / POLICIES / f"{level}.pt"
+
+    # -- phases ----------------------------------------------------------------
+
+    def run(self) -> None:
+        """Runs what is left of the campaign.
+
+        Raises:
+            KeyboardInterrupt: after Ctrl-C; what was done is kept.
+            RuntimeError: no level could be trained.
+        """
+        phases = {
+            "specialists": self._train_levels,
+            "choice": self._choose,
+            "merge": self._merge,
+        }
+        names = [*phases, "evaluation"]
+        try:
+            while self._phase in phases:
+                phases[self._phase]()
+                self._save(names[names.index(self._phase) + 1])
+        except KeyboardInterrupt:
+            self._let_end()
+            raise
+        finally:
+            self._save()
+            self._workers.close()
+
+    @property
+    def _merges(self) -> bool:
+        return self.config.merge_share > 0 and len(self.levels) > 1
+
+    def _deadline(self) -> float:
+        """When the training of single levels ends."""
+        share = 1.0 - self.config.merge_share * self._merges
+        return self.config.max_seconds * share
+
+    def _train_levels(self) -> None:
+        """Gives slices to levels until all are solved or the time is over."""
+        while True:
+            while self._workers.free and (name := self._next()):
+                self._begin(name)
+            if not self._workers.running:
+                break
+            self._take(self._workers.wait(1.0))
+            self._show("one policy per level", self._deadline())
+        if not any(level.steps for level in self.levels.values()):
+            raise RuntimeError("no level could be trained")
+
+    def _open(self) -> list[str]:
+        """Levels that want more time, those that had least first."""
+        wanting = [
+            name
+            for name, level in self.levels.items()
+            if not (level.solved or level.polished or level.failures >= _FAILURES)
+            and name not in self._workers.running
+        ]
+        return sorted(wanting, key=lambda name: self.levels[name].seconds)
+
+    def _next(self) -> str:
+        """The level that trains next; "" if none does."""
+        wanting = self._open()
+        left = self._deadline() - self.elapsed()
+        return wanting[0] if wanting and left >= _LEAST_SLICE else ""
+
+    def _begin(self, name: str) -> None:
+        """Starts a slice of a level's run."""
+        left = self._deadline() - self.elapsed()
+        waiting = len(self._open())
+        # Time for each level that wants some, before the end.
+        share = left * self._jobs / max(1, waiting + self._jobs - self._workers.free)
+        last = share < 2 * self.config.slice_seconds
+        seconds = min(left, share if last else self.config.slice_seconds)
+        run = replace(
+            share_cores(self._runs[name], self._jobs),
+            run_dir=self.run_dir(name),
+            max_steps=_STEPS,
+            end_episodes=0,
+            videos=False,
+            log_seconds=2.0,
+        )
+        self._workers.submit(name, specialists.train, Slice(run, seconds, last))
+        self.levels[name].polished = last
+
+    def _take(self, results: Sequence[tuple[str, Any]]) -> None:
+        """Takes the results of slices that have ended."""
+        for name, result in results:
+            level = self.levels[name]
+            if isinstance(result, BaseException):
+                level.failures += 1
+                level.polished = False
+                text = str(result).split("\n")[0] or type(result).__name__
+                self._board.log(f"{name}: {text}")
+            else:
+                level.seconds, level.steps = result["seconds"], int(result["steps"])
+                level.rate = result.get("rollout/clear_rate", 0.0)
+                level.solved = bool(result["solved"])
+                level.polished = level.polished and not result["signal"]
+                how = "solved" if level.solved else f"{level.rate:.0%} cleared"
+                self._board.log(
+                    f"{name}: {how} after {level.steps:,} steps, "
+                    f"{format_seconds(level.seconds)} of training"
+                )
+            self._save()
+
+    def _let_end(self) -> None:
+        """After Ctrl-C: waits for runs, which got it too, and write checkpoints."""
+        self._board.log("interrupted: waiting for checkpoints")
+        until = time.monotonic() + _GRACE_S
+        while self._workers.running and time.monotonic() < until:
+            results = self._workers.wait(1.0)
+            if self._phase == "specialists":
+                self._take(results)
+
+    def _choose(self) -> None:
+        """Chooses the policy of each level."""
+        (self.folder / POLICIES).mkdir(exist_ok=True)
+        left = [
+            name
+            for name, level in self.levels.items()
+            if level.chosen is None and checkpoint.list_files(self.run_dir(name))
+        ]
+        while left or self._workers.running:
+            while left and self._workers.free:
+                name = left.pop(0)
+                self._workers.submit(
+                    name, specialists.choose, self.run_dir(name), self.policy(name),
+                    name, _CHOICE_EPISODES, self.config.seed,
+                )  # fmt: skip
+            for name, result in self._workers.wait(1.0):
+                if isinstance(result, BaseException):
+                    self._board.log(f"{name}: no policy: {result}")
+                else:
+                    self.levels[name].chosen = result["clear_rate"]
+                self._save()
+            self._show("choosing policies", self.config.max_seconds)
+        rates = [level.chosen or 0.0 for level in self.levels.values()]
+        self._board.log(
+            f"policies of {len(self.levels)} levels: {sum(rates) / len(rates):.0%} "
+            f"cleared in the mean, {sum(rate >= 0.9 for rate in rates)} at 90 % or more"
+        )
+
+    def _merge(self) -> None:
+        """Trains one network for all levels on what the policies do."""
+        if not self._merges:
+            return
+        levels = [name for name in self.levels if self.policy(name).exists()]
+        if missing := len(self.levels) - len(levels):
+            self._board.log(f"{missing} levels have no policy to learn from")
+        self._workers.close()
+        self._board.close()
+        run_dir = self.folder / "merged"
+        config = replace(
+            self._merged(levels, self.folder / POLICIES),
+            run_dir=run_dir,
+            max_steps=_STEPS,
+            end_episodes=0,
+            stop_when_solved=False,
+        )
+        # The first tenth says how many steps the rest has: schedules end with the time.
+        for part in (0.1, 1.0):
+            left = self.config.max_seconds - self.elapsed()
+            work = Slice(config, max(_LEAST_SLICE, part * left), part == 1.0)
+            if specialists.train(work, make_display(config.dashboard))["signal"]:
+                raise KeyboardInterrupt
+            self._save()
+        save_policy(checkpoint.find(run_dir), self.policy(ALL))
+
+    def evaluate(self) -> dict[str, Any]:
+        """Plays all policies; the content of table.json.
+
+        Returns:
+            `single` with the results of each level's policy, and `one` with those of
+            the network for all, as `LevelResult.to_dict` has them: sampled, then
+            likeliest actions.
+        """
+        tasks = [ALL, *self.levels] if self._merges else list(self.levels)
+        left = [name for name in tasks if self.policy(name).exists()]
+        found: dict[str, Any] = {}
+        try:
+            while left or self._workers.running:
+                while left and self._workers.free:
+                    name = left.pop(0)
+                    self._workers.submit(
+                        name, specialists.evaluate, self.policy(name),
+                        "" if name == ALL else name, self.config.episodes,
+                        self.config.seed,
+                    )  # fmt: skip
+                for name, result in self._workers.wait(1.0):
+                    if isinstance(result, BaseException):
+                        raise result
+                    found[name] = result["results"]
+                self._show("playing", self.config.max_seconds)
+        finally:
+            self._workers.close()
+        table = {
+            "episodes": self.config.episodes,
+            "seed": self.config.seed,
+            "seconds": self._seconds,
+            "single": [r for name in self.levels for r in found.get(name, [])],
+            "one": found.get(ALL, []),
+        }
+        write_json(self.folder / "table.json", table)
+        return table
+
+    def _show(self, what: str, until: float) -> None:
+        """Draws the board."""
+        running = self._workers.running
+        standings = {
+            name: Standing(
+                _rate_now(self.run_dir(name)) if name in running else (
+                    level.rate if level.steps else None
+                ),
+                name in running,
+                level.solved,
+            )
+            for name, level in self.levels.items()
+        }  # fmt: skip
+        solved = sum(level.solved for level in self.levels.values())
+        self._board.show(
+            f"{what}, {format_seconds(self.elapsed())} of {format_seconds(until)}, "
+            f"{solved} of {len(self.levels)} levels solved",
+            standings,
+        )
+
+
+def _rate_now(run_dir: Path) -> float | None:
+    """The last clear rate in the curves of a run that goes on."""
+    try:
+        with (run_dir / "metrics.jsonl").open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 8192))
+            for line in reversed(file.read().splitlines()):
+                try:
+                    rate = json.loads(line).get("rollout/clear_rate")
+                except ValueError:
+                    continue
+                if rate is not None:
+                    return float(rate)
+    except OSError:
+        pass
+    return 0.0
