@@ -33,7 +33,7 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from trainer.cli import parse
+from trainer.cli import parse, parse_each
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import parse_levels
@@ -50,9 +50,9 @@ _SINGLE = ("--obs", "tiles")
 _MERGED = ("--obs", "tiles", "--loss", "distillation", "--action-set", "complex")
 
 _LEGEND = (
-    "sampled: share of {} episodes with 0 to 30 idle frames before them, cleared with "
-    "sampled\nactions; argmax: of the 31 starts, cleared with the likeliest actions; "
-    "no idle: that with\nno idle frames, the one that others report"
+    "cleared: of {} episodes with sampled actions and 0 to 30 idle frames before them; "
+    "argmax: of\nthe 31 starts, with the likeliest actions; without idle frames: that "
+    "start alone, as others count"
 )
 
 
@@ -61,9 +61,9 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
     config.validate()
     levels = parse_levels(config.levels, EnvConfig.task)
     seed = ["--seed", str(config.seed)]
-    runs = {
-        level: _parse([*_SINGLE, "--levels", level, *seed, *flags]) for level in levels
-    }
+    runs = parse_each([*_SINGLE, *seed, *flags], levels)
+    for run in runs.values():
+        run.validate()
 
     def merged(some: Sequence[str], teachers: Path) -> RunConfig:
         own = ["--levels", ",".join(some), "--teachers", str(teachers)]
@@ -84,10 +84,9 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
     finally:
         board.close()
     if table is not None:
-        parts = {"sampled": table["single"]}
+        console.print(campaign_table("a policy for each level", table["single"]))
         if table["one"]:
-            parts["one network"] = table["one"]
-        console.print(campaign_table(parts))
+            console.print(campaign_table("one network for all levels", table["one"]))
         console.print(_LEGEND.format(config.episodes), style="dim")
     print(f"wrote {folder}/policies/, {folder}/table.json")
 

@@ -107,45 +107,40 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
     return table
 
 
-def campaign_table(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+def campaign_table(title: str, results: Sequence[Mapping[str, Any]]) -> Table:
     """A row for each level, and one for all; at most 80 columns wide.
 
     Args:
-        parts: `LevelResult.to_dict` of levels, sampled and argmax, by who played them:
-            a policy for each level, or one network.
+        title: who played.
+        results: `LevelResult.to_dict` of levels, with sampled and with argmax actions.
     """
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column("level")
-    for name in parts:
-        for column in (name, "95 % range", "argmax", "no idle"):
-            table.add_column(column, justify="right")
-    cells: dict[str, list[str]] = {}
-    for number, results in enumerate(parts.values()):
-        for level, (sampled, argmax) in _pairs(results).items():
-            low, high = sampled["interval"]
-            row = cells.setdefault(level, [""] * 4 * len(parts))
-            row[4 * number : 4 * number + 4] = (
-                _rate(sampled["clear_rate"]),
-                f"{100 * low:.0f}-{100 * high:.0f}",
-                f"{argmax['clears']}/{argmax['episodes']}",
-                "yes" if 0 in argmax["cleared_starts"] else "-",
-            )
-    for level, row in cells.items():
-        table.add_row(level, *row)
-    totals = []
-    for results in parts.values():
-        pairs = _pairs(results).values()
-        mean = sum(sampled["clear_rate"] for sampled, _ in pairs) / max(1, len(pairs))
-        solved = sum(sampled["clear_rate"] >= 0.9 for sampled, _ in pairs)
-        greedy = sum(0 in argmax["cleared_starts"] for _, argmax in pairs)
-        starts = sum(argmax["clears"] for _, argmax in pairs)
-        played = sum(argmax["episodes"] for _, argmax in pairs)
-        totals += [
-            _rate(mean), f"{solved} at 90+", f"{starts}/{played}",
-            f"{greedy}/{len(pairs)}",
-        ]  # fmt: skip
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False,
+        padding=(0, 1), header_style="bold",
+    )  # fmt: skip
+    for column in ("level", "cleared", "95 % range", "argmax", "without idle frames"):
+        table.add_column(column, justify="right")
+    pairs = _pairs(results)
+    for level, (sampled, argmax) in pairs.items():
+        low, high = sampled["interval"]
+        table.add_row(
+            level,
+            _rate(sampled["clear_rate"]),
+            f"{100 * low:.0f}-{100 * high:.0f}",
+            f"{argmax['clears']}/{argmax['episodes']}",
+            "cleared" if 0 in argmax["cleared_starts"] else "-",
+        )
+    rates = [sampled["clear_rate"] for sampled, _ in pairs.values()]
+    likeliest = [argmax for _, argmax in pairs.values()]
     table.add_section()
-    table.add_row("all", *totals)
+    table.add_row(
+        "all",
+        _rate(sum(rates) / len(rates)),
+        f"{sum(rate >= 0.9 for rate in rates)} at 90+",
+        f"{sum(r['clears'] for r in likeliest)}/"
+        f"{sum(r['episodes'] for r in likeliest)}",
+        f"{sum(0 in r['cleared_starts'] for r in likeliest)}/{len(likeliest)}",
+    )
     return table
 
 
