@@ -23,6 +23,7 @@ FLAGS = [
     "--memory gtrxl",
     "--starts backward",
     "--imitation 0.1",
+    "--guide 0.15",
     *TILES,
     *(f"--obs tiles {flag}" for flag in TILES),
 ]

@@ -31,7 +31,9 @@ _ACTION_SET = (
 )
 _BUTTONS = {name.casefold(): name for name in (*nes.BUTTONS, "NOOP")}
 _SEVERAL_LEVELS = Need("levels", "several --levels", lambda levels: len(levels) > 1)
-_DEMONSTRATIONS = ((one_of("starts", "backward"), in_use("imitation")),)
+_DEMONSTRATIONS = (
+    (one_of("starts", "backward"), in_use("imitation"), in_use("guide")),
+)
 _A_BONUS = ((in_use("novelty"), in_use("count_bonus")),)
 
 
@@ -223,6 +225,11 @@ class ExploreConfig:
     demonstrations: int = option(4, needs=_DEMONSTRATIONS, least=1)
     """Demonstrations of each level: ways to its end that a search over snapshots finds
     when the run begins, in seconds each (docs/planning.md)."""
+
+    guide: float = option(0.0, least=0)
+    """Reward for each step of a demonstration that an episode has got on by: it leads
+    past dead ends of the game's own progress, such as the warp zone of 1-2 and wrong
+    lanes of mazes; 0: none."""
 
     snapshot_share: float = option(
         0.5, needs=one_of("starts", "frontier", "backward"), between=(0, 1)

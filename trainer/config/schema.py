@@ -237,14 +237,21 @@ class RunConfig:
     @property
     def learns_from_demonstrations(self) -> bool:
         """Whether ways through the levels are searched for."""
-        return self.explore.starts == "backward" or self.learner.imitation > 0
+        explore = self.explore
+        return (
+            explore.starts == "backward"
+            or explore.guide > 0
+            or self.learner.imitation > 0
+        )
 
     def _check_demonstrations(self) -> None:
         """Raises ValueError where there can be none, or a network cannot use them."""
         if not self.learns_from_demonstrations:
             return
         env, learner = self.env, self.learner
-        what = "--imitation" if learner.imitation else "--starts backward"
+        what = "--starts backward"
+        if learner.imitation or self.explore.guide:
+            what = "--imitation" if learner.imitation else "--guide"
         if not (env.levels or own_levels(env.task)):
             raise ValueError(
                 f"{what} needs demonstrations of single levels, and task {env.task} "

@@ -21,9 +21,11 @@ from trainer.config.schema import EnvConfig
 from trainer.config.tasks import game_of
 from trainer.envs.levels import level_number, level_numbers
 from trainer.envs.pool import SEED_STRIDE, make_pool
+from trainer.explore.cells import cell_keys
 from trainer.planning.levels import TRIED
 from trainer.planning.search import BoolArray, Rows, TooManyCellsError, plan
 from trainer.rollout.arrays import IntArray
+from trainer.rollout.episodes import OpenEpisodes
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -98,12 +100,14 @@ class Walked(NamedTuple):
         obs: (steps, ...) uint8, what each action was taken on; (0,) where it is not
             needed any more.
         snapshots: (n, bytes) before the first step and every `SPACING` steps.
+        cells: (steps + 1,) int64 cells before each step, and at the end.
     """
 
     stage: int
     actions: IntArray
     obs: npt.NDArray[np.uint8]
     snapshots: Bytes
+    cells: IntArray
 
 
 def find_ways(
@@ -230,8 +234,16 @@ def _start_of(pool: Any, stage: int, actions: IntArray) -> Bytes | None:
     return None
 
 
-def walk(env: EnvConfig, ways: Sequence[Way], seed: int) -> list[Walked]:
+def walk(
+    env: EnvConfig, ways: Sequence[Way], seed: int, cell_size: int
+) -> list[Walked]:
     """Plays ways once more, for what is seen on them.
+
+    Args:
+        env: options of the run's environments.
+        ways: to play.
+        seed: of the run.
+        cell_size: width and height of a cell in pixels.
 
     Raises:
         ValueError: a way does not come to its end.
@@ -240,12 +252,12 @@ def walk(env: EnvConfig, ways: Sequence[Way], seed: int) -> list[Walked]:
         return []
     pool = _like(env, seed, len(ways))
     try:
-        return _walk(pool, ways)
+        return _walk(pool, ways, cell_size)
     finally:
         pool.close()
 
 
-def _walk(pool: Any, ways: Sequence[Way]) -> list[Walked]:
+def _walk(pool: Any, ways: Sequence[Way], cell_size: int) -> list[Walked]:
     """See `walk`; all at the same time, each in an environment of its own."""
     envs = np.arange(len(ways), dtype=np.int32)
     lengths = np.array([len(way.actions) for way in ways])
@@ -254,7 +266,14 @@ def _walk(pool: Any, ways: Sequence[Way]) -> list[Walked]:
         actions[: len(way.actions), env] = way.actions
     pool.reset()
     pool.restore(envs, np.stack([way.start for way in ways]), "keep")
-    obs, *_ = pool.recv()
+    record = OpenEpisodes(len(ways), num_stages=pool.num_stages)
+
+    def cells_of(rows: Sequence[Any]) -> IntArray:
+        """The cells that all are in, by what recv gave."""
+        return cell_keys(record.observe(*rows[1:]), cell_size)
+
+    rows = pool.recv()
+    obs, cells = rows[0], [cells_of(rows)]
     seen: list[list[Bytes]] = [[] for _ in ways]
     kept: list[list[Bytes]] = [[] for _ in ways]
     for step, chosen in enumerate(actions):
@@ -266,11 +285,19 @@ def _walk(pool: Any, ways: Sequence[Way]) -> list[Walked]:
             for env, blob in zip(going.tolist(), blobs, strict=True):
                 kept[env].append(blob.copy())
         pool.send(chosen, envs)
-        obs, _, terminated, _, info = pool.recv()
+        rows = pool.recv()
+        obs, _, terminated, _, info = rows
+        cells.append(cells_of(rows))
         ended = lengths == step + 1
         if not (terminated & info["flag_get"])[ended].all():
             raise ValueError("a demonstration does not come to the end of its level")
     return [
-        Walked(way.stage, way.actions, np.stack(seen[env]), np.stack(kept[env]))
+        Walked(
+            way.stage,
+            way.actions,
+            np.stack(seen[env]),
+            np.stack(kept[env]),
+            np.stack(cells)[: lengths[env] + 1, env],
+        )
         for env, way in enumerate(ways)
     ]

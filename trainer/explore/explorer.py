@@ -19,6 +19,7 @@ from trainer.explore.bonuses import Bonuses, FloatArray
 from trainer.explore.cells import CellCounts, cell_keys
 from trainer.explore.demonstrations import Walked
 from trainer.explore.frontier import Frontier
+from trainer.explore.guide import Guide
 from trainer.explore.starts import Offers, Starts
 from trainer.rollout.episodes import StepColumns
 
@@ -42,13 +43,13 @@ def make_explorer(
         ValueError: the task is not one in which places are known.
     """
     explore, task = config.explore, config.env.task
-    wanted = explore.starts != "level" or explore.pays
+    wanted = explore.starts != "level" or explore.pays or explore.guide > 0
     if not is_native(task):
         if wanted:
             raise ValueError(
                 f"task {task} does not tell places: --starts frontier, --starts "
-                "backward, --novelty and --count-bonus are for the Super Mario Bros. "
-                "tasks"
+                "backward, --guide, --novelty and --count-bonus are for the Super "
+                "Mario Bros. tasks"
             )
         return None
     if wanted or len(levels) > 1:
@@ -95,6 +96,7 @@ class Explorer:
         self._backward: Backward | None = None
         if config.starts == "backward":
             self._backward = Backward(len(levels), num_envs)
+        self._guide = Guide(config.guide, num_envs) if config.guide else None
         offers: Offers | None = self._backward
         if self._frontier is not None:
             offers = self._frontier.archive
@@ -103,9 +105,11 @@ class Explorer:
         self._lock = threading.Lock()
 
     def take_demonstrations(self, ways: Sequence[Walked]) -> None:
-        """Gets the demonstrations along which episodes begin, before the run starts."""
+        """Gets the demonstrations, before the run starts."""
         if self._backward is not None:
             self._backward.take(ways)
+        if self._guide is not None:
+            self._guide.take(ways)
 
     def set_starts(self) -> None:
         """Sets where episodes begin from now on; call it between two batches."""
@@ -129,15 +133,19 @@ class Explorer:
                 self._starts.observe(columns)
             if self._backward is not None:
                 self._backward.observe(columns)
-            if self._counts is None:
+            if self._counts is None and self._guide is None:
                 return None
             keys = cell_keys(columns, self._config.cell_size)
+            paid = None if self._guide is None else self._guide.pay(columns, keys)
+            if self._counts is None:
+                return paid
             entered = self._counts.enter(columns, keys)
             if self._frontier is not None:
                 self._frontier.observe(columns, entered)
             if self._bonuses is None:
-                return None
-            return self._bonuses.pay(columns.is_first, entered, run_steps)
+                return paid
+            bonuses = self._bonuses.pay(columns.is_first, entered, run_steps)
+            return bonuses if paid is None else paid + bonuses
 
     def statistics(self) -> dict[str, float]:
         """What curves show; means and shares are since the last call.
@@ -152,7 +160,7 @@ class Explorer:
             if self._frontier is not None:
                 result["snapshots"] = float(len(self._frontier.archive))
                 result["frontier_x"] = float(self._frontier.archive.progress)
-            for part in (self._starts, self._backward, self._bonuses):
+            for part in (self._starts, self._backward, self._bonuses, self._guide):
                 if part is not None:
                     result |= part.statistics()
         return result
@@ -172,6 +180,7 @@ class Explorer:
                 "backward": self._backward.state()
                 if self._backward is not None
                 else None,
+                "guide": self._guide.state() if self._guide is not None else None,
             }
 
     def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
@@ -192,6 +201,8 @@ class Explorer:
             self._starts.steps = np.array(state["level_steps"], np.int64)
         if self._backward is not None and state["backward"] is not None:
             self._backward.restore(state["backward"], going_on=going_on)
+        if self._guide is not None and state.get("guide") is not None:
+            self._guide.restore(state["guide"], going_on=going_on)
         counts, frontier = state["counts"], state["frontier"]
         cells = self._counts is not None and counts is not None
         if cells and state["cell_size"] != self._config.cell_size:

@@ -261,7 +261,9 @@ class Session:
         walked: list[demonstrations.Walked] | None = None
         try:
             if self.ways.found is not None:
-                walked = demonstrations.walk(env, self.ways.found, config.seed)
+                walked = demonstrations.walk(
+                    env, self.ways.found, config.seed, config.explore.cell_size
+                )
         except ValueError as error:
             log(f"demonstrations are searched for anew: {error}")
         if walked is None:
@@ -274,7 +276,9 @@ class Session:
                 log=log,
             )
             self.progress.seconds += time.monotonic() - began
-            walked = demonstrations.walk(env, self.ways.found, config.seed)
+            walked = demonstrations.walk(
+                env, self.ways.found, config.seed, config.explore.cell_size
+            )
         imitation, steps = config.learner.imitation, config.learner.entropy_steps
         if imitation and self.progress.steps >= steps:
             log(
