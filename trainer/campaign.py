@@ -46,7 +46,7 @@ from trainer.tuning.campaign import Campaign, CampaignConfig
 _OPTIONS = "campaign.json"
 
 # Flags of every level's run, and of the one network's.
-_SINGLE = ("--obs", "tiles")
+_SINGLE = ("--obs", "tiles", "--guide", "0.15", "--imitation", "0.1")
 _MERGED = ("--obs", "tiles", "--loss", "distillation", "--action-set", "complex")
 
 _LEGEND = (

@@ -17,6 +17,7 @@ from rich.console import Console
 from trainer.campaign import main
 from trainer.config.schema import RunConfig
 from trainer.evaluation.tables import campaign_table
+from trainer.learn.optim import learning_rate_factor
 from trainer.models import checkpoint
 from trainer.show.board import Board, Standing, grid
 from trainer.tuning import campaign as module
@@ -187,9 +188,20 @@ def test_an_interrupted_campaign_goes_on_where_it_was(tmp_path, monkeypatch, clo
 
 
 def test_the_last_slice_ends_the_schedules():
-    config = ending(RunConfig(), 1_000_000, 200_000).learner
-    assert (config.lr_steps, config.lr_end) == (1_200_000, 0.0)
-    assert (config.entropy, config.entropy_end) == (0.0, 0.0)
+    before = RunConfig()
+    after = ending(before, 1_000_000, 200_000).learner
+    assert (after.entropy, after.entropy_end) == (0.0, 0.0)
+
+    def rates(learner, step):
+        factor = learning_rate_factor(learner, step, 1000)
+        return factor * learner.lr, factor * learner.optimizer.matrix_lr
+
+    # From where they are to nothing.
+    assert rates(after, 1_000_000) == pytest.approx(rates(before.learner, 1_000_000))
+    assert rates(after, 1_100_000) == pytest.approx(
+        [rate / 2 for rate in rates(before.learner, 1_000_000)]
+    )
+    assert rates(after, 1_200_000) == pytest.approx((0.0, 0.0))
 
 
 def test_a_slice_goes_on_from_the_last_one(tmp_path, monkeypatch):

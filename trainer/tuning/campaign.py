@@ -79,8 +79,8 @@ class CampaignConfig:
     """Sampled episodes of each level in the evaluation; 0: no evaluation."""
 
     merge_flags: str = ""
-    """Flags of python -m trainer.run for the one network, in one text, such as
-    "--widths 64 128 --features 512"."""
+    """Flags of python -m trainer.run for the one network, in one text with "=" before
+    it, such as --merge-flags="--widths 64 128 --features 512"."""
 
     run_dir: Path | None = None
     """Folder to write to; by default runs/campaign-TIME."""

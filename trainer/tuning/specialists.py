@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from trainer.config.learning import Muon
 from trainer.config.schema import RunConfig
 from trainer.evaluation.protocol import evaluate_checkpoint
+from trainer.learn.optim import learning_rate_factor
 from trainer.models import checkpoint
 from trainer.models.policy import save_policy
 from trainer.session.training import run_training
@@ -77,8 +79,21 @@ def ending(config: RunConfig, steps: int, more: int) -> RunConfig:
         steps: that it has made.
         more: that are left.
     """
+    learner = config.learner
+    # From the rate that the run has now, on a straight line to 0.
+    scale = learning_rate_factor(learner, steps, 0) * (steps + more) / max(1, more)
+    if isinstance(learner.optimizer, Muon):
+        muon = replace(learner.optimizer, matrix_lr=learner.optimizer.matrix_lr * scale)
+        learner = replace(learner, optimizer=muon)
     learner = replace(
-        config.learner, lr_steps=steps + more, lr_end=0.0, entropy=0.0, entropy_end=0.0
+        learner,
+        lr=learner.lr * scale,
+        lr_end=0.0,
+        lr_steps=steps + max(1, more),
+        lr_schedule="linear",
+        warmup_updates=0,
+        entropy=0.0,
+        entropy_end=0.0,
     )
     return replace(config, learner=learner)
 
