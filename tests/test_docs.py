@@ -233,6 +233,7 @@ def known_flags() -> set[str]:
     """Every flag of our commands, from their help, and of the scripts in bench/."""
     from trainer import (
         baselines,
+        campaign,
         evaluate,
         plan,
         population,
@@ -245,8 +246,9 @@ def known_flags() -> set[str]:
 
     text = (ROOT / "mario_envpool/__main__.py").read_text()
     text += "".join(path.read_text() for path in (ROOT / "bench").glob("*.py"))
-    mains = (baselines, evaluate, plan, population, report, run, search, video, watch)
-    helps = [*((module, "--help") for module in mains), (run, "--help-all")]
+    mains = (baselines, campaign, evaluate, plan, population, report, run)
+    helps = [(module, "--help") for module in (*mains, search, video, watch)]
+    helps.append((run, "--help-all"))
     for module, flag in helps:
         out = io.StringIO()
         with contextlib.redirect_stdout(out), pytest.raises(SystemExit):

@@ -12,9 +12,9 @@ played, and two tables say how often each level was cleared.
 Flags behind `--` are those of `python -m trainer.run` and hold for the levels' runs.
 
 The folder of a campaign has a run for each level (levels/1-1), the run of the one
-network (merged), all policies (policies/1-1.pt to 8-4.pt, all.pt; for `--checkpoint`
-of trainer.evaluate, watch and video), and table.json. Ctrl-C, kill -9 and a full disk
-lose a slice of a minute at most; `--resume` goes on.
+network (merged), all policies (policies/1-1.safetensors and so on, one.safetensors;
+for `--checkpoint` of trainer.evaluate, watch and video), and report.html. Ctrl-C,
+kill -9 and a full disk lose a slice of a minute at most; `--resume` goes on.
 
 Exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on stderr.
 """
@@ -39,14 +39,16 @@ from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import parse_levels
 from trainer.evaluation.tables import campaign_table
 from trainer.machine.files import write_json
+from trainer.show import campaign_page
 from trainer.show.board import Board
+from trainer.show.campaign_page import OPTIONS
 from trainer.tuning import command
 from trainer.tuning.campaign import Campaign, CampaignConfig
 
-_OPTIONS = "campaign.json"
-
 # Flags of every level's run, and of the one network's.
-_SINGLE = ("--obs", "tiles", "--guide", "0.15", "--imitation", "0.1")
+_SINGLE = (
+    "--obs", "tiles", "--guide", "0.15", "--imitation", "0.1", "--device", "cpu",
+)  # fmt: skip
 _MERGED = ("--obs", "tiles", "--loss", "distillation", "--action-set", "complex")
 
 _LEGEND = (
@@ -73,7 +75,7 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
         merged(levels, Path("policies"))  # its flags are checked before the first hour
     folder.mkdir(parents=True, exist_ok=True)
     options = {"options": to_dict(config), "flags": list(flags)}
-    write_json(folder / _OPTIONS, options)
+    write_json(folder / OPTIONS, options)
     console = Console(highlight=False)
     board = Board(live=config.dashboard and console.is_terminal)
     campaign = Campaign(config, folder, runs, merged, board)
@@ -88,7 +90,7 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
         if table["one"]:
             console.print(campaign_table("one network for all levels", table["one"]))
         console.print(_LEGEND.format(config.episodes), style="dim")
-    print(f"wrote {folder}/policies/, {folder}/table.json")
+    print(f"wrote {folder}/policies/, {campaign_page.write(folder)}")
 
 
 def _parse(flags: Sequence[str]) -> RunConfig:
@@ -110,7 +112,7 @@ def _open(
         folder = config.run_dir or Path("runs") / time.strftime(
             "campaign-%Y%m%d-%H%M%S"
         )
-        if (folder / _OPTIONS).exists():
+        if (folder / OPTIONS).exists():
             raise ValueError(
                 f"{folder} holds a campaign: go on with it (--resume {folder}), or "
                 "choose another --run-dir"
@@ -120,13 +122,13 @@ def _open(
         raise ValueError(
             "--resume goes on with the options of its campaign: leave all others out"
         )
-    path = config.resume / _OPTIONS
+    path = config.resume / OPTIONS
     try:
         known: dict[str, Any] = json.loads(path.read_text())
         options = from_dict(CampaignConfig, known["options"])
     except FileNotFoundError:
         raise ValueError(
-            f"--resume {config.resume} is no folder of a campaign: {_OPTIONS} is not "
+            f"--resume {config.resume} is no folder of a campaign: {OPTIONS} is not "
             "in it"
         ) from None
     except (ValueError, KeyError, TypeError) as error:

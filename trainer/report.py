@@ -1,4 +1,4 @@
-"""One page about a run, or about several: `python -m trainer.report RUN_DIR ...`.
+"""A page about a run, several, or a campaign: `python -m trainer.report RUN_DIR ...`.
 
     python -m trainer.report runs/SuperMarioBros-1-1-v0-20260101-120000
     python -m trainer.report runs/seed-1 runs/seed-2 runs/seed-3
@@ -21,7 +21,7 @@ from pathlib import Path
 import tyro
 
 from trainer.cli import main_of
-from trainer.show.page import write
+from trainer.show import campaign_page, page
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ReportConfig:
     """Writes a page about a run, or about several."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs."""
+    """Folders of runs, or that of a campaign."""
 
     output: Path | None = None
     """The page; by default report.html in the run's folder, or comparison.html
@@ -39,7 +39,16 @@ class ReportConfig:
 def _report(config: ReportConfig) -> None:
     if not config.runs:
         raise ValueError("name at least one folder of a run, such as runs/<run>")
-    print(f"wrote {write(config.runs, config.output)}")
+    campaigns = [folder for folder in config.runs if campaign_page.is_campaign(folder)]
+    if campaigns and len(config.runs) > 1:
+        raise ValueError(
+            f"{campaigns[0]} is a campaign, which has a page of its own: name it alone"
+        )
+    if campaigns:
+        written = campaign_page.write(campaigns[0], config.output)
+    else:
+        written = page.write(config.runs, config.output)
+    print(f"wrote {written}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

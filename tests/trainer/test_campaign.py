@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 
 import pytest
-import torch
 from rich.console import Console
 
 from trainer.campaign import main
@@ -19,10 +18,11 @@ from trainer.config.schema import RunConfig
 from trainer.evaluation.tables import campaign_table
 from trainer.learn.optim import learning_rate_factor
 from trainer.models import checkpoint
+from trainer.report import main as report
 from trainer.show.board import Board, Standing, grid
 from trainer.tuning import campaign as module
 from trainer.tuning import specialists
-from trainer.tuning.campaign import Campaign, CampaignConfig
+from trainer.tuning.campaign import Campaign, CampaignConfig, Level
 from trainer.tuning.specialists import Slice, ending
 from trainer.tuning.workers import Workers
 
@@ -232,20 +232,26 @@ def test_the_best_checkpoint_is_chosen(tmp_path, monkeypatch):
     folder.mkdir()
     rates = {"step-000000001.pt": 0.4, "step-000000002.pt": 0.6, "best.pt": 0.6}
     for name in rates:
-        state = {"config": {}, "model": {"w": torch.ones(1)}, "steps": 1}
-        checkpoint.save(folder / name, state)
+        (folder / name).touch()
 
     class Played:
         def __init__(self, rate):
             self.levels = [self]
             self.clear_rate = rate
 
+    written = []
+    monkeypatch.setattr(
+        specialists, "save_policy", lambda *paths: written.append(paths)
+    )
     monkeypatch.setattr(
         specialists, "evaluate_checkpoint", lambda path, **_: Played(rates[path.name])
     )
-    found = specialists.choose(tmp_path, tmp_path / "one.pt", "1-1", 50, 1)
+    to = tmp_path / "1-1.safetensors"
+    found = specialists.choose(tmp_path, to, "1-1", 50, 1)
     assert found == {"clear_rate": 0.6, "checkpoint": "step-000000002.pt"}
-    assert (tmp_path / "one.pt").exists()
+    assert written == [(folder / "step-000000002.pt", to)]
+    with pytest.raises(FileNotFoundError, match="no checkpoint of 1-2"):
+        specialists.choose(tmp_path / "other", to, "1-2", 50, 1)
 
 
 def result(level, rate, starts, argmax):
@@ -275,6 +281,35 @@ def test_the_table_counts_what_others_count():
     # Without idle frames one of two.
     assert lines[-1] == ["all", "75.0", "%", "1", "at", "90+", "3/62", "1/2"]
     assert max(map(len, capture.get().splitlines())) <= 80
+
+
+def test_the_report_has_both_tables(tmp_path, capsys):
+    full = {
+        "repeat_action_probability": 0.0, "return_mean": 1.0, "best_x_median": 10.0,
+        "steps_to_clear_median": None, "deaths": [], "stalled": 0, "timed_out": 0,
+    }  # fmt: skip
+    single = [
+        result("1-1", 1.0, [], False) | full, result("1-1", 0.0, [0, 4], True) | full,
+        result("2-2", 0.4, [], False) | full, result("2-2", 0.0, [3], True) | full,
+    ]  # fmt: skip
+    levels = {"1-1": vars(Level(50.0, 4000, 0.9, solved=True)), "2-2": vars(Level())}
+    state = {"phase": "evaluation", "seconds": 600.0, "levels": levels}
+    for name, content in (
+        ("campaign.json", {}),
+        ("state.json", state),
+        ("table.json", {"single": single, "one": []}),
+    ):
+        (tmp_path / name).write_text(json.dumps(content))
+    assert report([str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "2 levels in 10:00" in page
+    assert "<b>70%</b><span>cleared by a policy for each level" in page
+    assert "1 of 2 levels at 90 % or more" in page
+    assert "Not there: one network for all levels, curves of the one network" in page
+    assert report([str(tmp_path), str(tmp_path)]) == 2
+    (tmp_path / "table.json").write_text("{")
+    assert report([str(tmp_path)]) == 2
+    assert "table.json is damaged" in capsys.readouterr().err
 
 
 def test_the_board_has_a_column_for_each_world():
@@ -381,8 +416,9 @@ def test_a_small_campaign(tmp_path, capsys):
     table = json.loads((folder / "table.json").read_text())
     assert [r["level"] for r in table["single"]] == ["1-1", "1-1", "1-2", "1-2"]
     assert [r["level"] for r in table["one"]] == ["1-1", "1-2", "1-1", "1-2"]
-    for name in ("1-1", "1-2", "all"):
-        assert (folder / "policies" / f"{name}.pt").exists()
+    assert (folder / "report.html").exists()
+    for name in ("1-1", "1-2", "one"):
+        assert (folder / "policies" / f"{name}.safetensors").exists()
     # Nothing is left to do but the evaluation.
     assert main(["--resume", str(folder)]) == 0
     assert main(["--run-dir", str(folder)]) == 2

@@ -13,7 +13,7 @@ from trainer.learn import distil
 from trainer.learn.distil import teacher_paths
 from trainer.learn.losses import Targets, distillation_loss
 from trainer.models import PolicyOutput, build_model, checkpoint
-from trainer.models.policy import Policy, load_policy, save_policy
+from trainer.models.policy import Policy
 from trainer.run import main
 
 LEVELS = ("1-1", "1-2")
@@ -140,7 +140,9 @@ def test_where_teachers_are_looked_for(tmp_path):
     assert teacher_paths(tmp_path, LEVELS) == [tmp_path / "1-1.pt", tmp_path / "1-2"]
     one = tmp_path / "1-1.pt"
     assert teacher_paths(one, LEVELS) == [one, one]
-    with pytest.raises(FileNotFoundError, match=r"no teacher of 1-3: neither 1-3\.pt"):
+    with pytest.raises(
+        FileNotFoundError, match=r"teacher of 1-3: neither 1-3\.safetensors"
+    ):
         teacher_paths(tmp_path, ("1-1", "1-3"))
     with pytest.raises(FileNotFoundError, match="neither a run nor a checkpoint"):
         teacher_paths(tmp_path / "nowhere", ())
@@ -186,17 +188,3 @@ def test_a_run_with_teachers_goes_on_with_rewards(tmp_path):
     more = f"--resume {run} --loss ppo --max-steps 16384"
     assert main([*more.split(), *common]) == 0
     assert checkpoint.load(run, torch.device("cpu"))["steps"] >= 16384
-
-
-@pytest.mark.rom
-def test_a_policy_alone_plays_as_its_checkpoint(tmp_path):
-    write_teacher(tmp_path / "one.pt")
-    state = checkpoint.load(tmp_path / "one.pt", torch.device("cpu"))
-    average = {name: weight + 1 for name, weight in state["model"].items()}
-    checkpoint.save(tmp_path / "run.pt", state | {"ema": average, "games": [1, 2]})
-    save_policy(tmp_path / "run.pt", tmp_path / "policy.pt")
-    found = checkpoint.load(tmp_path / "policy.pt", torch.device("cpu"))
-    assert found.keys() == {"version", "config", "model", "steps"}
-    policy = load_policy(tmp_path / "policy.pt", torch.device("cpu"))
-    for name, weight in policy.model.state_dict().items():
-        torch.testing.assert_close(weight, average[name])

@@ -35,7 +35,7 @@ class Distillation:
 
     teachers: str = ""
     """Policies to learn from: a run or checkpoint, which teaches all levels, or a
-    folder with one for each level (FOLDER/1-1.pt, or a run FOLDER/1-1). Their
+    folder with one for each level (1-1.safetensors, 1-1.pt, or a run 1-1). Their
     observations and frames a step must be those of this run, their actions among its
     actions."""
 

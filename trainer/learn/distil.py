@@ -26,6 +26,7 @@ from trainer.learn.ppo import PPO, Minibatch
 from trainer.machine.monitor import mark
 from trainer.models import PolicyModel, checkpoint
 from trainer.models.policy import Policy, load_policy, run_folder
+from trainer.models.policy_file import SUFFIX
 from trainer.rollout.batch import Batch, observations
 
 # Log-probability of actions that a teacher does not have.
@@ -130,13 +131,17 @@ def teacher_paths(where: Path, levels: Sequence[str]) -> list[Path]:
         return [where] * max(1, len(levels))
     paths = []
     for level in levels:
-        file, run = where / f"{level}.pt", where / level
-        if not (file.is_file() or checkpoint.list_files(run)):
+        run = where / level
+        known = [where / f"{level}{suffix}" for suffix in (SUFFIX, ".pt")]
+        found = [path for path in known if path.is_file()]
+        if checkpoint.list_files(run):
+            found.append(run)
+        if not found:
             raise FileNotFoundError(
-                f"--teachers {where}: no teacher of {level}: neither {file.name} nor a "
-                f"run {level}/ with checkpoints is there"
+                f"--teachers {where}: no teacher of {level}: neither "
+                f"{known[0].name} nor a run {level}/ with checkpoints is there"
             )
-        paths.append(file if file.is_file() else run)
+        paths.append(found[0])
     if not paths:
         raise FileNotFoundError(f"--teachers {where} is neither a run nor a checkpoint")
     return paths

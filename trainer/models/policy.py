@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +10,20 @@ from typing import NamedTuple
 
 import torch
 
-from trainer.config.plain import from_dict
+from mario_envpool import rom
+from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig, ModelConfig
+from trainer.config.tasks import is_native
 from trainer.envs.pool import make_pool
 from trainer.machine.cpu import keep_large_blocks
 from trainer.machine.device import autocast_dtype, choose_device
-from trainer.models import PolicyModel, build_model, checkpoint, to_device
+from trainer.models import (
+    PolicyModel,
+    build_model,
+    checkpoint,
+    policy_file,
+    to_device,
+)
 from trainer.models.native import computes
 
 _logger = logging.getLogger(__name__)
@@ -51,19 +60,24 @@ def playing_device(name: str) -> torch.device:
 
 
 def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy:
-    """Builds the network of a checkpoint and loads its weights.
+    """Builds the network of a checkpoint or a policy's file, and loads its weights.
 
     Args:
-        path: checkpoint, or the folder of a run, whose newest one it then is.
+        path: checkpoint, the folder of a run, whose newest one it then is, or a file
+            of `save_policy`.
         device: for the model.
         ema: take the averaged weights where the checkpoint has them.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        ValueError: it is damaged, or its weights do not fit its network.
+        ValueError: it is damaged, its weights do not fit its network, or a policy's
+            file is for another ROM.
     """
-    state = checkpoint.load(path, device, needs=("config", "model", "steps"))
-    env = from_dict(EnvConfig, state["config"]["env"])
+    if path.suffix == policy_file.SUFFIX:
+        found, averaged = policy_file.read(path, device), False
+    else:
+        found, averaged = _of_checkpoint(path, device, ema)
+    env = from_dict(EnvConfig, found.env)
     if env.rom_path and not Path(env.rom_path).exists():
         _logger.warning(
             "the ROM of the run, %s, is not there: playing the one that MARIO_ROM "
@@ -71,44 +85,63 @@ def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy
             env.rom_path,
         )
         env = replace(env, rom_path="")
-    kind = from_dict(ModelConfig, state["config"]["model"])
-    averaged = ema and state.get("ema") is not None
-    shape, num_actions = _spaces(env)
+    kind = from_dict(ModelConfig, found.model)
+    shape, num_actions, rom_sha1 = _spaces(env)
+    if found.rom_sha1 not in ("", rom_sha1):
+        raise ValueError(
+            f"{path} is a policy for the ROM with SHA-1 {found.rom_sha1}; the one here "
+            f"has {rom_sha1}: name the other one by MARIO_ROM"
+        )
     model = build_model(kind, shape, num_actions)
     own_code = computes(model, shape)
     model = to_device(model, kind.name, device)
-    checkpoint.load_weights(model, state["ema" if averaged else "model"])
+    checkpoint.load_weights(model, found.weights)
     return Policy(
         model=model.eval(),
         env=env,
         device=device,
-        dtype=autocast_dtype(device, state["config"]["precision"], own_code=own_code),
-        steps=int(state["steps"]),
+        dtype=autocast_dtype(device, found.precision, own_code=own_code),
+        steps=found.steps,
         averaged=averaged,
     )
 
 
 def save_policy(source: Path, path: Path) -> None:
-    """Writes the policy of a checkpoint alone: weights to play with, and its config.
+    """Writes the policy of a checkpoint alone: weights, and what they are for.
+
+    Weights are the averaged ones where there are any, in half precision. Paths of this
+    machine are left out.
 
     Args:
         source: checkpoint, or the folder of a run, whose newest one it then is.
-        path: of the new checkpoint; its folder exists.
+        path: of the file, which ends with .safetensors; its folder exists.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: as of `checkpoint.load` and `.save`.
+        FileNotFoundError, OSError, ValueError: as of `load_policy`, or the file cannot
+            be written.
     """
-    needs = ("config", "model", "steps")
-    state = checkpoint.load(source, torch.device("cpu"), needs)
-    averaged = state.get("ema")
-    checkpoint.save(
-        path,
-        {
-            "config": state["config"],
-            "model": state["model"] if averaged is None else averaged,
-            "steps": state["steps"],
-        },
+    found, _ = _of_checkpoint(source, torch.device("cpu"), ema=True)
+    env = replace(from_dict(EnvConfig, found.env), rom_path="", reward_fn="")
+    *_, rom_sha1 = _spaces(from_dict(EnvConfig, found.env))
+    policy_file.write(path, found._replace(env=to_dict(env), rom_sha1=rom_sha1))
+
+
+def _of_checkpoint(
+    path: Path, device: torch.device, ema: bool
+) -> tuple[policy_file.PolicyFile, bool]:
+    """What a policy's file would hold, and whether its weights are averaged."""
+    state = checkpoint.load(path, device, needs=("config", "model", "steps"))
+    config = state["config"]
+    averaged = ema and state.get("ema") is not None
+    found = policy_file.PolicyFile(
+        env=config["env"],
+        model=config["model"],
+        precision=config["precision"],
+        steps=int(state["steps"]),
+        rom_sha1="",
+        weights=state["ema" if averaged else "model"],
     )
+    return found, averaged
 
 
 def run_folder(path: Path) -> Path | None:
@@ -123,12 +156,19 @@ def run_folder(path: Path) -> Path | None:
     return folder if (folder / "config.json").is_file() else None
 
 
-def _spaces(env: EnvConfig) -> tuple[tuple[int, ...], int]:
-    """The shape of an observation, and the number of actions."""
+def _spaces(env: EnvConfig) -> tuple[tuple[int, ...], int, str]:
+    """The shape of an observation, the number of actions, and the ROM's SHA-1.
+
+    Of tasks without a ROM of ours it is "".
+    """
     # A reward of the user's own changes neither, and may not be there.
     env = replace(env, num_envs=1, groups=1, num_threads=1, reward_fn="")
     pool = make_pool(env, seed=0)
     try:
-        return tuple(pool.observation_space.shape), int(pool.action_space.n)
+        sha1 = ""
+        if is_native(env.task):
+            image = rom.load(pool.config["rom"], env.rom_path)
+            sha1 = hashlib.sha1(image).hexdigest()
+        return tuple(pool.observation_space.shape), int(pool.action_space.n), sha1
     finally:
         pool.close()

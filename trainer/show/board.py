@@ -47,13 +47,17 @@ class Board:
         self._messages: deque[str] = deque(maxlen=_MESSAGES)
         self._live = Live(console=self._console, auto_refresh=False) if live else None
         self._picture: RenderableType = ""
+        self.open()
+
+    def open(self) -> None:
+        """Takes the terminal, again after `close`."""
         if self._live is not None:
             self._live.start()
 
     def log(self, text: str) -> None:
         """Shows a message."""
         self._messages.append(text)
-        if self._live is None:
+        if self._live is None or not self._live.is_started:
             self._console.print(Text(text), soft_wrap=True)
 
     def show(self, title: str, levels: Mapping[str, Standing]) -> None:

@@ -29,7 +29,7 @@ _KINDS = {".png": "image/png", ".gif": "image/gif", ".mp4": "video/mp4"}
 # -- tables ------------------------------------------------------------------
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table of plain text; "" without rows."""
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(_text(c))}</td>" for c in row) + "</tr>"
@@ -82,13 +82,13 @@ def _evaluations(runs: Sequence[RunFiles]) -> str:
         for run in runs for e in run.evaluations
     ]  # fmt: skip
     skip = 0 if len(runs) > 1 else 1
-    return _table(heads[skip:], [row[skip:] for row in rows])
+    return table(heads[skip:], [row[skip:] for row in rows])
 
 
 def _evaluated_levels(run: RunFiles) -> str:
     """What `trainer.evaluate` has found out."""
     about = run.table
-    table = _level_table(about.get("results", []), str(about.get("task")))
+    table = level_table(about.get("results", []), str(about.get("task")))
     what = f"{about.get('checkpoint')}, {_whole(about.get('trained_steps'))} steps"
     return table and f"<p>{escape(what)}:</p>{table}"
 
@@ -103,10 +103,10 @@ def _own_levels(run: RunFiles) -> str:
     test = last.get("test_clear_rate")
     if test is not None:
         what += f"; trained levels {_rate(last)}, test levels {test:.0%}"
-    return f"<p>{escape(what)}:</p>{_level_table(last['levels'], run.task)}"
+    return f"<p>{escape(what)}:</p>{level_table(last['levels'], run.task)}"
 
 
-def _level_table(results: Sequence[Any], task: str) -> str:
+def level_table(results: Sequence[Any], task: str) -> str:
     """A line for each result of a level, the test levels' marked; "" without any."""
     heads = ["level", "actions", "sticky", "episodes", "cleared (95 %)", "return"]
     heads += ["best x, median", "steps to clear, median", "died", "stalled"]
@@ -120,13 +120,26 @@ def _level_table(results: Sequence[Any], task: str) -> str:
          r.get("timed_out"))
         for r in results if isinstance(r, dict)
     ]  # fmt: skip
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def _levels(run: RunFiles) -> str:
-    """Clear rates and mean best x of training: worlds across, stages down."""
+    """Clear rates and mean best x of training."""
     rates = {k[7:]: v for k, v in run.last.items() if k.startswith("levels/")}
-    names = [tuple(map(int, k.split("-"))) for k in rates]
+    best_x = {level: run.last.get(f"level_best_x/{level}") for level in rates}
+    return level_grid(
+        rates, {k: f"x {x:.0f}" for k, x in best_x.items() if x is not None}
+    )
+
+
+def level_grid(rates: Mapping[str, float], notes: Mapping[str, str]) -> str:
+    """Clear rates by level, worlds across, stages down; "" without any.
+
+    Args:
+        rates: of levels, 0 to 1.
+        notes: what else is known of each.
+    """
+    names = [tuple(map(int, level.split("-"))) for level in rates]
     if not names:
         return ""
     worlds = range(1, max(world for world, _ in names) + 1)
@@ -135,10 +148,11 @@ def _levels(run: RunFiles) -> str:
         rows += f"<tr><th>-{stage}</th>"
         for world in worlds:
             level = f"{world}-{stage}"
-            rate, best_x = rates.get(level), run.last.get(f"level_best_x/{level}")
-            heat = "" if rate is None else f' style="--rate:{rate:.2f}" class="heat"'
-            text = "" if rate is None else f"{rate:.0%}"
-            text += "" if best_x is None else f"<div>x {best_x:.0f}</div>"
+            share = rates.get(level)
+            heat = "" if share is None else f' style="--rate:{share:.2f}" class="heat"'
+            text = "" if share is None else f"{share:.0%}"
+            if note := notes.get(level):
+                text += f"<div>{escape(note)}</div>"
             rows += f"<td{heat}>{text}</td>"
         rows += "</tr>"
     return f'<div class="wide"><table class="levels">{rows}</table></div>'
@@ -205,7 +219,7 @@ def _checkpoints(run: RunFiles) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(about.st_mtime))
         name = path.relative_to(run.folder)
         rows.append((name, f"{about.st_size / 2**20:.1f} MB", when))
-    return _table(("file", "size", "written"), rows)
+    return table(("file", "size", "written"), rows)
 
 
 def _headline(run: RunFiles) -> str:
@@ -261,7 +275,7 @@ def _comparison(runs: Sequence[RunFiles]) -> str:
         seed = run.config.get("seed")
         name = run.folder.name
         rows.append((name, run.what, seed, solved, steps, seconds, _rate(rate)))
-    return f"<h1>{len(runs)} runs</h1>" + _table(heads, rows)
+    return f"<h1>{len(runs)} runs</h1>" + table(heads, rows)
 
 
 def render(runs: Sequence[RunFiles], page: Path) -> str:
@@ -292,23 +306,35 @@ def render(runs: Sequence[RunFiles], page: Path) -> str:
         }
     else:
         sections |= {"Evaluation": _evaluations(runs), "Settings": _settings(runs)}
+    lost = sum(run.damaged for run in runs)
+    head = _headline(runs[0]) if len(runs) == 1 else _comparison(runs)
+    title = runs[0].what if len(runs) == 1 else f"{len(runs)} runs"
+    note = f"{lost} damaged lines left out. " if lost else ""
+    return document(title, head, sections, note)
+
+
+def document(title: str, head: str, sections: Mapping[str, str], note: str = "") -> str:
+    """A whole page.
+
+    Args:
+        title: of the page, plain text.
+        head: HTML at its top.
+        sections: HTML by headings; empty ones are named at the end.
+        note: plain text at the end.
+    """
     body = "".join(
         f"<section><h2>{name}</h2>{inside}</section>"
         for name, inside in sections.items()
         if inside
     )
     missing = ", ".join(name.lower() for name, inside in sections.items() if not inside)
-    lost = sum(run.damaged for run in runs)
-    note = f"Not there: {missing}. " if missing else ""
-    note += f"{lost} damaged lines left out. " if lost else ""
-    head = _headline(runs[0]) if len(runs) == 1 else _comparison(runs)
-    title = runs[0].what if len(runs) == 1 else f"{len(runs)} runs"
-    style = Path(__file__).with_suffix(".css").read_text("utf-8")
+    missing = f"Not there: {missing}. " if missing else ""
+    style = Path(__file__).with_name("page.css").read_text("utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{style}</style></head><body><main>"
-        f"<header>{head}</header>{body}<footer>{note}Written "
+        f"<header>{head}</header>{body}<footer>{missing}{escape(note)}Written "
         f"{time.strftime('%Y-%m-%d %H:%M')}.</footer></main></body></html>\n"
     )
 

@@ -31,15 +31,16 @@ from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
 from trainer.models.policy import save_policy
+from trainer.models.policy_file import SUFFIX
 from trainer.show.board import Board, Standing
+from trainer.show.campaign_page import MERGED, STATE, TABLE
 from trainer.show.dashboard import make_display
 from trainer.tuning import specialists
 from trainer.tuning.specialists import Slice
 from trainer.tuning.workers import Workers
 
-STATE = "state.json"
 POLICIES = "policies"
-ALL = "all"
+ONE = "one"
 
 # Steps are no limit: time is.
 _STEPS = 2_000_000_000
@@ -118,7 +119,7 @@ class Level:
         steps: environment steps so far.
         rate: clear rate of the last 100 training episodes.
         solved: whether two evaluations confirmed it.
-        polished: whether its schedules have come to their end.
+        ended: whether its schedules have come to their end.
         failures: slices that ended with an error.
         chosen: clear rate of the policy that was chosen, None before.
     """
@@ -127,7 +128,7 @@ class Level:
     steps: int = 0
     rate: float = 0.0
     solved: bool = False
-    polished: bool = False
+    ended: bool = False
     failures: int = 0
     chosen: float | None = None
 
@@ -164,6 +165,8 @@ class Campaign:
         self._began = time.monotonic()
         self._jobs = config.jobs or available_cores()
         self._workers = Workers(self._jobs)
+        # Levels whose last slice is under way.
+        self._ending: set[str] = set()
 
     # -- state -----------------------------------------------------------------
 
@@ -190,7 +193,7 @@ class Campaign:
 
     def policy(self, level: str) -> Path:
         """File of a level's policy, or of that of all levels."""
-        return self.folder / POLICIES / f"{level}.pt"
+        return self.folder / POLICIES / f"{level}{SUFFIX}"
 
     # -- phases ----------------------------------------------------------------
 
@@ -244,7 +247,7 @@ class Campaign:
         wanting = [
             name
             for name, level in self.levels.items()
-            if not (level.solved or level.polished or level.failures >= _FAILURES)
+            if not (level.solved or level.ended or level.failures >= _FAILURES)
             and name not in self._workers.running
         ]
         return sorted(wanting, key=lambda name: self.levels[name].seconds)
@@ -272,7 +275,8 @@ class Campaign:
             log_seconds=2.0,
         )
         self._workers.submit(name, specialists.train, Slice(run, seconds, last))
-        self.levels[name].polished = last
+        if last:
+            self._ending.add(name)
 
     def _take(self, results: Sequence[tuple[str, Any]]) -> None:
         """Takes the results of slices that have ended."""
@@ -280,19 +284,19 @@ class Campaign:
             level = self.levels[name]
             if isinstance(result, BaseException):
                 level.failures += 1
-                level.polished = False
                 text = str(result).split("\n")[0] or type(result).__name__
                 self._board.log(f"{name}: {text}")
             else:
                 level.seconds, level.steps = result["seconds"], int(result["steps"])
                 level.rate = result.get("rollout/clear_rate", 0.0)
                 level.solved = bool(result["solved"])
-                level.polished = level.polished and not result["signal"]
+                level.ended = name in self._ending and not result["signal"]
                 how = "solved" if level.solved else f"{level.rate:.0%} cleared"
                 self._board.log(
                     f"{name}: {how} after {level.steps:,} steps, "
                     f"{format_seconds(level.seconds)} of training"
                 )
+            self._ending.discard(name)
             self._save()
 
     def _let_end(self) -> None:
@@ -340,8 +344,8 @@ class Campaign:
         if missing := len(self.levels) - len(levels):
             self._board.log(f"{missing} levels have no policy to learn from")
         self._workers.close()
-        self._board.close()
-        run_dir = self.folder / "merged"
+        self._board.close()  # the run has a dashboard of its own
+        run_dir = self.folder / MERGED
         config = replace(
             self._merged(levels, self.folder / POLICIES),
             run_dir=run_dir,
@@ -356,7 +360,8 @@ class Campaign:
             if specialists.train(work, make_display(config.dashboard))["signal"]:
                 raise KeyboardInterrupt
             self._save()
-        save_policy(checkpoint.find(run_dir), self.policy(ALL))
+        self._board.open()
+        save_policy(checkpoint.find(run_dir), self.policy(ONE))
 
     def evaluate(self) -> dict[str, Any]:
         """Plays all policies; the content of table.json.
@@ -366,7 +371,7 @@ class Campaign:
             the network for all, as `LevelResult.to_dict` has them: sampled, then
             likeliest actions.
         """
-        tasks = [ALL, *self.levels] if self._merges else list(self.levels)
+        tasks = [ONE, *self.levels] if self._merges else list(self.levels)
         left = [name for name in tasks if self.policy(name).exists()]
         found: dict[str, Any] = {}
         try:
@@ -375,7 +380,7 @@ class Campaign:
                     name = left.pop(0)
                     self._workers.submit(
                         name, specialists.evaluate, self.policy(name),
-                        "" if name == ALL else name, self.config.episodes,
+                        "" if name == ONE else name, self.config.episodes,
                         self.config.seed,
                     )  # fmt: skip
                 for name, result in self._workers.wait(1.0):
@@ -390,9 +395,9 @@ class Campaign:
             "seed": self.config.seed,
             "seconds": self._seconds,
             "single": [r for name in self.levels for r in found.get(name, [])],
-            "one": found.get(ALL, []),
+            "one": found.get(ONE, []),
         }
-        write_json(self.folder / "table.json", table)
+        write_json(self.folder / TABLE, table)
         return table
 
     def _show(self, what: str, until: float) -> None:

@@ -1,0 +1,111 @@
+"""Policies as files of their own: what they hold, and what is refused."""
+
+import os
+
+import pytest
+import safetensors.torch
+import torch
+from learners import change
+
+from trainer.config.plain import to_dict
+from trainer.config.schema import RunConfig
+from trainer.evaluate import main
+from trainer.models import build_model, checkpoint, policy_file
+from trainer.models.policy import load_policy, save_policy
+
+CPU = torch.device("cpu")
+
+
+def write_checkpoint(path, **options):
+    config = change(RunConfig(), obs="tiles", model="tiles", stack_num=1, **options)
+    config = config.resolved()
+    model = build_model(config.model, (1, 16, 16), len(config.env.actions))
+    average = {name: weight + 1 for name, weight in model.state_dict().items()}
+    state = {"config": to_dict(config), "model": model.state_dict(), "ema": average}
+    checkpoint.save(path, state | {"steps": 7, "games": [1, 2]})
+    return average
+
+
+@pytest.fixture
+def policy(tmp_path):
+    """A policy's file, beside the checkpoint that it is of."""
+    write_checkpoint(tmp_path / "run.pt", levels=("1-2",))
+    save_policy(tmp_path / "run.pt", tmp_path / "1-2.safetensors")
+    return tmp_path / "1-2.safetensors"
+
+
+@pytest.mark.rom
+def test_it_plays_as_its_checkpoint(tmp_path):
+    average = write_checkpoint(tmp_path / "run.pt", levels=("1-2",))
+    save_policy(tmp_path / "run.pt", tmp_path / "one.safetensors")
+    found = load_policy(tmp_path / "one.safetensors", CPU)
+    original = load_policy(tmp_path / "run.pt", CPU)
+    assert found.env == original.env
+    assert (found.dtype, found.steps) == (original.dtype, 7)
+    weights = found.model.state_dict()
+    assert weights.keys() == average.keys()
+    for name, weight in weights.items():
+        assert weight.dtype == average[name].dtype
+        torch.testing.assert_close(weight, average[name].half().float())
+
+
+@pytest.mark.rom
+def test_it_holds_nothing_of_this_machine(tmp_path, monkeypatch):
+    from mario_envpool import rom
+
+    (path, *_) = [str(file.path) for file in rom.find() if file.name == "vanilla"]
+    write_checkpoint(tmp_path / "run.pt", rom_path=path)
+    save_policy(tmp_path / "run.pt", tmp_path / "one.safetensors")
+    content = (tmp_path / "one.safetensors").read_bytes()
+    assert os.path.dirname(path).encode() not in content
+    assert str(tmp_path).encode() not in content
+    assert policy_file.read(tmp_path / "one.safetensors", CPU).env["rom_path"] == ""
+
+
+@pytest.mark.rom
+def test_another_rom_is_refused(policy, capsys):
+    found = policy_file.read(policy, CPU)
+    policy_file.write(policy, found._replace(rom_sha1="0" * 40))
+    assert main(["--checkpoint", str(policy)]) == 2
+    error = capsys.readouterr().err
+    assert f"{policy} is a policy for the ROM with SHA-1 0000" in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:100], "is damaged"),
+        (lambda content: b"", "is damaged"),
+        (lambda content: b"\x00" * 500, "is damaged"),
+        (
+            lambda content: content.replace(b"policy 1", b"policy 2"),
+            "no policy of this",
+        ),
+        (lambda content: content.replace(b"precision", b"decision!"), "is damaged"),
+    ],
+)
+def test_a_damaged_file_is_refused(policy, damage, message):
+    policy.write_bytes(damage(policy.read_bytes()))
+    with pytest.raises(ValueError, match=message):
+        load_policy(policy, CPU)
+
+
+@pytest.mark.rom
+def test_weights_that_are_not_finite_are_refused(policy):
+    found = policy_file.read(policy, CPU)
+    name = next(iter(found.weights))
+    found.weights[name][:] = torch.nan
+    policy_file.write(policy, found)
+    with pytest.raises(ValueError, match="is not finite"):
+        load_policy(policy, CPU)
+
+
+def test_a_file_of_others_is_refused(tmp_path):
+    path = tmp_path / "other.safetensors"
+    safetensors.torch.save_file({"w": torch.ones(2)}, path)
+    with pytest.raises(ValueError, match="no policy of this trainer"):
+        load_policy(path, CPU)
+    with pytest.raises(FileNotFoundError, match="no policy at"):
+        load_policy(tmp_path / "none.safetensors", CPU)

@@ -1,0 +1,116 @@
+"""The page about a campaign: all levels, by who played them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from trainer.machine.files import replacing
+from trainer.machine.timings import format_seconds
+from trainer.show.figures import curves
+from trainer.show.page import document, level_grid, level_table, table
+from trainer.show.run_files import read_run
+
+OPTIONS, STATE, TABLE, MERGED = "campaign.json", "state.json", "table.json", "merged"
+
+_TASK = "SuperMarioBros-v0"
+
+
+def is_campaign(folder: Path) -> bool:
+    """Whether a folder is that of a campaign."""
+    return (folder / OPTIONS).is_file() and (folder / STATE).is_file()
+
+
+def write(folder: Path, output: Path | None = None) -> Path:
+    """Writes the page of a campaign, whatever it has come to.
+
+    Args:
+        folder: of the campaign.
+        output: the page; by default report.html there.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        ValueError: a file of the campaign is damaged.
+        OSError: the page cannot be written; an older one is as it was.
+    """
+    state, found = _read(folder / STATE), _read(folder / TABLE)
+    levels: Mapping[str, Any] = state.get("levels", {})
+    one, single = found.get("one", []), found.get("single", [])
+    merged = [read_run(folder / MERGED)] if (folder / MERGED).is_dir() else []
+    sections = {
+        "A policy for each level": _grid(single) + level_table(single, _TASK),
+        "One network for all levels": _grid(one) + level_table(one, _TASK),
+        "Training of the levels": _training(levels),
+        "Curves of the one network": curves(merged) if merged else "",
+    }
+    seconds = format_seconds(state.get("seconds", 0.0))
+    head = (
+        f"<h1>{len(levels)} levels in {seconds}</h1>"
+        f'<div class="tiles">{_figure("a policy for each level", single)}'
+        f"{_figure('one network', one)}</div><dl><dt>folder</dt>"
+        f"<dd>{escape(str(folder))}</dd></dl>"
+    )
+    page = output or folder / "report.html"
+    with replacing(page) as file:
+        file.write(document(f"{len(levels)} levels", head, sections).encode())
+    return page
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is no file."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: it is no JSON object")
+    return content
+
+
+def _sampled(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Clear rates with sampled actions, by level."""
+    return {r["level"]: r["clear_rate"] for r in results if not r["argmax"]}
+
+
+def _grid(results: Sequence[Mapping[str, Any]]) -> str:
+    """Clear rates of sampled actions, and how many starts with the likeliest ones."""
+    notes = {
+        r["level"]: f"{r['clears']}/{r['episodes']}" for r in results if r["argmax"]
+    }
+    return level_grid(_sampled(results), notes)
+
+
+def _figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
+    """The mean clear rate of all levels."""
+    rates = list(_sampled(results).values())
+    if not rates:
+        return ""
+    good = sum(rate >= 0.9 for rate in rates)
+    return (
+        f"<div><b>{sum(rates) / len(rates):.0%}</b><span>cleared by {escape(name)}, "
+        f"{good} of {len(rates)} levels at 90 % or more</span></div>"
+    )
+
+
+def _training(levels: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for each level's run."""
+    heads = ("level", "steps", "time", "last 100 training episodes", "solved", "chosen")
+    rows = [
+        (
+            name,
+            level["steps"],
+            format_seconds(level["seconds"]),
+            f"{level['rate']:.0%}",
+            "yes" if level["solved"] else "no",
+            "" if level["chosen"] is None else f"{level['chosen']:.0%}",
+        )
+        for name, level in levels.items()
+    ]
+    return table(heads, rows)
