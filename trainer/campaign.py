@@ -25,12 +25,13 @@ import dataclasses
 import json
 import shlex
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tyro
+from filelock import FileLock, Timeout
 from rich.console import Console
 
 from trainer.cli import parse, parse_each
@@ -38,7 +39,9 @@ from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import parse_levels
 from trainer.evaluation.tables import campaign_table
+from trainer.learn.distil import check_fits
 from trainer.machine.files import write_json
+from trainer.session.files import new_run_dir
 from trainer.show import campaign_page
 from trainer.show.board import Board
 from trainer.show.campaign_page import OPTIONS
@@ -51,6 +54,7 @@ _SINGLE = (
 )  # fmt: skip
 _MERGED = ("--obs", "tiles", "--loss", "distillation", "--action-set", "complex")
 
+_TITLES = {"a policy for each level": "single", "one network for all levels": "one"}
 _LEGEND = (
     "cleared: of {} episodes with sampled actions and 0 to 30 idle frames before them; "
     "argmax: of\nthe 31 starts, with the likeliest actions; without idle frames: that "
@@ -61,43 +65,85 @@ _LEGEND = (
 def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
     config, flags, folder = _open(config, flags)
     config.validate()
-    levels = parse_levels(config.levels, EnvConfig.task)
-    seed = ["--seed", str(config.seed)]
-    runs = parse_each([*_SINGLE, *seed, *flags], levels)
+    levels = parse_levels(config.levels, config.task)
+    common = ["--seed", str(config.seed)]
+    if config.task != EnvConfig.task:
+        common += ["--task", config.task]
+    runs = parse_each([*_SINGLE, *common, *flags], levels)
     for run in runs.values():
+        command.check_base(run)
         run.validate()
 
     def merged(some: Sequence[str], teachers: Path) -> RunConfig:
         own = ["--levels", ",".join(some), "--teachers", str(teachers)]
-        return _parse([*_MERGED, *own, *seed, *shlex.split(config.merge_flags)])
+        run = parse([*_MERGED, *common, *shlex.split(config.merge_flags), *own])
+        run.validate()
+        return run
 
     if config.merge_share and len(levels) > 1:
-        merged(levels, Path("policies"))  # its flags are checked before the first hour
+        _check_merge(runs, merged(levels, Path("policies")))
     folder.mkdir(parents=True, exist_ok=True)
-    options = {"options": to_dict(config), "flags": list(flags)}
-    write_json(folder / OPTIONS, options)
+    with _locked(folder):
+        options = {"options": to_dict(config), "flags": list(flags)}
+        write_json(folder / OPTIONS, options)
+        _run(config, folder, runs, merged)
+
+
+def _check_merge(runs: Mapping[str, RunConfig], one: RunConfig) -> None:
+    """Raises ValueError, before the first hour, where the policies cannot be merged."""
+    for level, run in runs.items():
+        if run.model.memory is not None:
+            raise ValueError(
+                "policies with --memory cannot be merged: leave it out, or give "
+                "--merge-share 0"
+            )
+        teacher, env = run.resolved().env, one.resolved().env
+        check_fits(teacher, env, f"the policy of {level}")
+
+
+def _run(
+    config: CampaignConfig,
+    folder: Path,
+    runs: Mapping[str, RunConfig],
+    merged: Callable[[Sequence[str], Path], RunConfig],
+) -> None:
+    """Trains and evaluates, and shows the tables."""
     console = Console(highlight=False)
     board = Board(live=config.dashboard and console.is_terminal)
-    campaign = Campaign(config, folder, runs, merged, board)
-    board.log(f"{len(levels)} levels, writing to {folder}/")
     try:
+        campaign = Campaign(config, folder, runs, merged, board)
+        board.log(f"{len(runs)} levels, writing to {folder}/")
         campaign.run()
         table = campaign.evaluate() if config.episodes else None
     finally:
         board.close()
     if table is not None:
-        console.print(campaign_table("a policy for each level", table["single"]))
-        if table["one"]:
-            console.print(campaign_table("one network for all levels", table["one"]))
+        for title, name in _TITLES.items():
+            if table[name]:
+                console.print(campaign_table(title, table[name], table["levels"]))
         console.print(_LEGEND.format(config.episodes), style="dim")
     print(f"wrote {folder}/policies/, {campaign_page.write(folder)}")
 
 
-def _parse(flags: Sequence[str]) -> RunConfig:
-    """A run's config, checked."""
-    config = parse(flags)
-    config.validate()
-    return config
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps a folder for this process.
+
+    Raises:
+        ValueError: another process has it.
+    """
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(
+            f"another process is writing to {folder}; wait for its end, or give this "
+            "campaign a folder of its own with --run-dir"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _open(
@@ -109,9 +155,7 @@ def _open(
         ValueError: the folder holds another campaign, or none to go on with.
     """
     if config.resume is None:
-        folder = config.run_dir or Path("runs") / time.strftime(
-            "campaign-%Y%m%d-%H%M%S"
-        )
+        folder = config.run_dir or new_run_dir("campaign")
         if (folder / OPTIONS).exists():
             raise ValueError(
                 f"{folder} holds a campaign: go on with it (--resume {folder}), or "
@@ -128,11 +172,11 @@ def _open(
         options = from_dict(CampaignConfig, known["options"])
     except FileNotFoundError:
         raise ValueError(
-            f"--resume {config.resume} is no folder of a campaign: {OPTIONS} is not "
-            "in it"
+            f"--resume {config.resume} is no folder of a campaign: {OPTIONS} is not in "
+            "it"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+        raise ValueError(f"{path} is damaged: {error!r}") from error
     return options, known["flags"], config.resume
 
 
@@ -142,8 +186,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     prog = "python -m trainer.campaign"
     config = tyro.cli(CampaignConfig, args=own, prog=prog, description=__doc__)
     try:
-        instead = dict.fromkeys(("--levels", "--seed", "--max-seconds"), "it")
-        command.check_flags(flags, instead)
+        instead = dict.fromkeys(("--levels", "--task", "--seed", "--max-seconds"), "it")
+        command.check_flags(flags, instead | {"--max-steps": "--max-seconds"})
         _main(config, flags)
     except KeyboardInterrupt:
         print("interrupted; --resume with its folder goes on", file=sys.stderr)

@@ -60,7 +60,7 @@ class Fixed(nn.Module):
 
     def __init__(self, logits):
         super().__init__()
-        self.logits = torch.tensor(logits)
+        self.logits = nn.Parameter(torch.tensor(logits))
 
     def forward(self, obs, state, first):
         rows = obs.shape[:2]
@@ -96,7 +96,9 @@ def test_each_row_is_taught_by_the_teacher_of_its_level(teachers, shards):
     batch.levels[:] = torch.arange(T + 1)[:, None] % 2
     learner = make_learner(config, shards)
     learner._parts.forward.frames = batch.frames
-    found = learner._algorithm.teachers_of(batch).exp()
+    found = learner._algorithm.teachers_of(batch)
+    assert not found.requires_grad  # in the shards' threads, too
+    found = found.exp()
     close_shards(learner)
     assert found.shape == (T, B, A)
     first, second = found[0::2], found[1::2]

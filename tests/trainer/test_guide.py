@@ -56,8 +56,11 @@ def test_an_episode_begins_without_debts(guide):
     assert pay(guide, [30, 30]) == [0.5, 0.5]
 
 
-def test_without_demonstrations_nothing_is_paid():
+@pytest.mark.parametrize("asked", [False, True])
+def test_without_demonstrations_nothing_is_paid(asked):
     guide = Guide(0.5, num_envs=1)
+    if asked:
+        guide.take([])  # none was found
     assert pay(guide, [10], [True]) == [0.0]
     assert pay(guide, [20]) == [0.0]
 

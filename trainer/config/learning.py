@@ -96,6 +96,10 @@ class RMSprop:
     """Epsilon beside the root (as in Cleanba and TorchBeast)."""
 
 
+# The policy of distillation has no entropy bonus.
+_A_REWARD = one_of("loss", "ppo", "impala")
+
+
 @dataclasses.dataclass(frozen=True)
 class LearnerConfig:
     """How the network learns. Values without a source are those of the CPU recipe."""
@@ -181,10 +185,10 @@ class LearnerConfig:
     warmup_updates: int = option(0, least=0)
     """Updates over which the rate first rises from 0."""
 
-    entropy: float = option(0.01, least=0)
+    entropy: float = option(0.01, least=0, needs=_A_REWARD)
     """Weight of the entropy bonus at the start."""
 
-    entropy_end: float = option(0.001, least=0)
+    entropy_end: float = option(0.001, least=0, needs=_A_REWARD)
     """Weight of the entropy bonus at the end of its schedule."""
 
     entropy_steps: int = 480_000

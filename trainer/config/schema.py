@@ -23,6 +23,7 @@ from trainer.config.environment import (
 )
 from trainer.config.learning import (
     AugmentConfig,
+    Distillation,
     LearnerConfig,
     ReplayConfig,
 )
@@ -199,7 +200,11 @@ class RunConfig:
         )
         heads = self.model.value_heads or max(1, len(levels))
         model = dataclasses.replace(self.model, value_heads=heads)
-        return dataclasses.replace(self, env=env, model=model)
+        learner, loss = self.learner, self.learner.loss
+        if isinstance(loss, Distillation) and loss.teachers:
+            loss = Distillation(str(Path(loss.teachers).resolve()))
+            learner = dataclasses.replace(learner, loss=loss)
+        return dataclasses.replace(self, env=env, model=model, learner=learner)
 
     @property
     def replayed_unrolls(self) -> int:

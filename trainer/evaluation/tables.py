@@ -107,12 +107,15 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
     return table
 
 
-def campaign_table(title: str, results: Sequence[Mapping[str, Any]]) -> Table:
+def campaign_table(
+    title: str, results: Sequence[Mapping[str, Any]], levels: Sequence[str]
+) -> Table:
     """A row for each level, and one for all; at most 80 columns wide.
 
     Args:
         title: who played.
         results: `LevelResult.to_dict` of levels, with sampled and with argmax actions.
+        levels: of the campaign; one without results counts as never cleared.
     """
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False,
@@ -121,7 +124,11 @@ def campaign_table(title: str, results: Sequence[Mapping[str, Any]]) -> Table:
     for column in ("level", "cleared", "95 % range", "argmax", "without idle frames"):
         table.add_column(column, justify="right")
     pairs = _pairs(results)
-    for level, (sampled, argmax) in pairs.items():
+    for level in levels:
+        if level not in pairs:
+            table.add_row(level, "no policy", "", "", "-")
+            continue
+        sampled, argmax = pairs[level]
         low, high = sampled["interval"]
         table.add_row(
             level,
@@ -135,11 +142,11 @@ def campaign_table(title: str, results: Sequence[Mapping[str, Any]]) -> Table:
     table.add_section()
     table.add_row(
         "all",
-        _rate(sum(rates) / len(rates)),
+        _rate(sum(rates) / len(levels)),
         f"{sum(rate >= 0.9 for rate in rates)} at 90+",
         f"{sum(r['clears'] for r in likeliest)}/"
         f"{sum(r['episodes'] for r in likeliest)}",
-        f"{sum(0 in r['cleared_starts'] for r in likeliest)}/{len(likeliest)}",
+        f"{sum(0 in r['cleared_starts'] for r in likeliest)}/{len(levels)}",
     )
     return table
 

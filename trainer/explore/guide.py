@@ -6,8 +6,9 @@ each cell that it passes how many steps from there it needs to the end of the le
 comes into a cell with fewer steps left than all before it in this episode is paid for
 the difference; places that no demonstration passes pay nothing.
 
-This is like a potential (Ng et al. 1999, "Policy invariance under reward
-transformations"), of which an episode keeps the highest value.
+It is like the potential of Ng et al. 1999 ("Policy invariance under reward
+transformations"), but what was paid is not taken back where an episode moves away
+again, so that it does change which policy is the best one.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Guide:
             last = len(way.cells) - 1
             for step, cell in enumerate(way.cells.tolist()):
                 left[cell] = min(left.get(cell, last), last - step)
+        if not left:
+            return  # nothing was found: nothing is paid
         self._cells = np.array(sorted(left), np.int64)
         self._steps = np.array([left[cell] for cell in sorted(left)], np.int64)
 

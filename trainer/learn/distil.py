@@ -19,12 +19,12 @@ from torch import Tensor
 
 from trainer.config.learning import Distillation
 from trainer.config.schema import EnvConfig
-from trainer.config.tasks import own_levels
+from trainer.config.tasks import game_of, is_native, own_levels
 from trainer.learn.algorithm import AlgorithmParts
 from trainer.learn.losses import Loss, distillation_loss
 from trainer.learn.ppo import PPO, Minibatch
 from trainer.machine.monitor import mark
-from trainer.models import PolicyModel, checkpoint
+from trainer.models import checkpoint
 from trainer.models.policy import Policy, load_policy, run_folder
 from trainer.models.policy_file import SUFFIX
 from trainer.rollout.batch import Batch, observations
@@ -79,16 +79,16 @@ class Distil(PPO):
         actions = batch.logits.shape[-1]
         found = torch.full((len(levels), actions), _NEVER, device=levels.device)
 
-        def teach(numbers: Sequence[int]) -> None:
-            for number in numbers:
-                (some,) = (levels == number).nonzero(as_tuple=True)
+        @torch.no_grad()  # which belongs to a thread
+        def teach(part: slice) -> None:
+            for number, teacher in enumerate(self._teachers):
+                (some,) = (levels[part] == number).nonzero(as_tuple=True)
                 if len(some):
-                    self._teach(self._teachers[number], stacks, some, found)
+                    self._teach(teacher, stacks, some + part.start, found)
 
-        shards = self._parts.gradient_step.shards
-        order = range(len(self._teachers))
-        with mark("teachers"), torch.no_grad():
-            shards.map(teach, [order[i :: shards.count] for i in range(shards.count)])
+        step = self._parts.gradient_step
+        with mark("teachers"):
+            step.shards.map(teach, step.split(len(levels)))
         return found.view(-1, batch.levels.shape[1], actions)
 
     def _teach(
@@ -147,6 +147,34 @@ def teacher_paths(where: Path, levels: Sequence[str]) -> list[Path]:
     return paths
 
 
+def check_fits(teacher: EnvConfig, env: EnvConfig, name: str) -> None:
+    """Raises ValueError where a teacher sees, or does, something else than a run.
+
+    Args:
+        teacher: environments of the teacher, resolved.
+        env: environments of the run, resolved.
+        name: of the teacher, for the message.
+    """
+    for task in (teacher.task, env.task):
+        if not is_native(task):
+            raise ValueError(f"distillation is for Super Mario Bros. tasks, not {task}")
+    if game_of(teacher.task) != game_of(env.task):
+        raise ValueError(f"{name} plays {teacher.task}, this run {env.task}")
+    for option in _SAME:
+        there, here = getattr(teacher, option), getattr(env, option)
+        if there != here:
+            raise ValueError(
+                f"{name} has {option}={there}, this run has {option}={here}; give the "
+                "run its teachers' options"
+            )
+    foreign = sorted(set(teacher.actions) - set(env.actions))
+    if foreign:
+        raise ValueError(
+            f"{name} has actions that this run has not: {', '.join(foreign)}; choose a "
+            "larger --action-set"
+        )
+
+
 def _load(path: Path, env: EnvConfig, device: torch.device) -> Teacher:
     """A teacher for the environments of a run.
 
@@ -154,21 +182,8 @@ def _load(path: Path, env: EnvConfig, device: torch.device) -> Teacher:
         ValueError: it has other observations or actions, or a memory.
     """
     policy = load_policy(path, device)
-    model: PolicyModel = policy.model
-    if model.state_size:
+    if policy.model.state_size:
         raise ValueError(f"teacher {path} has a memory, which distillation cannot use")
-    for name in _SAME:
-        there, here = getattr(policy.env, name), getattr(env, name)
-        if there != here:
-            raise ValueError(
-                f"teacher {path} has {name}={there}, this run has {name}={here}; give "
-                "the run its teachers' options"
-            )
-    foreign = sorted(set(policy.env.actions) - set(env.actions))
-    if foreign:
-        raise ValueError(
-            f"teacher {path} has actions that this run has not: {', '.join(foreign)}; "
-            "choose a larger --action-set"
-        )
+    check_fits(policy.env, env, f"teacher {path}")
     places = [env.actions.index(action) for action in policy.env.actions]
     return Teacher(policy, torch.tensor(places, device=device))

@@ -77,7 +77,7 @@ class Minibatch(NamedTuple):
     @property
     def targets(self) -> Targets:
         """What the network is trained towards."""
-        return Targets(*self[4:-1])
+        return Targets(*(getattr(self, name) for name in Targets._fields))
 
 
 class PPO:
@@ -122,7 +122,8 @@ class PPO:
         count = items.weights.shape[1]
         fused = FusedGradient.of(self._parts)
         if fused is not None:
-            fields = (items.actions, items.levels, *items[5:-1])
+            _, *others = items.targets
+            fields = (items.actions, items.levels, *others)
             flat = tuple(field.flatten().contiguous() for field in fields)
         for picked, numbers in self._parts.minibatches(count, size):
             if fused is not None:

@@ -66,7 +66,8 @@ def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy
         path: checkpoint, the folder of a run, whose newest one it then is, or a file
             of `save_policy`.
         device: for the model.
-        ema: take the averaged weights where the checkpoint has them.
+        ema: take the averaged weights where the checkpoint has them; a policy's file
+            has one kind only.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
@@ -74,9 +75,9 @@ def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy
             file is for another ROM.
     """
     if path.suffix == policy_file.SUFFIX:
-        found, averaged = policy_file.read(path, device), False
+        found = policy_file.read(path, device)
     else:
-        found, averaged = _of_checkpoint(path, device, ema)
+        found = _of_checkpoint(path, device, ema)
     env = from_dict(EnvConfig, found.env)
     if env.rom_path and not Path(env.rom_path).exists():
         _logger.warning(
@@ -102,7 +103,7 @@ def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy
         device=device,
         dtype=autocast_dtype(device, found.precision, own_code=own_code),
         steps=found.steps,
-        averaged=averaged,
+        averaged=found.averaged,
     )
 
 
@@ -120,7 +121,7 @@ def save_policy(source: Path, path: Path) -> None:
         FileNotFoundError, OSError, ValueError: as of `load_policy`, or the file cannot
             be written.
     """
-    found, _ = _of_checkpoint(source, torch.device("cpu"), ema=True)
+    found = _of_checkpoint(source, torch.device("cpu"), ema=True)
     env = replace(from_dict(EnvConfig, found.env), rom_path="", reward_fn="")
     *_, rom_sha1 = _spaces(from_dict(EnvConfig, found.env))
     policy_file.write(path, found._replace(env=to_dict(env), rom_sha1=rom_sha1))
@@ -128,20 +129,20 @@ def save_policy(source: Path, path: Path) -> None:
 
 def _of_checkpoint(
     path: Path, device: torch.device, ema: bool
-) -> tuple[policy_file.PolicyFile, bool]:
-    """What a policy's file would hold, and whether its weights are averaged."""
+) -> policy_file.PolicyFile:
+    """What a policy's file would hold, but for the ROM's hash."""
     state = checkpoint.load(path, device, needs=("config", "model", "steps"))
     config = state["config"]
     averaged = ema and state.get("ema") is not None
-    found = policy_file.PolicyFile(
+    return policy_file.PolicyFile(
         env=config["env"],
         model=config["model"],
         precision=config["precision"],
         steps=int(state["steps"]),
         rom_sha1="",
+        averaged=averaged,
         weights=state["ema" if averaged else "model"],
     )
-    return found, averaged
 
 
 def run_folder(path: Path) -> Path | None:

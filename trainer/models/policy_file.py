@@ -32,6 +32,7 @@ class PolicyFile(NamedTuple):
         precision: of the run.
         steps: environment steps that it was trained for.
         rom_sha1: of the ROM, in hexadecimal.
+        averaged: whether the weights are a moving average (`ema`).
         weights: float32, by name.
     """
 
@@ -40,6 +41,7 @@ class PolicyFile(NamedTuple):
     precision: str
     steps: int
     rom_sha1: str
+    averaged: bool
     weights: Mapping[str, Tensor]
 
 

@@ -51,8 +51,8 @@ def write(folder: Path, output: Path | None = None) -> Path:
     seconds = format_seconds(state.get("seconds", 0.0))
     head = (
         f"<h1>{len(levels)} levels in {seconds}</h1>"
-        f'<div class="tiles">{_figure("a policy for each level", single)}'
-        f"{_figure('one network', one)}</div><dl><dt>folder</dt>"
+        f'<div class="tiles">{_figure("a policy for each level", single, len(levels))}'
+        f"{_figure('one network', one, len(levels))}</div><dl><dt>folder</dt>"
         f"<dd>{escape(str(folder))}</dd></dl>"
     )
     page = output or folder / "report.html"
@@ -87,15 +87,15 @@ def _grid(results: Sequence[Mapping[str, Any]]) -> str:
     return level_grid(_sampled(results), notes)
 
 
-def _figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
-    """The mean clear rate of all levels."""
+def _figure(name: str, results: Sequence[Mapping[str, Any]], levels: int) -> str:
+    """The mean clear rate of all levels; of those without a policy it is 0."""
     rates = list(_sampled(results).values())
     if not rates:
         return ""
     good = sum(rate >= 0.9 for rate in rates)
     return (
-        f"<div><b>{sum(rates) / len(rates):.0%}</b><span>cleared by {escape(name)}, "
-        f"{good} of {len(rates)} levels at 90 % or more</span></div>"
+        f"<div><b>{sum(rates) / levels:.0%}</b><span>cleared by {escape(name)}, "
+        f"{good} of {levels} levels at 90 % or more</span></div>"
     )
 
 

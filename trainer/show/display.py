@@ -211,6 +211,25 @@ class QuietDisplay:
         """Nothing is open."""
 
 
+class RecordDisplay(QuietDisplay):
+    """Shows nothing, and keeps messages in the run folder."""
+
+    def __init__(self) -> None:
+        self._record = MessageFile()
+
+    def start(self, info: RunInfo) -> None:
+        """Opens the record of messages."""
+        self._record.open(info.run_dir)
+
+    def log(self, text: str) -> None:
+        """Records a message."""
+        self._record.add(text)
+
+    def close(self) -> None:
+        """Ends the record of messages."""
+        self._record.close()
+
+
 def progress_legend(frame_skip: int) -> str:
     """What the columns of `progress_line` are, for the start of a run."""
     return (

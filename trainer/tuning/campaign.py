@@ -1,9 +1,9 @@
 """A campaign: a policy for each level, and one network for all, in a given time.
 
-    specialists   one run for each level, each with a thread of its own, as many at a
-                  time as there are cores. All get slices of the same length in turn; a
-                  level that is solved leaves its time to the others. The last slices
-                  end the schedules: small steps, no entropy bonus.
+    specialists   one run for each level, as many at a time as there are cores. All
+                  get slices of the same length in turn; a level that is solved leaves
+                  its time to the others. The last slices end the schedules: the rates
+                  and the bonus for entropy fall to 0.
     choice        the checkpoints of each level are played; the best is its policy.
     merge         one run over all levels, which learns from these policies
                   (learn/distil.py).
@@ -18,7 +18,9 @@ from __future__ import annotations
 import json
 import math
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from typing import Any
 from trainer.config.checks import check_seed
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
+from trainer.config.tasks import game_of
 from trainer.machine.cpu import available_cores
 from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
@@ -37,21 +40,23 @@ from trainer.show.campaign_page import MERGED, STATE, TABLE
 from trainer.show.dashboard import make_display
 from trainer.tuning import specialists
 from trainer.tuning.specialists import Slice
-from trainer.tuning.workers import Workers
+from trainer.tuning.workers import Failed, Workers
 
 POLICIES = "policies"
 ONE = "one"
+ERRORS = "errors.txt"
 
 # Steps are no limit: time is.
 _STEPS = 2_000_000_000
 # Slices below this are not worth their start.
 _LEAST_SLICE = 5.0
-# How long runs may take to end after Ctrl-C.
-_GRACE_S = 30.0
 # A level whose processes died or failed so often is given up.
 _FAILURES = 2
 # Episodes of each checkpoint that a level's policy is chosen from.
 _CHOICE_EPISODES = 50
+# Share of the merge before its schedules begin to end.
+_MERGE_BEGINS = 0.1
+_CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -61,17 +66,22 @@ class CampaignConfig:
     levels: str = "all"
     """Levels such as 1-1,4-2, or all."""
 
-    max_seconds: float = 3600.0
-    """Seconds for all of the training; the evaluation comes after it."""
+    task: str = "SuperMarioBros-v0"
+    """The game: SuperMarioBros-v0 to -v3, or SuperMarioBros2-v0 or -v1 (the Lost
+    Levels, worlds 1 to 4)."""
 
-    merge_share: float = 0.25
+    max_seconds: float = 3600.0
+    """Seconds for all of the training; the evaluation comes after it. A search for
+    demonstrations that has begun comes to its end."""
+
+    merge_share: float = 0.3
     """Share of the time for the one network; 0: none, only a policy for each level."""
 
     slice_seconds: float = 60.0
     """Seconds for which a level trains before others have their turn."""
 
     jobs: int = 0
-    """Levels that train at the same time, with a thread each; 0: one per core."""
+    """Levels that train at the same time, and share the cores; 0: one per core."""
 
     seed: int = 1
     """Seed of the runs. How far they come in the time depends on the machine."""
@@ -107,6 +117,11 @@ class CampaignConfig:
                 raise ValueError(
                     f"{name} must be at least 0, got {getattr(self, name)}"
                 )
+        if self.task != game_of(self.task):
+            raise ValueError(
+                f"task {self.task} is one level or a selection: give --task "
+                f"{game_of(self.task)} and --levels"
+            )
         check_seed(self.seed)
 
 
@@ -120,7 +135,6 @@ class Level:
         rate: clear rate of the last 100 training episodes.
         solved: whether two evaluations confirmed it.
         ended: whether its schedules have come to their end.
-        failures: slices that ended with an error.
         chosen: clear rate of the policy that was chosen, None before.
     """
 
@@ -129,7 +143,6 @@ class Level:
     rate: float = 0.0
     solved: bool = False
     ended: bool = False
-    failures: int = 0
     chosen: float | None = None
 
 
@@ -152,19 +165,30 @@ class Campaign:
             runs: the run of each level, without its folder.
             merged: gives the run of some levels, for the folder of their policies.
             board: shows what goes on.
+
+        Raises:
+            ValueError: the state is damaged.
         """
         self.config, self.folder, self._board = config, folder, board
         self._runs, self._merged = runs, merged
         self.levels = {name: Level() for name in runs}
         self._seconds, self._phase = 0.0, "specialists"
+        # Seconds of the campaign when the merge began.
+        self._merge_began = 0.0
         path = folder / STATE
         if path.exists():
-            state = json.loads(path.read_text())
-            self._seconds, self._phase = state["seconds"], state["phase"]
-            self.levels = {n: Level(**state["levels"][n]) for n in runs}
+            try:
+                state = json.loads(path.read_text())
+                self._seconds, self._phase = state["seconds"], state["phase"]
+                self._merge_began = state["merge_began"]
+                self.levels = {n: Level(**state["levels"][n]) for n in runs}
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path} is damaged: {error!r}") from error
         self._began = time.monotonic()
-        self._jobs = config.jobs or available_cores()
+        self._jobs = min(config.jobs or available_cores(), len(runs))
         self._workers = Workers(self._jobs)
+        # Of this process: what failed may be mended when a campaign is resumed.
+        self._failures = dict.fromkeys(runs, 0)
         # Levels whose last slice is under way.
         self._ending: set[str] = set()
 
@@ -183,6 +207,7 @@ class Campaign:
             {
                 "phase": self._phase,
                 "seconds": self._seconds,
+                "merge_began": self._merge_began,
                 "levels": {name: vars(level) for name, level in self.levels.items()},
             },
         )
@@ -215,11 +240,14 @@ class Campaign:
                 phases[self._phase]()
                 self._save(names[names.index(self._phase) + 1])
         except KeyboardInterrupt:
-            self._let_end()
+            self._board.log("interrupted: waiting for checkpoints")
+            for name, result in self._workers.stop():
+                if self._phase == "specialists" and not isinstance(result, Failed):
+                    self._take(name, result)
             raise
         finally:
-            self._save()
             self._workers.close()
+            self._save()
 
     @property
     def _merges(self) -> bool:
@@ -233,80 +261,75 @@ class Campaign:
     def _train_levels(self) -> None:
         """Gives slices to levels until all are solved or the time is over."""
         while True:
-            while self._workers.free and (name := self._next()):
-                self._begin(name)
+            while self._workers.free and self._begin_next():
+                pass
             if not self._workers.running:
                 break
-            self._take(self._workers.wait(1.0))
-            self._show("one policy per level", self._deadline())
-        if not any(level.steps for level in self.levels.values()):
-            raise RuntimeError("no level could be trained")
+            for name, result in self._workers.wait(1.0):
+                self._take(name, result)
+            self._show("a policy for each level", self._deadline())
+        if not any(checkpoint.list_files(self.run_dir(n)) for n in self.levels):
+            raise RuntimeError(
+                f"no level could be trained; {self.folder / ERRORS} says why"
+            )
 
-    def _open(self) -> list[str]:
-        """Levels that want more time, those that had least first."""
-        wanting = [
+    def _begin_next(self) -> bool:
+        """Starts a slice of the level that had the least time, if one wants any."""
+        left = self._deadline() - self.elapsed()
+        running = self._workers.running
+        open_ = [
             name
             for name, level in self.levels.items()
-            if not (level.solved or level.ended or level.failures >= _FAILURES)
-            and name not in self._workers.running
+            if not (level.solved or level.ended or name in running)
+            and self._failures[name] < _FAILURES
         ]
-        return sorted(wanting, key=lambda name: self.levels[name].seconds)
-
-    def _next(self) -> str:
-        """The level that trains next; "" if none does."""
-        wanting = self._open()
-        left = self._deadline() - self.elapsed()
-        return wanting[0] if wanting and left >= _LEAST_SLICE else ""
-
-    def _begin(self, name: str) -> None:
-        """Starts a slice of a level's run."""
-        left = self._deadline() - self.elapsed()
-        waiting = len(self._open())
-        # Time for each level that wants some, before the end.
-        share = left * self._jobs / max(1, waiting + self._jobs - self._workers.free)
-        last = share < 2 * self.config.slice_seconds
-        seconds = min(left, share if last else self.config.slice_seconds)
+        if not open_ or left < _LEAST_SLICE:
+            return False
+        name = min(open_, key=lambda name: self.levels[name].seconds)
+        # What each level that wants some still gets, until the end.
+        share = left * min(1.0, self._jobs / (len(open_) + len(running)))
+        last = share < 1.5 * self.config.slice_seconds
+        seconds = min(left, max(share, _LEAST_SLICE))
         run = replace(
             share_cores(self._runs[name], self._jobs),
             run_dir=self.run_dir(name),
+            resume=None,
             max_steps=_STEPS,
             end_episodes=0,
             videos=False,
+            checkpoint_seconds=_CHECKPOINT_SECONDS,
             log_seconds=2.0,
         )
+        seconds = seconds if last else self.config.slice_seconds
         self._workers.submit(name, specialists.train, Slice(run, seconds, last))
         if last:
             self._ending.add(name)
+        return True
 
-    def _take(self, results: Sequence[tuple[str, Any]]) -> None:
-        """Takes the results of slices that have ended."""
-        for name, result in results:
-            level = self.levels[name]
-            if isinstance(result, BaseException):
-                level.failures += 1
-                text = str(result).split("\n")[0] or type(result).__name__
-                self._board.log(f"{name}: {text}")
-            else:
-                level.seconds, level.steps = result["seconds"], int(result["steps"])
-                level.rate = result.get("rollout/clear_rate", 0.0)
-                level.solved = bool(result["solved"])
-                level.ended = name in self._ending and not result["signal"]
-                how = "solved" if level.solved else f"{level.rate:.0%} cleared"
-                self._board.log(
-                    f"{name}: {how} after {level.steps:,} steps, "
-                    f"{format_seconds(level.seconds)} of training"
-                )
-            self._ending.discard(name)
-            self._save()
+    def _take(self, name: str, result: Any) -> None:
+        """Takes the result of a slice."""
+        level = self.levels[name]
+        if isinstance(result, Failed):
+            self._failures[name] += 1
+            self._log_failure(name, result)
+        else:
+            level.seconds, level.steps = result["seconds"], int(result["steps"])
+            level.rate = result.get("rollout/clear_rate", 0.0)
+            level.solved = bool(result["solved"])
+            level.ended = name in self._ending and not result["signal"]
+            how = "solved" if level.solved else f"{level.rate:.0%} cleared"
+            self._board.log(
+                f"{name}: {how} after {level.steps:,} steps, "
+                f"{format_seconds(level.seconds)} of training"
+            )
+        self._ending.discard(name)
+        self._save()
 
-    def _let_end(self) -> None:
-        """After Ctrl-C: waits for runs, which got it too, and write checkpoints."""
-        self._board.log("interrupted: waiting for checkpoints")
-        until = time.monotonic() + _GRACE_S
-        while self._workers.running and time.monotonic() < until:
-            results = self._workers.wait(1.0)
-            if self._phase == "specialists":
-                self._take(results)
+    def _log_failure(self, name: str, failed: Failed) -> None:
+        """Shows in one line what failed, and keeps where."""
+        self._board.log(f"{name}: {failed.reason}")
+        with suppress(OSError), (self.folder / ERRORS).open("a") as file:
+            file.write(f"{name}: {failed.reason}\n{failed.details}\n")
 
     def _choose(self) -> None:
         """Chooses the policy of each level."""
@@ -324,17 +347,22 @@ class Campaign:
                     name, _CHOICE_EPISODES, self.config.seed,
                 )  # fmt: skip
             for name, result in self._workers.wait(1.0):
-                if isinstance(result, BaseException):
-                    self._board.log(f"{name}: no policy: {result}")
+                if isinstance(result, Failed):
+                    self._log_failure(name, result)
                 else:
                     self.levels[name].chosen = result["clear_rate"]
                 self._save()
             self._show("choosing policies", self.config.max_seconds)
         rates = [level.chosen or 0.0 for level in self.levels.values()]
+        if not any(self.policy(name).exists() for name in self.levels):
+            raise RuntimeError(
+                f"no level has a policy; {self.folder / ERRORS} says why"
+            )
         self._board.log(
             f"policies of {len(self.levels)} levels: {sum(rates) / len(rates):.0%} "
             f"cleared in the mean, {sum(rate >= 0.9 for rate in rates)} at 90 % or more"
         )
+        self._merge_began = self.elapsed()
 
     def _merge(self) -> None:
         """Trains one network for all levels on what the policies do."""
@@ -343,24 +371,33 @@ class Campaign:
         levels = [name for name in self.levels if self.policy(name).exists()]
         if missing := len(self.levels) - len(levels):
             self._board.log(f"{missing} levels have no policy to learn from")
-        self._workers.close()
-        self._board.close()  # the run has a dashboard of its own
         run_dir = self.folder / MERGED
+        spent = self._merge_began + specialists.seconds_of(run_dir)
+        left = self.config.max_seconds - max(self.elapsed(), spent)
         config = replace(
             self._merged(levels, self.folder / POLICIES),
             run_dir=run_dir,
             max_steps=_STEPS,
             end_episodes=0,
             stop_when_solved=False,
+            videos=False,
+            checkpoint_seconds=_CHECKPOINT_SECONDS,
+            dashboard="auto" if self.config.dashboard else "off",
         )
-        # The first tenth says how many steps the rest has: schedules end with the time.
-        for part in (0.1, 1.0):
-            left = self.config.max_seconds - self.elapsed()
-            work = Slice(config, max(_LEAST_SLICE, part * left), part == 1.0)
-            if specialists.train(work, make_display(config.dashboard))["signal"]:
-                raise KeyboardInterrupt
-            self._save()
-        self._board.open()
+        work = Slice(config, max(_LEAST_SLICE, left), True, _MERGE_BEGINS)
+        self._workers.close()
+        self._board.close()  # the run has a dashboard of its own
+        try:
+            ended_by = specialists.train(work, lambda: make_display(config.dashboard))
+        except (ValueError, RuntimeError, OSError) as error:
+            # The policies of the levels are there all the same.
+            failed = Failed(f"{type(error).__name__}: {error}", traceback.format_exc())
+            self._log_failure("one network", failed)
+            return
+        finally:
+            self._board.open()
+        if ended_by["signal"]:
+            raise KeyboardInterrupt
         save_policy(checkpoint.find(run_dir), self.policy(ONE))
 
     def evaluate(self) -> dict[str, Any]:
@@ -369,10 +406,9 @@ class Campaign:
         Returns:
             `single` with the results of each level's policy, and `one` with those of
             the network for all, as `LevelResult.to_dict` has them: sampled, then
-            likeliest actions.
+            likeliest actions. `levels` names all levels.
         """
-        tasks = [ONE, *self.levels] if self._merges else list(self.levels)
-        left = [name for name in tasks if self.policy(name).exists()]
+        left = [n for n in (ONE, *self.levels) if self.policy(n).exists()]
         found: dict[str, Any] = {}
         try:
             while left or self._workers.running:
@@ -384,9 +420,10 @@ class Campaign:
                         self.config.seed,
                     )  # fmt: skip
                 for name, result in self._workers.wait(1.0):
-                    if isinstance(result, BaseException):
-                        raise result
-                    found[name] = result["results"]
+                    if isinstance(result, Failed):
+                        self._log_failure(name, result)
+                    else:
+                        found[name] = result["results"]
                 self._show("playing", self.config.max_seconds)
         finally:
             self._workers.close()
@@ -394,6 +431,7 @@ class Campaign:
             "episodes": self.config.episodes,
             "seed": self.config.seed,
             "seconds": self._seconds,
+            "levels": list(self.levels),
             "single": [r for name in self.levels for r in found.get(name, [])],
             "one": found.get(ONE, []),
         }

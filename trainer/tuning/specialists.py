@@ -6,46 +6,61 @@ are plain types and paths.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
-from trainer.config.learning import Muon
+from trainer.config.learning import LearnerConfig, Muon
+from trainer.config.plain import from_dict
+from trainer.config.schedules import linear
 from trainer.config.schema import RunConfig
 from trainer.evaluation.protocol import evaluate_checkpoint
 from trainer.learn.optim import learning_rate_factor
 from trainer.models import checkpoint
 from trainer.models.policy import save_policy
 from trainer.session.training import run_training
-from trainer.show.display import Display, QuietDisplay
+from trainer.show.display import Display, RecordDisplay
+from trainer.show.run_files import read_run
 
-# Seconds of a run until the speed of its training is known.
-_AT_LEAST = 5.0
+# Of the time of a run that is new, what goes by before its schedules begin to end: it
+# shows how many steps there will be.
+_BEFORE_THE_END = 0.4
+# Points of the curves whose speed is taken for that of the time to come.
+_POINTS = 10
+# Evaluation that no run and no command plays (`evaluation.play.first_seed`).
+_STREAM = 1_000_000
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Some seconds of a level's training.
+    """Some seconds of a run.
 
     Attributes:
-        config: of the level's run; its folder may hold a part of the run already.
+        config: of the run; its folder may hold a part of it already.
         seconds: to train.
-        last: whether the schedules end with it: rates at 0, no entropy bonus.
+        last: whether its schedules end with it: the rate and the bonus for entropy
+            fall to 0.
+        before_the_end: share of a last slice, where the run is new, before they do.
     """
 
     config: RunConfig
     seconds: float
     last: bool
+    before_the_end: float = _BEFORE_THE_END
 
 
-def train(work: Slice, display: Display | None = None) -> dict[str, float]:
-    """Trains a level until it is solved or the time is over.
+def train(
+    work: Slice, display: Callable[[], Display] = RecordDisplay
+) -> dict[str, float]:
+    """Trains until the level is solved or the time is over.
 
     Args:
         work: what to train.
-        display: shows the run; None: nothing does.
+        display: makes what shows the run.
 
     Returns:
         The run's metrics, as of `run_training`.
@@ -53,49 +68,77 @@ def train(work: Slice, display: Display | None = None) -> dict[str, float]:
     Raises:
         ValueError, RuntimeError, OSError: as of `run_training`.
     """
-    config, folder = work.config, work.config.run_dir
-    assert folder is not None
-    seconds = 0.0
-    if checkpoint.list_files(folder):
-        path = checkpoint.find(folder)
-        state = checkpoint.load(path, torch.device("cpu"), ("progress", "steps"))
-        seconds = float(state["progress"]["seconds"])
-        config = replace(config, resume=path)
-        if work.last and seconds >= _AT_LEAST:
-            steps = int(state["steps"])
-            config = ending(config, steps, round(steps / seconds * work.seconds))
-    config = replace(config, max_seconds=seconds + work.seconds)
-    return dict(run_training(config, display or QuietDisplay()))
+    assert work.config.run_dir is not None
+    if not checkpoint.list_files(work.config.run_dir):
+        share = work.before_the_end if work.last else 1.0
+        config = replace(work.config, max_seconds=share * work.seconds)
+        metrics = dict(run_training(config, display()))
+        if not work.last or metrics["solved"] or metrics["signal"]:
+            return metrics
+        work = replace(work, seconds=(1.0 - share) * work.seconds)
+    path = checkpoint.find(work.config.run_dir)
+    state = checkpoint.load(
+        path, torch.device("cpu"), ("config", "learner", "progress", "steps")
+    )
+    config = ending(work.config, state, work.seconds) if work.last else work.config
+    seconds = float(state["progress"]["seconds"]) + work.seconds
+    config = replace(config, resume=path, max_seconds=seconds)
+    return dict(run_training(config, display()))
 
 
-def ending(config: RunConfig, steps: int, more: int) -> RunConfig:
-    """A config whose schedules end after `more` steps: small steps, no entropy bonus.
+def seconds_of(run_dir: Path) -> float:
+    """Seconds that a run has trained for by its newest checkpoint; 0: there is none."""
+    if not checkpoint.list_files(run_dir):
+        return 0.0
+    state = checkpoint.load(run_dir, torch.device("cpu"), ("progress",))
+    return float(state["progress"]["seconds"])
 
-    Constant entropy bonuses keep precise policies from forming; with rates that fall to
-    0 a mean clear rate of twelve levels rose from 66 to 94 % elsewhere.
+
+def ending(config: RunConfig, state: Mapping[str, Any], seconds: float) -> RunConfig:
+    """A config whose schedules fall to 0 on straight lines, from where they are.
+
+    A constant bonus for entropy keeps precise policies from forming; with rates that
+    fall to 0, and without the bonus, a mean clear rate of twelve levels rose from 66 to
+    94 % elsewhere.
 
     Args:
         config: of a run.
-        steps: that it has made.
-        more: that are left.
+        state: of its newest checkpoint.
+        seconds: that are left.
     """
-    learner = config.learner
-    # From the rate that the run has now, on a straight line to 0.
-    scale = learning_rate_factor(learner, steps, 0) * (steps + more) / max(1, more)
+    steps, learner = int(state["steps"]), config.learner
+    more = max(1, round(_speed(config) * seconds))
+    now = from_dict(LearnerConfig, state["config"]["learner"])
+    factor = learning_rate_factor(now, steps, state["learner"]["updates"])
+    # What is on such a line at `steps` began as so many times that.
+    ahead = (steps + more) / more
+    scale = now.lr * factor / learner.lr * ahead
+    if scale <= 0.0:
+        return config  # it had come to its end, and has more time now
     if isinstance(learner.optimizer, Muon):
-        muon = replace(learner.optimizer, matrix_lr=learner.optimizer.matrix_lr * scale)
-        learner = replace(learner, optimizer=muon)
+        rate = learner.optimizer.matrix_lr * scale
+        learner = replace(learner, optimizer=replace(learner.optimizer, matrix_lr=rate))
+    entropy = linear(now.entropy, now.entropy_end, now.entropy_steps, steps)
     learner = replace(
         learner,
         lr=learner.lr * scale,
         lr_end=0.0,
-        lr_steps=steps + max(1, more),
+        lr_steps=steps + more,
         lr_schedule="linear",
         warmup_updates=0,
-        entropy=0.0,
+        entropy=entropy * ahead,
         entropy_end=0.0,
+        entropy_steps=steps + more,
     )
     return replace(config, learner=learner)
+
+
+def _speed(config: RunConfig) -> float:
+    """Environment steps per second of a run, of late."""
+    assert config.run_dir is not None
+    points = read_run(config.run_dir).points
+    known = [float(p["time/sps"]) for p in points if "time/sps" in p][-_POINTS:]
+    return fmean(known) if known else 0.0
 
 
 def choose(
@@ -108,7 +151,7 @@ def choose(
         to: file of the policy.
         level: its name.
         episodes: of each checkpoint, sampled, with 0 to 30 idle frames.
-        seed: of the episodes.
+        seed: of the episodes, which no run and no evaluation plays.
 
     Returns:
         `clear_rate` and `checkpoint`, its name.
@@ -119,7 +162,13 @@ def choose(
     best: tuple[float, Path] | None = None
     for path in checkpoint.list_files(run_dir):
         played = evaluate_checkpoint(
-            path, levels=level, episodes=episodes, seed=seed, argmax=False, device="cpu"
+            path,
+            levels=level,
+            episodes=episodes,
+            seed=seed,
+            stream=_STREAM,
+            argmax=False,
+            device="cpu",
         )
         rate = played.levels[0].clear_rate
         # The newest one first; of equals it stays.

@@ -6,37 +6,83 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
+import traceback
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
 
-# In a worker: held while it does a task.
-_busy = threading.Lock()
+# How long a task may take to end after SIGTERM: a run writes a checkpoint.
+_GRACE_S = 30.0
 
 
-def _set_up() -> None:
-    """Of a worker: Ctrl-C is for runs, which end with a checkpoint, and for the parent.
+class Failed(NamedTuple):
+    """The result of a task that raised an exception, or whose process died.
 
-    When the parent is gone, by kill -9 too, a run ends likewise, and then the worker.
+    Attributes:
+        reason: in one line.
+        details: where it was raised; "": its process died.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    reason: str
+    details: str = ""
+
+
+class _Worker:
+    """One process, and the task that it does."""
+
+    def __init__(self) -> None:
+        self.task = ""
+        self.connection, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn")
+        self.process: BaseProcess = context.Process(target=_work, args=(theirs,))
+        self.process.start()
+        # The process alone holds its end, so that its death is seen at this one.
+        theirs.close()
+
+    def take(self) -> Any:
+        """The result of the task, which has ended."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            return Failed(f"its process ended with status {self.process.exitcode}")
+
+    def close(self) -> None:
+        """Waits until the process has ended, which has nothing to do any more."""
+        self.connection.close()
+        self.process.join(_GRACE_S / 10)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def _work(connection: Connection) -> None:
+    """The process: does what it is sent until nobody is left to send anything."""
+    # Ctrl-C is for the parent alone, which ends its processes by SIGTERM.
+    os.setsid()
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def watch() -> None:
+        # By kill -9, too: then a run ends likewise.
         parent.join()
-        if _busy.locked():
-            os.kill(os.getpid(), signal.SIGTERM)
-        with _busy:
-            os._exit(1)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
-
-
-def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    with _busy:
-        return function(*arguments)
+    with suppress(EOFError, OSError):
+        while True:
+            function, arguments = connection.recv()
+            try:
+                result = function(*arguments)
+            except Exception as error:
+                text = str(error).split("\n")[0]
+                result = Failed(
+                    f"{type(error).__name__}: {text}", traceback.format_exc()
+                )
+            connection.send(result)
 
 
 class Workers:
@@ -49,56 +95,57 @@ class Workers:
             jobs: tasks at the same time, at most.
         """
         self._jobs = jobs
-        self._pool: ProcessPoolExecutor | None = None
-        self._running: dict[Future[Any], str] = {}
+        self._workers: list[_Worker] = []
 
     @property
     def free(self) -> int:
         """How many more tasks can be done at once."""
-        return self._jobs - len(self._running)
+        return self._jobs - len(self.running)
 
     @property
     def running(self) -> list[str]:
         """Names of the tasks that are being done."""
-        return list(self._running.values())
+        return [worker.task for worker in self._workers if worker.task]
 
     def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
-        """Starts a task; function and arguments are pickled."""
-        try:
-            future = self._started().submit(_call, function, arguments)
-        except BrokenProcessPool:  # one of its processes died
-            self._pool = None
-            future = self._started().submit(_call, function, arguments)
-        self._running[future] = name
-
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._jobs, context, _set_up)
-        return self._pool
+        """Starts a task; function, arguments and result are pickled."""
+        idle = [worker for worker in self._workers if not worker.task]
+        if not idle:
+            idle = [_Worker()]
+            self._workers += idle
+        idle[0].task = name
+        idle[0].connection.send((function, arguments))
 
     def wait(self, seconds: float | None = None) -> list[tuple[str, Any]]:
-        """Names and results of the tasks that have ended, in the order of submission.
-
-        A result is the exception where the task raised one, or its process died.
+        """Names and results of the tasks that have ended; `Failed` for those that did.
 
         Args:
             seconds: to wait at most; None: until one has ended.
         """
-        ended = wait(self._running, seconds, FIRST_COMPLETED).done
+        busy = {w.connection: w for w in self._workers if w.task}
         results = []
-        for future in [future for future in self._running if future in ended]:
-            error = future.exception()
-            result = future.result() if error is None else error
-            results.append((self._running.pop(future), result))
+        for connection in wait(list(busy), seconds):
+            worker = busy[connection]  # type: ignore[index]
+            results.append((worker.task, worker.take()))
+            worker.task = ""
+            if not worker.process.is_alive():
+                self._workers.remove(worker)
+        return results
+
+    def stop(self) -> list[tuple[str, Any]]:
+        """Ends what is being done; runs end with a checkpoint, and give a result."""
+        for worker in self._workers:
+            if worker.task:
+                worker.process.terminate()
+        results = []
+        until = time.monotonic() + _GRACE_S
+        while self.running and (left := until - time.monotonic()) > 0:
+            results += self.wait(left)
         return results
 
     def close(self) -> None:
-        """Ends the processes; a run that goes on ends with a checkpoint."""
-        if self._pool is None:
-            return
-        for process in multiprocessing.active_children() if self._running else ():
-            process.terminate()
-        self._pool.shutdown(cancel_futures=True)
-        self._pool = None
-        self._running.clear()
+        """Ends the processes, and what they do; may be called again."""
+        self.stop()
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.close()
