@@ -39,6 +39,10 @@ class Distillation:
     observations and frames a step must be those of this run, their actions among its
     actions."""
 
+    temperature: float = option(1.0, name="teacher_temperature", above=0)
+    """Temperature of the teachers' policies: below 1 their likely actions become more
+    likely (Rusu et al. 2016, equation 3)."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Muon:

@@ -202,7 +202,8 @@ class RunConfig:
         model = dataclasses.replace(self.model, value_heads=heads)
         learner, loss = self.learner, self.learner.loss
         if isinstance(loss, Distillation) and loss.teachers:
-            loss = Distillation(str(Path(loss.teachers).resolve()))
+            teachers = str(Path(loss.teachers).resolve())
+            loss = dataclasses.replace(loss, teachers=teachers)
             learner = dataclasses.replace(learner, loss=loss)
         return dataclasses.replace(self, env=env, model=model, learner=learner)
 

@@ -65,10 +65,9 @@ class Distil(PPO):
         """
         super().__init__(parts)
         assert isinstance(self._config.loss, Distillation)
-        env = parts.config.env
-        paths = teacher_paths(
-            Path(self._config.loss.teachers), env.levels or own_levels(env.task)
-        )
+        env, loss = parts.config.env, self._config.loss
+        self._temperature = loss.temperature
+        paths = teacher_paths(Path(loss.teachers), env.levels or own_levels(env.task))
         known = {path: _load(path, env, parts.device) for path in dict.fromkeys(paths)}
         self._teachers = [known[path] for path in paths]
 
@@ -109,7 +108,7 @@ class Distil(PPO):
                 cache_enabled=False,
             ):
                 output, _ = policy.model(obs[None], state, first)
-            log_probs = F.log_softmax(output.logits[0].float(), -1)
+            log_probs = F.log_softmax(output.logits[0].float() / self._temperature, -1)
             found[rows[:, None], teacher.columns] = log_probs.clamp(min=_NEVER)
 
     def loss_options(self, part: Minibatch) -> dict[str, Any]:

@@ -122,8 +122,10 @@ class PPO:
         count = items.weights.shape[1]
         fused = FusedGradient.of(self._parts)
         if fused is not None:
-            _, *others = items.targets
-            fields = (items.actions, items.levels, *others)
+            fields = (
+                items.actions, items.levels, items.log_mu, items.advantages,
+                items.values, items.weights, items.scales,
+            )  # fmt: skip
             flat = tuple(field.flatten().contiguous() for field in fields)
         for picked, numbers in self._parts.minibatches(count, size):
             if fused is not None:

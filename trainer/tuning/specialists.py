@@ -68,15 +68,16 @@ def train(
     Raises:
         ValueError, RuntimeError, OSError: as of `run_training`.
     """
-    assert work.config.run_dir is not None
-    if not checkpoint.list_files(work.config.run_dir):
+    folder = work.config.run_dir
+    assert folder is not None
+    if not checkpoint.list_files(folder):
         share = work.before_the_end if work.last else 1.0
         config = replace(work.config, max_seconds=share * work.seconds)
         metrics = dict(run_training(config, display()))
         if not work.last or metrics["solved"] or metrics["signal"]:
             return metrics
         work = replace(work, seconds=(1.0 - share) * work.seconds)
-    path = checkpoint.find(work.config.run_dir)
+    path = checkpoint.find(folder)
     state = checkpoint.load(
         path, torch.device("cpu"), ("config", "learner", "progress", "steps")
     )
