@@ -52,7 +52,11 @@ from trainer.tuning.campaign import Campaign, CampaignConfig
 _SINGLE = (
     "--obs", "tiles", "--guide", "0.15", "--imitation", "0.1", "--device", "cpu",
 )  # fmt: skip
-_MERGED = ("--obs", "tiles", "--loss", "distillation", "--action-set", "complex")
+_MERGED = (
+    "--obs", "tiles", "--loss", "distillation", "--teacher-temperature", "0.4",
+    "--action-set", "complex", "--widths", "32", "64", "--features", "256",
+    "--num-envs", "128",
+)  # fmt: skip
 
 _TITLES = {"a policy for each level": "single", "one network for all levels": "one"}
 _LEGEND = (

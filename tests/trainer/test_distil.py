@@ -89,9 +89,10 @@ def config_of(**more):
     return change(config, levels=LEVELS)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("shards", [1, 2])
-def test_each_row_is_taught_by_the_teacher_of_its_level(teachers, shards):
-    config = config_of()
+def test_each_row_is_taught_by_the_teacher_of_its_level(teachers, shards, temperature):
+    config = config_of(teacher_temperature=temperature)
     batch = make_batch(config)
     batch.levels[:] = torch.arange(T + 1)[:, None] % 2
     learner = make_learner(config, shards)
@@ -102,11 +103,10 @@ def test_each_row_is_taught_by_the_teacher_of_its_level(teachers, shards):
     close_shards(learner)
     assert found.shape == (T, B, A)
     first, second = found[0::2], found[1::2]
-    torch.testing.assert_close(
-        first, torch.tensor([4.0, 0.0, 0.0]).softmax(0).expand(first.shape)
-    )
+    sharp = torch.tensor([4.0, 0.0, 0.0]) / temperature
+    torch.testing.assert_close(first, sharp.softmax(0).expand(first.shape))
     expected = torch.zeros(A)
-    expected[[0, 2]] = torch.tensor([0.0, 4.0]).softmax(0)
+    expected[[0, 2]] = (torch.tensor([0.0, 4.0]) / temperature).softmax(0)
     torch.testing.assert_close(
         second, expected.expand(second.shape), atol=1e-9, rtol=1e-5
     )
