@@ -362,17 +362,26 @@ def test_the_best_checkpoint_is_chosen(tmp_path, monkeypatch):
             self.levels = [self]
             self.clear_rate = rate
 
+    sharper = {1.0: 0.6, 0.5: 0.9, 0.25: 0.7}
     written = []
-    monkeypatch.setattr(
-        specialists, "save_policy", lambda *paths: written.append(paths)
-    )
+
+    def save(source, path, *, temperature):
+        written.append((source.name, temperature))
+        rates[path.name] = sharper[temperature]
+
+    monkeypatch.setattr(specialists, "save_policy", save)
     monkeypatch.setattr(
         specialists, "evaluate_checkpoint", lambda path, **_: Played(rates[path.name])
     )
     to = tmp_path / "1-1.safetensors"
     found = specialists.choose(tmp_path, to, "1-1", 50, 1)
-    assert found == {"clear_rate": 0.6, "checkpoint": "step-000000002.pt"}
-    assert written == [(folder / "step-000000002.pt", to)]
+    newest = "step-000000002.pt"
+    assert found == {"clear_rate": 0.9, "checkpoint": newest, "temperature": 0.5}
+    assert written[-1] == (newest, 0.5)
+    sharper |= {0.5: 0.6}  # no better
+    sharper |= {0.25: 0.5}
+    assert specialists.choose(tmp_path, to, "1-1", 50, 1)["temperature"] == 1.0
+    assert written[-1] == (newest, 1.0)
     with pytest.raises(FileNotFoundError, match="no checkpoint of 1-2"):
         specialists.choose(tmp_path / "other", to, "1-2", 50, 1)
 

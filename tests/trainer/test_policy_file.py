@@ -50,6 +50,24 @@ def test_it_plays_as_its_checkpoint(tmp_path):
 
 
 @pytest.mark.rom
+def test_a_temperature_divides_the_logits(tmp_path):
+    write_checkpoint(tmp_path / "run.pt", levels=("1-2",))
+    logits = []
+    for temperature in (1.0, 0.5):
+        path = tmp_path / "one.safetensors"
+        save_policy(tmp_path / "run.pt", path, temperature=temperature)
+        model = load_policy(path, CPU).model
+        rows = torch.zeros(1, 2, 1, 16, 16, dtype=torch.uint8)
+        first = torch.zeros(1, 2, dtype=torch.bool)
+        with torch.no_grad():
+            logits.append(model(rows, torch.zeros(2, 0), first)[0].logits)
+    torch.testing.assert_close(logits[1], 2 * logits[0])
+    write_checkpoint(tmp_path / "noisy.pt", noisy=True)
+    with pytest.raises(ValueError, match="has no temperature"):
+        save_policy(tmp_path / "noisy.pt", path, temperature=0.5)
+
+
+@pytest.mark.rom
 def test_it_holds_nothing_of_this_machine(tmp_path, monkeypatch):
     from mario_envpool import rom
 

@@ -28,6 +28,9 @@ from trainer.models.native import computes
 
 _logger = logging.getLogger(__name__)
 
+# Whose output are an ActorCritic's logits, where its heads are no noisy ones.
+_LAST_LAYER = ("head.policy.weight", "head.policy.bias")
+
 
 class Policy(NamedTuple):
     """A network with its trained weights, and where it belongs.
@@ -107,7 +110,7 @@ def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy
     )
 
 
-def save_policy(source: Path, path: Path) -> None:
+def save_policy(source: Path, path: Path, *, temperature: float = 1.0) -> None:
     """Writes the policy of a checkpoint alone: weights, and what they are for.
 
     Weights are the averaged ones where there are any, in half precision. Paths of this
@@ -116,15 +119,25 @@ def save_policy(source: Path, path: Path) -> None:
     Args:
         source: checkpoint, or the folder of a run, whose newest one it then is.
         path: of the file, which ends with .safetensors; its folder exists.
+        temperature: by which the logits are divided; below 1 likely actions become
+            more likely. The last layer's weights are scaled.
 
     Raises:
         FileNotFoundError, OSError, ValueError: as of `load_policy`, or the file cannot
-            be written.
+            be written, or the network's last layer is not known.
     """
     found = _of_checkpoint(source, torch.device("cpu"), ema=True)
     env = replace(from_dict(EnvConfig, found.env), rom_path="", reward_fn="")
     *_, rom_sha1 = _spaces(from_dict(EnvConfig, found.env))
-    policy_file.write(path, found._replace(env=to_dict(env), rom_sha1=rom_sha1))
+    weights = dict(found.weights)
+    if temperature != 1.0:
+        if not weights.keys() >= set(_LAST_LAYER):
+            raise ValueError(f"{source}: a policy of another kind has no temperature")
+        for name in _LAST_LAYER:
+            weights[name] = weights[name] / temperature
+    policy_file.write(
+        path, found._replace(env=to_dict(env), rom_sha1=rom_sha1, weights=weights)
+    )
 
 
 def _of_checkpoint(

@@ -31,6 +31,8 @@ from trainer.show.run_files import read_run
 _BEFORE_THE_END = 0.4
 # Points of the curves whose speed is taken for that of the time to come.
 _POINTS = 10
+# Of policies, beside 1.
+_TEMPERATURES = (0.5, 0.25)
 # Evaluation that no run and no command plays (`evaluation.play.first_seed`).
 _STREAM = 1_000_000
 
@@ -147,6 +149,9 @@ def choose(
 ) -> dict[str, Any]:
     """Plays the checkpoints of a level, and writes the policy of the best one.
 
+    That one is played with lower temperatures, too: a policy that still explores a
+    little plays better with its likely actions made more likely.
+
     Args:
         run_dir: of the level.
         to: file of the policy.
@@ -155,13 +160,13 @@ def choose(
         seed: of the episodes, which no run and no evaluation plays.
 
     Returns:
-        `clear_rate` and `checkpoint`, its name.
+        `clear_rate`, `checkpoint`, its name, and `temperature`.
 
     Raises:
         FileNotFoundError: the level has none.
     """
-    best: tuple[float, Path] | None = None
-    for path in checkpoint.list_files(run_dir):
+
+    def rate_of(path: Path) -> float:
         played = evaluate_checkpoint(
             path,
             levels=level,
@@ -171,14 +176,23 @@ def choose(
             argmax=False,
             device="cpu",
         )
-        rate = played.levels[0].clear_rate
-        # The newest one first; of equals it stays.
-        if best is None or rate > best[0]:
-            best = rate, path
-    if best is None:
+        return played.levels[0].clear_rate
+
+    paths = checkpoint.list_files(run_dir)
+    if not paths:
         raise FileNotFoundError(f"no checkpoint of {level} in {run_dir}")
-    save_policy(best[1], to)
-    return {"clear_rate": best[0], "checkpoint": best[1].name}
+    # The newest one first; of equals it stays.
+    rate, path = max(((rate_of(path), path) for path in paths), key=lambda of: of[0])
+    best = 1.0
+    for temperature in _TEMPERATURES:
+        try:
+            save_policy(path, to, temperature=temperature)
+        except ValueError:
+            break  # of a network of another kind
+        if (other := rate_of(to)) > rate:
+            rate, best = other, temperature
+    save_policy(path, to, temperature=best)
+    return {"clear_rate": rate, "checkpoint": path.name, "temperature": best}
 
 
 def evaluate(path: Path, levels: str, episodes: int, seed: int) -> dict[str, Any]:
