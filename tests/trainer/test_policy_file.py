@@ -62,9 +62,11 @@ def test_a_temperature_divides_the_logits(tmp_path):
         with torch.no_grad():
             logits.append(model(rows, torch.zeros(2, 0), first)[0].logits)
     torch.testing.assert_close(logits[1], 2 * logits[0])
-    write_checkpoint(tmp_path / "noisy.pt", noisy=True)
+    state = checkpoint.load(tmp_path / "run.pt", CPU)
+    other = {"model": {"mine": torch.ones(2)}, "ema": None}
+    checkpoint.save(tmp_path / "other.pt", state | other)
     with pytest.raises(ValueError, match="has no temperature"):
-        save_policy(tmp_path / "noisy.pt", path, temperature=0.5)
+        save_policy(tmp_path / "other.pt", path, temperature=0.5)
 
 
 @pytest.mark.rom

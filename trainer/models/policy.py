@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -90,12 +91,12 @@ def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy
         )
         env = replace(env, rom_path="")
     kind = from_dict(ModelConfig, found.model)
-    shape, num_actions, rom_sha1 = _spaces(env)
-    if found.rom_sha1 not in ("", rom_sha1):
+    if found.rom_sha1 and found.rom_sha1 != (here := _rom_sha1(env)):
         raise ValueError(
             f"{path} is a policy for the ROM with SHA-1 {found.rom_sha1}; the one here "
-            f"has {rom_sha1}: name the other one by MARIO_ROM"
+            f"has {here}: name the other one by MARIO_ROM"
         )
+    shape, num_actions = _spaces(env)
     model = build_model(kind, shape, num_actions)
     own_code = computes(model, shape)
     model = to_device(model, kind.name, device)
@@ -128,7 +129,7 @@ def save_policy(source: Path, path: Path, *, temperature: float = 1.0) -> None:
     """
     found = _of_checkpoint(source, torch.device("cpu"), ema=True)
     env = replace(from_dict(EnvConfig, found.env), rom_path="", reward_fn="")
-    *_, rom_sha1 = _spaces(from_dict(EnvConfig, found.env))
+    rom_sha1 = _rom_sha1(from_dict(EnvConfig, found.env))
     weights = dict(found.weights)
     if temperature != 1.0:
         if not weights.keys() >= set(_LAST_LAYER):
@@ -170,19 +171,22 @@ def run_folder(path: Path) -> Path | None:
     return folder if (folder / "config.json").is_file() else None
 
 
-def _spaces(env: EnvConfig) -> tuple[tuple[int, ...], int, str]:
-    """The shape of an observation, the number of actions, and the ROM's SHA-1.
+def _spaces(env: EnvConfig) -> tuple[tuple[int, ...], int]:
+    """The shape of an observation, and the number of actions."""
+    with closing(_one(env)) as pool:
+        return tuple(pool.observation_space.shape), int(pool.action_space.n)
 
-    Of tasks without a ROM of ours it is "".
-    """
-    # A reward of the user's own changes neither, and may not be there.
-    env = replace(env, num_envs=1, groups=1, num_threads=1, reward_fn="")
-    pool = make_pool(env, seed=0)
-    try:
-        sha1 = ""
-        if is_native(env.task):
-            image = rom.load(pool.config["rom"], env.rom_path)
-            sha1 = hashlib.sha1(image).hexdigest()
-        return tuple(pool.observation_space.shape), int(pool.action_space.n), sha1
-    finally:
-        pool.close()
+
+def _rom_sha1(env: EnvConfig) -> str:
+    """The SHA-1 of the ROM that a run plays here; of tasks without one it is ""."""
+    if not is_native(env.task):
+        return ""
+    with closing(_one(env)) as pool:
+        return hashlib.sha1(rom.load(pool.config["rom"], env.rom_path)).hexdigest()
+
+
+def _one(env: EnvConfig) -> Any:
+    """One environment; a reward of the user's own, which may not be there, is left."""
+    return make_pool(
+        replace(env, num_envs=1, groups=1, num_threads=1, reward_fn=""), seed=0
+    )
