@@ -30,17 +30,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import tyro
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from rich.console import Console
 
-from trainer.cli import parse, parse_each
+from trainer.cli import main_of, parse, parse_each
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import parse_levels
 from trainer.evaluation.tables import campaign_table
 from trainer.learn.distil import check_fits
 from trainer.machine.files import write_json
+from trainer.session.checkpoints import take
 from trainer.session.files import new_run_dir
 from trainer.show import campaign_page
 from trainer.show.board import Board
@@ -136,9 +136,8 @@ def _locked(folder: Path) -> Iterator[None]:
     Raises:
         ValueError: another process has it.
     """
-    lock = FileLock(folder / ".lock")
     try:
-        lock.acquire(timeout=0)
+        lock = take(folder)
     except Timeout:
         raise ValueError(
             f"another process is writing to {folder}; wait for its end, or give this "
@@ -187,19 +186,14 @@ def _open(
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
     own, flags = command.split(sys.argv[1:] if argv is None else argv)
-    prog = "python -m trainer.campaign"
-    config = tyro.cli(CampaignConfig, args=own, prog=prog, description=__doc__)
-    try:
+
+    def work(config: CampaignConfig) -> None:
         instead = dict.fromkeys(("--levels", "--task", "--seed", "--max-seconds"), "it")
         command.check_flags(flags, instead | {"--max-steps": "--max-seconds"})
         _main(config, flags)
-    except KeyboardInterrupt:
-        print("interrupted; --resume with its folder goes on", file=sys.stderr)
-        return 130
-    except (ValueError, RuntimeError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    goes_on = "interrupted; --resume with its folder goes on"
+    return main_of(CampaignConfig, work, "campaign", __doc__, own, interrupted=goes_on)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ def main_of(
     description: str | None,
     argv: Sequence[str] | None,
     renamed: Mapping[str, str] = MappingProxyType({}),
+    interrupted: str = "",
 ) -> int:
     """Reads the options of a command and does its work.
 
@@ -68,6 +69,7 @@ def main_of(
         description: for --help.
         argv: arguments without the program's name, None for those of the process.
         renamed: new names of flags by their old ones, which are refused.
+        interrupted: what to say on stderr after Ctrl-C.
 
     Returns:
         The exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on
@@ -85,6 +87,8 @@ def main_of(
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        if interrupted:
+            print(interrupted, file=sys.stderr)
         return 130
     return 0
 

@@ -17,9 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import tyro
-
-from trainer.cli import parse, renamed_error
+from trainer.cli import main_of, parse
 from trainer.tuning import command
 from trainer.tuning.population import PopulationConfig, evolve
 
@@ -27,22 +25,21 @@ from trainer.tuning.population import PopulationConfig, evolve
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
     own, flags = command.split(sys.argv[1:] if argv is None else argv)
-    prog = "python -m trainer.population"
-    if error := renamed_error(own, {"--space": "--mutations"}):
-        print(error, file=sys.stderr)
-        return 2
-    config = tyro.cli(PopulationConfig, args=own, prog=prog, description=__doc__)
-    try:
+
+    def work(config: PopulationConfig) -> None:
         instead = "--generations and --steps-per-generation"
         command.check_flags(flags, {"--max-steps": instead, "--max-seconds": instead})
         evolve(config, parse(flags))
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes the population", file=sys.stderr)
-        return 130
-    except (ValueError, RuntimeError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return main_of(
+        PopulationConfig,
+        work,
+        "population",
+        __doc__,
+        own,
+        {"--space": "--mutations"},
+        "interrupted; the same command resumes the population",
+    )
 
 
 if __name__ == "__main__":

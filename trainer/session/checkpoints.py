@@ -35,7 +35,7 @@ class Checkpoints:
         self.folder = run_dir / FOLDER
         self.folder.mkdir(exist_ok=True)
         try:
-            self._lock = _take(run_dir)
+            self._lock = take(run_dir)
         except Timeout:
             raise ValueError(
                 f"another process is writing to {run_dir} (its lock is {_LOCK} there); "
@@ -95,13 +95,13 @@ def is_taken(run_dir: Path) -> bool:
     if not (run_dir / _LOCK).exists():
         return False
     try:
-        _take(run_dir).release()
+        take(run_dir).release()
     except Timeout:
         return True
     return False
 
 
-def _take(run_dir: Path) -> FileLock:
+def take(run_dir: Path) -> FileLock:
     """Takes a folder for this process, until the lock is released or the process ends.
 
     Raises:

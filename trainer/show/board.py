@@ -46,7 +46,6 @@ class Board:
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._messages: deque[str] = deque(maxlen=_MESSAGES)
         self._live = Live(console=self._console, auto_refresh=False) if live else None
-        self._picture: RenderableType = ""
         self.open()
 
     def open(self) -> None:

@@ -16,8 +16,6 @@ from trainer.show.run_files import read_run
 
 OPTIONS, STATE, TABLE, MERGED = "campaign.json", "state.json", "table.json", "merged"
 
-_TASK = "SuperMarioBros-v0"
-
 
 def is_campaign(folder: Path) -> bool:
     """Whether a folder is that of a campaign."""
@@ -43,8 +41,8 @@ def write(folder: Path, output: Path | None = None) -> Path:
     one, single = found.get("one", []), found.get("single", [])
     merged = [read_run(folder / MERGED)] if (folder / MERGED).is_dir() else []
     sections = {
-        "A policy for each level": _grid(single) + level_table(single, _TASK),
-        "One network for all levels": _grid(one) + level_table(one, _TASK),
+        "A policy for each level": _grid(single) + level_table(single, ""),
+        "One network for all levels": _grid(one) + level_table(one, ""),
         "Training of the levels": _training(levels),
         "Curves of the one network": curves(merged) if merged else "",
     }
