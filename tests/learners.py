@@ -6,12 +6,13 @@ import torch
 
 from trainer.config import flags
 from trainer.config.learning import Adam
+from trainer.config.plain import to_dict
 from trainer.config.schema import LearnerConfig, RunConfig
 from trainer.learn.augment import Augmentation
 from trainer.learn.forward import Forward, Inputs
 from trainer.learn.learner import Learner
 from trainer.machine.cpu import Shards
-from trainer.models import build_model
+from trainer.models import build_model, checkpoint
 from trainer.rollout.batch import Batch
 
 T, B, A, SHAPE = 8, 6, 3, (4, 36, 36)
@@ -121,3 +122,14 @@ def evaluate(model, batch, config=SMALL, obs_shape=SHAPE):
     forward.frames = batch.frames
     with torch.no_grad():
         return forward(Inputs.of(batch))
+
+
+def write_checkpoint(path, **options):
+    """Writes a checkpoint of a network for tiles; returns its averaged weights."""
+    config = change(RunConfig(), obs="tiles", model="tiles", stack_num=1, **options)
+    config = config.resolved()
+    model = build_model(config.model, (1, 16, 16), len(config.env.actions))
+    average = {name: weight + 1 for name, weight in model.state_dict().items()}
+    state = {"config": to_dict(config), "model": model.state_dict(), "ema": average}
+    checkpoint.save(path, state | {"steps": 7, "games": [1, 2]})
+    return average

@@ -21,6 +21,13 @@ of levels that are cleared from the same start, the mean of all starts.
     python -m trainer.evaluate --checkpoint runs/TASK-TIME
     python -m trainer.evaluate --checkpoint runs/TASK-TIME --levels all
     python -m trainer.evaluate --checkpoint RUN --repeat-action-probability 0 0.1
+    python -m trainer.evaluate --policy released:8-1
+    python -m trainer.evaluate --policy released:all
+
+`--policy` is another name of `--checkpoint`. `released:` is before the names of the
+policies that come with this package: a level's, or one, the network for all levels.
+`released:all`, or the folder of a release, plays all of them as its card says, and
+shows what they reach beside it.
 
 A run that goes on meanwhile is not disturbed. Besides the table there are
 table.json, heatmap.png, and deaths-1-1.png and so on in the folder `evaluation` of
@@ -34,14 +41,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from trainer.cli import main_of
 from trainer.evaluation.output import make_folder, write
 from trainer.evaluation.protocol import evaluate_checkpoint
 from trainer.evaluation.results import STALL_STEPS, Evaluation
-from trainer.evaluation.tables import progress, show
+from trainer.evaluation.tables import progress, show, show_replayed
+from trainer.machine.files import write_json
+from trainer.models import released
+from trainer.tuning import releases
 
 # Options that had other names.
 RENAMED = {
@@ -55,8 +68,9 @@ RENAMED = {
 class EvaluateConfig:
     """Plays a checkpoint and prints how well it does."""
 
-    checkpoint: Path
-    """Checkpoint, or the folder of a run, whose newest one it then is."""
+    checkpoint: Annotated[Path, tyro.conf.arg(aliases=["--policy"])]
+    """Checkpoint, the folder of a run, whose newest one it then is, a policy's file,
+    released:8-1, released:one, or released:all."""
 
     levels: str = ""
     """Levels such as 1-1,4-2, or all; by default what the run trained on, and its test
@@ -124,7 +138,31 @@ def evaluate(
     )
 
 
+def _replay(config: EvaluateConfig) -> None:
+    """Plays all policies of a release as its card says."""
+    own = replace(EvaluateConfig(config.checkpoint), json=config.json, out=config.out)
+    if config != own:
+        raise ValueError(
+            f"{config.checkpoint} is played as its card says: leave all options but "
+            "--json and --out out, or name one policy, such as released:8-1"
+        )
+    if config.out is not None:
+        config.out.mkdir(parents=True, exist_ok=True)
+    with progress("policies") as on_progress:
+        rows = releases.replay(released.folder_of(config.checkpoint), on_progress)
+    content = {"results": [row._asdict() for row in rows]}
+    if config.json:
+        print(json.dumps(content, indent=2), flush=True)
+    else:
+        show_replayed([row._asdict() for row in rows])
+    if config.out is not None:
+        write_json(config.out / "table.json", content)
+
+
 def _run(config: EvaluateConfig) -> None:
+    if released.is_release(config.checkpoint):
+        _replay(config)
+        return
     folder = make_folder(config.checkpoint, config.out)
     with progress() as on_progress:
         result = evaluate(config, on_progress)

@@ -6,6 +6,7 @@ Seeds are those of evaluations, which no run trains with.
 
     python -m trainer.video --checkpoint runs/TASK-TIME
     python -m trainer.video --checkpoint runs/TASK-TIME --level 4-2 --out 4-2.gif
+    python -m trainer.video --policy released:8-1
     python -m trainer.video --checkpoint runs/TASK-TIME --levels all --grid
 
 Exit status: 0, or 2 with one line `error: ...` on stderr.
@@ -36,8 +37,8 @@ from trainer.models.policy import Policy, load_policy, playing_device, run_folde
 class VideoConfig:
     """Films a policy."""
 
-    checkpoint: Path
-    """Checkpoint, or the folder of a run."""
+    checkpoint: Annotated[Path, tyro.conf.arg(aliases=["--policy"])]
+    """Checkpoint, the folder of a run, a policy's file, or released:8-1."""
 
     levels: Annotated[str, tyro.conf.arg(aliases=["--level"])] = ""
     """Levels such as 1-1 or 1-1,4-2, or "all"; by default what the run plays."""

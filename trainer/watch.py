@@ -7,6 +7,7 @@ move, x jumps, z runs. q quits.
 
     python -m trainer.watch --checkpoint runs/TASK-TIME
     python -m trainer.watch --checkpoint runs/TASK-TIME --level 1-2 --speed 0.5
+    python -m trainer.watch --policy released:8-1
     python -m trainer.watch --human --level 4-1
 
 Exit status: 0, or 2 with one line `error: ...` on stderr.
@@ -21,7 +22,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 from trainer.cli import main_of
 from trainer.evaluation.play import first_seed
@@ -36,8 +39,9 @@ _MAX_LINES = 20
 class WatchConfig:
     """Shows a policy live, or lets you play."""
 
-    checkpoint: Path | None = None
-    """Checkpoint, or the folder of a run: then the newest before each episode."""
+    checkpoint: Annotated[Path | None, tyro.conf.arg(aliases=["--policy"])] = None
+    """Checkpoint, a policy's file, released:8-1, or the folder of a run: then the
+    newest checkpoint before each episode."""
 
     level: str = ""
     """Level, 1-1 to 8-4; by default the run's own, or 1-1 for a person."""

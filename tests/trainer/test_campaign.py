@@ -256,7 +256,45 @@ def test_a_killed_merge_has_the_time_that_is_left(make, clock, monkeypatch):
     monkeypatch.setattr(specialists, "seconds_of", lambda run_dir: 250.0)
     with pytest.raises(KeyboardInterrupt):
         make(Trainer(clock), merge_share=0.5).run()
-    assert seen == [(pytest.approx(300), True), (pytest.approx(50), True)]
+    # A second for each level is kept for the choice of a temperature.
+    assert seen == [(pytest.approx(297), True), (pytest.approx(47), True)]
+
+
+def test_the_temperature_of_the_one_network_is_chosen(make, clock, monkeypatch):
+    """Once it is trained, which an interrupted choice does not begin again."""
+    trained, chosen = [], []
+
+    def train(work, display):
+        trained.append(work.config.run_dir)
+        clock.now += work.seconds
+        folder = work.config.run_dir / checkpoint.FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "step-000000001.pt").touch()
+        return {"signal": 0.0}
+
+    def choose(self, name, run_dir, to, levels, episodes, seed):
+        if name == "one":
+            chosen.append((run_dir, levels))
+            if len(chosen) == 1:
+                raise KeyboardInterrupt
+        to.touch()
+        return {"clear_rate": 0.5, "checkpoint": "x.pt", "temperature": 0.5}
+
+    trainer = Trainer(clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(specialists, "train", train)
+        patch.setattr(Inline, "choose", choose)
+        campaign = make(trainer, merge_share=0.5)
+        # `Inline` finds functions by their names: levels' slices are the trainer's.
+        train.__name__ = "train"
+        with pytest.raises(KeyboardInterrupt):
+            campaign.run()
+        assert not campaign.policy("one").exists()
+        again = make(trainer, merge_share=0.5)
+        again.run()
+    assert again.policy("one").exists()
+    assert trained == [campaign.folder / "merged"]
+    assert chosen == [(trained[0], ",".join(LEVELS))] * 2
 
 
 def test_a_damaged_state_is_one_line(make, clock, tmp_path):
@@ -349,40 +387,64 @@ def test_a_first_slice_may_be_the_last(tmp_path, monkeypatch):
     assert seen[0].learner.lr_steps != seen[1].learner.lr_steps == 4000 + 120_000
 
 
-def test_the_best_checkpoint_is_chosen(tmp_path, monkeypatch):
+def test_the_best_checkpoint_and_temperature_are_chosen(tmp_path, monkeypatch):
     folder = tmp_path / checkpoint.FOLDER
     folder.mkdir()
-    rates = {"step-000000001.pt": 0.4, "step-000000002.pt": 0.6, "best.pt": 0.6}
-    for name in rates:
+    newest, best, older = "step-000000002.pt", checkpoint.BEST, "step-000000001.pt"
+    for name in (newest, best, older):
         (folder / name).touch()
+    rates = {(newest, 0.5): [0.6, 0.8], (best, 0.5): [0.9, 0.5], (older, 0.5): [1, 1]}
+    rates |= {(newest, 1.0): [0.6, 0.7], (newest, 0.25): [0.9, 0.7]}
+    written = []
 
     class Played:
-        def __init__(self, rate):
-            self.levels = [self]
-            self.clear_rate = rate
+        def __init__(self, levels):
+            self.levels = levels
 
-    sharper = {1.0: 0.6, 0.5: 0.9, 0.25: 0.7}
-    written = []
+    class Level:
+        def __init__(self, rate):
+            self.clear_rate = rate
 
     def save(source, path, *, temperature):
         written.append((source.name, temperature))
-        rates[path.name] = sharper[temperature]
+
+    def play(path, *, levels, **_):
+        assert levels == "1-1,1-2"
+        return Played([Level(rate) for rate in rates[written[-1]]])
 
     monkeypatch.setattr(specialists, "save_policy", save)
-    monkeypatch.setattr(
-        specialists, "evaluate_checkpoint", lambda path, **_: Played(rates[path.name])
-    )
+    monkeypatch.setattr(specialists, "evaluate_checkpoint", play)
     to = tmp_path / "1-1.safetensors"
-    found = specialists.choose(tmp_path, to, "1-1", 50, 1)
-    newest = "step-000000002.pt"
-    assert found == {"clear_rate": 0.9, "checkpoint": newest, "temperature": 0.5}
-    assert written[-1] == (newest, 0.5)
-    sharper |= {0.5: 0.6}  # no better
-    sharper |= {0.25: 0.5}
-    assert specialists.choose(tmp_path, to, "1-1", 50, 1)["temperature"] == 1.0
-    assert written[-1] == (newest, 1.0)
+    found = specialists.choose(tmp_path, to, "1-1,1-2", 50, 1)
+    assert found == {"clear_rate": 0.8, "checkpoint": newest, "temperature": 0.25}
+    assert written[-1] == (newest, 0.25)
+    rates[newest, 0.25] = [0.0, 0.0]  # no better; of equals the newest stays
+    assert specialists.choose(tmp_path, to, "1-1,1-2", 50, 1)["temperature"] == 0.5
+    rates[best, 0.5] = [1.0, 1.0]
+    rates |= {(best, 1.0): [0.0, 0.0], (best, 0.25): [0.0, 0.0]}
+    assert specialists.choose(tmp_path, to, "1-1,1-2", 50, 1)["checkpoint"] == best
+    assert (older, 0.5) not in written
     with pytest.raises(FileNotFoundError, match="no checkpoint of 1-2"):
         specialists.choose(tmp_path / "other", to, "1-2", 50, 1)
+
+
+def test_a_policy_without_a_temperature_is_chosen_too(tmp_path, monkeypatch):
+    (tmp_path / checkpoint.FOLDER).mkdir()
+    (tmp_path / checkpoint.FOLDER / checkpoint.BEST).touch()
+
+    def save(source, path, *, temperature):
+        if temperature != 1.0:
+            raise ValueError("no temperature")
+
+    class Played:
+        def __init__(self):
+            self.levels, self.clear_rate = [self], 0.25
+
+    monkeypatch.setattr(specialists, "save_policy", save)
+    monkeypatch.setattr(specialists, "evaluate_checkpoint", lambda *_, **__: Played())
+    found = specialists.choose(tmp_path, tmp_path / "x.safetensors", "1-1", 5, 1)
+    assert found["temperature"] == 1.0
+    assert found["clear_rate"] == 0.25
 
 
 def result(level, rate, starts, argmax):

@@ -5,25 +5,13 @@ import os
 import pytest
 import safetensors.torch
 import torch
-from learners import change
+from learners import write_checkpoint
 
-from trainer.config.plain import to_dict
-from trainer.config.schema import RunConfig
 from trainer.evaluate import main
-from trainer.models import build_model, checkpoint, policy_file
+from trainer.models import checkpoint, policy_file
 from trainer.models.policy import load_policy, save_policy
 
 CPU = torch.device("cpu")
-
-
-def write_checkpoint(path, **options):
-    config = change(RunConfig(), obs="tiles", model="tiles", stack_num=1, **options)
-    config = config.resolved()
-    model = build_model(config.model, (1, 16, 16), len(config.env.actions))
-    average = {name: weight + 1 for name, weight in model.state_dict().items()}
-    state = {"config": to_dict(config), "model": model.state_dict(), "ema": average}
-    checkpoint.save(path, state | {"steps": 7, "games": [1, 2]})
-    return average
 
 
 @pytest.fixture

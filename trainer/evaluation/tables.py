@@ -22,6 +22,9 @@ from trainer.evaluation.results import (
     levels_in_a_row,
 )
 
+# A result of a release in its card, and here.
+_SIDES = ("here", "card")
+
 # Deaths within so many pixels of each other are at one place.
 _PLACE_WIDTH = 32
 
@@ -33,8 +36,13 @@ _TEST_LEGEND = "levels behind train: the run never trained on them"
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[int, int], None] | None]:
+def progress(
+    what: str = "episodes",
+) -> Iterator[Callable[[int, int], None] | None]:
     """A bar of episodes on stderr while they are played, if that is a terminal.
+
+    Args:
+        what: is counted.
 
     Yields:
         A function of the episodes that have ended and of all; None without a bar.
@@ -43,7 +51,7 @@ def progress() -> Iterator[Callable[[int, int], None] | None]:
     if not console.is_terminal:
         yield None
         return
-    columns = BarColumn(), MofNCompleteColumn(), "episodes", TimeRemainingColumn()
+    columns = BarColumn(), MofNCompleteColumn(), what, TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("playing", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -149,6 +157,47 @@ def campaign_table(
         f"{sum(0 in r['cleared_starts'] for r in likeliest)}/{len(levels)}",
     )
     return table
+
+
+def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints what the policies of a release reach here, beside their card.
+
+    Args:
+        rows: `policy`, `card`, `here` and `verdict`, with results as a card has them;
+            of each level the sampled ones, then those of the likeliest actions.
+    """
+    console = Console(highlight=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1), header_style="bold")
+    columns = ("policy", "level", "cleared", "card", "95 % range", "argmax", "card", "")
+    for column in columns:
+        table.add_column(column, justify="right")
+    pairs: dict[tuple[str, str], dict[bool, Mapping[str, Any]]] = {}
+    for row in rows:
+        pair = pairs.setdefault((row["policy"], row["card"]["level"]), {})
+        pair[row["card"]["argmax"]] = row
+    for (policy, level), pair in pairs.items():
+        sampled, argmax = pair[False], pair.get(True)
+        low, high = sampled["card"]["interval"]
+        likeliest = (
+            [f"{argmax[who]['clears']}/{argmax[who]['episodes']}" for who in _SIDES]
+            if argmax
+            else ["-", "-"]
+        )
+        table.add_row(
+            policy,
+            level,
+            _rate(sampled["here"]["clear_rate"]),
+            f"{100 * sampled['card']['clear_rate']:.1f} %",
+            f"{100 * low:.0f}-{100 * high:.0f}",
+            *likeliest,
+            " ".join(dict.fromkeys(row["verdict"] for row in pair.values())),
+        )
+    console.print(table)
+    count = Counter(row["verdict"] for row in rows)
+    console.print(
+        f"of {len(rows)} results {count['equal']} are equal to the card's, "
+        f"{count['within']} within its 95 % ranges, {count['outside']} outside"
+    )
 
 
 def _pairs(

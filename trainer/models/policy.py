@@ -23,6 +23,7 @@ from trainer.models import (
     build_model,
     checkpoint,
     policy_file,
+    released,
     to_device,
 )
 from trainer.models.native import computes
@@ -63,21 +64,22 @@ def playing_device(name: str) -> torch.device:
     return device
 
 
-def load_policy(path: Path, device: torch.device, *, ema: bool = True) -> Policy:
+def load_policy(path: Path | str, device: torch.device, *, ema: bool = True) -> Policy:
     """Builds the network of a checkpoint or a policy's file, and loads its weights.
 
     Args:
-        path: checkpoint, the folder of a run, whose newest one it then is, or a file
-            of `save_policy`.
+        path: checkpoint, the folder of a run, whose newest one it then is, a file
+            of `save_policy`, or the name of a released policy, such as released:8-1.
         device: for the model.
         ema: take the averaged weights where the checkpoint has them; a policy's file
             has one kind only.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        ValueError: it is damaged, its weights do not fit its network, or a policy's
-            file is for another ROM.
+        ValueError: it is damaged, its weights do not fit its network, a policy's file
+            is for another ROM, or there is no such released policy.
     """
+    path = released.locate(Path(path))
     if path.suffix == policy_file.SUFFIX:
         found = policy_file.read(path, device)
     else:

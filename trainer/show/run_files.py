@@ -108,3 +108,21 @@ def _read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         else:
             lost += 1
     return found, lost
+
+
+def clear_rate_now(run_dir: Path) -> float | None:
+    """The last clear rate in the curves of a run that goes on."""
+    try:
+        with (run_dir / "metrics.jsonl").open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 8192))
+            for line in reversed(file.read().splitlines()):
+                try:
+                    rate = json.loads(line).get("rollout/clear_rate")
+                except ValueError:
+                    continue
+                if rate is not None:
+                    return float(rate)
+    except OSError:
+        pass
+    return 0.0

@@ -7,6 +7,7 @@
     choice        the checkpoints of each level are played; the best is its policy.
     merge         one run over all levels, which learns from these policies
                   (learn/distil.py).
+    temperature   the one network is played with several; the best is taken.
     evaluation    of all policies, after the time is over.
 
 `state.json` says what is done, after every slice, and each level is a run with
@@ -19,7 +20,7 @@ import json
 import math
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,11 +34,11 @@ from trainer.machine.cpu import available_cores
 from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
-from trainer.models.policy import save_policy
 from trainer.models.policy_file import SUFFIX
 from trainer.show.board import Board, Standing
 from trainer.show.campaign_page import MERGED, STATE, TABLE
 from trainer.show.dashboard import make_display
+from trainer.show.run_files import clear_rate_now
 from trainer.tuning import specialists
 from trainer.tuning.specialists import Slice
 from trainer.tuning.workers import Failed, Workers
@@ -53,7 +54,11 @@ _LEAST_SLICE = 5.0
 # A level whose processes died or failed so often is given up.
 _FAILURES = 2
 # Episodes of each checkpoint that a level's policy is chosen from.
-_CHOICE_EPISODES = 50
+_CHOICE_EPISODES = 40
+# The same of the one network's temperatures, for each level, and the seconds that are
+# kept for it.
+_ONE_EPISODES = 10
+_ONE_CHOICE_SECONDS = 1.0
 # Share of the merge before its schedules begin to end.
 _MERGE_BEGINS = 0.1
 _CHECKPOINT_SECONDS = 30.0
@@ -233,6 +238,7 @@ class Campaign:
             "specialists": self._train_levels,
             "choice": self._choose,
             "merge": self._merge,
+            "temperature": self._choose_one,
         }
         names = [*phases, "evaluation"]
         try:
@@ -331,28 +337,41 @@ class Campaign:
         with suppress(OSError), (self.folder / ERRORS).open("a") as file:
             file.write(f"{name}: {failed.reason}\n{failed.details}\n")
 
-    def _choose(self) -> None:
-        """Chooses the policy of each level."""
-        (self.folder / POLICIES).mkdir(exist_ok=True)
-        left = [
-            name
-            for name, level in self.levels.items()
-            if level.chosen is None and checkpoint.list_files(self.run_dir(name))
-        ]
+    def _do(
+        self, tasks: Sequence[tuple[Any, ...]], what: str
+    ) -> Iterator[tuple[str, Any]]:
+        """Has the processes do some tasks, as many at a time as there are.
+
+        Args:
+            tasks: name, function and arguments of each.
+            what: they are, for the board.
+
+        Yields:
+            Name and result of each; what failed is logged.
+        """
+        left = list(tasks)
         while left or self._workers.running:
             while left and self._workers.free:
-                name = left.pop(0)
-                self._workers.submit(
-                    name, specialists.choose, self.run_dir(name), self.policy(name),
-                    name, _CHOICE_EPISODES, self.config.seed,
-                )  # fmt: skip
+                self._workers.submit(*left.pop(0))
             for name, result in self._workers.wait(1.0):
                 if isinstance(result, Failed):
                     self._log_failure(name, result)
                 else:
-                    self.levels[name].chosen = result["clear_rate"]
-                self._save()
-            self._show("choosing policies", self.config.max_seconds)
+                    yield name, result
+            self._show(what, self.config.max_seconds)
+
+    def _choose(self) -> None:
+        """Chooses the policy of each level."""
+        (self.folder / POLICIES).mkdir(exist_ok=True)
+        tasks = [
+            (name, specialists.choose, self.run_dir(name), self.policy(name),
+             name, _CHOICE_EPISODES, self.config.seed)
+            for name, level in self.levels.items()
+            if level.chosen is None and checkpoint.list_files(self.run_dir(name))
+        ]  # fmt: skip
+        for name, result in self._do(tasks, "choosing policies"):
+            self.levels[name].chosen = result["clear_rate"]
+            self._save()
         rates = [level.chosen or 0.0 for level in self.levels.values()]
         if not any(self.policy(name).exists() for name in self.levels):
             raise RuntimeError(
@@ -374,6 +393,7 @@ class Campaign:
         run_dir = self.folder / MERGED
         spent = self._merge_began + specialists.seconds_of(run_dir)
         left = self.config.max_seconds - max(self.elapsed(), spent)
+        left -= _ONE_CHOICE_SECONDS * len(levels)
         config = replace(
             self._merged(levels, self.folder / POLICIES),
             run_dir=run_dir,
@@ -398,7 +418,21 @@ class Campaign:
             self._board.open()
         if ended_by["signal"]:
             raise KeyboardInterrupt
-        save_policy(checkpoint.find(run_dir), self.policy(ONE))
+
+    def _choose_one(self) -> None:
+        """Chooses the temperature of the one network, at the end of its training."""
+        if not checkpoint.list_files(self.folder / MERGED):
+            return
+        levels = [name for name in self.levels if self.policy(name).exists()]
+        task = (
+            ONE, specialists.choose, self.folder / MERGED, self.policy(ONE),
+            ",".join(levels), _ONE_EPISODES, self.config.seed,
+        )  # fmt: skip
+        for _, result in self._do([task], "choosing a temperature"):
+            self._board.log(
+                f"one network: {result['clear_rate']:.0%} cleared in the mean, "
+                f"temperature {result['temperature']:g}"
+            )
 
     def evaluate(self) -> dict[str, Any]:
         """Plays all policies; the content of table.json.
@@ -408,23 +442,15 @@ class Campaign:
             the network for all, as `LevelResult.to_dict` has them: sampled, then
             likeliest actions. `levels` names all levels.
         """
-        left = [n for n in (ONE, *self.levels) if self.policy(n).exists()]
-        found: dict[str, Any] = {}
+        tasks = [
+            (name, specialists.evaluate, self.policy(name),
+             "" if name == ONE else name, self.config.episodes, self.config.seed)
+            for name in (ONE, *self.levels)
+            if self.policy(name).exists()
+        ]  # fmt: skip
         try:
-            while left or self._workers.running:
-                while left and self._workers.free:
-                    name = left.pop(0)
-                    self._workers.submit(
-                        name, specialists.evaluate, self.policy(name),
-                        "" if name == ONE else name, self.config.episodes,
-                        self.config.seed,
-                    )  # fmt: skip
-                for name, result in self._workers.wait(1.0):
-                    if isinstance(result, Failed):
-                        self._log_failure(name, result)
-                    else:
-                        found[name] = result["results"]
-                self._show("playing", self.config.max_seconds)
+            played = self._do(tasks, "playing")
+            found = {name: result["results"] for name, result in played}
         finally:
             self._workers.close()
         table = {
@@ -443,7 +469,7 @@ class Campaign:
         running = self._workers.running
         standings = {
             name: Standing(
-                _rate_now(self.run_dir(name)) if name in running else (
+                clear_rate_now(self.run_dir(name)) if name in running else (
                     level.rate if level.steps else None
                 ),
                 name in running,
@@ -457,21 +483,3 @@ class Campaign:
             f"{solved} of {len(self.levels)} levels solved",
             standings,
         )
-
-
-def _rate_now(run_dir: Path) -> float | None:
-    """The last clear rate in the curves of a run that goes on."""
-    try:
-        with (run_dir / "metrics.jsonl").open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 8192))
-            for line in reversed(file.read().splitlines()):
-                try:
-                    rate = json.loads(line).get("rollout/clear_rate")
-                except ValueError:
-                    continue
-                if rate is not None:
-                    return float(rate)
-    except OSError:
-        pass
-    return 0.0

@@ -31,8 +31,8 @@ from trainer.show.run_files import read_run
 _BEFORE_THE_END = 0.4
 # Points of the curves whose speed is taken for that of the time to come.
 _POINTS = 10
-# Of policies, beside 1.
-_TEMPERATURES = (0.5, 0.25)
+# Of policies; checkpoints are compared at the first.
+_TEMPERATURES = (0.5, 1.0, 0.25)
 # Evaluation that no run and no command plays (`evaluation.play.first_seed`).
 _STREAM = 1_000_000
 
@@ -145,54 +145,61 @@ def _speed(config: RunConfig) -> float:
 
 
 def choose(
-    run_dir: Path, to: Path, level: str, episodes: int, seed: int
+    run_dir: Path, to: Path, levels: str, episodes: int, seed: int
 ) -> dict[str, Any]:
-    """Plays the checkpoints of a level, and writes the policy of the best one.
+    """Plays the newest checkpoint of a run and best.pt, and writes the better policy.
 
-    That one is played with lower temperatures, too: a policy that still explores a
-    little plays better with its likely actions made more likely.
+    A policy that still explores plays better with its likely actions made more likely,
+    so both are played with their logits divided by .5, and the better one with two
+    other temperatures, too.
 
     Args:
-        run_dir: of the level.
+        run_dir: of the run.
         to: file of the policy.
-        level: its name.
-        episodes: of each checkpoint, sampled, with 0 to 30 idle frames.
+        levels: to play, such as "1-1,4-2".
+        episodes: of each level and checkpoint, sampled, with 0 to 30 idle frames.
         seed: of the episodes, which no run and no evaluation plays.
 
     Returns:
-        `clear_rate`, `checkpoint`, its name, and `temperature`.
+        `clear_rate`, mean over the levels, `checkpoint`, its name, and `temperature`.
 
     Raises:
-        FileNotFoundError: the level has none.
+        FileNotFoundError: the run has no checkpoint.
     """
 
-    def rate_of(path: Path) -> float:
+    def rate_of(path: Path, temperature: float) -> float:
+        save_policy(path, to, temperature=temperature)
         played = evaluate_checkpoint(
-            path,
-            levels=level,
+            to,
+            levels=levels,
             episodes=episodes,
             seed=seed,
             stream=_STREAM,
             argmax=False,
             device="cpu",
         )
-        return played.levels[0].clear_rate
+        return fmean(level.clear_rate for level in played.levels)
 
-    paths = checkpoint.list_files(run_dir)
-    if not paths:
-        raise FileNotFoundError(f"no checkpoint of {level} in {run_dir}")
+    files = checkpoint.list_files(run_dir)
+    if not files:
+        raise FileNotFoundError(f"no checkpoint of {levels} in {run_dir}")
     # The newest one first; of equals it stays.
-    rate, path = max(((rate_of(path), path) for path in paths), key=lambda of: of[0])
-    best = 1.0
-    for temperature in _TEMPERATURES:
-        try:
-            save_policy(path, to, temperature=temperature)
-        except ValueError:
-            break  # of a network of another kind
-        if (other := rate_of(to)) > rate:
-            rate, best = other, temperature
-    save_policy(path, to, temperature=best)
-    return {"clear_rate": rate, "checkpoint": path.name, "temperature": best}
+    paths = [*files[:1], *(path for path in files[1:] if path.name == checkpoint.BEST)]
+    first, *others = _TEMPERATURES
+    try:
+        save_policy(paths[0], to, temperature=first)
+    except ValueError:
+        first, others = 1.0, []  # a network of another kind
+    rates = {(path, first): rate_of(path, first) for path in paths}
+    path, _ = max(rates, key=lambda of: rates[of])
+    rates |= {(path, other): rate_of(path, other) for other in others}
+    path, temperature = best = max(rates, key=lambda of: rates[of])
+    save_policy(path, to, temperature=temperature)
+    return {
+        "clear_rate": rates[best],
+        "checkpoint": path.name,
+        "temperature": temperature,
+    }
 
 
 def evaluate(path: Path, levels: str, episodes: int, seed: int) -> dict[str, Any]:

@@ -1,0 +1,241 @@
+"""Releases: made of a campaign, played again as their card says, what is refused."""
+
+import json
+import re
+import shutil
+
+import pytest
+from learners import write_checkpoint
+
+from trainer.campaign import CampaignConfig
+from trainer.config.plain import to_dict
+from trainer.evaluate import main as evaluate
+from trainer.models import released
+from trainer.models.policy import load_policy, save_policy
+from trainer.release import main as release
+from trainer.tuning import releases, specialists
+from trainer.video import main as video
+from trainer.watch import main as watch
+
+LEVELS = ["1-2", "1-3"]
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory):
+    """The folder of a campaign of two levels, whose policies are not trained."""
+    folder = tmp_path_factory.mktemp("campaign")
+    (folder / "policies").mkdir()
+    results = {}
+    for name, levels in {**{n: (n,) for n in LEVELS}, "one": tuple(LEVELS)}.items():
+        path = folder / "policies" / f"{name}.safetensors"
+        write_checkpoint(folder / "run.pt", levels=levels)
+        save_policy(folder / "run.pt", path)
+        results[name] = specialists.evaluate(path, "", 3, 5)["results"]
+    config = CampaignConfig(levels="1-2,1-3", seed=5, episodes=3, max_seconds=90.0)
+    options = {"options": to_dict(config), "flags": ["--lr", "0.001"]}
+    (folder / "campaign.json").write_text(json.dumps(options))
+    table = {
+        "episodes": 3,
+        "seed": 5,
+        "seconds": 90.0,
+        "levels": LEVELS,
+        "single": [row for name in LEVELS for row in results[name]],
+        "one": results["one"],
+    }
+    (folder / "table.json").write_text(json.dumps(table))
+    return folder
+
+
+@pytest.fixture
+def made(campaign, tmp_path):
+    """A release of it."""
+    releases.make(campaign, tmp_path / "release")
+    return tmp_path / "release"
+
+
+def rewrite(folder, **changes):
+    path = folder / released.CARD
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.rom
+def test_a_release_is_made(campaign, tmp_path, capsys):
+    folder = tmp_path / "some" / "release"
+    assert release([str(campaign), "--to", str(folder)]) == 0
+    assert "wrote 3 policies" in capsys.readouterr().out
+    card = released.read_card(folder)
+    assert list(card.policies) == [*LEVELS, "one"]
+    assert card.about["made_by"] == (
+        "python -m trainer.campaign --levels=1-2,1-3 --max-seconds=90 --seed=5 "
+        "--episodes=3 -- --lr 0.001"
+    )
+    assert re.fullmatch(r"[0-9a-f]{40}", card.rom_sha1)
+    assert [len(about["results"]) for about in card.policies.values()] == [2, 2, 4]
+    assert "episode_steps" not in card.policies["one"]["results"][0]
+    text = (folder / "README.md").read_text()
+    for said in ("MIT", card.rom_sha1, "one network for all levels", "| 1-3 |"):
+        assert said.lower() in text.lower()
+    assert str(tmp_path) not in text + (folder / released.CARD).read_text()
+
+
+@pytest.mark.rom
+def test_it_is_played_as_its_card_says(made, tmp_path, capsys):
+    assert evaluate(["--policy", str(made), "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "of 8 results 8 are equal to the card's, 0 within" in shown
+    table = json.loads((tmp_path / "out" / "table.json").read_text())["results"]
+    played = [(row["policy"], row["here"]["level"]) for row in table]
+    pairs = {("1-2", "1-2"), ("1-3", "1-3"), ("one", "1-2"), ("one", "1-3")}
+    assert sorted(played) == sorted([*pairs, *pairs])
+    assert all(row["here"] == row["card"] for row in table)
+
+
+@pytest.mark.parametrize(
+    ("clears", "interval", "verdict"),
+    [(0, [0.0, 0.5], "equal"), (1, [0.0, 0.5], "within"), (3, [0.6, 1.0], "outside")],
+)
+def test_what_was_played_is_compared_with_the_card(clears, interval, verdict):
+    here = {
+        "level": "1-1",
+        "argmax": False,
+        "episodes": 10,
+        "clears": 0,
+        "clear_rate": 0.0,
+        "interval": [0.0, 0.3],
+        "cleared_starts": None,
+    }
+    card = here | {"clears": clears, "interval": interval}
+    assert releases._replayed("1-1", card, here).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda f: (f / "campaign.json").unlink(), "campaign.json is missing: a rel"),
+        (lambda f: (f / "table.json").unlink(), "table.json is missing: a release"),
+        (lambda f: (f / "table.json").write_text("{"), "is damaged: JSONDecodeError"),
+        (lambda f: (f / "table.json").write_text("{}"), "is damaged: KeyError"),
+    ],
+)
+@pytest.mark.rom
+def test_a_campaign_without_an_end_is_refused(
+    campaign, tmp_path, capsys, break_it, message
+):
+    copy = tmp_path / "copy"
+    shutil.copytree(campaign, copy)
+    break_it(copy)
+    assert release([str(copy)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.rom
+def test_a_release_is_not_written_over(campaign, made, capsys):
+    assert release([str(campaign), "--to", str(made)]) == 2
+    assert "holds a release; choose another folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "is damaged: Expecting property name"),
+        (b"\xff", "is damaged"),
+        (b"[]", "is damaged"),
+        (b'{"format": "other"}', "its format is 'other', not 'mario-envpool release"),
+        (b'{"format": "mario-envpool release 1"}', "is damaged: .*missing"),
+    ],
+)
+def test_a_damaged_card_is_refused(tmp_path, capsys, content, message):
+    (tmp_path / released.CARD).write_bytes(content)
+    assert evaluate(["--policy", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error)
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.rom
+def test_a_card_names_files_of_its_own_folder(made):
+    policies = released.read_card(made).policies
+    policies["one"]["file"] = "../one.safetensors"
+    rewrite(made, policies=policies)
+    with pytest.raises(ValueError, match="the file of one is not in its folder"):
+        released.read_card(made)
+
+
+@pytest.mark.rom
+def test_a_changed_or_missing_policy_is_refused(made, monkeypatch, capsys):
+    monkeypatch.setattr(released, "FOLDER", made)
+    path = made / "1-2.safetensors"
+    shutil.copyfile(made / "one.safetensors", path)
+    for command in (evaluate, watch, video):
+        assert command(["--policy", "released:1-2"]) == 2
+        error = capsys.readouterr().err
+        assert "1-2.safetensors is not the policy of" in error
+        assert len(error.splitlines()) == 1
+    path.unlink()
+    assert evaluate(["--policy", "released:all"]) == 2
+    assert "1-2.safetensors is missing" in capsys.readouterr().err
+    assert evaluate(["--policy", "released:9-1"]) == 2
+    assert "no released policy '9-1'; there are 1-2, 1-3, one" in (
+        capsys.readouterr().err
+    )
+    assert watch(["--policy", "released:all"]) == 2
+    assert "all is for python -m trainer.evaluate alone" in capsys.readouterr().err
+
+
+@pytest.mark.rom
+def test_a_release_for_another_rom_is_refused(made, capsys):
+    """Before anything is played."""
+    other = "0" * 40
+    policies = released.read_card(made).policies
+    for name in policies:
+        path = made / f"{name}.safetensors"
+        found = releases.policy_file.read(path, releases.torch.device("cpu"))
+        releases.policy_file.write(path, found._replace(rom_sha1=other))
+        policies[name]["sha256"] = released.sha256(path)
+    rewrite(made, policies=policies, rom_sha1=other)
+    assert evaluate(["--policy", str(made)]) == 2
+    error = capsys.readouterr().err
+    assert f"is a policy for the ROM with SHA-1 {other}" in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.rom
+def test_its_protocol_cannot_be_changed(made, capsys):
+    assert evaluate(["--policy", str(made), "--episodes", "5"]) == 2
+    assert "is played as its card says: leave all options but" in (
+        capsys.readouterr().err
+    )
+
+
+# -- the release of this package ---------------------------------------------
+
+
+def test_the_package_has_policies_for_all_levels():
+    card = released.read_card(released.FOLDER)
+    assert len(card.levels) == 32
+    assert card.policies.keys() == {*card.levels, "one"}
+    size = 0
+    for name in card.policies:
+        size += released.locate(released.Path(f"released:{name}")).stat().st_size
+    assert size <= 6 * 2**20
+    assert {path.suffix for path in released.FOLDER.iterdir()} == {
+        ".json", ".md", ".safetensors",
+    }  # fmt: skip
+
+
+@pytest.mark.rom
+def test_a_released_policy_reaches_its_figure(capsys):
+    card = released.read_card(released.FOLDER)
+    assert evaluate(["--policy", "released:1-1", "--json", "--no-argmax"]) == 0
+    ((here),) = json.loads(capsys.readouterr().out)["results"]
+    said = card.policies["1-1"]["results"][0]
+    low, high = said["interval"]
+    assert low <= here["clear_rate"] <= high
+
+
+@pytest.mark.rom
+def test_the_one_network_plays_all_levels():
+    policy = load_policy("released:one", releases.torch.device("cpu"))
+    assert len(policy.env.levels) == 32

@@ -1,0 +1,131 @@
+"""Releases: folders of policies with a card that says what they do.
+
+One comes with this package. Its policies have names, `released:8-1`, which stand
+wherever a checkpoint does. `card.json` has, for each policy, its file's SHA-256 and its
+clear rates, and, for all, how they were trained and played, and the SHA-1 of the ROM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FORMAT = "mario-envpool release 1"
+CARD = "card.json"
+PREFIX = "released:"
+# Instead of a policy's name: all of a release.
+ALL = "all"
+FOLDER = Path(__file__).parent.parent / "released"
+
+
+class Card(NamedTuple):
+    """What a release says of its policies.
+
+    Attributes:
+        about: for people: title, made_by, machine, version, licence, data, date.
+        protocol: `episodes`, `noop_max` and `seed` of the evaluation, and the
+            `processor` that it ran on.
+        task: the game.
+        rom_sha1: of its ROM, in hexadecimal.
+        levels: all that were trained.
+        policies: by name, with `file`, `sha256`, `steps` and `results`. These are, for
+            each level, with sampled and with the likeliest actions: `level`, `argmax`,
+            `episodes`, `clears`, `clear_rate`, `interval`, `cleared_starts`.
+    """
+
+    about: dict[str, str]
+    protocol: dict[str, Any]
+    task: str
+    rom_sha1: str
+    levels: list[str]
+    policies: dict[str, dict[str, Any]]
+
+
+def is_release(path: Path) -> bool:
+    """Whether a path names all policies of a release."""
+    return str(path) == PREFIX + ALL or (path / CARD).is_file()
+
+
+def folder_of(path: Path) -> Path:
+    """The folder of a release, given that or `released:all`."""
+    return FOLDER if str(path).startswith(PREFIX) else path
+
+
+def read_card(folder: Path) -> Card:
+    """Reads the card of a release.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is damaged, or none of ours.
+    """
+    path = folder / CARD
+    try:
+        content = json.loads(path.read_bytes())
+        found = content.pop("format", None)
+        if found != FORMAT:
+            raise ValueError(f"its format is {found!r}, not {FORMAT!r}")
+        card = Card(**content)
+        for name, policy in card.policies.items():
+            if Path(policy["file"]).name != policy["file"]:
+                raise ValueError(f"the file of {name} is not in its folder")
+            for result in policy["results"]:
+                result["level"], result["argmax"], result["clears"]
+                result["episodes"], result["interval"], result["cleared_starts"]
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no release in {folder}: {CARD} is missing") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    return card
+
+
+def write_card(folder: Path, card: Card) -> None:
+    """Writes the card of a release.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    content = {"format": FORMAT} | card._asdict()
+    (folder / CARD).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def locate(path: Path) -> Path:
+    """The file of `released:NAME`; any other path as it is.
+
+    Raises:
+        FileNotFoundError: the policy's file is missing.
+        ValueError: there is no such policy, or its file is not that of the card.
+    """
+    if not str(path).startswith(PREFIX):
+        return path
+    return policy_of(FOLDER, str(path).removeprefix(PREFIX))
+
+
+def policy_of(folder: Path, name: str) -> Path:
+    """The file of a policy of a release.
+
+    Raises:
+        FileNotFoundError: there is no release, or the policy's file is missing.
+        ValueError: there is no such policy, or its file is not that of the card.
+    """
+    card = read_card(folder)
+    if name not in card.policies:
+        names = ", ".join(card.policies)
+        raise ValueError(
+            f"no released policy {name!r}; there are {names}"
+            + (", and for python -m trainer.evaluate all" if name != ALL else
+               "; all is for python -m trainer.evaluate alone")
+        )  # fmt: skip
+    about = card.policies[name]
+    path = folder / about["file"]
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing, which {folder / CARD} names")
+    if sha256(path) != about["sha256"]:
+        raise ValueError(f"{path} is not the policy of {folder / CARD}: it was changed")
+    return path

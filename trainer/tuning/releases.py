@@ -1,0 +1,295 @@
+"""Releases of a campaign's policies: made from its folder, and played again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import mario_envpool
+from trainer.config.plain import from_dict, to_dict
+from trainer.machine.cpu import available_cores, cpu_name
+from trainer.models import policy_file
+from trainer.models.policy import load_policy
+from trainer.models.policy_file import SUFFIX
+from trainer.models.released import (
+    CARD,
+    Card,
+    policy_of,
+    read_card,
+    sha256,
+    write_card,
+)
+from trainer.show.campaign_page import OPTIONS, TABLE
+from trainer.tuning import specialists
+from trainer.tuning.campaign import ONE, POLICIES, CampaignConfig
+from trainer.tuning.workers import Failed, Workers
+
+README = "README.md"
+# Of `LevelResult.to_dict`, what a card has.
+_RESULT = "level argmax episodes clears clear_rate interval cleared_starts".split()
+_LICENCE = "MIT, as this package. The game's ROM is not part of it."
+_DATA = (
+    "Nothing but the game itself, played by the trainer: a search found the "
+    "demonstrations. No person's play, no pictures, no RAM and no demonstrations "
+    "are in the files."
+)
+
+
+# -- making ------------------------------------------------------------------
+
+
+def make(campaign: Path, to: Path) -> Card:
+    """Copies the policies of a campaign, and writes their card.
+
+    Args:
+        campaign: its folder; it has been evaluated.
+        to: folder, made if it is not there, that is not another release.
+
+    Returns:
+        The card.
+
+    Raises:
+        FileNotFoundError: the folder is no campaign's, or it was not evaluated.
+        FileExistsError: there is a release in `to`.
+        ValueError: a file of the campaign is damaged.
+        OSError: a file cannot be written.
+    """
+    if (to / CARD).exists():
+        raise FileExistsError(f"{to} holds a release; choose another folder")
+    try:
+        known = json.loads((campaign / OPTIONS).read_bytes())
+        table = json.loads((campaign / TABLE).read_bytes())
+        config = from_dict(CampaignConfig, known["options"])
+        by_policy = _by_policy(table)
+        episodes, seed = table["episodes"], table["seed"]
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error.filename} is missing: a release is made of a campaign that has "
+            "come to its end, its evaluation included"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"a file of {campaign} is damaged: {error!r}") from error
+    to.mkdir(parents=True, exist_ok=True)
+    policies: dict[str, dict[str, Any]] = {}
+    sha1 = ""
+    for name, results in by_policy.items():
+        path = to / f"{name}{SUFFIX}"
+        shutil.copyfile(campaign / POLICIES / path.name, path)
+        found = policy_file.read(path, torch.device("cpu"))
+        sha1 = found.rom_sha1
+        policies[name] = {
+            "file": path.name,
+            "sha256": sha256(path),
+            "steps": found.steps,
+            "results": results,
+        }
+    card = Card(
+        about={
+            "title": f"Policies for {len(_levels(table))} levels, from "
+            f"{table['seconds'] / 60:.0f} minutes of training",
+            "made_by": _command(config, known["flags"]),
+            "machine": f"{available_cores()} cores of {cpu_name()}",
+            "version": mario_envpool.__version__,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "data": _DATA,
+            "licence": _LICENCE,
+        },
+        protocol={
+            "episodes": episodes,
+            "noop_max": 30,
+            "seed": seed,
+            "processor": cpu_name(),
+        },
+        task=config.task,
+        rom_sha1=sha1,
+        levels=_levels(table),
+        policies=policies,
+    )
+    (to / README).write_text(_readme(card))
+    write_card(to, card)
+    return card
+
+
+def _levels(table: Mapping[str, Any]) -> list[str]:
+    """The levels of a campaign's table."""
+    return [str(name) for name in table["levels"]]
+
+
+def _by_policy(table: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The results of a campaign by policy, without single episodes."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for result in table["single"]:
+        kept = {key: result[key] for key in _RESULT}
+        found.setdefault(result["level"], []).append(kept)
+    if table["one"]:
+        found[ONE] = [{key: row[key] for key in _RESULT} for row in table["one"]]
+    return found
+
+
+def _command(config: CampaignConfig, flags: Sequence[str]) -> str:
+    """The command that a campaign was begun with."""
+    words = ["python", "-m", "trainer.campaign"]
+    usual = to_dict(CampaignConfig())
+    shown = {"levels", "max_seconds", "seed"}
+    for name, value in to_dict(config).items():
+        if name in ("run_dir", "resume", "dashboard"):
+            continue
+        if name in shown or value != usual[name]:
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            words.append(f"--{name.replace('_', '-')}={text}")
+    return shlex.join([*words, *(["--", *flags] if flags else [])])
+
+
+def _readme(card: Card) -> str:
+    """What the card says, for people."""
+    about = card.about
+    lines = [
+        f"# {about['title']}",
+        "",
+        f"Made on {about['date']} by mario-envpool {about['version']}, on "
+        f"{about['machine']}, with",
+        "",
+        f"    {about['made_by']}",
+        "",
+        "One policy for each level, and `one`, a network for all of them.",
+        "",
+        f"- **ROM**: SHA-1 `{card.rom_sha1}`. Another one is refused.",
+        f"- **Data**: {about['data']}",
+        f"- **Licence**: {about['licence']}",
+        "- **Files**: safetensors, weights in half precision; `card.json` has the "
+        "SHA-256 of each, and all of this.",
+        f"- **Protocol**: {card.protocol['episodes']} episodes of each level with "
+        f"sampled actions, after 0 to {card.protocol['noop_max']} idle frames (clear "
+        "rate, 95 % range by Wilson); then once from each of these "
+        f"{card.protocol['noop_max'] + 1} starts with the likeliest actions (argmax). "
+        "*greedy* is the one of these starts without idle frames, as others count. "
+        f"Seed {card.protocol['seed']}, on a {card.protocol['processor']}.",
+        "",
+        "    python -m trainer.evaluate --policy FOLDER",
+        "",
+        "plays all of it again; for the release that comes with the package FOLDER is "
+        "`released:all`. On the same kind of processor the numbers are equal.",
+    ]
+    single = {n: p["results"] for n, p in card.policies.items() if n != ONE}
+    tables = {
+        "A policy for each level": [row for rows in single.values() for row in rows],
+        "One network for all levels": card.policies.get(ONE, {}).get("results", []),
+    }
+    for title, rows in tables.items():
+        if rows:
+            lines += ["", f"## {title}", "", *_table(rows, card.levels)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> Iterator[str]:
+    """A table of results in Markdown, with a row for each level, and one for all."""
+    sampled = {row["level"]: row for row in rows if not row["argmax"]}
+    argmax = {row["level"]: row for row in rows if row["argmax"]}
+    yield "| level | cleared | 95 % range | argmax | greedy |"
+    yield "|---|---|---|---|---|"
+    for level in levels:
+        if level not in sampled:
+            yield f"| {level} | no policy | | | |"
+            continue
+        low, high = sampled[level]["interval"]
+        other = argmax[level]
+        yield (
+            f"| {level} | {100 * sampled[level]['clear_rate']:.0f} % | "
+            f"{100 * low:.0f}-{100 * high:.0f} | "
+            f"{other['clears']}/{other['episodes']} | "
+            f"{'cleared' if 0 in other['cleared_starts'] else ''} |"
+        )
+    rates = [row["clear_rate"] for row in sampled.values()]
+    yield (
+        f"| all | {100 * sum(rates) / len(levels):.1f} % | "
+        f"{sum(rate >= 0.9 for rate in rates)} at 90 or more | "
+        f"{sum(row['clears'] for row in argmax.values())}/"
+        f"{sum(row['episodes'] for row in argmax.values())} | "
+        f"{sum(0 in row['cleared_starts'] for row in argmax.values())} "
+        f"of {len(levels)} |"
+    )
+
+
+# -- playing again -----------------------------------------------------------
+
+
+class Replayed(NamedTuple):
+    """A policy's level in the card, and here.
+
+    Attributes:
+        policy: its name.
+        card, here: results as in a card.
+        verdict: equal (every number is), within (the clear rate is within the card's
+            interval), or outside.
+    """
+
+    policy: str
+    card: dict[str, Any]
+    here: dict[str, Any]
+    verdict: str
+
+
+def replay(
+    folder: Path, on_progress: Callable[[int, int], None] | None = None
+) -> list[Replayed]:
+    """Plays all policies of a release as its card says, on all cores.
+
+    Args:
+        folder: of the release.
+        on_progress: called with policies that were played, and all.
+
+    Raises:
+        FileNotFoundError, ValueError: the card or a policy is missing, damaged or for
+            another ROM. Nothing has been played then.
+        RuntimeError: a policy could not be played.
+    """
+    card = read_card(folder)
+    paths = {name: policy_of(folder, name) for name in card.policies}
+    for path in paths.values():
+        load_policy(path, torch.device("cpu"))
+    workers = Workers(min(available_cores(), len(paths)))
+    # The longest one first.
+    left = sorted(paths, key=lambda name: -len(card.policies[name]["results"]))
+    found: dict[str, list[dict[str, Any]]] = {}
+    try:
+        while left or workers.running:
+            while left and workers.free:
+                name = left.pop(0)
+                levels = {row["level"]: None for row in card.policies[name]["results"]}
+                workers.submit(
+                    name, specialists.evaluate, paths[name], ",".join(levels),
+                    card.protocol["episodes"], card.protocol["seed"],
+                )  # fmt: skip
+            for name, result in workers.wait(1.0):
+                if isinstance(result, Failed):
+                    raise RuntimeError(f"{paths[name]}: {result.reason}")
+                found[name] = result["results"]
+                if on_progress is not None:
+                    on_progress(len(found), len(paths))
+    finally:
+        workers.close()
+    return [
+        _replayed(name, row, here)
+        for name, about in card.policies.items()
+        for row in about["results"]
+        for here in found[name]
+        if (here["level"], here["argmax"]) == (row["level"], row["argmax"])
+    ]
+
+
+def _replayed(name: str, row: dict[str, Any], here: dict[str, Any]) -> Replayed:
+    """Compares what a card says of a level with what was played."""
+    here = {key: here[key] for key in _RESULT}
+    low, high = row["interval"]
+    if all(row[key] == here[key] for key in ("episodes", "clears", "cleared_starts")):
+        verdict = "equal"
+    else:
+        verdict = "within" if low <= here["clear_rate"] <= high else "outside"
+    return Replayed(name, row, here, verdict)
