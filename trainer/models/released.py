@@ -123,7 +123,7 @@ def policy_of(folder: Path, name: str) -> Path:
                "; all is for python -m trainer.evaluate alone")
         )  # fmt: skip
     about = card.policies[name]
-    path = folder / about["file"]
+    path: Path = folder / about["file"]
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing, which {folder / CARD} names")
     if sha256(path) != about["sha256"]:
