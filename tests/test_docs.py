@@ -237,6 +237,7 @@ def known_flags() -> set[str]:
         evaluate,
         plan,
         population,
+        release,
         report,
         run,
         search,
@@ -246,7 +247,7 @@ def known_flags() -> set[str]:
 
     text = (ROOT / "mario_envpool/__main__.py").read_text()
     text += "".join(path.read_text() for path in (ROOT / "bench").glob("*.py"))
-    mains = (baselines, campaign, evaluate, plan, population, report, run)
+    mains = (baselines, campaign, evaluate, plan, population, release, report, run)
     helps = [(module, "--help") for module in (*mains, search, video, watch)]
     helps.append((run, "--help-all"))
     for module, flag in helps:
