@@ -58,6 +58,12 @@ _MERGED = (
     "--num-envs", "128",
 )  # fmt: skip
 
+# Flags that every slice of a level's run has, whatever was given.
+_OWN = tuple(
+    f"--{name}"
+    for name in "checkpoint-seconds dashboard end-episodes log-seconds videos".split()
+)
+
 _TITLES = {"a policy for each level": "single", "one network for all levels": "one"}
 _LEGEND = (
     "cleared: of {} episodes with sampled actions and 0 to 30 idle frames before them; "
@@ -190,6 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work(config: CampaignConfig) -> None:
         instead = dict.fromkeys(("--levels", "--task", "--seed", "--max-seconds"), "it")
         command.check_flags(flags, instead | {"--max-steps": "--max-seconds"})
+        command.check_own(flags, _OWN)
         _main(config, flags)
 
     goes_on = "interrupted; --resume with its folder goes on"

@@ -528,6 +528,17 @@ def test_the_board_has_a_column_for_each_world():
     assert two.split() == ["-2", "31▸"]
 
 
+def test_a_live_board_shows_messages_at_once():
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    board = Board(live=True, console=console)
+    board.show("a policy for each level", {"1-1": Standing(0.5)})
+    board.log("interrupted: waiting for checkpoints")
+    board.close()
+    assert "interrupted: waiting" in console.file.getvalue()
+    board.log("a line, as the board is closed")
+    assert console.file.getvalue().endswith("a line, as the board is closed\n")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -540,6 +551,8 @@ def test_the_board_has_a_column_for_each_world():
         ("--levels 1-1 -- --seed 3", "give it before --"),
         ("--merge-flags='--lr 0'", "lr must be above 0"),
         ("-- --frame-skip 4", "has frame_skip=4, this run has frame_skip=6"),
+        ("-- --log-seconds=5", "--log-seconds behind -- would be overruled: this"),
+        ("-- --no-videos", "--no-videos behind -- would be overruled: this command"),
         ("-- --memory gru --imitation 0", "--memory cannot be merged"),
         ("-- --run-dir there", "each has a folder of its own"),
         ("--task SuperMarioBros-1-1-v0", "give --task SuperMarioBros-v0"),

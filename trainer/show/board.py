@@ -46,6 +46,7 @@ class Board:
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._messages: deque[str] = deque(maxlen=_MESSAGES)
         self._live = Live(console=self._console, auto_refresh=False) if live else None
+        self._title, self._levels = "", dict[str, Standing]()
         self.open()
 
     def open(self) -> None:
@@ -58,6 +59,8 @@ class Board:
         self._messages.append(text)
         if self._live is None or not self._live.is_started:
             self._console.print(Text(text), soft_wrap=True)
+        else:
+            self._draw()
 
     def show(self, title: str, levels: Mapping[str, Standing]) -> None:
         """Draws the levels, where there is a board.
@@ -66,13 +69,18 @@ class Board:
             title: of the board: phase and time.
             levels: by name, in the order of the game.
         """
-        if self._live is None:
-            return
+        self._title, self._levels = title, dict(levels)
+        if self._live is not None:
+            self._draw()
+
+    def _draw(self) -> None:
+        assert self._live is not None
+        levels = self._levels
         parts: list[RenderableType] = [grid(levels), Text(_LEGEND, LABEL), Text("")]
         parts += [
             Text(text, no_wrap=True, overflow="ellipsis") for text in self._messages
         ]
-        self._live.update(Panel(Group(*parts), title=title), refresh=True)
+        self._live.update(Panel(Group(*parts), title=self._title), refresh=True)
 
     def close(self) -> None:
         """Leaves the last picture where it is; may be called again."""

@@ -36,6 +36,22 @@ def check_flags(flags: Sequence[str], instead: Mapping[str, str]) -> None:
             )
 
 
+def check_own(flags: Sequence[str], own: Sequence[str]) -> None:
+    """Raises ValueError for a flag behind `--` that the command sets itself.
+
+    Args:
+        flags: of the trainer, as given for all runs.
+        own: flags that are not among those.
+    """
+    for flag in flags:
+        name = flag.split("=")[0].replace("_", "-")
+        if name.replace("--no-", "--") in own:
+            raise ValueError(
+                f"{name} behind -- would be overruled: this command sets it itself; "
+                "leave it out"
+            )
+
+
 def check_base(base: RunConfig) -> None:
     """Raises ValueError for options that every run of a search has for itself."""
     for name in ("resume", "run_dir"):
