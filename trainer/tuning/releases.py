@@ -170,7 +170,7 @@ def _readme(card: Card) -> str:
         "rate, 95 % range by Wilson); then once from each of these "
         f"{card.protocol['noop_max'] + 1} starts with the likeliest actions (argmax). "
         "*greedy* is the one of these starts without idle frames, as others count. "
-        f"Seed {card.protocol['seed']}, on a {card.protocol['processor']}.",
+        f"Seed {card.protocol['seed']}, played on {card.protocol['processor']}.",
         "",
         "    python -m trainer.evaluate --policy FOLDER",
         "",
