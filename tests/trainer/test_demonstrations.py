@@ -289,6 +289,18 @@ def test_a_level_without_a_way_begins_at_its_start(monkeypatch):
     assert walk(EnvConfig(), [], 1, cell_size=32) == []
 
 
+@pytest.mark.rom
+@pytest.mark.parametrize(("cost", "found"), [(100_000, 3), (300_000, 2), (900_000, 1)])
+def test_a_long_search_is_not_repeated(monkeypatch, cost, found):
+    actions = np.zeros(5, np.int64)
+    monkeypatch.setattr(demonstrations, "_search", lambda *_: (actions, cost))
+    monkeypatch.setattr(demonstrations, "_start_of", lambda *_: np.zeros(3, np.uint8))
+    lines = []
+    ways = find_ways(EnvConfig(), ("1-1",), 1, per_level=3, log=lines.append)
+    assert len(ways) == found
+    assert f"{', '.join(['5'] * found)} steps ({found * cost:,} steps of" in lines[0]
+
+
 def test_a_damaged_way_is_found_out(monkeypatch):
     class Pool:
         num_stages = 1

@@ -223,8 +223,9 @@ class ExploreConfig:
     count in rates, films and evaluations."""
 
     demonstrations: int = option(4, needs=_DEMONSTRATIONS, least=1)
-    """Demonstrations of each level: ways to its end that a search over snapshots finds
-    when the run begins, in seconds each (docs/planning.md)."""
+    """Demonstrations of each level, at most: ways to its end that a search over
+    snapshots finds when the run begins, in seconds each (docs/planning.md). After
+    500,000 steps of search it looks for no further one."""
 
     guide: float = option(0.0, least=0)
     """Reward for each step of a demonstration that an episode has got on by: it leads
