@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from learners import write_checkpoint
 
 from trainer.campaign import CampaignConfig
 from trainer.config.plain import to_dict
+from trainer.envs.pool import make_pool
 from trainer.evaluate import main as evaluate
 from trainer.models import released
 from trainer.models.policy import load_policy, save_policy
@@ -199,6 +201,29 @@ def test_a_release_for_another_rom_is_refused(made, capsys):
     error = capsys.readouterr().err
     assert f"is a policy for the ROM with SHA-1 {other}" in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.rom
+def test_a_card_for_another_rom_is_refused(made, capsys):
+    rewrite(made, rom_sha1="0" * 40)
+    assert evaluate(["--policy", str(made)]) == 2
+    assert f"card.json says {'0' * 40}" in capsys.readouterr().err
+
+
+@pytest.mark.rom
+def test_a_released_policy_plays_in_a_loop_of_ones_own():
+    """That of docs/training.md."""
+    policy = load_policy("released:1-1", releases.torch.device("cpu"))
+    pool = make_pool(replace(policy.env, num_envs=2, groups=1, num_threads=1), seed=1)
+    obs, _ = pool.reset()
+    for _ in range(3):
+        assert obs.shape == (2, 1, 16, 16)
+        rows = releases.torch.as_tensor(obs)[None]
+        state = releases.torch.zeros(2, policy.model.state_size)
+        first = releases.torch.ones(1, 2, dtype=releases.torch.bool)
+        output, _ = policy.model(rows, state, first)
+        obs, *_ = pool.step(output.logits[0].argmax(1).numpy())
+    pool.close()
 
 
 @pytest.mark.rom

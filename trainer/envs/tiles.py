@@ -58,5 +58,15 @@ class TilesPool:
         obs, *results = self._pool.recv(*args, **kwargs)
         return packed(obs["tiles"], obs["motion"]), *results
 
+    def reset(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The pool's `reset`, with observations as of `recv`."""
+        obs, info = self._pool.reset(*args, **kwargs)
+        return packed(obs["tiles"], obs["motion"]), info
+
+    def step(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The pool's `step`, with observations as of `recv`."""
+        obs, *results = self._pool.step(*args, **kwargs)
+        return packed(obs["tiles"], obs["motion"]), *results
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)

@@ -68,6 +68,7 @@ def show(evaluation: Evaluation) -> None:
         f"a step is {about['frame_skip']} frames",
         soft_wrap=True,
         markup=False,  # of a path
+        emoji=False,  # released:one
     )
     if evaluation.rows:
         console.print(_task_table(evaluation.rows))

@@ -254,6 +254,12 @@ def replay(
     paths = {name: policy_of(folder, name) for name in card.policies}
     for path in paths.values():
         load_policy(path, torch.device("cpu"))
+        sha1 = policy_file.read(path, torch.device("cpu")).rom_sha1
+        if sha1 != card.rom_sha1:
+            raise ValueError(
+                f"{path} is for the ROM with SHA-1 {sha1}, and {folder / CARD} says "
+                f"{card.rom_sha1}"
+            )
     workers = Workers(min(available_cores(), len(paths)))
     # The longest one first.
     left = sorted(paths, key=lambda name: -len(card.policies[name]["results"]))
