@@ -75,7 +75,13 @@ def test_a_release_is_made(campaign, tmp_path, capsys):
     assert [len(about["results"]) for about in card.policies.values()] == [2, 2, 4]
     assert "episode_steps" not in card.policies["one"]["results"][0]
     text = (folder / "README.md").read_text()
-    for said in ("MIT", card.rom_sha1, "one network for all levels", "| 1-3 |"):
+    for said in (
+        "tiles of 1 frame, an action every 6 frames, 5 actions",
+        "MIT",
+        card.rom_sha1,
+        "one network for all levels",
+        "| 1-3 |",
+    ):
         assert said.lower() in text.lower()
     assert str(tmp_path) not in text + (folder / released.CARD).read_text()
 

@@ -14,6 +14,7 @@ import torch
 
 import mario_envpool
 from trainer.config.plain import from_dict, to_dict
+from trainer.config.schema import EnvConfig
 from trainer.machine.cpu import available_cores, cpu_name
 from trainer.models import policy_file
 from trainer.models.policy import load_policy
@@ -78,12 +79,13 @@ def make(campaign: Path, to: Path) -> Card:
         raise ValueError(f"a file of {campaign} is damaged: {error!r}") from error
     to.mkdir(parents=True, exist_ok=True)
     policies: dict[str, dict[str, Any]] = {}
-    sha1 = ""
+    sha1, envs = "", dict[str, EnvConfig]()
     for name, results in by_policy.items():
         path = to / f"{name}{SUFFIX}"
         shutil.copyfile(campaign / POLICIES / path.name, path)
         found = policy_file.read(path, torch.device("cpu"))
         sha1 = found.rom_sha1
+        envs[name] = from_dict(EnvConfig, found.env)
         policies[name] = {
             "file": path.name,
             "sha256": sha256(path),
@@ -98,6 +100,7 @@ def make(campaign: Path, to: Path) -> Card:
             "machine": f"{available_cores()} cores of {cpu_name()}",
             "version": mario_envpool.__version__,
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "environment": _environment(envs),
             "data": _DATA,
             "licence": _LICENCE,
         },
@@ -115,6 +118,26 @@ def make(campaign: Path, to: Path) -> Card:
     (to / README).write_text(_readme(card))
     write_card(to, card)
     return card
+
+
+def _environment(envs: Mapping[str, EnvConfig]) -> str:
+    """What policies see and do, in words.
+
+    Args:
+        envs: environments of each, by name.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name, env in envs.items():
+        what = (
+            f"{env.obs} of {env.stack_num} frame{'s' * (env.stack_num > 1)}, an action "
+            f"every {env.frame_skip} frames, {len(env.actions)} actions "
+            f"({env.action_set})"
+        )
+        kinds.setdefault(what, []).append(name)
+    # The one that most have goes without names.
+    most, *others = sorted(kinds, key=lambda what: -len(kinds[what]))
+    parts = [f"{', '.join(kinds[what])}: {what}" for what in others]
+    return "; ".join([most, *parts]) + "."
 
 
 def _levels(table: Mapping[str, Any]) -> list[str]:
@@ -160,6 +183,7 @@ def _readme(card: Card) -> str:
         "",
         "One policy for each level, and `one`, a network for all of them.",
         "",
+        f"- **Sees and does**: {about['environment']}",
         f"- **ROM**: SHA-1 `{card.rom_sha1}`. Another one is refused.",
         f"- **Data**: {about['data']}",
         f"- **Licence**: {about['licence']}",
