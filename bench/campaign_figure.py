@@ -18,6 +18,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from trainer.evaluation.tables import pairs_of
 from trainer.show.campaign_page import MERGED, TABLE
 from trainer.show.run_files import read_run
 
@@ -27,15 +28,9 @@ _WORST = 5
 # Pixels of a bar.
 _BIN = 64
 
-Results = dict[str, dict[bool, dict[str, Any]]]
-
-
-def results_of(rows: list[dict[str, Any]]) -> Results:
-    """Results by level, and by whether the likeliest actions were played."""
-    found: Results = {}
-    for row in rows:
-        found.setdefault(row["level"], {})[row["argmax"]] = row
-    return found
+Row = Mapping[str, Any]
+# By level: with sampled actions, and with the likeliest ones.
+Results = Mapping[str, tuple[Row, Row]]
 
 
 def curve(folder: Path) -> tuple[list[float], list[float]]:
@@ -71,12 +66,12 @@ def draw_curves(campaign: Path, levels: list[str], path: Path) -> None:
 
 def draw_deaths(results: Results, path: Path) -> list[str]:
     """Where episodes of the worst levels died; returns these levels."""
-    rated = sorted(results, key=lambda level: results[level][False]["clear_rate"])
+    rated = sorted(results, key=lambda level: results[level][0]["clear_rate"])
     worst = rated[:_WORST]
     figure = Figure(figsize=(8, 1.1 * len(worst) + 0.4), layout="constrained")
     panels = figure.subplots(len(worst), 1, squeeze=False)[:, 0]
     for axes, level in zip(panels, worst, strict=True):
-        row = results[level][False]
+        row = results[level][0]
         places = [x for _, x, _ in row["deaths"]] + [x for _, x, _ in row["stalls"]]
         most = max([*places, row["best_x_median"], _BIN])
         edges = range(0, int(most) + 2 * _BIN, _BIN)
@@ -109,10 +104,10 @@ def table(single: Results, one: Results) -> Iterator[str]:
     yield f"| all | {' | '.join(cells)} |"
 
 
-def _cells(pair: Mapping[bool, Mapping[str, Any]] | None) -> tuple[str, str]:
+def _cells(pair: tuple[Row, Row] | None) -> tuple[str, str]:
     if pair is None:
         return "no policy", ""
-    sampled, argmax = pair[False], pair[True]
+    sampled, argmax = pair
     low, high = sampled["interval"]
     clears = f"{100 * sampled['clear_rate']:.0f}"
     clears = f"**{clears}**" if sampled["clear_rate"] >= 0.9 else clears
@@ -121,8 +116,8 @@ def _cells(pair: Mapping[bool, Mapping[str, Any]] | None) -> tuple[str, str]:
 
 
 def _all(part: Results) -> tuple[str, str]:
-    rates = [pair[False]["clear_rate"] for pair in part.values()]
-    likeliest = [pair[True] for pair in part.values()]
+    rates = [sampled["clear_rate"] for sampled, _ in part.values()]
+    likeliest = [argmax for _, argmax in part.values()]
     good = sum(rate >= 0.9 for rate in rates)
     return (
         f"**{100 * sum(rates) / max(1, len(rates)):.1f} %**, {good} at 90 or more",
@@ -141,7 +136,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     found = json.loads((given.campaign / TABLE).read_text())
-    single, one = results_of(found["single"]), results_of(found["one"])
+    single, one = pairs_of(found["single"]), pairs_of(found["one"])
     curves = given.out / "campaign-curves.svg"
     draw_curves(given.campaign, found["levels"], curves)
     deaths = given.out / "campaign-deaths.svg"

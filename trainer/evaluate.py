@@ -150,11 +150,12 @@ def _replay(config: EvaluateConfig) -> None:
         config.out.mkdir(parents=True, exist_ok=True)
     with progress("policies") as on_progress:
         rows = releases.replay(released.folder_of(config.checkpoint), on_progress)
-    content = {"results": [row._asdict() for row in rows]}
+    results = [row._asdict() for row in rows]
+    content = {"results": results}
     if config.json:
         print(json.dumps(content, indent=2), flush=True)
     else:
-        show_replayed([row._asdict() for row in rows])
+        show_replayed(results)
     if config.out is not None:
         write_json(config.out / "table.json", content)
 

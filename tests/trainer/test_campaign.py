@@ -58,6 +58,8 @@ class Inline:
     def running(self):
         return [name for name, *_ in self._tasks]
 
+    do = Workers.do
+
     def submit(self, name, function, *arguments):
         self._tasks.append((name, function.__name__, arguments))
 

@@ -132,7 +132,7 @@ def campaign_table(
     )  # fmt: skip
     for column in ("level", "cleared", "95 % range", "argmax", "without idle frames"):
         table.add_column(column, justify="right")
-    pairs = _pairs(results)
+    pairs = pairs_of(results)
     for level in levels:
         if level not in pairs:
             table.add_row(level, "no policy", "", "", "-")
@@ -201,7 +201,7 @@ def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-def _pairs(
+def pairs_of(
     results: Sequence[Mapping[str, Any]],
 ) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Results with sampled and with the likeliest actions, by level."""

@@ -349,16 +349,15 @@ class Campaign:
         Yields:
             Name and result of each; what failed is logged.
         """
-        left = list(tasks)
-        while left or self._workers.running:
-            while left and self._workers.free:
-                self._workers.submit(*left.pop(0))
-            for name, result in self._workers.wait(1.0):
-                if isinstance(result, Failed):
-                    self._log_failure(name, result)
-                else:
-                    yield name, result
+
+        def show() -> None:
             self._show(what, self.config.max_seconds)
+
+        for name, result in self._workers.do(tasks, show):
+            if isinstance(result, Failed):
+                self._log_failure(name, result)
+            else:
+                yield name, result
 
     def _choose(self) -> None:
         """Chooses the policy of each level."""

@@ -15,6 +15,7 @@ import torch
 import mario_envpool
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig
+from trainer.evaluation.tables import pairs_of
 from trainer.machine.cpu import available_cores, cpu_name
 from trainer.models import policy_file
 from trainer.models.policy import load_policy
@@ -214,29 +215,29 @@ def _readme(card: Card) -> str:
 
 def _table(rows: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> Iterator[str]:
     """A table of results in Markdown, with a row for each level, and one for all."""
-    sampled = {row["level"]: row for row in rows if not row["argmax"]}
-    argmax = {row["level"]: row for row in rows if row["argmax"]}
+    pairs = pairs_of(rows)
     yield "| level | cleared | 95 % range | argmax | greedy |"
     yield "|---|---|---|---|---|"
     for level in levels:
-        if level not in sampled:
+        if level not in pairs:
             yield f"| {level} | no policy | | | |"
             continue
-        low, high = sampled[level]["interval"]
-        other = argmax[level]
+        sampled, argmax = pairs[level]
+        low, high = sampled["interval"]
         yield (
-            f"| {level} | {100 * sampled[level]['clear_rate']:.0f} % | "
+            f"| {level} | {100 * sampled['clear_rate']:.0f} % | "
             f"{100 * low:.0f}-{100 * high:.0f} | "
-            f"{other['clears']}/{other['episodes']} | "
-            f"{'cleared' if 0 in other['cleared_starts'] else ''} |"
+            f"{argmax['clears']}/{argmax['episodes']} | "
+            f"{'cleared' if 0 in argmax['cleared_starts'] else ''} |"
         )
-    rates = [row["clear_rate"] for row in sampled.values()]
+    rates = [sampled["clear_rate"] for sampled, _ in pairs.values()]
+    likeliest = [argmax for _, argmax in pairs.values()]
     yield (
         f"| all | {100 * sum(rates) / len(levels):.1f} % | "
         f"{sum(rate >= 0.9 for rate in rates)} at 90 or more | "
-        f"{sum(row['clears'] for row in argmax.values())}/"
-        f"{sum(row['episodes'] for row in argmax.values())} | "
-        f"{sum(0 in row['cleared_starts'] for row in argmax.values())} "
+        f"{sum(row['clears'] for row in likeliest)}/"
+        f"{sum(row['episodes'] for row in likeliest)} | "
+        f"{sum(0 in row['cleared_starts'] for row in likeliest)} "
         f"of {len(levels)} |"
     )
 
@@ -286,23 +287,21 @@ def replay(
             )
     workers = Workers(min(available_cores(), len(paths)))
     # The longest one first.
-    left = sorted(paths, key=lambda name: -len(card.policies[name]["results"]))
+    names = sorted(paths, key=lambda name: -len(card.policies[name]["results"]))
+    tasks = [
+        (name, specialists.evaluate, paths[name],
+         ",".join(dict.fromkeys(r["level"] for r in card.policies[name]["results"])),
+         card.protocol["episodes"], card.protocol["seed"])
+        for name in names
+    ]  # fmt: skip
     found: dict[str, list[dict[str, Any]]] = {}
     try:
-        while left or workers.running:
-            while left and workers.free:
-                name = left.pop(0)
-                levels = {row["level"]: None for row in card.policies[name]["results"]}
-                workers.submit(
-                    name, specialists.evaluate, paths[name], ",".join(levels),
-                    card.protocol["episodes"], card.protocol["seed"],
-                )  # fmt: skip
-            for name, result in workers.wait(1.0):
-                if isinstance(result, Failed):
-                    raise RuntimeError(f"{paths[name]}: {result.reason}")
-                found[name] = result["results"]
-                if on_progress is not None:
-                    on_progress(len(found), len(paths))
+        for name, result in workers.do(tasks):
+            if isinstance(result, Failed):
+                raise RuntimeError(f"{paths[name]}: {result.reason}")
+            found[name] = result["results"]
+            if on_progress is not None:
+                on_progress(len(found), len(paths))
     finally:
         workers.close()
     return [

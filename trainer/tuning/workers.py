@@ -8,7 +8,8 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -115,6 +116,25 @@ class Workers:
             self._workers += idle
         idle[0].task = name
         idle[0].connection.send((function, arguments))
+
+    def do(
+        self, tasks: Iterable[tuple[Any, ...]], waiting: Callable[[], object] = int
+    ) -> Iterator[tuple[str, Any]]:
+        """Does tasks, as many at a time as there are processes for.
+
+        Args:
+            tasks: name, function and arguments of each, as `submit` takes them.
+            waiting: called after every wait, each second or oftener.
+
+        Yields:
+            Names and results, as `wait` gives them.
+        """
+        left = deque(tasks)
+        while left or self.running:
+            while left and self.free:
+                self.submit(*left.popleft())
+            yield from self.wait(1.0)
+            waiting()
 
     def wait(self, seconds: float | None = None) -> list[tuple[str, Any]]:
         """Names and results of the tasks that have ended; `Failed` for those that did.
