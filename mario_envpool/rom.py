@@ -46,6 +46,17 @@ SHA1 = {
 }
 ROMS = tuple(SHA1)
 _NAME_OF = {sha1: name for name, sha1 in SHA1.items()}
+# What each is, and its file in gym-super-mario-bros 7.4.
+_ABOUT = {
+    "vanilla": "European revision, super-mario-bros.nes",
+    "downsample": "European revision, changed, super-mario-bros-downsample.nes",
+    "pixel": "European revision, other tiles, super-mario-bros-pixel.nes",
+    "rectangle": "World revision, other tiles, super-mario-bros-rectangle.nes",
+    "world": "World revision, put together of two files",
+    "lost-levels": "Super Mario Bros. 2, super-mario-bros-2.nes",
+    "lost-levels-downsample": "Super Mario Bros. 2, other tiles, "
+    "super-mario-bros-2-downsample.nes",
+}
 
 # Unknown files that a message describes.
 _MOST_NAMED = 5
@@ -109,6 +120,18 @@ def load(rom: str = "vanilla", rom_path: str = "") -> bytes:
             by_name["rectangle"].path.read_bytes(), by_name["vanilla"].path.read_bytes()
         )
     raise RomError(_explain_missing(rom, files, given))
+
+
+def describe(sha1: str) -> str:
+    """Which revision a SHA-1 is of, and where it comes from, in words.
+
+    Args:
+        sha1: of a whole image, in hexadecimal.
+    """
+    name = _NAME_OF.get(sha1)
+    if name is None:
+        return "an unknown revision"
+    return f"{name} ({_ABOUT[name]}) of {PACKAGE} 7.4 ({INSTALL})"
 
 
 def find(rom_path: str = "") -> list[RomFile]:

@@ -10,9 +10,10 @@ import torch
 
 from trainer.config import flags
 from trainer.config.learning import Adam
-from trainer.config.schema import EnvConfig, LearnerConfig, RunConfig
+from trainer.config.plain import to_dict
+from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
 from trainer.evaluation import protocol
-from trainer.models import checkpoint
+from trainer.models import build_model, checkpoint
 from trainer.session import build, training
 
 CPU = torch.device("cpu")
@@ -102,16 +103,21 @@ def essence(run_dir):
     # These depend on the clock, and rates are looked at when a point is written.
     del state["config"], state["progress"]["seconds"]
     del state["progress"]["best_score"]
-    # Of the slots being written, the rest is what earlier unrolls left there; on the
-    # newest row nothing has been decided.
-    rollouts = state["collecting"]["rollouts"]
+    for own in (state, *state.get("others", [])):
+        _forget_unwritten(own["collecting"]["rollouts"])
+    return state
+
+
+def _forget_unwritten(rollouts):
+    """Clears what earlier unrolls left in slots, as on the newest row nothing has been
+    decided.
+    """
     num_envs, written = len(rollouts["cursor"]), int(rollouts["cursor"].max())
     for name, rows in rollouts["rows"].items():
         decided = name in ("actions", "logits", "values", "versions")
         rows[written - decided :, :num_envs] = 0
     for number, used in enumerate(rollouts["frames_used"].tolist()):
         rollouts["frames"][number, used:] = 0
-    return state
 
 
 def use_pools(monkeypatch, kind):
@@ -139,3 +145,18 @@ def run_in_parts(whole, run_dir, steps):
             dataclasses.replace(parts, env=threads, max_steps=end, resume=start)
         )
     return parts
+
+
+def save_policy(run_dir, steps, action=4):
+    """A checkpoint of a small network that sees pictures; it always takes one action,
+    or, without one, any.
+    """
+    env = EnvConfig(num_envs=4, groups=2, img_height=36, img_width=36)
+    config = change(RunConfig(precision="fp32"), env=env)
+    model = build_model(ModelConfig(), (4, 36, 36), 5)
+    if action is not None:
+        with torch.no_grad():
+            model.head.policy.bias[action] = 99.0
+    state = {"config": to_dict(config), "model": model.state_dict(), "steps": steps}
+    (run_dir / "checkpoints").mkdir(exist_ok=True)
+    checkpoint.save(run_dir / "checkpoints" / f"step-{steps:09}.pt", state)

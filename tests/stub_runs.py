@@ -48,6 +48,26 @@ def slow(config, display):
     return metrics()
 
 
+def hanging(config, display):
+    """The first of all hangs until its process is killed; others are `slow`."""
+    mark = config.run_dir.parent / "hangs"
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return slow(config, display)
+    mark.write_text(str(os.getpid()))
+    time.sleep(300)
+    raise AssertionError("nobody has killed it")
+
+
+def impatient_search(config, base):
+    """A search with `hanging` that soon notices the death of another process."""
+    from trainer.tuning import storage, study
+
+    storage.HEARTBEAT_S, storage.GRACE_S, study._POLL_S = 1, 4, 0.1
+    study.search(config, base, hanging)
+
+
 def dying(config, display):
     """Its process is killed, the first time."""
     mark = config.run_dir.parent / "killed"

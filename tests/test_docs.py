@@ -47,13 +47,15 @@ SHORT = {
     "python -m trainer.population": (
         f"--members 2 --generations 1 --steps-per-generation 1024 -- {_RUN}"
     ),
+    "torchrun --nproc-per-node 2": f"{_RUN} --max-steps 1024 --no-videos",
     "python bench/sps.py": "--seconds 0.05 --warmup 0 --num-envs 4 --skip parts",
 }
 # Commands of others that the text shows, and their flags.
 FOREIGN_FLAGS = set(
     "--index-url --extra-index-url --no-sync --rm --build-arg --gpus --logdir "
     "--no-build-isolation --no-deps --strict --directory --platform "
-    "--total-timesteps".split()
+    "--total-timesteps --nnodes --rdzv-backend --rdzv-endpoint --rdzv-id "
+    "--numa-binding --shutdown-timeout --nodes --gpus-per-node --cpus-per-task".split()
 )
 # In the place of `pytest.ini`: a warning is an error, but for the one that is known.
 PRELUDE = (
@@ -237,6 +239,7 @@ def known_flags() -> set[str]:
         evaluate,
         plan,
         population,
+        publish,
         release,
         report,
         run,
@@ -248,7 +251,8 @@ def known_flags() -> set[str]:
     text = (ROOT / "mario_envpool/__main__.py").read_text()
     text += "".join(path.read_text() for path in (ROOT / "bench").glob("*.py"))
     mains = (baselines, campaign, evaluate, plan, population, release, report, run)
-    helps = [(module, "--help") for module in (*mains, search, video, watch)]
+    others = (publish, search, video, watch)
+    helps = [(module, "--help") for module in (*mains, *others)]
     helps.append((run, "--help-all"))
     for module, flag in helps:
         out = io.StringIO()

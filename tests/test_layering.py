@@ -227,6 +227,15 @@ def test_one_file_knows_stable_baselines() -> None:
     assert files == [ROOT / "mario_envpool" / "compat" / "sb3.py"]
 
 
+def test_one_file_knows_torch_distributed() -> None:
+    files = [
+        path
+        for path in sorted((ROOT / "trainer").rglob("*.py"))
+        if any(name.startswith("torch.distributed") for name in imported_modules(path))
+    ]
+    assert files == [ROOT / "trainer" / "machine" / "ranks.py"]
+
+
 def test_importing_the_package_does_not_load_torch() -> None:
     import subprocess
     import sys

@@ -56,6 +56,23 @@ def test_every_revision_has_its_sha1(
 
 
 @pytest.mark.rom
+def test_a_description_names_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MARIO_ROM", raising=False)
+    known = [file for file in rom.find() if file.name]
+    assert known
+    for file in known:
+        said = rom.describe(file.sha1)
+        assert said.startswith(f"{file.name} (")
+        assert f", {file.path.name}) of gym-super-mario-bros 7.4 (pip" in said
+
+
+def test_every_revision_is_described() -> None:
+    for name, sha1 in rom.SHA1.items():
+        assert rom.describe(sha1).startswith(f"{name} (")
+    assert rom.describe("0" * 40) == "an unknown revision"
+
+
+@pytest.mark.rom
 def test_names_of_files_do_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,8 +45,9 @@ from trainer.session.files import new_run_dir
 from trainer.show import campaign_page
 from trainer.show.board import Board
 from trainer.show.campaign_page import OPTIONS
-from trainer.tuning import command
-from trainer.tuning.campaign import Campaign, CampaignConfig
+from trainer.tuning import command, releases
+from trainer.tuning.campaign import ERRORS, Campaign
+from trainer.tuning.campaign_config import CampaignConfig
 
 # Flags of every level's run, and of the one network's.
 _SINGLE = (
@@ -66,9 +67,9 @@ _OWN = tuple(
 
 _TITLES = {"a policy for each level": "single", "one network for all levels": "one"}
 _LEGEND = (
-    "cleared: of {} episodes with sampled actions and 0 to 30 idle frames before them; "
-    "argmax: of\nthe 31 starts, with the likeliest actions; without idle frames: that "
-    "start alone, as others count"
+    "cleared: of {} episodes with sampled actions, after 0 to 30 idle frames\n"
+    "argmax: of these 31 starts, with the likeliest actions; without idle frames:\n"
+    "that start alone, as others count"
 )
 
 
@@ -94,9 +95,17 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
         _check_merge(runs, merged(levels, Path("policies")))
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
-        options = {"options": to_dict(config), "flags": list(flags)}
+        options = {
+            "command": releases.command_of(config, flags),
+            "options": to_dict(config),
+            "flags": list(flags),
+        }
         write_json(folder / OPTIONS, options)
-        _run(config, folder, runs, merged)
+        try:
+            _run(config, folder, runs, merged)
+        except KeyboardInterrupt:
+            print(f"interrupted; --resume {folder} goes on", file=sys.stderr)
+            raise
 
 
 def _check_merge(runs: Mapping[str, RunConfig], one: RunConfig) -> None:
@@ -132,7 +141,21 @@ def _run(
             if table[name]:
                 console.print(campaign_table(title, table[name], table["levels"]))
         console.print(_LEGEND.format(config.episodes), style="dim")
+        if text := _missing(table, folder):
+            console.print(text)
     print(f"wrote {folder}/policies/, {campaign_page.write(folder)}")
+
+
+def _missing(table: Mapping[str, Any], folder: Path) -> str:
+    """Why levels have no policy, in a line; "" if all have one."""
+    levels = table["levels"]
+    count = len(levels) - len({result["level"] for result in table["single"]})
+    if not count:
+        return ""
+    why = "the time was too short for them: give more --max-seconds"
+    if (folder / ERRORS).exists():
+        why = f"{folder / ERRORS} says what failed, or they had no time"
+    return f"{count} of {len(levels)} levels have no policy: {why}"
 
 
 @contextmanager
@@ -199,8 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.check_own(flags, _OWN)
         _main(config, flags)
 
-    goes_on = "interrupted; --resume with its folder goes on"
-    return main_of(CampaignConfig, work, "campaign", __doc__, own, interrupted=goes_on)
+    return main_of(CampaignConfig, work, "campaign", __doc__, own)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 
@@ -77,7 +77,7 @@ def main_of(
     """
     prog = f"python -m trainer.{name}"
     args = sys.argv[1:] if argv is None else argv
-    if error := renamed_error(args, renamed):
+    if error := renamed_error(args, renamed) or _twice_error(args, kind):
         print(error, file=sys.stderr)
         return 2
     config = tyro.cli(kind, args=argv, prog=prog, description=description)
@@ -98,6 +98,22 @@ def renamed_error(argv: Sequence[str], renamed: Mapping[str, str]) -> str:
     for flag in (word.split("=")[0].replace("_", "-") for word in argv):
         if flag in renamed:
             return f"error: {flag} is now {renamed[flag]}"
+    return ""
+
+
+def _twice_error(argv: Sequence[str], kind: type[Any]) -> str:
+    """The line for an option with several names that is given twice; "" for none."""
+    words = [word.split("=")[0].replace("_", "-") for word in argv]
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        about = getattr(hint, "__metadata__", ())
+        others = [other for a in about for other in getattr(a, "aliases", None) or ()]
+        own = f"--{name.replace('_', '-')}"
+        given = [word for word in words if word in (own, *others)]
+        if others and len(given) > 1:
+            return (
+                f"error: {' and '.join(given)}: give {own} once, of which "
+                f"{' and '.join(others)} is another name"
+            )
     return ""
 
 

@@ -70,7 +70,8 @@ class EvaluateConfig:
 
     checkpoint: Annotated[Path, tyro.conf.arg(aliases=["--policy"])]
     """Checkpoint, the folder of a run, whose newest one it then is, a policy's file,
-    released:8-1, released:one, or released:all."""
+    released:8-1, released:one, released:all, or an address on the Hub, hf://user/name
+    (docs/publishing.md)."""
 
     levels: str = ""
     """Levels such as 1-1,4-2, or all; by default what the run trained on, and its test

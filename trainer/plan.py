@@ -10,10 +10,13 @@ same on the same ROM. There is nothing of the game in it.
     python -m trainer.plan --levels all
     python -m trainer.plan --whole-game --fm2
     python -m trainer.plan --replay runs/plans/1-1.json --video
+    python -m trainer.plan --import speedrun.fm2
+    python -m trainer.plan --replay demos/*.json --minari mario/1-1-v0
 
 A demonstration of the same game that is there already stays, unless the new one has
-fewer frames. `--fm2` writes a movie for FCEUX, which begins at power-on: of the whole
-game, or of 1-1 with `--no-cut-waits`.
+fewer frames. `--fm2` writes a movie for FCEUX and `--bk2` one for BizHawk, which begin
+at power-on: of the whole game, or of 1-1 with `--no-cut-waits`. `--import` makes
+demonstrations of such movies.
 
 Ctrl-C keeps all ways that were found. Of a whole game, only the end is kept.
 
@@ -30,15 +33,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import tyro
 
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.cli import main_of
 from trainer.config.tasks import all_levels, game_of, parse_levels
 from trainer.film.encode import VideoWriter
 from trainer.machine.cpu import available_cores
-from trainer.planning import demonstration
+from trainer.planning import demonstration, minari_data
 from trainer.planning.demonstration import Demonstration
 from trainer.planning.levels import Budget, Found, plan_game, plan_level
 
@@ -65,11 +70,21 @@ class PlanConfig:
     """Demonstrations to play instead of a search: says whether they reach the end.
     Videos and movies are written beside them."""
 
+    imported: Annotated[tuple[Path, ...], tyro.conf.arg(name="import")] = ()
+    """Movies to import instead of a search, .fm2 of FCEUX or .bk2 of BizHawk: writes
+    demonstrations of them to --out."""
+
+    minari: str = ""
+    """Also a data set of Minari, such as mario/1-1-v0, of all that --replay names."""
+
     video: bool = False
     """Also a video of each demonstration, .mp4."""
 
     fm2: bool = False
     """Also a movie for FCEUX, .fm2."""
+
+    bk2: bool = False
+    """Also a movie for BizHawk, .bk2."""
 
     max_seconds: float = 600.0
     """Seconds until a way through a level must be found; the search for shorter ways
@@ -110,8 +125,15 @@ def check(config: PlanConfig) -> None:
         value = getattr(config, name)
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} must be a number from 0 on, got {value}")
-    if config.replay and (config.levels or config.whole_game):
-        raise ValueError("--replay searches nothing: leave out --levels, --whole-game")
+    for flag, files in (("--replay", config.replay), ("--import", config.imported)):
+        if files and (config.levels or config.whole_game):
+            raise ValueError(
+                f"{flag} searches nothing: leave out --levels, --whole-game"
+            )
+    if config.replay and config.imported:
+        raise ValueError("give either --replay or --import")
+    if config.minari and not config.replay:
+        raise ValueError("--minari makes a data set of files: it needs --replay FILES")
     if config.whole_game and config.levels:
         raise ValueError("--whole-game plays all levels: leave out --levels")
     if config.whole_game and not config.cut_waits:
@@ -125,12 +147,13 @@ def check(config: PlanConfig) -> None:
             f"task {config.task} is one level or a selection: give --task {game} and "
             "--levels"
         )
-    if config.fm2 and not (config.replay or config.whole_game):
+    wanted = "--fm2" if config.fm2 else "--bk2" if config.bk2 else ""
+    if wanted and not (config.replay or config.imported or config.whole_game):
         first = all_levels(game)[0]
         if config.cut_waits or config.levels not in ("", first):
             raise ValueError(
-                "--fm2 writes movies from power-on: it needs --whole-game, or --levels "
-                f"{first} --no-cut-waits"
+                f"{wanted} writes movies from power-on: it needs --whole-game, or "
+                f"--levels {first} --no-cut-waits"
             )
 
 
@@ -144,9 +167,7 @@ def run(config: PlanConfig) -> bool:
     """
     check(config)
     if config.replay:
-        # Each of them, however many do not play.
-        played = [_replay(config, path) for path in config.replay]
-        return all(played)
+        return _replay_all(config)
     try:
         config.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -154,6 +175,10 @@ def run(config: PlanConfig) -> bool:
             f"cannot write to --out {config.out} ({error.strerror}); give another "
             "folder"
         ) from error
+    if config.imported:
+        # Each of them, however many are no movies.
+        imported = [_import(config, path) for path in config.imported]
+        return all(imported)
     if config.whole_game:
         return _search_game(config)
     levels = parse_levels(config.levels or all_levels(config.task)[0], config.task)
@@ -201,18 +226,58 @@ def _budget(config: PlanConfig, what: str) -> Budget:
     )
 
 
-def _replay(config: PlanConfig, path: Path) -> bool:
-    """Plays a demonstration; returns whether it comes to its end."""
+def _replay_all(config: PlanConfig) -> bool:
+    """Plays demonstrations, and makes a data set of those that play.
+
+    Returns:
+        Whether all of them come to their ends.
+    """
+    # Each of them, however many do not play.
+    played = [_replay(config, path) for path in config.replay]
+    known = [made for made in played if made is not None]
+    if config.minari and known:
+        print(f"wrote {minari_data.export(known, config.minari)}", flush=True)
+    return len(known) == len(played)
+
+
+def _replay(config: PlanConfig, path: Path) -> Demonstration | None:
+    """Plays a demonstration; None if it does not come to its end."""
     try:
         known = demonstration.load(path)
         demonstration.verify(known)
-        print(f"{path}: {_about(known)}, plays to its end", flush=True)
+        print(f"{path}: {_about(known)}, {_to_its_end(known)}", flush=True)
         _export(config, known, path)
     except (ValueError, FileNotFoundError) as error:
-        about = "" if str(path) in str(error) else f"{path}: "
-        print(f"error: {about}{error}", file=sys.stderr, flush=True)
+        _say(path, error)
+        return None
+    return known
+
+
+def _import(config: PlanConfig, path: Path) -> bool:
+    """Makes a demonstration of a movie; returns whether it was one."""
+    try:
+        made = demonstration.from_movie(path)
+    except (ValueError, FileNotFoundError) as error:
+        _say(path, error)
         return False
+    to = config.out / f"{path.stem}.json"
+    made.save(to)
+    demonstration.verify(demonstration.load(to))
+    print(f"wrote {to}: {_about(made)}, {_to_its_end(made)}", flush=True)
+    _export(config, made, to)
     return True
+
+
+def _say(path: Path, error: Exception) -> None:
+    """Says what is wrong with a file, and goes on."""
+    about = "" if str(path) in str(error) else f"{path}: "
+    print(f"error: {about}{error}", file=sys.stderr, flush=True)
+
+
+def _to_its_end(made: Demonstration) -> str:
+    if made.ending == "cleared":
+        return "plays to its end"
+    return f"plays as recorded (it {made.ending})"
 
 
 def _keep(config: PlanConfig, name: str, new: Demonstration) -> None:
@@ -262,6 +327,10 @@ def _export(config: PlanConfig, made: Demonstration, path: Path) -> None:
     if config.fm2:
         movie = path.with_suffix(".fm2")
         demonstration.save_fm2(made, movie)
+        print(f"wrote {movie}", flush=True)
+    if config.bk2:
+        movie = path.with_suffix(".bk2")
+        demonstration.save_bk2(made, movie)
         print(f"wrote {movie}", flush=True)
     if config.video:
         video = path.with_suffix(".mp4")

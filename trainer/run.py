@@ -8,6 +8,7 @@ checkpoints.
     python -m trainer.run --task SuperMarioBros-1-2-v0 --model cnn-345k --gamma 0.99
     python -m trainer.run --resume auto
     tensorboard --logdir runs
+    torchrun --nproc-per-node 2 --max-restarts 20 -m trainer.run
 
 Ctrl-C and SIGTERM end a run after the update it is in, with a checkpoint. Exit
 status: 0 the run is done (solved, or out of steps or time), 130 or 143 it was
@@ -27,7 +28,17 @@ import torch
 
 from trainer.cli import parse
 from trainer.config.schema import RunConfig
+from trainer.machine.ranks import (
+    ALONE,
+    FirstRankError,
+    LostRankError,
+    join,
+    restarts_left,
+    says_first,
+)
+from trainer.session import restart
 from trainer.session.build import Session
+from trainer.session.loop import Interrupted
 from trainer.session.sizes import out_of_memory_advice
 from trainer.session.training import run_training, train
 from trainer.show import page
@@ -46,26 +57,73 @@ def _write_report(folder: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
-    status = 2
-    config = RunConfig()
+    arguments = sys.argv[1:] if argv is None else argv
+    process = _Process()
     try:
-        config = parse(sys.argv[1:] if argv is None else argv, __doc__ or "")
-        session = Session(config)
-        status = 1
-        ended_by = int(train(session)["signal"])
-        _write_report(session.run_dir)
+        return process.run(arguments)
+    except FirstRankError:
+        return process.status  # rank 0 says why
     except torch.OutOfMemoryError as error:
-        print(f"error: {out_of_memory_advice(config, error)}", file=sys.stderr)
-        return status
+        return process.failed(out_of_memory_advice(process.config, error))
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         # A thread's error arrives as the cause of another one.
         memory = isinstance(error.__cause__, torch.OutOfMemoryError)
-        text = out_of_memory_advice(config, error) if memory else error
-        print(f"error: {text}", file=sys.stderr)
-        return status
+        if memory:
+            return process.failed(out_of_memory_advice(process.config, error))
+        return process.failed(f"{error}{process.advice(error)}")
+    except Interrupted as error:
+        return 128 + error.signal
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    return 128 + ended_by if ended_by else 0
+
+
+class _Process:
+    """This process of a run, which may be one of several.
+
+    Attributes:
+        status: to exit with where it fails.
+        config: of the run, as far as it is known.
+    """
+
+    def __init__(self) -> None:
+        self.status, self.config = 2, RunConfig()
+        self._ranks = ALONE
+        self._run_dir: Path | None = None
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """Trains; returns the exit status."""
+        ranks = self._ranks = join()
+        if not ranks.is_first:
+            logging.getLogger().setLevel(logging.ERROR)
+        description = __doc__ or ""
+        config = restart.config_of(ranks, lambda: parse(arguments, description))
+        if config is None:
+            ranks.close()
+            return 0
+        self.config = config
+        session = Session(config, ranks=ranks)
+        self.status, self._run_dir = 1, session.run_dir
+        restart.note(session.run_dir, config.resume, ranks)
+        ended_by = int(train(session)["signal"])
+        if ranks.is_first:
+            _write_report(session.run_dir)
+        ranks.close()
+        return 128 + ended_by if ended_by else 0
+
+    def failed(self, text: str) -> int:
+        """Says why on stderr, where no other process says the same; the status."""
+        if says_first(text):
+            print(f"error: {text}", file=sys.stderr)
+        return self.status
+
+    def advice(self, error: Exception) -> str:
+        """How a run goes on that has lost a process; "" after other errors."""
+        if not isinstance(error, LostRankError):
+            return ""
+        if restarts_left():
+            return "; torchrun starts all again, from the last checkpoint"
+        later = f", and --resume {self._run_dir} goes on now" if self._run_dir else ""
+        return f"; torchrun --max-restarts 20 starts all again by itself{later}"
 
 
 if __name__ == "__main__":

@@ -2,16 +2,17 @@
 
 Every trial is a whole run with values from the search space, in a folder of its own.
 Trials that clear less than the others did at the same step are ended early. All
-trials are in a database, so that the same command resumes a search after Ctrl-C or a
-crash, and several processes with one name share the work.
+trials are in a file or a database (--storage), so that the same command resumes a
+search after Ctrl-C or a crash, and several processes with one name share the work, on
+one machine or on many.
 
     python -m trainer.search --trials 20 --jobs 2
     python -m trainer.search --name mine --space mine.py:space --seeds 2
     python -m trainer.search --name pipes -- --task SuperMarioBros-1-2-v0 --lag 1
 
 Flags behind `--` are those of `python -m trainer.run` and hold for all trials.
-Needs Optuna: pip install -e '.[search]'. Exit status: 0, 130 after Ctrl-C, or 2 with
-one line `error: ...` on stderr.
+Needs Optuna: pip install 'mario-envpool[search]'. Exit status: 0, 130 after Ctrl-C, or
+2 with one line `error: ...` on stderr.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError:
         print(
             "error: trainer.search needs Optuna, which is not installed: pip install "
-            "-e '.[search]'",
+            "'mario-envpool[search]'",
             file=sys.stderr,
         )
         return 2

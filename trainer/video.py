@@ -30,7 +30,13 @@ from trainer.film.encode import VideoWriter, check_suffix
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.film.grid import film_grid
 from trainer.film.play import Camera, Player, film_episode, trained
-from trainer.models.policy import Policy, load_policy, playing_device, run_folder
+from trainer.models.policy import (
+    Policy,
+    load_policy,
+    playing_device,
+    policy_name,
+    run_folder,
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,8 @@ class VideoConfig:
     """Films a policy."""
 
     checkpoint: Annotated[Path, tyro.conf.arg(aliases=["--policy"])]
-    """Checkpoint, the folder of a run, a policy's file, or released:8-1."""
+    """Checkpoint, the folder of a run, a policy's file, released:8-1, or an address on
+    the Hub, hf://user/name."""
 
     levels: Annotated[str, tyro.conf.arg(aliases=["--level"])] = ""
     """Levels such as 1-1 or 1-1,4-2, or "all"; by default what the run plays."""
@@ -50,7 +57,8 @@ class VideoConfig:
     """Episodes of each level; a grid has one."""
 
     out: Path | None = None
-    """File to write, .mp4 or .gif; by default in the videos folder of the run."""
+    """File to write, .mp4 or .gif; by default in the folder videos of the run, or, of a
+    policy that is in none, in ./videos, with the policy's name."""
 
     overlay: bool = True
     """Show buttons, probabilities, value and score beside the picture."""
@@ -127,9 +135,7 @@ def film(config: VideoConfig) -> Path:
             max_seconds=config.max_seconds,
         )
     else:
-        path = _out(
-            config, "-to-".join(dict.fromkeys((levels[0], levels[-1]))) or "play"
-        )
+        path = _out(config, "-to-".join(dict.fromkeys((levels[0], levels[-1]))))
         camera = Camera(scale=config.scale or 2, every=every, overlay=config.overlay)
         written = _film_in_turn(config, policy, games, camera, path)
     print(written, flush=True)
@@ -143,12 +149,18 @@ def _every(config: VideoConfig) -> int:
     return 60 // (config.fps or default)
 
 
-def _out(config: VideoConfig, name: str) -> Path:
-    """The file to write: by default beside the run's own videos."""
+def _out(config: VideoConfig, what: str) -> Path:
+    """The file to write: by default beside the run's own videos.
+
+    Args:
+        config: of the film.
+        what: is shown, for the name; the policy's name is before it.
+    """
     if config.out is not None:
         return config.out
     run_dir = run_folder(config.checkpoint) or Path()
-    return run_dir / "videos" / f"{name}.mp4"
+    names = dict.fromkeys((policy_name(config.checkpoint), what))
+    return run_dir / "videos" / f"{'-'.join(filter(None, names)) or 'play'}.mp4"
 
 
 def _film_in_turn(

@@ -20,6 +20,7 @@ constexpr int kTableCodes = kTileCodes + 1;
 constexpr int kGridWidth = kTileSide + 2;
 constexpr int kGridCells = kGridWidth * (kTileRows + 2);
 constexpr int kThingCodes = kThings * kCodeSize;
+constexpr int kMotion = kThings * (kCodeSize + kThingNumbers);
 
 // Embedding and weights as the sums see them: rounded.
 struct Rounded {
@@ -72,6 +73,47 @@ const uint8_t* Things(const uint8_t* frame) {
   return frame + kTileRows * kTileSide;
 }
 
+// Spreads a thing over the four cells around it, as near_maps in tiles.py. x
+// and y are pixels from the middle of the first cell; shares are those of 64.
+// Of positive numbers the larger one has the larger bits.
+void AddNear(int x, int y, const uint16_t* shares, const int* place,
+             uint16_t* more) {
+  const int column = x >> 3, right = x & (kNearCell - 1);
+  const int row = y >> 3, down = y & (kNearCell - 1);
+  const auto add = [&](int r, int c, int share) {
+    if (r < 0 || r >= kNearSide || c < 0 || c >= kNearSide) return;
+    uint16_t& cell = more[place[r * kNearSide + c]];
+    cell = std::max(cell, shares[share]);
+  };
+  const int left = kNearCell - right, up = kNearCell - down;
+  add(row, column, up * left);
+  add(row, column + 1, up * right);
+  add(row + 1, column, down * left);
+  add(row + 1, column + 1, down * right);
+}
+
+// The maps of what hurts near Mario; `place` is that of their first cell.
+void AddNearMaps(const uint8_t* things, const uint16_t* shares,
+                 const int* place, uint16_t* more) {
+  const auto number = [&](int thing, int column) {
+    return static_cast<int8_t>(things[thing * kThingBytes + column]);
+  };
+  for (int t = 1; t < kThings; ++t) {
+    const int code = things[t * kThingBytes];
+    if (code != kEnemy && code != kDanger) continue;
+    const int* map = place;
+    for (const int frames : kFramesAhead) {
+      // Speeds are 1/16 pixel a frame.
+      const int x =
+          number(t, 1) + ((number(t, 3) - number(0, 3)) * frames >> 4);
+      const int y =
+          number(t, 2) + ((number(t, 4) - number(0, 4)) * frames >> 4);
+      AddNear(x - kNearLeft, y - kNearTop, shares, map, more);
+      map += kNearSide * kNearSide;
+    }
+  }
+}
+
 }  // namespace
 
 TrunkShape TilesShape::trunk() const {
@@ -82,7 +124,7 @@ TrunkShape TilesShape::trunk() const {
           .kernel_width = 4,
           .stride = 2,
           .out_channels = channels2,
-          .extra = kThings * (kCodeSize + kThingNumbers),
+          .extra = kMotion + kNear,
           .features = features};
 }
 
@@ -129,6 +171,10 @@ void TilesForward(const TilesShape& shape, Path path, int64_t rows,
           RoundToBf16(static_cast<int8_t>(byte) * weights.scales[i]);
     }
   }
+  uint16_t shares[kNearCell * kNearCell + 1];
+  for (int i = 0; i <= kNearCell * kNearCell; ++i) {
+    shares[i] = RoundToBf16(static_cast<float>(i) / (kNearCell * kNearCell));
+  }
   uint8_t grid[kGridCells];
   std::memset(grid, kBorder, sizeof(grid));
   const TableTask task = MakeTask(shape, grid);
@@ -157,6 +203,7 @@ void TilesForward(const TilesShape& shape, Path path, int64_t rows,
         FillGrid(frame, grid);
         kernels.table_sum(task, table.get(), bias.data(), some_maps + r * map);
         uint16_t* more = block_x + (first + r) * inputs + trunk_shape.flat();
+        std::fill(more, more + extra, uint16_t{0});
         for (int t = 0; t < kThings; ++t) {
           const uint8_t* thing = Things(frame) + t * kThingBytes;
           for (int e = 0; e < kCodeSize; ++e) {
@@ -167,6 +214,7 @@ void TilesForward(const TilesShape& shape, Path path, int64_t rows,
                 numbers[i * 256 + thing[1 + i]];
           }
         }
+        AddNearMaps(Things(frame), shares, &place[kMotion], more);
       }
       trunk.Convolve(some, some_maps, block_x + first * inputs);
     }

@@ -18,6 +18,11 @@ inline constexpr int kCodeSize = 8;  ///< numbers that embed a code
 inline constexpr int kThings = 8;
 inline constexpr int kThingBytes = 6;  ///< a code, then signed numbers
 inline constexpr int kThingNumbers = kThingBytes - 1;
+inline constexpr int kEnemy = 15, kDanger = 16;  ///< codes of what hurts
+inline constexpr int kFramesAhead[] = {0, 8};    ///< of the maps of it
+inline constexpr int kNearCell = 8, kNearSide = 12;
+inline constexpr int kNearLeft = -32, kNearTop = -48;
+inline constexpr int kNear = 2 * kNearSide * kNearSide;
 
 struct TilesShape {
   int channels1, channels2, features;

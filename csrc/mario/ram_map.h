@@ -18,7 +18,8 @@ constexpr uint16_t kFireballState = 0x0024;
 constexpr int kFireballs = 2;
 constexpr uint16_t kMiscState = 0x002A;  // hammers, and coins out of blocks
 constexpr int kHammers = 9;
-constexpr uint16_t kMovingDirection = 0x0046;  // of enemies; 1 right, 2 left
+constexpr uint16_t kFirebarDirection = 0x0034;  // "FirebarSpinDirection"
+constexpr uint16_t kMovingDirection = 0x0046;   // of enemies; 1 right, 2 left
 // Bytes of objects stand in rows: Mario's, those of six enemies, then others.
 constexpr uint16_t kSpeedX = 0x0057;
 constexpr uint16_t kMiscSpeedX = 0x0064;
@@ -30,7 +31,12 @@ constexpr uint16_t kViewportY = 0x00B5;  // 0 above, 1 on, 2.. below the screen
 constexpr uint16_t kPlayerY = 0x00CE;    // y position on the screen, low byte
 constexpr int kFirstFireballSlot = 7;
 constexpr int kFirstMiscSlot = 13;
-constexpr uint16_t kPixelY = 0x03B8;  // y on the screen
+constexpr uint16_t kBowserSpeed =
+    0x0365;  // "BowserMovementSpeed", see tiles.cc
+constexpr uint16_t kBowserFront = 0x0368;   // slot of his front half
+constexpr uint16_t kFirebarSpeed = 0x0388;  // "FirebarSpinSpeed", of each enemy
+constexpr uint16_t kPixelY = 0x03B8;        // y on the screen
+constexpr uint16_t kSpeedYPart = 0x0433;    // "Y_MoveForce": 1/256 of kSpeedY
 
 constexpr uint16_t kBlockBuffer = 0x0500;  // two screens of 13 rows of 16 bytes
 constexpr uint16_t kSecondaryHardMode = 0x06CC;
@@ -82,11 +88,21 @@ constexpr uint8_t kEnemyFlagpole = 0x31;
 // Other enemy types that differ from the rest.
 constexpr uint8_t kEnemyLastKoopa = 0x04;
 constexpr uint8_t kEnemyGoomba = 0x06;
+constexpr uint8_t kEnemyBlooper = 0x07;
+constexpr uint8_t kEnemyGreyCheep = 0x0A;
+constexpr uint8_t kEnemyRedCheep = 0x0B;
+constexpr uint8_t kEnemyPlant = 0x0D;
+constexpr uint8_t kEnemyFlyingKoopa = 0x10;
 constexpr uint8_t kEnemyLakitu = 0x11;
+constexpr uint8_t kEnemyFlame = 0x15;
 constexpr uint8_t kEnemyFirstFirebar = 0x1B;
 constexpr uint8_t kEnemyLongFirebar = 0x1F;
 constexpr uint8_t kEnemyFirstLift = 0x24;
+constexpr uint8_t kEnemyLiftDown = 0x27;
+constexpr uint8_t kEnemyLiftToAndFro = 0x28;
+constexpr uint8_t kEnemyLiftRight = 0x2A;
 constexpr uint8_t kEnemySmallLift = 0x2B;
+constexpr uint8_t kEnemySmallLiftDown = 0x2C;
 constexpr uint8_t kEnemyLastLift = 0x2C;
 constexpr uint8_t kEnemyCannonBullet = 0x33;
 

@@ -21,6 +21,7 @@ namespace {
 constexpr int kCell = 16;                     // pixels
 constexpr int kBufferBytes = kTileRows * 16;  // of one screen
 constexpr int kSprite = 8;                    // pixels
+constexpr int kSixteenths = 16;               // of a pixel: the unit of speeds
 // A cell has the objects that show in it a sprite's middle, or one pixel less,
 // as some are drawn before they move.
 constexpr int kMinOverlap = kSprite / 2 - 1;
@@ -60,7 +61,7 @@ constexpr std::array<uint8_t, 256> kKindOfMetatile = [] {
 // ---------------------------------------------------------------- objects
 
 /// Something that moves, as the screen shows it: pixels from its upper left
-/// corner, speeds in 1/16 pixel (x) and whole pixels (y) a frame.
+/// corner, speeds in 1/16 pixel a frame.
 struct Object {
   Tile kind;
   int left, top, width, height;
@@ -109,8 +110,12 @@ class ObjectRam {
   int speed_x(int slot) const {
     return static_cast<int8_t>(ram_[ram::kSpeedX + slot]);
   }
-  int speed_y(int slot) const {
+  /// In whole pixels, rounded down.
+  int pixels_y(int slot) const {
     return static_cast<int8_t>(ram_[ram::kSpeedY + slot]);
+  }
+  int speed_y(int slot) const {
+    return pixels_y(slot) * kSixteenths + ram_[ram::kSpeedYPart + slot] / 16;
   }
 
  private:
@@ -134,7 +139,8 @@ Object Mario(const ObjectRam& ram) {
 struct EnemyTraits {
   Tile kind = kEmpty;  // flags, warp zones, generators of others: nothing
   uint8_t height = 24, width = 16;
-  bool has_speed = false;  // the bytes for speed hold speeds
+  bool has_speed_x = false;  // the byte for it holds it
+  bool has_speed_y = false;  // the same; such an enemy is drawn before it moves
   bool emerges = false;
   bool is_bullet = false;
   bool has_head = false;  // eight pixels wide, where it walks to
@@ -145,39 +151,121 @@ constexpr std::array<EnemyTraits, 64> kEnemyTraits = [] {
   using Types = std::initializer_list<int>;
   std::array<EnemyTraits, 64> traits{};
   for (const int koopa : Types{0x00, 0x01, 0x03, 0x04}) {
-    traits[koopa] = {.kind = kEnemy, .has_speed = true, .has_head = true};
+    traits[koopa] = {.kind = kEnemy,
+                     .has_speed_x = true,
+                     .has_speed_y = true,
+                     .has_head = true};
   }
-  traits[0x0E] = {.kind = kEnemy, .has_speed = true};  // with wings
+  // Koopas with wings that jump, hammer brothers.
+  for (const int jumper : Types{0x0E, 0x05}) {
+    traits[jumper] = {.kind = kEnemy, .has_speed_x = true, .has_speed_y = true};
+  }
   // Buzzy beetle, goomba, flying cheep.
   for (const int low : Types{0x02, ram::kEnemyGoomba, 0x14}) {
-    traits[low] = {.kind = kEnemy, .height = 16, .has_speed = true};
+    traits[low] = {
+        .kind = kEnemy, .height = 16, .has_speed_x = true, .has_speed_y = true};
   }
   for (const int bullet : Types{0x08, ram::kEnemyCannonBullet}) {
-    traits[bullet] = {.kind = kEnemy, .height = 16, .is_bullet = true};
+    traits[bullet] = {
+        .kind = kEnemy, .height = 16, .has_speed_x = true, .is_bullet = true};
   }
-  // Hammer brother, winged koopas that fly, Lakitu.
-  for (const int tall : Types{0x05, 0x0F, 0x10, ram::kEnemyLakitu}) {
-    traits[tall].kind = kEnemy;
-  }
-  traits[0x07] = {.kind = kEnemy, .drop = 4};  // blooper
-  for (const int cheep : Types{0x0A, 0x0B}) {
+  traits[0x0F] = {.kind = kEnemy, .has_speed_y = true};  // flies up and down
+  traits[ram::kEnemyFlyingKoopa].kind = kEnemy;          // left and right
+  traits[ram::kEnemyLakitu] = {.kind = kEnemy, .has_speed_x = true};
+  traits[ram::kEnemyBlooper] = {.kind = kEnemy, .drop = 4};
+  for (const int cheep : Types{ram::kEnemyGreyCheep, ram::kEnemyRedCheep}) {
     traits[cheep] = {.kind = kDanger, .height = 16};
   }
   for (const int jumper : Types{0x0C, 0x12}) {  // podoboo, spiny
-    traits[jumper] = {.kind = kDanger, .height = 16, .has_speed = true};
+    traits[jumper] = {.kind = kDanger,
+                      .height = 16,
+                      .has_speed_x = true,
+                      .has_speed_y = true};
   }
-  traits[0x0D] = {.kind = kDanger, .emerges = true};  // plant
-  traits[0x15] = {
-      .kind = kDanger, .height = 8, .width = 24, .drop = -16};  // flame
+  traits[ram::kEnemyPlant] = {.kind = kDanger, .emerges = true};
+  traits[ram::kEnemyFlame] = {
+      .kind = kDanger, .height = 8, .width = 24, .drop = -16};
   traits[ram::kEnemyBowser] = {.kind = kDanger};  // one half of him
-  traits[0x2E] = {.kind = kItem, .height = 16, .emerges = true};
+  traits[0x2E] = {
+      .kind = kItem, .height = 16, .has_speed_x = true, .emerges = true};
   traits[0x32] = {.kind = kSpring};
   return traits;
 }();
 
+struct Speed {
+  int x = 0, y = 0;  // 1/16 pixel a frame, to the right and down
+};
+
+/// Of what goes to and fro: "XMoveSecondaryCounter" is its speed, a bit of
+/// "XMovePrimaryCounter" its direction.
+Speed ToAndFro(const ObjectRam& ram, int slot) {
+  const bool goes_right = (ram[ram::kSpeedY + slot] & 2) != 0;
+  return {goes_right ? ram.speed_x(slot) : -ram.speed_x(slot), 0};
+}
+
+/// It swims up in strokes, towards Mario's side, and sinks by half pixels.
+Speed SpeedOfBlooper(const ObjectRam& ram, int slot) {
+  const bool sinks = (ram[ram::kSpeedY + slot] & 2) != 0;  // its counter
+  if (sinks) return {0, kSixteenths / 2};
+  const int speed = ram.speed_x(slot) * kSixteenths;
+  const bool goes_right = ram[ram::kMovingDirection + slot - 1] == 1;
+  return {goes_right ? speed : -speed, -speed};
+}
+
+/// He walks every fourth frame, and what he fell or jumped with is kept while
+/// he stands. His rear half is where the front takes it.
+Speed SpeedOfBowser(const ObjectRam& ram) {
+  constexpr int kGround = 0x80;  // the y at which he stands
+  const int slot = 1 + ram[ram::kBowserFront] % (ram::kEnemySlots + 1);
+  const int y = ram.speed_y(slot);
+  const bool stands = ram[ram::kPlayerY + slot] >= kGround && y > 0;
+  return {static_cast<int8_t>(ram[ram::kBowserSpeed]) * kSixteenths / 4,
+          stands ? 0 : y};
+}
+
+/// Speeds of an enemy or lift, from what the game keeps in the place of them.
+Speed SpeedOf(const ObjectRam& ram, int slot, int type) {
+  // Those without a variable: measured, to the left. A flame's is 20 to 25,
+  // by the ROM's revision and the world.
+  constexpr int kGreyCheep = -4, kRedCheep = -8, kFlame = -22;
+  const EnemyTraits& traits = kEnemyTraits[type & 63];
+  switch (type) {
+    case ram::kEnemyFlyingKoopa:
+    case ram::kEnemyLiftToAndFro:
+      return ToAndFro(ram, slot);
+    case ram::kEnemyBlooper:
+      return SpeedOfBlooper(ram, slot);
+    case ram::kEnemyGreyCheep:
+      return {kGreyCheep, 0};
+    case ram::kEnemyRedCheep:
+      return {kRedCheep, 0};
+    case ram::kEnemyFlame:
+      return {kFlame, 0};
+    case ram::kEnemyBowser:
+      return SpeedOfBowser(ram);
+    case ram::kEnemyPlant: {
+      // By half pixels, while "PiranhaPlant_MoveFlag" is set.
+      const bool moves = ram[ram::kSpeedY + slot] != 0;
+      return {0, moves ? ram.speed_x(slot) * kSixteenths / 2 : 0};
+    }
+    case ram::kEnemyLiftDown:
+    case ram::kEnemySmallLiftDown:
+      return {0, kSixteenths};
+    case ram::kEnemyLiftRight:
+      return {ram.speed_x(slot), 0};
+    default:
+      break;
+  }
+  const bool is_lift =
+      ram::kEnemyFirstLift <= type && type <= ram::kEnemyLastLift;
+  return {traits.has_speed_x ? ram.speed_x(slot) : 0,
+          traits.has_speed_y || is_lift ? ram.speed_y(slot) : 0};
+}
+
 void AddLift(const ObjectRam& ram, int slot, int type, ObjectList* objects) {
-  Object lift{kPlatform, ram.left(slot),   ram.top(slot), 48, 8,
-              0,         ram.speed_y(slot)};
+  const Speed speed = SpeedOf(ram, slot, type);
+  Object lift{kPlatform, ram.left(slot), ram.top(slot), 48,
+              8,         speed.x,        speed.y};
   if (type >= ram::kEnemySmallLift) {
     lift.width = 24;
     objects->Add(lift);
@@ -199,11 +287,19 @@ void AddFirebar(const ObjectRam& ram, int slot, int type, ObjectList* objects) {
     const int value = kSine[quarter <= 8 ? quarter : 16 - quarter];
     return at < 16 ? value : -value;
   };
+  // 32 * 256 units of the angle are a turn; pi / 8192 is 402 / 2^20.
+  const int spin = ram[ram::kFirebarDirection + slot - 1] == 0
+                       ? ram[ram::kFirebarSpeed + slot - 1]
+                       : -ram[ram::kFirebarSpeed + slot - 1];
   const int balls = type == ram::kEnemyLongFirebar ? 12 : 6;
   for (int i = 0; i < balls; ++i) {
     const auto away = [&](int at) { return (8 * i * sine(at) + 128) >> 8; };
+    const auto speed = [&](int at) {
+      return (i * spin * sine(at) * 402 + (1 << 19)) >> 20;
+    };
     objects->Add({kDanger, ram.left(slot) + away(angle),
-                  ram.top(slot) - away(angle + 8), 8, 8, 0, 0});
+                  ram.top(slot) - away(angle + 8), 8, 8, speed(angle + 8),
+                  speed(angle)});
   }
 }
 
@@ -253,10 +349,9 @@ void AddEnemy(const ObjectRam& ram, int slot, ObjectList* objects) {
     const bool goes_left = ram[ram::kMovingDirection + slot - 1] == 2;
     object.head = goes_left ? Object::kLeftOnly : Object::kRightOnly;
   }
-  if (traits.has_speed) {
-    object.speed_x = ram.speed_x(slot), object.speed_y = ram.speed_y(slot);
-    object.top -= object.speed_y;  // drawn before it moved
-  }
+  const Speed speed = SpeedOf(ram, slot, type);
+  object.speed_x = speed.x, object.speed_y = speed.y;
+  if (traits.has_speed_y) object.top -= ram.pixels_y(slot);
   if (object.kind == kEnemy && ram[ram::kSwimming] != 0) object.kind = kDanger;
   objects->Add(object);
 }
@@ -268,9 +363,10 @@ void FindObjects(const ObjectRam& ram, ObjectList* objects) {
   for (int i = 0; i < ram::kHammers; ++i) {
     if ((ram[ram::kMiscState + i] & 0x80) == 0) continue;
     const int slot = ram::kFirstMiscSlot + i;
-    objects->Add({kDanger, ram.left(slot), ram.top(slot), 16, 16,
-                  static_cast<int8_t>(ram[ram::kMiscSpeedX + i]),
-                  static_cast<int8_t>(ram[ram::kMiscSpeedY + i])});
+    objects->Add(
+        {kDanger, ram.left(slot), ram.top(slot), 16, 16,
+         static_cast<int8_t>(ram[ram::kMiscSpeedX + i]),
+         static_cast<int8_t>(ram[ram::kMiscSpeedY + i]) * kSixteenths});
   }
 }
 

@@ -13,6 +13,9 @@
 // the order of the requests. Async: batches of batch_size rows in the order of
 // completion. An episode that has ended restarts at its next action, which is
 // ignored.
+//
+// An exception of an environment closes the pool, unless SetReplacement allows
+// to put another environment in its place: then its episode is truncated.
 #pragma once
 
 #include <atomic>
@@ -94,9 +97,14 @@ struct WorkerStatus {
   int cpu;         // that it is pinned to; -1: it floats
   uint64_t tasks;  // finished
 };
+struct Failure {
+  int env_id;  // -1: of a worker
+  std::string text;
+};
 struct PoolStatus {
   std::vector<EnvStatus> envs;
   std::vector<WorkerStatus> workers;
+  std::vector<Failure> replaced;  // the oldest first
   int outstanding_rows;
   std::string closed;  // why, or ""
 };
@@ -126,7 +134,7 @@ class AsyncPool {
   /// the pool is closed.
   std::optional<Batch> Recv(std::chrono::milliseconds timeout);
 
-  size_t SnapshotBytes() const;
+  size_t SnapshotBytes() const { return snapshot_bytes_; }
   /// Writes ids.size() blobs of SnapshotBytes().
   void Snapshot(std::span<const int32_t> ids, std::byte* out);
   /// Puts blobs back, all or none, whatever is thrown. Answered like a reset:
@@ -143,6 +151,13 @@ class AsyncPool {
                  size_t count);
   /// As before any SetStarts.
   void ClearStarts();
+  /// Lets up to `budget` environments be replaced from now on that throw in a
+  /// step or a reset; 0: the first exception closes the pool. The row of that
+  /// step is the truncated end of the episode, with reward 0 and the
+  /// observation of the next one's start. That is the start of the env's last
+  /// kept episode, of which each `every_episodes`-th is one; with 0, before the
+  /// first one, and with SetStarts, a start drawn as by any reset.
+  void SetReplacement(int budget, int every_episodes);
   /// The screen of an env, once the step that it is queued for or carrying out
   /// is over; false if `timeout` passed first. Other callers go on meanwhile.
   bool Render(int32_t id, uint8_t* rgb, std::chrono::milliseconds timeout);
@@ -182,6 +197,10 @@ class AsyncPool {
     bool was_reset = false;  // or restored: there is something to look at
     RngMode rng = RngMode::kSaved;
     std::shared_ptr<const std::byte> saved;  // its part of a restored blob
+    // Of replacements.
+    bool replaced = false;        // its next episode has begun already
+    uint64_t episodes = 0;        // since the last snapshot
+    std::vector<std::byte> kept;  // that snapshot; empty: none
   };
   struct alignas(kCacheLineBytes) Worker {
     std::thread thread;
@@ -194,10 +213,6 @@ class AsyncPool {
   struct TaskResult {
     float reward;
     int32_t step_type;  // 0 first, 1 middle, 2 last of an episode
-  };
-  struct Failure {
-    int env_id;
-    std::string text;
   };
   static constexpr size_t kMaxClaimed = 16;
   /// Between two looks of a render whether its env is free: less than a step.
@@ -227,6 +242,11 @@ class AsyncPool {
   void Build(int index);
   void RunTask(int id, Scratch& scratch, std::span<std::byte*> fields);
   TaskResult ExecuteRequest(Entry& entry, Scratch& scratch);
+  TaskResult ExecuteOrReplace(int id, const char* doing, Scratch& scratch);
+  TaskResult FirstRow(Entry& entry);
+  void BeginEpisode(Entry& entry, Scratch& scratch);
+  void Replace(int id, Scratch& scratch);
+  void CountReplacement(int id, const char* doing, const std::string& error);
   std::shared_ptr<const StartSet> Starts();
   void WriteRow(int id, RowPosition position, const TaskResult& result,
                 std::span<std::byte*> fields);
@@ -244,6 +264,7 @@ class AsyncPool {
   std::vector<Entry> entries_;
   std::vector<Worker> workers_;
   ActionQueue queue_;
+  size_t snapshot_bytes_ = 0;  // not read from an env that may be replaced
 
   std::mutex api_mutex_;         // callers take turns
   std::vector<uint64_t> stamp_;  // last call that named the env
@@ -257,7 +278,10 @@ class AsyncPool {
   std::shared_ptr<const StartSet> starts_;  // guarded by starts_mutex_
 
   mutable std::mutex failure_mutex_;
-  std::vector<Failure> failures_;  // guarded by failure_mutex_
+  std::vector<Failure> failures_;      // guarded by failure_mutex_
+  std::vector<Failure> replacements_;  // guarded by failure_mutex_
+  std::atomic<int> max_replacements_{0};
+  std::atomic<int> every_episodes_{0};
   std::atomic<bool> closed_{false};
   std::mutex close_mutex_;  // one Close() at a time joins
 };

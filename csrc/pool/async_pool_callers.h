@@ -50,7 +50,11 @@ AsyncPool<Env>::AsyncPool(PoolConfig config,
     throw;
   }
   built.wait();
-  if (!closed_.load(std::memory_order_acquire)) return;
+  if (!closed_.load(std::memory_order_acquire)) {
+    snapshot_bytes_ =
+        sizeof(SnapshotHeader) + entries_.front().env->SnapshotBytes();
+    return;
+  }
   Close();
   RequireOpen();  // throws what has closed it
 }
@@ -136,11 +140,6 @@ std::optional<Batch> AsyncPool<Env>::Recv(std::chrono::milliseconds timeout) {
     }
     if (!ring_.WaitUntil(deadline)) return std::nullopt;
   }
-}
-
-template <class Env>
-size_t AsyncPool<Env>::SnapshotBytes() const {
-  return sizeof(SnapshotHeader) + entries_.front().env->SnapshotBytes();
 }
 
 template <class Env>
@@ -261,6 +260,20 @@ void AsyncPool<Env>::ClearStarts() {
 }
 
 template <class Env>
+void AsyncPool<Env>::SetReplacement(int budget, int every_episodes) {
+  RequireThisProcess();
+  const std::lock_guard lock(api_mutex_);
+  RequireOpen();
+  if (budget < 0 || every_episodes < 0) {
+    throw std::invalid_argument(
+        "set_replacement: budget and every_episodes must be 0 or more, got " +
+        std::to_string(budget) + " and " + std::to_string(every_episodes));
+  }
+  every_episodes_.store(every_episodes, std::memory_order_relaxed);
+  max_replacements_.store(budget, std::memory_order_relaxed);
+}
+
+template <class Env>
 void AsyncPool<Env>::SwapStarts(std::shared_ptr<const StartSet> starts) {
   // The old set is freed outside of the lock, if nobody uses it any more.
   const std::lock_guard lock(starts_mutex_);
@@ -312,6 +325,7 @@ PoolStatus AsyncPool<Env>::Status() {
   }
   if (closed_.load(std::memory_order_acquire)) status.closed = ClosedText();
   const std::lock_guard lock(failure_mutex_);
+  status.replaced = replacements_;
   for (const Failure& failure : failures_) {
     if (failure.env_id < 0) continue;
     status.envs[static_cast<size_t>(failure.env_id)].error = failure.text;

@@ -56,7 +56,7 @@ void AsyncPool<Env>::RunTask(int id, Scratch& scratch,
                                                    : "reset";
   RowPosition position = entry.position;
   const bool done = Guard(id, doing, [&] {
-    const TaskResult result = ExecuteRequest(entry, scratch);
+    const TaskResult result = ExecuteOrReplace(id, doing, scratch);
     if (!config_.is_sync()) position = ring_.Claim();
     WriteRow(id, position, result, fields);
   });
@@ -72,15 +72,15 @@ typename AsyncPool<Env>::TaskResult AsyncPool<Env>::ExecuteRequest(
   if (entry.kind == Kind::kRestore) {
     entry.env->Restore(entry.saved.get(), entry.rng);
     entry.saved.reset();
+    entry.replaced = false;
     return {0.0f, entry.needs_reset ? 2 : 0};
   }
   if (entry.kind == Kind::kReset || entry.needs_reset) {
-    entry.env->Reset(scratch, Starts().get());
-    entry.elapsed_steps = 0;
-    entry.needs_reset = false;
-    entry.truncated = false;
-    entry.was_reset = true;
-    return {0.0f, 0};
+    // The next episode of a replacement has begun already.
+    if (entry.kind == Kind::kReset || !entry.replaced) {
+      BeginEpisode(entry, scratch);
+    }
+    return FirstRow(entry);
   }
   const Outcome outcome = entry.env->Step(entry.action, scratch);
   entry.steps.store(entry.steps.load(std::memory_order_relaxed) + 1,
@@ -92,6 +92,103 @@ typename AsyncPool<Env>::TaskResult AsyncPool<Env>::ExecuteRequest(
   entry.needs_reset = outcome.terminated || outcome.truncated || limit;
   entry.truncated = limit || (outcome.truncated && !outcome.terminated);
   return {outcome.reward, entry.needs_reset ? 2 : 1};
+}
+
+/// A reset, and the snapshot of each so many of them. Not of drawn starts:
+/// `info:start` would name a place in a set that is gone by then.
+template <class Env>
+void AsyncPool<Env>::BeginEpisode(Entry& entry, Scratch& scratch) {
+  const std::shared_ptr<const StartSet> starts = Starts();
+  entry.env->Reset(scratch, starts.get());
+  const int every = every_episodes_.load(std::memory_order_relaxed);
+  if (every == 0 || starts != nullptr) {
+    entry.kept.clear();
+    return;
+  }
+  if (entry.kept.empty() || ++entry.episodes >= static_cast<uint64_t>(every)) {
+    entry.episodes = 0;
+    entry.kept.resize(entry.env->SnapshotBytes());
+    entry.env->Snapshot(entry.kept.data());
+  }
+}
+
+template <class Env>
+typename AsyncPool<Env>::TaskResult AsyncPool<Env>::ExecuteOrReplace(
+    int id, const char* doing, Scratch& scratch) {
+  Entry& entry = entries_[static_cast<size_t>(id)];
+  // What a caller restores is either there or refused: never something else.
+  if (entry.kind == Kind::kRestore ||
+      max_replacements_.load(std::memory_order_relaxed) == 0) {
+    return ExecuteRequest(entry, scratch);
+  }
+  const bool begins = entry.kind == Kind::kReset || entry.needs_reset;
+  std::string error;
+  try {
+    return ExecuteRequest(entry, scratch);
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+  }
+  for (;;) {
+    CountReplacement(id, doing, error);
+    try {
+      Replace(id, scratch);
+      break;
+    } catch (const std::exception& thrown) {
+      error = thrown.what();
+    }
+  }
+  if (begins) return FirstRow(entry);
+  ++entry.elapsed_steps;
+  entry.needs_reset = true;
+  entry.truncated = true;
+  return {0.0f, 2};
+}
+
+template <class Env>
+typename AsyncPool<Env>::TaskResult AsyncPool<Env>::FirstRow(Entry& entry) {
+  entry.replaced = false;
+  entry.elapsed_steps = 0;
+  entry.needs_reset = false;
+  entry.truncated = false;
+  entry.was_reset = true;
+  return {0.0f, 0};
+}
+
+/// Notes a replacement; throws where there have been too many.
+template <class Env>
+void AsyncPool<Env>::CountReplacement(int id, const char* doing,
+                                      const std::string& error) {
+  const auto budget =
+      static_cast<size_t>(max_replacements_.load(std::memory_order_relaxed));
+  const std::lock_guard lock(failure_mutex_);
+  if (replacements_.size() >= budget) {
+    throw std::runtime_error(error + "; " +
+                             std::to_string(replacements_.size()) +
+                             " environments were replaced before, as many as "
+                             "set_replacement allows");
+  }
+  replacements_.push_back(
+      {id, "env " + std::to_string(id) + " failed in " + doing + ": " + error});
+}
+
+/// Another environment, at the start of an episode, with a generator of its
+/// own: the old one's might lead to the same exception again.
+template <class Env>
+void AsyncPool<Env>::Replace(int id, Scratch& scratch) {
+  Entry& entry = entries_[static_cast<size_t>(id)];
+  uint64_t seed = config_.SeedOf(id);
+  {
+    const std::lock_guard lock(failure_mutex_);
+    const uint64_t other = seed + replacements_.size() * entries_.size();
+    if (other <= Env::MaxSeed(*shared_)) seed = other;
+  }
+  entry.env = std::make_unique<Env>(shared_, id, seed);
+  const std::shared_ptr<const StartSet> starts = Starts();
+  entry.env->Reset(scratch, starts.get());
+  if (!entry.kept.empty() && starts == nullptr) {
+    entry.env->Restore(entry.kept.data(), RngMode::kKeep);
+  }
+  entry.replaced = true;
 }
 
 template <class Env>

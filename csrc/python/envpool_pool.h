@@ -177,6 +177,10 @@ class PyPool {
     });
   }
 
+  void SetReplacement(int budget, int every_episodes) {
+    WithoutGil([&] { pool_->SetReplacement(budget, every_episodes); });
+  }
+
   int num_stages() const { return pool_->num_stages(); }
 
   /// What envpool.python.xla_template.make_xla takes.
@@ -197,7 +201,7 @@ class PyPool {
                                            "stopped"};
     pool::PoolStatus status;
     WithoutGil([&] { status = pool_->Status(); });
-    py::list envs, workers;
+    py::list envs, workers, replaced;
     for (const pool::EnvStatus& env : status.envs) {
       py::dict entry;
       entry["state"] = name(env.phase, kPhases);
@@ -213,12 +217,19 @@ class PyPool {
       entry["tasks"] = worker.tasks;
       workers.append(std::move(entry));
     }
+    for (const pool::Failure& failure : status.replaced) {
+      py::dict entry;
+      entry["env_id"] = failure.env_id;
+      entry["error"] = failure.text;
+      replaced.append(std::move(entry));
+    }
     py::dict result;
     result["closed"] = status.closed;
     result["outstanding"] = status.outstanding_rows;
     result["slab_growth"] = slab_growth();
     result["envs"] = std::move(envs);
     result["workers"] = std::move(workers);
+    result["replaced"] = std::move(replaced);
     return result;
   }
 
@@ -312,7 +323,13 @@ void BindPool(py::module_& module, const char* name) {
            py::arg("snapshots") = py::none(),
            "Draws where each episode begins, from the next resets on: float "
            "weights (num_stages + n,) of the stages and of n snapshots; None: "
-           "as the options say.");
+           "as the options say.")
+      .def("set_replacement", &Pool::SetReplacement, py::arg("budget"),
+           py::arg("every_episodes") = 0,
+           "Lets so many envs be replaced that raise an exception; 0: the "
+           "first one closes the pool. A replacement begins in the env's last "
+           "kept start of an episode, of which each every_episodes-th is one "
+           "(0: at a start as after a reset). status()['replaced'] has them.");
   cls.attr("_state_keys") = PySpec<Env>::StateKeys();
   cls.attr("_action_keys") = PySpec<Env>::ActionKeys();
 }

@@ -361,6 +361,31 @@ TEST(AsyncPoolTest, AThrowingEnvIsToldOnceWithItsId) {
   EXPECT_EQ(pool->Status().envs[2].phase, pool::Phase::kFailed);
 }
 
+TEST(AsyncPoolTest, AThrowingEnvIsReplacedWhileOthersGoOn) {
+  for (const int every : {0, 2}) {
+    const auto pool =
+        MakePool({.num_envs = 4, .batch_size = 2, .num_threads = 2},
+                 {.episode_steps = 5, .throw_env = 2, .throw_step = 13});
+    pool->SetReplacement(100, every);
+    pool->Reset(Range(4), {});
+    int truncated = 0;
+    for (int step = 0; step < 1000 && truncated < 5; ++step) {
+      const pool::Batch batch = MustRecv(*pool);
+      const std::vector<int32_t> ids = Column<int32_t>(batch, pool::kEnvId);
+      for (const uint8_t row : Column<uint8_t>(batch, pool::kTrunc)) {
+        truncated += row;
+      }
+      EXPECT_GT(pool->SnapshotBytes(), 0u);
+      pool->Send(ids, std::vector<int32_t>(ids.size()));
+    }
+    EXPECT_EQ(truncated, 5);
+    const pool::PoolStatus status = pool->Status();
+    EXPECT_GE(status.replaced.size(), 5u);
+    EXPECT_EQ(status.replaced[0].env_id, 2);
+    EXPECT_EQ(status.closed, "");
+  }
+}
+
 TEST(AsyncPoolTest, AFailedConstructorIsToldByTheConstructor) {
   EXPECT_THROW(
       MakePool({.num_envs = 9, .num_threads = 3}, {.throw_construct_env = 7}),

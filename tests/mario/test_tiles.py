@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from screens import LEVELS, PAGES, start
 
 from mario_envpool import _core, nes, tiles
 
 Ram = np.ndarray[Any, np.dtype[np.uint8]]
 CODE = {name: code for code, name in enumerate(tiles.NAMES)}
-LEVELS = [(world, stage) for world in range(1, 9) for stage in range(1, 5)]
-PAGES = (0, 2, 4, 6, 9)  # screens at which play begins, as after a lost life
 SEEDS = (0, 4)
 STATES = 2000
 LARGEST_EXTRA = 0.01
@@ -74,38 +73,6 @@ HARMLESS_SPRITES = {
 BLOCKS = {0x85, 0x86, 0x87}  # that are hit: away from the background for a moment
 # The sprites of Mario's fireballs are those of firebars.
 FIREBALLS = (0x64, 0x65)
-
-
-def start(rom: bytes, world: int, stage: int, page: int) -> nes.Console | None:
-    """A console at a screen of a stage; None where nothing can begin there."""
-    console = nes.Console(rom)
-    ram = console.ram
-    area = stage + (1 if world in (1, 2, 4, 7) and stage >= 2 else 0)
-
-    def clock() -> int:
-        digits = ram[0x7F8:0x7FB].astype(int)
-        return int(digits @ (100, 10, 1))
-
-    console.step(0, False)
-    console.step(nes.START, False)
-    console.step(0, False)
-    for _ in range(300):
-        if clock() != 0:
-            break
-        console.step(nes.START, False)
-        ram[[0x75F, 0x75C, 0x760]] = world - 1, stage - 1, area - 1
-        console.step(0, False)
-        ram[0x7A0] = 0
-    last = clock()
-    for _ in range(300):
-        console.step(nes.START, False)
-        ram[0x75B] = page
-        console.step(0, False)
-        ram[0x75B] = page
-        if clock() < last:
-            return console
-        last = clock()
-    return None
 
 
 State = tuple[Ram, Ram]  # work RAM, and the name tables of the picture of it

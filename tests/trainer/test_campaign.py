@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -16,7 +17,7 @@ from filelock import FileLock
 from learners import change
 from rich.console import Console
 
-from trainer.campaign import main
+from trainer.campaign import _missing, main
 from trainer.config.plain import to_dict
 from trainer.config.schedules import linear
 from trainer.config.schema import RunConfig
@@ -27,7 +28,8 @@ from trainer.report import main as report
 from trainer.show.board import Board, Standing, grid
 from trainer.tuning import campaign as module
 from trainer.tuning import specialists
-from trainer.tuning.campaign import Campaign, CampaignConfig, Level
+from trainer.tuning.campaign import Campaign, Level
+from trainer.tuning.campaign_config import CampaignConfig
 from trainer.tuning.specialists import Slice, ending
 from trainer.tuning.workers import Failed, Workers
 
@@ -192,6 +194,14 @@ def test_where_nothing_trains_it_says_so(make, clock):
         make(trainer).run()
 
 
+def test_without_time_and_errors_it_says_so(make, clock):
+    """As after a kill in the first slice."""
+    campaign = make(Trainer(clock))
+    campaign._seconds = 600.0
+    with pytest.raises(RuntimeError, match="the 600 s of the campaign were over"):
+        campaign.run()
+
+
 def test_an_interrupted_campaign_goes_on_where_it_was(make, clock, monkeypatch):
     trainer = Trainer(clock, **{"1_1": 1})
     campaign = make(trainer)
@@ -274,7 +284,7 @@ def test_the_temperature_of_the_one_network_is_chosen(make, clock, monkeypatch):
         (folder / "step-000000001.pt").touch()
         return {"signal": 0.0}
 
-    def choose(self, name, run_dir, to, levels, episodes, seed):
+    def choose(self, name, run_dir, to, levels, episodes, seed, bits):
         if name == "one":
             chosen.append((run_dir, levels))
             if len(chosen) == 1:
@@ -365,14 +375,34 @@ def test_a_slice_goes_on_from_the_last_one(tmp_path, monkeypatch):
 
     monkeypatch.setattr(specialists, "run_training", run)
     config = replace(RunConfig(), run_dir=tmp_path)
-    specialists.train(Slice(config, 40.0, False))
-    specialists.train(Slice(config, 40.0, False))
-    specialists.train(Slice(config, 25.0, True))
+    specialists.train(Slice(config, 40.0, 105.0))
+    specialists.train(Slice(config, 40.0, 65.0))
+    specialists.train(Slice(config, 25.0, 25.0))
     assert [c.max_seconds for c in seen] == [40.0, 90.0, 75.0]
     assert [c.resume and c.resume.name for c in seen][:2] == [None, "step-000004000.pt"]
     assert seen[1].learner == config.learner
     assert seen[2].learner.lr_steps == 4000 + 50_000
     assert specialists.seconds_of(tmp_path) == 50.0
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_an_interrupted_search_is_no_training(tmp_path, monkeypatch, last):
+    """Its schedules end in the time of a run that is new."""
+    seen = []
+
+    def run(config, display):
+        seen.append(config)
+        write_run(tmp_path, config, 4000, 70.0)
+        return {"steps": 4000.0, "seconds": 70.0, "solved": 0.0, "signal": 0.0}
+
+    monkeypatch.setattr(specialists, "run_training", run)
+    config = replace(RunConfig(), run_dir=tmp_path)
+    write_run(tmp_path, config, 0, 30.0)
+    specialists.train(Slice(config, 100.0, 100.0 if last else 200.0))
+    assert [c.max_seconds for c in seen] == ([70.0, 130.0] if last else [130.0])
+    names = [c.resume.name for c in seen]
+    assert names == ["step-000000000.pt", "step-000004000.pt"][: 1 + last]
+    assert seen[0].learner == config.learner
 
 
 def test_a_first_slice_may_be_the_last(tmp_path, monkeypatch):
@@ -384,67 +414,120 @@ def test_a_first_slice_may_be_the_last(tmp_path, monkeypatch):
         return {"steps": 4000.0, "seconds": 40.0, "solved": 0.0, "signal": 0.0}
 
     monkeypatch.setattr(specialists, "run_training", run)
-    specialists.train(Slice(replace(RunConfig(), run_dir=tmp_path), 100.0, True))
+    specialists.train(Slice(replace(RunConfig(), run_dir=tmp_path), 100.0, 100.0))
     assert [c.max_seconds for c in seen] == [40.0, 100.0]
     assert seen[0].learner.lr_steps != seen[1].learner.lr_steps == 4000 + 120_000
+
+
+def test_a_level_with_much_time_begins_its_schedules_again(tmp_path):
+    """Its own come first, then lines to 0, which begin at half of the first rates."""
+    config = change(
+        RunConfig(run_dir=tmp_path), lr_steps=300_000, entropy_steps=200_000,
+        imitation=0.1, guide=0.15,
+    )  # fmt: skip
+    own = config.learner
+    state = write_run(tmp_path, config, 200_000)
+    assert specialists._scheduled(Slice(config, 60.0, 400.0), state) == config
+    state = write_run(tmp_path, config, 400_000)
+    # 2,000 steps a second: 100 seconds are less than the schedules had.
+    short = specialists._scheduled(Slice(config, 60.0, 100.0), state).learner
+    assert rates(short, 400_000) == pytest.approx(rates(own, 400_000))
+    assert entropy(short, 400_000) == pytest.approx(own.entropy_end)
+    assert short.imitation == 0.0
+    again = specialists._scheduled(Slice(config, 60.0, 400.0), state)
+    learner = again.learner
+    half = (own.lr / 2, own.optimizer.matrix_lr / 2)
+    assert rates(learner, 400_000) == pytest.approx(half)
+    assert entropy(learner, 400_000) == pytest.approx(own.entropy / 2)
+    imitation = linear(learner.imitation, 0.0, learner.entropy_steps, 400_000)
+    assert imitation == pytest.approx(0.05)
+    assert rates(learner, 1_200_000) == pytest.approx((0.0, 0.0), abs=1e-9)
+    # Once only: the next slice goes on from there.
+    state = write_run(tmp_path, again, 800_000)
+    learner = specialists._scheduled(Slice(config, 60.0, 400.0), state).learner
+    assert rates(learner, 800_000) == pytest.approx([rate / 2 for rate in half])
+
+
+class Result(NamedTuple):
+    clear_rate: float
+    cleared_starts: list[int] | None = None
+    episodes: int = 31
+
+    @property
+    def argmax(self):
+        return self.cleared_starts is not None
+
+
+class Played(NamedTuple):
+    levels: list[Result]
 
 
 def test_the_best_checkpoint_and_temperature_are_chosen(tmp_path, monkeypatch):
     folder = tmp_path / checkpoint.FOLDER
     folder.mkdir()
-    newest, best, older = "step-000000002.pt", checkpoint.BEST, "step-000000001.pt"
-    for name in (newest, best, older):
+    steps = [f"step-{number:09}.pt" for number in range(5, 0, -1)]
+    newest, older, *_, oldest = steps
+    for name in (*steps, checkpoint.BEST):
         (folder / name).touch()
-    rates = {(newest, 0.5): [0.6, 0.8], (best, 0.5): [0.9, 0.5], (older, 0.5): [1, 1]}
-    rates |= {(newest, 1.0): [0.6, 0.7], (newest, 0.25): [0.9, 0.7]}
+    # Sampled, likeliest: clear rates of both levels, and starts that are cleared.
+    sampled = {(name, 0.5): [0.6, 0.8] for name in (*steps, checkpoint.BEST)}
+    sampled |= {(name, 1.0): [0.6, 0.7] for name in steps}
+    sampled |= {(name, 0.25): [0.9, 0.7] for name in steps}
+    starts = {name: [0, 1, 2] for name in (*steps, checkpoint.BEST)}
     written = []
 
-    class Played:
-        def __init__(self, levels):
-            self.levels = levels
-
-    class Level:
-        def __init__(self, rate):
-            self.clear_rate = rate
-
-    def save(source, path, *, temperature):
+    def save(source, path, *, temperature, bits):
+        assert bits == 8
         written.append((source.name, temperature))
 
-    def play(path, *, levels, **_):
+    def play(path, *, levels, argmax, **_):
         assert levels == "1-1,1-2"
-        return Played([Level(rate) for rate in rates[written[-1]]])
+        played = [Result(rate) for rate in sampled[written[-1]]]
+        if argmax:
+            cleared = starts[written[-1][0]]
+            played += [Result(len(cleared) / 31, cleared)] * 2
+        return Played(played)
 
     monkeypatch.setattr(specialists, "save_policy", save)
     monkeypatch.setattr(specialists, "evaluate_checkpoint", play)
     to = tmp_path / "1-1.safetensors"
-    found = specialists.choose(tmp_path, to, "1-1,1-2", 50, 1)
-    assert found == {"clear_rate": 0.8, "checkpoint": newest, "temperature": 0.25}
+
+    def choose():
+        return specialists.choose(tmp_path, to, "1-1,1-2", 50, 1, 8)
+
+    # Of equals the newest.
+    best = {"clear_rate": 0.8, "checkpoint": newest, "temperature": 0.25}
+    assert choose() == pytest.approx(best)
     assert written[-1] == (newest, 0.25)
-    rates[newest, 0.25] = [0.0, 0.0]  # no better; of equals the newest stays
-    assert specialists.choose(tmp_path, to, "1-1,1-2", 50, 1)["temperature"] == 0.5
-    rates[best, 0.5] = [1.0, 1.0]
-    rates |= {(best, 1.0): [0.0, 0.0], (best, 0.25): [0.0, 0.0]}
-    assert specialists.choose(tmp_path, to, "1-1,1-2", 50, 1)["checkpoint"] == best
-    assert (older, 0.5) not in written
+    assert (oldest, 0.5) not in written
+    assert (checkpoint.BEST, 0.5) in written
+    sampled[newest, 0.25] = [0.0, 0.0]
+    assert choose()["temperature"] == 0.5
+    # More starts with the likeliest actions count, but not the one without idle frames.
+    starts[newest] = [1, 2]
+    assert choose()["checkpoint"] == newest
+    starts[older] = [1, 2, 3]
+    assert choose()["checkpoint"] == older
+    sampled[checkpoint.BEST, 0.5] = [1.0, 1.0]
+    sampled |= {(checkpoint.BEST, 1.0): [0.0, 0.0], (checkpoint.BEST, 0.25): [0, 0]}
+    best = {"clear_rate": 1.0, "checkpoint": checkpoint.BEST, "temperature": 0.5}
+    assert choose() == best
     with pytest.raises(FileNotFoundError, match="no checkpoint of 1-2"):
-        specialists.choose(tmp_path / "other", to, "1-2", 50, 1)
+        specialists.choose(tmp_path / "other", to, "1-2", 50, 1, 8)
 
 
 def test_a_policy_without_a_temperature_is_chosen_too(tmp_path, monkeypatch):
     (tmp_path / checkpoint.FOLDER).mkdir()
     (tmp_path / checkpoint.FOLDER / checkpoint.BEST).touch()
 
-    def save(source, path, *, temperature):
+    def save(source, path, *, temperature, bits):
         if temperature != 1.0:
             raise ValueError("no temperature")
 
-    class Played:
-        def __init__(self):
-            self.levels, self.clear_rate = [self], 0.25
-
     monkeypatch.setattr(specialists, "save_policy", save)
-    monkeypatch.setattr(specialists, "evaluate_checkpoint", lambda *_, **__: Played())
-    found = specialists.choose(tmp_path, tmp_path / "x.safetensors", "1-1", 5, 1)
+    played = Played([Result(0.25), Result(0.5, [0, 1, 2])])
+    monkeypatch.setattr(specialists, "evaluate_checkpoint", lambda *_, **__: played)
+    found = specialists.choose(tmp_path, tmp_path / "x.safetensors", "1-1", 5, 1, 8)
     assert found["temperature"] == 1.0
     assert found["clear_rate"] == 0.25
 
@@ -489,6 +572,17 @@ def test_a_level_without_a_policy_counts_as_never_cleared():
     assert lines[-1][-1] == "1/2"
 
 
+def test_why_levels_have_no_policy(tmp_path):
+    table = {"single": [result("1-1", 1.0, [], False)], "levels": ["1-1", "1-2"]}
+    assert _missing(table, tmp_path) == (
+        "1 of 2 levels have no policy: the time was too short for them: give more "
+        "--max-seconds"
+    )
+    (tmp_path / "errors.txt").touch()
+    assert f"{tmp_path}/errors.txt says what failed" in _missing(table, tmp_path)
+    assert _missing(table | {"levels": ["1-1"]}, tmp_path) == ""
+
+
 def test_the_report_has_both_tables(tmp_path, capsys):
     full = {
         "repeat_action_probability": 0.0, "return_mean": 1.0, "best_x_median": 10.0,
@@ -499,13 +593,28 @@ def test_the_report_has_both_tables(tmp_path, capsys):
         result("2-2", 0.4, [], False) | full, result("2-2", 0.0, [3], True) | full,
     ]  # fmt: skip
     levels = {"1-1": vars(Level(50.0, 4000, 0.9, solved=True)), "2-2": vars(Level())}
+    options = to_dict(CampaignConfig(levels="1-1,2-2", max_seconds=600.0))
+    about = {"command": "python -m trainer.campaign <words>", "options": options}
+    about["flags"] = ["--lr", "0.002"]
     state = {"phase": "evaluation", "seconds": 600.0, "levels": levels}
     for name, content in (
-        ("campaign.json", {}),
+        ("campaign.json", about),
         ("state.json", state),
         ("table.json", {"single": single, "one": []}),
     ):
         (tmp_path / name).write_text(json.dumps(content))
+    assert report([str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    for said in (
+        "<dt>command</dt><dd>python -m trainer.campaign &lt;words&gt;</dd>",
+        "<td>levels</td><td>1-1,2-2</td>",
+        "<td>max-seconds</td><td>600</td>",
+        "<td>flags of the levels&#x27; runs</td><td>--lr 0.002</td>",
+    ):
+        assert said in page
+    assert "run-dir" not in page
+    # Of a campaign before there was a command.
+    (tmp_path / "campaign.json").write_text("{}")
     assert report([str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text()
     assert "2 levels in 10:00" in page
@@ -523,11 +632,37 @@ def test_the_board_has_a_column_for_each_world():
         "1-1": Standing(0.96, solved=True),
         "1-2": Standing(0.31, training=True),
         "2-1": Standing(),
+        "2-2": Standing(training=True, searching=True),
+        "3-2": Standing(training=True),
     }
     first, one, two = grid(levels).plain.splitlines()
-    assert first.split() == ["1", "2"]
+    assert first.split() == ["1", "2", "3"]
     assert one.split() == ["-1", "96✓", "·"]
-    assert two.split() == ["-2", "31▸"]
+    assert two.split() == ["-2", "31▸", "search▸", "·▸"]
+
+
+def test_a_level_without_a_point_is_searching(make, clock, monkeypatch, tmp_path):
+    """Where it learns from demonstrations, and once it has begun."""
+    config = change(RunConfig(), guide=0.15)
+    seen = []
+    trainer = Trainer(clock)
+    campaign = make(trainer)
+    campaign._runs = {"1-1": config, "1-2": RunConfig(), "1-3": config}
+    monkeypatch.setattr(Inline, "running", LEVELS)
+    monkeypatch.setattr(campaign._board, "show", lambda _, some: seen.append(some))
+    campaign._show("", 1.0)
+    assert [seen[0][name].searching for name in LEVELS] == [True, False, True]
+    assert [seen[0][name].rate for name in LEVELS] == [None] * 3
+    for name, line in (("1-1", '{"step": 9}'), ("1-3", "")):
+        folder = campaign.run_dir(name)
+        folder.mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text(line)
+    campaign._show("", 1.0)
+    assert [seen[1][name].searching for name in LEVELS] == [False, False, True]
+    assert seen[1]["1-1"].rate == 0.0
+    campaign._phase = "choice"  # where levels that are running play
+    campaign._show("", 1.0)
+    assert not any(standing.searching for standing in seen[2].values())
 
 
 def test_a_live_board_shows_messages_at_once():
@@ -546,6 +681,8 @@ def test_a_live_board_shows_messages_at_once():
     [
         ("--levels 9-1", "there is no level '9-1'"),
         ("--max-seconds 0", "max_seconds must be a number of seconds from 1"),
+        ("--max-seconds 5", "of max_seconds 5 single levels have 3.5, and one trains"),
+        ("--levels 1-1 --max-seconds 4.5", "single levels have 4.5, and one trains f"),
         ("--merge-share 1", "merge_share must be 0 to .9, got 1"),
         ("--jobs -1", "jobs must be at least 0"),
         ("--resume nowhere", "no folder of a campaign"),
@@ -644,6 +781,40 @@ def test_processes_end_with_their_parent(tmp_path):
         time.sleep(0.05)  # until the test's own time limit
 
 
+def test_what_was_evaluated_is_not_played_again(make, clock, monkeypatch, tmp_path):
+    """Unless a result of a policy is missing, or the file is damaged."""
+    played = []
+
+    def evaluate(self, name, *rest):
+        played.append(name)
+        return plays(self, name, *rest)
+
+    plays = Inline.evaluate
+    monkeypatch.setattr(Inline, "evaluate", evaluate)
+    evaluate.__name__ = "evaluate"
+    campaign = make(Trainer(clock))
+    campaign.run()
+    table = campaign.evaluate()
+    assert len(played) == len(LEVELS)
+    again = make(Trainer(clock))
+    again.run()
+    assert again.evaluate() == json.loads((tmp_path / "table.json").read_text())
+    assert len(played) == len(LEVELS)
+    assert f"the results of {tmp_path / 'table.json'}" in (
+        again._board._console.file.getvalue().replace("\n", "")
+    )
+    single = [row for row in table["single"] if row["level"] != "1-2"]
+    for content in (json.dumps(table | {"single": single}), "{", "[]", "{}"):
+        (tmp_path / "table.json").write_text(content)
+        played.clear()
+        make(Trainer(clock)).evaluate()
+        assert sorted(played) == list(LEVELS)
+    again.policy("one").touch()  # and another policy than before
+    played.clear()
+    assert len(make(Trainer(clock)).evaluate()["one"]) == 2 * len(LEVELS)
+    assert len(played) == len(LEVELS) + 1
+
+
 @pytest.mark.rom
 def test_a_small_campaign(tmp_path, capsys):
     folder = tmp_path / "campaign"
@@ -661,8 +832,9 @@ def test_a_small_campaign(tmp_path, capsys):
     assert (folder / "report.html").exists()
     for name in ("1-1", "1-2", "one"):
         assert (folder / "policies" / f"{name}.safetensors").exists()
-    # Nothing is left to do but the evaluation.
+    # Nothing is left to do.
     assert main(["--resume", str(folder)]) == 0
+    assert "all was played: the results of" in capsys.readouterr().out
     assert main(["--run-dir", str(folder)]) == 2
     assert "go on with it" in capsys.readouterr().err
     with FileLock(folder / ".lock"):

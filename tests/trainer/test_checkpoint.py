@@ -114,7 +114,7 @@ DAMAGES = {
     ),
     "another version": (
         torch_saved({"version": 99}),
-        "is a checkpoint of version 99; this trainer reads version 5; use the",
+        "is a checkpoint of version 99; this trainer reads version 6; use the",
     ),
     "missing keys": (
         torch_saved({"version": checkpoint.VERSION, "steps": 1}),

@@ -345,6 +345,7 @@ def test_every_option_reaches_the_game(monkeypatch, asynchronous):
     assert given.pop("seed") == 5
     assert given.pop("batch_size") == (32 if asynchronous else 64)
     ours = ("groups", "obs", "levels", "test_levels", "reward_fn")
+    ours += ("max_replacements", "replacement_episodes")
     assert given == {k: v for k, v in vars(config).items() if k not in ours}
     assert set(given) - {"task"} <= set(_core._MarioEnvSpec._config_keys)
     make_pool(replace(config, obs="tiles"), seed=5, asynchronous=asynchronous)

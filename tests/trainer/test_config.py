@@ -244,6 +244,13 @@ GAE_NEEDS = "--lag or --mode async or --loss impala"
         ("--demonstrations 2", "", DEMONSTRATED, "--starts backward"),
         ("--demonstrations 2", "", DEMONSTRATED, "--imitation 0.1"),
         ("--demonstrations 2", "", DEMONSTRATED, "--guide 0.15"),
+        (
+            "--demonstrations 2",
+            "--demos a.json",
+            "a run without --demos",
+            "--imitation 0.1",
+        ),
+        ("--cloning-steps 5", "", "--demos", "--demos a.json"),
         ("--entropy 0.1", "--loss distillation", "--loss ppo or impala", "--loss ppo"),
         ("--advantages gae", "", GAE_NEEDS, "--lag 1"),
         ("--advantages gae", "", GAE_NEEDS, "--mode async"),
@@ -388,7 +395,7 @@ def test_help_shows_what_most_runs_need_and_help_all_everything(capsys):
     few, all_of_them = map(_flags_in, shown)
     assert len(few) == 35
     assert few < all_of_them
-    assert len(all_of_them) <= 102
+    assert len(all_of_them) <= 107
     assert shown[0].splitlines()[-1].endswith("--help-all")
     known = {o.name for o in flags.options().values() if o.about.flag}
     assert all_of_them == {f"--{name.replace('_', '-')}" for name in known}

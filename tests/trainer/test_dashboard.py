@@ -201,7 +201,14 @@ def full_status():
     return status
 
 
+def alarming_status():
+    status = full_status()
+    status.alarms = {"disk": "0.5 GB are left; make room " * 9, "NaN": "wide " * 40}
+    return status
+
+
 STATUSES = {
+    "alarms": alarming_status,
     "new": lambda: make_status(points=0),
     "few values": lambda: make_status(**{"rollout/clear_rate": float("nan")}),
     "everything": full_status,
@@ -237,6 +244,27 @@ def test_nothing_is_cut(size, overlapped):
         assert part in text, part
     grid = [re.search(r"│ -\d ([ \d]+)│", line) for line in lines]
     assert [len(row[1].split()) for row in grid if row] == [8] * 4
+
+
+@pytest.mark.parametrize("size", [*SIZES[:4], (60, 20)], ids=str)
+def test_alarms_are_above_all_else_until_they_are_over(size):
+    lines = draw(alarming_status(), *size)
+    assert lines[0].startswith(" ALARM  disk: 0.5 GB are left; make room ")
+    assert lines[1].startswith(" ALARM  NaN: wide")
+    # All the rest is as in a terminal of two lines less.
+    rest = draw(full_status(), size[0], size[1] - 2)
+    assert [line[:20] for line in lines[4:7]] == [line[:20] for line in rest[2:5]]
+
+
+def test_the_live_display_takes_alarms_away_again(tmp_path):
+    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True))
+    display.alarm("disk", "before the start")  # of no run yet
+    display._status = status = make_status()
+    display.alarm("disk", "full")
+    display.alarm("NaN", "x")
+    assert status.alarms == {"disk": "full", "NaN": "x"}
+    display.alarm("disk", "")
+    assert status.alarms == {"NaN": "x"}
 
 
 def test_more_room_shows_more():

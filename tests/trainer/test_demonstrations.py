@@ -1,6 +1,9 @@
 """Learning from demonstrations: ways that are found, starts on them, imitation."""
 
 import json
+import os
+import signal
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +16,7 @@ from torch.nn import functional
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.explore import backward, demonstrations
 from trainer.explore.backward import Backward
-from trainer.explore.demonstrations import SPACING, Walked, find_ways, walk
+from trainer.explore.demonstrations import SPACING, Walked, Ways, find_ways, walk
 from trainer.learn.gradients import Gradient, GradientStep
 from trainer.learn.imitation import Imitation
 from trainer.learn.statistics import Statistics
@@ -251,7 +254,7 @@ def test_ways_come_to_the_end_in_the_runs_own_environments():
         assert known.cells.shape == (steps + 1,)
         assert len(set(known.cells.tolist())) > 40
     # What is seen at a snapshot is what is kept of it, and it leads to the end.
-    pool = demonstrations._like(env, 7, 1)
+    pool = demonstrations.pool_like(env, 7, 1)
     zero = np.zeros(1, np.int32)
     pool.reset()
     for known in walked[::3]:
@@ -299,6 +302,53 @@ def test_a_long_search_is_not_repeated(monkeypatch, cost, found):
     ways = find_ways(EnvConfig(), ("1-1",), 1, per_level=3, log=lines.append)
     assert len(ways) == found
     assert f"{', '.join(['5'] * found)} steps ({found * cost:,} steps of" in lines[0]
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize("after", range(7))
+def test_a_search_goes_on_where_it_was(monkeypatch, after):
+    """Wherever it was interrupted it asks for the same, each once."""
+    costs = iter([1000] * 10)
+    asked = []
+
+    def search(env, level, seed, noops, log):
+        if len(asked) == after:
+            raise KeyboardInterrupt
+        asked.append((level, seed, noops))
+        if level == "1-2":
+            return None, demonstrations._MOST_STEPS
+        # Of 1-3 the second one is long.
+        cost = demonstrations._ENOUGH if (level, seed) == ("1-3", 2) else next(costs)
+        return np.arange(seed), cost
+
+    monkeypatch.setattr(demonstrations, "_search", search)
+    monkeypatch.setattr(demonstrations, "_start_of", lambda *_: np.zeros(3, np.uint8))
+    env, levels = EnvConfig(num_threads=1), ("1-1", "1-2", "1-3")
+
+    def find(ways, log):
+        return find_ways(env, levels, 1, per_level=3, log=log, ways=ways)
+
+    ways, lines = Ways(), []
+    if after < 6:
+        with pytest.raises(KeyboardInterrupt):
+            find(ways, lines.append)
+        assert not ways.complete
+        again = Ways()
+        again.restore(ways.state())
+        ways, after = again, -1
+    found = find(ways, lines.append)
+    assert ways.complete
+    assert [(way.stage, len(way.actions)) for way in found] == [
+        (0, 1), (0, 2), (0, 3), (2, 1), (2, 2),
+    ]  # fmt: skip
+    assert [level for level, *_ in asked] == ["1-1"] * 3 + ["1-2"] + ["1-3"] * 2
+    noops = np.random.default_rng(1).integers(env.noop_max + 1, size=6)
+    assert [asked[n][2] for n in range(6)] == noops.tolist()
+    assert [line.split(":")[0].split()[-1] for line in lines] == list(levels)
+    again = Ways()
+    again.restore(ways.state())
+    assert again.complete
+    assert len(again.found) == 5
 
 
 def test_a_damaged_way_is_found_out(monkeypatch):
@@ -428,9 +478,9 @@ def searches(monkeypatch, found):
     """Makes runs take these ways; gives the options they asked for."""
     asked = []
 
-    def known(env, *args, **more):
+    def known(env, *args, ways, **more):
         asked.append(env)
-        return list(found)
+        ways.found, ways.complete = list(found), True
 
     monkeypatch.setattr(build.demonstrations, "find_ways", known)
     return asked
@@ -449,6 +499,82 @@ def test_such_a_run_goes_on_exactly(tmp_path, monkeypatch, searches, options):
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
     state = checkpoint.load(whole.run_dir, CPU)["explore"]["backward"]
     assert state["back"][0] > 0
+
+
+@pytest.fixture
+def interrupted(monkeypatch, found):
+    """Makes the first search end by a signal, after one way; gives those it began."""
+    began = []
+
+    def search(number):
+        def known(env, *args, ways, **more):
+            began.append(len(ways.found))
+            if len(began) == 1:
+                ways.searches = [[1000]]
+                ways.found += found
+                os.kill(os.getpid(), number)
+                time.sleep(60.0)  # it does not come to this
+            ways.complete = True
+
+        monkeypatch.setattr(build.demonstrations, "find_ways", known)
+        return began
+
+    return search
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_search_goes_on(tmp_path, interrupted, capsys, number):
+    before, began = signal.getsignal(number), interrupted(number)
+    config = small(tmp_path, max_steps=240, starts="backward", guide=0.1, imitation=0.1)
+    metrics = run_training(config)
+    assert (metrics["signal"], metrics["steps"], metrics["solved"]) == (number, 0, 0)
+    assert metrics["seconds"] > 0
+    assert signal.getsignal(number) is before
+    said = capsys.readouterr().out
+    assert f"the 1 that it found are kept; --resume {config.run_dir} goes on" in said
+    state = checkpoint.load(config.run_dir, CPU)
+    assert (state["steps"], state["ways"]["searches"]) == (0, [[1000]])
+    assert state["progress"]["seconds"] == metrics["seconds"]
+    metrics = run_training(replace(config, resume=config.run_dir))
+    assert began == [0, 1]
+    assert "new episodes begin: the run was interrupted before its first update" in (
+        capsys.readouterr().out
+    )
+    assert metrics["steps"] >= 240
+    assert metrics["seconds"] > state["progress"]["seconds"]
+    assert len(checkpoint.load(config.run_dir, CPU)["ways"]) == 1
+
+
+@pytest.mark.rom
+def test_a_search_of_a_run_that_goes_on_is_not_kept(tmp_path, interrupted, capsys):
+    """Its checkpoint has episodes, which one of this moment would be without."""
+    config = small(tmp_path, max_steps=240)
+    steps = run_training(config)["steps"]
+    (path, *_) = checkpoint.list_files(config.run_dir)
+    content = path.read_bytes()
+    interrupted(signal.SIGINT)
+    more = change(config, max_steps=480, resume=config.run_dir, starts="backward")
+    metrics = run_training(more)
+    assert (metrics["signal"], metrics["steps"]) == (signal.SIGINT, steps)
+    assert "nothing of this search is kept, and the run is as it was" in (
+        capsys.readouterr().out
+    )
+    assert checkpoint.list_files(config.run_dir) == [path]
+    assert path.read_bytes() == content
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_the_exit_status_of_an_interrupted_search(
+    tmp_path, interrupted, number, status
+):
+    interrupted(number)
+    flags = "--obs tiles --guide 0.1 --device cpu --no-videos --dashboard off"
+    assert main([*flags.split(), "--run-dir", str(tmp_path / "run")]) == status
+    assert checkpoint.list_files(tmp_path / "run")
 
 
 @pytest.mark.rom

@@ -33,8 +33,9 @@ STEP, UPDATES = 50, 2  # environment steps, for the schedules; updates of each t
 # shapes of the store, tests/trainer/test_run.py), that of another test, or none on
 # numbers beyond rounding.
 NOT_HERE = {"unroll", "unrolls_per_batch", "learner_threads", "grad_accum_steps"}
-# In this file, in test_learner.py, in test_demonstrations.py and in test_distil.py.
-ELSEWHERE = {"minibatch_size", "seed", "ema", "imitation"}
+# In this file, in test_learner.py, in test_demonstrations.py, in test_demos.py and in
+# test_distil.py.
+ELSEWHERE = {"minibatch_size", "seed", "ema", "imitation", "cloning_steps"}
 ELSEWHERE |= {"teachers", "teacher_temperature"}
 IMPALA = {"loss": "impala"}
 OPTIONS = [

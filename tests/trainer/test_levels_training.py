@@ -154,7 +154,9 @@ def test_one_hard_level_has_its_options_and_the_batches_of_one(options):
     env, learner = config.env, config.learner
     assert (env.action_set, env.stall_steps, learner.gamma) == ("simple", 200, 0.95)
     assert (config.explore.starts, config.model.popart) == ("frontier", True)
-    assert replace(learner, gamma=plain.learner.gamma) == plain.learner
+    assert learner.value_loss == "squared"
+    others = {"gamma": plain.learner.gamma, "value_loss": "huber"}
+    assert replace(learner, **others) == plain.learner
     assert config.resolved().model.value_heads == 1
     one = parse(["--device", "cpu", "--obs", "tiles", "--levels", "1-1"])
     assert (one.env.action_set, one.explore.starts) == ("right_only", "level")

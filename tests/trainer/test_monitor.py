@@ -8,15 +8,23 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
 from trainer.machine import monitor
 from trainer.machine.cpu import thread_ids
-from trainer.machine.monitor import PROFILE_AFTER, Monitor, mark, profiler
+from trainer.machine.monitor import (
+    PROFILE_AFTER,
+    Monitor,
+    mark,
+    memory_left,
+    profiler,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")
 # A run only records in earnest from here on.
@@ -89,6 +97,11 @@ def see(monkeypatch, **properties):
         return SimpleNamespace(**properties)
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties_of)
+
+
+HOST = {
+    "host_memory_gb", "host_memory_left_gb", "host_memory_total_gb", "cpu_percent"
+}  # fmt: skip
 
 
 def sample_once(device=CUDA):
@@ -169,7 +182,7 @@ def test_without_nvml_the_reason_is_said_once(
     elif problem == "missing":
         monkeypatch.setitem(sys.modules, "pynvml", None)
     values = sample_once()
-    assert values.keys() == {"host_memory_gb", "cpu_percent"}
+    assert values.keys() == HOST
     (record,) = caplog.records
     assert reason in record.getMessage()
     assert nvml.open == 0
@@ -177,8 +190,35 @@ def test_without_nvml_the_reason_is_said_once(
 
 def test_a_cpu_asks_for_no_gpu(nvml, caplog):
     nvml.mute = {"init"}
-    assert sample_once(CPU).keys() == {"host_memory_gb", "cpu_percent"}
+    assert sample_once(CPU).keys() == HOST
     assert not caplog.records
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="Linux alone has control groups"
+)
+@pytest.mark.parametrize("place", ["", "job/step"])
+def test_the_limit_of_a_container_is_what_memory_there_is(tmp_path, monkeypatch, place):
+    """Set to the process's own control group, or to one that it is in."""
+    machine = memory_left(tmp_path)
+    assert 0 < machine[0] <= machine[1] == psutil.virtual_memory().total
+    read_text = Path.read_text
+    monkeypatch.setattr(
+        Path,
+        "read_text",
+        lambda path, *a: (
+            "0::/job/step\n"
+            if str(path) == "/proc/self/cgroup"
+            else read_text(path, *a)
+        ),
+    )
+    group = tmp_path / place
+    (tmp_path / "job/step").mkdir(parents=True)
+    (tmp_path / "job/memory.max").write_text("max\n")
+    (group / "memory.max").write_text("1000000\n")
+    (group / "memory.current").write_text("800000\n")
+    (group / "memory.stat").write_text("anon 1\ninactive_file 300000\n")
+    assert memory_left(tmp_path) == (500_000, 1_000_000)
 
 
 def test_host_memory_is_this_process():

@@ -16,11 +16,20 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from mario_envpool.tiles import NAMES
 from trainer.config.network import GRU
 from trainer.config.schema import TILES_ROWS, TILES_SHAPE, ModelConfig
 from trainer.models import ActorCritic, build_model
 from trainer.models.encoders import PIXEL_MEAN, PIXEL_SCALE, build_encoder
 from trainer.models.native import PATHS, features_of
+from trainer.models.tiles import (
+    FRAMES_AHEAD,
+    NEAR_CELL,
+    NEAR_LEFT,
+    NEAR_SIDE,
+    NEAR_TOP,
+    near_maps,
+)
 
 pytestmark = pytest.mark.skipif(
     len(PATHS) < 2, reason="the CPU has none of the instructions with code of their own"
@@ -121,6 +130,37 @@ def last(x, layer):
     return functional.relu(RoundedGradient.apply(x))
 
 
+def slow_near_maps(motion):
+    """What hurts near Mario, thing by thing and cell by cell."""
+    maps = torch.zeros(len(motion), len(FRAMES_AHEAD), NEAR_SIDE, NEAR_SIDE)
+    for row, frame in enumerate(motion.view(torch.int8).tolist()):
+        mario, *things = frame
+        for code, x, y, speed_x, speed_y, _ in things:
+            if code not in (NAMES.index("enemy"), NAMES.index("danger")):
+                continue
+            for number, frames in enumerate(FRAMES_AHEAD):
+                at_x = x + (speed_x - mario[3]) * frames // 16
+                at_y = y + (speed_y - mario[4]) * frames // 16
+                for r in range(NEAR_SIDE):
+                    for c in range(NEAR_SIDE):
+                        right = 1 - abs(at_x - (NEAR_LEFT + c * NEAR_CELL)) / NEAR_CELL
+                        down = 1 - abs(at_y - (NEAR_TOP + r * NEAR_CELL)) / NEAR_CELL
+                        share = max(right, 0) * max(down, 0)
+                        cell = maps[row, number, r, c]
+                        maps[row, number, r, c] = max(cell, share)
+    return maps.flatten(1)
+
+
+def test_maps_of_what_hurts_near_mario():
+    motion = images_for("tiles", 50)[:, 0, TILES_ROWS:].reshape(-1, 8, 6)
+    # Near enough that most are on the maps.
+    motion[:25, :, 0] = motion[:25, :, 0] % 3 + NAMES.index("fireball")
+    motion[:25, :, 1:] = motion[:25, :, 1:] % 48 + 232
+    expected = slow_near_maps(motion)
+    assert 0.02 < float((expected > 0).float().mean()) < 0.5
+    torch.testing.assert_close(near_maps(motion), expected, rtol=0, atol=0)
+
+
 def rounded_reference(name, encoder, images):
     """The encoder in float64, which rounds where the native code does."""
     if name == "tiles":
@@ -133,7 +173,8 @@ def rounded_reference(name, encoder, images):
         x = hidden(conv(cells, first, padding=1))
         x = hidden(conv(x, second)).flatten(1)
         things = codes[motion[..., 0].long()].flatten(1)
-        x = torch.cat([x, things, numbers.bfloat16().double().flatten(1)], 1)
+        near = slow_near_maps(motion).double()
+        x = torch.cat([x, things, numbers.bfloat16().double().flatten(1), near], 1)
         return last(x, tiles.join)
     first, _, second, _, _, linear, _ = encoder
     x = hidden(conv((images.double() - PIXEL_MEAN) / PIXEL_SCALE, first))

@@ -70,6 +70,37 @@ def test_it_holds_nothing_of_this_machine(tmp_path, monkeypatch):
     assert policy_file.read(tmp_path / "one.safetensors", CPU).env["rom_path"] == ""
 
 
+def test_large_matrices_have_8_bits_where_that_is_asked_for(tmp_path):
+    g = torch.Generator().manual_seed(1)
+    rows = torch.logspace(-3, 1, 128)[:, None]
+    large = torch.randn(128, 200, generator=g) * rows
+    large[5] = 0.0
+    weights = {"join.weight": large, "head.weight": torch.randn(5, 128, generator=g)}
+    policy = policy_file.PolicyFile({}, {}, "bf16", 7, "", True, weights)
+    sizes = {}
+    for bits in (8, 16):
+        policy_file.write(tmp_path / "x.safetensors", policy, bits=bits)
+        sizes[bits] = (tmp_path / "x.safetensors").stat().st_size
+        found = policy_file.read(tmp_path / "x.safetensors", CPU).weights
+        assert found.keys() == weights.keys()
+        half = weights["head.weight"].half().float()
+        torch.testing.assert_close(found["head.weight"], half, rtol=0, atol=0)
+        # Half a step of a row; of half precision far less.
+        error = (found["join.weight"] - large).abs().amax(1)
+        step = large.abs().amax(1) / 127
+        assert (error <= 0.52 * step).all()
+        assert (error.max() > 0.1 * step.max()) == (bits == 8)
+    assert sizes[8] < 0.56 * sizes[16]
+
+
+def test_scales_that_do_not_fit_are_refused(tmp_path):
+    path = tmp_path / "x.safetensors"
+    weights = {"x": torch.ones(128, 200), "x.scales": torch.ones(3)}
+    policy_file.write(path, policy_file.PolicyFile({}, {}, "", 7, "", True, weights))
+    with pytest.raises(ValueError, match="is damaged"):
+        policy_file.read(path, CPU)
+
+
 @pytest.mark.rom
 def test_another_rom_is_refused(policy, capsys):
     found = policy_file.read(policy, CPU)
@@ -88,7 +119,7 @@ def test_another_rom_is_refused(policy, capsys):
         (lambda content: b"", "is damaged"),
         (lambda content: b"\x00" * 500, "is damaged"),
         (
-            lambda content: content.replace(b"policy 1", b"policy 2"),
+            lambda content: content.replace(b"policy 2", b"policy 1"),
             "no policy of this",
         ),
         (lambda content: content.replace(b"precision", b"decision!"), "is damaged"),

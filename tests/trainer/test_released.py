@@ -12,8 +12,9 @@ from trainer.campaign import CampaignConfig
 from trainer.config.plain import to_dict
 from trainer.envs.pool import make_pool
 from trainer.evaluate import main as evaluate
+from trainer.evaluation.tables import show_replayed
 from trainer.models import released
-from trainer.models.policy import load_policy, save_policy
+from trainer.models.policy import load_policy, run_folder, save_policy
 from trainer.release import main as release
 from trainer.tuning import releases, specialists
 from trainer.video import main as video
@@ -79,6 +80,7 @@ def test_a_release_is_made(campaign, tmp_path, capsys):
         "tiles of 1 frame, an action every 6 frames, 5 actions",
         "MIT",
         card.rom_sha1,
+        "vanilla (European revision, super-mario-bros.nes) of gym-super-mario-bros",
         "one network for all levels",
         "| 1-3 |",
     ):
@@ -90,7 +92,7 @@ def test_a_release_is_made(campaign, tmp_path, capsys):
 def test_it_is_played_as_its_card_says(made, tmp_path, capsys):
     assert evaluate(["--policy", str(made), "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
-    assert "of 8 results 8 are equal to the card's, 0 within" in shown
+    assert "8 results: 8 equal to the card's, 0 within" in shown
     table = json.loads((tmp_path / "out" / "table.json").read_text())["results"]
     played = [(row["policy"], row["here"]["level"]) for row in table]
     pairs = {("1-2", "1-2"), ("1-3", "1-3"), ("one", "1-2"), ("one", "1-3")}
@@ -116,11 +118,42 @@ def test_what_was_played_is_compared_with_the_card(clears, interval, verdict):
     assert releases._replayed("1-1", card, here).verdict == verdict
 
 
+def test_verdicts_fit_a_terminal(monkeypatch, capsys):
+    """The widest rows that there are, all of a release."""
+    monkeypatch.setenv("COLUMNS", "80")
+    half = {
+        "level": "8-4",
+        "clears": 100,
+        "episodes": 100,
+        "clear_rate": 1.0,
+        "interval": (1.0, 1.0),
+    }
+    sampled, argmax = half | {"argmax": False}, half | {"argmax": True}
+    rows = [
+        {"policy": "policy", "card": side, "here": side, "verdict": verdict}
+        for side, verdict in ((sampled, "outside"), (argmax, "within"))
+    ]
+    others = [
+        {"policy": str(n), "card": sampled, "here": sampled, "verdict": "equal"}
+        for n in range(130)
+    ]
+    show_replayed([*rows, *others])
+    head, _, first, *more = capsys.readouterr().out.splitlines()
+    assert head.split()[-1] == "card"
+    assert first.split()[-2:] == ["outside", "within"]
+    assert first.startswith("policy   8-4 100.0 % 100.0 %")
+    assert max(map(len, [head, first, *more])) <= 80
+    assert more[-2] == "two verdicts: of sampled actions, then of argmax"
+    assert more[-1].startswith("132 results: 130 equal to the card's, 1 within")
+    show_replayed(others)
+    assert "two verdicts" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
         (lambda f: (f / "campaign.json").unlink(), "campaign.json is missing: a rel"),
-        (lambda f: (f / "table.json").unlink(), "table.json is missing: a release"),
+        (lambda f: (f / "table.json").unlink(), "campaign --resume {} goes on"),
         (lambda f: (f / "table.json").write_text("{"), "is damaged: JSONDecodeError"),
         (lambda f: (f / "table.json").write_text("{}"), "is damaged: KeyError"),
     ],
@@ -134,7 +167,7 @@ def test_a_campaign_without_an_end_is_refused(
     break_it(copy)
     assert release([str(copy)]) == 2
     error = capsys.readouterr().err
-    assert message in error
+    assert message.format(copy) in error
     assert len(error.splitlines()) == 1
 
 
@@ -193,6 +226,84 @@ def test_a_changed_or_missing_policy_is_refused(made, monkeypatch, capsys):
 
 
 @pytest.mark.rom
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--policy", "released:1-2"], "1-2"),
+        (["--policy", "released:1-2", "--level", "1-2"], "1-2"),
+        (["--policy", "released:1-2", "--level", "1-3"], "1-2-1-3"),
+        (["--policy", "released:one", "--levels", "1-2,1-3", "--grid"], "one-grid"),
+        (["--policy", "release/1-3.safetensors"], "1-3"),
+    ],
+)
+def test_a_film_has_the_name_of_its_policy(made, monkeypatch, capsys, words, name):
+    monkeypatch.setattr(released, "FOLDER", made)
+    monkeypatch.chdir(made.parent)
+    assert video([*words, "--max-seconds", "1"]) == 0
+    assert f"wrote videos/{name}.mp4 " in capsys.readouterr().out
+
+
+def test_a_released_policy_is_in_no_run(tmp_path, monkeypatch):
+    """Wherever a command is called."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").touch()
+    assert run_folder(released.Path("released:1-1")) is None
+
+
+@pytest.mark.parametrize("command", [evaluate, watch, video])
+def test_a_folder_is_no_policy(command, tmp_path, monkeypatch, capsys):
+    """The message says what it is, and what to give."""
+    monkeypatch.chdir(tmp_path)
+    for path in (
+        "some/1-1.safetensors",
+        "some/one.safetensors",
+        "release/1-1.safetensors",
+        "campaign/policies/4-2.safetensors",
+        "campaign/levels/4-2/checkpoints/step-000000010.pt",
+        "young/levels/1-1/checkpoints/step-000000010.pt",
+        "runs/a/checkpoints/best.pt",
+        "new/config.json",
+        "empty/nothing.txt",
+    ):
+        released.Path(path).parent.mkdir(parents=True, exist_ok=True)
+        released.Path(path).touch()
+    expected = {
+        "some": "a folder with policies: give one of them, such as some/1-1.saf",
+        "campaign": "a campaign with policies: give one of them, such as campaign/p",
+        "young": "a folder with runs: give one of them, such as young/levels/1-1",
+        "runs": "a folder with runs: give one of them, such as runs/a",
+        "new": "a run without a checkpoint so far",
+        "empty": "no checkpoint at empty; runs write theirs to RUN_DIR/checkpoints/",
+        "8-1": "and the policies of this package are released:1-1 and so on",
+    }
+    if command is not evaluate:  # which takes all at once
+        (released.Path("release") / released.CARD).touch()
+        expected["release"] = "a release with policies: give one of them, such as rel"
+    for path, message in expected.items():
+        assert command(["--policy", path]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [evaluate, watch, video])
+def test_two_policies_are_refused(command, capsys):
+    assert command(["--policy", "released:1-1", "--checkpoint=x"]) == 2
+    assert capsys.readouterr().err == (
+        "error: --policy and --checkpoint: give --checkpoint once, of which --policy "
+        "is another name\n"
+    )
+    assert command(["--policy", "a", "--policy", "b"]) == 2
+    assert "--policy and --policy: give" in capsys.readouterr().err
+
+
+def test_levels_by_two_names_are_refused(capsys):
+    words = ["--policy", "released:one", "--level", "1-1", "--levels", "all"]
+    assert video(words) == 2
+    assert "give --levels once, of which --level is" in capsys.readouterr().err
+
+
+@pytest.mark.rom
 def test_a_release_for_another_rom_is_refused(made, capsys):
     """Before anything is played."""
     other = "0" * 40
@@ -219,7 +330,7 @@ def test_a_card_for_another_rom_is_refused(made, capsys):
 @pytest.mark.rom
 def test_a_released_policy_plays_in_a_loop_of_ones_own():
     """That of docs/training.md."""
-    policy = load_policy("released:1-1", releases.torch.device("cpu"))
+    policy = load_policy("released:1-1")
     pool = make_pool(replace(policy.env, num_envs=2, groups=1, num_threads=1), seed=1)
     obs, _ = pool.reset()
     for _ in range(3):
@@ -254,6 +365,13 @@ def test_the_package_has_policies_for_all_levels():
     assert {path.suffix for path in released.FOLDER.iterdir()} == {
         ".json", ".md", ".safetensors",
     }  # fmt: skip
+
+
+def test_the_card_and_its_text_say_the_same():
+    card = released.read_card(released.FOLDER)
+    text = (released.FOLDER / releases.README).read_text()
+    assert text == releases.readme(card)
+    assert f"{card.about['rom']}. Its SHA-1 is `{card.rom_sha1}`" in text
 
 
 @pytest.mark.rom

@@ -737,6 +737,8 @@ def test_options_that_do_not_fit_are_errors(tmp_path, pools, options, says):
         ("--task Pong-v5 --run-dir {file}/below", "cannot write to the run folder"),
         ("--task Pong-v5 --resume {file}", "is not a checkpoint of this trainer"),
         ("--task Pong-v5 --resume {folder}", "no checkpoint at"),
+        ("--resume released:1-1", "released:1-1 is a policy, weights alone: --resume"),
+        ("--resume x/1-1.safetensors", "1-1.safetensors is a policy, weights alone"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_status_2(

@@ -266,7 +266,7 @@ def test_a_run_takes_what_works(tmp_path, pools, monkeypatch, asked, works):
         seen["learner"] = config.cuda_graphs
         raise BuiltError
 
-    monkeypatch.setattr(build, "choose_device", lambda name: Gpu())
+    monkeypatch.setattr(build, "device_of", lambda name, ranks: Gpu())
     monkeypatch.setattr(build, "autocast_dtype", lambda *_, **__: None)
     monkeypatch.setattr(build, "to_device", lambda model, name, device: model)
     monkeypatch.setattr(build, "check_gpu", check)

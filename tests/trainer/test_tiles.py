@@ -21,6 +21,7 @@ from trainer.config.schema import (
 from trainer.envs.tiles import TilesPool, packed, tiles_picture
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.models import build_model
+from trainer.models.tiles import NEAR
 from trainer.run import main
 from trainer.session.training import run_training
 
@@ -105,7 +106,7 @@ def test_numbers_of_motion_are_signed():
     for value in (-128, -1, 0, 1, 127):
         motion[:, 1] = value  # x of everything
         encoder(torch.from_numpy(packed(grids[None], motion[None])).float())
-        numbers = seen["x"][0, -8 * 5 :].view(8, 5)
+        numbers = seen["x"][0, -8 * 5 - NEAR : -NEAR].view(8, 5)
         torch.testing.assert_close(numbers[:, 0], torch.full((8,), value / 32))
 
 

@@ -10,13 +10,11 @@ import time
 
 import numpy as np
 import pytest
-import torch
-from small_runs import change
+from small_runs import save_policy
+from watching import FakeScreen
 
 from mario_envpool import nes
 from trainer import watch
-from trainer.config.plain import to_dict
-from trainer.config.schema import EnvConfig, ModelConfig, RunConfig
 from trainer.film import live, screens
 from trainer.film.draw import Reading
 from trainer.film.filmed_env import button_names
@@ -30,7 +28,6 @@ from trainer.film.screens import (
     rgb_colour,
     status_line,
 )
-from trainer.models import build_model, checkpoint
 
 NAMES = [button_names(b) for b in (0, 128, 129, 130, 131)]
 READING = Reading(
@@ -230,43 +227,12 @@ def test_a_display_that_is_not_there(monkeypatch):
 # The command.
 
 
-class FakeScreen:
-    """Notes what is shown; presses the given buttons; quits in the end."""
-
-    def __init__(self, pressed=0, last=10**9):
-        self.pressed, self.last = pressed, last
-        self.readings, self.closed = [], 0
-
-    def show(self, frame, reading):
-        assert frame.shape == (240, 256, 3)
-        self.readings.append(reading)
-        if len(self.readings) > self.last:
-            raise QuitError
-
-    def buttons(self):
-        return self.pressed
-
-    def close(self):
-        self.closed += 1
-
-
 @pytest.fixture
 def screen(monkeypatch):
     fake = FakeScreen()
     monkeypatch.setattr(watch, "open_screen", lambda kind: fake)
     monkeypatch.setattr(watch, "Window", lambda: fake)
     return fake
-
-
-def save_policy(run_dir, steps, action=4):
-    env = EnvConfig(num_envs=4, groups=2, img_height=36, img_width=36)
-    config = change(RunConfig(precision="fp32"), env=env)
-    model = build_model(ModelConfig(), (4, 36, 36), 5)
-    with torch.no_grad():
-        model.head.policy.bias[action] = 99.0
-    state = {"config": to_dict(config), "model": model.state_dict(), "steps": steps}
-    (run_dir / "checkpoints").mkdir(exist_ok=True)
-    checkpoint.save(run_dir / "checkpoints" / f"step-{steps:09}.pt", state)
 
 
 @pytest.mark.rom

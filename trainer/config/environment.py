@@ -32,6 +32,7 @@ _ACTION_SET = (
 _BUTTONS = {name.casefold(): name for name in (*nes.BUTTONS, "NOOP")}
 _SEVERAL_LEVELS = Need("levels", "several --levels", lambda levels: len(levels) > 1)
 _DEMONSTRATIONS = (
+    Need("demos", "a run without --demos", lambda files: not files),
     (one_of("starts", "backward"), in_use("imitation"), in_use("guide")),
 )
 _A_BONUS = ((in_use("novelty"), in_use("count_bonus")),)
@@ -60,7 +61,7 @@ class EnvConfig:
     network of the same name."""
 
     num_envs: int = 64
-    """Environments in the pool."""
+    """Environments of the run; several processes (torchrun) have equal shares."""
 
     groups: int = 2
     """Groups of environments: the network acts for one group while the others
@@ -68,8 +69,20 @@ class EnvConfig:
     environments are ready first."""
 
     num_threads: int = 0
-    """Emulation threads; 0: the number of cores, at most one per environment of a
-    group."""
+    """Emulation threads of each process; 0: the number of cores, at most one per
+    environment of a group, or an equal share of the cores for each process of a
+    machine."""
+
+    max_replacements: int = option(0, needs=_MARIO, least=0)
+    """Environments that may be replaced, from a run's start or --resume on, because
+    they raised an exception; their episodes end there, truncated. Each is told like an
+    alarm. 0: the first exception ends the run."""
+
+    replacement_episodes: int = option(
+        0, needs=(_MARIO, in_use("max_replacements")), least=0
+    )
+    """Of every environment the start of each so-many-th episode is kept, for the one
+    that replaces it to begin in. 0: it begins as any episode does."""
 
     frame_skip: int = 6
     """Frames per step. Mnih et al. 2015 use 4, which gives finer control; with 6, half
@@ -226,6 +239,12 @@ class ExploreConfig:
     """Demonstrations of each level, at most: ways to its end that a search over
     snapshots finds when the run begins, in seconds each (docs/planning.md). After
     500,000 steps of search it looks for no further one."""
+
+    demos: tuple[str, ...] = ()
+    """Files of demonstrations to learn from instead of a search: recordings of
+    trainer.watch --record, or what trainer.plan found. Before the first update the
+    policy is cloned from them (--cloning-steps); --imitation, --guide and --starts
+    backward use them, too."""
 
     guide: float = option(0.0, least=0)
     """Reward for each step of a demonstration that an episode has got on by: it leads

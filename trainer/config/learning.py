@@ -128,16 +128,17 @@ class LearnerConfig:
     """Steps of one environment in an unroll, T."""
 
     unrolls_per_batch: int = option(64, least=1)
-    """Fresh unrolls in an update; with --replay-share replayed ones are added."""
+    """Fresh unrolls in an update of the run, over all processes; with --replay-share
+    replayed ones are added."""
 
     epochs: int = option(2, least=1)
     """Passes over a batch; 3 with several levels. 1-1 took a tenth more steps with one
     pass, and with three as many as with two."""
 
     minibatch_size: int = option(1024, least=1)
-    """Rows per gradient step; with --loss impala or a memory, whole unrolls of this
-    many rows in total. 1-1 took as many steps with 512, in twice as many gradient
-    steps, and fewer rates fit them."""
+    """Rows per gradient step, over all processes; with --loss impala or a memory,
+    whole unrolls of this many rows in total. 1-1 took as many steps with 512, in twice
+    as many gradient steps, and fewer rates fit them."""
 
     grad_accum_steps: int = option(1, least=1)
     """Parts of a minibatch, computed one after the other; their gradients are added,
@@ -162,7 +163,9 @@ class LearnerConfig:
     """Shift and scale the advantages of each minibatch to mean 0, deviation 1."""
 
     value_loss: Literal["huber", "squared"] = option("huber", flag=False)
-    """Loss of the critic."""
+    """Loss of the critic. The default is squared with several levels, and with any
+    level but 1-1 on tiles: with huber the critic does not see a death that is less
+    than likely."""
 
     value_coef: float = option(0.5, least=0)
     """Weight of the critic's loss (as in IMPALA's own code)."""
@@ -202,6 +205,10 @@ class LearnerConfig:
     """Weight at the start of the loss of imitation: the cross-entropy of the actions of
     --demonstrations (as in Rajeswaran et al. 2018, section 4.2); 0: none. It falls to 0
     over --entropy-steps."""
+
+    cloning_steps: int = option(1000, least=0, needs=in_use("demos"))
+    """Gradient steps of the cross-entropy of the demonstrations of --demos before the
+    first update, of 256 rows each; 0: none."""
 
     max_grad_norm: float = option(0.5, above=0)
     """Clip of the norm of the gradient; .5 to 1 fits losses that are means."""
@@ -250,8 +257,8 @@ class ReplayConfig:
     was a gain on 1-1 (docs/results.md)."""
 
     replay_capacity: int = option(256, needs=_REPLAY)
-    """Unrolls kept. Larger replays hold older unrolls: 512 and 1,024 unrolls gave
-    worse results on this game (docs/results.md)."""
+    """Unrolls kept, over all processes. Larger replays hold older unrolls: 512 and
+    1,024 unrolls gave worse results on this game (docs/results.md)."""
 
     replay_alpha: float = option(0.7, needs=_REPLAY, between=(0, 1))
     """Exponent of the priorities, which are the mean |advantage| of an unroll; 0:

@@ -153,6 +153,11 @@ class RunConfig:
     """Film the first clear and the best episode so far, for videos/ in the run folder,
     TensorBoard and W&B."""
 
+    notify: str = ""
+    """Where to send alarms (docs/long-runs.md), and how the run ended: a URL
+    of apprise such as ntfy://TOPIC, or several with commas between. '$NAME', in single
+    quotes, is an environment variable: what is given here is written to config.json."""
+
     profile: int = option(0, least=0)
     """Updates to record with PyTorch's profiler (trace.json in the run folder, with
     NVTX ranges on CUDA), from the tenth on; 0: none."""
@@ -207,6 +212,42 @@ class RunConfig:
             learner = dataclasses.replace(learner, loss=loss)
         return dataclasses.replace(self, env=env, model=model, learner=learner)
 
+    def share(self, ranks: int) -> RunConfig:
+        """The part of a run that each of several processes has.
+
+        Environments, batches, minibatches and replay are those of the whole run, so
+        that it learns as one process does with the same options.
+
+        Args:
+            ranks: number of processes.
+
+        Raises:
+            ValueError: something cannot be divided by their number.
+        """
+        if ranks == 1:
+            return self
+        learner, replay = self.learner, self.replay
+        num_envs = _divided("num_envs", self.env.num_envs, ranks)
+        learner = dataclasses.replace(
+            learner,
+            unrolls_per_batch=_divided(
+                "unrolls_per_batch", learner.unrolls_per_batch, ranks
+            ),
+            minibatch_size=_divided("minibatch_size", learner.minibatch_size, ranks),
+        )
+        if replay.replay_share:
+            capacity = _divided("replay_capacity", replay.replay_capacity, ranks)
+            replay = dataclasses.replace(replay, replay_capacity=capacity)
+        groups = self.env.groups
+        if num_envs % groups:
+            raise ValueError(
+                f"groups={groups} must divide the environments of a process, which "
+                f"are {num_envs} of num_envs={self.env.num_envs} with {ranks} "
+                f"processes: choose a multiple of {groups * ranks}"
+            )
+        env = dataclasses.replace(self.env, num_envs=num_envs)
+        return dataclasses.replace(self, env=env, learner=learner, replay=replay)
+
     @property
     def replayed_unrolls(self) -> int:
         """Replayed unrolls of an update, beside the fresh `unrolls_per_batch`."""
@@ -242,10 +283,11 @@ class RunConfig:
 
     @property
     def learns_from_demonstrations(self) -> bool:
-        """Whether ways through the levels are searched for."""
+        """Whether there are ways through the levels, searched for or out of files."""
         explore = self.explore
         return (
-            explore.starts == "backward"
+            bool(explore.demos)
+            or explore.starts == "backward"
             or explore.guide > 0
             or self.learner.imitation > 0
         )
@@ -258,6 +300,8 @@ class RunConfig:
         what = "--starts backward"
         if learner.imitation or self.explore.guide:
             what = "--imitation" if learner.imitation else "--guide"
+        if self.explore.demos:
+            what = "--demos"
         if not (env.levels or own_levels(env.task)):
             raise ValueError(
                 f"{what} needs demonstrations of single levels, and task {env.task} "
@@ -274,9 +318,11 @@ class RunConfig:
                 "--imitation falls to 0 over --entropy-steps, which must be above 0 "
                 f"then; got {learner.entropy_steps}"
             )
-        if learner.imitation and self.model.memory is not None:
+        clones = self.explore.demos and learner.cloning_steps
+        if (learner.imitation or clones) and self.model.memory is not None:
+            what = "--imitation" if learner.imitation else "--demos"
             raise ValueError(
-                "--imitation is for networks without --memory: what a memory holds on "
+                f"{what} is for networks without --memory: what a memory holds on "
                 "a demonstration depends on the weights"
             )
 
@@ -316,3 +362,17 @@ class RunConfig:
                 "replay needs advantages=vtrace, got gae: an older policy took the "
                 "replayed actions"
             )
+
+
+def _divided(name: str, number: int, ranks: int) -> int:
+    """A number of the whole run for each of its processes.
+
+    Raises:
+        ValueError: it cannot be divided.
+    """
+    if number % ranks:
+        raise ValueError(
+            f"{name}={number} is of the whole run and cannot be divided over {ranks} "
+            f"processes: choose a multiple of {ranks}"
+        )
+    return number // ranks

@@ -18,7 +18,10 @@ from trainer.machine.imports import load
 _COMMON = ("frame_skip", "stack_num", "img_height", "img_width", "noop_max")
 _COUNTS = ("num_envs", "max_episode_steps")
 # Of EnvConfig, what no pool knows under that name.
-_OURS = ("task", "groups", "obs", "levels", "test_levels", "reward_fn")
+_OURS = (
+    "task", "groups", "obs", "levels", "test_levels", "reward_fn",
+    "max_replacements", "replacement_episodes",
+)  # fmt: skip
 
 # Runs seed their pools with multiples of this, environment i with i more.
 SEED_STRIDE = 100_003
@@ -105,6 +108,24 @@ def groups_of(config: EnvConfig, *, asynchronous: bool) -> int:
     Given two, their recv in sync mode returns rows of both, and others twice.
     """
     return config.groups if asynchronous or is_native(config.task) else 1
+
+
+def busy_envs(pool: Any) -> list[int]:
+    """Environments in the middle of a step; [] where a pool does not tell."""
+    if not hasattr(pool, "status"):
+        return []
+    workers = pool.status()["workers"]
+    return sorted(worker["env_id"] for worker in workers if worker["env_id"] >= 0)
+
+
+def replacements(pool: Any) -> list[str]:
+    """What the environments raised that a pool has replaced, the oldest first.
+
+    [] where a pool replaces none.
+    """
+    if not hasattr(pool, "set_replacement"):
+        return []
+    return [entry["error"] for entry in pool.status()["replaced"]]
 
 
 def _check_task(task: str) -> None:

@@ -163,20 +163,25 @@ def campaign_table(
 def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints what the policies of a release reach here, beside their card.
 
+    The table is at most 80 columns wide.
+
     Args:
         rows: `policy`, `card`, `here` and `verdict`, with results as a card has them;
             of each level the sampled ones, then those of the likeliest actions.
     """
     console = Console(highlight=False)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1), header_style="bold")
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
     columns = ("policy", "level", "cleared", "card", "95 % range", "argmax", "card", "")
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     pairs: dict[tuple[str, str], dict[bool, Mapping[str, Any]]] = {}
     for row in rows:
         pair = pairs.setdefault((row["policy"], row["card"]["level"]), {})
         pair[row["card"]["argmax"]] = row
+    two = False
     for (policy, level), pair in pairs.items():
+        verdicts = dict.fromkeys(row["verdict"] for row in pair.values())
+        two |= len(verdicts) > 1
         sampled, argmax = pair[False], pair.get(True)
         low, high = sampled["card"]["interval"]
         likeliest = (
@@ -191,12 +196,14 @@ def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
             f"{100 * sampled['card']['clear_rate']:.1f} %",
             f"{100 * low:.0f}-{100 * high:.0f}",
             *likeliest,
-            " ".join(dict.fromkeys(row["verdict"] for row in pair.values())),
+            " ".join(verdicts),
         )
     console.print(table)
+    if two:
+        console.print("two verdicts: of sampled actions, then of argmax", style="dim")
     count = Counter(row["verdict"] for row in rows)
     console.print(
-        f"of {len(rows)} results {count['equal']} are equal to the card's, "
+        f"{len(rows)} results: {count['equal']} equal to the card's, "
         f"{count['within']} within its 95 % ranges, {count['outside']} outside"
     )
 

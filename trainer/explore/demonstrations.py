@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,16 +63,28 @@ class Ways:
     """The demonstrations of a run.
 
     Attributes:
-        found: None before the search.
+        found: so far.
+        searches: of each stage, environment steps of every search that has ended.
+        complete: whether no search is left.
     """
 
-    found: list[Way] | None = None
+    found: list[Way] = field(default_factory=list)
+    searches: list[list[int]] = field(default_factory=list)
+    complete: bool = False
 
-    def state(self) -> list[dict[str, Any]] | None:
-        """What a resumed run needs, in plain types and tensors."""
-        if self.found is None:
+    def forget(self) -> None:
+        """Begins anew."""
+        self.found, self.searches, self.complete = [], [], False
+
+    def state(self) -> Any:
+        """What a resumed run needs, in plain types and tensors.
+
+        A list of the ways; before all searches have ended a dictionary, with these,
+        and None before the first one.
+        """
+        if not (self.complete or self.searches):
             return None
-        return [
+        found = [
             {
                 "stage": way.stage,
                 "start": torch.from_numpy(way.start),
@@ -80,18 +92,22 @@ class Ways:
             }
             for way in self.found
         ]
+        return found if self.complete else {"found": found, "searches": self.searches}
 
-    def restore(self, state: list[dict[str, Any]] | None) -> None:
+    def restore(self, state: Any) -> None:
         """Takes the ways of `state()`."""
-        if state is not None:
-            self.found = [
-                Way(
-                    part["stage"],
-                    part["start"].cpu().numpy(),
-                    part["actions"].cpu().numpy(),
-                )
-                for part in state
-            ]
+        if state is None:
+            return
+        self.complete = isinstance(state, list)
+        self.searches = [] if self.complete else state["searches"]
+        self.found = [
+            Way(
+                part["stage"],
+                part["start"].cpu().numpy(),
+                part["actions"].cpu().numpy(),
+            )
+            for part in (state if self.complete else state["found"])
+        ]
 
 
 class Walked(NamedTuple):
@@ -120,6 +136,7 @@ def find_ways(
     *,
     per_level: int,
     log: Callable[[str], None],
+    ways: Ways | None = None,
 ) -> list[Way]:
     """Searches for ways through the levels of a run.
 
@@ -129,40 +146,55 @@ def find_ways(
         seed: of the run.
         per_level: how many ways through each level, or fewer where the search is long.
         log: is told what was found, a line for each level.
+        ways: gets them, so that they are there if the search is interrupted. Where it
+            has some of an interrupted search with the same arguments, that goes on.
 
     Returns:
-        Those that were found, the same on any number of threads.
+        Those that were found, the same on any number of threads. After an interrupted
+        search they may begin after other numbers of idle frames.
     """
+    ways = Ways() if ways is None else ways
     random = np.random.default_rng(seed)
-    pool = _like(env, seed, _LIKELY)
+    pool = pool_like(env, seed, _LIKELY)
     try:
-        ways = []
         for stage, level in enumerate(levels):
-            began, searched, lengths = time.monotonic(), 0, []
+            if stage == len(ways.searches):
+                ways.searches.append([])
+            steps, began = ways.searches[stage], time.monotonic()
+            before = len(steps)
             for number in range(per_level):
+                if sum(steps[:number]) >= _ENOUGH:
+                    break
                 noops = int(random.integers(env.noop_max + 1))
-                actions, steps = _search(env, level, seed + number, noops, log)
-                searched += steps
+                if number < before:
+                    continue
+                actions, searched = _search(env, level, seed + number, noops, log)
+                start = None if actions is None else _start_of(pool, stage, actions)
+                if actions is not None and start is not None:
+                    ways.found.append(Way(stage, start, actions))
+                steps.append(searched)
                 if actions is None:
                     break  # another search would take as long
-                start = _start_of(pool, stage, actions)
-                if start is not None:
-                    ways.append(Way(stage, start, actions))
-                    lengths.append(str(len(actions)))
-                if searched >= _ENOUGH:
-                    break
-            result = f"{', '.join(lengths)} steps" if lengths else "none found"
-            log(
-                f"demonstrations of {level}: {result} ({searched:,} steps of search, "
-                f"{time.monotonic() - began:.1f} s)"
-            )
-        return ways
+            if len(steps) > before:
+                log(_describe(level, ways, stage, time.monotonic() - began))
+        ways.complete = True
+        return ways.found
     finally:
         pool.close()
 
 
-def _like(env: EnvConfig, seed: int, num_envs: int, **more: Any) -> Any:
-    """A pool as the run's, of another size."""
+def _describe(level: str, ways: Ways, stage: int, seconds: float) -> str:
+    """What was found of a level, in a line."""
+    lengths = [str(len(way.actions)) for way in ways.found if way.stage == stage]
+    found = f"{', '.join(lengths)} steps" if lengths else "none found"
+    return (
+        f"demonstrations of {level}: {found} ({sum(ways.searches[stage]):,} steps of "
+        f"search, {seconds:.1f} s)"
+    )
+
+
+def pool_like(env: EnvConfig, seed: int, num_envs: int, **more: Any) -> Any:
+    """A pool as the run's, of another size, in which its snapshots play."""
     config = replace(env, num_envs=num_envs, groups=1, reward_fn="")
     return make_pool(config, seed * SEED_STRIDE, **more)
 
@@ -187,7 +219,7 @@ def _search(
         there: BoolArray = level_numbers(rows.info) != level_number(level)
         return there
 
-    pool = _like(
+    pool = pool_like(
         replace(env, task=game_of(env.task), obs="pixels", noop_max=0, levels=(level,)),
         seed,
         _NUM_ENVS,
@@ -255,7 +287,7 @@ def walk(
     """
     if not ways:
         return []
-    pool = _like(env, seed, len(ways))
+    pool = pool_like(env, seed, len(ways))
     try:
         return _walk(pool, ways, cell_size)
     finally:

@@ -29,6 +29,7 @@ def make_explorer(
     config: RunConfig,
     levels: Sequence[str],
     rates: Callable[[], list[float]],
+    ranks: int = 1,
 ) -> Explorer | None:
     """What a run needs for exploring, None if that is nothing.
 
@@ -38,6 +39,7 @@ def make_explorer(
         levels: names of the pool's stages, in its order; () for the whole game.
         rates: gives the clear rates of the levels from their starts, or that of
             the game.
+        ranks: processes that collect as much each.
 
     Raises:
         ValueError: the task is not one in which places are known.
@@ -53,7 +55,7 @@ def make_explorer(
             )
         return None
     if wanted or len(levels) > 1:
-        return Explorer(pool, explore, levels=levels, rates=rates)
+        return Explorer(pool, explore, levels=levels, rates=rates, ranks=ranks)
     return None
 
 
@@ -71,6 +73,7 @@ class Explorer:
         *,
         levels: Sequence[str],
         rates: Callable[[], list[float]],
+        ranks: int = 1,
     ) -> None:
         """Prepares.
 
@@ -80,6 +83,7 @@ class Explorer:
             levels: names of the pool's stages, in its order; () for the whole game.
             rates: gives the clear rates of the levels from their starts, or that of
                 the game.
+            ranks: processes that collect as much each.
         """
         num_envs = len(pool.all_env_ids)
         self._config, self._levels, self._rates = config, levels, rates
@@ -101,7 +105,7 @@ class Explorer:
         if self._frontier is not None:
             offers = self._frontier.archive
         if offers is not None or len(levels) > 1:
-            self._starts = Starts(pool, config, offers=offers)
+            self._starts = Starts(pool, config, offers=offers, ranks=ranks)
         self._lock = threading.Lock()
 
     def take_demonstrations(self, ways: Sequence[Walked]) -> None:

@@ -130,6 +130,7 @@ class Starts:
         config: ExploreConfig,
         *,
         offers: Offers | None = None,
+        ranks: int = 1,
     ) -> None:
         """Prepares; the pool gets its first starts with `apply`.
 
@@ -137,9 +138,10 @@ class Starts:
             pool: with set_starts and num_stages.
             config: how to sample.
             offers: snapshots that are starts, too.
+            ranks: processes that collect as much each; steps are those of all.
         """
         self._pool, self._config = pool, config
-        self._offers = offers
+        self._offers, self._ranks = offers, ranks
         self._begun, self._ended = np.zeros((2, 2), np.int64)
         #: The highest clear rate of each of the pool's stages so far.
         self.best_rates: FloatArray = np.zeros(pool.num_stages)
@@ -180,7 +182,8 @@ class Starts:
         """Takes the rows of one recv."""
         c = columns
         # The first bin is for levels that are none of the run's.
-        self.steps += np.bincount(c.place + 1, minlength=len(self.steps) + 1)[1:]
+        counts = np.bincount(c.place + 1, minlength=len(self.steps) + 1)[1:]
+        self.steps += self._ranks * counts
         if np.count_nonzero(c.is_first):  # seldom
             self._begun += (c.is_first.sum(), (c.is_first & c.from_snapshot).sum())
         if np.count_nonzero(c.done):  # seldom

@@ -8,6 +8,7 @@ called: a film shows the built-in reward.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -113,21 +114,38 @@ class FilmedEnv:
         """
         game = {k: v for k, v in config.items() if k not in _OF_THE_POOL}
         image = rom.load(game["rom"], game["rom_path"])
+        self.config = game
+        """The options of the game."""
+        self.rom_sha1 = hashlib.sha1(image).hexdigest()
         self._env = _core._MarioEnv(image, game, number, seed)
         self._limit = int(config["max_episode_steps"])
         self._elapsed = 0
         self.buttons = self._env.buttons
         """The pad byte of every action."""
+        self.level = ""
+        """In which the episode began, such as 1-1."""
+        self.played = bytearray()
+        """The pad byte of every frame since the episode began; idle ones have none."""
+
+    @property
+    def ram(self) -> npt.NDArray[np.uint8]:
+        """Work RAM, (2048,) uint8, a copy."""
+        return self._env.ram
 
     def reset(self, seed: int | None = None) -> Step:
         """Begins an episode; its picture is the one before the first step."""
         return self._opening(self._env.reset(seed))
 
+    def snapshot(self) -> bytes:
+        """The exact state, for `restore`."""
+        return self._env.snapshot()
+
     def restore(self, snapshot: bytes) -> Step:
-        """Goes back to where a pool took a snapshot of an episode's first row.
+        """Goes back to where a snapshot was taken; counts steps from there.
 
         Args:
-            snapshot: one row of `pool.snapshot`, of a pool with the same options.
+            snapshot: of `snapshot`, or one row of `pool.snapshot`, of a pool with the
+                same options.
 
         Raises:
             ValueError: the options, the ROM or the version differ.
@@ -138,13 +156,17 @@ class FilmedEnv:
 
     def _opening(self, fields: Mapping[str, Any]) -> Step:
         self._elapsed = 0
+        info = _info(fields)
+        self.level = f"{info['world']}-{info['stage']}"
+        self.played.clear()
         frames = self._env.render()[None]
-        return Step(frames, _seen(fields), 0.0, False, False, _info(fields), True)
+        return Step(frames, _seen(fields), 0.0, False, False, info, True)
 
     def step(self, action: int) -> Step:
         """Plays one action."""
         frames, reward, terminated, truncated, fields = self._env.film(action)
         self._elapsed += 1
+        self.played += bytes([self.buttons[action]]) * len(frames)
         truncated |= not terminated and self._elapsed >= self._limit
         return Step(frames, _seen(fields), reward, terminated, truncated, _info(fields))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from trainer.config.schema import EnvConfig
 from trainer.config.tasks import all_levels, check_level
 from trainer.film.filmed_env import FilmedEnv, Step, game_config
 from trainer.film.play import Decision, Player, Shot, film_episode, trained
+from trainer.film.recorder import Recorder
 from trainer.film.screens import KEYS_HELP, QuitError, Screen
 from trainer.models.policy import load_policy, playing_device
 
@@ -22,15 +24,15 @@ _MAX_DELAY_SECONDS = 0.25
 # Pictures that may be left out in a row.
 _MAX_LEFT_OUT = 3
 
-# What a person plays: one frame per step, as people are faster than policies.
-_HUMAN = EnvConfig(frame_skip=1, noop_max=0, stall_steps=0, max_episode_steps=10**9)
+#: What a person plays: one frame per step, as people are faster than policies.
+HUMAN = EnvConfig(frame_skip=1, noop_max=0, stall_steps=0, max_episode_steps=10**9)
 
 
 def show_episodes(
     episodes: Iterable[Iterator[Shot]],
     screen: Screen,
     *,
-    speed: float,
+    pace: Pace,
     on_end: Callable[[str], None],
 ) -> None:
     """Shows episodes until there are no more, or the person who watches quits.
@@ -38,10 +40,9 @@ def show_episodes(
     Args:
         episodes: to show.
         screen: where.
-        speed: 1 is the game's own.
+        pace: of the pictures.
         on_end: called with a line about each episode that has ended.
     """
-    pace = Pace(speed)
     try:
         for shots in episodes:
             for shot in shots:
@@ -58,7 +59,14 @@ class PolicyEpisodes:
     """Episodes of a policy, each with the newest weights."""
 
     def __init__(
-        self, checkpoint: Path, *, level: str, argmax: bool, seed: int, device: str
+        self,
+        checkpoint: Path,
+        *,
+        level: str,
+        argmax: bool,
+        seed: int,
+        device: str,
+        recorder: Recorder | None = None,
     ) -> None:
         """Loads the policy.
 
@@ -68,13 +76,14 @@ class PolicyEpisodes:
             argmax: take the likeliest action instead of a sample.
             seed: of environments and actions, one more in each episode.
             device: auto, cpu, cuda or cuda:N.
+            recorder: is told of each episode that begins.
 
         Raises:
             FileNotFoundError: there is no checkpoint.
             ValueError: there is no such level.
         """
         self._path, self._argmax, self._seed = checkpoint, argmax, seed
-        self._device = playing_device(device)
+        self._device, self._recorder = playing_device(device), recorder
         self._policy = load_policy(self._path, self._device)
         options = game_config(
             self._policy.env, level=level, repeat_action_probability=0.0
@@ -86,7 +95,8 @@ class PolicyEpisodes:
         for seed in count(self._seed):
             player = Player(self._policy, 1, seed=seed, argmax=self._argmax)
             caption = trained(self._policy.steps)
-            yield film_episode(self._game, self._game.reset(), player.alone, caption)
+            start = _begin(self._game, self._recorder)
+            yield film_episode(self._game, start, player.alone, caption)
             if self._path.is_dir():
                 self._policy = load_policy(self._path, self._device)
 
@@ -94,21 +104,31 @@ class PolicyEpisodes:
 class HumanEpisodes:
     """Episodes of a person; after a clear the next level begins."""
 
-    def __init__(self, level: str, *, seed: int) -> None:
+    def __init__(
+        self,
+        level: str,
+        *,
+        seed: int,
+        frame_skip: int = 1,
+        recorder: Recorder | None = None,
+    ) -> None:
         """Chooses the first level.
 
         Args:
             level: such as "1-1"; "" for the first one.
             seed: of the environments.
+            frame_skip: frames for which buttons stay.
+            recorder: is told of each episode that begins.
 
         Raises:
             ValueError: there is no such level.
         """
+        self._env = replace(HUMAN, frame_skip=frame_skip)
         if level:
-            check_level(level, _HUMAN.task)
-        self._levels = all_levels(_HUMAN.task)
+            check_level(level, HUMAN.task)
+        self._levels = all_levels(HUMAN.task)
         self._first = self._levels.index(level) if level else 0
-        self._seed = seed
+        self._seed, self._recorder = seed, recorder
 
     def play(self, buttons: Callable[[], int]) -> Episodes:
         """One after the other, without end.
@@ -129,25 +149,39 @@ class HumanEpisodes:
 
         while True:
             # The action set "raw" has every combination of buttons.
-            options = game_config(_HUMAN, level=self._levels[level])
+            options = game_config(self._env, level=self._levels[level])
             game = FilmedEnv(options | {"action_set": "raw"}, seed=self._seed)
-            shots = film_episode(game, game.reset(), decide, KEYS_HELP)
+            start = _begin(game, self._recorder)
+            shots = film_episode(game, start, decide, KEYS_HELP)
             yield noting_the_ending(shots)
             if endings[-1] == "cleared":
                 level = (level + 1) % len(self._levels)
+
+
+def _begin(game: FilmedEnv, recorder: Recorder | None) -> Step:
+    """Begins an episode, which is recorded if there is who does."""
+    start = game.reset()
+    if recorder is not None:
+        recorder.begin(game)
+    return start
 
 
 class Pace:
     """Keeps the game's time, and leaves pictures out where that is too fast."""
 
     def __init__(self, speed: float) -> None:
-        self._period = 1 / (FRAMES_PER_SECOND * speed)
+        self.speed = speed
+        """1 is the game's own; may be changed at any time."""
+        self.restart()
+
+    def restart(self) -> None:
+        """Counts from now: the game has waited for something else."""
         self._due = time.monotonic()
         self._left_out = 0
 
     def wait(self) -> bool:
         """Waits until the next frame is due; False if it is to be left out."""
-        self._due += self._period
+        self._due += 1 / (FRAMES_PER_SECOND * self.speed)
         left = self._due - time.monotonic()
         if left < -_MAX_DELAY_SECONDS:
             self._due -= left

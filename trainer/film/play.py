@@ -57,6 +57,16 @@ class Player:
         self._state = torch.zeros(games, size, device=policy.device)
         self._first = torch.ones(games, dtype=torch.bool, device=policy.device)
 
+    @property
+    def memory(self) -> Tensor:
+        """What the network remembers, (n, state size); for `recall`."""
+        return self._state
+
+    def recall(self, memory: Tensor) -> None:
+        """Puts back what `memory` was at an earlier moment of the games."""
+        self._state = memory
+        self._first[:] = False
+
     @torch.no_grad()
     def decide(self, steps: Sequence[Step]) -> list[Decision]:
         """Acts in all games, on what the last step of each gave."""
@@ -142,12 +152,24 @@ def film_episode(
             ending=step.ending,
         )
         yield Shot(step.frames, reading)
-    last = step.frames[-1:]
+    for frame in after_the_end(game, step):
+        yield Shot(frame[None], reading)
+
+
+def after_the_end(game: FilmedEnv, step: Step) -> Iterator[Picture]:
+    """Pictures after an episode's last step: the fall or the flag, then a still.
+
+    Args:
+        game: whose episode it was.
+        step: the last one.
+    """
+    last = step.frames[-1]
     if step.terminated:
         for frame in game.aftermath(_AFTERMATH_FRAMES):
-            last = frame[None]
-            yield Shot(last, reading)
-    yield Shot(np.repeat(last, _STILL_FRAMES, axis=0), reading)
+            last = frame
+            yield last
+    for _ in range(_STILL_FRAMES):
+        yield last
 
 
 def trained(steps: int) -> str:

@@ -51,11 +51,14 @@ def open_screen(kind: str) -> Screen:
     """Opens a window or the terminal.
 
     Args:
-        kind: "window", "terminal", or "auto": a window where there is a display.
+        kind: "window", "terminal", "none", or "auto": a window where there is a
+            display.
 
     Raises:
         ValueError: there is neither a display nor a terminal.
     """
+    if kind == "none":
+        return NoScreen()
     desktop = sys.platform in ("darwin", "win32")
     desktop |= any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY"))
     has_pygame = importlib.util.find_spec("pygame") is not None
@@ -67,6 +70,16 @@ def open_screen(kind: str) -> Screen:
             "trainer.video writes a file instead"
         )
     return Terminal()
+
+
+class NoScreen:
+    """Shows nothing: episodes are only recorded."""
+
+    def show(self, frame: Picture, reading: Reading) -> None:
+        """See `Screen.show`."""
+
+    def close(self) -> None:
+        """See `Screen.close`."""
 
 
 class Window:

@@ -4,7 +4,8 @@ The losses are sums over rows, so a minibatch can be computed in parts: on a CPU
 shard per thread, and each shard in `grad_accum_steps` parts one after the other, which
 needs less memory. The gradients of the parts are added in a fixed order, clipped by
 their norm (Pascanu et al. 2013, arXiv:1211.5063, section 3.2), and given to the
-optimiser.
+optimiser. Where a run has several processes, each computes its share of a minibatch,
+and before the clip the gradients are averaged over all of them, as one flat tensor.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from trainer.learn.losses import Loss
 from trainer.learn.statistics import Statistics
 from trainer.machine.cpu import Shards
 from trainer.machine.monitor import mark
+from trainer.machine.ranks import ALONE, Ranks
 from trainer.models import PolicyModel
 
 
@@ -60,6 +62,7 @@ class GradientStep:
         shards: Shards,
         device: torch.device,
         statistics: Statistics,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Prepares steps of the trainable parameters of `model`.
 
@@ -72,6 +75,7 @@ class GradientStep:
             shards: threads that share a minibatch.
             device: of the model and the minibatches.
             statistics: where the loss is logged.
+            ranks: processes whose gradients are averaged.
         """
         self.shards = shards
         self.grad_accum_steps = grad_accum_steps
@@ -82,6 +86,7 @@ class GradientStep:
         self._scaler = scaler
         self._max_grad_norm = max_grad_norm
         self._statistics = statistics
+        self._ranks = ranks
 
     def split(self, count: int) -> list[slice]:
         """Items 0 to count - 1 in contiguous parts, one for each shard."""
@@ -158,8 +163,9 @@ class GradientStep:
         )
 
     def apply(self, parts: list[Gradient]) -> None:
-        """Adds the gradients of the shards in order, clips, and steps."""
+        """Adds the gradients of the shards in order, averages, clips, and steps."""
         terms, losses, gradients = reduce(_add, parts)
+        self._ranks.average(gradients)
         for param, gradient in zip(self.params, gradients, strict=True):
             param.grad = gradient
         self._scaler.unscale_(self._optimizer)

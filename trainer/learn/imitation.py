@@ -1,11 +1,14 @@
-"""Imitation: the cross-entropy of demonstrated actions, beside the policy gradient.
+"""Imitation: the cross-entropy of demonstrated actions, alone or beside another loss.
 
-As in DAPG (Rajeswaran et al. 2018, arXiv:1709.10087, section 4.2): the gradient of the
+Alone it is behavioural cloning (Pomerleau 1989, "ALVINN"). Beside the policy gradient,
+as in DAPG (Rajeswaran et al. 2018, arXiv:1709.10087, section 4.2): the gradient of the
 log-probability of demonstrated actions is added to that of the policy, with a weight
 that falls to 0.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -15,6 +18,8 @@ from trainer.models import PolicyModel
 
 # Rows of demonstrations in a gradient step.
 _ROWS = 256
+# Learning rate of cloning, which falls to 0: Adam's usual one (Kingma & Ba 2015).
+_CLONING_RATE = 1e-3
 
 
 class Imitation:
@@ -68,3 +73,22 @@ class Imitation:
             functional.cross_entropy(logits, self._actions[rows], reduction="sum")
             / _ROWS
         )
+
+    def clone(self, steps: int) -> Iterator[float]:
+        """Trains on this loss alone, with an optimiser of its own.
+
+        Args:
+            steps: how many.
+
+        Yields:
+            The loss of each step.
+        """
+        optimizer = torch.optim.Adam(self._model.parameters(), lr=_CLONING_RATE)
+        rate = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, max(1, steps))
+        for _ in range(steps):
+            loss = self.loss(self.draw())
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            rate.step()
+            yield float(loss.detach())

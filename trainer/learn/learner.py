@@ -23,7 +23,7 @@ until `statistics()` is asked for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -43,6 +43,7 @@ from trainer.learn.ppo import PPO
 from trainer.learn.statistics import Statistics
 from trainer.learn.targets import TargetMaker
 from trainer.machine.cpu import Shards
+from trainer.machine.ranks import ALONE, Ranks
 from trainer.machine.seeds import Stream, seed_of
 from trainer.models import PolicyModel
 from trainer.models.weights import Ema
@@ -78,6 +79,7 @@ class Learner:
         device: torch.device,
         dtype: torch.dtype | None,
         shards: Shards,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Prepares to train `model`.
 
@@ -88,6 +90,7 @@ class Learner:
             device: of the model and the batches.
             dtype: autocast type of the network, None for float32.
             shards: threads that share a minibatch.
+            ranks: processes that train the same weights, each on its own batches.
 
         Raises:
             ValueError: the augmentation does not fit the environments.
@@ -97,6 +100,9 @@ class Learner:
         # A scaled loss skips steps that overflow, and asks the host whether to.
         if graphs and dtype is torch.float16:
             _logger.warning("no CUDA graph of the gradient step: fp16 scales the loss")
+            graphs = False
+        if graphs and ranks.size > 1:
+            _logger.warning("no CUDA graph of the gradient step: it waits for others")
             graphs = False
         if graphs and c.imitation:
             # A recorded step would draw the same demonstrations each time.
@@ -108,7 +114,7 @@ class Learner:
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
         self.ema = Ema(model, c.ema) if c.ema else None
         self.generator = torch.Generator(device)
-        self._seed = config.seed
+        self._seed, self._rank = config.seed, ranks.rank
         self.seed()
         self._config = c
         self._burn_in = config.replay.burn_in
@@ -132,7 +138,7 @@ class Learner:
                 augmentation=augmentation,
             ),
             target_maker=TargetMaker(
-                model, config, device=device, statistics=self._statistics
+                model, config, device=device, statistics=self._statistics, ranks=ranks
             ),
             gradient_step=GradientStep(
                 model,
@@ -143,6 +149,7 @@ class Learner:
                 shards=shards,
                 device=device,
                 statistics=self._statistics,
+                ranks=ranks,
             ),
             # On the device: recorded graphs read it.
             entropy_coef=torch.tensor(c.entropy, device=device),
@@ -165,6 +172,22 @@ class Learner:
             dtype=parts.dtype,
             generator=self.generator,
         )
+
+    def clone(self, steps: int) -> Iterator[float]:
+        """Trains on what is imitated alone, before the first update.
+
+        Args:
+            steps: of the gradient.
+
+        Yields:
+            The loss of each step.
+        """
+        imitation = self._parts.gradient_step.imitation
+        assert imitation is not None, "there are no demonstrations"
+        yield from imitation.clone(steps)
+        if self.ema:
+            # An average of the weights from here on.
+            self.ema.load_state_dict(self.model.state_dict())
 
     def update(self, batch: Batch, step: int) -> Tensor:
         """Trains on a batch.
@@ -222,7 +245,8 @@ class Learner:
 
     def seed(self) -> None:
         """Starts the generator from the seed of the run."""
-        self.generator.manual_seed(seed_of(self._seed, Stream.MINIBATCHES))
+        seed = seed_of(self._seed, Stream.MINIBATCHES, self._rank)
+        self.generator.manual_seed(seed)
 
     def close(self) -> None:
         """Frees recorded graphs; later updates run without."""

@@ -28,6 +28,7 @@ from trainer.learn.losses import Targets, normalise
 from trainer.learn.statistics import Statistics
 from trainer.learn.vtrace import VTrace, gae, vtrace
 from trainer.machine.cuda import compiled
+from trainer.machine.ranks import ALONE, Ranks
 from trainer.models import PolicyModel
 from trainer.rollout.batch import Batch
 
@@ -46,6 +47,7 @@ class TargetMaker:
         *,
         device: torch.device,
         statistics: Statistics,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Prepares.
 
@@ -54,6 +56,7 @@ class TargetMaker:
             config: gamma, lambda, clips and limits of replay.
             device: of the batches.
             statistics: where targets are logged.
+            ranks: processes that have PopArt's statistics in common.
         """
         self.version = torch.zeros((), dtype=torch.int64, device=device)
         self._model = model
@@ -61,6 +64,7 @@ class TargetMaker:
         self._replay = config.replay
         self._popart_step = config.model.popart_step
         self._statistics = statistics
+        self._ranks = ranks
         self._vtrace: Any = vtrace
         if config.compile and not config.serial:
             self._vtrace = compiled(vtrace, name="V-trace")
@@ -172,6 +176,7 @@ class TargetMaker:
             levels.flatten(),
             trace.weights.flatten(),
             self._popart_step,
+            self._ranks,
         )
         self._statistics.log("popart/std_least", popart.std.min())
         self._statistics.log("popart/std_most", popart.std.max())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from trainer.machine.cpu import available_cores
+from trainer.machine.ranks import Ranks
 
 
 def choose_device(name: str) -> torch.device:
@@ -33,6 +34,38 @@ def choose_device(name: str) -> torch.device:
             f"--device {name}, but there are {torch.cuda.device_count()} GPUs"
         )
     return torch.device(name)
+
+
+def device_of(name: str, ranks: Ranks) -> torch.device:
+    """The device of this process: of several on one machine, each has its own GPU.
+
+    Args:
+        name: auto, cpu, cuda or cuda:N.
+        ranks: of the run.
+
+    Raises:
+        ValueError: not one of these, or one GPU for several processes.
+        RuntimeError: there are not as many GPUs.
+    """
+    device = choose_device(name)
+    if device.type != "cuda" or ranks.size == 1:
+        return device
+    found, wanted, numbered = torch.cuda.device_count(), ranks.local_size, ":" in name
+    if numbered and wanted > 1:
+        raise ValueError(
+            f"--device {name} is one GPU, and each of the {wanted} processes of this "
+            "machine needs its own: leave --device out"
+        )
+    if wanted > found:
+        raise RuntimeError(
+            f"{wanted} processes on this machine and {found} GPUs: start as many as "
+            f"there are GPUs (--nproc-per-node {found}), or use --device cpu"
+        )
+    if not numbered:
+        device = torch.device("cuda", ranks.local_rank)
+    # What PyTorch puts on "the" GPU, and NCCL, must mean this one.
+    torch.cuda.set_device(device)
+    return device
 
 
 def autocast_dtype(

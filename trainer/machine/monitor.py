@@ -36,6 +36,8 @@ class Monitor:
     """Samples the hardware once a second.
 
     Of the host: `host_memory_gb` (resident memory of this process),
+    `host_memory_left_gb` and `host_memory_total_gb` (of the machine, or of what a
+    container or a batch system allows; not means, but the last ones),
     `cpu_percent` (its CPU time, 100 is one core) and, with workers,
     `emulate` (share of the time that one of them computes). Of a GPU, through NVML and
     together with all others who use it: `gpu_utilisation` (share of the time
@@ -107,6 +109,9 @@ class Monitor:
         wall, spent, emulated = (
             new - old for new, old in zip(now, self._since, strict=True)
         )
+        left, total = memory_left()
+        means["host_memory_left_gb"] = left / 2**30
+        means["host_memory_total_gb"] = total / 2**30
         means["cpu_percent"] = 100.0 * spent / max(wall, 1e-9)
         if self.workers:
             means["emulate"] = emulated / max(wall, 1e-9) / len(self.workers)
@@ -121,6 +126,34 @@ class Monitor:
         if self._gpu is not None:
             self._gpu.close()
             self._gpu = None
+
+
+def memory_left(groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
+    """Bytes of memory that this process may still take, and of all of it.
+
+    Containers and batch systems set a limit to a control group, or to one that it is
+    in: the machine has more, and the process is killed nevertheless.
+
+    Args:
+        groups: where the control groups (version 2) are.
+    """
+    memory = psutil.virtual_memory()
+    least = memory.available, memory.total
+    with suppress(OSError, ValueError, IndexError):
+        own = Path("/proc/self/cgroup").read_text().split("0::", 1)[1].splitlines()[0]
+        group = groups / own.strip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(groups):
+                break
+            with suppress(OSError, ValueError):
+                limit = int((folder / "memory.max").read_text())  # else "max"
+                used = int((folder / "memory.current").read_text())
+                lines = (folder / "memory.stat").read_text().splitlines()
+                stat = dict(line.split() for line in lines)
+                # What files are kept in memory is given back when it is wanted.
+                left = limit - used + int(stat["inactive_file"])
+                least = min(least, (left, limit))
+    return least
 
 
 class _Gpu:

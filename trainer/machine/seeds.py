@@ -20,12 +20,14 @@ class Stream(enum.IntEnum):
     MINIBATCHES = 2
 
 
-def seed_of(seed: int, stream: Stream) -> int:
+def seed_of(seed: int, stream: Stream, rank: int = 0) -> int:
     """The 64-bit seed of one generator of a run.
 
     Args:
         seed: of the run, at least 0.
         stream: what the generator is for.
+        rank: of the process, where each is to draw other numbers.
     """
-    sequence = np.random.SeedSequence(seed, spawn_key=(int(stream),))
+    key = (int(stream), rank) if rank else (int(stream),)
+    sequence = np.random.SeedSequence(seed, spawn_key=key)
     return int(sequence.generate_state(1, np.uint64)[0])

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from trainer.machine.files import replacing
 
-VERSION = 5
+VERSION = 6
 
 FOLDER = "checkpoints"
 BEST = "best.pt"
@@ -240,6 +240,12 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     Raises:
         ValueError: they are those of a network of another shape.
     """
+    check_shapes(model, weights)
+    model.load_state_dict(weights)
+
+
+def check_shapes(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Raises ValueError for weights of a network of another shape."""
     own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     for name in sorted({*own, *given}):
@@ -249,4 +255,3 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                 f"there and {own.get(name)} here; choose the model, the actions and "
                 "the image that it was trained with"
             )
-    model.load_state_dict(weights)

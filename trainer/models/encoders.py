@@ -38,7 +38,7 @@ class CentredConv2d(nn.Conv2d):
     def forward(self, pixels: Tensor) -> Tensor:
         """Maps pixels (N, C, H, W), any float type holding 0..255."""
         weight = self.weight / PIXEL_SCALE
-        if torch.is_autocast_enabled(pixels.device.type):
+        if not pixels.is_meta and torch.is_autocast_enabled(pixels.device.type):
             # Round once, so that weight and shift agree on what was rounded.
             weight = weight.to(pixels.dtype)
         shift = PIXEL_MEAN * weight.sum((1, 2, 3), dtype=torch.float32)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from trainer.config.schema import TILES_SHAPE
 from trainer.models.encoders import CentredConv2d
-from trainer.models.tiles import CODE_SIZE, CODES, SCALES, THINGS, TilesEncoder
+from trainer.models.tiles import CODE_SIZE, CODES, NEAR, SCALES, THINGS, TilesEncoder
 
 try:
     from trainer import _native
@@ -297,7 +297,8 @@ def _tiles_plan(
     shape = (first.out_channels, second.out_channels, encoder.join.out_features)
     if images.shape[1:] != TILES_SHAPE or any(size % 16 for size in shape):
         return None
-    inputs = second.out_channels * 3 * 3 + THINGS * (CODE_SIZE + len(SCALES))
+    motion = THINGS * (CODE_SIZE + len(SCALES)) + NEAR
+    inputs = second.out_channels * 3 * 3 + motion
     return _Plan(
         _native.tiles_forward,
         _native.tiles_backward,

@@ -22,6 +22,7 @@ from trainer.models import (
     PolicyModel,
     build_model,
     checkpoint,
+    hub,
     policy_file,
     released,
     to_device,
@@ -64,13 +65,16 @@ def playing_device(name: str) -> torch.device:
     return device
 
 
-def load_policy(path: Path | str, device: torch.device, *, ema: bool = True) -> Policy:
+def load_policy(
+    path: Path | str, device: torch.device | str = "cpu", *, ema: bool = True
+) -> Policy:
     """Builds the network of a checkpoint or a policy's file, and loads its weights.
 
     Args:
         path: checkpoint, the folder of a run, whose newest one it then is, a file
-            of `save_policy`, or the name of a released policy, such as released:8-1.
-        device: for the model.
+            of `save_policy`, the name of a released policy, such as released:8-1, or
+            an address on the Hugging Face Hub, hf://user/name.
+        device: for the model, or its name for PyTorch.
         ema: take the averaged weights where the checkpoint has them; a policy's file
             has one kind only.
 
@@ -78,10 +82,13 @@ def load_policy(path: Path | str, device: torch.device, *, ema: bool = True) -> 
         FileNotFoundError: there is no checkpoint.
         ValueError: it is damaged, its weights do not fit its network, a policy's file
             is for another ROM, or there is no such released policy.
+        ImportError, OSError: the policy is on the Hub, and cannot be fetched.
     """
-    path = released.locate(Path(path))
+    path, device = hub.locate(Path(path)), torch.device(device)
     if path.suffix == policy_file.SUFFIX:
         found = policy_file.read(path, device)
+    elif not path.exists() or (path.is_dir() and not checkpoint.list_files(path)):
+        raise FileNotFoundError(_none_at(path))
     else:
         found = _of_checkpoint(path, device, ema)
     env = from_dict(EnvConfig, found.env)
@@ -95,10 +102,17 @@ def load_policy(path: Path | str, device: torch.device, *, ema: bool = True) -> 
     kind = from_dict(ModelConfig, found.model)
     if found.rom_sha1 and found.rom_sha1 != (here := _rom_sha1(env)):
         raise ValueError(
-            f"{path} is a policy for the ROM with SHA-1 {found.rom_sha1}; the one here "
-            f"has {here}: name the other one by MARIO_ROM"
+            f"{path} is a policy for the ROM with SHA-1 {found.rom_sha1}, "
+            f"{rom.describe(found.rom_sha1)}; the one here has {here}: name the other "
+            "one by MARIO_ROM"
         )
     shape, num_actions = _spaces(env)
+    if path.suffix == policy_file.SUFFIX and ":" not in kind.name:
+        # Without memory: a file of others may name a network of any size.
+        with torch.device("meta"):
+            checkpoint.check_shapes(
+                build_model(kind, shape, num_actions), found.weights
+            )
     model = build_model(kind, shape, num_actions)
     own_code = computes(model, shape)
     model = to_device(model, kind.name, device)
@@ -113,17 +127,20 @@ def load_policy(path: Path | str, device: torch.device, *, ema: bool = True) -> 
     )
 
 
-def save_policy(source: Path, path: Path, *, temperature: float = 1.0) -> None:
+def save_policy(
+    source: Path, path: Path, *, temperature: float = 1.0, bits: int = 16
+) -> None:
     """Writes the policy of a checkpoint alone: weights, and what they are for.
 
-    Weights are the averaged ones where there are any, in half precision. Paths of this
-    machine are left out.
+    Weights are the averaged ones where there are any. Paths of this machine are left
+    out.
 
     Args:
         source: checkpoint, or the folder of a run, whose newest one it then is.
         path: of the file, which ends with .safetensors; its folder exists.
         temperature: by which the logits are divided; below 1 likely actions become
             more likely. The last layer's weights are scaled.
+        bits: 8 or 16, of a number in a large matrix; all others have 16.
 
     Raises:
         FileNotFoundError, OSError, ValueError: as of `load_policy`, or the file cannot
@@ -139,7 +156,9 @@ def save_policy(source: Path, path: Path, *, temperature: float = 1.0) -> None:
         for name in _LAST_LAYER:
             weights[name] = weights[name] / temperature
     policy_file.write(
-        path, found._replace(env=to_dict(env), rom_sha1=rom_sha1, weights=weights)
+        path,
+        found._replace(env=to_dict(env), rom_sha1=rom_sha1, weights=weights),
+        bits=bits,
     )
 
 
@@ -161,12 +180,46 @@ def _of_checkpoint(
     )
 
 
+def _none_at(path: Path) -> str:
+    """What is there instead of a policy, and what to give."""
+    for folder in (path, path / "policies"):  # those of a campaign
+        if files := sorted(folder.glob(f"*{policy_file.SUFFIX}")):
+            kind, more = "folder" if folder == path else "campaign", ""
+            if (folder / released.CARD).is_file():
+                kind, more = "release", "; python -m trainer.evaluate takes all at once"
+            return (
+                f"{path} is a {kind} with policies: give one of them, such as "
+                f"{files[0]}{more}"
+            )
+    below = sorted([*path.glob("*/"), *path.glob("levels/*/")])
+    if runs := [run for run in below if checkpoint.list_files(run)]:
+        return f"{path} is a folder with runs: give one of them, such as {runs[0]}"
+    if (path / "config.json").is_file():
+        return f"{path} is a run without a checkpoint so far: wait for the first one"
+    return (
+        f"no checkpoint at {path}; runs write theirs to RUN_DIR/{checkpoint.FOLDER}/, "
+        f"and the policies of this package are {released.PREFIX}1-1 and so on"
+    )
+
+
+def policy_name(path: Path) -> str:
+    """The name of a policy's file, such as 8-1; "" of a checkpoint or run.
+
+    Args:
+        path: as given to `load_policy`.
+    """
+    path = hub.locate(path)
+    return path.stem if path.suffix == policy_file.SUFFIX else ""
+
+
 def run_folder(path: Path) -> Path | None:
     """The folder of the run of a checkpoint; None if it lies in none.
 
     Args:
         path: as given to `load_policy`.
     """
+    if str(path).startswith(released.PREFIX) or hub.is_address(path):
+        return None
     folder = path if path.is_dir() else path.absolute().parent
     if folder.name == checkpoint.FOLDER:
         folder = folder.parent

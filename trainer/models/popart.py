@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainer.machine.ranks import ALONE, Ranks
+
 # Bounds of the deviations (Hessel et al. 2019, table 2).
 _LEAST, _MOST = 1e-4, 1e6
 
@@ -56,7 +58,12 @@ class PopArt(nn.Module):
 
     @torch.no_grad()
     def update(
-        self, targets: Tensor, levels: Tensor, weights: Tensor, step: float
+        self,
+        targets: Tensor,
+        levels: Tensor,
+        weights: Tensor,
+        step: float,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Takes targets into the statistics; values stay what they were (`rescale`).
 
@@ -69,13 +76,14 @@ class PopArt(nn.Module):
             levels: (N,) int64 level of each.
             weights: (N,) float32, 0 for rows to ignore, else how many rows it is.
             step: 0 to 1, without 0.
+            ranks: processes with rows of their own, whose statistics stay equal.
         """
         # A product, not a sum by index, whose order is not fixed on a GPU.
         member = F.one_hot(self._outputs(levels), len(self.std)) * weights[:, None]
-        count = member.sum(0)
+        count = ranks.sum(member.sum(0))
         share = member / count.clamp(min=1e-8)
-        mean = share.T @ targets
-        variance = (share * (targets[:, None] - mean).square()).sum(0)
+        mean = ranks.sum(share.T @ targets)
+        variance = ranks.sum((share * (targets[:, None] - mean).square()).sum(0))
         moved = 1 - (1 - step) ** count
         known = self.known + moved * (1 - self.known)
         rate = moved / known.clamp(min=1e-8)

@@ -24,7 +24,8 @@ class Card(NamedTuple):
     """What a release says of its policies.
 
     Attributes:
-        about: for people: title, made_by, machine, version, licence, data, date.
+        about: for people: title, made_by, machine, version, date, environment, rom,
+            data, licence.
         protocol: `episodes`, `noop_max` and `seed` of the evaluation, and the
             `processor` that it ran on.
         task: the game.

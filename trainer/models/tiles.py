@@ -6,17 +6,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mario_envpool.tiles import NAMES
 from trainer.config.schema import TILES_ROWS
 
 CODES = 32  # more than there are
 CODE_SIZE = 8
 THINGS = 8  # rows of motion, of six numbers
+# What hurts near Mario, now and some frames ahead: two maps with cells of 8 pixels.
+HURTS = (NAMES.index("enemy"), NAMES.index("danger"))
+FRAMES_AHEAD = (0, 8)
+NEAR_CELL, NEAR_SIDE = 8, 12
+NEAR_LEFT, NEAR_TOP = -32, -48  # the first cells' middles, pixels from Mario
+NEAR = len(FRAMES_AHEAD) * NEAR_SIDE * NEAR_SIDE
 # Of x, y, speed to the right, speed down, state: what brings them near 1.
-SCALES = (32.0, 32.0, 24.0, 4.0, 4.0)
+SCALES = (32.0, 32.0, 24.0, 48.0, 4.0)
 
 
 class TilesEncoder(nn.Module):
     """Embedded tiles through two convolutions; motion joins them in the last layer.
+
+    Motion comes as it is, and as maps of what hurts near Mario. Whether two things will
+    meet is a matter of pixels, and of both coordinates: from their numbers alone one
+    layer hardly learns it.
 
     Args:
         widths: channels of the two convolutions.
@@ -36,7 +47,7 @@ class TilesEncoder(nn.Module):
             nn.ReLU(),
             nn.Flatten(),
         )
-        size = second * 3 * 3 + THINGS * (CODE_SIZE + len(SCALES))
+        size = second * 3 * 3 + THINGS * (CODE_SIZE + len(SCALES)) + NEAR
         self.join = nn.Linear(size, features)
         scales = torch.tensor(SCALES).reciprocal()
         self.register_buffer("scales", scales, persistent=False)
@@ -55,7 +66,36 @@ class TilesEncoder(nn.Module):
                 self.cells(embedded),
                 things.flatten(1),
                 numbers.to(frames.dtype).flatten(1),
+                near_maps(motion).to(frames.dtype),
             ],
             1,
         )
         return F.relu(self.join(joined))
+
+
+def near_maps(motion: Tensor) -> Tensor:
+    """Where things that hurt are near Mario, now and some frames ahead.
+
+    A thing is spread over the four cells around its corner by its distance from their
+    middles, which keeps its place to the pixel. Of several the largest share counts.
+
+    Args:
+        motion: (N, 8, 6) bytes of signed numbers, of any type; Mario's row first.
+
+    Returns:
+        (N, NEAR) float32, 0 to 1: for each of `FRAMES_AHEAD` 12 rows of 12 cells.
+    """
+    numbers = motion.to(torch.int32)
+    numbers = torch.where(numbers > 127, numbers - 256, numbers)
+    mario, things = numbers[:, :1], numbers[:, 1:]
+    hurts = (things[..., 0] == HURTS[0]) | (things[..., 0] == HURTS[1])
+    cells = NEAR_CELL * torch.arange(NEAR_SIDE, device=motion.device)
+    maps = []
+    for frames in FRAMES_AHEAD:
+        # Speeds are 1/16 pixel a frame.
+        moved = things[..., 1:3] + ((things - mario)[..., 3:5] * frames >> 4)
+        x, y = moved[..., :1] - NEAR_LEFT, moved[..., 1:] - NEAR_TOP
+        columns = (NEAR_CELL - (x - cells).abs()).clamp_min(0)
+        rows = (NEAR_CELL - (y - cells).abs()).clamp_min(0) * hurts[..., None]
+        maps.append((rows[..., :, None] * columns[..., None, :]).amax(1).flatten(1))
+    return torch.cat(maps, 1) / NEAR_CELL**2

@@ -1,18 +1,19 @@
-"""Demonstrations: the buttons of every frame of an episode that reaches its end.
+"""Demonstrations: the buttons of every frame of an episode.
 
 A demonstration is a small JSON file with no part of the game in it: the level, the
 options that say how its episodes begin, and the buttons frame by frame. On the same ROM
 it plays out the same, bit for bit, whatever the frame skip and the observations are.
+Those that a search found reach the flag. Recordings of play (trainer/film/recorder.py)
+end as they ended, and imported movies (movies.py) begin at power-on.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ import numpy.typing as npt
 
 from mario_envpool import _core, nes, rom
 from trainer.config.tasks import all_levels, check_level, game_of
-from trainer.machine.files import replacing, write_json
+from trainer.machine.files import write_json
+from trainer.planning import movies
 
 _FORMAT = "mario-envpool demonstration, version 1"
 
@@ -38,17 +40,25 @@ GAME_OPTIONS = {
 # A day of play.
 _MOST_FRAMES = 24 * 60 * 60 * 60
 
+# How an episode may end.
+ENDINGS = ("cleared", "died", "stopped")
+LEVEL, POWER_ON = "level", "power-on"
+# Fields that a file has only where they are not the default.
+_OPTIONAL = {"ending": (ENDINGS[0], ENDINGS), "start": (LEVEL, (LEVEL, POWER_ON))}
+
 # A movie of FCEUX begins with so many frames before the console's first one.
 _FM2_LEAD = 1
-_FM2_ORDER = "RLDUTSBA"  # right, left, down, up, start, select, B, A
-_FM2_BITS = (
-    *(nes.RIGHT, nes.LEFT, nes.DOWN, nes.UP, nes.START, nes.SELECT, nes.B, nes.A),
-)
+# Other emulators begin a few frames earlier or later: what an import tries.
+_LEADS = {".fm2": (1, 0, 2, -1, -2, 3), ".bk2": (0, -1, 1, -2, 2, 3)}
+# What is played behind the last frame of a movie, as buttons may end before the game.
+_BLANK_FRAMES = 600
+# Work RAM: 2 when a castle has been cleared, and the world, counted from 0.
+_OPER_MODE, _WORLD_OVER, _WORLD = 0x0770, 2, 0x075F
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """An episode that reaches its end.
+    """An episode.
 
     Attributes:
         task: that plays any level of the game, such as SuperMarioBros-v0.
@@ -57,8 +67,11 @@ class Demonstration:
         rom_sha1: of the ROM file, in hexadecimal.
         buttons: a byte for each frame of the episode (bits as in `mario_envpool.nes`);
             skipped waits have none.
-        reward: return of the episode, `reward="classic"`.
+        reward: return of the episode, `reward="classic"`; 0 of a movie from power-on.
         made_by: version of this package.
+        ending: how it ends: cleared, died or stopped.
+        start: "level": where episodes begin; "power-on": with the console, so that the
+            start screen and all waits are played.
     """
 
     task: str
@@ -68,6 +81,8 @@ class Demonstration:
     buttons: bytes
     reward: float
     made_by: str
+    ending: str = ENDINGS[0]
+    start: str = LEVEL
 
     @property
     def frames(self) -> int:
@@ -76,8 +91,11 @@ class Demonstration:
 
     def save(self, path: Path) -> None:
         """Writes the file; it appears when all of it is there."""
-        runs = [[_text(byte), len(list(run))] for byte, run in groupby(self.buttons)]
+        runs = [[text_of(byte), len(list(run))] for byte, run in groupby(self.buttons)]
         content = {"format": _FORMAT, **asdict(self), "buttons": runs}
+        for name, (usual, _) in _OPTIONAL.items():
+            if content[name] == usual:
+                del content[name]
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, content)
 
@@ -114,9 +132,12 @@ def _read(content: dict[str, Any]) -> Demonstration:
         ValueError, TypeError, KeyError: something is missing, or is not what it is to
             be.
     """
-    names = {field.name for field in fields(Demonstration)}
-    if set(content) != names:
+    names = {field.name for field in fields(Demonstration)} - set(_OPTIONAL)
+    if set(content) - set(_OPTIONAL) != names:
         raise ValueError(f"it has {sorted(content)}, and should have {sorted(names)}")
+    for name, (usual, allowed) in _OPTIONAL.items():
+        if content.setdefault(name, usual) not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(allowed)}")
     for name in ("task", "level", "rom_sha1", "made_by"):
         if not isinstance(content[name], str):
             raise TypeError(f"{name} is no text")
@@ -147,7 +168,12 @@ def _read(content: dict[str, Any]) -> Demonstration:
 
 
 def record(
-    task: str, level: str, options: Mapping[str, Any], buttons: Sequence[int]
+    task: str,
+    level: str,
+    options: Mapping[str, Any],
+    buttons: Sequence[int],
+    *,
+    to_flag: bool = True,
 ) -> Demonstration:
     """Plays buttons from the start of a level, up to its end, and keeps them.
 
@@ -156,6 +182,7 @@ def record(
         level: such as 1-1; "" for the whole game.
         options: of the environment; those in `GAME_OPTIONS` matter.
         buttons: bytes of at least as many frames.
+        to_flag: they must reach the flag.
 
     Raises:
         ValueError: they do not reach the end.
@@ -173,28 +200,77 @@ def record(
         0.0,
         __version__,
     )
-    reward, frames = _play(demonstration)
-    return Demonstration(
-        **(
-            asdict(demonstration)
-            | {"buttons": demonstration.buttons[:frames], "reward": reward}
-        )
+    reward, frames, ending = _play(demonstration)
+    if to_flag and ending != ENDINGS[0]:
+        raise _no_flag(demonstration)
+    played = demonstration.buttons[:frames]
+    return replace(demonstration, buttons=played, reward=reward, ending=ending)
+
+
+def from_movie(path: Path) -> Demonstration:
+    """Imports a movie of another emulator, .fm2 or .bk2.
+
+    The emulators' first frames differ, so it is played with a few frames less or more
+    in front until it comes to the end of the game. If it never does, it is taken as the
+    emulator's movies usually begin, and ends as "stopped" with its last frame.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no movie, or for another ROM.
+    """
+    from mario_envpool import __version__
+
+    found = movies.read(path)
+    try:
+        name = movies.rom_of(found)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    lost = name.startswith("lost-levels")
+    made = Demonstration(
+        "SuperMarioBros2-v0" if lost else "SuperMarioBros-v0",
+        "",
+        {
+            "rom": name,
+            "lost_levels": lost,
+            "timing": "console",
+            "power_on_ram": 0,
+            "cut_waits": False,
+        },
+        hashlib.sha1(rom.load(name)).hexdigest(),
+        b"",
+        0.0,
+        __version__,
+        start=POWER_ON,
     )
+    leads = _LEADS[path.suffix.lower()]
+    for lead in leads:
+        buttons = bytes(max(-lead, 0)) + found.buttons[max(lead, 0) :]
+        made = replace(made, buttons=buttons + bytes(_BLANK_FRAMES))
+        _, frames, ending = _play(made)
+        if ending == ENDINGS[0]:
+            return replace(made, buttons=made.buttons[:frames])
+        if lead == leads[0]:
+            first = replace(made, buttons=buttons, ending=ENDINGS[2])
+    return first
 
 
 def verify(demonstration: Demonstration) -> None:
     """Plays a demonstration.
 
     Raises:
-        ValueError: it is for another ROM, or does not reach its end in its last frame
-            with its reward.
+        ValueError: it is for another ROM, or does not come to its own end in its last
+            frame with its reward.
     """
-    reward, frames = _play(demonstration)
-    if (reward, frames) != (demonstration.reward, demonstration.frames):
+    reward, frames, ending = _play(demonstration)
+    if demonstration.ending == ENDINGS[0] != ending:
+        raise _no_flag(demonstration)
+    played = (reward, frames, ending)
+    if played != (demonstration.reward, demonstration.frames, demonstration.ending):
         raise ValueError(
             f"the demonstration of {_what(demonstration)} ends after {frames:,} frames "
-            f"with reward {reward:g}, and should after {demonstration.frames:,} with "
-            f"{demonstration.reward:g}"
+            f"with reward {reward:g} ({ending}), and should after "
+            f"{demonstration.frames:,} with {demonstration.reward:g} "
+            f"({demonstration.ending})"
         )
 
 
@@ -206,7 +282,29 @@ def environment(demonstration: Demonstration, **options: Any) -> Any:
         options: others, such as obs_type.
 
     Raises:
-        ValueError: this is another ROM.
+        ValueError: this is another ROM, or it begins at power-on.
+    """
+    d = demonstration
+    if d.start == POWER_ON:
+        raise ValueError(
+            f"the demonstration of {_what(d)} begins at power-on, as no environment "
+            "does: mario_envpool.nes.Console plays it"
+        )
+    image = image_of(d)
+    game = {
+        "stages": [d.level] if d.level else [],
+        "action_set": "raw",
+        "frame_skip": 1,
+        **d.options,
+    }
+    return _core._MarioEnv(image, {"obs_type": "ram", "stack_num": 1} | game | options)
+
+
+def image_of(demonstration: Demonstration) -> bytes:
+    """The ROM that a demonstration is for.
+
+    Raises:
+        ValueError: another one is here.
     """
     d = demonstration
     image = rom.load(d.options["rom"])
@@ -216,13 +314,7 @@ def environment(demonstration: Demonstration, **options: Any) -> Any:
             f"the demonstration of {_what(d)} is for the ROM with SHA-1 {d.rom_sha1}, "
             f"and {d.options['rom']!r} is here {found}"
         )
-    game = {
-        "stages": [d.level] if d.level else [],
-        "action_set": "raw",
-        "frame_skip": 1,
-        **d.options,
-    }
-    return _core._MarioEnv(image, {"obs_type": "ram", "stack_num": 1} | game | options)
+    return image
 
 
 def movie(demonstration: Demonstration) -> bytes:
@@ -233,6 +325,8 @@ def movie(demonstration: Demonstration) -> bytes:
             waits short, or to begin at a level.
     """
     d = demonstration
+    if d.start == POWER_ON:
+        return d.buttons
     if d.options["cut_waits"] or d.level not in ("", all_levels(d.task)[0]):
         raise ValueError(
             f"the demonstration of {_what(d)} is no movie from power-on, as RAM is "
@@ -255,45 +349,34 @@ def movie(demonstration: Demonstration) -> bytes:
 def save_fm2(demonstration: Demonstration, path: Path) -> None:
     """Writes the movie for FCEUX; errors as `movie`."""
     frames = bytes(_FM2_LEAD) + movie(demonstration)
-    image = rom.load(demonstration.options["rom"])
-    # FCEUX takes the sum of what follows the header.
-    checksum = base64.b64encode(hashlib.md5(image[16:]).digest()).decode()
-    lines = [
-        "version 3",
-        "emuVersion 20604",
-        "rerecordCount 0",
-        "palFlag 0",
-        f"romFilename {demonstration.options['rom']}",
-        f"romChecksum base64:{checksum}",
-        "guid 00000000-0000-0000-0000-000000000000",
-        "fourscore 0",
-        "microphone 0",
-        "port0 1",
-        "port1 0",
-        "port2 0",
-        "FDS 0",
-        "NewPPU 0",
-        "comment author mario-envpool",
-    ]
-    lines += [f"|0|{_fm2(byte)}|||" for byte in frames]
-    with replacing(path) as file:
-        file.write(("\n".join(lines) + "\n").encode())
+    name = demonstration.options["rom"]
+    movies.write_fm2(path, frames, image_of(demonstration), name)
+
+
+def save_bk2(demonstration: Demonstration, path: Path) -> None:
+    """Writes the movie for BizHawk; errors as `movie`."""
+    frames, name = movie(demonstration), demonstration.options["rom"]
+    movies.write_bk2(path, frames, image_of(demonstration), name)
 
 
 def pictures(demonstration: Demonstration) -> Iterator[npt.NDArray[np.uint8]]:
     """Every picture of the episode, (240, 256, 3) uint8 RGB; waits have none."""
+    if demonstration.start == POWER_ON:
+        console = nes.Console(image_of(demonstration))
+        for byte in demonstration.buttons:
+            console.step(byte)
+            yield console.screen()
+        return
     env = environment(demonstration, obs_type="gray")
     env.reset()
     for byte in demonstration.buttons:
         yield from env.film(byte)[0]
 
 
-def _play(demonstration: Demonstration) -> tuple[float, int]:
-    """The reward of the episode, and its frames up to the flag.
-
-    Raises:
-        ValueError: there is no flag.
-    """
+def _play(demonstration: Demonstration) -> tuple[float, int, str]:
+    """The reward of the episode, its frames up to its end, and how it ends."""
+    if demonstration.start == POWER_ON:
+        return _play_from_power_on(demonstration)
     env = environment(demonstration)
     env.reset()
     total = 0.0
@@ -301,10 +384,24 @@ def _play(demonstration: Demonstration) -> tuple[float, int]:
         reward, terminated, _, info = env.step(byte)
         total += reward
         if terminated:
-            if info["info:flag_get"]:
-                return total, frame
-            break
-    raise ValueError(
+            return total, frame, ENDINGS[0] if info["info:flag_get"] else ENDINGS[1]
+    return total, demonstration.frames, ENDINGS[2]
+
+
+def _play_from_power_on(demonstration: Demonstration) -> tuple[float, int, str]:
+    """See `_play`: its end is that of the game."""
+    console = nes.Console(image_of(demonstration))
+    last_world = int(all_levels(demonstration.task)[-1].partition("-")[0])
+    for frame, byte in enumerate(demonstration.buttons, 1):
+        console.step(byte, draw=False)
+        ram = console.ram
+        if ram[_OPER_MODE] == _WORLD_OVER and ram[_WORLD] == last_world - 1:
+            return 0.0, frame, ENDINGS[0]
+    return 0.0, demonstration.frames, ENDINGS[2]
+
+
+def _no_flag(demonstration: Demonstration) -> ValueError:
+    return ValueError(
         f"the buttons of {_what(demonstration)} do not reach the flag within "
         f"{demonstration.frames:,} frames"
     )
@@ -314,7 +411,8 @@ def _what(demonstration: Demonstration) -> str:
     return demonstration.level or "the whole game"
 
 
-def _text(byte: int) -> str:
+def text_of(byte: int) -> str:
+    """Buttons such as "A+right"; "none" for none."""
     names = [name for name, bit in nes.BUTTONS.items() if byte & bit]
     return "+".join(names) or "none"
 
@@ -327,8 +425,3 @@ def byte_of(text: str) -> int:
     for name in text.split("+"):
         byte |= nes.BUTTONS[name]
     return byte
-
-
-def _fm2(byte: int) -> str:
-    pairs = zip(_FM2_ORDER, _FM2_BITS, strict=True)
-    return "".join(name if byte & bit else "." for name, bit in pairs)

@@ -9,6 +9,8 @@ been sent, off the path of the environments.
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -64,6 +66,7 @@ class Collector:
         timings: Timings,
         recorder: RecorderProtocol | None = None,
         explorer: ExplorerProtocol | None = None,
+        ranks: int = 1,
     ) -> None:
         """Prepares to act.
 
@@ -79,8 +82,11 @@ class Collector:
             timings: of acting, waiting and the rest.
             recorder: observes every row and decision, for videos.
             explorer: observes every row, for bonuses and starts of episodes.
+            ranks: processes that collect as much each; steps are those of all.
         """
         self.steps = 0
+        self._waiting_since = math.inf
+        self._ranks = ranks
         self._pool = pool
         self._rollouts = rollouts
         self._asynchronous = asynchronous
@@ -130,6 +136,7 @@ class Collector:
             more: asked before each group, False ends the call.
         """
         completed = 0
+        self._finished.begin_batch()
         # In sync mode while all wait, so that no start depends on timing.
         if self._asynchronous or self.resumed:
             self._set_starts()
@@ -163,13 +170,15 @@ class Collector:
 
     def _receive(self) -> _Received:
         """Waits for a group and brings it to the device."""
+        self._waiting_since = time.monotonic()
         with self._timings("wait"):
             obs, reward, terminated, truncated, info = self._pool.recv()
+        self._waiting_since = math.inf
         columns = self._episodes.observe(reward, terminated, truncated, info)
         self._finished.observe(columns)
         # Rows that begin episodes are answers to resets, not to actions.
         begun = int(np.count_nonzero(columns.is_first))
-        self.steps += len(columns.is_first) - begun
+        self.steps += self._ranks * (len(columns.is_first) - begun)
         if self._recorder is not None:
             self._recorder.observe(columns, self.steps)
         if self._explorer is not None:
@@ -255,6 +264,13 @@ class Collector:
             self._rollouts.write_policy(
                 rows, output.actions, output.logits, output.values, version
             )
+
+    def waiting_s(self) -> float:
+        """For how long it has been waiting for environments, in seconds; else 0.
+
+        Any thread may ask.
+        """
+        return max(0.0, time.monotonic() - self._waiting_since)
 
     def statistics(self) -> dict[str, float]:
         """About the open episodes, see `OpenEpisodes.statistics`."""

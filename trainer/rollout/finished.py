@@ -26,6 +26,7 @@ class FinishedEpisodes:
         *,
         levels: Sequence[str] = (),
         whole_game: bool = False,
+        keeps_new: bool = False,
     ) -> None:
         """Starts with no episodes.
 
@@ -34,6 +35,7 @@ class FinishedEpisodes:
             levels: of several, each has a clear rate of its own; with less there is
                 one of all episodes.
             whole_game: whether an episode goes through several levels.
+            keeps_new: whether `take_new` is called, once for each batch.
         """
         self.whole_game = whole_game
         self._several = tuple(levels) if len(levels) > 1 else ()
@@ -44,6 +46,9 @@ class FinishedEpisodes:
         self.recent: deque[Episode] = deque(maxlen=window)
         # The last episodes by the level they began in, a number for each.
         self._levels: dict[int, deque[Episode]] = {}
+        self._keeps_new = keeps_new
+        # Of each batch that is collected, and whose episodes are not taken yet.
+        self._new: deque[list[tuple[int, Episode]]] = deque()
         self._lock = threading.Lock()
 
     def observe(self, columns: StepColumns) -> None:
@@ -53,6 +58,30 @@ class FinishedEpisodes:
                 for row, episode in columns.finished:
                     level = 0 if self.whole_game else int(columns.first_level[row])
                     self._add(level, episode)
+                    if self._keeps_new:
+                        self._new = self._new or deque([[]])
+                        self._new[-1].append((level, episode))
+
+    def begin_batch(self) -> None:
+        """From here on, rows belong to another batch."""
+        if self._keeps_new:
+            with self._lock:
+                self._new.append([])
+
+    def take_new(self) -> list[tuple[int, Episode]]:
+        """The episodes that ended in the next batch, for `add`.
+
+        Not all that there are: another thread may be collecting the batch after it, and
+        how far it is must not matter.
+        """
+        with self._lock:
+            return self._new.popleft() if self._new else []
+
+    def add(self, new: Sequence[tuple[int, Episode]]) -> None:
+        """Adds episodes that another object of this kind has observed."""
+        with self._lock:
+            for level, episode in new:
+                self._add(level, episode)
 
     def _add(self, level: int, episode: Episode) -> None:
         """Adds an episode that began in a level; 0: the task has none."""
@@ -77,6 +106,7 @@ class FinishedEpisodes:
                     level: [list(episode) for episode in episodes]
                     for level, episodes in self._levels.items()
                 },
+                "new": [[[k, list(episode)] for k, episode in b] for b in self._new],
             }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -93,6 +123,8 @@ class FinishedEpisodes:
                 )
                 for level, episodes in state["levels"].items()
             }
+            batches = state.get("new", [])  # which older checkpoints do not have
+            self._new = deque([(k, Episode(*e)) for k, e in b] for b in batches)
 
     @property
     def first_clear(self) -> int | None:

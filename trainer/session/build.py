@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import copy
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import game_levels, is_native, own_levels, played
-from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
+from trainer.envs.pool import (
+    SEED_STRIDE,
+    busy_envs,
+    groups_of,
+    make_pool,
+    replacements,
+)
 from trainer.explore import demonstrations
 from trainer.explore.explorer import make_explorer
 from trainer.film.record import Filmer
 from trainer.learn.learner import Learner
 from trainer.machine.cpu import thread_ids
-from trainer.machine.device import autocast_dtype, choose_device, describe
+from trainer.machine.device import autocast_dtype, describe, device_of
 from trainer.machine.files import Lines, same_folder
 from trainer.machine.monitor import Monitor
+from trainer.machine.ranks import ALONE, Ranks, on_device
 from trainer.machine.seeds import Stream, seed_of
 from trainer.machine.self_check import SelfCheck, check_gpu
 from trainer.machine.timings import Timings
@@ -43,20 +48,34 @@ from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline
 from trainer.rollout.replay import PrioritizedReplay, check_fits
 from trainer.rollout.store import Rollouts
 from trainer.session import files, locate, resume
+from trainer.session.alarms import Alarms
 from trainer.session.arithmetic import set_up_arithmetic
 from trainer.session.checkpoints import Checkpoints
+from trainer.session.demonstrate import demonstrate
 from trainer.session.progress import Progress
 from trainer.session.saver import Saver
+from trainer.session.share import share_of
 from trainer.session.updater import Updater
 from trainer.show.dashboard import make_display
-from trainer.show.display import Display, RunInfo
+from trainer.show.display import Display, QuietDisplay, RunInfo
+from trainer.show.notify import Notifier
 from trainer.show.tracking import MetricsWriter
+
+# Episodes in the window of one process of many.
+_LEAST_WINDOW = 10
 
 
 class Session:
     """The parts of a run; code that uses some of them receives only those.
 
+    Of a run of several processes each has a session. That of rank 0 alone has files.
+
     Attributes:
+        config: of the whole run, resolved.
+        share: of this process.
+        ranks: processes of the run.
+        episodes: of the whole run, on rank 0.
+        own_episodes: of this process; where it is the only one the same object.
         checked: what of the GPU works; the defaults on a CPU.
         graphs: whether acting and the gradient step are recorded.
         updater: there from `start` on, as is `saver`.
@@ -65,7 +84,12 @@ class Session:
     updater: Updater
     saver: Saver
 
-    def __init__(self, config: RunConfig, display: Display | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        display: Display | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
         """Builds the parts, and restores them from a checkpoint if the config says so.
 
         What was built is closed again if a part fails.
@@ -73,28 +97,44 @@ class Session:
         Args:
             config: everything about the run.
             display: shows the run; None: the one that the config names.
+            ranks: processes of the run, which all build their parts now.
 
         Raises:
             ValueError: options that do not fit, or a checkpoint that does not.
             OSError: the run folder cannot be written to.
         """
         config.validate()
-        self.display = display or make_display(config.dashboard)
+        self.ranks = ranks
+        self.display = display or (
+            make_display(config.dashboard) if ranks.is_first else QuietDisplay()
+        )
         self._closing = ExitStack()
         with ExitStack() as on_error:
             on_error.callback(self._closing.close)
             self._closing.callback(self.display.close)
             self.config = config.resolved()
+            self.share = share_of(self.config, ranks)
             self._build()
-            self._start_run_dir(self._resume())
-            self._demonstrate()
-            self._open_files()
+            source = self._resume()
+            self.run_dir = ranks.first(lambda: self._start_run_dir(source))
+            if config.learns_from_demonstrations:
+                demonstrate(
+                    self.parts,
+                    run_dir=self.run_dir,
+                    log=self.display.log,
+                    save=lambda state, step: self.checkpoints.save(state, step),
+                )
+            if ranks.is_first:
+                self._open_files()
+            self._watch()
             on_error.pop_all()
 
     def _build(self) -> None:
         """Builds what is kept in memory."""
-        config, env = self.config, self.config.env
-        self.device = choose_device(config.device)
+        config, env, ranks = self.share, self.share.env, self.ranks
+        notify, log = config.notify, self.display.log
+        self.notifier = Notifier(notify, log) if notify else None
+        self.device = device_of(config.device, ranks)
         torch.manual_seed(seed_of(config.seed, Stream.WEIGHTS))
         self.shards = set_up_arithmetic(config, self.device)
         self._closing.callback(self.shards.close)
@@ -106,8 +146,12 @@ class Session:
             self.graphs = self.graphs and self.checked.graphs
         asynchronous = config.mode == "async"
         others = thread_ids()
-        self.pool = make_pool(env, config.seed * SEED_STRIDE, asynchronous=asynchronous)
+        # Of all ranks together the seeds are those of one process.
+        seed = config.seed * SEED_STRIDE + ranks.rank * env.num_envs
+        self.pool = make_pool(env, seed, asynchronous=asynchronous)
         self._closing.callback(self.pool.close)
+        if env.max_replacements and is_native(env.task):
+            self.pool.set_replacement(env.max_replacements, env.replacement_episodes)
         workers = thread_ids() - others
         self.obs_shape = tuple(self.pool.observation_space.shape)
         self.num_actions = int(self.pool.action_space.n)
@@ -116,6 +160,7 @@ class Session:
             self.device, config.precision, own_code=computes(model, self.obs_shape)
         )
         self.model: PolicyModel = to_device(model, config.model.name, self.device)
+        ranks.copy_first(list(self.model.parameters()))
         if config.replay.burn_in and not model.state_size:
             raise ValueError(
                 f"burn_in={config.replay.burn_in} is for a network with a memory; "
@@ -129,6 +174,7 @@ class Session:
             device=self.device,
             dtype=self.dtype,
             shards=self.shards,
+            ranks=ranks,
         )
         self._closing.callback(self.learner.close)
         self.replay: PrioritizedReplay | None = None
@@ -139,13 +185,13 @@ class Session:
         open_episodes = OpenEpisodes(
             env.num_envs, levels=levels, game=game, num_stages=stages
         )
-        self.episodes = FinishedEpisodes(levels=env.levels, whole_game=bool(game))
-        rates = self.episodes.clear_rates
-        self.explorer = make_explorer(self.pool, config, levels, rates)
+        self._make_episodes(whole_game=bool(game))
+        rates = self.own_episodes.clear_rates
+        self.explorer = make_explorer(self.pool, config, levels, rates, ranks.size)
         self.timings = Timings()
         self.monitor = Monitor(self.device, workers=workers)
         self._closing.callback(self.monitor.close)
-        self.generators = resume.Generators(self.device, config.seed)
+        self.generators = resume.Generators(self.device, config.seed, ranks.rank)
         self.filmer: Filmer | None = None
         if config.videos and is_native(env.task):
             self.filmer = Filmer(self.pool, self.display.log)
@@ -157,14 +203,32 @@ class Session:
             state_size=model.state_size,
             device=self.device,
             episodes=open_episodes,
-            finished=self.episodes,
+            finished=self.own_episodes,
             timings=self.timings,
             recorder=self.filmer.recorder if self.filmer else None,
             explorer=self.explorer,
+            ranks=ranks.size,
         )
         self._closing.callback(self.collector.close)
         self.progress = Progress()
         self.ways = demonstrations.Ways()
+
+    def _make_episodes(self, *, whole_game: bool) -> None:
+        """The windows of finished episodes: of the run, and of this process.
+
+        Each process decides by its own which level to play. Their window is about as
+        long in time as that of the run, which is so many times longer.
+        """
+        levels, size = self.config.env.levels, self.ranks.size
+        self.episodes = FinishedEpisodes(levels=levels, whole_game=whole_game)
+        self.own_episodes = self.episodes
+        if size > 1:
+            self.own_episodes = FinishedEpisodes(
+                max(_LEAST_WINDOW, (self.episodes.recent.maxlen or 1) // size),
+                levels=levels,
+                whole_game=whole_game,
+                keeps_new=True,
+            )
 
     @property
     def parts(self) -> resume.RunParts:
@@ -179,11 +243,13 @@ class Session:
             learner=self.learner,
             generators=self.generators,
             episodes=self.episodes,
+            own_episodes=self.own_episodes,
             collector=self.collector,
             explorer=self.explorer,
             replay=self.replay,
             progress=self.progress,
             ways=self.ways,
+            ranks=self.ranks,
         )
 
     @property
@@ -197,11 +263,12 @@ class Session:
             size=describe_model(self.model, self.obs_shape),
             replay_capacity=self.replay.capacity if self.replay is not None else 0,
             steps=lambda: self.progress.steps,
+            ranks=self.ranks.size,
         )
 
     def _make_store(self) -> Rollouts:
         """The store of unrolls, with room for replay, which it makes as well."""
-        c, env = self.config, self.config.env
+        c, env = self.share, self.share.env
         spec: dict[str, Any] = {
             "unroll": c.learner.unroll,
             "burn_in": c.replay.burn_in,
@@ -231,11 +298,28 @@ class Session:
 
     def _resume(self) -> Path | None:
         """Goes on from a checkpoint if the config says so; returns its run's folder."""
-        config = self.config
-        if config.resume is None:
+        given = self.config.resume
+        if given is None:
             return None
-        path = locate.locate(config.resume, config.env.task)
-        state = checkpoint.load(path, self.device, locate.NEEDS)
+        pieces: list[dict[str, Any]] = []
+
+        def read() -> tuple[Path, Path | None, dict[str, Any]]:
+            path, source, state = self._read_checkpoint(given)
+            common, own = resume.divide(state, self.ranks.size)
+            pieces.extend(own)
+            return path, source, common
+
+        path, source, state = self.ranks.first(read)
+        state = on_device(state | self.ranks.scatter(pieces), self.device)
+        resume.restore(self.parts, path, state, self.display.log)
+        return source
+
+    def _read_checkpoint(self, given: Path) -> tuple[Path, Path | None, dict[str, Any]]:
+        """The checkpoint that --resume means, its run's folder, and what it holds."""
+        config = self.config
+        path = locate.locate(given, config.env.task)
+        # Not on the device: rank 0 reads it for all.
+        state = checkpoint.load(path, torch.device("cpu"), locate.NEEDS)
         source, run_dir = checkpoint.run_dir_of(path), config.run_dir
         there = from_dict(EnvConfig, state["config"]["env"])
         same = played(there.task, there.levels) == played(
@@ -246,76 +330,35 @@ class Session:
                 f"{source} is a run of {_played(there)}: to go on from it with "
                 f"{_played(config.env)}, give a folder of its own with --run-dir"
             )
-        resume.restore(self.parts, path, state, self.display.log)
-        return source
+        return path, source, state
 
-    def _demonstrate(self) -> None:
-        """Finds the demonstrations that the run learns from, or takes the saved ones.
-
-        The time of the search is part of the run's.
-        """
-        config, env = self.config, self.config.env
-        if not config.learns_from_demonstrations:
-            return
-        log = self.display.log
-        walked: list[demonstrations.Walked] | None = None
-        try:
-            if self.ways.found is not None:
-                walked = demonstrations.walk(
-                    env, self.ways.found, config.seed, config.explore.cell_size
-                )
-        except ValueError as error:
-            log(f"demonstrations are searched for anew: {error}")
-        if walked is None:
-            began = time.monotonic()
-            self.ways.found = demonstrations.find_ways(
-                env,
-                env.levels or own_levels(env.task),
-                config.seed,
-                per_level=config.explore.demonstrations,
-                log=log,
-            )
-            self.progress.seconds += time.monotonic() - began
-            walked = demonstrations.walk(
-                env, self.ways.found, config.seed, config.explore.cell_size
-            )
-        imitation, steps = config.learner.imitation, config.learner.entropy_steps
-        if imitation and self.progress.steps >= steps:
-            log(
-                f"the weight of imitation is 0, as the run is past --entropy-steps "
-                f"{steps:,}"
-            )
-        if self.explorer is not None:
-            self.explorer.take_demonstrations(walked)
-        if config.learner.imitation and walked:
-            self.learner.take_demonstrations(
-                torch.from_numpy(np.concatenate([way.obs for way in walked])),
-                torch.from_numpy(np.concatenate([way.actions for way in walked])),
-            )
-
-    def _start_run_dir(self, source: Path | None) -> None:
+    def _start_run_dir(self, source: Path | None) -> Path:
         """Takes the run folder, and writes to it what is known of the run.
 
         Args:
             source: folder of the run that is resumed.
+
+        Returns:
+            The run folder.
         """
         config = self.config
-        self.run_dir = files.choose_run_dir(config, source)
-        with files.writing_to(self.run_dir):
-            self.run_dir.mkdir(parents=True, exist_ok=True)
+        run_dir = files.choose_run_dir(config, source)
+        with files.writing_to(run_dir):
+            run_dir.mkdir(parents=True, exist_ok=True)
             self.checkpoints = Checkpoints(
-                self.run_dir, config.keep_checkpoints, self.display.log
+                run_dir, config.keep_checkpoints, self.display.log
             )
             self._closing.callback(self.checkpoints.close)
             files.prepare(
                 config,
-                self.run_dir,
-                resumed=same_folder(source, self.run_dir),
+                run_dir,
+                resumed=same_folder(source, run_dir),
                 step=self.progress.steps,
                 device=describe(self.device, self.dtype),
                 log=self.display.log,
             )
-        self.progress.best_score = locate.best_in(self.run_dir)
+        self.progress.best_score = locate.best_in(run_dir)
+        return run_dir
 
     def _open_files(self) -> None:
         """Opens what is written to all the time, in the run folder."""
@@ -334,12 +377,24 @@ class Session:
             self.filmer.open(self.run_dir / "videos")
             self._closing.callback(self.filmer.close)
 
+    def _watch(self) -> None:
+        """Begins to look for what would end the run; each process has its own pool."""
+        self.alarms = Alarms(
+            self.run_dir,
+            self.display,
+            waiting_s=self.collector.waiting_s,
+            busy=lambda: busy_envs(self.pool),
+            replaced=lambda: replacements(self.pool),
+            notifier=self.notifier,
+        )
+        self._closing.callback(self.alarms.close)
+
     def start(self) -> None:
         """Starts collecting, in turns with learning or beside it."""
         pipeline = self._make_pipeline()
         self._closing.callback(pipeline.close)
         self.updater = Updater(
-            self.config,
+            self.share,
             pipeline=pipeline,
             store=self.store,
             replay=self.replay,
@@ -347,18 +402,20 @@ class Session:
             timings=self.timings,
             progress=self.progress,
             device=self.device,
+            ranks=self.ranks,
         )
         self.saver = Saver(
             self.parts,
             pipeline=pipeline,
-            checkpoints=self.checkpoints,
+            checkpoints=self.checkpoints if self.ranks.is_first else None,
             display=self.display,
+            alarms=self.alarms,
             seconds=self.config.checkpoint_seconds,
         )
 
     def _make_pipeline(self) -> Pipeline:
         """Collecting, with actors of its own where it overlaps with learning."""
-        c = self.config
+        c = self.share
 
         def actor(model: PolicyModel) -> Actor:
             result = Actor(

@@ -10,7 +10,7 @@ import torch
 from trainer.config.plain import from_dict
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import played
-from trainer.models import checkpoint
+from trainer.models import checkpoint, hub, policy_file, released
 from trainer.session.checkpoints import is_taken
 
 # What a checkpoint must hold to go on from it.
@@ -33,8 +33,15 @@ def locate(path: Path, task: str | None = None) -> Path:
     Raises:
         FileNotFoundError: there is none.
         OSError: it cannot be read.
-        ValueError: it is damaged, of another version, or none of ours.
+        ValueError: it is damaged, of another version, none of ours, or a policy's
+            file.
     """
+    names = str(path).startswith(released.PREFIX) or hub.is_address(path)
+    if names or path.suffix == policy_file.SUFFIX:
+        raise ValueError(
+            f"{path} is a policy, weights alone: --resume goes on from a checkpoint or "
+            "the folder of a run; --loss distillation --teachers learns from policies"
+        )
     if path != AUTO:
         return checkpoint.find(path, NEEDS)
     runs = [p for p in Path("runs").glob("*") if checkpoint.list_files(p)]

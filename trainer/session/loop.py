@@ -1,4 +1,8 @@
-"""The training loop: update, report, evaluate, save, until there is a reason to end."""
+"""The training loop: update, decide, save, until there is a reason to end.
+
+All ranks of a run go through it together. Rank 0 reports, evaluates and decides
+(`Lead`); the others follow its decisions.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from types import FrameType
+from typing import NamedTuple
 
 from trainer.config.schema import RunConfig
+from trainer.machine.ranks import Ranks
 from trainer.rollout.batch import Batch
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.session.evaluator import Evaluator
 from trainer.session.progress import Clock, Progress
 from trainer.session.reporter import FirstClears, Reporter
@@ -43,78 +51,128 @@ def stop_on_signal(log: Callable[[str], None]) -> Iterator[Stop]:
         with suppress(RuntimeError, OSError):
             log(f"{signal.Signals(number).name}: ending after this update")
 
+    with _handled(handle):
+        yield stopping
+
+
+@contextmanager
+def _handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Gives Ctrl-C and SIGTERM to a function."""
     old = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stopping
+        yield
     finally:
         for number, handler in old.items():
-            signal.signal(number, handler)
+            # Unless another one was set meanwhile.
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handler)
 
 
-class Loop:
-    """Calls the parts of a run in turn, until there is a reason to end."""
+class Interrupted(KeyboardInterrupt):
+    """A signal asked a run to end that was not built yet.
+
+    Attributes:
+        signal: its number.
+        steps, seconds: of the run so far.
+    """
+
+    def __init__(self, number: int) -> None:
+        """Takes the number of the signal."""
+        super().__init__(signal.Signals(number).name)
+        self.signal, self.steps, self.seconds = number, 0, 0.0
+
+
+@contextmanager
+def raise_on_signal() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise `Interrupted` in the block, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise Interrupted(number)
+
+    with _handled(handle):
+        yield
+
+
+class Decision(NamedTuple):
+    """What rank 0 decides after an update.
+
+    Attributes:
+        reason: why the run ends now; "": it does not.
+        saves: whether a checkpoint is written now.
+        best: whether best.pt is.
+        signal: that asked a rank to end; 0: none.
+    """
+
+    reason: str
+    saves: bool
+    best: bool
+    signal: int
+
+
+class Lead:
+    """What rank 0 does between two updates: it reports, evaluates and decides."""
 
     def __init__(
         self,
         config: RunConfig,
         *,
-        updater: Updater,
         first_clears: FirstClears,
         reporter: Reporter,
         evaluator: Evaluator,
         saver: Saver,
         check: Callable[[Batch], None],
-        profiled: AbstractContextManager[Callable[[], None]],
         progress: Progress,
         clock: Clock,
-        stopping: Stop,
     ) -> None:
-        """Takes what the loop calls.
+        """Takes what it calls.
 
         Args:
             config: of the run.
-            updater: learns from one batch at a time.
             first_clears: logs the first clears after every update.
             reporter: writes one point of every curve.
             evaluator: decides whether the run is solved.
-            saver: writes checkpoints.
+            saver: knows when checkpoints are due.
             check: raises if a run must not continue after the last point; receives
                 the last batch.
-            profiled: entered for the updates; gives a function to call after each.
             progress: of the run.
             clock: of the run.
-            stopping: holds the signal that asked the run to end.
         """
-        self._config, self._updater, self._first_clears = config, updater, first_clears
-        self._reporter, self._evaluator, self._saver = reporter, evaluator, saver
-        self._check, self._profiled = check, profiled
-        self._progress, self._clock, self._stopping = progress, clock, stopping
+        self._config, self._progress, self._clock = config, progress, clock
+        self._first_clears, self._reporter = first_clears, reporter
+        self._evaluator, self._saver, self._check = evaluator, saver, check
 
-    def run(self) -> str:
-        """Trains; returns why the training ended."""
-        reason = ""
-        with self._profiled as updated:
-            while not reason:
-                batch = self._updater.update()
-                updated()
-                self._first_clears.log_new()
-                reason = self._reason_to_end()
-                self._progress.seconds = self._clock.seconds()
-                if reason or self._reporter.due():
-                    self._reporter.report()
-                    self._check(batch)
-                    self._saver.save_if_best()
-                self._saver.save_if_due()
-        if not self._stopping.signal and not is_solved(reason):
+    def decide(self, batch: Batch, signalled: int) -> Decision:
+        """Reports if that is due, and decides how the run goes on.
+
+        Args:
+            batch: the last one.
+            signalled: the signal that asked a rank to end; 0: none.
+        """
+        self._first_clears.log_new()
+        reason = self._reason_to_end(signalled)
+        self._progress.seconds = self._clock.seconds()
+        best = False
+        if reason or self._reporter.due():
+            self._reporter.report()
+            self._check(batch)
+            best = self._saver.improved()
+        return Decision(reason, self._saver.due(best=best), best, signalled)
+
+    def end(self, reason: str, stopping: Stop) -> None:
+        """Evaluates a run that ended unsolved, and notes why it ended."""
+        if not stopping.signal and not is_solved(reason):
             self._evaluator.at_end()
         # Not by the signal: it may have come while the last evaluation was played.
         self._progress.ended = "" if reason == INTERRUPTED else reason
-        return reason
 
-    def _reason_to_end(self) -> str:
+    def _reason_to_end(self, signalled: int) -> str:
         """Why the run ends now, "" if it does not."""
         config, progress = self._config, self._progress
-        if self._stopping.signal:
+        if signalled:
             return INTERRUPTED
         if config.stop_when_solved and self._evaluator.solved():
             return f"solved: {progress.evaluated['evaluation/clear_rate']:.0%} cleared"
@@ -123,6 +181,73 @@ class Loop:
         if config.max_seconds and self._clock.seconds() >= config.max_seconds:
             return "max_seconds reached"
         return ""
+
+
+class Loop:
+    """Calls the parts of a run in turn, until there is a reason to end."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        lead: Lead | None,
+        *,
+        updater: Updater,
+        saver: Saver,
+        own_episodes: FinishedEpisodes,
+        episodes: FinishedEpisodes,
+        profiled: AbstractContextManager[Callable[[], None]],
+        stopping: Stop,
+    ) -> None:
+        """Takes what the loop calls.
+
+        Args:
+            ranks: of the run.
+            lead: decides; None on other ranks than 0.
+            updater: learns from one batch at a time.
+            saver: writes checkpoints.
+            own_episodes: of the environments of this rank.
+            episodes: of all ranks, on rank 0; of a single one the same object.
+            profiled: entered for the updates; gives a function to call after each.
+            stopping: holds the signal that asked the run to end.
+        """
+        self._ranks, self._lead = ranks, lead
+        self._updater, self._saver = updater, saver
+        self._own_episodes, self._episodes = own_episodes, episodes
+        self._profiled, self._stopping = profiled, stopping
+
+    def run(self) -> str:
+        """Trains; returns why the training ended."""
+        reason, first = "", self._ranks.first
+        with self._profiled as updated:
+            while not reason:
+                batch = self._updater.update()
+                updated()
+                decision = first(partial(self._decide, batch, self._hear_all()))
+                reason = decision.reason
+                self._stopping.signal = self._stopping.signal or decision.signal
+                if decision.saves:
+                    self._saver.save()
+                if decision.best and self._ranks.is_first:
+                    self._saver.save_best()
+        first(partial(self._end, reason))
+        return reason
+
+    def _hear_all(self) -> int:
+        """Brings the new episodes of all ranks, and a signal to any, to rank 0."""
+        own = self._own_episodes.take_new(), self._stopping.signal
+        signalled = 0
+        for episodes, number in self._ranks.gather(own):
+            self._episodes.add(episodes)
+            signalled = signalled or number
+        return signalled
+
+    def _decide(self, batch: Batch, signalled: int) -> Decision:
+        assert self._lead is not None, "rank 0 has one"
+        return self._lead.decide(batch, signalled)
+
+    def _end(self, reason: str) -> None:
+        assert self._lead is not None, "rank 0 has one"
+        self._lead.end(reason, self._stopping)
 
 
 def is_solved(reason: str) -> bool:

@@ -1,7 +1,8 @@
 """How a run continues: what its checkpoint holds, and what may differ.
 
 In sync mode with the same config the continued run is the uninterrupted one, bit
-for bit. With another config all that still fits continues, and the rest is logged.
+for bit. With another config all that still fits continues, and the rest is logged. The
+same goes for another number of processes, each of which has episodes of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from trainer.explore.demonstrations import Ways
 from trainer.explore.explorer import Explorer
 from trainer.learn.learner import Learner
 from trainer.machine.cuda import wait_for_device
+from trainer.machine.ranks import Ranks, on_device
 from trainer.machine.seeds import Stream, seed_of
 from trainer.models import PolicyModel, checkpoint, value_heads
 from trainer.rollout.collector import Collector
@@ -38,6 +40,8 @@ _LAYOUT = {
 _OF_WAYS = {"env.task", "env.levels", "explore.demonstrations"}
 # Options that say where and how a run is shown, not what it does.
 _OUTER = {"preset", "run_dir", "resume", "dashboard", "videos"}
+# What each process has of its own, in a checkpoint; the rest all have in common.
+_OWN = ("rng", "collecting", "explore", "replay", "own_learner", "own_episodes")
 
 
 class Generators:
@@ -47,11 +51,11 @@ class Generators:
         actions: draws the actions, on the device.
     """
 
-    def __init__(self, device: torch.device, seed: int) -> None:
+    def __init__(self, device: torch.device, seed: int, rank: int = 0) -> None:
         """Seeds the generator of actions; PyTorch's own ones stay as they are."""
         self._device = device
         self.actions = torch.Generator(device)
-        self.actions.manual_seed(seed_of(seed, Stream.ACTIONS))
+        self.actions.manual_seed(seed_of(seed, Stream.ACTIONS, rank))
 
     def state(self) -> dict[str, Tensor]:
         """The states of these generators and of PyTorch's own ones."""
@@ -76,6 +80,9 @@ class RunParts:
         obs_shape: of an observation.
         num_actions: of the task.
         ways: demonstrations that the run learns from.
+        ranks: processes of the run.
+        episodes: of the run; known to rank 0.
+        own_episodes: of this process; of a single one the same object.
         has_snapshots: whether the environments can be saved.
     """
 
@@ -88,15 +95,21 @@ class RunParts:
     learner: Learner
     generators: Generators
     episodes: FinishedEpisodes
+    own_episodes: FinishedEpisodes
     collector: Collector
     explorer: Explorer | None
     replay: PrioritizedReplay | None
     progress: Progress
     ways: Ways
+    ranks: Ranks
 
 
 def capture(
-    parts: RunParts, *, complete: bool, explored: bool = True
+    parts: RunParts,
+    *,
+    complete: bool,
+    explored: bool = True,
+    together: bool = True,
 ) -> dict[str, Any]:
     """Everything that a run needs to continue; read it before the next update.
 
@@ -105,19 +118,21 @@ def capture(
         complete: False: without episodes and unrolls, which may be amid anything after
             a failure, and are not needed to play with the weights.
         explored: False: without what was explored, which is large.
+        together: whether all ranks call this now; rank 0 gets what is of each one.
     """
     wait_for_device(parts.device)
     replay = None
     if complete and parts.replay is not None and parts.config.checkpoint_replay:
         replay = parts.replay.state_dict()
     kept = replay["slots"] if replay else []
-    explorer, ema = parts.explorer, parts.learner.ema
-    return {
+    explorer, ema, ranks = parts.explorer, parts.learner.ema, parts.ranks
+    learner = parts.learner.state()
+    state = {
         "config": to_dict(parts.config),
         "spaces": {"observation": list(parts.obs_shape), "actions": parts.num_actions},
         "model": parts.model.state_dict(),
         "ema": ema.state_dict() if ema else None,
-        "learner": parts.learner.state(),
+        "learner": learner,
         "steps": parts.progress.steps,
         "progress": parts.progress.state(),
         "rng": parts.generators.state(),
@@ -127,6 +142,34 @@ def capture(
         "replay": replay,
         "ways": parts.ways.state(),
     }
+    if ranks.size == 1 or not together:
+        return state
+    state["own_learner"] = {
+        name: learner[name] for name in ("buffers", "minibatch_rng")
+    }
+    state["own_episodes"] = parts.own_episodes.state()
+    own = {name: state[name] for name in _OWN}
+    others = ranks.gather({} if ranks.is_first else on_device(own, torch.device("cpu")))
+    return state | {"others": others[1:]}
+
+
+def divide(
+    state: dict[str, Any], ranks: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Takes a checkpoint apart: what all ranks have in common, and what each has.
+
+    Args:
+        state: of a checkpoint.
+        ranks: of the run that goes on. Where they are not as many as they were, each
+            gets what rank 0 had, of which only what was explored is of use.
+    """
+    others = state.get("others", [])
+    own = {name: state[name] for name in _OWN if name in state}
+    rest = {name: state[name] for name in state.keys() - {*_OWN, "others"}}
+    pieces = [own, *others]
+    if len(pieces) != ranks:
+        pieces = [own | {"collecting": None, "replay": None}] * ranks
+    return rest | {"ranks": 1 + len(others)}, pieces
 
 
 def restore(
@@ -161,7 +204,7 @@ class _Restoring:
         self._check_network()
         self._move_value_heads()
         checkpoint.load_weights(parts.model, state["model"])
-        parts.learner.restore(state["learner"])
+        parts.learner.restore(state["learner"] | state.get("own_learner", {}))
         progress.restore(state["progress"])
         self._check_left()
         ended = f", where it had ended: {progress.ended}" if progress.ended else ""
@@ -171,7 +214,9 @@ class _Restoring:
         moved = [name for name in changed if _is_layout(name)]
         if ("cuda" in state["rng"]) != (parts.device.type == "cuda"):
             moved.append("kind of device")
-        if {"seed", "kind of device"}.isdisjoint(moved):
+        if state.get("ranks", 1) != parts.ranks.size:
+            moved.append("number of processes")
+        if {"seed", "kind of device", "number of processes"}.isdisjoint(moved):
             parts.generators.restore(state["rng"])
         else:
             parts.learner.seed()
@@ -180,6 +225,9 @@ class _Restoring:
             progress.next_attempt, progress.evaluated = 0, {}
         else:
             parts.episodes.restore(state["episodes"])
+            own = None if "number of processes" in moved else state.get("own_episodes")
+            if own is not None:
+                parts.own_episodes.restore(own)
         if not _OF_WAYS & set(changed):
             parts.ways.restore(state["ways"])
         parts.collector.steps = progress.steps
@@ -214,6 +262,8 @@ class _Restoring:
 
     def _why_no_episodes(self) -> str:
         """Why a checkpoint of such a run has no episodes in it."""
+        if not self._state["steps"]:
+            return "the run was interrupted before its first update"
         if not self._parts.has_snapshots:
             return f"{self._parts.config.env.task} has no snapshots"
         if self._parts.config.mode == "async":

@@ -6,6 +6,7 @@ import time
 
 from trainer.rollout.pipeline import Pipeline
 from trainer.session import resume
+from trainer.session.alarms import Alarms
 from trainer.session.checkpoints import Checkpoints
 from trainer.show.display import Display
 
@@ -18,8 +19,9 @@ class Saver:
         parts: resume.RunParts,
         *,
         pipeline: Pipeline,
-        checkpoints: Checkpoints,
+        checkpoints: Checkpoints | None,
         display: Display,
+        alarms: Alarms,
         seconds: float,
     ) -> None:
         """Starts the time to the first checkpoint.
@@ -27,16 +29,20 @@ class Saver:
         Args:
             parts: whose state a checkpoint holds.
             pipeline: comes to rest before a complete checkpoint.
-            checkpoints: of the run folder.
-            display: shows what was written and what could not be.
+            checkpoints: of the run folder; None on other ranks than 0.
+            display: shows what was written.
+            alarms: told of what could not be written.
             seconds: between two periodic checkpoints.
         """
         self._parts, self._pipeline = parts, pipeline
         self._checkpoints, self._display = checkpoints, display
+        self._alarms = alarms
         self._seconds, self._last = seconds, time.perf_counter()
 
     def save(self, *, best: bool = False, complete: bool = True) -> bool:
         """Writes a checkpoint, or logs why it cannot.
+
+        All ranks save a complete checkpoint together, rank 0 the others alone.
 
         Args:
             best: to best.pt, instead of one of the last few, and without games and
@@ -48,35 +54,48 @@ class Saver:
         """
         parts = self._parts
         if not all(bool(p.isfinite().all()) for p in parts.model.parameters()):
-            self._display.log("the weights are not finite: they are not saved")
+            self._alarms.set(
+                "weights", "the weights are not finite: they are not saved"
+            )
             return False
-        at_rest = complete and not best and self._pipeline.settle()
-        state = resume.capture(parts, complete=at_rest, explored=not best)
+        together = complete and not best
+        at_rest = together and self._pipeline.settle()
+        state = resume.capture(
+            parts, complete=at_rest, explored=not best, together=together
+        )
+        if together:
+            self._last = time.perf_counter()
+        if self._checkpoints is None:
+            return True
         steps = parts.progress.steps
         if best:
             path = self._checkpoints.save_best(state)
         else:
             path = self._checkpoints.save(state, steps)
+        failed = "the last one is not written, for the reason above"
+        self._alarms.set("checkpoint", failed if path is None else "")
         if path is not None:
             self._display.checkpoint(path, steps)
         return path is not None
 
-    def save_if_due(self) -> None:
-        """Writes a checkpoint if the last one is old enough."""
-        if time.perf_counter() - self._last >= self._seconds:
-            self.save()
-            self._last = time.perf_counter()
+    def due(self, *, best: bool) -> bool:
+        """Whether it is time for a complete checkpoint.
 
-    def save_if_best(self) -> None:
+        Args:
+            best: whether best.pt is about to be written. Until then that file, which
+                is without games, might be all there is.
+        """
+        first_best = best and not self._parts.progress.best_score
+        return first_best or time.perf_counter() - self._last >= self._seconds
+
+    def improved(self) -> bool:
+        """Whether the score of the last episodes is the best one."""
+        return self._parts.episodes.score() > self._parts.progress.best_score
+
+    def save_best(self) -> None:
         """Keeps the weights of the best score of the last episodes in best.pt."""
         progress = self._parts.progress
-        score, best = self._parts.episodes.score(), progress.best_score
-        if score <= best:
-            return
-        if not best:
-            # Until then best.pt, which is without games, might be all there is.
-            self.save()
-            self._last = time.perf_counter()
-        progress.best_score = score
+        best = progress.best_score
+        progress.best_score = self._parts.episodes.score()
         if not self.save(best=True):
             progress.best_score = best

@@ -6,11 +6,21 @@ from trainer.config.schema import RunConfig
 from trainer.machine.cpu import startup_objects_frozen
 from trainer.machine.cuda import own_stream
 from trainer.machine.monitor import profiler
+from trainer.machine.ranks import FirstRankError, LostRankError
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
+from trainer.rollout.batch import Batch
 from trainer.session.build import Session
 from trainer.session.evaluator import Evaluator
-from trainer.session.loop import INTERRUPTED, Loop, Stop, is_solved, stop_on_signal
+from trainer.session.loop import (
+    INTERRUPTED,
+    Interrupted,
+    Lead,
+    Loop,
+    Stop,
+    is_solved,
+    stop_on_signal,
+)
 from trainer.session.progress import Clock
 from trainer.session.reporter import FirstClears, Reporter, Source, check_loss
 from trainer.show.display import Display
@@ -24,15 +34,28 @@ def run_training(config: RunConfig, display: Display | None = None) -> dict[str,
         display: shows the run; None: the one that the config names. What its
             `report` raises ends the run, with a checkpoint, and reaches the caller:
             a search stops hopeless trials so.
+
+    Returns:
+        As of `train`; no last metrics if a signal came in the search for
+        demonstrations, before the first update.
     """
-    return train(Session(config, display))
+    try:
+        session = Session(config, display)
+    except Interrupted as error:
+        return {
+            "steps": float(error.steps),
+            "seconds": error.seconds,
+            "solved": 0.0,
+            "signal": float(error.signal),
+        }
+    return train(session)
 
 
 def train(session: Session) -> dict[str, float]:
     """Trains until solved, out of steps or time, or interrupted; closes the session.
 
     Args:
-        session: fresh or restored.
+        session: fresh or restored; of several processes, each trains its own.
 
     Returns:
         The last metrics, with `steps`, `seconds`, `solved` (0 or 1) and `signal`
@@ -40,7 +63,8 @@ def train(session: Session) -> dict[str, float]:
 
     Raises:
         RuntimeError: the loss became NaN (the batch is saved in the run folder), or
-            the last checkpoint could not be written.
+            the last checkpoint could not be written; LostRankError and FirstRankError:
+            another process of the run has ended.
     """
     display, run_dir = session.display, session.run_dir
     clock = Clock(session.progress.seconds)
@@ -54,6 +78,9 @@ def train(session: Session) -> dict[str, float]:
             session.start()
             try:
                 metrics = _run_loop(session, clock, stopping)
+            except LostRankError:
+                # The last checkpoint is of all ranks, and goes on exactly.
+                raise
             except BaseException:
                 _save_after_failure(session)
                 raise
@@ -69,24 +96,66 @@ def train(session: Session) -> dict[str, float]:
             display.log(f"wrote {run_dir}/ ({contents})")
             # One may have come since the loop ended.
             return metrics | {"signal": float(stopping.signal)}
+    except Exception as error:
+        if not isinstance(error, FirstRankError):  # rank 0 says why
+            session.alarms.notify("failed", str(error))
+        raise
     finally:
         session.close()
 
 
 def _run_loop(session: Session, clock: Clock, stopping: Stop) -> dict[str, float]:
     """Gives the loop its parts, and runs it; returns the last metrics."""
-    config, progress = session.config, session.progress
-    run_dir, log = session.run_dir, session.display.log
-    reporter = Reporter(
-        config,
+    progress, run_dir = session.progress, session.run_dir
+    reporter = lead = None
+    if session.ranks.is_first:
+        reporter = _make_reporter(session, clock)
+        lead = _make_lead(session, clock, reporter)
+    reason = Loop(
+        session.ranks,
+        lead,
+        updater=session.updater,
+        saver=session.saver,
+        own_episodes=session.own_episodes,
+        episodes=session.episodes,
+        profiled=profiler(session.share.profile, run_dir, session.device),
+        stopping=stopping,
+    ).run()
+    seconds = clock.seconds()
+    more = f"; --resume {run_dir} goes on" if reason == INTERRUPTED else ""
+    text = f"{reason} after {progress.steps:,} steps, {format_seconds(seconds)}"
+    session.display.log(f"{text}{more}")
+    if reason != INTERRUPTED and session.ranks.is_first:
+        session.alarms.notify(reason, text)
+    return (
+        (reporter.values if reporter else {})
+        | progress.evaluated
+        | {
+            "steps": float(progress.steps),
+            "seconds": seconds,
+            "solved": float(is_solved(reason)),
+        }
+    )
+
+
+def _make_reporter(session: Session, clock: Clock) -> Reporter:
+    """What reports, on rank 0: curves of all ranks' episodes and of its own work."""
+    return Reporter(
+        session.config,
         sources=_sources(session),
         timings=session.timings,
         writer=session.writer,
         display=session.display,
         filmer=session.filmer,
-        progress=progress,
+        progress=session.progress,
         clock=clock,
     )
+
+
+def _make_lead(session: Session, clock: Clock, reporter: Reporter) -> Lead:
+    """What decides, on rank 0."""
+    config, progress, run_dir = session.config, session.progress, session.run_dir
+    log = session.display.log
     evaluator = Evaluator(
         config,
         model=session.model,
@@ -109,32 +178,20 @@ def _run_loop(session: Session, clock: Clock, stopping: Stop) -> dict[str, float
         run_dir=run_dir,
         log=log,
     )
-    reason = Loop(
+
+    def check(batch: Batch) -> None:
+        session.alarms.check(reporter.values)
+        check_loss(reporter.values, batch, run_dir, session.obs_shape)
+
+    return Lead(
         config,
-        updater=session.updater,
         first_clears=first_clears,
         reporter=reporter,
         evaluator=evaluator,
         saver=session.saver,
-        check=lambda batch: check_loss(
-            reporter.values, batch, run_dir, session.obs_shape
-        ),
-        profiled=profiler(config.profile, run_dir, session.device),
+        check=check,
         progress=progress,
         clock=clock,
-        stopping=stopping,
-    ).run()
-    seconds = clock.seconds()
-    more = f"; --resume {run_dir} goes on" if reason == INTERRUPTED else ""
-    log(f"{reason} after {progress.steps:,} steps, {format_seconds(seconds)}{more}")
-    return (
-        reporter.values
-        | progress.evaluated
-        | {
-            "steps": float(progress.steps),
-            "seconds": seconds,
-            "solved": float(is_solved(reason)),
-        }
     )
 
 
@@ -156,6 +213,8 @@ def _sources(session: Session) -> list[Source]:
             "full_unrolls": float(store.num_full), "free_slots": float(store.num_free),
         }),
     ]  # fmt: skip
+    if session.ranks.size > 1:
+        sources.append(("time/share_", session.ranks.timings.shares))
     if replay is not None:
         sources += [
             ("replay/", lambda: {"unrolls": float(len(replay))}),

@@ -9,6 +9,7 @@ from trainer.config.schedules import linear
 from trainer.config.schema import RunConfig
 from trainer.learn.learner import Learner
 from trainer.machine.monitor import mark
+from trainer.machine.ranks import Ranks
 from trainer.machine.timings import Timings
 from trainer.rollout.batch import Batch
 from trainer.rollout.pipeline import Pipeline
@@ -31,11 +32,12 @@ class Updater:
         timings: Timings,
         progress: Progress,
         device: torch.device,
+        ranks: Ranks,
     ) -> None:
         """Takes the parts of a run that an update uses.
 
         Args:
-            config: of the run.
+            config: of this rank's share of the run.
             pipeline: collects the unrolls; started.
             store: holds the unrolls.
             replay: of earlier unrolls in the same store; None: no replay.
@@ -43,8 +45,9 @@ class Updater:
             timings: counts the time of learning.
             progress: its steps are counted here.
             device: of the learner.
+            ranks: of the run, each with a batch of its own.
         """
-        self._config, self._device = config, device
+        self._config, self._device, self._ranks = config, device, ranks
         self._pipeline, self._store, self._replay = pipeline, store, replay
         self._learner, self._timings, self._progress = learner, timings, progress
 
@@ -54,7 +57,7 @@ class Updater:
         with mark("collect"):
             slots = self._pipeline.next_batch()
         # Not the collector's count, which in another thread is a matter of timing.
-        self._progress.steps += self._store.learned_steps(slots)
+        self._progress.steps += self._ranks.total(self._store.learned_steps(slots))
         step = self._progress.steps
         with self._timings("learn"):
             replayed = None

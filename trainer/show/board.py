@@ -14,7 +14,10 @@ from rich.text import Text
 
 from trainer.show.panels import LABEL, heat
 
-_LEGEND = "% cleared of the last 100 training episodes   ▸ in training   ✓ solved"
+_LEGEND = (
+    "% cleared of the last 100 training episodes   ▸ in training   ✓ solved\n"
+    "search: for demonstrations, before a level trains"
+)
 _MESSAGES = 8
 _CELL = 7
 
@@ -26,11 +29,13 @@ class Standing(NamedTuple):
         rate: share of clears of its last 100 training episodes; None: not begun.
         training: whether it trains now.
         solved: whether two evaluations confirmed it.
+        searching: whether it is still in the search for demonstrations.
     """
 
     rate: float | None = None
     training: bool = False
     solved: bool = False
+    searching: bool = False
 
 
 class Board:
@@ -97,15 +102,19 @@ def grid(levels: Mapping[str, Standing]) -> Text:
     for stage in sorted({stage for _, stage in names}):
         text.append(f"-{stage:<2}", LABEL)
         for world in worlds:
-            standing = levels.get(f"{world}-{stage}")
-            rate = None if standing is None else standing.rate
-            if rate is None:
-                text.append(f"{'·' if standing else '':>{_CELL}}", LABEL)
-            else:
-                text.append(f"{100 * rate:{_CELL}.0f}", heat(rate))
-            mark = " "
-            if standing is not None:
-                mark = "✓" if standing.solved else "▸" if standing.training else " "
-            text.append(mark)
+            _add(text, levels.get(f"{world}-{stage}"))
         text.append("\n")
     return text
+
+
+def _add(text: Text, standing: Standing | None) -> None:
+    """Adds the cell of a level; an empty one for None."""
+    if standing is None:
+        text.append(" " * (_CELL + 1))
+        return
+    if standing.rate is None:
+        what = "search" if standing.searching else "·"
+        text.append(f"{what:>{_CELL}}", LABEL)
+    else:
+        text.append(f"{100 * standing.rate:{_CELL}.0f}", heat(standing.rate))
+    text.append("✓" if standing.solved else "▸" if standing.training else " ")

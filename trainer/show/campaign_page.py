@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -14,6 +15,8 @@ from trainer.show.figures import curves
 from trainer.show.page import document, level_grid, level_table, table
 from trainer.show.run_files import read_run
 
+# Options that say where and how a campaign is shown, not what it does.
+_OF_THE_COMMAND = {"run_dir", "resume", "dashboard"}
 OPTIONS, STATE, TABLE, MERGED = "campaign.json", "state.json", "table.json", "merged"
 
 
@@ -37,26 +40,49 @@ def write(folder: Path, output: Path | None = None) -> Path:
         OSError: the page cannot be written; an older one is as it was.
     """
     state, found = _read(folder / STATE), _read(folder / TABLE)
+    known = _read(folder / OPTIONS)
     levels: Mapping[str, Any] = state.get("levels", {})
     one, single = found.get("one", []), found.get("single", [])
     merged = [read_run(folder / MERGED)] if (folder / MERGED).is_dir() else []
     sections = {
-        "A policy for each level": _grid(single) + level_table(single, ""),
-        "One network for all levels": _grid(one) + level_table(one, ""),
+        "A policy for each level": _results(single),
+        "One network for all levels": _results(one),
         "Training of the levels": _training(levels),
         "Curves of the one network": curves(merged) if merged else "",
+        "Options": _options(known),
     }
     seconds = format_seconds(state.get("seconds", 0.0))
+    about = {"command": known.get("command"), "folder": folder}
+    facts = "".join(
+        f"<dt>{name}</dt><dd>{escape(str(value))}</dd>"
+        for name, value in about.items()
+        if value is not None
+    )
     head = (
         f"<h1>{len(levels)} levels in {seconds}</h1>"
         f'<div class="tiles">{_figure("a policy for each level", single, len(levels))}'
-        f"{_figure('one network', one, len(levels))}</div><dl><dt>folder</dt>"
-        f"<dd>{escape(str(folder))}</dd></dl>"
+        f"{_figure('one network', one, len(levels))}</div><dl>{facts}</dl>"
     )
     page = output or folder / "report.html"
     with replacing(page) as file:
         file.write(document(f"{len(levels)} levels", head, sections).encode())
     return page
+
+
+def results_of(folder: Path, policies: Sequence[str]) -> dict[str, Any] | None:
+    """The content of a campaign's table.json, if it has all of its policies.
+
+    Args:
+        folder: of the campaign.
+        policies: names of those that there are.
+    """
+    try:
+        found = _read(folder / TABLE)
+        levels = {row["level"] for row in found["single"]}
+        have = levels | {"one"} if found["one"] else levels
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if have == set(policies) else None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -77,12 +103,24 @@ def _sampled(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {r["level"]: r["clear_rate"] for r in results if not r["argmax"]}
 
 
-def _grid(results: Sequence[Mapping[str, Any]]) -> str:
-    """Clear rates of sampled actions, and how many starts with the likeliest ones."""
+def _results(results: Sequence[Mapping[str, Any]]) -> str:
+    """Clear rates of sampled actions, how many starts with the likeliest ones, and all.
+
+    Each level's results are next to each other.
+    """
+    if not results:
+        return ""
     notes = {
         r["level"]: f"{r['clears']}/{r['episodes']}" for r in results if r["argmax"]
     }
-    return level_grid(_sampled(results), notes)
+    rates = _sampled(results)
+    order = {level: number for number, level in enumerate(rates)}
+    rows = sorted(results, key=lambda r: (order[r["level"]], r["argmax"]))
+    what = (
+        "In a cell: episodes cleared with sampled actions, and starts cleared with the "
+        "likeliest actions."
+    )
+    return f"<p>{what}</p>{level_grid(rates, notes)}{level_table(rows, '')}"
 
 
 def _figure(name: str, results: Sequence[Mapping[str, Any]], levels: int) -> str:
@@ -112,3 +150,18 @@ def _training(levels: Mapping[str, Mapping[str, Any]]) -> str:
         for name, level in levels.items()
     ]
     return table(heads, rows)
+
+
+def _options(known: Mapping[str, Any]) -> str:
+    """A line for each option of the campaign, and one for the flags behind `--`."""
+    options: Mapping[str, Any] = known.get("options", {})
+    rows = [
+        (
+            name.replace("_", "-"),
+            f"{value:g}" if isinstance(value, float) else str(value),
+        )
+        for name, value in options.items()
+        if value not in (None, "") and name not in _OF_THE_COMMAND
+    ]
+    flags = shlex.join(known.get("flags", []))
+    return table(("option", "value"), [*rows, ("flags of the levels' runs", flags)])

@@ -115,6 +115,12 @@ class LiveDisplay:
         if self._status is not None:
             self._status.saved = (self._status.seconds(), step, str(path))
 
+    def alarm(self, name: str, text: str) -> None:
+        """Takes what is drawn above all else, until it is over."""
+        if self._status is not None:
+            others = {n: t for n, t in self._status.alarms.items() if n != name}
+            self._status.alarms = others | ({name: text} if text else {})
+
     def close(self) -> None:
         """Leaves the last picture where it is, and the terminal as it was."""
         self._closing.close()

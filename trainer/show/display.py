@@ -38,6 +38,7 @@ class RunInfo:
         size: of the network.
         replay_capacity: unrolls; 0: no replay.
         steps: gives the environment steps so far, at any time.
+        ranks: processes of the run.
     """
 
     config: RunConfig
@@ -47,6 +48,7 @@ class RunInfo:
     size: ModelSize
     replay_capacity: int
     steps: Callable[[], int]
+    ranks: int = 1
 
     @property
     def task(self) -> str:
@@ -65,6 +67,7 @@ class RunInfo:
         fallback = ""
         if config.device == "auto" and self.device.type == "cpu":
             fallback = " (--device auto found no usable GPU)"
+        shared = f", on {self.ranks} processes together" if self.ranks > 1 else ""
         lower = emulation_nice()
         priority = (
             f"emulation threads at nice {lower}: faster on an idle machine, slower "
@@ -72,7 +75,7 @@ class RunInfo:
         )
         return (
             f"{self.task}: {env.num_envs} environments in {env.groups} groups, "
-            f"{config.mode}, {overlap}\n"
+            f"{config.mode}, {overlap}{shared}\n"
             f"{config.model.name}: {size.parameters:,} parameters, "
             f"{size.forward_flops / 1e6:.1f} MFLOP per observation, on "
             f"{describe(self.device, self.dtype)}{fallback}\n"
@@ -101,6 +104,14 @@ class Display(Protocol):
 
     def checkpoint(self, path: Path, step: int) -> None:
         """Notes that a checkpoint was written."""
+
+    def alarm(self, name: str, text: str) -> None:
+        """Shows an alarm for as long as it lasts; it is logged besides.
+
+        Args:
+            name: of the alarm.
+            text: what is wrong; "": nothing any more.
+        """
 
     def close(self) -> None:
         """Shows nothing more; may be called again."""
@@ -173,6 +184,9 @@ class PlainDisplay:
     def checkpoint(self, path: Path, step: int) -> None:
         """Prints nothing: there are too many."""
 
+    def alarm(self, name: str, text: str) -> None:
+        """Prints nothing: what is logged stays on the screen."""
+
     def close(self) -> None:
         """Ends the record of messages."""
         self._record.close()
@@ -205,6 +219,9 @@ class QuietDisplay:
         """Shows nothing."""
 
     def checkpoint(self, path: Path, step: int) -> None:
+        """Shows nothing."""
+
+    def alarm(self, name: str, text: str) -> None:
         """Shows nothing."""
 
     def close(self) -> None:

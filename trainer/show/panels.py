@@ -27,6 +27,7 @@ _PARTS = {
 }
 # Greys that read on black and on white; the terminal's own are often neither.
 LABEL, FRAME, CURVE = "#8a8a8a", "#6c6c6c", "#87af5f"
+ALARM = "bold white on #af0000"
 
 # Draws the inside of a panel: a title and lines, given the columns and lines in it.
 Drawing = Callable[[Status, int, int], tuple[str, RenderableType]]
@@ -262,6 +263,16 @@ def heat(rate: float) -> str:
     """Red at 0, yellow at a half, green at 1."""
     red, green = min(1.0, 2 - 2 * rate), min(1.0, 2 * rate)
     return f"#{95 + round(120 * red):02x}{95 + round(100 * green):02x}5f"
+
+
+def alarms(status: Status, width: int) -> list[Text]:
+    """A line for each alarm, three at most."""
+    lines = []
+    for name, text in list(status.alarms.items())[:3]:
+        line = Text(f" ALARM  {name}: {text}", ALARM, no_wrap=True, overflow="ellipsis")
+        line.truncate(width, overflow="ellipsis", pad=True)
+        lines.append(line)
+    return lines
 
 
 def messages(status: Status, width: int, height: int) -> tuple[str, RenderableType]:

@@ -111,12 +111,18 @@ def _read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def clear_rate_now(run_dir: Path) -> float | None:
-    """The last clear rate in the curves of a run that goes on."""
+    """The last clear rate in the curves of a run that goes on.
+
+    0 before an episode has ended; None before the first point, which a search for
+    demonstrations precedes.
+    """
+    points = False
     try:
         with (run_dir / "metrics.jsonl").open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - 8192))
             for line in reversed(file.read().splitlines()):
+                points = True
                 try:
                     rate = json.loads(line).get("rollout/clear_rate")
                 except ValueError:
@@ -125,4 +131,4 @@ def clear_rate_now(run_dir: Path) -> float | None:
                     return float(rate)
     except OSError:
         pass
-    return 0.0
+    return 0.0 if points else None

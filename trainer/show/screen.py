@@ -28,6 +28,17 @@ def view(status: Status, width: int, height: int) -> RenderableType:
         width: columns of the terminal.
         height: lines of the terminal, all of which are used.
     """
+    if status.alarms and height > 12:
+        lines = panels.alarms(status, width)
+        whole = Layout(size=height)
+        rest = Layout(_view(status, width, height - len(lines)))
+        whole.split_column(Layout(Group(*lines), size=len(lines)), rest)
+        return whole
+    return _view(status, width, height)
+
+
+def _view(status: Status, width: int, height: int) -> RenderableType:
+    """See `view`; without alarms."""
     layout = Layout(size=height)
     header = Layout(_header(status, width), size=2)
     if width < 76 or height < 24:

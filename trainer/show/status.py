@@ -50,6 +50,8 @@ class Status:
     curves: dict[str, tuple[Point, ...]] = field(default_factory=dict)
     saved: tuple[float, int, str] | None = None
     """Of the last checkpoint: seconds since the start, step, path."""
+    alarms: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong at the moment, by the name of the alarm."""
     messages: deque[tuple[float, str]] = field(
         default_factory=lambda: deque(maxlen=100)
     )

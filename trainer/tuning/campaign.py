@@ -2,8 +2,8 @@
 
     specialists   one run for each level, as many at a time as there are cores. All
                   get slices of the same length in turn; a level that is solved leaves
-                  its time to the others. The last slices end the schedules: the rates
-                  and the bonus for entropy fall to 0.
+                  its time to the others. The rates and the bonus for entropy fall to
+                  0 until a level's time is over.
     choice        the checkpoints of each level are played; the best is its policy.
     merge         one run over all levels, which learns from these policies
                   (learn/distil.py).
@@ -17,7 +17,6 @@ checkpoints, so a campaign goes on wherever it was interrupted.
 from __future__ import annotations
 
 import json
-import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,20 +25,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.config.checks import check_seed
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
-from trainer.config.tasks import game_of
 from trainer.machine.cpu import available_cores
 from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
 from trainer.models.policy_file import SUFFIX
 from trainer.show.board import Board, Standing
-from trainer.show.campaign_page import MERGED, STATE, TABLE
+from trainer.show.campaign_page import MERGED, STATE, TABLE, results_of
 from trainer.show.dashboard import make_display
 from trainer.show.run_files import clear_rate_now
 from trainer.tuning import specialists
+from trainer.tuning.campaign_config import LEAST_SLICE, CampaignConfig
 from trainer.tuning.specialists import Slice
 from trainer.tuning.workers import Failed, Workers
 
@@ -49,8 +47,6 @@ ERRORS = "errors.txt"
 
 # Steps are no limit: time is.
 _STEPS = 2_000_000_000
-# Slices below this are not worth their start.
-_LEAST_SLICE = 5.0
 # A level whose processes died or failed so often is given up.
 _FAILURES = 2
 # Episodes of each checkpoint that a level's policy is chosen from.
@@ -59,75 +55,12 @@ _CHOICE_EPISODES = 40
 # kept for it.
 _ONE_EPISODES = 10
 _ONE_CHOICE_SECONDS = 1.0
+# Of a number in large matrices. With 8 bits the levels' policies cleared as much, and
+# the one network five percent fewer starts with the likeliest actions.
+_LEVEL_BITS, _ONE_BITS = 8, 16
 # Share of the merge before its schedules begin to end.
 _MERGE_BEGINS = 0.1
 _CHECKPOINT_SECONDS = 30.0
-
-
-@dataclass(frozen=True)
-class CampaignConfig:
-    """Trains a policy for each level, and one network for all levels."""
-
-    levels: str = "all"
-    """Levels such as 1-1,4-2, or all."""
-
-    task: str = "SuperMarioBros-v0"
-    """The game: SuperMarioBros-v0 to -v3, or SuperMarioBros2-v0 or -v1 (the Lost
-    Levels, worlds 1 to 4)."""
-
-    max_seconds: float = 3600.0
-    """Seconds for all of the training; the evaluation comes after it. A search for
-    demonstrations that has begun comes to its end."""
-
-    merge_share: float = 0.3
-    """Share of the time for the one network; 0: none, only a policy for each level."""
-
-    slice_seconds: float = 60.0
-    """Seconds for which a level trains before others have their turn."""
-
-    jobs: int = 0
-    """Levels that train at the same time, and share the cores; 0: one per core."""
-
-    seed: int = 1
-    """Seed of the runs. How far they come in the time depends on the machine."""
-
-    episodes: int = 100
-    """Sampled episodes of each level in the evaluation; 0: no evaluation."""
-
-    merge_flags: str = ""
-    """Flags of python -m trainer.run for the one network, in one text with "=" before
-    it, such as --merge-flags="--widths 64 128 --features 512"."""
-
-    run_dir: Path | None = None
-    """Folder to write to; by default runs/campaign-TIME."""
-
-    resume: Path | None = None
-    """Folder of a campaign to go on with, with its own options."""
-
-    dashboard: bool = True
-    """A live board of all levels where stdout is a terminal; else lines."""
-
-    def validate(self) -> None:
-        """Raises ValueError for an option out of its range."""
-        for name, least in (("max_seconds", 1), ("slice_seconds", _LEAST_SLICE)):
-            if not least <= getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"{name} must be a number of seconds from {least:g} on, got "
-                    f"{getattr(self, name)}"
-                )
-        if not 0 <= self.merge_share <= 0.9:
-            raise ValueError(f"merge_share must be 0 to .9, got {self.merge_share}")
-        for name in ("jobs", "episodes"):
-            if getattr(self, name) < 0:
-                raise ValueError(
-                    f"{name} must be at least 0, got {getattr(self, name)}"
-                )
-        if self.task != game_of(self.task):
-            raise ValueError(
-                f"task {self.task} is one level or a selection: give --task "
-                f"{game_of(self.task)} and --levels"
-            )
-        check_seed(self.seed)
 
 
 @dataclass
@@ -261,8 +194,7 @@ class Campaign:
 
     def _deadline(self) -> float:
         """When the training of single levels ends."""
-        share = 1.0 - self.config.merge_share * self._merges
-        return self.config.max_seconds * share
+        return self.config.seconds_of_levels(len(self.levels))
 
     def _train_levels(self) -> None:
         """Gives slices to levels until all are solved or the time is over."""
@@ -275,8 +207,12 @@ class Campaign:
                 self._take(name, result)
             self._show("a policy for each level", self._deadline())
         if not any(checkpoint.list_files(self.run_dir(n)) for n in self.levels):
+            errors = self.folder / ERRORS
             raise RuntimeError(
-                f"no level could be trained; {self.folder / ERRORS} says why"
+                f"no level could be trained; {errors} says why"
+                if errors.exists()
+                else f"the {self.config.max_seconds:g} s of the campaign were over "
+                "before a level was trained: begin another, with more --max-seconds"
             )
 
     def _begin_next(self) -> bool:
@@ -289,13 +225,13 @@ class Campaign:
             if not (level.solved or level.ended or name in running)
             and self._failures[name] < _FAILURES
         ]
-        if not open_ or left < _LEAST_SLICE:
+        if not open_ or left < LEAST_SLICE:
             return False
         name = min(open_, key=lambda name: self.levels[name].seconds)
         # What each level that wants some still gets, until the end.
         share = left * min(1.0, self._jobs / (len(open_) + len(running)))
         last = share < 1.5 * self.config.slice_seconds
-        seconds = min(left, max(share, _LEAST_SLICE))
+        seconds = min(left, max(share, LEAST_SLICE))
         run = replace(
             share_cores(self._runs[name], self._jobs),
             run_dir=self.run_dir(name),
@@ -304,10 +240,11 @@ class Campaign:
             end_episodes=0,
             videos=False,
             checkpoint_seconds=_CHECKPOINT_SECONDS,
+            keep_checkpoints=specialists.CANDIDATES,
             log_seconds=2.0,
         )
-        seconds = seconds if last else self.config.slice_seconds
-        self._workers.submit(name, specialists.train, Slice(run, seconds, last))
+        work = Slice(run, seconds if last else self.config.slice_seconds, seconds)
+        self._workers.submit(name, specialists.train, work)
         if last:
             self._ending.add(name)
         return True
@@ -324,6 +261,7 @@ class Campaign:
             level.solved = bool(result["solved"])
             level.ended = name in self._ending and not result["signal"]
             how = "solved" if level.solved else f"{level.rate:.0%} cleared"
+            how = how if level.steps else "still in its search for demonstrations"
             self._board.log(
                 f"{name}: {how} after {level.steps:,} steps, "
                 f"{format_seconds(level.seconds)} of training"
@@ -364,7 +302,7 @@ class Campaign:
         (self.folder / POLICIES).mkdir(exist_ok=True)
         tasks = [
             (name, specialists.choose, self.run_dir(name), self.policy(name),
-             name, _CHOICE_EPISODES, self.config.seed)
+             name, _CHOICE_EPISODES, self.config.seed, _LEVEL_BITS)
             for name, level in self.levels.items()
             if level.chosen is None and checkpoint.list_files(self.run_dir(name))
         ]  # fmt: skip
@@ -403,7 +341,8 @@ class Campaign:
             checkpoint_seconds=_CHECKPOINT_SECONDS,
             dashboard="auto" if self.config.dashboard else "off",
         )
-        work = Slice(config, max(_LEAST_SLICE, left), True, _MERGE_BEGINS)
+        seconds = max(LEAST_SLICE, left)
+        work = Slice(config, seconds, seconds, _MERGE_BEGINS)
         self._workers.close()
         self._board.close()  # the run has a dashboard of its own
         try:
@@ -425,7 +364,7 @@ class Campaign:
         levels = [name for name in self.levels if self.policy(name).exists()]
         task = (
             ONE, specialists.choose, self.folder / MERGED, self.policy(ONE),
-            ",".join(levels), _ONE_EPISODES, self.config.seed,
+            ",".join(levels), _ONE_EPISODES, self.config.seed, _ONE_BITS,
         )  # fmt: skip
         for _, result in self._do([task], "choosing a temperature"):
             self._board.log(
@@ -434,18 +373,21 @@ class Campaign:
             )
 
     def evaluate(self) -> dict[str, Any]:
-        """Plays all policies; the content of table.json.
+        """Plays all policies, if that was not done; the content of table.json.
 
         Returns:
             `single` with the results of each level's policy, and `one` with those of
             the network for all, as `LevelResult.to_dict` has them: sampled, then
             likeliest actions. `levels` names all levels.
         """
+        names = [n for n in (ONE, *self.levels) if self.policy(n).exists()]
+        if known := results_of(self.folder, names):
+            self._board.log(f"all was played: the results of {self.folder / TABLE}")
+            return known
         tasks = [
             (name, specialists.evaluate, self.policy(name),
              "" if name == ONE else name, self.config.episodes, self.config.seed)
-            for name in (ONE, *self.levels)
-            if self.policy(name).exists()
+            for name in names
         ]  # fmt: skip
         try:
             played = self._do(tasks, "playing")
@@ -466,16 +408,14 @@ class Campaign:
     def _show(self, what: str, until: float) -> None:
         """Draws the board."""
         running = self._workers.running
-        standings = {
-            name: Standing(
-                clear_rate_now(self.run_dir(name)) if name in running else (
-                    level.rate if level.steps else None
-                ),
-                name in running,
-                level.solved,
-            )
-            for name, level in self.levels.items()
-        }  # fmt: skip
+        standings = {}
+        for name, level in self.levels.items():
+            rate = level.rate if level.steps else None
+            if name in running:
+                rate = clear_rate_now(self.run_dir(name))
+            begins = name in running and rate is None and self._phase == "specialists"
+            searching = begins and self._runs[name].learns_from_demonstrations
+            standings[name] = Standing(rate, name in running, level.solved, searching)
         solved = sum(level.solved for level in self.levels.values())
         self._board.show(
             f"{what}, {format_seconds(self.elapsed())} of {format_seconds(until)}, "

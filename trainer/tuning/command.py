@@ -54,6 +54,10 @@ def check_own(flags: Sequence[str], own: Sequence[str]) -> None:
 
 def check_base(base: RunConfig) -> None:
     """Raises ValueError for options that every run of a search has for itself."""
+    if base.notify:
+        raise ValueError(
+            "--notify is for a single run, and would tell of each of many; leave it out"
+        )
     for name in ("resume", "run_dir"):
         if getattr(base, name) is not None:
             flag = name.replace("_", "-")

@@ -39,7 +39,7 @@ class PopulationConfig:
 
     mutations: str = "trainer.tuning.mutations:DEFAULT"
     """Options that change and how, MODULE:NAME or FILE.py:NAME of a dictionary
-    (docs/training.md has an example). Only options of the learner and of replay:
+    (docs/search.md has an example). Only options of the learner and of replay:
     weights move between members."""
 
     jobs: int = 1

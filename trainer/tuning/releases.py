@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 import mario_envpool
+from mario_envpool import rom
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig
 from trainer.evaluation.tables import pairs_of
@@ -30,13 +31,14 @@ from trainer.models.released import (
 )
 from trainer.show.campaign_page import OPTIONS, TABLE
 from trainer.tuning import specialists
-from trainer.tuning.campaign import ONE, POLICIES, CampaignConfig
+from trainer.tuning.campaign import ONE, POLICIES
+from trainer.tuning.campaign_config import CampaignConfig
 from trainer.tuning.workers import Failed, Workers
 
 README = "README.md"
 # Of `LevelResult.to_dict`, what a card has.
-_RESULT = "level argmax episodes clears clear_rate interval cleared_starts".split()
-_LICENCE = "MIT, as this package. The game's ROM is not part of it."
+RESULT = "level argmax episodes clears clear_rate interval cleared_starts".split()
+LICENCE = "MIT, as this package. The game's ROM is not part of it."
 _DATA = (
     "Nothing but the game itself, played by the trainer: a search found the "
     "demonstrations. No person's play, no pictures, no RAM and no demonstrations "
@@ -72,9 +74,11 @@ def make(campaign: Path, to: Path) -> Card:
         by_policy = _by_policy(table)
         episodes, seed = table["episodes"], table["seed"]
     except FileNotFoundError as error:
+        begun = (campaign / OPTIONS).exists()
+        more = f"; python -m trainer.campaign --resume {campaign} goes on" * begun
         raise FileNotFoundError(
             f"{error.filename} is missing: a release is made of a campaign that has "
-            "come to its end, its evaluation included"
+            f"come to its end, its evaluation included{more}"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"a file of {campaign} is damaged: {error!r}") from error
@@ -97,13 +101,14 @@ def make(campaign: Path, to: Path) -> Card:
         about={
             "title": f"Policies for {len(_levels(table))} levels, from "
             f"{table['seconds'] / 60:.0f} minutes of training",
-            "made_by": _command(config, known["flags"]),
+            "made_by": command_of(config, known["flags"]),
             "machine": f"{available_cores()} cores of {cpu_name()}",
             "version": mario_envpool.__version__,
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "environment": _environment(envs),
+            "environment": environment_of(envs),
+            "rom": rom.describe(sha1),
             "data": _DATA,
-            "licence": _LICENCE,
+            "licence": LICENCE,
         },
         protocol={
             "episodes": episodes,
@@ -116,12 +121,12 @@ def make(campaign: Path, to: Path) -> Card:
         levels=_levels(table),
         policies=policies,
     )
-    (to / README).write_text(_readme(card))
+    (to / README).write_text(readme(card))
     write_card(to, card)
     return card
 
 
-def _environment(envs: Mapping[str, EnvConfig]) -> str:
+def environment_of(envs: Mapping[str, EnvConfig]) -> str:
     """What policies see and do, in words.
 
     Args:
@@ -150,15 +155,20 @@ def _by_policy(table: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The results of a campaign by policy, without single episodes."""
     found: dict[str, list[dict[str, Any]]] = {}
     for result in table["single"]:
-        kept = {key: result[key] for key in _RESULT}
+        kept = {key: result[key] for key in RESULT}
         found.setdefault(result["level"], []).append(kept)
     if table["one"]:
-        found[ONE] = [{key: row[key] for key in _RESULT} for row in table["one"]]
+        found[ONE] = [{key: row[key] for key in RESULT} for row in table["one"]]
     return found
 
 
-def _command(config: CampaignConfig, flags: Sequence[str]) -> str:
-    """The command that a campaign was begun with."""
+def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:
+    """The command that a campaign was begun with.
+
+    Args:
+        config: its options.
+        flags: those behind `--`.
+    """
     words = ["python", "-m", "trainer.campaign"]
     usual = to_dict(CampaignConfig())
     shown = {"levels", "max_seconds", "seed"}
@@ -171,9 +181,31 @@ def _command(config: CampaignConfig, flags: Sequence[str]) -> str:
     return shlex.join([*words, *(["--", *flags] if flags else [])])
 
 
-def _readme(card: Card) -> str:
-    """What the card says, for people."""
-    about = card.about
+def readme(card: Card, address: str = "") -> str:
+    """What the card says, for people.
+
+    Args:
+        card: of the release.
+        address: where its one policy is published; "": a folder of policies.
+    """
+    about, protocol = card.about, card.protocol
+    kinds = "One policy for each level, and `one`, a network for all of them."
+    again = [
+        "    python -m trainer.evaluate --policy FOLDER",
+        "",
+        "plays all of it again; for the release that comes with the package FOLDER is "
+        "`released:all`. On the same kind of processor the numbers are equal.",
+    ]
+    if address:
+        kinds = f"One policy, for {', '.join(card.levels)}."
+        again = [
+            f"    python -m trainer.evaluate --policy {address} --episodes "
+            f"{protocol['episodes']} --seed {protocol['seed']}",
+            f"    python -m trainer.watch --policy {address}",
+            "",
+            "The first plays all of it again; on the same kind of processor the "
+            "numbers are equal.",
+        ]
     lines = [
         f"# {about['title']}",
         "",
@@ -182,14 +214,16 @@ def _readme(card: Card) -> str:
         "",
         f"    {about['made_by']}",
         "",
-        "One policy for each level, and `one`, a network for all of them.",
+        kinds,
         "",
         f"- **Sees and does**: {about['environment']}",
-        f"- **ROM**: SHA-1 `{card.rom_sha1}`. Another one is refused.",
+        f"- **ROM**: {about['rom']}. Its SHA-1 is `{card.rom_sha1}`; another one is "
+        "refused.",
         f"- **Data**: {about['data']}",
         f"- **Licence**: {about['licence']}",
-        "- **Files**: safetensors, weights in half precision; `card.json` has the "
-        "SHA-256 of each, and all of this.",
+        "- **Files**: safetensors, weights in half precision, large matrices of a "
+        "level's policy in 8 bits; `card.json` has the SHA-256 of each, and all of "
+        "this.",
         f"- **Protocol**: {card.protocol['episodes']} episodes of each level with "
         f"sampled actions, after 0 to {card.protocol['noop_max']} idle frames (clear "
         "rate, 95 % range by Wilson); then once from each of these "
@@ -197,10 +231,7 @@ def _readme(card: Card) -> str:
         "*greedy* is the one of these starts without idle frames, as others count. "
         f"Seed {card.protocol['seed']}, played on {card.protocol['processor']}.",
         "",
-        "    python -m trainer.evaluate --policy FOLDER",
-        "",
-        "plays all of it again; for the release that comes with the package FOLDER is "
-        "`released:all`. On the same kind of processor the numbers are equal.",
+        *again,
     ]
     single = {n: p["results"] for n, p in card.policies.items() if n != ONE}
     tables = {
@@ -315,7 +346,7 @@ def replay(
 
 def _replayed(name: str, row: dict[str, Any], here: dict[str, Any]) -> Replayed:
     """Compares what a card says of a level with what was played."""
-    here = {key: here[key] for key in _RESULT}
+    here = {key: here[key] for key in RESULT}
     low, high = row["interval"]
     if all(row[key] == here[key] for key in ("episodes", "clears", "cleared_starts")):
         verdict = "equal"

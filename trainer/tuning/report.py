@@ -28,13 +28,20 @@ from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
 from trainer.tuning import options
 
+# Of a trial that was one too many.
+SURPLUS = "surplus"
+
 
 def counted(study: optuna.Study) -> list[FrozenTrial]:
-    """The trials, without those that were begun again."""
+    """The trials, without those that were begun again or were one too many."""
     trials = study.get_trials(deepcopy=False)
     history = RetryHeartbeatStaleTrialCallback.retry_history
     again = {number for trial in trials for number in history(trial)}
-    return [trial for trial in trials if trial.number not in again]
+    return [
+        trial
+        for trial in trials
+        if trial.number not in again and SURPLUS not in trial.user_attrs
+    ]
 
 
 def best_command(study: optuna.Study, flags: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ class SearchConfig:
 
     space: str = "trainer.tuning.spaces:default"
     """Search space, MODULE:FUNCTION or FILE.py:FUNCTION: a function of an Optuna trial
-    that returns values by option (docs/training.md has an example)."""
+    that returns values by option (docs/search.md has an example)."""
 
     trials: int = 20
     """Trials in all, those of earlier calls and of other processes included."""
@@ -29,8 +29,10 @@ class SearchConfig:
     """Name of the search; a search of that name is resumed."""
 
     storage: str = ""
-    """Database of all trials, any URL that SQLAlchemy accepts; by default
-    sqlite:///OUT/NAME/study.db."""
+    """Where all trials are: journal:///FILE, sqlite:///FILE, or a database on a server
+    (postgresql://USER:PASSWORD@HOST/NAME, mysql://...), which many machines can share;
+    by default journal:///OUT/NAME/study.log. '$NAME', in single quotes, is an
+    environment variable."""
 
     objective: Literal["time-to-clear", "clear-rate"] = "time-to-clear"
     """time-to-clear: seconds until the level is solved, a run that does not solve

@@ -19,6 +19,7 @@ from trainer.config.plain import from_dict
 from trainer.config.schedules import linear
 from trainer.config.schema import RunConfig
 from trainer.evaluation.protocol import evaluate_checkpoint
+from trainer.evaluation.results import LevelResult
 from trainer.learn.optim import learning_rate_factor
 from trainer.models import checkpoint
 from trainer.models.policy import save_policy
@@ -31,8 +32,13 @@ from trainer.show.run_files import read_run
 _BEFORE_THE_END = 0.4
 # Points of the curves whose speed is taken for that of the time to come.
 _POINTS = 10
+# A level that has more time ahead than its schedules were long, when they have ended,
+# begins again with this much of their rates (SGDR, Loshchilov & Hutter 2017).
+_RESTART = 0.5
 # Of policies; checkpoints are compared at the first.
 _TEMPERATURES = (0.5, 1.0, 0.25)
+# Checkpoints that a policy is chosen from, the newest ones, beside best.pt.
+CANDIDATES = 4
 # Evaluation that no run and no command plays (`evaluation.play.first_seed`).
 _STREAM = 1_000_000
 
@@ -44,15 +50,20 @@ class Slice:
     Attributes:
         config: of the run; its folder may hold a part of it already.
         seconds: to train.
-        last: whether its schedules end with it: the rate and the bonus for entropy
-            fall to 0.
+        left: seconds of training that the run still gets, these included. When they
+            are over, the rate and the bonus for entropy have fallen to 0.
         before_the_end: share of a last slice, where the run is new, before they do.
     """
 
     config: RunConfig
     seconds: float
-    last: bool
+    left: float
     before_the_end: float = _BEFORE_THE_END
+
+    @property
+    def last(self) -> bool:
+        """Whether the run ends with it."""
+        return self.seconds >= self.left
 
 
 def train(
@@ -72,21 +83,45 @@ def train(
     """
     folder = work.config.run_dir
     assert folder is not None
-    if not checkpoint.list_files(folder):
+    path, before = None, 0.0
+    if checkpoint.list_files(folder):
+        path, state = _newest(folder)
+        before = float(state["progress"]["seconds"])
+    # One may be of a search for demonstrations that was interrupted.
+    if path is None or not state["steps"]:
         share = work.before_the_end if work.last else 1.0
-        config = replace(work.config, max_seconds=share * work.seconds)
+        seconds = before + share * work.seconds
+        config = replace(work.config, resume=path, max_seconds=seconds)
         metrics = dict(run_training(config, display()))
         if not work.last or metrics["solved"] or metrics["signal"]:
             return metrics
-        work = replace(work, seconds=(1.0 - share) * work.seconds)
-    path = checkpoint.find(folder)
-    state = checkpoint.load(
-        path, torch.device("cpu"), ("config", "learner", "progress", "steps")
-    )
-    config = ending(work.config, state, work.seconds) if work.last else work.config
+        rest = (1.0 - share) * work.seconds
+        work = replace(work, seconds=rest, left=rest)
+        path, state = _newest(folder)
     seconds = float(state["progress"]["seconds"]) + work.seconds
-    config = replace(config, resume=path, max_seconds=seconds)
+    config = replace(_scheduled(work, state), resume=path, max_seconds=seconds)
     return dict(run_training(config, display()))
+
+
+def _scheduled(work: Slice, state: Mapping[str, Any]) -> RunConfig:
+    """The config of a slice of a run that goes on.
+
+    The run's own schedules come first, and then straight lines to 0 at its end.
+    """
+    own, steps = work.config.learner, int(state["steps"])
+    if steps < own.lr_steps and not work.last:
+        return work.config
+    now = from_dict(LearnerConfig, state["config"]["learner"])
+    long = _speed(work.config) * work.left > own.lr_steps
+    restarts = long and now.lr_steps == own.lr_steps
+    return ending(work.config, state, work.left, _RESTART if restarts else 0.0)
+
+
+def _newest(run_dir: Path) -> tuple[Path, dict[str, Any]]:
+    """The newest checkpoint of a run that has one, and what is in it."""
+    path = checkpoint.find(run_dir)
+    needs = ("config", "learner", "progress", "steps")
+    return path, checkpoint.load(path, torch.device("cpu"), needs)
 
 
 def seconds_of(run_dir: Path) -> float:
@@ -97,7 +132,12 @@ def seconds_of(run_dir: Path) -> float:
     return float(state["progress"]["seconds"])
 
 
-def ending(config: RunConfig, state: Mapping[str, Any], seconds: float) -> RunConfig:
+def ending(
+    config: RunConfig,
+    state: Mapping[str, Any],
+    seconds: float,
+    least: float = 0.0,
+) -> RunConfig:
     """A config whose schedules fall to 0 on straight lines, from where they are.
 
     A constant bonus for entropy keeps precise policies from forming; with rates that
@@ -108,20 +148,24 @@ def ending(config: RunConfig, state: Mapping[str, Any], seconds: float) -> RunCo
         config: of a run.
         state: of its newest checkpoint.
         seconds: that are left.
+        least: share of the first rates that they begin with, if they are lower now.
     """
     steps, learner = int(state["steps"]), config.learner
     more = max(1, round(_speed(config) * seconds))
     now = from_dict(LearnerConfig, state["config"]["learner"])
-    factor = learning_rate_factor(now, steps, state["learner"]["updates"])
+    rate = now.lr * learning_rate_factor(now, steps, state["learner"]["updates"])
+    rate = max(rate, least * learner.lr)
     # What is on such a line at `steps` began as so many times that.
     ahead = (steps + more) / more
-    scale = now.lr * factor / learner.lr * ahead
+    scale = rate / learner.lr * ahead
     if scale <= 0.0:
         return config  # it had come to its end, and has more time now
     if isinstance(learner.optimizer, Muon):
-        rate = learner.optimizer.matrix_lr * scale
-        learner = replace(learner, optimizer=replace(learner.optimizer, matrix_lr=rate))
+        matrix_lr = learner.optimizer.matrix_lr * scale
+        optimizer = replace(learner.optimizer, matrix_lr=matrix_lr)
+        learner = replace(learner, optimizer=optimizer)
     entropy = linear(now.entropy, now.entropy_end, now.entropy_steps, steps)
+    imitation = linear(now.imitation, 0.0, now.entropy_steps, steps)
     learner = replace(
         learner,
         lr=learner.lr * scale,
@@ -129,9 +173,10 @@ def ending(config: RunConfig, state: Mapping[str, Any], seconds: float) -> RunCo
         lr_steps=steps + more,
         lr_schedule="linear",
         warmup_updates=0,
-        entropy=entropy * ahead,
+        entropy=max(entropy, least * learner.entropy) * ahead,
         entropy_end=0.0,
         entropy_steps=steps + more,
+        imitation=max(imitation, least * learner.imitation) * ahead,
     )
     return replace(config, learner=learner)
 
@@ -145,13 +190,14 @@ def _speed(config: RunConfig) -> float:
 
 
 def choose(
-    run_dir: Path, to: Path, levels: str, episodes: int, seed: int
+    run_dir: Path, to: Path, levels: str, episodes: int, seed: int, bits: int
 ) -> dict[str, Any]:
-    """Plays the newest checkpoint of a run and best.pt, and writes the better policy.
+    """Plays the newest checkpoints of a run and best.pt, and writes the best policy.
 
     A policy that still explores plays better with its likely actions made more likely,
-    so both are played with their logits divided by .5, and the better one with two
-    other temperatures, too.
+    so all are played with their logits divided by .5, and the best one with two other
+    temperatures, too. The best one clears most with sampled actions and with the
+    likeliest ones, each from starts with idle frames.
 
     Args:
         run_dir: of the run.
@@ -159,47 +205,62 @@ def choose(
         levels: to play, such as "1-1,4-2".
         episodes: of each level and checkpoint, sampled, with 0 to 30 idle frames.
         seed: of the episodes, which no run and no evaluation plays.
+        bits: of a number in the policy's large matrices (`save_policy`).
 
     Returns:
-        `clear_rate`, mean over the levels, `checkpoint`, its name, and `temperature`.
+        `clear_rate`, mean over the levels with sampled actions, `checkpoint`, its
+        name, and `temperature`.
 
     Raises:
         FileNotFoundError: the run has no checkpoint.
     """
 
-    def rate_of(path: Path, temperature: float) -> float:
-        save_policy(path, to, temperature=temperature)
+    def play(path: Path, temperature: float, argmax: bool) -> tuple[float, float]:
+        save_policy(path, to, temperature=temperature, bits=bits)
         played = evaluate_checkpoint(
             to,
             levels=levels,
             episodes=episodes,
             seed=seed,
             stream=_STREAM,
-            argmax=False,
+            argmax=argmax,
             device="cpu",
-        )
-        return fmean(level.clear_rate for level in played.levels)
+        ).levels
+        sampled = fmean(_clear_rate(r) for r in played if not r.argmax)
+        return fmean(map(_clear_rate, played)), sampled
 
     files = checkpoint.list_files(run_dir)
     if not files:
         raise FileNotFoundError(f"no checkpoint of {levels} in {run_dir}")
     # The newest one first; of equals it stays.
-    paths = [*files[:1], *(path for path in files[1:] if path.name == checkpoint.BEST)]
+    best = [path for path in files if path.name == checkpoint.BEST]
+    paths = [path for path in files if path not in best][:CANDIDATES] + best
     first, *others = _TEMPERATURES
     try:
-        save_policy(paths[0], to, temperature=first)
+        save_policy(paths[0], to, temperature=first, bits=bits)
     except ValueError:
         first, others = 1.0, []  # a network of another kind
-    rates = {(path, first): rate_of(path, first) for path in paths}
-    path, _ = max(rates, key=lambda of: rates[of])
-    rates |= {(path, other): rate_of(path, other) for other in others}
-    path, temperature = best = max(rates, key=lambda of: rates[of])
-    save_policy(path, to, temperature=temperature)
+    rates = {path: play(path, first, argmax=True) for path in paths}
+    path = max(rates, key=lambda path: rates[path][0])
+    sampled = {first: rates[path][1]}
+    sampled |= {other: play(path, other, argmax=False)[1] for other in others}
+    temperature = max(sampled, key=lambda other: sampled[other])
+    save_policy(path, to, temperature=temperature, bits=bits)
     return {
-        "clear_rate": rates[best],
+        "clear_rate": sampled[temperature],
         "checkpoint": path.name,
         "temperature": temperature,
     }
+
+
+def _clear_rate(result: LevelResult) -> float:
+    """Share of clears, with the likeliest actions of the starts that have idle frames.
+
+    The start without any is what others report: no policy is chosen by it.
+    """
+    if result.cleared_starts is None:
+        return result.clear_rate
+    return sum(start > 0 for start in result.cleared_starts) / (result.episodes - 1)
 
 
 def evaluate(path: Path, levels: str, episodes: int, seed: int) -> dict[str, Any]:

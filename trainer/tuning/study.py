@@ -13,33 +13,24 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.storages import BaseStorage
 from optuna.trial import TrialState
-from sqlalchemy import NullPool
 
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import is_native
 from trainer.machine.timings import format_seconds
 from trainer.session.training import run_training
-from trainer.tuning import command, options
+from trainer.tuning import command, options, storage
 from trainer.tuning.objective import FAILURES, REPORTS, Objective, Train
-from trainer.tuning.report import counted
+from trainer.tuning.report import SURPLUS, counted
 from trainer.tuning.search_config import SearchConfig
 from trainer.tuning.spaces import Space
 
 Distributions = dict[str, BaseDistribution]
 
-# A process that was killed is noticed this long after its last sign of life.
-_HEARTBEAT_S = 10
-_GRACE_S = 60
 _POLL_S = 2.0
-
-# How long one process waits for another one's write. Connections are closed after use:
-# Python 3.13 warns of those that nobody has closed.
-_SQLITE = {"connect_args": {"timeout": 60}, "poolclass": NullPool}
-
-# How often a trial whose process was killed is tried again: it may be its memory.
-_RETRIES = 2
+# How long the others wait for the process that made a study to begin it.
+_SETUP_S = 10.0
 
 
 def search(
@@ -171,45 +162,51 @@ def open_study(
             space or other settings.
     """
     config.folder.mkdir(parents=True, exist_ok=True)
-    url = config.storage or f"sqlite:///{config.folder / 'study.db'}"
-    try:
-        storage = RDBStorage(
-            url,
-            engine_kwargs=_SQLITE if "sqlite" in url else {},
-            heartbeat_interval=_HEARTBEAT_S,
-            grace_period=_GRACE_S,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(_RETRIES),
-        )
-    except Exception as error:  # any of SQLAlchemy's, or of a database's driver
-        reason = str(error).split("\n")[0]
-        raise ValueError(
-            f"cannot open --storage {url} ({reason}); a URL is sqlite:///FILE or "
-            "DATABASE://USER:PASSWORD@HOST/NAME"
-        ) from error
-    study = optuna.create_study(
-        study_name=config.name,
-        storage=storage,
-        load_if_exists=True,
-        direction="minimize" if config.minimise else "maximize",
-        sampler=optuna.samplers.TPESampler(),
-        pruner=_pruner(config),
-    )
+    opened = storage.open_storage(config.storage, config.folder)
+    study, new = _create_or_load(config, opened)
     setup = command.setup(
         base,
         objective=config.objective,
         seeds=config.seeds,
         space={name: repr(some) for name, some in ranges.items()},
     )
-    known = study.user_attrs.get("setup")
+    known = None if new else _wait_for_setup(study)
     if known is None:
-        study.set_user_attr("setup", setup)
         # The settings of the base run first, to be compared with.
         own = options.values_of(base, ranges)
         known_good = {k: v for k, v in own.items() if _contains(ranges[k], v)}
         study.enqueue_trial(known_good, skip_if_exists=True)
+        study.set_user_attr("setup", setup)
     else:
         command.check_setup(config.name, known, setup)
     return study
+
+
+def _create_or_load(
+    config: SearchConfig, opened: BaseStorage
+) -> tuple[optuna.Study, bool]:
+    """The study of a search, and whether this process has made it."""
+    parts: dict[str, Any] = {
+        "study_name": config.name,
+        "storage": opened,
+        "sampler": optuna.samplers.TPESampler(),
+        "pruner": _pruner(config),
+    }
+    parts["direction"] = "minimize" if config.minimise else "maximize"
+    try:
+        return optuna.create_study(**parts), True
+    except optuna.exceptions.DuplicatedStudyError:
+        del parts["direction"]
+        return optuna.load_study(**parts), False
+
+
+def _wait_for_setup(study: optuna.Study) -> Any:
+    """What the process that made a study has begun it with; None if it has died."""
+    for _ in range(round(_SETUP_S / _POLL_S) + 1):
+        if (setup := study.user_attrs.get("setup")) is not None:
+            return setup
+        time.sleep(_POLL_S)
+    return None
 
 
 def _pruner(config: SearchConfig) -> optuna.pruners.BasePruner:
@@ -224,6 +221,14 @@ def _pruner(config: SearchConfig) -> optuna.pruners.BasePruner:
 
 def work(study: optuna.Study, objective: Objective, total: int) -> None:
     """Runs trials until there are `total`, those of other processes included."""
+
+    def unless_surplus(trial: optuna.Trial) -> float:
+        """Gives up a trial that another process has begun as the last one."""
+        if sum(other.number < trial.number for other in counted(study)) >= total:
+            trial.set_user_attr(SURPLUS, True)
+            raise optuna.TrialPruned
+        return objective(trial)
+
     parent = multiprocessing.parent_process()
     announced = False
     while parent is None or parent.is_alive():
@@ -234,12 +239,14 @@ def work(study: optuna.Study, objective: Objective, total: int) -> None:
         if finished >= total:
             return
         if finished + running < total:
-            study.optimize(objective, n_trials=1, catch=FAILURES, gc_after_trial=True)
+            study.optimize(
+                unless_surplus, n_trials=1, catch=FAILURES, gc_after_trial=True
+            )
             continue
         if not announced and parent is None:
             print(
                 f"waiting for {running} trials of other processes; a killed one is "
-                f"noticed after {_GRACE_S} s and begun again",
+                f"noticed after {storage.GRACE_S} s and begun again",
                 flush=True,
             )
             announced = True

@@ -1,0 +1,55 @@
+"""What pyproject.toml promises: commands, extras, a version that is described."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())[
+    "project"
+]
+COMMANDS: dict[str, str] = PROJECT["scripts"]
+
+
+def test_the_commands_are_these() -> None:
+    assert set(COMMANDS) == {"mario-train", "mario-watch", "mario-evaluate"}
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"`{command}`" in readme for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_a_function_that_returns_its_exit_status(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, _, function = COMMANDS[command].partition(":")
+    main = getattr(importlib.import_module(module), function)
+    with pytest.raises(SystemExit) as done:
+        main(["--help"])
+    assert done.value.code == 0
+    assert "--" in capsys.readouterr().out
+
+
+def test_every_extra_that_an_error_names_exists() -> None:
+    """Errors and pages say: pip install 'mario-envpool[EXTRA]'."""
+    named = set()
+    for folder in ("trainer", "mario_envpool", "docs"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".md"):
+                found = re.findall(
+                    r"(?:mario-envpool|'\.)\[([\w,]+)\]", path.read_text()
+                )
+                named |= {name for names in found for name in names.split(",")}
+    assert {"human", "notify", "search"} <= named
+    assert named - set(PROJECT["optional-dependencies"]) <= {"NAME"}
+
+
+def test_the_version_is_the_changelogs() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    released = re.findall(r"^## \[(\d[\w.]*)\] - (\d{4}-\d\d-\d\d)$", text, re.M)
+    assert released[0][0] == PROJECT["version"]

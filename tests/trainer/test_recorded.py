@@ -1,0 +1,360 @@
+"""Recordings of play, movies of other emulators, data sets of Minari."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import zipfile
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_runs import save_policy
+from watching import FakeScreen
+
+from mario_envpool import nes, rom
+from trainer import plan as command
+from trainer import watch
+from trainer.config.schema import EnvConfig
+from trainer.film.filmed_env import FilmedEnv, game_config
+from trainer.film.recorder import Recorder
+from trainer.planning import demonstration, minari_data, movies
+
+
+def sums(pictures):
+    return [zlib.crc32(picture.tobytes()) for picture in pictures]
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """A checksum of every picture of every step that is played."""
+    found, step = [], FilmedEnv.step
+
+    def spied(self, action):
+        result = step(self, action)
+        found.extend(sums(result.frames))
+        return result
+
+    monkeypatch.setattr(FilmedEnv, "step", spied)
+    return found
+
+
+def replayed(made):
+    """A checksum of every picture of a demonstration, without its idle frames."""
+    demonstration.verify(made)
+    return sums(demonstration.pictures(made))
+
+
+# -- recordings ----------------------------------------------------------------
+
+
+@pytest.mark.rom
+def test_play_of_a_policy_replays_exactly(tmp_path, shown, capsys):
+    save_policy(tmp_path, 1000)
+    file = tmp_path / "kept" / "play.json"
+    words = ["--policy", str(tmp_path), "--record", str(file), "--display", "none"]
+    assert watch.main([*words, "--episodes", "2", "--seed", "5"]) == 0
+    made = [demonstration.load(file.with_name(n)) for n in ("play.json", "play-2.json")]
+    assert f"recorded {file}: {made[0].frames} frames, died" in capsys.readouterr().out
+    assert {m.level for m in made} == {"1-1"}
+    pictures = [replayed(m) for m in made]
+    idle = sum(map(len, pictures)) - len(shown)
+    first = len(pictures[0]) - next(
+        n for n in range(31) if pictures[0][n:] == shown[: len(pictures[0]) - n]
+    )
+    second = shown[first:]
+    assert pictures[0][-first:] + pictures[1][-len(second) :] == shown
+    assert 0 <= idle <= 60
+    assert all(set(m.buttons) == {0, nes.RIGHT | nes.A | nes.B} for m in made)
+
+
+@pytest.mark.rom
+def test_play_of_a_person_replays_exactly(tmp_path, shown, monkeypatch, capsys):
+    random = np.random.default_rng(3)
+    screen = FakeScreen(last=150)
+    keys = [0, nes.RIGHT, nes.RIGHT | nes.B, nes.RIGHT | nes.A, nes.LEFT, nes.DOWN]
+    screen.buttons = lambda: int(keys[random.integers(len(keys))])
+    monkeypatch.setattr(watch, "Window", lambda: screen)
+    file = tmp_path / "play.json"
+    words = ["--human", "--level", "1-2", "--speed", "1000", "--record", str(file)]
+    assert watch.main(words) == 0
+    made = demonstration.load(file)
+    assert (made.level, made.ending) == ("1-2", "stopped")
+    assert len(set(made.buttons)) == len(keys)
+    assert replayed(made) == shown
+    assert "frames, stopped" in capsys.readouterr().out
+    assert command.main(["--replay", str(file)]) == 0
+    assert "plays as recorded (it stopped)" in capsys.readouterr().out
+
+
+@pytest.mark.rom
+def test_skipped_waits_of_a_whole_game_replay(tmp_path, shown):
+    """A life is lost on the way, and the next one begins."""
+    game = FilmedEnv(game_config(EnvConfig(task="SuperMarioBros-v0", noop_max=0)))
+    recorder = Recorder(tmp_path / "game.json")
+    lives = game.reset().info["life"]
+    recorder.begin(game)
+    while game.step(1).info["life"] == lives:
+        pass
+    for _ in range(30):
+        game.step(3)
+    recorder.end()
+    made = demonstration.load(tmp_path / "game.json")
+    assert made.level == ""
+    assert replayed(made) == shown
+
+
+@pytest.mark.rom
+def test_what_cannot_be_played_again_is_refused(tmp_path):
+    recorder = Recorder(tmp_path / "play.json")
+    sticky = EnvConfig(repeat_action_probability=0.25)
+    game = FilmedEnv(game_config(sticky, level="1-1"))
+    game.reset()
+    with pytest.raises(ValueError, match="sticky actions cannot be recorded"):
+        recorder.begin(game)
+    game = FilmedEnv(game_config(EnvConfig(), level="1-1"))
+    game.reset()
+    game.step(1)
+    with pytest.raises(ValueError, match="does not begin at the start of 1-1"):
+        recorder.begin(game)
+    assert recorder.end() == ""
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--record", "play.txt"], "give play.txt.json"),
+        (["--display", "none"], "--display none shows nothing: give --record FILE"),
+        (
+            ["--display", "none", "--record", "a.json", "--episodes", "1"],
+            "--human plays in a window: leave --display none out",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert watch.main(["--human", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+# -- movies --------------------------------------------------------------------
+
+
+@pytest.fixture
+def sprilo(verification):
+    """The image of a free game, and the buttons of a movie of it."""
+    folder = verification / "tas"
+    buttons = gzip.decompress((folder / "sprilo.bin.gz").read_bytes())
+    return (folder / "sprilo.nes").read_bytes(), buttons
+
+
+@pytest.mark.verification
+@pytest.mark.parametrize("kind", ["fm2", "bk2"])
+def test_buttons_of_a_movie_come_back(sprilo, tmp_path, kind):
+    image, buttons = sprilo
+    assert len(buttons) == 4572
+    path = tmp_path / f"sprilo.{kind}"
+    write = {"fm2": movies.write_fm2, "bk2": movies.write_bk2}[kind]
+    write(path, buttons, image, "Sprilo")
+    found = movies.read(path)
+    assert found.buttons == buttons
+    assert found.rom_sum in movies._sums(image)
+    with pytest.raises(ValueError, match="the movie is for another ROM: the checksum"):
+        movies.rom_of(found)
+
+
+def test_every_button_comes_back(tmp_path):
+    buttons = bytes(range(256))
+    for write, name in ((movies.write_fm2, "a.fm2"), (movies.write_bk2, "a.bk2")):
+        write(tmp_path / name, buttons, bytes(64), "none")
+        assert movies.read(tmp_path / name).buttons == buttons
+
+
+@pytest.mark.rom
+@pytest.mark.verification
+def test_a_speed_run_is_imported_and_plays_to_its_end(
+    verification, load_rom, tmp_path, capsys
+):
+    load_rom("world")
+    packed = verification / "tas" / "smb-warps.fceux-lead2.fm2.gz"
+    path = tmp_path / "warps.fm2"
+    path.write_bytes(gzip.decompress(packed.read_bytes()))
+    words = ["--import", str(path), "--out", str(tmp_path), "--bk2"]
+    assert command.main(words) == 0
+    assert "17,866 frames" in (out := capsys.readouterr().out)
+    assert "plays to its end" in out
+    made = demonstration.load(tmp_path / "warps.json")
+    assert (made.options["rom"], made.start, made.ending) == (
+        *("world", "power-on", "cleared"),
+    )
+    console = nes.Console(rom.load("world"))
+    console.step_many(made.buttons)
+    assert [int(console.ram[a]) for a in (0x75F, 0x75C, 0x770)] == [7, 3, 2]
+    assert movies.read(tmp_path / "warps.bk2").buttons == made.buttons
+    with pytest.raises(ValueError, match="begins at power-on"):
+        demonstration.environment(made)
+
+
+FM2 = "version 3\npalFlag 0\nport0 1\nromChecksum base64:AAAA\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it is no .fm2 file"),
+        (FM2, "it has no frames"),
+        (FM2 + "|0|R.......", "frame 0 is damaged"),
+        (FM2 + "|0|R.......|||\n|0|....|||", "frame 1 is damaged"),
+        (FM2 + "|1|........|||", "the console is reset in frame 0"),
+        (FM2 + "|0|........|R.......||", "the second controller is used in frame 0"),
+        (FM2.replace("palFlag 0", "palFlag 1"), "it is for a PAL console"),
+        (FM2 + "savestate base64:AAAA\n", "it begins from a saved state"),
+        (FM2 + "binary 1\n", "it is in the binary form"),
+        (FM2.replace("AAAA", "???") + "|0|........|||", "romChecksum is damaged"),
+        (b"\xff\xfe\x00", "cannot be imported"),
+    ],
+)
+def test_a_movie_of_fceux_that_is_damaged_or_more(tmp_path, text, message):
+    path = tmp_path / "a.fm2"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=message):
+        movies.read(path)
+
+
+LOG = "[Input]\n" + movies._BK2_KEY + "\n|..|........|\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "log", "message"),
+    [
+        (None, LOG, "it has no Header.txt"),
+        ("Platform SNES\n", LOG, "it is for the platform SNES"),
+        ("PAL 1\n", LOG, "it is for a PAL console"),
+        ("StartsFromSavestate True\n", LOG, "it begins from a saved state"),
+        ("", LOG.replace("|..|", "|P.|"), "frame 0 is damaged|Reset is pressed"),
+        ("", LOG + "|..|....|\n", "frame 1 is damaged"),
+        ("", "|..|........|\n", "has 0 lines LogKey"),
+        ("", LOG.replace("P1", "P2"), "its LogKey has no gamepad P1"),
+    ],
+)
+def test_a_movie_of_bizhawk_that_is_damaged_or_more(tmp_path, header, log, message):
+    path = tmp_path / "a.bk2"
+    with zipfile.ZipFile(path, "w") as archive:
+        if header is not None:
+            archive.writestr("Header.txt", header)
+        archive.writestr("Input Log.txt", log)
+    with pytest.raises(ValueError, match=message):
+        movies.read(path)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ValueError, match="cannot be imported"):
+        movies.read(path)
+
+
+def test_files_that_are_no_movies(tmp_path, capsys):
+    text = tmp_path / "a.txt"
+    text.write_text("none")
+    assert command.main(["--import", str(text), str(tmp_path / "none.fm2")]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"error: {text} is no movie that is read; give .fm2 or .bk2"
+    assert second.startswith(f"error: {tmp_path / 'none.fm2'} is not there")
+    for words, message in (
+        (["--import", "a.fm2", "--replay", "a.json"], "either --replay or --import"),
+        (["--import", "a.fm2", "--levels", "1-1"], "--import searches nothing"),
+        (["--minari", "a-v0"], "--minari makes a data set of files"),
+        (["--bk2", "--levels", "1-2"], "--bk2 writes movies from power-on"),
+    ):
+        assert command.main(words) == 2
+        assert message in capsys.readouterr().err
+
+
+# -- Minari --------------------------------------------------------------------
+
+
+@pytest.fixture
+def played(tmp_path):
+    """A recording of 40 frames in 1-1."""
+    config = game_config(EnvConfig(noop_max=3), level="1-1")
+    game = FilmedEnv(config, seed=1)
+    recorder = Recorder(tmp_path / "play.json")
+    game.reset()
+    recorder.begin(game)
+    for action in (1, 3, 4, 2, 0) * 2:
+        game.step(action)
+    recorder.end()
+    return demonstration.load(tmp_path / "play.json")
+
+
+@pytest.mark.rom
+def test_minari_loads_the_data_set(played, tmp_path, monkeypatch, capsys):
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    shorter = tmp_path / "shorter.json"
+    demonstration.record(
+        played.task, played.level, played.options, played.buttons[:25], to_flag=False
+    ).save(shorter)
+    words = ["--replay", str(tmp_path / "play.json"), str(shorter)]
+    assert command.main([*words, "--minari", "mario/1-1-v0"]) == 0
+    assert str(tmp_path / "sets" / "mario" / "1-1-v0") in capsys.readouterr().out
+    dataset = minari.load_dataset("mario/1-1-v0")
+    assert (dataset.total_episodes, dataset.total_steps) == (2, played.frames + 25)
+    first, second = dataset.iterate_episodes()
+    assert bytes(first.actions.tolist()) == played.buttons
+    assert bytes(second.actions.tolist()) == played.buttons[:25]
+    assert first.rewards.sum() == played.reward
+    assert first.truncations[-1]
+    assert not first.terminations.any()
+    env = demonstration.environment(played, obs_type="gray")
+    seen = [env.reset()["obs"]]
+    seen += [env.step(byte)[3]["obs"] for byte in played.buttons]
+    assert (first.observations == np.stack(seen)).all()
+    again = dataset.recover_environment()
+    obs, _ = again.reset(seed=0)
+    assert (obs == first.observations[0]).all()
+    again.close()
+    assert command.main([*words, "--minari", "mario/1-1-v0"]) == 2
+    assert "there is a data set mario/1-1-v0 already" in capsys.readouterr().err
+
+
+@pytest.mark.rom
+def test_a_data_set_is_of_one_kind(played, tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    other = replace(played, level="1-2")
+    with pytest.raises(ValueError, match="a data set is of one level"):
+        minari_data.export([played, other], "a-v0")
+    movie = replace(played, start="power-on")
+    with pytest.raises(ValueError, match="a movie from power-on is no episode"):
+        minari_data.export([movie], "a-v0")
+    with pytest.raises(ValueError, match="and should after 63 with 99"):
+        minari_data.export([replace(played, reward=99.0)], "a-v0")
+    with pytest.raises(ValueError, match="Malformed dataset ID"):
+        minari_data.export([played], "no name")
+
+
+def test_without_minari(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(ImportError, match=r"pip install 'mario-envpool\[minari\]'"):
+        minari_data.export([], "a-v0")
+
+
+# -- files ---------------------------------------------------------------------
+
+
+@pytest.mark.rom
+def test_a_file_says_how_it_ends_and_begins(played, tmp_path):
+    path = tmp_path / "play.json"
+    text = path.read_text()
+    assert '"ending": "stopped"' in text
+    assert '"start"' not in text  # where a level begins, as of old
+    path.write_text(text.replace('"stopped"', '"won"'))
+    with pytest.raises(ValueError, match="ending must be one of cleared, died, stop"):
+        demonstration.load(path)
+    with pytest.raises(ValueError, match="do not reach the flag within"):
+        demonstration.verify(replace(played, ending="cleared"))
+    with pytest.raises(ValueError, match=r"\(stopped\), and should after"):
+        demonstration.verify(replace(played, ending="died"))

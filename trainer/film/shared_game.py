@@ -1,0 +1,407 @@
+"""One game that several people watch and steer: a policy plays it, or one of them.
+
+The game goes frame by frame, so that a person's buttons act on every frame. The policy
+decides as in its run, every `frame_skip` frames, and goes on deciding while a person
+plays; then its decisions are only shown. Whoever watches may pause, step, rewind, and
+choose level and speed; one viewer at a time holds the pad.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from mario_envpool.env import FRAMES_PER_SECOND
+from trainer.config.tasks import all_levels
+from trainer.film.draw import Picture, Reading
+from trainer.film.filmed_env import FilmedEnv, Step, button_names, game_config
+from trainer.film.live import HUMAN, Episodes, Pace
+from trainer.film.play import Decision, Player, Shot, after_the_end, trained
+from trainer.film.screens import QuitError
+from trainer.models.policy import load_policy, playing_device
+
+# From one snapshot to the next, and how many are kept: two minutes.
+_FRAMES_BETWEEN, _MOST_MOMENTS = 30, 240
+
+
+class Command(NamedTuple):
+    """What a viewer asks for.
+
+    Attributes:
+        viewer: number of the viewer.
+        name: join, leave, take, give, buttons, pause, step, rewind, restart, level or
+            speed; "quit" ends the game.
+        value: a pad byte for buttons, on or off for pause, seconds for rewind, a level
+            ("" for the run's own), a factor for speed; else None.
+    """
+
+    viewer: int
+    name: str
+    value: Any = None
+
+
+class Status(NamedTuple):
+    """How the game stands, beside what a `Reading` has of it.
+
+    Attributes:
+        viewers: how many there are.
+        player: the viewer who holds the pad; None: the policy plays.
+        paused: whether the game waits for `step` or for the end of the pause.
+        speed: 1 is the game's own.
+        chosen: the level that was asked for, "" for the run's own.
+        history: seconds that `rewind` can go back.
+    """
+
+    viewers: int
+    player: int | None
+    paused: bool
+    speed: float
+    chosen: str
+    history: float
+
+
+@dataclass
+class _Progress:
+    """How far an episode is, beside the console's own state.
+
+    Attributes:
+        frame: frames of this episode.
+        total: its return.
+        stack: the frames that the network sees, (1, H, W) each, the newest last.
+        alone: frames since a person played.
+        stalled: frames without a new best position while nobody played.
+        best: level, area and best position.
+    """
+
+    frame: int
+    total: float
+    stack: tuple[Picture, ...]
+    alone: int
+    stalled: int
+    best: tuple[int, ...]
+
+
+class _Moment(NamedTuple):
+    """What it takes to go back to a moment at which the policy decides.
+
+    Attributes:
+        clock: frames since the level was chosen, over all episodes.
+        snapshot: of the game.
+        progress: of the episode.
+        memory: of the network, None without one.
+    """
+
+    clock: int
+    snapshot: bytes
+    progress: _Progress
+    memory: Tensor | None
+
+
+class SharedGame:
+    """Plays episodes for `show_episodes`; see the top of this file."""
+
+    def __init__(
+        self,
+        checkpoint: Path | None,
+        *,
+        level: str,
+        argmax: bool,
+        seed: int,
+        device: str,
+        pace: Pace,
+    ) -> None:
+        """Loads the policy and begins the first episode.
+
+        Args:
+            checkpoint: of the policy, or the folder of a run: its newest one in each
+                episode; None: people play, and nothing moves until one does.
+            level: such as "1-1"; "" for the run's own.
+            argmax: take the likeliest action instead of a sample.
+            seed: of environments and actions, one more in each episode.
+            device: auto, cpu, cuda or cuda:N.
+            pace: of the pictures; its speed is changed.
+
+        Raises:
+            FileNotFoundError: there is no checkpoint.
+            ValueError: there is no such level.
+        """
+        self._path, self._argmax, self._seed = checkpoint, argmax, seed
+        self._pace = pace
+        self._device = playing_device(device)
+        self._policy = load_policy(checkpoint, self._device) if checkpoint else None
+        self._env = self._policy.env if self._policy else HUMAN
+        self.frame_skip = self._env.frame_skip
+        """Frames from one decision of the policy to the next; 1 without one."""
+        self._order = all_levels(self._env.task)
+        self.levels = self._order if self._policy is None else ("", *self._order)
+        """What may be chosen; "" stands for the run's own levels."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a viewer has changed how the game stands."""
+        self._action_bytes: list[int] = []
+        if self._policy:
+            own = FilmedEnv(game_config(self._env), seed=seed)
+            self._action_bytes = own.buttons
+        self._names = [button_names(byte) for byte in self._action_bytes]
+        # Whoever serves viewers puts commands here, from any thread.
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._viewers: set[int] = set()
+        self._holder: int | None = None
+        self._pad, self._pressed = 0, 0
+        self._paused, self._frames_to_step = False, 0
+        self._leaves, self._turned_back = False, False
+        self._moments: deque[_Moment] = deque(maxlen=_MOST_MOMENTS)
+        self._choose(level or self.levels[0])
+        self._begin()
+
+    def ask(self, command: Command) -> None:
+        """Passes a viewer's command on; from any thread."""
+        self._commands.put(command)
+
+    @property
+    def waiting(self) -> int:
+        """How many commands wait to be done."""
+        return self._commands.qsize()
+
+    @property
+    def status(self) -> Status:
+        """How the game stands now; for the thread that plays."""
+        history = 0
+        if self._moments:
+            history = self._clock - self._moments[0].clock
+        return Status(
+            viewers=len(self._viewers),
+            player=self._holder,
+            paused=self._paused,
+            speed=self._pace.speed,
+            chosen=self._chosen,
+            history=round(history / FRAMES_PER_SECOND, 1),
+        )
+
+    def episodes(self) -> Episodes:
+        """One after the other, without end; QuitError after "quit"."""
+        while True:
+            yield self._episode()
+            self._seed += 1
+            if self._path is not None and self._path.is_dir():
+                self._policy = load_policy(self._path, self._device)
+            self._begin()
+
+    def _choose(self, level: str) -> None:
+        """Makes the game of a level, whose first episode is to be begun."""
+        env, skip = self._env, self._env.frame_skip
+        # Frame by frame, with rewards that add up to those of the run's steps. Where
+        # the limits of the run end an episode is decided here: people have none.
+        options = game_config(
+            env,
+            level=level,
+            frame_skip=1,
+            stack_num=1,
+            custom_actions=(),
+            repeat_action_probability=0.0,
+            reward_step=env.reward_step / skip,
+            stall_steps=0,
+            max_episode_steps=HUMAN.max_episode_steps,
+        )
+        # The action set "raw" has every combination of buttons.
+        self._game = FilmedEnv(options | {"action_set": "raw"}, seed=self._seed)
+        self._chosen = level
+        self._clock = 0
+        self._moments.clear()
+
+    def _begin(self) -> None:
+        """Begins an episode."""
+        self._step = self._game.reset()
+        self._pilot: Player | None = None
+        if self._policy is not None:
+            self._pilot = Player(self._policy, 1, seed=self._seed, argmax=self._argmax)
+        self._progress = _Progress(
+            frame=0,
+            total=0.0,
+            stack=(self._step.obs,) * self._env.stack_num,
+            alone=0,
+            stalled=0,
+            best=_best(self._step),
+        )
+        self._ending = ""
+        self._tail: Iterator[Picture] | None = None
+        self._decide()
+
+    def _episode(self) -> Iterator[Shot]:
+        """Every frame; ends with the episode, or where a viewer wants another one."""
+        yield self._shot(self._step.frames)
+        while self._attend():
+            frames = self._advance()
+            if frames is None:
+                if self._ending == "cleared" and self._holder is not None:
+                    following = self._order.index(self._reading().level) + 1
+                    self._choose(self._order[following % len(self._order)])
+                return
+            yield self._shot(frames)
+
+    def _shot(self, frames: Picture) -> Shot:
+        """What is shown of a frame; no picture is left out where the game may stop."""
+        if self._paused or not self._progress.frame:
+            self._pace.restart()
+        return Shot(frames, self._reading())
+
+    def _advance(self) -> Picture | None:
+        """The next pictures; None when there are no more."""
+        self._frames_to_step = max(0, self._frames_to_step - 1)
+        if self._turned_back:
+            self._turned_back = False
+            return self._step.frames
+        if not self._ending:
+            return self._play()
+        if self._tail is None:
+            self._tail = after_the_end(self._game, self._step)
+        frame = next(self._tail, None)
+        return None if frame is None else frame[None]
+
+    def _play(self) -> Picture:
+        """Plays one frame."""
+        progress, skip = self._progress, self._env.frame_skip
+        if self._holder is not None:
+            self._pressed = self._pad
+        elif self._decision is not None:
+            self._pressed = self._action_bytes[self._decision.action]
+        # Of the action set "raw" an action is its pad byte.
+        self._step = step = self._game.step(self._pressed)
+        self._clock += 1
+        progress.frame += 1
+        progress.total += step.reward
+        if progress.frame % skip == 0:
+            progress.stack = (*progress.stack[1:], step.obs)
+        self._ending = step.ending or self._limit()
+        if progress.frame % skip == 0 and not self._ending:
+            self._decide()
+        return step.frames
+
+    def _limit(self) -> str:
+        """Whether a limit of the run ends the episode: "stopped", else ""."""
+        progress, env = self._progress, self._env
+        best = _best(self._step)
+        moved = best != progress.best
+        progress.best = best
+        if self._holder is not None:
+            progress.alone = progress.stalled = 0
+            return ""
+        progress.alone += 1
+        progress.stalled = 0 if moved else progress.stalled + 1
+        stalled = (
+            env.stall_steps and progress.stalled >= env.stall_steps * env.frame_skip
+        )
+        too_long = progress.alone >= env.max_episode_steps * env.frame_skip
+        return "stopped" if stalled or too_long else ""
+
+    def _decide(self) -> None:
+        """Lets the policy decide, on what it sees now; before it, takes a snapshot."""
+        moments, memory = self._moments, self._pilot.memory if self._pilot else None
+        if not moments or self._clock - moments[-1].clock >= _FRAMES_BETWEEN:
+            snapshot, progress = self._game.snapshot(), replace(self._progress)
+            moments.append(_Moment(self._clock, snapshot, progress, memory))
+        self._decision: Decision | None = None
+        if self._pilot is not None:
+            seen = np.concatenate(self._progress.stack)
+            self._decision = self._pilot.alone(self._step._replace(obs=seen))
+
+    def _rewind(self, seconds: float) -> None:
+        """Goes back to the newest snapshot that is old enough, or to the oldest."""
+        until = self._clock - seconds * FRAMES_PER_SECOND
+        while len(self._moments) > 1 and self._moments[-1].clock > until:
+            self._moments.pop()
+        moment = self._moments[-1]
+        self._clock, self._progress = moment.clock, replace(moment.progress)
+        self._step = self._game.restore(moment.snapshot)._replace(opening=False)
+        if self._pilot is not None and moment.memory is not None:
+            self._pilot.recall(moment.memory)
+        self._pressed = self._frames_to_step = 0
+        self._ending, self._tail, self._turned_back = "", None, True
+        self._decide()
+
+    def _reading(self) -> Reading:
+        """What is shown beside the picture."""
+        info, decision, policy = self._step.info, self._decision, self._policy
+        return Reading(
+            level=f"{info['world']}-{info['stage']}",
+            caption="no policy" if policy is None else trained(policy.steps),
+            buttons=self._pressed,
+            names=self._names or [button_names(self._pressed)],
+            action=decision.action if decision else 0,
+            probabilities=decision.probabilities if decision else None,
+            value=decision.value if decision else None,
+            total=self._progress.total,
+            step=self._progress.frame // self.frame_skip,
+            x=info["x_pos"],
+            obs=np.concatenate(self._progress.stack) if decision else None,
+            ending=self._ending,
+        )
+
+    def _stands_still(self) -> bool:
+        """Whether nothing moves before the next command."""
+        if not self._viewers or (self._policy is None and self._holder is None):
+            return True
+        return self._paused and not (self._frames_to_step or self._turned_back)
+
+    def _attend(self) -> bool:
+        """Does what viewers ask for; False: another episode is to begin."""
+        waited = False
+        while not self._leaves and (self._stands_still() or not self._commands.empty()):
+            waited |= self._commands.empty()
+            command = self._commands.get()
+            self._do(command)
+            if command.name != "buttons":
+                self.on_change()
+        if waited:
+            self._pace.restart()
+        leaves, self._leaves = self._leaves, False
+        return not leaves
+
+    def _do(self, command: Command) -> None:
+        """Does what one viewer asks for; what is not the viewer's to do is ignored."""
+        viewer, name, value = command
+        match name:
+            case "quit":
+                raise QuitError
+            case "join":
+                self._viewers.add(viewer)
+            case "take" if self._holder is None:
+                self._holder, self._pad = viewer, 0
+            case "leave" | "give":
+                if name == "leave":
+                    self._viewers.discard(viewer)
+                if self._holder == viewer:
+                    self._holder, self._pad = None, 0
+            case "buttons" if self._holder == viewer:
+                self._pad = value
+            case "pause":
+                self._paused, self._frames_to_step = value, 0
+            case "step":
+                self._paused = True
+                self._frames_to_step = self._frames_of_a_step()
+            case "speed":
+                self._pace.speed = value
+            case "rewind":
+                self._rewind(value)
+            case "level":
+                self._choose(value)
+                self._leaves = True
+            case "restart":
+                self._leaves = True
+
+    def _frames_of_a_step(self) -> int:
+        """Until the policy decides again; one while a person plays."""
+        if self._holder is not None or self._ending:
+            return 1
+        return self.frame_skip - self._progress.frame % self.frame_skip
+
+
+def _best(step: Step) -> tuple[int, ...]:
+    """Level, area and best position; changes where an episode gets on."""
+    return tuple(step.info[name] for name in ("world", "stage", "area", "best_x"))

@@ -1,0 +1,228 @@
+"""Policies on the Hugging Face Hub: pushed with their card, fetched and checked.
+
+`hf://user/name` stands wherever a policy's file does; `hf://user/name@revision` is one
+version of it, and `hf://user/name/8-1` one of several policies. What others wrote is
+looked at before it is used: sizes before anything is downloaded, the card's ROM, the
+SHA-256 of the file, that it is safetensors and names no code of this machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from mario_envpool import rom
+from trainer.models import policy_file, released
+from trainer.models.policy_file import SUFFIX, PolicyFile
+from trainer.models.released import CARD, Card
+
+# A path has one slash where a URL has two.
+_PREFIX = re.compile(r"hf:/+")
+_ADDRESS = re.compile(
+    r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+?))?(?:/(?P<name>[\w-]+))?"
+)
+# A card is a few KB for each policy, a policy .1 to 20 MB.
+_MOST_CARD_BYTES = 4 << 20
+_MOST_POLICY_BYTES = 1 << 30
+
+
+class Address(NamedTuple):
+    """What `hf://user/name@revision/policy` names.
+
+    Attributes:
+        repo: such as user/name.
+        revision: a branch, tag or commit; None: the newest.
+        policy: its name in the card; "": the only one.
+    """
+
+    repo: str
+    revision: str | None
+    policy: str
+
+    def __str__(self) -> str:
+        revision = f"@{self.revision}" if self.revision else ""
+        return f"hf://{self.repo}{revision}{f'/{self.policy}' if self.policy else ''}"
+
+
+def is_address(path: Path | str) -> bool:
+    """Whether a path is an address on the Hub."""
+    return _PREFIX.match(str(path)) is not None
+
+
+def parse(path: Path | str) -> Address:
+    """Reads an address.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _ADDRESS.fullmatch(_PREFIX.sub("", str(path)))
+    if match is None:
+        raise ValueError(f"{path} is no address on the Hub; give hf://user/name")
+    return Address(match["repo"], match["revision"], match["name"] or "")
+
+
+def locate(path: Path) -> Path:
+    """The file of a policy on the Hub or of `released:NAME`; other paths as they are.
+
+    Raises:
+        ImportError, OSError, ValueError: as of `fetch` and `released.locate`.
+    """
+    return fetch(parse(path)) if is_address(path) else released.locate(path)
+
+
+def fetch(address: Address) -> Path:
+    """Downloads a policy, unless the Hub's cache on this machine has it; checks it.
+
+    Returns:
+        The file, in the Hub's cache, with the card beside it.
+
+    Raises:
+        ImportError: huggingface_hub is not installed.
+        OSError: the Hub does not answer, or has no such policy.
+        ValueError: the card or the policy is damaged, too large, for another ROM, or
+            not what it says that it is.
+    """
+    hub = library()
+    try:
+        return _fetch(hub, address)
+    except (hub.errors.HTTPError, hub.errors.EntryNotFoundError) as error:
+        raise OSError(f"{address}: {_first_line(error)}") from error
+    except ValueError as error:
+        raise ValueError(f"{address}: {error}") from error
+
+
+def push(folder: Path, address: Address, *, private: bool) -> str:
+    """Writes a folder to the Hub; the repository is made if it is not there.
+
+    Args:
+        folder: its files.
+        address: without a policy.
+        private: whether a repository that is made can be read by its owner alone.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        ImportError: huggingface_hub is not installed.
+        OSError: the Hub does not answer, or does not take it.
+    """
+    hub = library()
+    api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    try:
+        url = api.create_repo(address.repo, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=address.repo,
+            folder_path=folder,
+            revision=address.revision,
+            commit_message="A policy, published by mario-envpool",
+        )
+    except (hub.errors.HTTPError, hub.errors.LocalTokenNotFoundError) as error:
+        raise OSError(
+            f"{address}: {_first_line(error)}; hf auth login tells this machine who "
+            "you are"
+        ) from error
+    return str(url)
+
+
+def library() -> Any:
+    """The library of the Hub.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ImportError:
+        raise ImportError(
+            "hf:// needs huggingface_hub: pip install 'mario-envpool[hub]'"
+        ) from None
+    return huggingface_hub
+
+
+def _fetch(hub: Any, address: Address) -> Path:
+    api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    info = api.model_info(address.repo, revision=address.revision, files_metadata=True)
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+    def download(name: str, most: int) -> Path:
+        if name not in sizes:
+            raise ValueError(f"there is no {name}; a policy is published with one")
+        if sizes[name] > most:
+            raise ValueError(f"{name} has {sizes[name]:,} bytes, more than {most:,}")
+        return Path(api.hf_hub_download(address.repo, name, revision=info.sha))
+
+    folder = download(CARD, _MOST_CARD_BYTES).parent
+    card = released.read_card(folder)
+    _check_rom(card)
+    name = _name_in(card, address)
+    file = str(card.policies[name]["file"])
+    if not file.endswith(SUFFIX):
+        raise ValueError(f"the policy is {file!a}; only {SUFFIX} files are loaded")
+    download(file, _MOST_POLICY_BYTES)
+    path = released.policy_of(folder, name)
+    _check(policy_file.read(path, torch.device("cpu")), card)
+    return path
+
+
+def _name_in(card: Card, address: Address) -> str:
+    """The policy that is meant.
+
+    Raises:
+        ValueError: there are several, or not that one.
+    """
+    names = list(card.policies)
+    if address.policy or len(names) != 1:
+        if address.policy in names:
+            return address.policy
+        raise ValueError(
+            f"it has the policies {', '.join(map(ascii, names))}: give one, such as "
+            f"hf://{address.repo}/8-1"
+        )
+    return names[0]
+
+
+def _check_rom(card: Card) -> None:
+    """Raises ValueError unless the ROM of a card is here."""
+    if not re.fullmatch("[0-9a-f]{40}", str(card.rom_sha1)):
+        raise ValueError(f"{CARD} is damaged: its rom_sha1 is no SHA-1")
+    for name in rom.ROMS:
+        try:
+            if hashlib.sha1(rom.load(name)).hexdigest() == card.rom_sha1:
+                return
+        except rom.RomError:
+            continue
+    raise ValueError(
+        f"the policy is for the ROM with SHA-1 {card.rom_sha1}, "
+        f"{rom.describe(card.rom_sha1)}, which is not here"
+    )
+
+
+def _check(policy: PolicyFile, card: Card) -> None:
+    """Raises ValueError for a file that its card is not about, or that names code."""
+    if policy.rom_sha1 != card.rom_sha1:
+        raise ValueError(
+            f"the policy is for the ROM with SHA-1 {policy.rom_sha1}, and its card "
+            f"says {card.rom_sha1}"
+        )
+    named = {name: policy.env.get(name) for name in ("rom_path", "reward_fn")}
+    kind = str(policy.model.get("name"))
+    if ":" in kind:
+        named["model"] = kind
+    for name, value in named.items():
+        if value:
+            raise ValueError(
+                f"its {name} is {value!a}, a file or code of the machine that "
+                "published it; a policy of others may name none"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, without the lines of advice behind it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

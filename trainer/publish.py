@@ -1,0 +1,100 @@
+"""Publishes a run's policy: `python -m trainer.publish RUN --to hf://user/name`.
+
+Writes the policy (safetensors, weights alone), the run's config, a card with what the
+policy reaches, how it was trained and played, and the hash of the ROM that it needs
+(card.json, and README.md for people), and the video of an episode; then pushes all of
+it to the Hugging Face Hub (pip install 'mario-envpool[hub]', and `hf auth login` once).
+There is nothing of the game in it but the pictures of the video.
+
+    python -m trainer.publish runs/TASK-TIME --to hf://user/mario-1-1
+    python -m trainer.publish runs/TASK-TIME --to a-folder
+    python -m trainer.evaluate --policy hf://user/mario-1-1
+
+`hf://user/name` then stands wherever a policy's file does. Such a policy is checked
+before it is used: sizes, the hash of its file, its ROM, and that it is no pickle.
+
+Exit status: 0, or 2 with one line `error: ...` on stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from trainer.cli import main_of
+from trainer.config.checks import check_seed
+from trainer.models import hub
+from trainer.tuning import publishing
+
+
+@dataclass(frozen=True)
+class PublishConfig:
+    """Publishes a run's policy."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run, whose newest checkpoint it then is, or a checkpoint."""
+
+    to: str
+    """hf://user/name, or a folder of this machine, where nothing is pushed from."""
+
+    episodes: int = 100
+    """Sampled episodes of each level, for the card's table."""
+
+    seed: int = 1
+    """Seed of environments and actions, 0 to 20,000."""
+
+    private: bool = False
+    """Whether a repository that is made can be read by its owner alone."""
+
+
+def publish(config: PublishConfig) -> None:
+    """Writes the files, and pushes them.
+
+    Raises:
+        FileNotFoundError, ValueError, OSError: as of `publishing.make`, or an option is
+            out of range, or the Hub does not take them.
+        ImportError: huggingface_hub is not installed.
+    """
+    if config.episodes < 1:
+        raise ValueError(f"episodes must be at least 1, got {config.episodes}")
+    check_seed(config.seed)
+    if not hub.is_address(config.to):
+        if config.private:
+            raise ValueError("--private is for hf://user/name: leave it out")
+        _make(config, Path(config.to), "")
+        return
+    address = hub.parse(config.to)
+    if address.policy:
+        raise ValueError(f"--to is hf://user/name, got {config.to}")
+    # Before minutes of play.
+    hub.library()
+    with tempfile.TemporaryDirectory() as folder:
+        _make(config, Path(folder), str(address))
+        url = hub.push(Path(folder), address, private=config.private)
+        print(f"pushed to {url}", flush=True)
+
+
+def _make(config: PublishConfig, folder: Path, address: str) -> None:
+    card = publishing.make(
+        config.run, folder, episodes=config.episodes, seed=config.seed, address=address
+    )
+    for about in card.policies.values():
+        for row in about["results"]:
+            kind = "likeliest" if row["argmax"] else "sampled"
+            print(f"{row['level']}: {row['clears']} of {row['episodes']} ({kind})")
+    size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
+    print(f"wrote {len(list(folder.iterdir()))} files, {size:.1f} MiB", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    return main_of(PublishConfig, publish, "publish", __doc__, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

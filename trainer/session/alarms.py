@@ -1,0 +1,233 @@
+"""Alarms of a run that nobody watches: what would end it, said while there is time.
+
+Each alarm has a name and is said when it begins and when it is over: in the dashboard,
+in messages.txt, and with `--notify` wherever the user reads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+
+from trainer.machine.timings import format_seconds
+from trainer.models import checkpoint
+from trainer.show.display import Display
+from trainer.show.notify import Notifier
+
+# Memory is looked at over so long, and an alarm is due if it lasts less than that at
+# the rate of the last window.
+_WINDOW_S, _LASTS_S = 1800.0, 48 * 3600.0
+# By chance the parts of a window rise once in 40,000 times.
+_PARTS = 8
+_SAMPLES = 360  # at most, in a window
+# Share of the memory that is too little to be left.
+_LEAST_LEFT = 0.05
+
+# What the disk must have room for, beside two more checkpoints.
+_DISK_BYTES = 1 << 30
+
+# A pool that gives no batch for so long is stalled: a step takes a millisecond.
+_STALL_S = 120.0
+
+
+class Growth:
+    """Whether memory grows all the time, and how long what is left will last."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque()
+        self._lasts = math.inf
+
+    def restart(self) -> None:
+        """Forgets all samples: the growth until now has a reason."""
+        self._samples.clear()
+        self._lasts = math.inf
+
+    def lasts(self, now: float, used: float, left: float) -> float:
+        """Takes a sample.
+
+        Memory that grows without an end has a higher floor in each part of the window
+        than in the one before; peaks say nothing.
+
+        Args:
+            now: seconds of any clock.
+            used: memory, in any unit.
+            left: memory that is not used by anybody, in the same unit.
+
+        Returns:
+            Seconds until all is used at the rate of the window; inf: it does not grow
+            all the time, or the window is not over.
+        """
+        samples = self._samples
+        # Points of the curves may be as frequent as updates are.
+        if not samples or now - samples[-1][0] >= _WINDOW_S / _SAMPLES:
+            samples.append((now, used))
+            self._lasts = self._extrapolate(now, left)
+        return self._lasts
+
+    def _extrapolate(self, now: float, left: float) -> float:
+        """What `lasts` returns, by the samples of the window."""
+        samples = self._samples
+        begin = now - _WINDOW_S
+        if samples[0][0] > begin:
+            return math.inf
+        while samples[1][0] <= begin:
+            samples.popleft()
+        if len(samples) < _PARTS:
+            return math.inf
+        ends = [i * len(samples) // _PARTS for i in range(_PARTS + 1)]
+        values = [value for _, value in samples]
+        floors = [min(values[i:j]) for i, j in itertools.pairwise(ends)]
+        if not all(low < high for low, high in itertools.pairwise(floors)):
+            return math.inf
+        seconds = samples[ends[-2]][0] - samples[0][0]
+        return left / (floors[-1] - floors[0]) * seconds
+
+
+class Alarms:
+    """Looks at a run's points and at its pool, and says what is wrong."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        display: Display,
+        *,
+        waiting_s: Callable[[], float],
+        busy: Callable[[], Sequence[int]] = tuple,
+        replaced: Callable[[], Sequence[str]] = tuple,
+        notifier: Notifier | None = None,
+    ) -> None:
+        """Begins to watch the pool, in a thread of its own.
+
+        Args:
+            run_dir: existing folder of the run.
+            display: shows alarms.
+            waiting_s: for how long somebody has been waiting for the pool, in seconds.
+            busy: environments that are in the middle of a step.
+            replaced: what each replaced environment of the pool raised.
+            notifier: sends alarms and the end of the run; None: nobody does.
+        """
+        self._run_dir, self._display, self._notifier = run_dir, display, notifier
+        self._waiting_s, self._busy, self._replaced = waiting_s, busy, replaced
+        self._lock = threading.Lock()
+        self._active: dict[str, str] = {}
+        self._growth = {"host": Growth(), "gpu": Growth()}
+        self._replay, self._num_replaced = 0.0, 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="alarms", daemon=True)
+        self._thread.start()
+
+    def set(self, name: str, text: str) -> None:
+        """Begins an alarm, or ends it.
+
+        Args:
+            name: of the alarm.
+            text: what is wrong and what to do; "": nothing any more.
+        """
+        with self._lock:
+            was = self._active.pop(name, "")
+            if text:
+                self._active[name] = text
+        if not (text or was):
+            return
+        self._display.alarm(name, text)
+        if text and not was:
+            self._tell(f"ALARM: {name}", text)
+        elif was and not text:
+            self._tell(f"alarm is over: {name}", "")
+
+    def _tell(self, title: str, text: str) -> None:
+        """Logs, and notifies."""
+        self._display.log(f"{title}: {text}" if text else title)
+        self.notify(title, text)
+
+    def notify(self, title: str, text: str = "") -> None:
+        """Sends a message of the run with `--notify`; else nothing."""
+        if self._notifier is not None:
+            self._notifier.send(f"{self._run_dir.name}: {title}", text or title)
+
+    def check(self, values: Mapping[str, float]) -> None:
+        """Looks at a point of the curves, and at the disk.
+
+        Args:
+            values: as in metrics.jsonl.
+        """
+        self._check_loss(values)
+        self._check_memory(values)
+        self._check_disk()
+        self._check_replaced()
+
+    def _check_loss(self, values: Mapping[str, float]) -> None:
+        parts = {n: v for n, v in values.items() if n.startswith("learn/loss/")}
+        wrong = [f"{n} is {v}" for n, v in parts.items() if not math.isfinite(v)]
+        self.set("NaN", f"{', '.join(wrong)}: this run cannot go on" if wrong else "")
+
+    def _check_memory(self, values: Mapping[str, float]) -> None:
+        unrolls = values.get("replay/unrolls", 0.0)
+        if unrolls != self._replay:  # replay is being filled, which takes memory
+            self._replay = unrolls
+            for growth in self._growth.values():
+                growth.restart()
+        for where, growth in self._growth.items():
+            used = values.get(f"system/{where}_memory_gb")
+            total = values.get(f"system/{where}_memory_total_gb")
+            if used is None or total is None:
+                continue
+            # Of a GPU `used` is everybody's.
+            left = values.get(f"system/{where}_memory_left_gb", total - used)
+            lasts = growth.lasts(monotonic(), used, left)
+            text = ""
+            if where == "host" and left < _LEAST_LEFT * total:
+                text = f"{left:.2f} of {total:.1f} GB are left, of which this run has "
+                text += f"{used:.1f}"
+            elif lasts < _LASTS_S:
+                text = f"it grows all the time, is {used:.1f} GB, and {left:.1f} GB "
+                text += f"are left, which last {format_seconds(lasts)} at this rate"
+            if text:
+                text += "; --resume goes on from the last checkpoint with as little as "
+                text += "a new run has"
+            self.set(f"memory of the {where}", text)
+
+    def _check_disk(self) -> None:
+        try:
+            files = checkpoint.list_files(self._run_dir)
+            needed = 2 * max((path.stat().st_size for path in files), default=0)
+            free = shutil.disk_usage(self._run_dir).free
+        except OSError:  # a file was just replaced, or the disk is gone for a moment
+            return
+        text = ""
+        if free < _DISK_BYTES + needed:
+            text = f"{free / 2**30:.2f} GB are left where {self._run_dir} is; make "
+            text += "room, or there will be no more checkpoints"
+        self.set("disk", text)
+
+    def _check_replaced(self) -> None:
+        errors = self._replaced()
+        for text in errors[self._num_replaced :]:
+            self._tell("an environment was replaced", text)
+        self._num_replaced = len(errors)
+
+    def _watch(self) -> None:
+        """The thread: nothing else moves while the pool is stalled."""
+        while not self._stop.wait(min(1.0, _STALL_S / 4)):
+            seconds, text = self._waiting_s(), ""
+            if seconds > _STALL_S:
+                text = f"no batch for {format_seconds(seconds)}"
+                if busy := self._busy():
+                    text += f", environments {', '.join(map(str, busy))} are in a step"
+                text += "; if this lasts, end the run and go on with --resume"
+            elif "stalled pool" not in self._active:
+                continue
+            self.set("stalled pool", text)
+
+    def close(self) -> None:
+        """Watches no more, and waits for notifications; may be called again."""
+        self._stop.set()
+        self._thread.join()
+        if self._notifier is not None:
+            self._notifier.close()

@@ -1,0 +1,178 @@
+"""The demonstrations of a run: of files, of its checkpoint, or searched for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainer.config.tasks import own_levels
+from trainer.explore import demonstrations, recorded
+from trainer.session import resume
+from trainer.session.loop import Interrupted, raise_on_signal
+
+#: Writes a checkpoint, given its content and its step; None: it could not.
+Save = Callable[[dict[str, Any], int], Path | None]
+
+
+def demonstrate(
+    parts: resume.RunParts, *, run_dir: Path, log: Callable[[str], None], save: Save
+) -> None:
+    """Gives a run the demonstrations that it learns from.
+
+    The time of the search is part of the run's. Of several ranks the first one
+    searches.
+
+    Args:
+        parts: of a run that has not begun, or goes on.
+        run_dir: its folder.
+        log: is told what was found.
+        save: writes a checkpoint, on rank 0.
+
+    Raises:
+        Interrupted: a signal came; what was found is in a checkpoint.
+    """
+    config, progress = parts.config, parts.progress
+    if config.explore.demos:
+        walked = _read(parts, log)
+    else:
+        walked = _found(parts, run_dir, log, save)
+    imitation = config.learner.imitation
+    if imitation and progress.steps >= config.learner.entropy_steps:
+        log(
+            "the weight of imitation is 0, as the run is past --entropy-steps "
+            f"{progress.steps:,}"
+        )
+    if parts.explorer is not None:
+        parts.explorer.take_demonstrations(walked)
+    if walked and (imitation or config.explore.demos):
+        parts.learner.take_demonstrations(
+            torch.from_numpy(np.concatenate([way.obs for way in walked])),
+            torch.from_numpy(np.concatenate([way.actions for way in walked])),
+        )
+    # A run that goes on was cloned when it began.
+    if config.explore.demos and config.learner.cloning_steps and not config.resume:
+        _clone(parts, log, save)
+
+
+def _read(
+    parts: resume.RunParts, log: Callable[[str], None]
+) -> list[demonstrations.Walked]:
+    """Reads the demonstrations of --demos, and plays them.
+
+    Raises:
+        FileNotFoundError, ValueError: one is missing, damaged, or does not fit.
+    """
+    config, ways = parts.config, parts.ways
+    ways.found = recorded.read_ways(
+        config.env,
+        config.env.levels or own_levels(config.env.task),
+        config.seed,
+        [Path(name) for name in config.explore.demos],
+        log,
+    )
+    ways.complete = True
+    return _walk(parts)
+
+
+def _found(
+    parts: resume.RunParts, run_dir: Path, log: Callable[[str], None], save: Save
+) -> list[demonstrations.Walked]:
+    """Takes the demonstrations that are saved, or searches for some; plays them."""
+    ways, progress = parts.ways, parts.progress
+    walked: list[demonstrations.Walked] = []
+    try:
+        walked = _walk(parts)
+    except ValueError as error:
+        log(f"demonstrations are searched for anew: {error}")
+        ways.forget()
+    if ways.complete:
+        return walked
+    began = time.monotonic() - progress.seconds
+    try:
+        with raise_on_signal():
+            _search(parts, log)
+            walked = _walk(parts)
+    except Interrupted as interrupted:
+        progress.seconds = time.monotonic() - began
+        interrupted.steps, interrupted.seconds = progress.steps, progress.seconds
+        _keep_search(parts, run_dir, log, save)
+        raise
+    progress.seconds = time.monotonic() - began
+    return walked
+
+
+def _clone(parts: resume.RunParts, log: Callable[[str], None], save: Save) -> None:
+    """Trains a new run's policy on the demonstrations alone, and keeps it.
+
+    Raises:
+        ValueError: the run has several ranks, which would clone other weights each.
+        Interrupted: a signal came.
+    """
+    if parts.ranks.size > 1:
+        raise ValueError(
+            "cloning is for a run of one process: give --cloning-steps 0, or clone "
+            "first and go on with --resume"
+        )
+    began = time.monotonic()
+    try:
+        with raise_on_signal():
+            losses = list(parts.learner.clone(parts.config.learner.cloning_steps))
+    except Interrupted as interrupted:
+        interrupted.steps, interrupted.seconds = 0, time.monotonic() - began
+        log("interrupted in cloning: nothing of it is kept")
+        raise
+    parts.progress.seconds += time.monotonic() - began
+    last = losses[-max(1, len(losses) // 10) :]
+    path = save(resume.capture(parts, complete=False), 0)
+    log(
+        f"cloned in {len(losses):,} steps, {time.monotonic() - began:.1f} s: "
+        f"cross-entropy {np.mean(last):.3f}; {path or 'its policy is not kept'}"
+    )
+
+
+def _walk(parts: resume.RunParts) -> list[demonstrations.Walked]:
+    """Plays the demonstrations that there are."""
+    config = parts.config
+    return demonstrations.walk(
+        config.env, parts.ways.found, config.seed, config.explore.cell_size
+    )
+
+
+def _search(parts: resume.RunParts, log: Callable[[str], None]) -> None:
+    """Searches for the demonstrations that are missing."""
+    config, ways = parts.config, parts.ways
+
+    def search() -> list[demonstrations.Way]:
+        demonstrations.find_ways(
+            config.env,
+            config.env.levels or own_levels(config.env.task),
+            config.seed,
+            per_level=config.explore.demonstrations,
+            log=log,
+            ways=ways,
+        )
+        return ways.found
+
+    ways.found, ways.complete = parts.ranks.first(search), True
+
+
+def _keep_search(
+    parts: resume.RunParts, run_dir: Path, log: Callable[[str], None], save: Save
+) -> None:
+    """Keeps an interrupted search in a checkpoint, if the run has none."""
+    steps = parts.progress.steps
+    what = "nothing of this search is kept, and the run is as it was"
+    if not steps and parts.ranks.is_first:
+        state = resume.capture(parts, complete=False, together=False)
+        if save(state, steps) is None:
+            return  # it says why
+        what = f"the {len(parts.ways.found)} that it found are kept"
+    log(
+        f"interrupted in the search for demonstrations: {what}; --resume {run_dir} "
+        "goes on"
+    )

@@ -1,0 +1,213 @@
+"""A run's policy as a folder to publish: weights, config, card, table and a video."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import mario_envpool
+from mario_envpool import rom
+from trainer.config.plain import from_dict, to_dict
+from trainer.config.schema import EnvConfig, RunConfig
+from trainer.config.tasks import game_of, own_levels
+from trainer.evaluation.play import first_seed
+from trainer.evaluation.results import STALL_STEPS
+from trainer.film.encode import VideoWriter
+from trainer.film.filmed_env import FilmedEnv, game_config
+from trainer.film.play import Camera, Player, film_episode, trained
+from trainer.machine.cpu import available_cores, cpu_name
+from trainer.machine.files import write_json
+from trainer.models import checkpoint, policy_file
+from trainer.models.policy import load_policy, playing_device, run_folder, save_policy
+from trainer.models.policy_file import SUFFIX, PolicyFile
+from trainer.models.released import CARD, Card, sha256, write_card
+from trainer.tuning import releases, specialists
+from trainer.tuning.campaign import ONE
+
+_NEEDS = ("config", "model", "steps")
+# Pictures of the game for each one of the video.
+_EVERY = 2
+
+
+def make(source: Path, to: Path, *, episodes: int, seed: int, address: str) -> Card:
+    """Writes the folder: policy, config.json, card.json, README.md and a video.
+
+    Args:
+        source: checkpoint, or the folder of a run, whose newest one it then is.
+        to: folder, made if it is not there, without another card.
+        episodes: of each level, sampled, for the card's table.
+        seed: of environments and actions.
+        address: where it is going to be, for README.md; "": in that folder.
+
+    Returns:
+        The card.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        FileExistsError: there is a card in `to`.
+        ValueError: the checkpoint is damaged, or of a task without levels.
+        OSError: a file cannot be written.
+    """
+    if (to / CARD).exists():
+        raise FileExistsError(f"{to} holds a published policy; choose another folder")
+    path = checkpoint.find(source, _NEEDS)
+    state = checkpoint.load(path, torch.device("cpu"), needs=_NEEDS)
+    config = from_dict(RunConfig, state["config"])
+    levels = config.env.levels or own_levels(config.env.task)
+    if not levels:
+        raise ValueError(
+            f"{source} plays {config.env.task}, which has no levels of its own to fill "
+            "a card's table; publish a run of --levels"
+        )
+    to.mkdir(parents=True, exist_ok=True)
+    name = levels[0] if len(levels) == 1 else ONE
+    policy = to / f"{name}{SUFFIX}"
+    save_policy(path, policy)
+    found = policy_file.read(policy, torch.device("cpu"))
+    played = specialists.evaluate(policy, ",".join(levels), episodes, seed)["results"]
+    rows = [{key: row[key] for key in releases.RESULT} for row in played]
+    card = Card(
+        about=_about(found, config, levels) | {"made_by": _command(source)},
+        protocol={
+            "episodes": episodes,
+            "noop_max": 30,
+            "seed": seed,
+            "processor": cpu_name(),
+        },
+        task=game_of(config.env.task),
+        rom_sha1=found.rom_sha1,
+        levels=list(levels),
+        policies={
+            name: {
+                "file": policy.name,
+                "sha256": sha256(policy),
+                "steps": found.steps,
+                "results": rows,
+            }
+        },
+    )
+    video = to / f"{name}.mp4"
+    _film(policy, video, levels[0], seed)
+    write_json(to / "config.json", _shared(config))
+    text = _front_matter(card) + releases.readme(card, address or policy.name)
+    (to / releases.README).write_text(
+        f"{text}\nAn episode: [{video.name}]({video.name})\n"
+    )
+    write_card(to, card)
+    return card
+
+
+def _about(
+    policy: PolicyFile, config: RunConfig, levels: Sequence[str]
+) -> dict[str, str]:
+    """What a card says to people, but for the command."""
+    return {
+        "title": f"A policy for {', '.join(levels)} of Super Mario Bros., from "
+        f"{policy.steps:,} steps of training",
+        "machine": f"{available_cores()} cores of {cpu_name()}",
+        "version": mario_envpool.__version__,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "environment": releases.environment_of({"": from_dict(EnvConfig, policy.env)}),
+        "rom": rom.describe(policy.rom_sha1),
+        "data": _data(config),
+        "licence": releases.LICENCE,
+    }
+
+
+def _film(policy: Path, video: Path, level: str, seed: int) -> None:
+    """Films an episode of a level."""
+    loaded = load_policy(policy, playing_device("cpu"))
+    options = game_config(
+        loaded.env, level=level, repeat_action_probability=0.0, stall_steps=STALL_STEPS
+    )
+    first = first_seed(seed)
+    game, camera = FilmedEnv(options, seed=first), Camera(scale=2, every=_EVERY)
+    player = Player(loaded, 1, seed=first, argmax=False)
+    width, height = camera.size
+    with VideoWriter(video, width=width, height=height, fps=camera.fps) as writer:
+        caption = trained(loaded.steps)
+        for shot in film_episode(game, game.reset(), player.alone, caption):
+            for picture in camera.develop(shot):
+                writer.write(picture)
+
+
+def _shared(config: RunConfig) -> dict[str, Any]:
+    """The config of a run without the paths of this machine."""
+    names = tuple(Path(path).name for path in config.explore.demos)
+    return to_dict(
+        replace(
+            config,
+            run_dir=None,
+            resume=None,
+            env=replace(config.env, rom_path=""),
+            explore=replace(config.explore, demos=names),
+        )
+    )
+
+
+def _command(source: Path) -> str:
+    """The command that a run was begun with; without the path of Python."""
+    folder = run_folder(source)
+    words = ["-m", "trainer.run"]
+    if folder is not None:
+        known = json.loads((folder / "config.json").read_bytes())
+        words = shlex.split(str(known.get("command") or "")) or words
+    begin = words.index("-m") if "-m" in words else 0
+    return shlex.join(["python", *words[begin:]])
+
+
+def _data(config: RunConfig) -> str:
+    """What a policy has learned from, in words."""
+    files = len(config.explore.demos)
+    if files:
+        learned = (
+            f"The game itself, and {files} demonstrations, which are not published"
+        )
+    elif config.learns_from_demonstrations:
+        learned = (
+            "Nothing but the game itself, played by the trainer: a search found the "
+            "demonstrations"
+        )
+    else:
+        learned = "Nothing but the game itself, played by the trainer"
+    return f"{learned}. No RAM, no demonstrations and no ROM are in the files."
+
+
+def _front_matter(card: Card) -> str:
+    """What the Hub reads of a README: YAML, of which JSON is a part."""
+    sampled = [
+        row
+        for about in card.policies.values()
+        for row in about["results"]
+        if not row["argmax"]
+    ]
+    results = [
+        {
+            "task": {"type": "reinforcement-learning"},
+            "dataset": {"type": card.task, "name": f"{card.task} {row['level']}"},
+            "metrics": [
+                {
+                    "type": "clear_rate",
+                    "name": f"episodes cleared of {row['episodes']}",
+                    "value": row["clear_rate"],
+                }
+            ],
+        }
+        for row in sampled
+    ]
+    about = {
+        "license": "mit",
+        "library_name": "mario-envpool",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["reinforcement-learning", "super-mario-bros", "mario-envpool"],
+        "model-index": [{"name": "mario-envpool", "results": results}],
+    }
+    lines = [f"{key}: {json.dumps(value)}" for key, value in about.items()]
+    return "\n".join(["---", *lines, "---", "", ""])
