@@ -1,10 +1,10 @@
-# Shortcuts for people who work on the tree; `make help` lists them.
+# Shortcuts for developers; `make help` lists them.
 PYTHON ?= python
 SOURCES = csrc tests/cpp tests/fuzz
 CPP_FILES = $(shell find $(SOURCES) -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev build test test-cpp asan tsan ubsan fuzz asan-python lint format bench docs ci bare clean
+.PHONY: help dev build test test-all test-cpp asan tsan ubsan fuzz asan-python lint format bench docs ci bare clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,22 +16,25 @@ dev:  ## Install in place with the test and developer tools, and the git hooks
 build:  ## Compile the native modules again, in place
 	$(PYTHON) -m pip install --no-deps -e .
 
-test:  ## Python tests
+test:  ## Run the Python tests without the slow ones
 	$(PYTHON) -m pytest
 
-test-cpp:  ## C++ tests
+test-all:  ## Every Python test, one process per core
+	$(PYTHON) -m pytest -n auto --dist loadfile -m ""
+
+test-cpp:  ## Run the C++ tests
 	cmake --preset release -DPython_EXECUTABLE="$$(command -v $(PYTHON))"
 	cmake --build --preset release
 	ctest --preset release
 
-asan tsan ubsan:  ## C++ tests under a sanitizer
+asan tsan ubsan:  ## Run the C++ tests under a sanitizer
 	cmake --preset $@
 	cmake --build --preset $@
 	ctest --preset $@
 
 TARGET = pool
 RUNS = 1000000
-fuzz:  ## RUNS inputs for a TARGET of tests/fuzz by libFuzzer (needs clang)
+fuzz:  ## Fuzz a TARGET of tests/fuzz with RUNS inputs by libFuzzer (needs clang)
 	cmake --preset fuzz
 	cmake --build --preset fuzz --target fuzz_$(TARGET)
 	mkdir -p build/fuzz/corpus/$(TARGET)
@@ -40,7 +43,7 @@ fuzz:  ## RUNS inputs for a TARGET of tests/fuzz by libFuzzer (needs clang)
 
 CALLS = 1000000
 SITE = build/asan-python/site
-asan-python:  ## CALLS of any kind to the Python module, under ASan and UBSan (g++)
+asan-python:  ## Make CALLS random calls to the Python module, under ASan and UBSan (g++)
 	cmake -S . -B build/asan-python -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DMARIO_SANITIZE=address,undefined \
 	  -DPython_EXECUTABLE="$$(command -v $(PYTHON))"
@@ -51,9 +54,11 @@ asan-python:  ## CALLS of any kind to the Python module, under ASan and UBSan (g
 	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	  $(PYTHON) tests/hardening/native_calls.py --calls $(CALLS)
 
-lint:  ## Everything CI checks without running code
+lint:  ## Run all of CI's checks that do not run code
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m codespell_lib
+	$(PYTHON) .ci/language.py
 	$(PYTHON) -m mypy
 	clang-format --dry-run --Werror $(CPP_FILES)
 
@@ -62,16 +67,16 @@ format:  ## Format Python and C++
 	$(PYTHON) -m ruff format .
 	clang-format -i $(CPP_FILES)
 
-bench:  ## Speed of the environments on this machine
+bench:  ## Measure the speed of the environments on this machine
 	$(PYTHON) bench/sps.py
 
-docs:  ## The documentation site in site/ (pip install -e '.[docs]')
+docs:  ## Build the documentation site in site/ (pip install -e '.[docs]')
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
-ci:  ## What CI runs, in an empty environment of its own
+ci:  ## Run everything that CI runs, in a new virtual environment
 	.ci/run
 
-bare:  ## README's two commands on a bare Debian 13 (root, debootstrap)
+bare:  ## Run README's two commands on a bare Debian 13 (root, debootstrap)
 	tests/bare_machine.sh
 
 clean:  ## Remove build folders and the compiled module

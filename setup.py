@@ -4,8 +4,8 @@ They are ``mario_envpool/_core``, ``trainer/_native`` and, where jax is installe
 ``mario_envpool/_xla``.
 
 Everything else about the package is declared in ``pyproject.toml``. An editable
-install keeps its build folder (``build/editable-*``), so that building again
-after a change compiles only what changed. ``MARIO_NATIVE=1`` tunes the result
+install keeps its build folder (``build/editable-*``), so that the next build
+compiles only changed files. ``MARIO_NATIVE=1`` tunes the result
 for this machine only.
 """
 
@@ -32,7 +32,7 @@ def require_tools() -> str:
     """Returns the path of cmake; exits with one line if a tool is missing."""
     wanted = os.environ.get("CXX", "")
     candidates = [shlex.split(wanted)[0]] if wanted else ["c++", "g++", "clang++"]
-    # On Windows CMake finds the compilers of Visual Studio, which lie on no path.
+    # On Windows CMake finds the compilers of Visual Studio, which are not on PATH.
     if not WINDOWS and not any(shutil.which(name) for name in candidates):
         raise SystemExit(
             f"mario-envpool: no C++ compiler found (looked for {', '.join(candidates)})"
@@ -57,12 +57,12 @@ class CMakeBuild(build_ext):
     """Configures, builds and installs the extensions with CMake."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Builds all where setuptools wants them, ``<prefix>/mario_envpool`` and so on.
+        """Builds all extensions in the folders that setuptools expects.
 
         In an editable install setuptools then copies them into the source tree.
         """
         if ext.name != CORE:
-            return  # built with it; _xla where CMake has found XLA's headers
+            return  # built with CORE; _xla only if CMake finds XLA's headers
         cmake = require_tools()
         prefix = Path(self.get_ext_fullpath(ext.name)).resolve().parent.parent
         build = Path(self.build_temp).resolve() / "cmake"
@@ -84,7 +84,7 @@ class CMakeBuild(build_ext):
             configure += ["-T", "ClangCL"]
         elif ninja is not None:
             configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-        if not self.editable_mode:  # nothing of an earlier interpreter may linger
+        if not self.editable_mode:  # removes files of an earlier interpreter
             shutil.rmtree(build, ignore_errors=True)
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
         try:

@@ -1,10 +1,10 @@
-"""Figures and a table of a campaign, for docs/results.md.
+"""Figures and a table of a campaign, for docs/results.md and docs/lab-book.md.
 
     python bench/campaign_figure.py runs/campaign-TIME --out docs/assets
 
-Written are campaign-curves.svg, the clear rate of each level's run by its minutes, and
-that of the one network, and campaign-deaths.svg, where the episodes of the five worst
-policies of single levels died. The table is printed, in Markdown.
+It writes campaign-curves.svg, with the clear rate over minutes of each level's run and
+of the one network, and campaign-deaths.svg, with the positions where episodes of the
+five worst single-level policies died. It prints the table in Markdown.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _WORST = 5
 _BIN = 64
 
 Row = Mapping[str, Any]
-# By level: with sampled actions, and with the likeliest ones.
+# By level: with sampled actions, and with greedy actions.
 Results = Mapping[str, tuple[Row, Row]]
 
 
 def curve(folder: Path) -> tuple[list[float], list[float]]:
-    """Minutes of a run, and its clear rates, in percent."""
+    """Minutes of a run, and its clear rates in percent."""
     points = [p for p in read_run(folder).points if "rollout/clear_rate" in p]
     minutes = [float(p["time/seconds"]) / 60 for p in points]
     return minutes, [100 * float(p["rollout/clear_rate"]) for p in points]
 
 
 def draw_curves(campaign: Path, levels: list[str], path: Path) -> None:
-    """A panel for each world, and one for the network of all levels."""
+    """Draws a panel for each world, and one for the network of all levels."""
     worlds = list(dict.fromkeys(level.split("-")[0] for level in levels))
     figure = Figure(figsize=(8, 6.5), layout="constrained")
     panels = figure.subplots(3, 3, sharey=True).flatten()
@@ -59,13 +59,13 @@ def draw_curves(campaign: Path, levels: list[str], path: Path) -> None:
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_visible(bool(axes.lines))
-    figure.supxlabel("minutes of training on one core (the network: on two)", **_SMALL)
+    figure.supxlabel("minutes of training on one core (one network: two)", **_SMALL)
     figure.supylabel("% of the last 100 training episodes cleared", **_SMALL)
     _save(figure, path)
 
 
 def draw_deaths(results: Results, path: Path) -> list[str]:
-    """Where episodes of the worst levels died; returns these levels."""
+    """Draws where episodes of the worst levels died; returns these levels."""
     rated = sorted(results, key=lambda level: results[level][0]["clear_rate"])
     worst = rated[:_WORST]
     figure = Figure(figsize=(8, 1.1 * len(worst) + 0.4), layout="constrained")
@@ -78,12 +78,12 @@ def draw_deaths(results: Results, path: Path) -> list[str]:
         axes.hist(places, bins=edges, color=_COLORS[0])
         axes.set_title(
             f"{level}: {row['clears']} of {row['episodes']} cleared, "
-            f"{len(row['deaths'])} died, {row['stalled']} stood still",
+            f"{len(row['deaths'])} died, {row['stalled']} made no progress",
             loc="left", **_SMALL,
         )  # fmt: skip
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("x at the end, pixels of its room", **_SMALL)
+    figure.supxlabel("x at the end, in pixels of its room", **_SMALL)
     _save(figure, path)
     return worst
 
@@ -95,8 +95,8 @@ def _save(figure: Figure, path: Path) -> None:
 
 def table(single: Results, one: Results) -> Iterator[str]:
     """A row for each level, and one for all, in Markdown."""
-    yield "| Level | A policy for each level: sampled | argmax, of 31 | One network: "
-    yield "sampled | argmax, of 31 |\n|---|---|---|---|---|\n"
+    yield "| Level | A policy for each level: sampled | greedy, of 31 | One network: "
+    yield "sampled | greedy, of 31 |\n|---|---|---|---|---|\n"
     for level in single:
         cells = [cell for part in (single, one) for cell in _cells(part.get(level))]
         yield f"| {level} | {' | '.join(cells)} |\n"
@@ -117,13 +117,13 @@ def _cells(pair: tuple[Row, Row] | None) -> tuple[str, str]:
 
 def _all(part: Results) -> tuple[str, str]:
     rates = [sampled["clear_rate"] for sampled, _ in part.values()]
-    likeliest = [argmax for _, argmax in part.values()]
+    greedy = [argmax for _, argmax in part.values()]
     good = sum(rate >= 0.9 for rate in rates)
     return (
         f"**{100 * sum(rates) / max(1, len(rates)):.1f} %**, {good} at 90 or more",
-        f"{sum(r['clears'] for r in likeliest)} of "
-        f"{sum(r['episodes'] for r in likeliest)}, "
-        f"{sum(0 in r['cleared_starts'] for r in likeliest)} of {len(part)} *",
+        f"{sum(r['clears'] for r in greedy)} of "
+        f"{sum(r['episodes'] for r in greedy)}, "
+        f"{sum(0 in r['cleared_starts'] for r in greedy)} of {len(part)} *",
     )
 
 

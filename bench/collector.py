@@ -1,27 +1,28 @@
-"""Rows per second that the collecting thread can take, without game and network.
+"""Rows per second that the collecting thread can process, without game and network.
 
-    python bench/collector.py                        256 rows a batch, as beside a GPU
+    python bench/collector.py                        256 rows a batch, as with a GPU
     python bench/collector.py --rows 32              as on a CPU
-    python bench/collector.py --mode async --json    the same, and JSON as the last line
+    python bench/collector.py --mode async --json    async, and JSON as the last line
     python bench/collector.py --cases plain --profile    functions by time
 
-Beside a GPU neither emulation nor the network limits a run at last, but the one thread
-that receives, sends and stores. Here the trainer's own collector, store, record of
-episodes and explorer work with a pool and a policy that cost nothing: batches and
-decisions were made before the clock runs. Their rows are of episodes that our own pool
-has played: their levels, positions, deaths and snapshots, put together anew at random,
-so that environments are everywhere in their episodes. The clocks are moved a little, so
-that an archive finds better snapshots all the time, as in a run.
+With a GPU the bottleneck of a run is neither emulation nor the network, but the one
+thread that receives, sends and stores. In this bench the trainer's own collector,
+store, record of episodes and explorer work with a pool and a policy that cost nothing:
+batches and decisions are made before the clock starts. The rows are from episodes that
+a mario_envpool pool has played, with their levels, positions, deaths and snapshots.
+They are recombined at random, so environments are in all parts of their episodes. The
+game clocks are shifted a little, so that an archive always finds better snapshots, as
+in a run.
 
     plain      one level from its start
     frontier   several levels, --starts frontier: cells, snapshots, the archive
-    replay     half of what is learned is from replay, which so keeps slots back
+    replay     half of each training batch is from replay, which keeps slots
     memory     a network with a GRU of 256
-    films      every decision is recorded, as it is for --videos
+    films      every decision is recorded, as with --videos
 
-Cases go in turns, each --repeats times for --seconds. All is done by one thread, and
-its CPU time counts, so that other programs disturb it little. What learning does
-between two batches of unrolls (taking slots, replay) is not timed.
+Cases take turns, each --repeats times for --seconds. One thread does all the work, and
+the bench measures its CPU time, so other programs have little effect. The work of
+learning between two batches of unrolls (taking slots, replay) is not timed.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ CASES = ("plain", "frontier", "replay", "memory", "films")
 LEVELS = tuple(f"{world}-{stage}" for world in (1, 2) for stage in (1, 2, 3, 4))
 OBS_SHAPE = (4, 84, 84)
 NUM_ACTIONS, GRU, UNROLL = 7, 256, 32
-# Groups of environments, as the presets of a CPU and of GPUs have them.
+# Groups of environments, as in the presets for CPUs and GPUs.
 GROUPS = {"sync": 2, "async": 4}
-# Of what is played in advance.
+# Size of the pool that plays in advance.
 _PLAYERS, _STEPS, _FEWEST_STEPS, _MOST_STEPS = 48, 500, 16, 400
 _BIASED = np.array([5, 10, 15, 25, 35, 5, 5]) / 100  # of SIMPLE_MOVEMENT
-# Batches until they begin again, and how many of these have pixels of their own.
+# Batches before they repeat, and how many of these have separate pixels.
 _PERIOD, _PICTURES = 512, 8
 _CLOCK_JITTER = 20
 
@@ -75,14 +76,14 @@ Ids = npt.NDArray[np.int32]
 
 
 class Played:
-    """Episodes that our pool has played: rows, where episodes are, and snapshots."""
+    """Episodes that a pool has played: rows, positions of episodes, and snapshots."""
 
     def __init__(self, levels: Sequence[str], seed: int) -> None:
-        """Plays them.
+        """Plays the episodes.
 
         Args:
-            levels: to play on, one as often as the other.
-            seed: of the pool and of what is played.
+            levels: levels to play, each equally often.
+            seed: seed of the pool and of the actions.
         """
         rng = np.random.default_rng(seed)
         pool: Any = mario_envpool.make(
@@ -104,14 +105,14 @@ class Played:
             if step == _STEPS // 3:
                 alive = self.ids[~(terminated | truncated)]
                 self.snapshots = pool.snapshot(alive)
-                # Half of the episodes begin from these from now on.
+                # From now on, half of the episodes begin from these snapshots.
                 weights = np.full(len(levels), len(alive) / len(levels))
                 pool.set_starts(np.r_[weights, np.ones(len(alive))], self.snapshots)
             pool.send(rng.choice(7, _PLAYERS, p=_BIASED).astype(np.int32), self.ids)
         pool.recv()
         self.num_stages = len(levels)
         pool.close()
-        # Row by row of the first environment, then of the next one.
+        # All rows of the first environment, then those of the next one.
         self.columns = {
             name: np.stack([row[name] for row in rows], 1).reshape(-1, *x.shape[1:])
             for name, x in rows[0].items()
@@ -130,21 +131,21 @@ class Played:
 
     @property
     def mean_steps(self) -> float:
-        """Rows of an episode."""
+        """Mean number of rows per episode."""
         return float(np.mean([end - begin + 1 for begin, end in self.episodes]))
 
 
 class Prepared:
-    """A pool that gives batches made in advance, over and over."""
+    """A pool that returns batches made in advance, again and again."""
 
     def __init__(self, played: Played, num_envs: int, rows: int, mode: str) -> None:
-        """Makes them.
+        """Makes the batches.
 
         Args:
-            played: what its episodes are put together from.
+            played: the source of the episodes.
             num_envs: environments.
-            rows: of a batch.
-            mode: sync: fixed groups in turn; async: who would be ready first.
+            rows: rows of a batch.
+            mode: sync: fixed groups in turn; async: environments in order of readiness.
         """
         self.all_env_ids = np.arange(num_envs, dtype=np.int32)
         self.num_stages = played.num_stages
@@ -169,7 +170,7 @@ class Prepared:
         num_envs: int,
         rng: np.random.Generator,
     ) -> tuple[npt.NDArray[Any], ...]:
-        """For each row of a schedule: row of what was played, its clock, cut off."""
+        """For each row of a schedule: the played row, its clock, whether truncated."""
         source, clock = np.zeros((2, *schedule.shape), np.int64)
         cut = np.zeros(schedule.shape, bool)
         for env in range(num_envs):
@@ -197,7 +198,7 @@ class Prepared:
         clock: npt.NDArray[np.int64],
         cut: npt.NDArray[np.bool_],
     ) -> tuple[Any, ...]:
-        """What recv gives behind the observations."""
+        """The results of recv after the observations."""
         info = {name: column[source] for name, column in columns.items()}
         reward, terminated = info.pop("reward"), info.pop("terminated")
         truncated = info.pop("truncated") | (cut & ~terminated)
@@ -217,7 +218,7 @@ class Prepared:
         return self._pictures[0], *self._batches[0]
 
     def snapshot(self, env_id: Ids) -> npt.NDArray[np.uint8]:
-        """Some that were played, one for each environment."""
+        """Played snapshots, one for each environment."""
         chosen: npt.NDArray[np.uint8] = self._snapshots[env_id % len(self._snapshots)]
         return chosen
 
@@ -238,7 +239,7 @@ def _when_ready(
 ) -> npt.NDArray[np.int32]:
     """(batches, rows) environments in the order in which they would be ready.
 
-    A step is a time drawn at random, so that some fall behind others.
+    Step times are random, so some environments fall behind others.
     """
     ready = rng.gamma(4.0, size=num_envs)
     batches = []
@@ -255,7 +256,7 @@ class Decided:
     version = 0
 
     def __init__(self, rows: int, state_size: int) -> None:
-        """Makes them for batches of some rows."""
+        """Makes decisions for batches of some rows."""
         generator = torch.Generator().manual_seed(1)
         logits = torch.randn(rows, NUM_ACTIONS, generator=generator)
         actions = torch.randint(NUM_ACTIONS, (rows,), generator=generator)
@@ -268,19 +269,19 @@ class Decided:
         return self._output
 
     def values(self, *inputs: Tensor) -> Tensor:
-        """The critic alone."""
+        """The critic's values."""
         return self._output.values
 
 
 class Case:
-    """A collector of one case, and what learning would do with its slots."""
+    """A collector of one case, with the learner's handling of its slots."""
 
     def __init__(self, name: str, rows: int, mode: str) -> None:
         """Builds it and warms it up.
 
         Args:
             name: one of CASES.
-            rows: of a batch.
+            rows: rows of a batch.
             mode: sync or async.
         """
         levels = LEVELS if name == "frontier" else LEVELS[:1]
@@ -334,17 +335,17 @@ class Case:
         self._actor: Any = Decided(rows, state_size)
         self._rows = rows * -(-self.unrolls * UNROLL // rows)
         self._collector.start()
-        # Two periods: the archive is full then, and all memory was touched.
+        # Two periods: after them the archive is full and all memory has been touched.
         for _ in range(2 * _PERIOD * rows // self._rows):
             self.collect()
 
     def collect(self) -> tuple[int, float]:
-        """Collects a batch of unrolls; gives the pool's batches, and the seconds."""
+        """Collects unrolls; returns the number of the pool's batches, and seconds."""
         batches = 0
 
         def more() -> bool:
             nonlocal batches
-            batches += 1  # in async mode their number varies
+            batches += 1  # in async mode the number varies
             return True
 
         missing = self.unrolls - self.store.num_full
@@ -355,7 +356,7 @@ class Case:
         return batches, seconds
 
     def _learn(self, slots: list[int]) -> None:
-        """What learning does with slots, and no more."""
+        """Handles slots as the learner does, without learning."""
         if self._replay is not None:
             if len(self._replay):
                 drawn = self._replay.sample(len(slots), 0.4)
@@ -364,7 +365,7 @@ class Case:
         self.store.release(slots)
 
     def measure(self, seconds: float) -> float:
-        """Microseconds of a batch, over some seconds of collecting."""
+        """Mean microseconds of a batch, over some seconds of collecting."""
         total, spent = 0, 0.0
         while spent < seconds:
             batches, took = self.collect()
@@ -379,12 +380,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--cases", nargs="+", choices=CASES, default=CASES)
-    add("--mode", choices=tuple(GROUPS), default="sync", help="of the pool")
-    add("--rows", type=int, default=256, help="of a batch (default: %(default)s)")
-    add("--seconds", type=float, default=1.0, help="of each turn")
+    add("--mode", choices=tuple(GROUPS), default="sync", help="mode of the pool")
+    add("--rows", type=int, default=256, help="rows per batch (default: %(default)s)")
+    add("--seconds", type=float, default=1.0, help="duration of each turn")
     add("--repeats", type=int, default=5, help="turns of each case")
-    add("--profile", action="store_true", help="functions by time, instead of a table")
-    add("--json", action="store_true", help="one JSON object as the last line")
+    add("--profile", action="store_true", help="list functions by time, without table")
+    add("--json", action="store_true", help="print one JSON object as the last line")
     known = parser.parse_args(arguments)
     for name in ("rows", "repeats"):
         if getattr(known, name) < 1:
@@ -400,7 +401,7 @@ def profile(case: Case, seconds: float) -> None:
 
 
 def table(times: dict[str, list[float]], rows: int) -> Table:
-    """Rows per second of each case, and what a row and a batch take."""
+    """Rows per second of each case, and microseconds of a row and of a batch."""
     result = Table(title=f"collecting, {rows} rows a batch", box=SIMPLE)
     result.add_column("case")
     for column in ("rows/s", "best", "us/row", "us/batch", "best"):

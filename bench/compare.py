@@ -1,21 +1,21 @@
-"""Options of the trainer against each other, over seeds: which of them help?
+"""Compares options of the trainer over several seeds: which of them help?
 
     python bench/compare.py
     python bench/compare.py --arm= --arm="--lag 2" -- --no-stop-when-solved
 
 Each arm is a set of flags of `python -m trainer.run`, and of options without a flag as
-name=value (`rho_bar=inf`); what follows `--` is given to all. The first command
-compares starts at the frontier with starts of the level, in 1-3. Every arm is run with
-every seed, some at a time with equal shares of the cores. A run that came to its end is
-not run again, and the tables show the earlier seeds of these arms, too.
+name=value (`rho_bar=inf`); flags after `--` apply to all arms. The first command
+compares starts at the frontier with starts of the level, in 1-3. Every arm runs with
+every seed, several runs at a time with equal shares of the cores. Completed runs are
+not repeated, and the tables also show earlier seeds of these arms.
 
-It prints two tables. Of each arm: the mean clear rate of the last steps (--last), its
+It prints two tables. For each arm: the mean clear rate of the last steps (--last), its
 difference from the first arm's, and 95 % intervals over the seeds (Student's t, and
-Welch's for the difference). With few seeds these are wide: "nothing" means that no
-difference was shown, not that there is none; and of twenty arms that change nothing
-one looks as if it did. Of each run: the steps to its first clear, to rates of 50 and
-90 %, and to the two evaluations. The clear rates are drawn in OUT/curves.svg, for each
-arm the mean of its runs and their range.
+Welch's for the difference). With few seeds the intervals are wide: "nothing" means that
+no difference was shown, not that there is none; and of twenty arms without an effect,
+one will appear to have one. For each run: the steps to its first clear, to clear rates
+of 50 and 90 %, and to the two evaluations. OUT/curves.svg shows the clear rates, for
+each arm the mean and the range of its runs.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from trainer.machine.cpu import available_cores
 from trainer.show.run_files import RunFiles, read_run
 
 ARMS = ["--starts level", "--starts frontier"]
-# Of the options but the starts, those of 1-1: with those of a hard level, which have
-# come since, it is solved sooner.
+# The options of 1-1, except the starts: with the newer options for hard levels, 1-3 is
+# solved sooner.
 COMMON = (
     "--obs tiles --task SuperMarioBros-1-3-v0 --max-steps 700000 --gamma 0.93 "
     "--action-set right_only --stall-steps 100 --no-popart"
 )
 RATE = "rollout/clear_rate"
 
-# Starts a run some of whose options have no flag, and are in the first argument.
+# Starts a run; the first argument has the options that have no flag.
 START = """
 import json, sys
 from trainer.cli import parse
@@ -61,10 +61,10 @@ from trainer.run import run_training
 run_training(change(parse(sys.argv[2:]), **json.loads(sys.argv[1])))
 """
 
-# Written into a run's folder last: its command.
+# File with the command of a run, written last into the run folder.
 ENDED = "compared.txt"
 
-# The curve is read every so many steps.
+# Distance in steps between two points of a curve.
 GRID = 1000
 
 # 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom.
@@ -72,13 +72,13 @@ T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
 def folder_of(out: Path, arm: str, seed: int | str) -> Path:
-    """Where the run of an arm is; with seed * a pattern for all of them."""
+    """The folder of an arm's run; with the seed "*", a pattern for all its runs."""
     name = re.sub(r"[^\w.]+", "-", arm).strip("-") or "default"
     return out / f"{name}-seed-{seed}"
 
 
 def split(arm: str) -> tuple[list[str], dict[str, float]]:
-    """Flags of an arm, and its options that have none."""
+    """The flags of an arm, and its options without a flag."""
     words = shlex.split(arm)
     pairs = [word.split("=") for word in words if re.match(r"[a-z_]+=", word)]
     flags = [word for word in words if not re.match(r"[a-z_]+=", word)]
@@ -86,11 +86,11 @@ def split(arm: str) -> tuple[list[str], dict[str, float]]:
 
 
 def train(folder: Path, arm: str, seed: int, common: list[str], cores: int) -> None:
-    """Makes one run, unless it is there.
+    """Makes one run, unless it exists.
 
     Raises:
-        RuntimeError: it failed.
-        ValueError: the folder holds another run, or part of one.
+        RuntimeError: the run failed.
+        ValueError: the folder has another run, or an incomplete one.
     """
     flags, settings = split(arm)
     command = [sys.executable, "-m", "trainer.run"]
@@ -105,8 +105,8 @@ def train(folder: Path, arm: str, seed: int, common: list[str], cores: int) -> N
     if folder.exists():
         if not ended.exists() or ended.read_text() != shlex.join(command):
             raise ValueError(
-                f"{folder} has not come to its end, or was made with other flags: "
-                "remove it, or choose another --out"
+                f"the run in {folder} is incomplete or has other flags: remove it, or "
+                "choose another --out"
             )
         return
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -116,7 +116,7 @@ def train(folder: Path, arm: str, seed: int, common: list[str], cores: int) -> N
 
 
 def ended_runs(out: Path, arm: str, common: list[str]) -> list[tuple[int, RunFiles]]:
-    """Seeds and files of an arm's runs that came to an end, in earlier calls too."""
+    """Seeds and files of an arm's completed runs, with those of earlier calls."""
     found = []
     for folder in out.glob(folder_of(out, arm, "*").name):
         seed = folder.name.rpartition("-")[2]
@@ -129,13 +129,13 @@ def ended_runs(out: Path, arm: str, common: list[str]) -> list[tuple[int, RunFil
 
 
 def first_clear(run: RunFiles) -> str:
-    """Steps to the first clear, as the run tells them."""
+    """Steps to the first clear, as the run printed them."""
     found = re.search(r"first clear of \S+ after ([\d,]+) steps", run.messages)
     return found[1] if found else "-"
 
 
 def rates(run: RunFiles) -> list[tuple[int, float]]:
-    """Steps, and the share of clears in the last episodes; of levels the mean."""
+    """Steps, and clear rates of the last episodes (the mean over several levels)."""
     levels = run.config["env"]["levels"]
     if len(levels) < 2:
         return [(p["step"], p[RATE]) for p in run.points if RATE in p]
@@ -147,13 +147,13 @@ def rates(run: RunFiles) -> list[tuple[int, float]]:
 
 
 def reached(run: RunFiles, rate: float) -> str:
-    """Steps until there were so many clears."""
+    """Steps until the clear rate reached `rate`."""
     steps = (step for step, found in rates(run) if found >= rate)
     return next((f"{step:,}" for step in steps), "-")
 
 
 def outcome(run: RunFiles) -> str:
-    """How well and when it was solved, or the clear rate of its last episodes."""
+    """When and with which clear rate it was solved, or its last clear rate."""
     if run.solved:
         confirmed = run.evaluations[-1]
         return f"{confirmed['clear_rate']:.0%} at {confirmed['steps']:,}"
@@ -162,7 +162,7 @@ def outcome(run: RunFiles) -> str:
 
 
 def curve(run: RunFiles) -> npt.NDArray[np.float64]:
-    """The clear rate every GRID steps, from 0 to the run's last ones."""
+    """The clear rate every GRID steps, from 0 to the end of the run."""
     steps, values = zip(*rates(run), strict=True)
     found: npt.NDArray[np.float64] = np.interp(
         np.arange(0, steps[-1], GRID), [0, *steps], [0, *values]
@@ -181,14 +181,14 @@ def quantile(freedom: float) -> float:
 
 
 def interval(values: Sequence[float]) -> float:
-    """Half the width of the 95 % interval of a mean; NaN of one value."""
+    """Half the width of the 95 % interval of a mean; NaN for one value."""
     if len(values) < 2:
         return math.nan
     return quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
-    """How much larger the first mean is, and half its 95 % interval (Welch 1947)."""
+    """The first mean minus the other, and half its 95 % interval (Welch 1947)."""
     gap = fmean(one) - fmean(other)
     if min(len(one), len(other)) < 2:
         return gap, math.nan
@@ -203,7 +203,7 @@ def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, flo
 
 
 def verdict(gap: float, half: float) -> str:
-    """What a difference says."""
+    """One word for a difference and its interval."""
     if math.isnan(half):
         return "one seed"
     return "helps" if gap > half else "hurts" if gap < -half else "nothing"
@@ -216,7 +216,7 @@ def percent(value: float, half: float, sign: str = "") -> str:
 
 
 def steps_to(runs: list[RunFiles], rate: float) -> str:
-    """Median steps to a rate, and how many runs came to it."""
+    """Median steps to a rate, and how many runs reached it."""
     found = [next((step for step, r in rates(run) if r >= rate), 0) for run in runs]
     came = [step for step in found if step]
     of_all = "" if len(came) == len(runs) else f" ({len(came)} of {len(runs)})"
@@ -248,7 +248,7 @@ def arms_table(arms: dict[str, list[RunFiles]], last: int) -> Table:
 
 
 def draw(arms: dict[str, list[RunFiles]], path: Path) -> None:
-    """A line for each arm, and the range of its runs."""
+    """Draws a line for each arm, and the range of its runs."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.add_subplot()
     for number, (arm, runs) in enumerate(arms.items()):
@@ -281,7 +281,7 @@ def main() -> None:
     parser.add_argument("--arm", action="append", help='flags, as --arm="--lr 0.01"')
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
-    parser.add_argument("--last", type=int, default=100_000, help="steps to judge by")
+    parser.add_argument("--last", type=int, default=100_000, help="last steps to judge")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"))
     parser.add_argument("common", nargs="*", help="flags of all runs, after --")
     given = parser.parse_args()

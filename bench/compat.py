@@ -1,7 +1,7 @@
 """Frames per second of mario_envpool.compat and of gym-super-mario-bros 7.4.0.
 
 Both run the loop of upstream's README without its render(): SIMPLE_MOVEMENT, uniform
-actions, one frame a step. In turns, each in a process and an interpreter of its own
+actions, one frame per step. They take turns, each in a separate process and interpreter
 (bench/peers.sh makes upstream's); the ratio is the median of the pairs.
 
     python bench/compat.py --frames 20000 --pairs 5
@@ -33,9 +33,9 @@ def modules(program: str) -> tuple[Any, Any, Any]:
 
 
 def measure(program: str, frames: int) -> float:
-    """Frames per second of CPU time, resets included; 500 more before the clock."""
+    """Frames per second of CPU time, with resets, after 500 frames of warm-up."""
     package, movement, joypad_space = modules(program)
-    # Without what gym.make puts around it: its checker takes half of a step, and gym
+    # Without the wrappers of gym.make: its checker takes half of a step, and gym
     # 0.26's time limit fails on 4-tuples.
     env = joypad_space(package.SuperMarioBrosEnv(), movement)
     env.reset()
@@ -48,7 +48,7 @@ def measure(program: str, frames: int) -> float:
 
 
 def measured_apart(python: str, program: str, frames: int) -> float:
-    """``measure`` in a process of its own."""
+    """Runs `measure` in a separate process."""
     command = [python, __file__, "--program", program, "--frames", str(frames)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout.split()[-1])

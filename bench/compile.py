@@ -1,13 +1,13 @@
-"""What --compile is worth, and what compiling the network would be (runs in turns).
+"""The gain of --compile, and of compiling the network as well (runs take turns).
 
     python bench/compile.py                          pictures as by default
     python bench/compile.py --repeats 4 -- --obs tiles
 
-Three runs: without --compile, with it, and with the network's forward and backward pass
-compiled in learning as well. Each trains for a second, then the next one, and so on.
-Printed are steps per second of processor time, which other processes on the machine
-hardly change, and the ratios to the first run, turn by turn. What follows `--` are
-flags of `python -m trainer.run`; they are for a CPU.
+There are three runs: without --compile, with it, and with the network's forward and
+backward pass compiled in learning as well. They take turns of one second. The bench
+prints steps per second of CPU time, which other processes on the machine hardly change,
+and the ratios to the first run, turn by turn. Flags after `--` are those of
+`python -m trainer.run`, for a CPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNS = ("without", "--compile", "and the network")
 
 
 def make_run(kind: str, flags: list[str], folder: Path) -> Session:
-    """A started run that has compiled all it will compile."""
+    """A started run after all its compilation."""
     config = parse(["--device", "cpu", "--no-videos", "--dashboard", "off", *flags])
     on = kind != RUNS[0]
     run = Session(replace(config, compile=on, run_dir=folder / kind.replace(" ", "-")))
@@ -45,7 +45,7 @@ def make_run(kind: str, flags: list[str], folder: Path) -> Session:
 
 
 def rate(run: Session, seconds: float) -> float:
-    """Steps per second of processor time, of some updates."""
+    """Steps per second of CPU time, over some updates."""
     end, steps = time.monotonic() + seconds, run.progress.steps
     spent = time.process_time()
     while time.monotonic() < end:
@@ -58,9 +58,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per turn")
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("flags", nargs="*", help="behind --: flags of trainer.run")
+    parser.add_argument("flags", nargs="*", help="after --: flags of trainer.run")
     given = parser.parse_args()
     rates: dict[str, list[float]] = {kind: [] for kind in RUNS}
     with ExitStack() as stack:

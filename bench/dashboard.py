@@ -1,13 +1,13 @@
-"""What the live dashboard costs: drawing, and the speed of a run with it and without.
+"""The cost of the live dashboard: drawing, and the speed of a run with and without it.
 
     python bench/dashboard.py                           level 1-1, a minute, 200x50
     python bench/dashboard.py --width 80 --height 24 -- --lag 1
 
-One run, whose dashboard is drawn, to a file, during every other pair of updates only.
-*drawing* is the processor time of the thread that draws, as a share of one core over
-the time of the run. *time* and *work* are the mean wall-clock and processor time of an
-update with the dashboard over those without, and their standard errors, which others
-on the machine make large.
+One run draws its dashboard to a file, during every other pair of updates. *drawing* is
+the CPU time of the drawing thread as a share of one core over the time of the run.
+*time* and *work* are the mean wall-clock and CPU time of an update with the dashboard,
+divided by those without it, with standard errors, which grow with other load on the
+machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Switched(LiveDisplay):
 
 
 class Measured:
-    """Updates of a run that switch its dashboard on and off, and are timed."""
+    """Times the updates of a run, and switches its dashboard on and off."""
 
     def __init__(self, updater: Updater, display: Switched) -> None:
         self._updater, self._display = updater, display
@@ -54,7 +54,7 @@ class Measured:
         self.work: Times = {True: [], False: []}
 
     def update(self) -> Batch:
-        """Times one."""
+        """Times one update."""
         self._display.on = on = self.count // 2 % 2 == 0
         wall, work = time.perf_counter(), time.process_time()
         batch = self._updater.update()
@@ -91,8 +91,10 @@ def main() -> None:
     )
     parser.add_argument("--width", type=int, default=200, help="columns")
     parser.add_argument("--height", type=int, default=50, help="lines")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the run")
-    parser.add_argument("flags", nargs="*", help="of the trainer, behind --")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="duration of the run"
+    )
+    parser.add_argument("flags", nargs="*", help="after --: flags of trainer.run")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as file:
         config = replace(
@@ -108,7 +110,7 @@ def main() -> None:
             session = MeasuredSession(config, display)
             seconds = train(session)["seconds"]
     run = session.measured
-    # It is drawn half of the time.
+    # The dashboard is drawn half of the time.
     share = 2 * display.drawing_s / seconds
     print(
         f"{options.width}x{options.height}, {run.count} updates: drawing {share:.2%} "

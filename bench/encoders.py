@@ -1,10 +1,10 @@
-"""Microseconds a row of an encoder on one CPU thread: PyTorch's operators and ours.
+"""Microseconds per row of an encoder on one CPU thread: PyTorch and native code.
 
     python bench/encoders.py [--rows 32 256] [--seconds 2] [--all-paths]
 
-Both run the same module under bfloat16 autocast, in turns, so that what else the
-machine does hits both; the least time of each is reported. `forward` is acting
-(without gradients), `both` is learning: forward and backward pass.
+Both run the same module under bfloat16 autocast, in turns, so that other load on the
+machine affects both; the bench reports the shortest time of each. `forward` is acting
+(without gradients), `both` is learning (forward and backward pass).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def timed(function: Callable[[], object]) -> float:
 
 
 def compared(encoder: nn.Module, images: Tensor, path: str, seconds: float) -> str:
-    """One line: both ways of the forward pass, and of forward and backward pass."""
+    """One line: PyTorch and native, for the forward pass and for both passes."""
     weights = list(encoder.parameters())
     dy: Tensor | None = None
 
@@ -84,7 +84,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[32, 256])
     parser.add_argument("--models", nargs="+", default=list(SHAPES))
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--all-paths", action="store_true", help="not only the best")
+    parser.add_argument(
+        "--all-paths", action="store_true", help="measure all instruction sets"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything that only a GPU machine can tell, in one call: builds, runs the GPU tests,
-# measures the trainer, and trains on level 1-1. Needs no network if PyTorch with CUDA
-# and the other requirements are installed, or lie as wheels in a folder:
+# All checks that need a GPU machine, in one call: builds, runs the GPU tests, measures
+# the trainer, and trains on level 1-1. Needs no network if PyTorch with CUDA and the
+# other requirements are installed or available as wheels in a folder:
 #
 #   bench/gpu.sh [RESULTS [WHEELS]]
 #
-# RESULTS (default gpu-results/) gets one log per part and the run's folder. Parts that
-# fail do not keep the others from running; the exit status says whether any did.
+# RESULTS (default gpu-results/) gets one log per part and the run's folder. After a
+# failed part the other parts still run; the exit status is 1 if any part failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PYTHON="${PYTHON:-python3}"

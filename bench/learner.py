@@ -1,23 +1,23 @@
-"""How fast the trainer is: environments alone, acting, learning, and all together.
+"""The speed of the trainer: only environments, only acting, only learning, and a run.
 
     python bench/learner.py                          cnn-157k, cnn-345k and nature
-    python bench/learner.py --replay-shares 0 0.5    and with half of a batch replayed
+    python bench/learner.py --replay-shares 0 0.5    also with half of a batch replayed
     python bench/learner.py --models impala --preset gpu-large
-    python bench/learner.py -- --precision fp32      any flag of the trainer behind --
-    python bench/learner.py --timeline timeline.png  none of these: what the cores do
+    python bench/learner.py -- --precision fp32      any flag of the trainer after --
+    python bench/learner.py --timeline timeline.png  a timeline of the cores instead
 
-Steps are of four frames, and one pass is made over each batch, so that a row counts
-the work of one environment step. The parts of a row are measured in turns with the
-whole, in one process; every figure is the median of --repeats. *serial* is what they
-would give one after the other, 1 / (1/env + 1/act + 1/learn): a CPU that is never idle
-cannot be much faster, one that waits is slower. With collecting and learning at the
-same time (--lag 1 and above) the bound is the slower of the two instead, *min*.
+A step has four frames, and each batch is used for one epoch, so a row is the work of
+one environment step. The parts of a row take turns with the whole run, in one process;
+every figure is the median of --repeats. *serial* is the rate of the parts one after the
+other, 1 / (1/env + 1/act + 1/learn): a CPU that is never idle cannot be much faster, a
+CPU that waits is slower. If collecting and learning overlap (--lag 1 and above), the
+bound is the slower of the two instead, *min*.
 
-    env    steps/s of the pool alone, random actions
-    act    steps/s of the network alone, on groups, with sampling
-    learn  fresh steps/s of updates alone, replayed rows included
+    env    steps/s of only the pool, with random actions
+    act    steps/s of only the network, on groups, with sampling
+    learn  fresh steps/s of only updates, which include replayed rows
     end    environment steps/s of a run, collecting, learning and storing; the columns
-           behind it are its ratios to *serial* and *min*
+           after it are its ratios to *serial* and *min*
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from trainer.machine.device import choose_device, describe
 from trainer.rollout.actor import Actor
 from trainer.session.build import Session
 
-BUSY = 0.7  # load average from which on the bench warns
+BUSY = 0.7  # the bench warns at this load average or above
 PARTS = ("env", "act", "learn", "end")
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one network did; rates in steps/s, one entry for each repeat."""
+    """The results of one network: rates in steps/s, one entry for each repeat."""
 
     model: str
     replay_share: float
@@ -68,7 +68,7 @@ class Row:
         return statistics.median(self.rates[part])
 
     def bounds(self) -> tuple[list[float], list[float]]:
-        """End / serial and end / min, repeat by repeat."""
+        """The ratios end / serial and end / min, repeat by repeat."""
         serial, least = [], []
         for env, act, learn, end in zip(*(self.rates[p] for p in PARTS), strict=True):
             collect = 1 / env + 1 / act
@@ -77,7 +77,7 @@ class Row:
         return serial, least
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json."""
+        """The row for --json."""
         serial, least = self.bounds()
         return {
             "model": self.model,
@@ -90,7 +90,7 @@ class Row:
 
 
 class Bench:
-    """One network's run, and its parts."""
+    """The run of one network, and its parts."""
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         """Builds a run and warms it up."""
@@ -180,7 +180,7 @@ def measure_row(config: RunConfig, seconds: float, repeats: int) -> Row:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Medians, and the ratios of the whole to its bounds."""
+    """Medians, and the ratios of the whole run to its bounds."""
     result = Table(title="steps per second (medians)", box=SIMPLE)
     for column in ("network", "replay", *PARTS, "/serial", "/min", "end (k)"):
         result.add_column(column, justify="left" if column == "network" else "right")
@@ -215,7 +215,7 @@ def configurations(arguments: argparse.Namespace) -> list[RunConfig]:
 
 
 def measure_timeline(arguments: argparse.Namespace, console: Console) -> None:
-    """A timeline of the trainer's own configuration, with the flags behind --."""
+    """A timeline of the trainer's default configuration, with the flags after --."""
     if arguments.updates < 1:
         raise ValueError(f"--updates must be at least 1, got {arguments.updates}")
     chosen = ["--device", arguments.device, "--preset", arguments.preset]
@@ -234,12 +234,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--replay-shares", nargs="+", type=float, default=[0.0])
     add("--device", default="auto")
     add("--preset", default="auto")
-    add("--seconds", type=float, default=5.0, help="of each part, each time")
+    add("--seconds", type=float, default=5.0, help="duration of each turn of a part")
     add("--repeats", type=int, default=5)
-    add("--json", action="store_true", help="one JSON object as the last line")
+    add("--json", action="store_true", help="print one JSON object as the last line")
     add("--timeline", type=Path, metavar="FILE.png", help="see bench/README.md")
-    add("--updates", type=int, default=5, help="that a timeline is of")
-    add("flags", nargs="*", help="behind --: flags of trainer.run")
+    add("--updates", type=int, default=5, help="updates in a timeline")
+    add("flags", nargs="*", help="after --: flags of trainer.run")
     return parser.parse_args(arguments)
 
 
@@ -250,8 +250,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     load = os.getloadavg()[0]
     if load > BUSY:
         console.print(
-            f"[yellow]load average {load:.1f}: the machine is busy, and the figures "
-            "are too low; ratios suffer less[/]"
+            f"[yellow]load average {load:.1f}: the machine is busy, so the rates are "
+            "too low; ratios are less affected[/]"
         )
     rows = []
     try:

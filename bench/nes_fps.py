@@ -3,10 +3,10 @@
     python bench/nes_fps.py [--rom world] [--frames 20000] [--repeats 5] [--json]
     python bench/nes_fps.py --engines      translated and interpreted, in turns
 
-The script is that of the field's other figures: Start at the title screen, then
-Right+B held and A for 20 of every 40 frames. Rates are frames per second of CPU
-time of a process pinned to one core; median, minimum and maximum of the
-repeats, taken in turns so that a drifting machine hits all rows alike.
+The script of buttons is the one used by other published figures: Start at the title
+screen, then Right+B held and A for 20 of every 40 frames. Rates are frames per second
+of CPU time of a process pinned to one core, as median, minimum and maximum of the
+repeats. The rows take turns, so that a drift of the machine affects all rows alike.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def measure(
 
 
 def compare_engines(image: bytes, movie: bytes, repeats: int) -> dict[str, float]:
-    """Prints both engines' rates, and what the translation is; returns the ratios."""
+    """Prints both engines' rates and the translation's size; returns the ratios."""
     medians = {}
     for name, draw_every, idle_skip in SKIPPING:
         rates: dict[str, list[float]] = {"interpreter": [], "translated": []}
@@ -81,7 +81,7 @@ def compare_engines(image: bytes, movie: bytes, repeats: int) -> dict[str, float
     size = console.translation_size
     print(
         f"{share:.2%} of the instructions of {len(movie):,} frames ran translated; "
-        f"{count['entries'] / len(movie):.1f} entries a frame"
+        f"{count['entries'] / len(movie):.1f} entries per frame"
     )
     print(
         f"{size['blocks']:,} blocks in {size['batches']} batches: "
@@ -93,7 +93,7 @@ def compare_engines(image: bytes, movie: bytes, repeats: int) -> dict[str, float
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rom", default="vanilla", choices=rom.ROMS)
     parser.add_argument("--frames", type=int, default=20_000)

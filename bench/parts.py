@@ -1,22 +1,22 @@
 """Where the time of an environment step goes, from differences between whole runs.
 
-Nothing inside the pool is timed: a clock read for each part would cost as much as the
-smaller parts. Instead the same work is run with one thing changed, all on one core with
-one thread, in turns:
+The bench does not time anything inside the pool, because reading a clock for each part
+would cost as much as the smaller parts. Instead it repeats the same work with one thing
+changed, all on one core with one thread, in turns:
 
     emulate   (a step of 8 frames - a step of 4) / 4 * 4: three or seven frames of a
               step are not drawn, so the difference is four frames of game logic,
               with the reading of RAM, reward and done after each
     picture   the observation of 84x84 by area, stack of four - one of 1x1 by nearest,
-              for which a single line is drawn: drawing straight into the resize, the
+              which needs only a single drawn line: drawing into the resize, the
               stack, and the row written for the reader
     pool      a pool of environments that only count: queues, threads, batches, the
               small fields, and EnvPool's Python around them
-    rest      what is left of the whole: info, episode ends, resets
+    rest      the remainder of the whole: info, episode ends, resets
 
-All times are CPU time, which on one core is wall clock without other processes.
-Differences have the noise of both their sides; medians are taken of the differences,
-round by round.
+All times are CPU time, which equals wall clock on one core without other processes.
+A difference has the noise of both its sides; the bench reports the medians of the
+differences, round by round.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Parts:
     parts: dict[str, float]
 
     def as_json(self) -> dict[str, float]:
-        """The parts as they stand in the JSON line."""
+        """The parts for the JSON line."""
         return {"step": self.step, **self.parts}
 
     def table(self) -> Table:
@@ -78,9 +78,9 @@ def measure_parts(
     """Measures the whole step and its parts.
 
     Args:
-        base: the run on one core that is taken apart.
-        ours: a runner of our pool.
-        arguments: `repeats` is used.
+        base: the run on one core to split into parts.
+        ours: a runner of a mario_envpool pool.
+        arguments: only `repeats` is used.
         tell: called with lines of progress.
     """
     options = {

@@ -4,11 +4,11 @@
 #   bench/peers.sh [DIRECTORY]
 #
 # DIRECTORY defaults to $MARIO_BENCH_PEERS, else ${XDG_CACHE_HOME:-~/.cache}/mario-envpool/peers.
-# PYTHON chooses the interpreter they are made from (default python3). A peer that cannot be
-# installed is one printed line, not a failure: the bench leaves it out and says so.
+# PYTHON selects the interpreter for the environments (default python3). For a peer that cannot
+# be installed the script prints one line and does not fail; the bench reports it as missing.
 #
-# The peers live apart because gym-super-mario-bros 7.4.0 needs NumPy 1. EnvPool is one of the
-# project's own dependencies and needs no environment here.
+# The peers have separate environments because gym-super-mario-bros 7.4.0 needs NumPy 1. EnvPool
+# is a dependency of the project and needs no environment here.
 set -u
 
 root="${1:-${MARIO_BENCH_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/mario-envpool/peers}}"

@@ -1,4 +1,4 @@
-"""The chart of `sps.py --peers --chart FILE`: steps per second, ours and the peers'."""
+"""The chart of `sps.py --peers --chart FILE`: steps per second of all programs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Bar:
     """One program.
 
     Attributes:
-        name: of the program.
-        rate: its steps a second.
-        ratio: how many times that ours makes; 0: it is ours.
+        name: name of the program.
+        rate: its steps per second.
+        ratio: mario_envpool's rate divided by this one; 0 for mario_envpool itself.
     """
 
     name: str
@@ -31,11 +31,11 @@ class Bar:
 
 
 def draw(groups: Mapping[str, Sequence[Bar]], path: Path) -> None:
-    """Draws bars from 0, a panel for each group, all to one scale.
+    """Draws bars from 0, a panel for each group, all on one scale.
 
     Args:
-        groups: bars by what they have in common, such as the number of cores.
-        path: the file; its suffix says in which format.
+        groups: bars by a common property, such as the number of cores.
+        path: the file; its suffix selects the format.
     """
     counts = [len(bars) for bars in groups.values()]
     height = _ROW_INCHES * (sum(counts) + 1.6 * len(counts))

@@ -1,11 +1,11 @@
-"""What the priority of a pool's threads is worth, in runs that take turns (Linux).
+"""The effect of the priority of a pool's threads, in runs that take turns (Linux).
 
     python bench/priority.py                        0, 5 and 10, pictures as by default
-    python bench/priority.py --busy 1 -- --obs tiles  beside a busy process
+    python bench/priority.py --busy 1 -- --obs tiles  with one busy process
 
-A run for each value of nice(2) trains for a second, then the next one, and so on; what
-is printed are their steps per second and the ratios to the first, turn by turn. What
-follows `--` are flags of `python -m trainer.run`.
+There is one run for each value of nice(2); the runs take turns of one second. The bench
+prints their steps per second and the ratios to the first run, turn by turn. Flags after
+`--` are those of `python -m trainer.run`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def make_run(flags: list[str], nice: int, folder: Path) -> Session:
 
 
 def rate(run: Session, seconds: float) -> float:
-    """Steps per second of some updates."""
+    """Steps per second over some updates."""
     start, steps = time.perf_counter(), run.progress.steps
     while time.perf_counter() - start < seconds:
         run.updater.update()
@@ -60,10 +60,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nice", nargs="+", type=int, default=[0, 5, 10])
-    parser.add_argument("--busy", type=int, default=0, help="other processes")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
+    parser.add_argument("--busy", type=int, default=0, help="busy processes")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per turn")
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("flags", nargs="*", help="behind --: flags of trainer.run")
+    parser.add_argument("flags", nargs="*", help="after --: flags of trainer.run")
     given = parser.parse_args()
     rates: dict[int, list[float]] = {nice: [] for nice in given.nice}
     with ExitStack() as stack:

@@ -1,19 +1,19 @@
-"""One run by one process and by two: speed, time in all-reduce, steps until solved.
+"""One rank against two: speed, time in all-reduce, steps until solved.
 
     python bench/ranks.py                             pictures, as by default
     python bench/ranks.py -- --obs tiles              flags of trainer.run
     python bench/ranks.py --solve 21 22 23 -- --obs tiles     seeds of two processes
-    python bench/ranks.py --model                     what to expect of 8 GPUs
+    python bench/ranks.py --model                     an estimate for 8 GPUs
 
-The runs take turns. `all-reduce` is the share of rank 0's time that gradients take to
-be averaged over Gloo, `waits` the share of all else that ranks tell each other; both
-include waiting for a rank that is behind. `--solve` trains its seeds with two processes
-and those of `--single` with one, until each is solved, and prints their steps.
+The runs take turns. `all-reduce` is the share of rank 0's time for averaging gradients
+over Gloo, `waits` the share of all other communication between ranks; both include
+waiting for a slower rank. `--solve` trains its seeds with two processes and those of
+`--single` with one, until each is solved, and prints the steps.
 
-`--model` is arithmetic and no measurement: nothing of it has run on several GPUs. Each
-GPU is assumed to train so many steps a second alone (`--gpu-steps`) with the batch of
-the preset gpu-large, which grows with their number; a gradient step then waits for one
-all-reduce, whose time is a latency and the ring's 2 (n - 1) / n transfers of all
+`--model` is a calculation, not a measurement: it was not checked on several GPUs. It
+assumes that a single GPU trains `--gpu-steps` steps per second with the batch of the
+preset gpu-large, which grows with the number of GPUs. A gradient step then waits for
+one all-reduce, whose time is a latency plus the ring's 2 (n - 1) / n transfers of all
 gradients.
 """
 
@@ -39,7 +39,8 @@ from trainer.config.presets import preset
 
 HERE = Path(__file__).resolve().parent.parent
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
-# Assumed of networks: seconds of an empty all-reduce, and bytes a second of one GPU.
+# Assumptions about networks: seconds of an empty all-reduce, and bytes per second of
+# one GPU.
 NETWORKS = {
     "NVLink, one machine": (30e-6, 200e9),
     "PCIe 4, one machine": (40e-6, 20e9),
@@ -54,15 +55,15 @@ class Ran(NamedTuple):
     """One run.
 
     Attributes:
-        said: what it printed.
-        points: of its curves.
+        said: the output of the run.
+        points: points of its curves.
     """
 
     said: str
     points: list[dict[str, Any]]
 
     def median(self, name: str) -> float:
-        """Of a curve, without the first point, in which everything is slow."""
+        """Median of a curve, without the first point, in which everything is slow."""
         found = [point[name] for point in self.points if name in point]
         return statistics.median(found[1:] or found or [0.0])
 
@@ -88,7 +89,7 @@ def train(processes: int, flags: Sequence[str]) -> Ran:
 
 
 def measure(seconds: float, repeats: int, flags: Sequence[str]) -> None:
-    """Prints the speeds of one and two processes, and where the time of two goes."""
+    """Prints the speeds of one and two processes, and the time shares of two."""
     limits = ["--no-stop-when-solved", "--max-seconds", str(seconds)]
     rates: dict[str, list[float]] = {"one process": [], "two": []}
     shares: dict[str, list[float]] = {"allreduce": [], "ranks": []}
@@ -101,7 +102,8 @@ def measure(seconds: float, repeats: int, flags: Sequence[str]) -> None:
     show_ratios("", "steps/s", rates)
     all_reduce, waits = (statistics.median(some) for some in shares.values())
     print(
-        f"of two processes: all-reduce {all_reduce:.1%} of the time, waits {waits:.1%}"
+        f"two processes: all-reduce takes {all_reduce:.1%} of the time, waits "
+        f"{waits:.1%}"
     )
 
 
@@ -122,7 +124,7 @@ def solve(doubles: Sequence[int], singles: Sequence[int], flags: Sequence[str]) 
 
 
 def show_model(gpu_steps: float, gpus: int) -> None:
-    """Prints what several GPUs would do, by assumption."""
+    """Prints an estimate for several GPUs."""
     learner = preset("gpu-large").learner
     batch = learner.unrolls_per_batch * learner.unroll
     gradient_steps = learner.epochs * batch / learner.minibatch_size
@@ -139,7 +141,7 @@ def show_model(gpu_steps: float, gpus: int) -> None:
         )
     Console().print(table)
     print(
-        f"a model, not a measurement: {gpu_steps:,.0f} steps/s assumed of one GPU with "
+        f"a model, not a measurement: assumes {gpu_steps:,.0f} steps/s on one GPU with "
         f"batches of {batch:,} steps in {gradient_steps:g} gradient steps, and "
         f"{size / 1e6:.1f} MB of gradients"
     )
@@ -150,14 +152,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each run")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="duration of each run"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--solve", nargs="+", type=int, metavar="SEED")
     parser.add_argument("--single", nargs="*", type=int, default=[*range(21, 31)])
     parser.add_argument("--model", action="store_true")
     parser.add_argument("--gpu-steps", type=float, default=50_000.0)
     parser.add_argument("--gpus", type=int, default=8)
-    parser.add_argument("flags", nargs="*", help="behind --: flags of trainer.run")
+    parser.add_argument("flags", nargs="*", help="after --: flags of trainer.run")
     given = parser.parse_args()
     if given.model:
         show_model(given.gpu_steps, given.gpus)

@@ -1,17 +1,17 @@
-"""Two ways to draw by priority: sums formed anew at every draw, or a tree of sums.
+"""Two ways to draw by priority: sums computed at every draw, or a tree of sums.
 
     python bench/replay.py                     on the CPU, one thread
     python bench/replay.py --device cuda
 
-`trainer/rollout/replay.py` adds all widths up and searches the sums; `SumTree` is its
-twin, with O(log n) steps for a draw or an update and a few kernels for each step. Both
-keep the same priorities; before the clock runs and after it both turn the same random
+`trainer/rollout/replay.py` sums all widths and searches the sums. `SumTree` gives the
+same results, with O(log n) steps for a draw or an update and a few kernels per step.
+Both have the same priorities; before and after the timing, both turn the same random
 numbers into draws, which must be equal.
 
-A round is what one update of the learner does: a sample, new priorities for as many
-unrolls, and as many fresh ones added, which evict as many. Blocks of rounds of the two
-alternate; a ratio is of a whole round, block by block. Medians are printed, of ratios
-also least and greatest.
+A round is the work of one update of the learner: a sample, new priorities for the same
+number of unrolls, and the same number of fresh unrolls, which evict old ones. The two
+alternate in blocks of rounds; a ratio compares whole rounds, block by block. The bench
+prints medians, and for ratios also minimum and maximum.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SumTree:
         self.least = torch.full_like(heap, torch.inf)
 
     def write(self, slots: Tensor, masses: Tensor) -> None:
-        """Sets leaves and forms the sums above them anew, level by level.
+        """Sets leaves and recomputes the sums above them, level by level.
 
         Args:
             slots: (n,) int64.
@@ -71,7 +71,7 @@ class SumTree:
         for _ in range(self.depth):
             left = 2 * nodes
             below = self.sums[left]
-            # A rounded point must not lead to where nothing is.
+            # Rounding must not lead to an empty subtree.
             right = (points >= below) & (self.sums[left + 1] > 0)
             points = torch.where(right, points - below, points)
             nodes = left + right
@@ -95,7 +95,7 @@ class SumTree:
         self.write(slots, torch.where(kept, masses_of(priorities), 0.0))
 
     def exchange(self, new: Tensor, priorities: Tensor, old: Tensor) -> None:
-        """Keeps new slots and lets go of old ones."""
+        """Keeps new slots and drops old ones."""
         none = torch.zeros_like(old, dtype=torch.float64)
         self.write(torch.cat([new, old]), torch.cat([masses_of(priorities), none]))
 
@@ -110,7 +110,7 @@ class Times:
 
     @property
     def round(self) -> float:
-        """All of them."""
+        """The sum of all parts."""
         return self.sample + self.update + self.add
 
 
@@ -118,7 +118,7 @@ class Pair:
     """Both structures with the same slots and priorities."""
 
     def __init__(self, capacity: int, count: int, device: torch.device) -> None:
-        """Fills them; slots that are not kept wait in turn."""
+        """Fills both; slots that are not kept wait in a queue."""
         self.count, self.device = count, device
         self.seed = torch.Generator().manual_seed(1)
         slots = capacity + count
@@ -136,12 +136,12 @@ class Pair:
         self.tree.write(torch.arange(capacity, device=device), masses_of(first))
 
     def priorities(self, count: int) -> Tensor:
-        """Random ones over four powers of ten."""
+        """Random priorities over four powers of ten."""
         powers = 4 * torch.rand(count, generator=self.seed) - 3
         return torch.pow(10.0, powers).to(self.device)
 
     def check_equal(self) -> None:
-        """Raises RuntimeError where the same random numbers draw other slots."""
+        """Raises RuntimeError if the same random numbers draw different slots."""
         uniform = torch.rand(10_000, dtype=torch.float64, generator=self.seed)
         uniform = uniform.to(self.device)
         ours, twin = draw(self.sums.widths(), uniform), self.tree.draw(uniform)
@@ -152,7 +152,7 @@ class Pair:
         """Times some rounds of the sums, then the same of the tree."""
         count = self.count
         new = [self.priorities(count) for _ in range(rounds)]
-        # Distinct, since only ours says which of two priorities counts.
+        # Distinct slots, because only the sums define which of two priorities counts.
         order = torch.randperm(self.sums.num_slots, generator=self.seed)
         drawn = order[:count].to(self.device)
         moves: list[tuple[list[int], list[int]]] = []
@@ -179,7 +179,7 @@ class Pair:
         return sums, tree
 
     def time(self, rounds: int, call: Callable[[int], object]) -> float:
-        """Microseconds of one call, the device's work included."""
+        """Microseconds of one call, with the device's work."""
         self.wait()
         start = time.perf_counter()
         for turn in range(rounds):
@@ -188,13 +188,13 @@ class Pair:
         return (time.perf_counter() - start) / rounds * 1e6
 
     def wait(self) -> None:
-        """Until the device has done everything."""
+        """Waits until the device has finished."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
 def masses_of(priorities: Tensor) -> Tensor:
-    """(n,) float64, what draws are in proportion to."""
+    """(n,) float64 masses; draws are proportional to them."""
     return (priorities.double() + EPSILON).pow(ALPHA)
 
 
@@ -212,8 +212,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cpu", help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=20, help="in a block (20)")
-    parser.add_argument("--blocks", type=int, default=9, help="of each row (9)")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds per block (20)")
+    parser.add_argument("--blocks", type=int, default=9, help="blocks per row (9)")
     arguments = parser.parse_args()
     if min(arguments.rounds, arguments.blocks) < 1:
         parser.error("--rounds and --blocks must be 1 or more")

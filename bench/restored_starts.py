@@ -1,12 +1,13 @@
-"""Does a policy do as well from restored states as from states it has just reached?
+"""Does a policy perform as well from restored states as from states it has reached?
 
     python bench/restored_starts.py --checkpoint runs/SuperMarioBros-1-1-v0-...
 
-It plays episodes from the level's start and takes a snapshot of each somewhere on the
-way. Then it begins as many episodes from these snapshots (`set_starts`). The frames
-before a start are part of it, so nothing differs but chance: the intervals of the two
-clear rates must overlap, else the exit status is 1. The third row has what Go-Explore
-copies often do, the start's own frame in place of those before it: speeds are gone.
+The bench plays episodes from the level's start and takes a snapshot of each episode at
+a random step. Then it begins the same number of episodes from these snapshots
+(`set_starts`). A snapshot includes the frames before it, so only chance differs: the
+intervals of the two clear rates must overlap, otherwise the exit status is 1. The third
+row does what reimplementations of Go-Explore often do: copies of the start's own frame
+replace the frames before it, so the speeds are lost.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Photographed:
         return getattr(self._pool, name)
 
     def recv(self) -> Any:
-        """What the pool gives; takes the snapshots that are due."""
+        """The pool's recv; takes the snapshots that are due."""
         obs, reward, terminated, truncated, info = self._pool.recv()
         env_id, done = info["env_id"], terminated | truncated
         due = (info["elapsed_step"] == self._step[env_id]) & ~done
@@ -56,7 +57,7 @@ class Photographed:
 
 
 class WithoutPast:
-    """A pool whose episodes begin with one frame instead of those before it."""
+    """A pool that replaces the frames before a start with copies of its first frame."""
 
     def __init__(self, pool: Any) -> None:
         """Wraps a pool of stacked frames."""
@@ -67,7 +68,7 @@ class WithoutPast:
         return getattr(self._pool, name)
 
     def recv(self) -> Any:
-        """What the pool gives, with copies of the start's frame before the start."""
+        """The pool's recv, with copies of the start's frame before the start."""
         obs, *rest, info = self._pool.recv()
         obs, stack = obs.copy(), obs.shape[1]
         for row, step in enumerate(info["elapsed_step"].tolist()):
@@ -90,7 +91,7 @@ def played(pool: Any, policy: Policy, episodes: int, seed: int) -> list[Played]:
 
 
 def measure(policy: Policy, episodes: int, seed: int) -> dict[str, list[bool]]:
-    """Whether each episode cleared the level, by what it began from."""
+    """Whether each episode cleared the level, by kind of start."""
     env = replace(policy.env, num_envs=min(episodes, MAX_SEEDS), groups=1)
     snapshots: list[np.ndarray] = []
     reached: list[bool] = []
@@ -126,9 +127,11 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--checkpoint", type=Path, required=True, help="checkpoint, or folder of a run"
+        "--checkpoint", type=Path, required=True, help="a checkpoint or a run folder"
     )
-    parser.add_argument("--episodes", type=int, default=500, help="at least, of each")
+    parser.add_argument(
+        "--episodes", type=int, default=500, help="least episodes of each kind"
+    )
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(arguments)
     if given.episodes < 1:

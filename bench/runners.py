@@ -1,6 +1,7 @@
-"""Runs programs in processes of their own, in turns, and sums up what they measured.
+"""Runs programs in separate processes, in turns, and summarizes their measurements.
 
-Knows where the runners and the peers' interpreters are; knows no table and no flag.
+This module locates the runners and the peers' interpreters; tables and flags are
+elsewhere.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _PEERS = Path(__file__).resolve().parent / "peers"
 
 
 class RunnerError(RuntimeError):
-    """A runner that cannot be started, or a run that failed."""
+    """A runner cannot be started, or a run failed."""
 
 
 def peers_root() -> Path:
-    """Where bench/peers.sh puts the peers' virtual environments."""
+    """The folder of the peers' virtual environments, as in bench/peers.sh."""
     chosen = os.environ.get("MARIO_BENCH_PEERS")
     if chosen:
         return Path(chosen)
@@ -40,11 +41,11 @@ def peer_python(name: str) -> Path:
     """The interpreter of a peer.
 
     Raises:
-        RunnerError: it has not been made.
+        RunnerError: the peer's virtual environment does not exist.
     """
     python = peers_root() / name / "bin" / "python"
     if not python.exists():
-        raise RunnerError(f"no {python}; make it with bench/peers.sh")
+        raise RunnerError(f"{python} does not exist; create it with bench/peers.sh")
     return python
 
 
@@ -65,13 +66,13 @@ class Run:
 
     @property
     def steps_per_cpu_s(self) -> float:
-        """Environment steps per second of CPU time: what other load changes least."""
+        """Environment steps per second of CPU time, which other load affects least."""
         return self.steps / self.cpu_s
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, least and greatest of some repeats."""
+    """Median, minimum and maximum of some repeats."""
 
     median: float
     low: float
@@ -79,12 +80,12 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Sums up at least one value."""
+        """Summarizes at least one value."""
         return cls(statistics.median(values), min(values), max(values))
 
 
 class Runner:
-    """A `bench/peers/run_*.py` process; each `run` builds its program afresh."""
+    """A `bench/peers/run_*.py` process; each `run` builds its program again."""
 
     def __init__(
         self,
@@ -97,24 +98,24 @@ class Runner:
         """Starts the process.
 
         Args:
-            name: of the program, for messages.
-            script: one of bench/peers.
+            name: name of the program, for messages.
+            script: a script of bench/peers.
             python: the interpreter.
-            arguments: of the script.
-            tree: where its modules are looked for first; None: as installed.
+            arguments: arguments of the script.
+            tree: first folder to import modules from; None: the installed modules.
 
         Raises:
-            RunnerError: it cannot be started, or its program cannot be imported.
+            RunnerError: the process cannot start, or its program cannot be imported.
         """
         self.name = name
         command = [str(python), str(_PEERS / script), *arguments]
-        # One thread in every numeric library: the pools are what is measured.
+        # One thread in every numeric library, because the bench measures the pools.
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         if str(python) != sys.executable:
-            env.pop("PYTHONPATH", None)  # the modules in it are not the peer's
+            env.pop("PYTHONPATH", None)  # its modules are not the peer's
         if tree is not None:
             env["PYTHONPATH"] = str(tree)
-        # A file and not a pipe: a library that warns a lot must not fill it and wait.
+        # A file, because a library with many warnings would fill a pipe and block.
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in close)
         self._process = subprocess.Popen(
             command,
@@ -136,7 +137,7 @@ class Runner:
         if not line:
             self._said.seek(0)
             said = self._said.read().strip().splitlines()
-            raise RunnerError(said[-1] if said else "the process ended without a word")
+            raise RunnerError(said[-1] if said else "the process ended without output")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise RunnerError(answer["error"])
@@ -146,10 +147,10 @@ class Runner:
         """Measures one run.
 
         Raises:
-            RunnerError: the program refused or failed, in its own words.
+            RunnerError: the program failed; the message is the program's own.
         """
         assert self._process.stdin is not None
-        # A broken pipe: the process is gone, and _answer says what it said.
+        # On a broken pipe the process has ended, and _answer raises its last output.
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps(asdict(request)), file=self._process.stdin, flush=True)
         answer = self._answer()
@@ -175,7 +176,7 @@ class Runner:
             self._process.wait()
 
     def __enter__(self) -> Runner:
-        """Nothing further to start."""
+        """Returns the runner, which has already started."""
         return self
 
     def __exit__(
@@ -189,22 +190,22 @@ class Runner:
 
 
 def pool_runner(module: str, tree: Path | None = None) -> Runner:
-    """A runner for a pool behind EnvPool's interface, in this interpreter."""
+    """A runner for a pool with EnvPool's interface, in this interpreter."""
     return Runner(module, "run_pool.py", sys.executable, module, tree=tree)
 
 
 def interleave(
     programs: Mapping[str, tuple[Runner, Request]], rounds: int, tell: Any = None
 ) -> dict[str, list[Run]]:
-    """Runs A B C A B C ..., so that slow drifts of the machine meet all alike.
+    """Runs A B C A B C ..., so that slow drifts of the machine affect all alike.
 
     Args:
-        programs: by name, who runs what.
-        rounds: how many times round.
+        programs: runner and request of each program, by name.
+        rounds: number of rounds.
         tell: called with a line of progress before each run.
 
     Returns:
-        The runs of each program, in order; entry i of all of them is round i.
+        The runs of each program, in order; entry i is from round i.
 
     Raises:
         RunnerError: a run failed; the message starts with the program's name.
@@ -227,7 +228,7 @@ def rates(runs: Iterable[Run]) -> Spread:
 
 
 def cpu_rates(runs: Iterable[Run]) -> Spread:
-    """The same per second of CPU time."""
+    """Environment steps per second of CPU time."""
     return Spread.of([run.steps_per_cpu_s for run in runs])
 
 
@@ -238,6 +239,6 @@ def ratios(ours: Sequence[Run], theirs: Sequence[Run]) -> Spread:
 
 
 def cpu_ratios(ours: Sequence[Run], theirs: Sequence[Run]) -> Spread:
-    """The same in steps per second of CPU time."""
+    """Ours over theirs, round by round, in steps per second of CPU time."""
     pairs = zip(ours, theirs, strict=True)
     return Spread.of([a.steps_per_cpu_s / b.steps_per_cpu_s for a, b in pairs])

@@ -4,11 +4,10 @@
     python bench/snapshots.py --num-envs 256 --repeats 20
     python bench/snapshots.py --json           the same, and JSON as the last line
 
-A restore is counted with the rows that it is answered by, `restore` and then `recv`;
-"per step" is how many there are in the time of one step of the same pool. Runs go in
-turns, so that slow drifts of the machine meet all alike; the figures are medians, with
-the least and the greatest. CPU time is of all threads together, those included that
-look for work.
+A restore includes the rows that it results in: `restore` and then `recv`. "per step" is
+the number of calls in the time of one step of the same pool. Runs take turns, so that
+slow drifts of the machine affect all alike; the figures are medians, with minimum and
+maximum. CPU time is that of all threads together, with those that look for work.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
 GOAL = 100_000
 
 Key = tuple[str, str]  # kind, call
-Runs = dict[Key, list[tuple[float, float]]]  # a second, and a second of CPU time
+Runs = dict[Key, list[tuple[float, float]]]  # per second, and per second of CPU time
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -44,8 +43,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--num-envs", type=int, default=64, help="environments (default: %(default)s)")
     add("--num-threads", type=int, default=0, help="workers (default: all cores)")
-    add("--repeats", type=int, default=9, help="runs of each (default: %(default)s)")
-    add("--seconds", type=float, default=0.3, help="of each run (default: %(default)s)")
+    add("--repeats", type=int, default=9, help="runs per call (default: %(default)s)")
+    add("--seconds", type=float, default=0.3, help="per run (default: %(default)s)")
     add("--json", action="store_true", help="print one JSON object as the last line")
     known = parser.parse_args(arguments)
     for name in ("num_envs", "repeats"):
@@ -55,7 +54,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def calls(pool: Any, num_envs: int) -> dict[str, Callable[[], Any]]:
-    """Returns what is measured: each call does its work once for every environment."""
+    """The calls to measure; each does its work once for every environment."""
     ids = np.arange(num_envs, dtype=np.int32)
     actions = np.arange(num_envs) % 7
     blobs = pool.snapshot(ids)
@@ -74,7 +73,7 @@ def calls(pool: Any, num_envs: int) -> dict[str, Callable[[], Any]]:
 def measure(
     call: Callable[[], Any], seconds: float, num_envs: int
 ) -> tuple[float, float]:
-    """Returns how many environments a second, and a second of CPU time."""
+    """Returns environments per second, and per second of CPU time."""
     done = 0
     cpu, start = time.process_time(), time.perf_counter()
     while (taken := time.perf_counter() - start) < seconds:
@@ -115,7 +114,7 @@ def main() -> int:
     runs, sizes = run_all(known)
     table = Table(title=f"{known.num_envs} environments")
     table.add_column("")
-    for column in ("bytes", "a second", "(range)", "a CPU second", f"of {GOAL:,}"):
+    for column in ("bytes", "per second", "(range)", "per CPU s", f"of {GOAL:,}"):
         table.add_column(column, justify="right")
     table.add_column("per step", justify="right")
     report = []

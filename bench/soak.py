@@ -1,20 +1,19 @@
-"""Soak test of the pool: does it stay correct and keep its memory for a long time?
+"""Soak test of the pool: does it stay correct, with constant memory, for a long time?
 
     python bench/soak.py                   10 minutes on all cores
-    python bench/soak.py --minutes 0.1     the short stand-in for continuous integration
-    python bench/soak.py --frames 1e8      until so many frames have been played
+    python bench/soak.py --minutes 0.1     the short version for continuous integration
+    python bench/soak.py --frames 1e8      until this many frames have been played
     python bench/soak.py --frames 1e8 --rerun-engine interpreter
                                            translated against interpreted programs
     python bench/soak.py --frames 1e7 --engine checked
                                            states compared after all translated code
 
-An asynchronous pool with a thread for each core plays random stages with random
-buttons. What an environment is told at its n-th step depends on the environment and n
-only, so its stream of results must not depend on threads, batches or timing:
-afterwards a synchronous pool with one thread gives each environment the same actions,
-and every stream must be equal, whichever engine played it. It fails (exit status 1) if
-a stream differs, if a step is lost, if memory grows, or if a `recv` takes longer than a
-minute.
+An asynchronous pool with a thread for each core plays random levels with random
+buttons. The action of an environment's n-th step depends only on the environment and n,
+so its stream of results must not depend on threads, batches or timing. Afterwards a
+synchronous pool with one thread gives each environment the same actions, and every
+stream must be equal, with either engine. The test fails (exit status 1) if a stream
+differs, a step is lost, memory grows, or a `recv` takes longer than a minute.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from peers import workload
 
 import mario_envpool
 
-# A stream's hash is noted every so many results of an environment.
+# A stream's hash is recorded every NOTE_EVERY results of an environment.
 NOTE_EVERY = 64
-# The default of the option frame_skip; frames that the task skips come on top.
+# The default of the option frame_skip; frames that the task skips are extra.
 FRAMES_PER_STEP = 4
 # Resident memory may grow this much after the first tenth of the run.
 GROWTH_BYTES = 16 * 2**20
@@ -49,11 +48,11 @@ class Stream:
 
     results: int = 0
     crc: int = 0
-    # Four bytes each, so that notes of days are no growth of memory.
+    # Four bytes each, so that the hashes of several days need little memory.
     notes: array[int] = field(default_factory=lambda: array("I"))
 
     def add(self, obs: np.ndarray, row: bytes) -> None:
-        """Appends one result: with each note all frames of `obs`, else the newest."""
+        """Appends one result: all frames of `obs` if a hash is due, else the newest."""
         self.results += 1
         whole = self.results % NOTE_EVERY == 0
         self.crc = zlib.crc32(obs if whole else obs[-1], zlib.crc32(row, self.crc))
@@ -62,10 +61,10 @@ class Stream:
 
 
 class Player:
-    """Plays a pool by the tape and keeps the stream of each environment."""
+    """Plays a pool with fixed actions and keeps the stream of each environment."""
 
     def __init__(self, arguments: argparse.Namespace, engine: str, **pool: int) -> None:
-        """Builds the pool and asks for the first observations."""
+        """Builds the pool and requests the first observations."""
         count = arguments.num_envs
         self.pool: Any = mario_envpool.make(
             arguments.task, num_envs=count, seed=arguments.seed, engine=engine, **pool
@@ -77,20 +76,20 @@ class Player:
         self.pool.async_reset()
 
     def receive(self) -> np.ndarray:
-        """Takes one batch into the streams.
+        """Adds one batch to the streams.
 
         Returns:
             The ids of its environments.
 
         Raises:
-            RuntimeError: an environment comes twice in a batch.
+            RuntimeError: an environment occurs twice in a batch.
         """
         faulthandler.dump_traceback_later(60, exit=True)
         obs, reward, terminated, truncated, info = self.pool.recv()
         faulthandler.cancel_dump_traceback_later()
         ids = info["env_id"]
         if len(set(ids.tolist())) != len(ids):
-            raise RuntimeError(f"an environment comes twice in a batch: {ids}")
+            raise RuntimeError(f"an environment occurs twice in a batch: {ids}")
         small = np.stack(
             [
                 reward.astype(np.float32).view(np.uint32),
@@ -108,7 +107,7 @@ class Player:
         return np.asarray(ids)
 
     def send(self, ids: np.ndarray) -> None:
-        """Gives each environment the action of its own next step."""
+        """Sends each environment the action of its next step."""
         if len(ids) > 0:
             at = (self._results[ids] - 1) % workload.TAPE_STEPS
             self.pool.send(self._tape[at, ids], ids)
@@ -124,7 +123,7 @@ def soak(arguments: argparse.Namespace) -> tuple[list[Stream], list[str]]:
     """The long run on all threads.
 
     Returns:
-        The streams, and a line for each thing that is wrong.
+        The streams, and a line for each error.
     """
     batch = max(1, arguments.num_envs // 4)
     player = Player(
@@ -168,7 +167,7 @@ def compare(arguments: argparse.Namespace, streams: list[Stream]) -> list[str]:
     Returns:
         A line for each environment whose stream differs, or that fell behind.
     """
-    # A time limit, since one thread needs longer: then the notes so far are compared.
+    # One thread needs longer; at the time limit, compare the hashes so far.
     player = Player(
         arguments,
         arguments.rerun_engine,
@@ -199,18 +198,21 @@ def compare(arguments: argparse.Namespace, streams: list[Stream]) -> list[str]:
         f"({arguments.engine}, then {arguments.rerun_engine})"
     )
     if min(len(stream.notes) for stream in player.streams) == 0:
-        wrong.append(f"too short: no environment may have under {NOTE_EVERY} results")
+        wrong.append(
+            f"too short: every environment needs at least {NOTE_EVERY} results; raise "
+            "--minutes"
+        )
     return wrong
 
 
 def main() -> int:
-    """Soaks, compares, and says what is wrong."""
+    """Runs the test, compares, and prints the errors."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("--minutes", type=float, default=10.0, help="of the long run (default: 10)")
-    add("--frames", type=float, default=0.0, help="play so many, instead of --minutes")
+    add("--frames", type=float, default=0.0, help="of the long run, not --minutes")
     add(
         "--rerun-minutes",
         type=float,
@@ -225,7 +227,7 @@ def main() -> int:
             name,
             default="translated",
             choices=["translated", "interpreter", "checked"],
-            help=f"of the {run} (default: %(default)s)",
+            help=f"engine of the {run} (default: %(default)s)",
         )
     add("--task", default="SuperMarioBrosRandomStages-v0", help="default: %(default)s")
     add("--num-envs", type=int, default=64, help="default: %(default)s")
@@ -233,7 +235,7 @@ def main() -> int:
         "--num-threads",
         type=int,
         default=len(os.sched_getaffinity(0)),
-        help="of the long run (default: one for each core)",
+        help="threads of the long run (default: one per core)",
     )
     add("--seed", type=int, default=0, help="default: %(default)s")
     arguments = parser.parse_args()
@@ -243,7 +245,7 @@ def main() -> int:
     for line in wrong:
         print("WRONG:", line)
     if not wrong:
-        print("fine: every stream is equal, memory is flat")
+        print("passed: every stream is equal, memory does not grow")
     return 1 if wrong else 0
 
 

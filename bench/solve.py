@@ -1,14 +1,14 @@
-"""Seconds and steps until 1-1 is solved: this tree and another one, in turns.
+"""Seconds and steps until 1-1 is solved: this tree and another tree, in turns.
 
     git worktree add ../before <commit>      and build it there
     python bench/solve.py --other ../before --seeds 1 2 3
     python bench/solve.py --other ../before -- --obs tiles     flags of trainer.run
 
-Every seed is a run of each tree, one after the other with nothing beside them. A run
-ends when it is solved. Its seconds are those of the run with its evaluations; its speed
-is that of training alone, the median over the run. A tree may take a run for solved
-whose second evaluation has less than 90 clears: such runs are marked with *, as this
-tree would have gone on.
+Every seed is a run of each tree, one after the other without other load. A run ends
+when it is solved. Its seconds include the evaluations; its speed is the median over the
+run, without evaluations. A tree may count a run as solved whose second evaluation has
+fewer than 90 clears: such runs are marked with *, because this tree would have
+continued.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Solved(NamedTuple):
     """One run.
 
     Attributes:
-        seconds: until it was solved, or ended.
-        steps: of the environments.
-        speed: steps per second while training, the median.
+        seconds: time until it was solved, or ended.
+        steps: environment steps.
+        speed: median steps per second while training.
         ninety: steps when 90 of the last 100 training episodes were clears.
         passed: both evaluations had enough clears.
     """
@@ -70,7 +70,7 @@ def run(tree: Path, seed: int, flags: Sequence[str]) -> Solved:
 
 
 def read(folder: Path, said: str) -> Solved:
-    """What a run folder and its output tell."""
+    """Reads the results from a run folder and the run's output."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     metrics: list[dict[str, Any]] = [json.loads(line) for line in lines]
     rates = [m["time/sps"] for m in metrics if "time/sps" in m]
@@ -88,7 +88,7 @@ def read(folder: Path, said: str) -> Solved:
 
 
 def table(runs: dict[int, tuple[Solved, Solved]]) -> Table:
-    """Seed by seed, this tree and the other one, and medians."""
+    """This tree and the other tree, seed by seed, and medians."""
     result = Table(title="this tree / the other", box=SIMPLE)
     for column in ("seed", "seconds", "steps (k)", "90 % (k)", "steps/s", "ratio"):
         result.add_column(column, justify="right")
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--other", type=Path, required=True, help="a tree with its modules built")
     add("--seeds", type=int, nargs="+", default=list(range(21, 31)))
-    add("flags", nargs="*", help="behind --: flags of trainer.run")
+    add("flags", nargs="*", help="after --: flags of trainer.run")
     arguments = parser.parse_args(argv)
     console = Console()
     runs: dict[int, tuple[Solved, Solved]] = {}

@@ -2,15 +2,15 @@
 
     python bench/sps.py                    the throughput table and the parts of a step
     python bench/sps.py --mixed            32 levels, uniform random actions
-    python bench/sps.py --peers            and the peers, in turns with us
+    python bench/sps.py --peers            also the peers, in turns with mario_envpool
     python bench/sps.py --obs tiles        tiles instead of grey pictures, in turns
     python bench/sps.py --engines          translated and interpreted programs, in turns
-    python bench/sps.py --other ../before  this tree and another one, in turns
+    python bench/sps.py --other ../before  this tree and another tree, in turns
     python bench/sps.py --json             the same, one JSON object as the last line
 
 A *step* is one action, which the game plays for four *frames*. Rows that only deliver
-the first observation of an episode are not counted, the time of a reset is.
-bench/README.md says what is controlled for.
+the first observation of an episode do not count, but the time of a reset does.
+bench/README.md describes what the bench controls for.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from runners import (
 )
 
 PEERS = ("turbo", "gsm", "gsm-async", "pong")
-# In the chart.
+# Names in the chart.
 _PEER_NAMES = {
     "turbo": "env-supermariobrosnes-turbo-emu",
     "gsm": "gym-super-mario-bros",
@@ -58,7 +58,7 @@ _PEER_NAMES = {
     "pong": "EnvPool's Atari Pong",
 }
 OBS_TYPES = ("rgb", "ram", "tiles", "motion")
-BUSY = 0.7  # load average from which on the bench warns
+BUSY = 0.7  # the bench warns at this load average or above
 GSM_PROCESSES = 4  # of AsyncVectorEnv, for each core
 LEVELS = [f"{world}-{stage}" for world in range(1, 9) for stage in range(1, 5)]
 
@@ -74,50 +74,49 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add(
         "--task",
         default="SuperMarioBros-1-1-v0",
-        help="environment id; an id that is"
-        " not Mario's is taken from EnvPool (default: %(default)s)",
+        help="environment id; ids of other games are EnvPool's (default: %(default)s)",
     )
     add(
         "--mixed",
         action="store_true",
-        help="32 levels mixed (environment i plays"
+        help="32 mixed levels (environment i plays"
         " level i mod 32 of v0), uniform SIMPLE actions",
     )
     add(
         "--actions",
         default="right-biased",
         choices=list(workload.ACTIONS),
-        help="random buttons: biased to the right, or uniform over an action set"
+        help="random actions: biased to the right, or uniform over an action set"
         " (default: %(default)s)",
     )
-    add("--rom", default="", help="ROM by name, e.g. world (default: the task's own)")
+    add("--rom", default="", help="ROM by name, e.g. world (default: the task's ROM)")
     add("--num-envs", type=int, default=32, help="environments (default: %(default)s)")
     add(
         "--num-threads",
         type=int,
         default=0,
-        help="worker threads of the last rows (default: one for each core)",
+        help="worker threads of the last rows (default: one per core)",
     )
     add(
         "--batch-size",
         type=int,
         default=0,
-        help="of the asynchronous rows (default: a quarter of the environments)",
+        help="batch size of the asynchronous rows (default: num-envs / 4)",
     )
     add(
         "--seconds",
         type=float,
         default=2.0,
-        help="of each run, after its warm-up (default: %(default)s)",
+        help="duration of each run, after its warm-up (default: %(default)s)",
     )
-    add("--warmup", type=float, default=0.5, help="seconds (default: %(default)s)")
+    add("--warmup", type=float, default=0.5, help="in seconds (default: %(default)s)")
     add("--repeats", type=int, default=5, help="runs of each row (default: 5)")
     add(
         "--option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a further option of the task, VALUE in JSON; may be repeated",
+        help="another option of the task, with VALUE in JSON; may be repeated",
     )
     add(
         "--core",
@@ -130,14 +129,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         nargs="*",
         choices=PEERS,
         metavar="PEER",
-        help="measure the peers,"
-        " too, in turns with us; all of them, or those named: " + ", ".join(PEERS),
+        help="also measure the peers, in"
+        " turns with mario_envpool; all, or those named: " + ", ".join(PEERS),
     )
     add(
         "--chart",
         type=Path,
         metavar="FILE",
-        help="with --peers: draw what was measured, as .svg, .png or .pdf",
+        help="with --peers: draw the results, as .svg, .png or .pdf",
     )
     add(
         "--obs",
@@ -145,20 +144,20 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default=[],
         choices=OBS_TYPES,
         metavar="TYPE",
-        help="measure these kinds of observation in turns with grey pictures, and"
-        " nothing else: " + ", ".join(OBS_TYPES),
+        help="measure only these kinds of observation, in turns with grey pictures: "
+        + ", ".join(OBS_TYPES),
     )
     add(
         "--engines",
         action="store_true",
-        help="measure the CPU's two engines in turns, and nothing else",
+        help="measure only the CPU's two engines, in turns",
     )
     add(
         "--other",
         type=Path,
         metavar="TREE",
-        help="measure another tree, with its modules built, in turns with this one,"
-        " and nothing else",
+        help="measure only another tree, with its modules built, in turns with this"
+        " tree",
     )
     add("--pairs", type=int, default=5, help="runs of each side (default: 5)")
     add(
@@ -179,7 +178,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     known.num_threads = known.num_threads or known.cores
     known.batch_size = known.batch_size or max(1, known.num_envs // 4)
     if known.batch_size > known.num_envs:
-        parser.error("--batch-size must not be above --num-envs")
+        parser.error("--batch-size must be at most --num-envs")
     try:
         known.options = dict(_option(text) for text in known.option)
     except ValueError as error:
@@ -191,7 +190,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     if known.chart and known.peers is None:
         parser.error("--chart draws the peers: add --peers")
     if known.other and not (known.other / "mario_envpool").is_dir():
-        parser.error(f"--other {known.other}: there is no mario_envpool in it")
+        parser.error(f"--other {known.other}: the folder must have mario_envpool")
     if known.obs or known.engines or known.other:
         known.skip = ["throughput", "parts"]
     return known
@@ -200,15 +199,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def _option(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"--option {text}: write KEY=VALUE")
+        raise ValueError(f"--option must be KEY=VALUE, got {text}")
     try:
         return key, json.loads(value)
     except json.JSONDecodeError:
-        return key, value  # a bare word is a string
+        return key, value  # a word that is not JSON is a string
 
 
 def base_request(arguments: argparse.Namespace) -> Request:
-    """The run that every row and every comparison varies: one core, synchronous."""
+    """The base run of every row and every comparison: one core, synchronous."""
     return Request(
         seconds=arguments.seconds,
         warmup=arguments.warmup,
@@ -231,7 +230,7 @@ class Row:
     runs: list[Run]
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it stands in the JSON line."""
+        """The row for the JSON line."""
         steps, cpu = rates(self.runs), cpu_rates(self.runs)
         return {
             "mode": self.mode,
@@ -278,7 +277,7 @@ def measure_throughput(
 
 def throughput_table(rows: list[Row]) -> Table:
     """Steps and frames per second."""
-    table = Table(title="Throughput (median, least and greatest of the repeats)")
+    table = Table(title="Throughput (median, minimum and maximum of the repeats)")
     for name in ("mode", "threads", "envs", "batch"):
         table.add_column(name, justify="left" if name == "mode" else "right")
     for name in ("env steps/s", "low", "high", "per CPU s", "frames/s"):
@@ -305,7 +304,7 @@ def throughput_table(rows: list[Row]) -> Table:
 
 
 def scaling(rows: list[Row]) -> dict[str, Spread]:
-    """All threads over one thread, round by round, for each mode."""
+    """Rates of all threads over one thread, round by round, for each mode."""
     one = {row.mode: row for row in rows if row.request.num_threads == 1}
     return {
         row.mode: ratios(row.runs, one[row.mode].runs)
@@ -316,7 +315,7 @@ def scaling(rows: list[Row]) -> dict[str, Spread]:
 
 @contextmanager
 def world_rom() -> Iterator[str]:
-    """The World ROM as a file only we can read, for as long as a peer needs it."""
+    """The World ROM as a temporary file, readable only by this user, for a peer."""
     from mario_envpool import rom
 
     with tempfile.TemporaryDirectory(prefix="mario-bench-") as folder:
@@ -336,7 +335,7 @@ class Comparison:
     theirs: list[Run]
 
     def as_json(self) -> dict[str, Any]:
-        """The comparison as it stands in the JSON line."""
+        """The comparison for the JSON line."""
         return {
             "peer": self.peer,
             "what": self.what,
@@ -351,7 +350,7 @@ class Comparison:
 def _peer(
     name: str, arguments: argparse.Namespace, stack: ExitStack
 ) -> tuple[str, Runner, Request, Request]:
-    """What is compared, the peer's runner, its request, and ours beside it."""
+    """A description, the peer's runner, its request, and our request."""
     ours = replace(
         base_request(arguments),
         task="SuperMarioBros-1-1-v0",
@@ -383,10 +382,10 @@ def _peer(
 def measure_peers(
     arguments: argparse.Namespace, tell: Any
 ) -> tuple[list[Comparison], list[str]]:
-    """Compares us with each peer in turn, whatever `--task` is.
+    """Compares mario_envpool with each peer in turn, whatever `--task` is.
 
     Returns:
-        The comparisons, and a line for each peer that is missing.
+        The comparisons, and a line for each missing peer.
     """
     found, missing = [], []
     for name in arguments.peers or PEERS:
@@ -397,7 +396,7 @@ def measure_peers(
                 missing.append(f"{name}: not measured, {error}")
                 continue
             stack.enter_context(runner)
-            # Named "ours" and not by the module: Pong's runner is a pool, too.
+            # Named "ours" and not by the module, because Pong's runner is a pool too.
             programs = {"ours": (ours, mine), name: (runner, theirs)}
             runs = interleave(programs, arguments.pairs, tell)
             found.append(Comparison(name, what, runs["ours"], runs[name]))
@@ -439,7 +438,7 @@ def measure_engines(
 def measure_other_tree(
     arguments: argparse.Namespace, ours: Runner, tell: Any
 ) -> Comparison:
-    """Compares this tree with another one, one core, in turns."""
+    """Compares this tree with another tree, one core, in turns."""
     base = base_request(arguments)
     with pool_runner("mario_envpool", arguments.other.resolve()) as other:
         programs = {"this": (ours, base), "other": (other, base)}
@@ -451,7 +450,7 @@ def measure_other_tree(
 def peers_table(comparisons: list[Comparison]) -> Table:
     """Both sides and their ratio."""
     table = Table(
-        title="Ours and others (medians; ratio of each pair: median, least-greatest)"
+        title="Ours and others (medians; ratio of each pair: median, minimum-maximum)"
     )
     table.add_column("peer")
     table.add_column("what")
@@ -470,7 +469,7 @@ def peers_table(comparisons: list[Comparison]) -> Table:
 
 
 def peers_chart(comparisons: list[Comparison], path: Path) -> None:
-    """Draws both sides of each comparison; ours is there once for each panel."""
+    """Draws both sides of each comparison; ours appears once in each panel."""
     groups: dict[str, list[Bar]] = {}
     for title, all_cores in (("one core", False), ("all cores", True)):
         entries = [e for e in comparisons if (e.peer == "gsm-async") == all_cores]
@@ -495,7 +494,7 @@ def _times(spread: Spread) -> str:
 
 
 def commit() -> str:
-    """The commit that is measured, with a + where the tree differs from it."""
+    """The measured commit, with a + if the tree differs from it."""
     command = ["git", "-C", str(_REPO), "describe", "--always", "--exclude=*"]
     try:
         said = subprocess.run(
@@ -507,7 +506,7 @@ def commit() -> str:
 
 
 def cpu_name() -> str:
-    """The CPU's name as the system gives it."""
+    """The CPU's name, as the system reports it."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -519,7 +518,7 @@ def cpu_name() -> str:
 def headline(
     arguments: argparse.Namespace, rows: list[Row], comparisons: list[Comparison]
 ) -> dict[str, Any]:
-    """The figures a script reads first: the last row, or ours beside the first peer.
+    """The main figures for a script: the last row, or ours and the first peer.
 
     Raises:
         RunnerError: nothing was measured.
@@ -530,7 +529,7 @@ def headline(
         return {name: chosen[name] for name in (*names, "batch_size", "mode")}
     if not comparisons:
         raise RunnerError(
-            "nothing measured: --json needs the throughput, --obs or a peer"
+            "nothing was measured: --json needs the throughput, --obs or a peer"
         )
     steps = rates(comparisons[0].ours).median
     return {
@@ -544,13 +543,13 @@ def headline(
 def measure(
     arguments: argparse.Namespace, console: Console, tell: Any
 ) -> dict[str, Any]:
-    """Measures and prints what was asked for.
+    """Measures and prints the requested tables.
 
     Returns:
         The JSON object.
 
     Raises:
-        RunnerError: our own pool failed.
+        RunnerError: the mario_envpool pool failed.
     """
     rows: list[Row] = []
     comparisons: list[Comparison] = []
@@ -590,7 +589,7 @@ def measure(
         comparisons += peers
         if arguments.chart and peers:
             peers_chart(peers, arguments.chart)
-            console.print(f"drawn: {arguments.chart}")
+            console.print(f"wrote {arguments.chart}")
     if arguments.json:
         result |= headline(arguments, rows, comparisons)
         result["rows"] = [row.as_json() for row in rows]
@@ -601,15 +600,15 @@ def measure(
 
 
 def main() -> int:
-    """Runs the bench; 1 where our own pool failed."""
+    """Runs the bench; returns 1 if the mario_envpool pool failed."""
     arguments = parse_arguments()
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     status = Console(stderr=True)
     load = os.getloadavg()[0]
     if load > BUSY:
         console.print(
-            f"This machine is busy (load {load:.1f}): rates of wall clock are too low "
-            "and spread; those of CPU time are less wrong."
+            f"This machine is busy (load {load:.1f}): wall-clock rates are too low and "
+            "vary; rates of CPU time are less affected."
         )
     try:
         with status.status("starting") as line:

@@ -1,10 +1,10 @@
-"""What all cores do over some updates of a run: who works, who waits, and for what.
+"""What all cores do over some updates of a run: which threads work, and which wait.
 
-A thread of its own reads the processor time of every thread about every half
-millisecond. So does the main thread at every mark (`trainer.machine.monitor.mark`), so
-that the share of a phase is known better than that. The clock is the thread's own
-(clock_gettime), which is exact while a thread runs; /proc/self/task/*/schedstat has the
-same time, but brings it up to date at ticks only and takes 40 times as long to read.
+A separate thread reads the CPU time of every thread about every half millisecond. The
+main thread also reads it at every mark (`trainer.machine.monitor.mark`), for a more
+precise share of each phase. The clock is the thread's own (clock_gettime), which is
+exact while a thread runs; /proc/self/task/*/schedstat has the same time, but is updated
+only at ticks and takes 40 times as long to read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Path_ = tuple[str, ...]  # marks that are open, the outermost first
 
 KINDS = ("main", "collector", "shards", "emulation", "other")
 INTERVAL_S = 5e-4
-# A mark takes no sample of its own this soon after another.
+# Shortest time between a mark's sample and the sample before it.
 _FRESH_S = 1e-4
 _TASKS = Path("/proc/self/task")
 WARM_UP = 3
 
-# Where the main thread waits for others, and so is not to be running.
+# Marks in which the main thread waits for other threads.
 _WAITS = ("wait", "wait_batch", "gradients")
-_STALLED = "main stands still: no core, or Python's lock"
+_STALLED = "main thread blocked: no core, or Python's lock"
 _OUTSIDE = "one thread: between two updates"
 _CAUSES = {
     ("collect", "wait"): "emulation: a group's last environments",
@@ -64,10 +64,10 @@ _CAUSES = {
 
 
 class Sampler:
-    """Processor time of every thread of this process, about every half millisecond.
+    """CPU time of every thread of this process, about every half millisecond.
 
-    New threads are looked for every 100 samples; what one did before it was found is
-    known by its clock, but one that ended before is missed.
+    The sampler looks for new threads every 100 samples. The clock of a new thread has
+    its earlier CPU time, but a thread that ended before is missed.
     """
 
     def __init__(self) -> None:
@@ -86,14 +86,14 @@ class Sampler:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends it."""
+        """Ends the thread."""
         self.take()
         self._stop.set()
         self._thread.join()
 
     @property
     def id(self) -> int:
-        """Of the thread that samples."""
+        """Id of the thread that samples."""
         assert self._thread.native_id is not None
         return self._thread.native_id
 
@@ -121,12 +121,12 @@ class Sampler:
         self._samples.append(((start + self._last) / 2, threads, clocks))
 
     def take_unless_fresh(self) -> None:
-        """Reads all clocks, unless that was done just now."""
+        """Reads all clocks, unless they have just been read."""
         if time.perf_counter() - self._last > _FRESH_S:
             self.take()
 
     def curves(self) -> dict[int, tuple[Floats, Floats]]:
-        """Of each thread: when (s), and its processor time (s) since the beginning."""
+        """For each thread: sample times (s), and CPU time (s) since the beginning."""
         found: dict[int, list[tuple[float, int]]] = {}
         # Two threads take samples, and one may overtake the other.
         for when, threads, clocks in sorted(self._samples, key=lambda s: s[0]):
@@ -136,7 +136,7 @@ class Sampler:
         curves = {}
         for thread, points in found.items():
             times, spent = (np.array(x) for x in zip(*points, strict=True))
-            if times[0] > began:  # a young one: its clock began with it
+            if times[0] > began:  # a new thread, whose clock began at 0
                 times, spent = np.append(began, times), np.append(0, spent)
             spent = np.maximum.accumulate(spent)
             curves[thread] = times, (spent - spent[0]) * 1e-9
@@ -144,7 +144,7 @@ class Sampler:
 
 
 def _clock(thread: int) -> int:
-    """Linux's number of the clock of a thread, as pthread_getcpuclockid gives it."""
+    """Linux's clock id of a thread, as from pthread_getcpuclockid."""
     return ~thread << 3 | 6
 
 
@@ -152,7 +152,7 @@ class Phases:
     """Which marks of one thread are open, and since when."""
 
     def __init__(self, sampler: Sampler) -> None:
-        """Watches the thread that makes it."""
+        """Watches the calling thread."""
         self._thread = threading.get_ident()
         self._sampler = sampler
         self._open: Path_ = ()
@@ -187,16 +187,16 @@ class Recording:
     """Some updates of a run.
 
     Attributes:
-        cores: that the process may run on.
+        cores: number of cores that the process may use.
         steps: environment steps of all updates.
-        updates: when each began (s), and the end of the last.
-        edges: (n + 1,) where phases begin and end (s).
-        paths: of the n phases, the marks that were open.
-        curves: of each thread, times and processor time (s).
-        kinds: of each thread, one of KINDS.
-        names: of each thread, for people.
-        taken: core seconds that other processes had, which are idle time here.
-        lines: what else is to be said.
+        updates: beginning of each update (s), and the end of the last.
+        edges: (n + 1,) times at which phases begin and end (s).
+        paths: the open marks of each of the n phases.
+        curves: times and CPU time (s) of each thread.
+        kinds: kind of each thread, one of KINDS.
+        names: readable name of each thread.
+        taken: core seconds of other processes, which count as idle time here.
+        lines: further lines to print.
     """
 
     cores: int
@@ -215,7 +215,7 @@ class Recording:
         return np.diff(np.interp(edges, *self.curves[thread]))
 
     def busy_by_kind(self, edges: Floats) -> dict[str, Floats]:
-        """The same for all threads of each kind that there is."""
+        """Seconds (n,) that all threads of each kind ran in each of n slices."""
         result: dict[str, Floats] = {}
         for kind in KINDS:
             threads = [t for t, k in self.kinds.items() if k == kind]
@@ -229,13 +229,13 @@ class Recording:
 
 @dataclass
 class Row:
-    """A phase: its wall time, and of each kind of thread the processor time (s)."""
+    """A phase: its wall time, and the CPU time of each kind of thread (s)."""
 
     wall: float
     busy: dict[str, float]
 
     def idle(self, cores: int) -> float:
-        """Core seconds in which no thread of ours ran."""
+        """Core seconds in which no thread of this process ran."""
         return cores * self.wall - sum(self.busy.values())
 
 
@@ -263,11 +263,11 @@ def total(rows: Mapping[Path_, Row], top: str | None = None) -> Row:
 
 
 def causes_of(rows: Mapping[Path_, Row], cores: int) -> dict[str, float]:
-    """Idle core seconds by cause, the greatest first; their sum is the idle time."""
+    """Idle core seconds by cause, the largest first; their sum is the idle time."""
     causes: dict[str, float] = {}
     for path, row in rows.items():
         idle = row.idle(cores)
-        # Where the main thread is to work, its own absence is a cause by itself.
+        # In a phase of the main thread's own work, its absence is a separate cause.
         stalled = 0.0
         if not (path and path[-1] in _WAITS):
             stalled = min(max(row.wall - row.busy["main"], 0.0), max(idle, 0.0))
@@ -280,7 +280,7 @@ def causes_of(rows: Mapping[Path_, Row], cores: int) -> dict[str, float]:
 
 
 def record(run: Session, updates: int) -> Recording:
-    """Makes updates of a started run, after some to warm up."""
+    """Makes updates of a started run, after a warm-up."""
     for _ in range(WARM_UP):
         run.updater.update()
     wait_for_device(run.device)
@@ -309,8 +309,8 @@ def record(run: Session, updates: int) -> Recording:
     listed = ", ".join(f"{kind} {ms:.1f}" for kind, ms in waited.items())
     lines = [
         f"ready to run but without a core, ms per update: {listed}",
-        f"the sampler itself ran {spent[sampler.id] / wall:.1%} of the time (in "
-        f"`other`), stamping took the main thread {phases.seconds / wall:.1%}",
+        f"the sampler ran {spent[sampler.id] / wall:.1%} of the time (in `other`), "
+        f"and marks took {phases.seconds / wall:.1%} of the main thread's time",
     ]
     paths = [(), *(path for _, path in phases.changes)]
     return Recording(
@@ -352,7 +352,7 @@ def _comm(thread: int) -> str:
 
 
 def _delays() -> dict[int, float]:
-    """Seconds that each thread was ready to run, and another had its core."""
+    """Seconds that each thread was ready to run but had no core."""
     result = {}
     for thread in thread_ids():
         try:
@@ -364,7 +364,7 @@ def _delays() -> dict[int, float]:
 
 
 def _machine_busy() -> float:
-    """Seconds that any process spent on the cores of this one."""
+    """Seconds that all processes ran on the cores of this process."""
     ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     ticks = 0
     for line in Path("/proc/stat").read_text().splitlines():
@@ -376,7 +376,7 @@ def _machine_busy() -> float:
 
 
 def phase_table(recording: Recording, rows: Mapping[Path_, Row]) -> Table:
-    """Wall time of every phase, and what the cores did in it; last the whole update."""
+    """Wall time of every phase and the cores' work in it; the last row is the total."""
     updates = len(recording.updates) - 1
     everything = total(rows)
     table = Table(
@@ -412,7 +412,7 @@ def phase_table(recording: Recording, rows: Mapping[Path_, Row]) -> Table:
 
 
 def cause_table(recording: Recording, rows: Mapping[Path_, Row]) -> Table:
-    """Where the idle time comes from."""
+    """The causes of idle time."""
     updates = len(recording.updates) - 1
     everything = total(rows)
     whole = recording.cores * everything.wall
@@ -429,7 +429,7 @@ def cause_table(recording: Recording, rows: Mapping[Path_, Row]) -> Table:
     table.add_section()
     for name, seconds, style in (
         ("all", idle, "bold"),
-        ("of it taken by other processes", recording.taken, ""),
+        ("used by other processes", recording.taken, ""),
     ):
         table.add_row(
             name,
@@ -446,16 +446,16 @@ def run_timeline(
     """Records a run, prints the tables and draws the figure.
 
     Args:
-        config: of the run; its folder is a temporary one.
-        path: of the figure.
-        updates: to record.
-        console: to print to.
+        config: configuration of the run; its folder is temporary.
+        path: path of the figure.
+        updates: number of updates to record.
+        console: console to print to.
 
     Raises:
         RuntimeError: not on Linux.
     """
     if not sys.platform.startswith("linux"):
-        raise RuntimeError("--timeline reads clocks of threads that only Linux has")
+        raise RuntimeError("--timeline needs Linux, because it reads clocks of threads")
     with (
         tempfile.TemporaryDirectory() as folder,
         own_stream(choose_device(config.device)),

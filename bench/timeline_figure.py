@@ -1,4 +1,4 @@
-"""The picture of a timeline: phases, busy cores and threads over one update."""
+"""The figure of a timeline: phases, busy cores and threads over one update."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = {
     "emulation": "#2b8a3e",
     "other": "#8a8a8a",
 }
-# Of phases, by their innermost name; what is not here is grey.
+# Colours of phases by their innermost name; other phases are grey.
 _PHASES = {
     "wait": "#d9ead3",
     "wait_batch": "#d9ead3",
@@ -37,7 +37,7 @@ _REST = {"collect": "#b8bfb2", "learn": "#aab4c4"}
 _TOPS = {"collect": "#eef6ea", "learn": "#e8f0fa"}
 _GREY = "#cccccc"
 _SMALL: dict[str, Any] = {"fontsize": 9, "color": "#444444"}
-# Of a column's width, and of the part that is enlarged.
+# Share of a column's width, and of the enlarged part.
 _SLICES = 320
 _FINE_S = 5e-4
 _ENLARGED_S = 0.04
@@ -104,7 +104,7 @@ def draw(recording: Recording, path: Path) -> None:
         axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=10)
     _legend(figure, recording, threads)
     taken = recording.taken / recording.cores / float(sum(lengths))
-    note = f"other processes had {taken:.0%} of the cores"
+    note = f"other processes used {taken:.0%} of the cores"
     figure.text(0.99, 0.08 / figure.get_figheight(), note, ha="right", **_SMALL)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
@@ -130,7 +130,7 @@ def _middle(
 def _segments(
     recording: Recording, left: float, right: float
 ) -> list[tuple[float, float, tuple[str, ...]]]:
-    """Phases between two times, cut off there."""
+    """Phases between two times, clipped to these times."""
     edges = recording.edges
     return [
         (max(a, left), min(b, right), path)
@@ -140,7 +140,7 @@ def _segments(
 
 
 def _edges(left: float, right: float, *, fine: bool) -> Floats:
-    """Slices of a column: no shorter than what is sampled."""
+    """Slices of a column, not shorter than the time between samples."""
     most = int((right - left) / _FINE_S)
     count = max(most if fine else min(most, _SLICES), 1)
     return np.linspace(left, right, count + 1)
@@ -155,7 +155,7 @@ def _colour(path: tuple[str, ...]) -> str:
 
 
 def _draw_phases(axis: Axes, recording: Recording, left: float, right: float) -> None:
-    """Outer phases with their names above, inner ones below."""
+    """Draws outer phases with their names above, and inner phases below."""
     outer: list[tuple[float, float, str]] = []
     for a, b, path in _segments(recording, left, right):
         span = ((a - left) * 1e3, (b - a) * 1e3)
@@ -175,7 +175,7 @@ def _draw_phases(axis: Axes, recording: Recording, left: float, right: float) ->
 
 
 def _draw_sum(axis: Axes, recording: Recording, edges: Floats, left: float) -> None:
-    """Busy cores, one kind of thread upon the other."""
+    """Draws busy cores, the kinds of threads stacked."""
     below = np.zeros(len(edges) - 1)
     for kind, seconds in recording.busy_by_kind(edges).items():
         above = below + seconds / np.diff(edges)

@@ -1,14 +1,14 @@
-"""Plays a policy of ours in gym-super-mario-bros, and in ours with either timing.
+"""Plays a policy in gym-super-mario-bros, and in mario_envpool with both timings.
 
-    bench/peers.sh                            once: the real one, in a place apart
+    bench/peers.sh                            once: installs gym-super-mario-bros
     python bench/transfer.py --checkpoint runs/<run>
     python bench/transfer.py --checkpoint runs/<run> --argmax
 
-Printed are three clear rates with 95 % intervals (Wilson): of gym-super-mario-bros
-7.4.0 on nes-py, of ours with `timing=nes_py`, and of ours with `timing=console`. Each
-plays as many episodes behind 0 to 30 idle frames, with actions drawn from the policy or
-with the likeliest ones (`--argmax`). The policy sees pixels: pictures of nes-py go
-through the preprocessing of our environments (`Eyes`). An episode fails after 250 steps
+The bench prints three clear rates with 95 % intervals (Wilson): of gym-super-mario-bros
+7.4.0 on nes-py, of mario_envpool with `timing=nes_py`, and of mario_envpool with
+`timing=console`. Each plays the same number of episodes, after 0 to 30 idle frames,
+with sampled or greedy actions (`--argmax`). The policy sees pixels: pictures of nes-py
+go through the preprocessing of mario_envpool (`Eyes`). An episode fails after 250 steps
 without a new best position.
 """
 
@@ -42,7 +42,7 @@ from trainer.models.policy import Policy, load_policy, playing_device
 
 _HEIGHT, _WIDTH = 240, 256
 _PLAYER = Path(__file__).resolve().parent / "peers" / "play_gsm.py"
-# A larger change of x is another room, whose positions are other ones.
+# A larger change of x means another room with different positions.
 _JUMP = 64
 
 
@@ -53,7 +53,7 @@ class Eyes:
         """Prepares for the observations of a run.
 
         Args:
-            env: of the run.
+            env: environments of the run.
         """
         self._env = env
         self._stack = np.zeros((env.stack_num, env.img_height, env.img_width), np.uint8)
@@ -61,7 +61,7 @@ class Eyes:
         self._index[_packed(_core.preprocess_palette())] = np.arange(64)
 
     def begin(self, picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """The first observation of an episode, its picture in every place."""
+        """The first observation of an episode, a stack of the same picture."""
         self._stack[:] = self._frame(picture)
         return self._stack
 
@@ -74,29 +74,29 @@ class Eyes:
     def _frame(self, picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         indices = self._index[_packed(picture)]
         if indices.max() > 63:
-            raise ValueError("the picture has a colour that is not in the palette")
+            raise ValueError("the picture has a colour that is not in the NES palette")
         size = {"height": self._env.img_height, "width": self._env.img_width}
         frame, _ = _core.preprocess_frame(indices, hud=self._env.hud, **size)
         return frame[0]
 
 
 def _packed(rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    """Colours (..., 3) as numbers (...)."""
+    """Packs colours (..., 3) into integers (...)."""
     red, green, blue = (rgb[..., channel].astype(np.uint32) for channel in range(3))
     return red << 16 | green << 8 | blue
 
 
 class Upstream:
-    """The real gym-super-mario-bros, in a process with its own packages."""
+    """gym-super-mario-bros, in a process with its own packages."""
 
     def __init__(self, env: EnvConfig) -> None:
         """Starts the process.
 
         Args:
-            env: of the run; its task and actions.
+            env: environments of the run; only task and actions count.
 
         Raises:
-            RunnerError: bench/peers.sh has not made its virtual environment.
+            RunnerError: its virtual environment from bench/peers.sh is missing.
         """
         python = peer_python("gsm")
         self._process = subprocess.Popen(
@@ -120,7 +120,7 @@ class Upstream:
         self._process.wait()
 
     def ask(self, **request: int) -> tuple[dict[str, Any], npt.NDArray[np.uint8]]:
-        """Sends a request; gives the answer and the picture (240, 256, 3)."""
+        """Sends a request; returns the answer and the picture (240, 256, 3) uint8."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -130,7 +130,7 @@ class Upstream:
         line = stdout.readline()
         picture = stdout.read(_HEIGHT * _WIDTH * 3)
         if len(picture) < _HEIGHT * _WIDTH * 3:
-            raise RunnerError("gym-super-mario-bros has ended; it said why above")
+            raise RunnerError("gym-super-mario-bros has ended; see its output above")
         pixels = np.frombuffer(picture, np.uint8)
         return json.loads(line), pixels.reshape(_HEIGHT, _WIDTH, 3)
 
@@ -139,10 +139,10 @@ def play_upstream(policy: Policy, *, episodes: int, seed: int, argmax: bool) -> 
     """Plays gym-super-mario-bros; returns the clears.
 
     Args:
-        policy: of pixels.
-        episodes: how many; with argmax the idle frames of episode i are i.
-        seed: of idle frames and actions.
-        argmax: take the likeliest actions.
+        policy: a policy that sees pixels.
+        episodes: number of episodes; with argmax, episode i has i idle frames.
+        seed: seed of idle frames and actions.
+        argmax: act greedily.
     """
     env, eyes, clears = policy.env, Eyes(policy.env), 0
     rng = np.random.default_rng(first_seed(seed))
@@ -169,14 +169,14 @@ def play_upstream(policy: Policy, *, episodes: int, seed: int, argmax: bool) -> 
 def _step(
     picture: npt.NDArray[np.uint8], obs: npt.NDArray[np.uint8], *, opening: bool = False
 ) -> Step:
-    """A step as a `Player` takes it; of the rest it makes no use."""
+    """A step with the fields that a `Player` reads."""
     return Step(picture[None], obs, 0.0, False, False, {}, opening)
 
 
 def play_ours(
     policy: Policy, timing: str, *, episodes: int, seed: int, argmax: bool
 ) -> int:
-    """Plays our environments with a timing; returns the clears."""
+    """Plays mario_envpool with a timing; returns the clears."""
     env: Any = replace(policy.env, timing=timing)
     (result,) = evaluate_levels(
         policy.model,
@@ -196,12 +196,12 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--episodes", type=int, default=100, help="of each (100)")
+    parser.add_argument("--episodes", type=int, default=100, help="per row (100)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--argmax",
         action="store_true",
-        help="likeliest actions, once behind each of 0 to 30 idle frames",
+        help="greedy actions, once after each of 0 to 30 idle frames",
     )
     given = parser.parse_args()
     policy = load_policy(given.checkpoint, playing_device("cpu"))
@@ -209,8 +209,8 @@ def main() -> None:
         sys.exit("error: the run must have --obs pixels and a task of one level")
     if policy.env.rom_path or policy.env.task.startswith("SuperMarioBros2"):
         sys.exit(
-            "error: gym-super-mario-bros plays single levels of its own Super Mario "
-            f"Bros. ROM; this run has {policy.env.rom_path or policy.env.task}"
+            "error: gym-super-mario-bros only plays single levels of its own Super "
+            f"Mario Bros. ROM; this run has {policy.env.rom_path or policy.env.task}"
         )
     count = 31 if given.argmax else given.episodes
     options = {"episodes": count, "seed": given.seed, "argmax": given.argmax}
@@ -220,7 +220,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     for timing in ("nes_py", "console"):
         played[f"ours, timing={timing}"] = play_ours(policy, timing, **options)
-    how = "likeliest actions" if given.argmax else "sampled actions"
+    how = "greedy actions" if given.argmax else "sampled actions"
     table = Table(title=f"{given.checkpoint}: trained with {policy.env.timing}, {how}")
     for name in ("environment", "cleared", "95 % interval"):
         table.add_column(name, justify="left" if name == "environment" else "right")

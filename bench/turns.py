@@ -1,4 +1,4 @@
-"""The table of runs that took turns: `compile.py` and `priority.py` print it."""
+"""The table of runs that took turns, for `compile.py` and `priority.py`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def show_ratios(title: str, unit: str, rates: Mapping[Any, Sequence[float]]) -> 
     """Prints medians, and ratios to the first run, turn by turn.
 
     Args:
-        title: head of the first column, which has the names of the runs.
-        unit: of the rates.
-        rates: of each run, as many turns of each.
+        title: heading of the first column, which has the names of the runs.
+        unit: unit of the rates.
+        rates: rates of each run, one per turn.
     """
     first = next(iter(rates.values()))
     table = Table(title, unit, "ratio", "of turns")

@@ -1,10 +1,10 @@
-"""What serving the game to browsers costs: processor time of `trainer.watch --web`.
+"""The cost of serving the game to browsers: CPU time of `trainer.watch --web`.
 
-    python bench/web.py                      one viewer, who plays, half a minute
+    python bench/web.py                      one viewer, which plays, half a minute
     python bench/web.py --viewers 4 --policy runs/TASK-TIME
 
-Without `--policy` there is no network: what is measured is emulation, pictures (PNG)
-and WebSockets. Viewers are in this process, and not counted.
+Without `--policy` there is no network: the bench measures emulation, pictures (PNG) and
+WebSockets. Viewers run in this process and are not counted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
         server.terminate()
     each = pictures / seconds / args.viewers
     print(
-        f"{args.viewers} viewers, {each:.1f} pictures a second each: "
+        f"{args.viewers} viewers, {each:.1f} pictures per second each: "
         f"{100 * work / seconds:.1f} % of one core, "
         f"{size / seconds / args.viewers / 1000:.0f} kB/s each; 30 pictures would be "
         f"{100 * work / seconds * 30 / each:.1f} %"

@@ -1,12 +1,12 @@
-"""A rollout that jax has compiled against the same rollout in a loop of Python's.
+"""A rollout compiled by jax against the same rollout in a Python loop.
 
     python bench/xla.py
     python bench/xla.py --num-envs 8 --obs ram --repeats 9
 
-Both play the same actions in pools of the same seed, in turns; a ratio is taken pair by
-pair. *step alone* gives given actions. *with a network* chooses them by the same small
-network: one compiled function in the one case, in the other NumPy to jax and back at
-every step. Needs jax (docs/clients/jax.md).
+Both play the same actions in pools of the same seed, in turns; ratios are those of
+pairs. *step alone* uses fixed actions. *with a network* chooses actions with the same
+small network: in one compiled function, or from NumPy to jax and back at every step.
+Needs jax (docs/clients/jax.md).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Rollout = Callable[[], float]  # plays, and returns the sum of its rewards
 
 
 def choose(weights: jax.Array, obs: jax.Array) -> jax.Array:
-    """The best action of a network of one layer, int32 (n,)."""
+    """The greedy action of a network of one layer, int32 (n,)."""
     flat = obs.reshape(len(obs), -1).astype(jnp.float32)
     return jnp.argmax(flat @ weights, axis=1).astype(jnp.int32)
 
 
 def compiled(pool: Any, actions: Any, weights: Any) -> Rollout:
-    """A rollout in one function."""
+    """A rollout in one compiled function."""
     handle, recv, _, step = pool.xla()
     pool.async_reset()
     handle, state = recv(handle)
@@ -59,7 +59,7 @@ def compiled(pool: Any, actions: Any, weights: Any) -> Rollout:
 
 
 def looped(pool: Any, actions: Any, weights: Any) -> Rollout:
-    """The same, step by step."""
+    """The same rollout, step by step."""
     act = jax.jit(choose)
     obs, _ = pool.reset()
 
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--obs", default="tiles", help="obs_type")
     parser.add_argument("--num-envs", type=int, default=32)
     parser.add_argument("--num-threads", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=500, help="of a rollout")
+    parser.add_argument("--steps", type=int, default=500, help="steps per rollout")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     print(f"{options.num_envs} envs, {options.obs}; environment steps per second")

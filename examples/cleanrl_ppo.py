@@ -1,9 +1,9 @@
-"""PPO in one file, CleanRL's way, over the installed EnvPool and its 5-tuple API.
+"""PPO in one file in the style of CleanRL, on EnvPool with its 5-tuple API.
 
 python examples/cleanrl_ppo.py                # 500,000 steps; --help: every setting
 
-EnvPool resets an environment in the step after its last one, which ignores the
-action. Such steps are no experience: they have no weight here.
+EnvPool resets an environment in the step after the last step of an episode, and ignores
+that step's action. Such steps have weight 0 here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 import mario_envpool  # noqa: F401  registers the ids with EnvPool
 
-# Decisions every 6 frames, small pictures without the status bar, and a reward for
-# new best positions in which a death matters.
+# One action every 6 frames, small pictures without the status bar, and a reward for
+# new best positions with a penalty for deaths.
 TASK = {
     "noop_max": 30,
     "frame_skip": 6,
@@ -43,39 +43,39 @@ class Args:
     """Settings of a run."""
 
     env_id: str = "SuperMarioBros-1-1-v0"
-    """the id of the task"""
+    """task id"""
     steps: int = 500_000
-    """environment steps in all"""
+    """total environment steps"""
     num_envs: int = 32
-    """environments side by side"""
+    """number of environments"""
     num_steps: int = 64
     """steps of each environment between two updates"""
     num_minibatches: int = 4
-    """minibatches of one pass"""
+    """minibatches per epoch"""
     update_epochs: int = 3
-    """passes over the steps of one update"""
+    """epochs per update"""
     learning_rate: float = 1e-3
-    """of Adam, falling to 0 along a line"""
+    """initial learning rate of Adam, falls linearly to 0"""
     gamma: float = 0.93
     """discount"""
     gae_lambda: float = 0.95
     """lambda of generalised advantage estimation"""
     clip_coef: float = 0.2
-    """how far a probability may move, as a ratio"""
+    """clip range of the probability ratio"""
     ent_coef: float = 0.01
-    """weight of the entropy"""
+    """weight of the entropy bonus"""
     vf_coef: float = 0.5
     """weight of the value loss"""
     max_grad_norm: float = 0.5
-    """longest gradient"""
+    """maximum norm of the gradient"""
     seed: int = 1
-    """of everything"""
+    """random seed"""
     cuda: bool = True
     """use a GPU if there is one"""
 
 
 class Agent(nn.Module):
-    """Policy and value over shared convolutions; a thirteenth of the Nature network."""
+    """Policy and value on shared convolutions, a thirteenth of the Nature network."""
 
     def __init__(self, channels: int, num_actions: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Agent(nn.Module):
 
     @staticmethod
     def scaled(layer: Any, gain: float = 2**0.5) -> Any:
-        """Gives a layer orthogonal weights."""
+        """Initialises a layer with orthogonal weights."""
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
         return layer
@@ -119,10 +119,10 @@ class Rollout:
         self.is_reset = torch.zeros(shape, dtype=torch.bool, device=device)
 
     def advantages(self, last_value: Tensor, args: Args) -> Tensor:
-        """Generalised advantage estimation (Schulman et al. 2016), episodes apart.
+        """Generalised advantage estimation (Schulman et al. 2016) for each episode.
 
-        The step after a last one is a reset: its observation is the last of the old
-        episode, whose value is what a truncated episode goes on with.
+        The step after the last step of an episode is a reset. Its observation is the
+        last of the old episode; a truncated episode bootstraps from the value of it.
         """
         advantages = torch.zeros_like(self.rewards)
         next_value, running = last_value, torch.zeros_like(last_value)
@@ -177,7 +177,7 @@ class Collector:
 def update(
     agent: Agent, optimizer: Any, rollout: Rollout, last_value: Tensor, args: Args
 ) -> dict[str, Tensor]:
-    """A few passes of PPO (Schulman et al. 2017); returns the losses to be shown."""
+    """A few epochs of PPO (Schulman et al. 2017); returns the losses for the log."""
     advantages = rollout.advantages(last_value, args)
     played = (~rollout.is_reset).flatten()
     obs = rollout.obs.flatten(0, 1)[played]

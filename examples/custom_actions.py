@@ -1,4 +1,4 @@
-"""Actions of your own: three of them, of which two run.
+"""Custom actions: an action set of three combinations of buttons.
 
 python examples/custom_actions.py --steps 20000
 """
@@ -10,12 +10,12 @@ import tyro
 
 import mario_envpool
 
-# Lists of buttons as gym-super-mario-bros has them; "right+A+B" is the same thing.
+# Lists of buttons in the format of gym-super-mario-bros; "right+A+B" is equivalent.
 ACTIONS = [["right", "B"], ["right", "A", "B"], ["NOOP"]]
 
 
 def main(steps: int = 20_000, num_envs: int = 8) -> None:
-    """Plays random actions, each held for five steps, and says how far that leads."""
+    """Plays random actions, each held for five steps, and prints how far they lead."""
     pool = mario_envpool.make(
         "SuperMarioBros-1-1-v0", num_envs=num_envs, custom_actions=ACTIONS
     )
@@ -31,7 +31,7 @@ def main(steps: int = 20_000, num_envs: int = 8) -> None:
     if ends:
         print(f"{len(ends)} episodes, x_pos {np.mean(ends):.0f}, best {max(ends)}")
     else:
-        print("no episode has ended yet; more --steps")
+        print("no episode has ended yet; raise --steps")
     pool.close()
 
 

@@ -12,7 +12,7 @@ import mario_envpool
 
 
 def main(steps: int = 20_000, num_envs: int = 8) -> None:
-    """Plays random actions for so many steps."""
+    """Plays random actions for `steps` steps."""
     pool = mario_envpool.make_dm("SuperMarioBros-1-1-v0", num_envs=num_envs, seed=1)
     num_actions = pool.action_spec().num_values
     rng = np.random.default_rng(1)
@@ -21,7 +21,7 @@ def main(steps: int = 20_000, num_envs: int = 8) -> None:
     for _ in range(0, steps, num_envs):
         actions = rng.integers(num_actions, size=num_envs).astype(np.int32)
         timestep = pool.step(actions)
-        # The step after a last one returns the first of the next episode.
+        # The step after the last step of an episode returns the first of the next one.
         returns = np.where(timestep.first(), 0, returns + timestep.reward)
         for i in np.flatnonzero(timestep.last()):
             x_pos = timestep.observation.x_pos[i]

@@ -1,4 +1,4 @@
-"""EnvPool's asynchronous mode: act for whichever environments are ready.
+"""EnvPool's asynchronous mode: act in the environments that are ready.
 
 python examples/envpool_async.py --steps 100000
 """
@@ -15,7 +15,7 @@ import mario_envpool  # noqa: F401  registers the ids with EnvPool
 
 
 def main(steps: int = 100_000, num_envs: int = 64, batch_size: int = 16) -> None:
-    """Plays random actions and says how fast that was."""
+    """Plays random actions and prints the speed."""
     pool = envpool.make(
         "SuperMarioBros-1-1-v0",
         env_type="gymnasium",

@@ -1,8 +1,8 @@
-"""Random play in the way of gym-super-mario-bros: raw pictures, 4-tuples.
+"""Random play with the API of gym-super-mario-bros: raw pictures, 4-tuples.
 
     python examples/gym_super_mario_bros_readme.py --render
 
-Of a program written for gym-super-mario-bros 7.4.0, only the three imports change.
+In a program for gym-super-mario-bros 7.4.0, only the three imports change.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from mario_envpool.compat.wrappers import JoypadSpace
 
 
 def main() -> None:
-    """Plays and prints what came of it."""
+    """Plays and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=5000, help="frames to play")
     parser.add_argument("--render", action="store_true", help="in a window (pygame)")

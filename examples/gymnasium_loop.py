@@ -10,12 +10,12 @@ import warnings
 import gymnasium
 import tyro
 
-# Gymnasium takes -v3, another revision of the ROM, for a newer version of -v0.
+# Gymnasium mistakes -v3, another revision of the ROM, for a newer version of -v0.
 warnings.filterwarnings("ignore", ".*SuperMarioBros.* is out of date")
 
 
 def main(steps: int = 2000, seed: int = 1) -> None:
-    """Plays random actions for so many steps."""
+    """Plays random actions for `steps` steps."""
     env = gymnasium.make("mario_envpool:SuperMarioBros-1-1-v0")
     env.action_space.seed(seed)
     env.reset(seed=seed)

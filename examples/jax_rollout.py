@@ -2,7 +2,7 @@
 
 python examples/jax_rollout.py --steps 1000000
 
-Sees tiles, plays with a small network of random weights, and says how fast that was.
+Plays on tiles with a small network of random weights, and prints the speed.
 Needs jax when this package is built: docs/clients/jax.md.
 """
 
@@ -65,8 +65,8 @@ def main(steps: int = 200_000, num_envs: int = 32, length: int = 64) -> None:
         episodes += int(ends.sum())
         best = max(best, int(x.max()))
     seconds = time.perf_counter() - begin
-    print(f"{played / seconds:,.0f} steps/s, time to compile included")
-    print(f"{episodes} episodes, {total / played:.2f} reward a step, farthest {best}")
+    print(f"{played / seconds:,.0f} steps/s, including the time to compile")
+    print(f"{episodes} episodes, {total / played:.2f} reward per step, farthest {best}")
     pool.close()
 
 

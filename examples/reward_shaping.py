@@ -1,4 +1,4 @@
-"""A reward of your own: a function from a batch of results to its rewards.
+"""A custom reward: a function from a batch of results to its rewards.
 
 python examples/reward_shaping.py --steps 20000
 """
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 class Treasure:
-    """Pays for coins and points; a death costs five coins."""
+    """Rewards coins and points; a death costs five coins."""
 
     def __init__(self, num_envs: int) -> None:
         self.coins = np.zeros(num_envs)
@@ -26,7 +26,7 @@ class Treasure:
     def __call__(self, batch: dict[str, Array]) -> Array:
         """Returns the rewards of the rows; rows that begin an episode count as 0."""
         env = batch["env_id"]
-        coins = (batch["coins"] - self.coins[env]) % 100  # a hundred are a life
+        coins = (batch["coins"] - self.coins[env]) % 100  # 100 coins become a life
         score = batch["score"] - self.score[env]
         self.coins[env], self.score[env] = batch["coins"], batch["score"]
         dead = batch["terminated"] & ~batch["flag_get"]

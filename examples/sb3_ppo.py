@@ -13,8 +13,8 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 from mario_envpool.compat.sb3 import MarioVecEnv
 
-# Decisions every 6 frames, small pictures without the status bar, and a reward for
-# new best positions in which a death matters: what makes this fast.
+# For speed: one action every 6 frames, small pictures without the status bar, and a
+# reward for new best positions with a penalty for deaths.
 TASK = {
     "noop_max": 30,
     "frame_skip": 6,
@@ -31,7 +31,7 @@ TASK = {
 def main(
     steps: int = 1_000_000, num_envs: int = 16, save: Path | None = None, seed: int = 1
 ) -> None:
-    """Trains, evaluates, and saves the model if told where."""
+    """Trains, evaluates, and saves the model if a path is given."""
     venv = MarioVecEnv("SuperMarioBros-1-1-v0", num_envs, info_keys=(), **TASK)
     model = PPO(
         "CnnPolicy",

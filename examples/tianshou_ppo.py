@@ -1,8 +1,9 @@
-"""PPO of Tianshou 2 straight on the native pool (pip install tianshou).
+"""PPO of Tianshou 2 directly on the native pool (pip install tianshou).
 
 python examples/tianshou_ppo.py --steps 500000
 
-Tianshou's collector takes EnvPool's pools as they are, and resets by itself.
+Tianshou's collector accepts EnvPool's pools without a wrapper, and resets environments
+automatically.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class Body(ModuleWithVectorOutput):
         )
 
     def forward(self, obs: Any, state: Any = None, info: Any = None) -> Any:
-        """Returns features, (n, 1152), and the state as it came."""
+        """Returns features, (n, 1152), and the unchanged state."""
         pictures = torch.as_tensor(np.asarray(obs)).float() / 255 - 0.5
         return self.layers(pictures), state
 
 
 def main(steps: int = 500_000, num_envs: int = 16, seed: int = 1) -> None:
-    """Trains, and prints the mean return of some episodes after that."""
+    """Trains, and then prints the mean return of some episodes."""
     torch.manual_seed(seed)
     pool = envpool.make(
         "SuperMarioBros-1-1-v0",

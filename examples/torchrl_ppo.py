@@ -2,7 +2,7 @@
 
 python examples/torchrl_ppo.py --steps 500000
 
-TorchRL resets what has ended itself, hence autoreset_mode="Disabled".
+TorchRL resets ended environments itself, hence autoreset_mode="Disabled".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Network(nn.Module):
 
 
 def main(steps: int = 500_000, num_envs: int = 16, seed: int = 1) -> None:
-    """Trains, and prints the mean reward of a step."""
+    """Trains, and prints the mean reward per step."""
     torch.manual_seed(seed)
     config = {"img_height": 42, "img_width": 42, "reward": "progress"}
     envs = MarioVectorEnv(
@@ -87,7 +87,7 @@ def main(steps: int = 500_000, num_envs: int = 16, seed: int = 1) -> None:
                 nn.utils.clip_grad_norm_(loss_module.parameters(), 0.5)
                 optimizer.step()
         reward = batch["next", "reward"].mean()
-        print(f"step {number * frames:8d}  reward of a step {reward:6.3f}")
+        print(f"step {number * frames:8d}  reward per step {reward:6.3f}")
     collector.shutdown()
 
 

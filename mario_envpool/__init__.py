@@ -41,8 +41,8 @@ from .starts import apply as apply_starts
 
 __version__ = _version("mario-envpool")
 
-# The names of EnvPool's registry entries (registration.py). EnvPool's annotations
-# are of the classes that it makes, not of those that it takes.
+# registration.py registers these names with EnvPool. The casts are needed because
+# py_env annotates the classes that it returns, not those that it takes.
 MarioEnvSpec, MarioDMEnvPool, MarioGymnasiumEnvPool = py_env(
     cast(Any, _MarioEnvSpec), cast(Any, _MarioEnvPool)
 )
@@ -80,11 +80,11 @@ def make(
     Args:
         task_id: an id of ``list_all_envs()``, with or without ``mario_envpool/``.
         env_type: "gymnasium" or "dm".
-        reward_fn: a reward of your own, a function from a batch to its rewards: see
+        reward_fn: your own reward, a function from a batch to its rewards; see
             ``MarioGymnasiumEnvPool.reward_fn``.
         starts: where episodes begin: a name of the catalogue (``mario_envpool.starts``)
-            such as "1-1/page-03", a pattern such as "1-1/*", a list of them, or a
-            dictionary of their weights. None: the other options decide.
+            such as "1-1/page-03", a pattern such as "1-1/*", a list of names and
+            patterns, or a dictionary of their weights. None: the other options decide.
         **config: ``num_envs``, ``batch_size``, ``seed`` and the other keys of EnvPool,
             ``render_mode``, and the options of the game.
 
@@ -93,9 +93,9 @@ def make(
 
     Raises:
         RomError: the ROM of this id is not installed.
-        ValueError: the id, or the value of an option, is not allowed, or an option
+        ValueError: the id or the value of an option is not allowed, an option
             contradicts the id, or no start has that name.
-        TypeError: an option does not exist, or its value is of the wrong kind.
+        TypeError: an option does not exist, or its value has the wrong type.
     """
     if env_type not in ("gymnasium", "gym", "dm"):
         raise ValueError(f"env_type={env_type!r} is not 'gymnasium' or 'dm'")
@@ -130,21 +130,21 @@ def list_all_envs() -> list[str]:
 
 
 def __dir__() -> list[str]:
-    """Lists what users need, without what is imported above."""
+    """Lists the public names, without the imports above."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def _known(task_id: str) -> str:
     if not isinstance(task_id, str):
-        raise TypeError(f"task_id={task_id!r} is no str such as 'SuperMarioBros-v0'")
+        raise TypeError(f"task_id={task_id!r} is not a str such as 'SuperMarioBros-v0'")
     plain = plain_id(task_id)
     if plain not in TASKS:
         raise ValueError(
-            f"{task_id!r} is no task id of this package; there are SuperMarioBros-v0 "
+            f"{task_id!r} is not a task id of this package; ids are SuperMarioBros-v0 "
             "to -v3, SuperMarioBros-<world>-<stage>-v0 to -v3 (1-1 to 8-4), "
             "SuperMarioBrosRandomStages-v0 to -v3, SuperMarioBros2-v0 and -v1 and "
             "SuperMarioBros2-<world>-<stage>-v0 (1-1 to 9-4, A-1 to D-4); "
-            "mario_envpool.list_all_envs() returns all"
+            "mario_envpool.list_all_envs() returns all of them"
         )
     return plain
 

@@ -1,7 +1,7 @@
-"""``python -m mario_envpool``: what is installed here, and whether it can play.
+"""Reports versions, hardware and the ROMs that can be played.
 
-``--options`` prints every option of a task with its default; ``starts`` lists the
-places where episodes can begin (``starts "1-1/*"``: some of them).
+With --options, prints every option of a task with its default. With starts, lists the
+places where episodes can begin; starts "1-1/*" lists those that match a pattern.
 """
 
 from __future__ import annotations
@@ -28,9 +28,14 @@ def main() -> int:
     parser.add_argument(
         "command", nargs="?", choices=["starts"], help="list the catalogue of starts"
     )
-    parser.add_argument("pattern", nargs="?", default="*", help="such as '1-1/*'")
     parser.add_argument(
-        "--rom", default="vanilla", choices=rom.ROMS, help="whose (default: vanilla)"
+        "pattern", nargs="?", default="*", help="names to list, such as '1-1/*'"
+    )
+    parser.add_argument(
+        "--rom",
+        default="vanilla",
+        choices=rom.ROMS,
+        help="ROM revision whose starts are listed (default: vanilla)",
     )
     known = parser.parse_intermixed_args()
     if known.options:
@@ -66,7 +71,7 @@ def print_options() -> None:
 
 
 def print_starts(pattern: str, revision: str) -> int:
-    """Prints the names that match; returns 1 when there are none, or no ROM."""
+    """Prints the names that match; returns 1 if none matches or the ROM is missing."""
     try:
         for name in starts.names(pattern, revision):
             print(name)
@@ -77,7 +82,7 @@ def print_starts(pattern: str, revision: str) -> int:
 
 
 def describe_engine() -> str:
-    """Says what runs the game's program, and why it is not machine code."""
+    """Returns the engine that runs the game, and why it is not the default."""
     try:
         engine, problem = _core.nes_engine()
     except ValueError as error:
@@ -89,7 +94,7 @@ def describe_engine() -> str:
 
 
 def describe_roms() -> tuple[list[str], bool]:
-    """Lists the ROM files found and the revisions that can be played."""
+    """Returns lines on the ROM files found, and whether any revision can be played."""
     files = rom.find(os.environ.get("MARIO_ROM", ""))
     lines = [
         f"{file.name or 'unusable':22} {file.path}"
@@ -119,7 +124,7 @@ def usable_cores() -> int:
 
 
 def version_of(package: str) -> str:
-    """Returns the version of an installed package, or that there is none."""
+    """Returns the version of an installed package, or "not installed"."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -127,9 +132,9 @@ def version_of(package: str) -> str:
 
 
 def describe_envpool() -> str:
-    """Says which EnvPool there is, and whether its own environments can be loaded.
+    """Returns EnvPool's version, and the error if its environments cannot be loaded.
 
-    They are loaded in a process of their own, as this package does without them.
+    A separate process loads them, because this package does not need them.
     """
     done = _python("import mario_envpool\nimport envpool")
     version = version_of("envpool")
@@ -146,7 +151,7 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def describe_gpu() -> str:
-    """Asks PyTorch, in a process of its own: this package does not import PyTorch."""
+    """Asks PyTorch in a separate process: this package does not import PyTorch."""
     if importlib.util.find_spec("torch") is None:
         return "unknown: torch is not installed"
     done = _python(
@@ -156,7 +161,7 @@ def describe_gpu() -> str:
         "             for i in range(torch.cuda.device_count())]\n"
         "    print(', '.join(names), '(torch', torch.__version__ + ')')\n"
         "else:\n"
-        "    print('none that torch', torch.__version__, 'can use')\n"
+        "    print('none usable by torch', torch.__version__)\n"
     )
     if done.returncode != 0:
         return f"unknown: torch fails ({done.stderr.strip().splitlines()[-1]})"

@@ -1,4 +1,4 @@
-"""Types of the compiled module. What everything means is said in csrc/python."""
+"""Types of the compiled module; csrc/python describes its classes and functions."""
 
 import abc
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """The three action sets of gym-super-mario-bros 7.4.0, by name and in its order.
 
-``action_set="simple"`` and ``custom_actions=list(SIMPLE_MOVEMENT)`` are the same
-thing; a custom list is any list of such strings: button names (A, B, select,
-start, up, down, left, right) joined by ``+``, or ``NOOP``.
+``action_set="simple"`` and ``custom_actions=list(SIMPLE_MOVEMENT)`` are equivalent.
+A custom list is any list of such strings: button names (A, B, select, start, up,
+down, left, right) joined by ``+``, or ``NOOP``.
 """
 
 from __future__ import annotations

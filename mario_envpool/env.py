@@ -1,7 +1,7 @@
 """MarioEnv: one environment as a ``gymnasium.Env``.
 
-It holds a native pool of one environment and copies what comes out, so every
-array may be kept. Many environments are faster in one ``MarioVectorEnv`` or pool.
+It contains a native pool of one environment and copies all results, so every array
+may be kept. Many environments are faster in one ``MarioVectorEnv`` or pool.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy.typing as npt
 
 from . import make
 
-# The NTSC console draws 60.0988 frames a second.
+# The NTSC console draws 60.0988 frames per second.
 FRAMES_PER_SECOND = 60.0988
-# Without a given seed, one below this is drawn.
+# If no seed is given, one below this limit is drawn.
 SEED_LIMIT = 2**31
 # The environment ids of a pool of one.
 _ONLY = np.zeros(1, np.int32)
 
 
-#: One array, or with several kinds of observation a dictionary of arrays.
+#: One array, or a dictionary of arrays if ``obs_type`` names several kinds.
 Observation = Any
 
 
@@ -33,11 +33,11 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
     """One Super Mario Bros. environment.
 
     Observations are uint8 of shape (4, 84, 84) by default, oldest frame first, and a
-    dictionary of arrays where ``obs_type`` names several kinds. An info dictionary
-    holds plain Python numbers (``x_pos``, ``flag_get``, ...).
+    dictionary of arrays if ``obs_type`` names several kinds. An info dictionary
+    contains plain Python numbers (``x_pos``, ``flag_get``, ...).
 
-    A pickle or copy is a new environment made with the same arguments, not yet
-    reset; ``snapshot`` and ``restore`` carry the state.
+    A pickle or copy is a new environment with the same arguments, which must be reset;
+    ``snapshot`` and ``restore`` transfer the state.
 
     Args:
         task_id: an id of ``mario_envpool.list_all_envs()``.
@@ -63,8 +63,8 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
             given = config.pop(key, 1)
             if given not in allowed:
                 raise ValueError(
-                    f"MarioEnv is one environment, {key}={given!r} cannot be set; use "
-                    "gymnasium.make_vec or mario_envpool.make for several"
+                    f"MarioEnv is one environment, so {key}={given!r} cannot be set; "
+                    "use gymnasium.make_vec or mario_envpool.make for several"
                 )
         self._arguments = {"task_id": task_id, "render_mode": render_mode, **config}
         config.setdefault("num_threads", 1)
@@ -84,12 +84,12 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Starts an episode; a seed makes it and all that follow repeatable.
+        """Starts an episode; a seed makes this and all later episodes repeatable.
 
         Args:
-            seed: seeds the environment; without one the first reset takes one from
-                the system, unless ``seed=`` was given to the constructor.
-            options: there are none; anything but an empty dictionary is refused.
+            seed: seeds the environment. None: the first reset draws a seed from the
+                system, unless ``seed=`` was given to the constructor.
+            options: None or an empty dictionary; there are no options.
         """
         super().reset(seed=seed)
         if options:
@@ -115,7 +115,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
 
         Raises:
             gymnasium.error.ResetNeeded: the episode is over or has not begun.
-            ValueError: there is no such action.
+            ValueError: the action does not exist.
         """
         pool = self._open_pool()
         if not self._running:
@@ -138,7 +138,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
     def snapshot(self) -> bytes:
         """Returns the exact state: the game, the frame stack, the random generator.
 
-        Only an environment with the same ROM and options takes it, in any process.
+        Environments with the same ROM and options can restore it, in any process.
         """
         blobs: npt.NDArray[np.uint8] = self._open_pool().snapshot(_ONLY)
         return blobs.tobytes()
@@ -146,21 +146,22 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
     def restore(
         self, snapshot: bytes | npt.NDArray[np.uint8], rng: str = "saved"
     ) -> tuple[Observation, dict[str, Any]]:
-        """Puts a snapshot back; the game goes on where it was taken.
+        """Restores a snapshot; the game continues where the snapshot was taken.
 
-        A wrapper around this environment, such as the time limit of
-        ``gymnasium.make``, does not go back with it; ``max_episode_steps`` does.
+        The counter of ``max_episode_steps`` is restored too, but the state of wrappers
+        around this environment, such as the time limit of ``gymnasium.make``, is not.
 
         Args:
-            snapshot: what ``snapshot`` returned, or one row of a pool's.
-            rng: "saved" repeats the randomness that came after the snapshot, "keep"
-                goes on with this environment's own.
+            snapshot: a result of ``snapshot``, or one row of a pool's snapshots.
+            rng: "saved" repeats the random draws after the snapshot; "keep" continues
+                with this environment's own generator.
 
         Returns:
             The observation and info at the snapshot.
 
         Raises:
-            ValueError: the snapshot is damaged, or another ROM's or other options'.
+            ValueError: the snapshot is damaged, or was taken with another ROM or other
+                options.
         """
         pool = self._open_pool()
         pool.restore(_ONLY, np.frombuffer(snapshot, np.uint8)[None], rng)
@@ -184,17 +185,18 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         | npt.NDArray[np.uint8]
         | None = None,
     ) -> None:
-        """Chooses where episodes begin, from the next ``reset`` on; docs/starts.md.
+        """Sets where episodes begin, from the next ``reset`` on; see docs/starts.md.
 
         Args:
-            weights: of the ``num_stages`` stages and of the snapshots, in that order;
-                each reset draws by them. None: the options decide.
-            snapshots: a list of what ``snapshot`` returned, or a pool's, (n, bytes).
+            weights: weights of the ``num_stages`` stages, then of the snapshots. Each
+                reset draws a start with these weights. None: the options decide.
+            snapshots: a list of results of ``snapshot``, or the snapshots of a pool,
+                uint8 of shape (n, bytes).
 
         Raises:
             ValueError: a weight is negative, none is positive, there is not one for
                 each start, or a snapshot cannot be restored or begin an episode here.
-            TypeError: a weight is no number, or a snapshot is none.
+            TypeError: a weight is not a number, or a snapshot has the wrong type.
         """
         if snapshots is not None and not isinstance(snapshots, np.ndarray):
             snapshots = _stacked(snapshots)
@@ -256,7 +258,7 @@ def first(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def hint(options: dict[str, Any]) -> str:
-    """Says where the one reset option of gym-super-mario-bros has gone."""
+    """Returns advice on the reset option of gym-super-mario-bros, ``stages``."""
     if "stages" not in options:
         return ""
     return (
@@ -268,8 +270,8 @@ def hint(options: dict[str, Any]) -> str:
 def rebuild(kind: type[Any], arguments: dict[str, Any], spec: Any) -> Any:
     """Makes an environment again, for pickle and copy.
 
-    Gymnasium's ``EzPickle`` cannot: it makes a second object and drops it, and
-    a ``VectorEnv`` that is dropped closes its pool.
+    Gymnasium's ``EzPickle`` does not work: it makes a second object and drops it, and a
+    ``VectorEnv`` that is dropped closes its pool.
     """
     env = kind(**arguments)
     env.spec = spec
@@ -277,12 +279,12 @@ def rebuild(kind: type[Any], arguments: dict[str, Any], spec: Any) -> Any:
 
 
 def native_seed(seed: int) -> int:
-    """Returns a Gymnasium seed, which has no bound, as one that every pool takes.
+    """Converts a Gymnasium seed, which has no bound, to a seed that every pool takes.
 
-    One beyond 32 bits is hashed to 32, so that none of its bits goes unheard.
+    A seed of more than 32 bits is hashed to 32 bits, so that all of its bits count.
 
     Raises:
-        TypeError: the seed is no integer.
+        TypeError: the seed is not an integer.
         ValueError: the seed is negative.
     """
     try:
@@ -301,7 +303,9 @@ def native_seed(seed: int) -> int:
 def _stacked(snapshots: Sequence[Any]) -> npt.NDArray[np.uint8] | None:
     """Returns snapshots as the rows of one array; None if there are none."""
     if isinstance(snapshots, bytes):
-        raise TypeError("set_starts: give a list of snapshots, also of a single one")
+        raise TypeError(
+            "set_starts: give a list of snapshots, also for a single snapshot"
+        )
     rows = [
         each if isinstance(each, np.ndarray) else np.frombuffer(each, np.uint8)
         for each in snapshots
@@ -309,16 +313,16 @@ def _stacked(snapshots: Sequence[Any]) -> npt.NDArray[np.uint8] | None:
     sizes = sorted({row.size for row in rows})
     if len(sizes) > 1:
         raise ValueError(
-            f"set_starts: got snapshots of {sizes[0]} bytes and of {sizes[-1]}; those "
-            "of one environment are of one size"
+            f"set_starts: got snapshots of {sizes[0]} bytes and of {sizes[-1]}; all "
+            "snapshots of one environment have the same size"
         )
     return np.stack(rows) if rows else None
 
 
 def single_info(info: dict[str, Any]) -> dict[str, Any]:
-    """Takes the only row of a batch of one: numbers become Python numbers.
+    """Takes the only row of a batch of one and converts its numbers to Python numbers.
 
-    Python's, because users subtract them: a narrow NumPy integer would overflow.
+    Users subtract these numbers, and a narrow NumPy integer would overflow.
     """
     return {
         key: value[0].item() if value.ndim == 1 else value[0].copy()
@@ -328,7 +332,7 @@ def single_info(info: dict[str, Any]) -> dict[str, Any]:
 
 
 class Window:
-    """A window that shows frames at the speed of the game, twice as large."""
+    """A window that shows frames at the speed of the game, at double size."""
 
     SCALE = 2
 
@@ -346,7 +350,7 @@ class Window:
         self._clock = pygame.time.Clock()
 
     def show(self, frame: npt.NDArray[np.uint8]) -> None:
-        """Draws a frame, (height, width, 3) uint8, and waits for its time."""
+        """Draws a frame, (height, width, 3) uint8, and waits until its time is over."""
         pygame = self._pygame
         size = (frame.shape[1] * self.SCALE, frame.shape[0] * self.SCALE)
         if self._surface is None:
@@ -360,5 +364,5 @@ class Window:
         self._clock.tick(self._frames_per_second)
 
     def close(self) -> None:
-        """Takes the window away."""
+        """Closes the window."""
         self._pygame.display.quit()

@@ -1,11 +1,11 @@
-"""EnvPool's Python layer, without the environments that EnvPool brings.
+"""Imports EnvPool's Python layer without EnvPool's own environments.
 
-``envpool/__init__.py`` imports every family of environments, and the libraries that
-these are linked with (MuJoCo's renderer: libEGL, libOpenGL). This package needs only
-the layer above them: ``envpool.python`` and ``envpool.registration``. Both are imported
-here beside an empty stand-in for the package. A later ``import envpool`` runs the real
-``__init__``, which finds these modules loaded: one registry serves both. Where that
-import fails for a missing library, its error names the packages to install.
+``envpool/__init__.py`` imports every family of environments and the libraries that they
+are linked with (MuJoCo's renderer: libEGL, libOpenGL). This package needs only the
+layer above: ``envpool.python`` and ``envpool.registration``. This module imports both
+while an empty module stands in for the package. A later ``import envpool`` runs the
+real ``__init__``, which finds these modules loaded, so both share one registry. If that
+import fails because a library is missing, its error names the packages to install.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-# Before the stand-in: Gymnasium loads plug-ins, which may import the real EnvPool.
+# Must precede the stand-in: Gymnasium loads plug-ins that may import the real EnvPool.
 import gymnasium  # noqa: F401
 
 _NAME = "envpool"
 _HELP = (
     "EnvPool's own environments cannot be loaded ({error}). On Debian and Ubuntu run "
-    "'apt-get install libegl1 libopengl0'. The Super Mario Bros. tasks need neither: "
-    "make them with mario_envpool.make"
+    "'apt-get install libegl1 libopengl0'. The Super Mario Bros. tasks do not need "
+    "these libraries: make them with mario_envpool.make"
 )
 _lock = threading.RLock()
 
@@ -36,8 +36,8 @@ _lock = threading.RLock()
 def python_layer() -> Iterator[None]:
     """Allows imports of ``envpool.python`` and ``envpool.registration`` in its block.
 
-    Outside of it, and if ``envpool`` is not imported yet, such an import would run
-    ``envpool/__init__.py`` first.
+    Outside the block such an import runs ``envpool/__init__.py`` first, unless
+    ``envpool`` is imported already.
 
     Raises:
         ModuleNotFoundError: EnvPool is not installed.
@@ -57,7 +57,7 @@ def python_layer() -> Iterator[None]:
 
 
 class _Loader(importlib.abc.Loader):
-    """Runs ``envpool/__init__.py`` beside submodules that are loaded already."""
+    """Runs ``envpool/__init__.py`` after some of its submodules were loaded."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self._loader = loader
@@ -66,7 +66,7 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def __getattr__(self, name: str) -> Any:
-        """All that is not about running the module is the real loader's."""
+        """Takes all other attributes from the real loader."""
         return getattr(self._loader, name)
 
     def exec_module(self, module: ModuleType) -> None:

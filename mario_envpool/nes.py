@@ -1,4 +1,4 @@
-"""A bare NES console for tests, tools and curiosity.
+"""A bare NES console for tests and tools.
 
 >>> from mario_envpool import nes, rom
 >>> console = nes.Console(rom.load("vanilla"))
@@ -6,8 +6,8 @@
 ...     console.step(nes.START)
 >>> picture = console.screen()  # (240, 256, 3) uint8
 
-The console plays any NROM (mapper 0) cartridge. It has no sound. Training does
-not pass through here: environments run in the native pool.
+The console plays any NROM (mapper 0) cartridge. It has no sound. Training does not
+use this module: environments run in the native pool.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UP: Final = 16
 DOWN: Final = 32
 LEFT: Final = 64
 RIGHT: Final = 128
-#: The same by the names that actions have, in the order of their bits.
+#: The same bits by the button names of actions, in the order of the bits.
 BUTTONS: Final = {
     "A": A,
     "B": B,

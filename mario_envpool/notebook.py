@@ -1,11 +1,11 @@
-"""Playing and looking at episodes in a notebook, as the output of a cell.
+"""Plays and shows episodes in a notebook, as the output of a cell.
 
 >>> env = gymnasium.make("mario_envpool:SuperMarioBros-1-1-v0", render_mode="rgb_array")
 >>> game = notebook.play(env)  # as the last line of a cell: play with the keyboard
->>> notebook.show(game.episode)  # in another cell: what was played, as a video
+>>> notebook.show(game.episode)  # in another cell: shows the episode as a video
 
-Needs `pip install 'mario-envpool[notebook]'`. The browser asks for every step and is
-answered with a picture, so the game waits while another cell runs.
+Needs `pip install 'mario-envpool[notebook]'`. The browser requests every step and
+receives a picture, so the game waits while another cell runs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ except ImportError:
 
 Picture = npt.NDArray[np.uint8]
 
-# Asks for a step with the buttons that are held, at the pace of the game, and never
-# before the last one is answered.
+# Requests a step with the held buttons at the speed of the game, and never before the
+# last request is answered.
 _SCRIPT = """
 const KEYS = { ArrowUp: 16, ArrowDown: 32, ArrowLeft: 64, ArrowRight: 128,
                KeyX: 1, KeyZ: 2, Enter: 8, ShiftRight: 4 };
@@ -80,7 +80,7 @@ export default { render };
 
 
 class Game(anywidget.AnyWidget):
-    """What `play` shows."""
+    """The widget that `play` returns."""
 
     _esm = _SCRIPT
 
@@ -97,7 +97,7 @@ class Game(anywidget.AnyWidget):
         self.on_msg(self._answer)
 
     def _begin_if_over(self) -> None:
-        """Begins an episode where none is running."""
+        """Begins an episode if none is running."""
         if self._over:
             self._env.reset()
             self._over, self._return = False, 0.0
@@ -108,7 +108,7 @@ class Game(anywidget.AnyWidget):
         return picture
 
     def _answer(self, _: Any, message: Any, buffers: Any) -> None:
-        """Plays a step with the buttons of a message, and sends the picture."""
+        """Plays a step with the buttons of a message and sends the picture."""
         if "buttons" in message:
             self._begin_if_over()
             action = nearest_action(self._bytes, int(message["buttons"]))
@@ -127,20 +127,20 @@ class Game(anywidget.AnyWidget):
 def play(env: gymnasium.Env[Any, Any]) -> Game:
     """Lets a person play an environment in the output of a cell.
 
-    Keys are buttons of the pad. Of the environment's actions, the one that presses most
-    of the buttons that are held, and no other, is taken at every step; so the buttons
-    act every `frame_skip` frames, and `action_set="raw"` has every combination. After
-    the end of an episode the next step begins another one.
+    Keys are buttons of the pad. Every step takes the action that presses the most held
+    buttons and no other button. So buttons act every `frame_skip` frames, and
+    `action_set="raw"` allows every combination. After the end of an episode the next
+    step begins another episode.
 
     Args:
-        env: a `MarioEnv` with `render_mode="rgb_array"`, also in wrappers that leave
-            its actions alone.
+        env: a `MarioEnv` with `render_mode="rgb_array"`, also in wrappers that do not
+            change its actions.
 
     Returns:
-        A widget, to be a cell's last line; its `episode` is for `show`.
+        A widget for the last line of a cell; `show` takes its `episode`.
 
     Raises:
-        ValueError: it is another environment, or one without pictures.
+        ValueError: the environment is not a `MarioEnv`, or has another render mode.
     """
     mario: Any = env.unwrapped
     if not isinstance(mario, MarioEnv):
@@ -163,15 +163,16 @@ def show(
     """Shows an episode as a video in the output of a cell.
 
     Args:
-        episode: the pictures of its steps, (n, H, W, 3) uint8 or a list of them, H and
-            W even: `Game.episode`, or what `env.render()` gave.
-        fps: pictures a second; by default the game's own speed, at four frames a step.
+        episode: the pictures of its steps, uint8 of shape (n, H, W, 3) or a list of n
+            pictures, H and W even: `Game.episode`, or the results of `env.render()`.
+        fps: pictures per second; the default is the speed of the game with
+            `frame_skip=4`.
 
     Returns:
-        A video that is part of the notebook, to be a cell's last line.
+        A video that is stored in the notebook, for the last line of a cell.
 
     Raises:
-        ValueError: there are no pictures, or they are none.
+        ValueError: `episode` is empty, or has another shape or dtype.
     """
     from imageio_ffmpeg import write_frames
 
@@ -179,8 +180,8 @@ def show(
     good = pictures.ndim == 4 and pictures.shape[3] == 3 and pictures.dtype == np.uint8
     if not good or not len(pictures) or pictures.shape[1] % 2 or pictures.shape[2] % 2:
         raise ValueError(
-            f"an episode is uint8 of (n, H, W, 3), n at least 1, H and W even; got "
-            f"{pictures.dtype} {pictures.shape}"
+            f"an episode is uint8 of shape (n, H, W, 3), n at least 1, H and W even; "
+            f"got {pictures.dtype} {pictures.shape}"
         )
     height, width = pictures.shape[1:3]
     with tempfile.TemporaryDirectory() as folder:
@@ -202,7 +203,7 @@ def show(
 
 
 def nearest_action(action_bytes: Sequence[int], held: int) -> int:
-    """The action that presses most of the buttons that are held, and no other.
+    """Returns the action that presses the most held buttons and no other button.
 
     Args:
         action_bytes: the pad byte of every action.
@@ -213,7 +214,7 @@ def nearest_action(action_bytes: Sequence[int], held: int) -> int:
 
 
 def _action_bytes(config: dict[str, Any]) -> list[int]:
-    """The pad byte of every action of a pool's configuration."""
+    """Returns the pad byte of every action of a pool's configuration."""
     if not config["custom_actions"] and config["action_set"] == "raw":
         return list(range(256))
     names = config["custom_actions"] or ACTION_SETS[config["action_set"]]

@@ -1,7 +1,7 @@
 """Checks a user's options before EnvPool does.
 
-EnvPool's assertions on counts and seeds have no message, and EnvPool is not aware that
-a task id fixes some of the options. All other values are checked natively.
+EnvPool's assertions on counts and seeds have no message, and EnvPool does not know that
+a task id fixes some of the options. The native code checks all other values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ._core import _MarioEnvSpec
 from .registration import TASKS
 
-# What EnvPool takes besides the configuration.
+# Arguments that EnvPool takes in addition to the configuration.
 _RENDERING = (
     "from_pixels",
     "render_mode",
@@ -29,7 +29,7 @@ _SEEDS = (-(2**31), 2**31 - 1)
 
 
 def checked(task_id: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keyword arguments that EnvPool's registry shall get.
+    """Returns the keyword arguments for EnvPool's registry.
 
     Args:
         task_id: one of ``TASKS``.
@@ -37,7 +37,7 @@ def checked(task_id: str, config: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: a value is not allowed, or contradicts the task id.
-        TypeError: a value is of the wrong kind, or an option does not exist.
+        TypeError: a value has the wrong type, or an option does not exist.
     """
     _check_names(config)
     _check_task(task_id, config)
@@ -53,12 +53,12 @@ def checked(task_id: str, config: dict[str, Any]) -> dict[str, Any]:
         if not 0 <= batch_size <= num_envs:
             raise ValueError(
                 f"batch_size={batch_size} is not possible; give 1 to num_envs="
-                f"{num_envs}, or 0 (or nothing) for all of them"
+                f"{num_envs}, or 0 for all environments"
             )
     if config.get("max_num_players", 1) != 1:
         raise ValueError(
             f"max_num_players={config['max_num_players']!r} is not possible; "
-            "environments have one player: leave it out"
+            "environments have one player: leave the option out"
         )
     _check_seeds(config, num_envs)
     return result
@@ -72,7 +72,7 @@ def _check_names(config: dict[str, Any]) -> None:
         near = difflib.get_close_matches(name, known, n=3)
         meant = f"; did you mean {' or '.join(near)}?" if near else "."
         raise TypeError(
-            f"there is no option {name!r}{meant} All options are printed by: "
+            f"there is no option {name!r}{meant} All options are listed by: "
             "python -m mario_envpool --options"
         )
 
@@ -82,9 +82,9 @@ def _check_task(task_id: str, config: dict[str, Any]) -> None:
     task = TASKS[task_id]
     of_first_game = not task.get("lost_levels", False)
     fixed: dict[str, Any] = {"lost_levels": not of_first_game, **task}
-    del fixed["rom"]  # any revision of the right game will do
+    del fixed["rom"]  # any revision of the right game is allowed
     if "stages" in task:
-        fixed["random_stages"] = False  # there is nothing to draw from
+        fixed["random_stages"] = False  # a single level leaves no choice
     other = {
         "lost_levels": "SuperMarioBros-v0 or SuperMarioBros2-v0",
         "stages": "SuperMarioBros-v0" if of_first_game else "SuperMarioBros2-v0",
@@ -95,14 +95,14 @@ def _check_task(task_id: str, config: dict[str, Any]) -> None:
         if isinstance(given, type(value)) and given != value:
             raise ValueError(
                 f"{key}={given!r} contradicts the id {task_id!r}, which means "
-                f"{key}={value!r}; leave {key} out, or take the id {other[key]}"
+                f"{key}={value!r}; leave {key} out, or use the id {other[key]}"
             )
     rom = config.get("rom", task["rom"])
     if isinstance(rom, str) and rom.startswith("lost-levels") == of_first_game:
         ids = "SuperMarioBros2-v0" if of_first_game else "SuperMarioBros-v0"
         raise ValueError(
             f"rom={rom!r} is not the game of the id {task_id!r}; leave rom out, or "
-            f"take an id such as {ids}"
+            f"use an id such as {ids}"
         )
 
 
@@ -142,7 +142,7 @@ def _check_seed(name: str, seed: Any) -> None:
 
 
 def _is_sequence(value: Any) -> bool:
-    """Whether EnvPool would take it for a list of seeds."""
+    """Whether EnvPool would treat the value as a list of seeds."""
     is_text = isinstance(value, str | bytes)
     return isinstance(value, Sequence | np.ndarray) and not is_text
 

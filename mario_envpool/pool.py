@@ -1,6 +1,6 @@
-"""What Python adds to the native classes before EnvPool's layer goes around them.
+"""Extends the native classes before EnvPool's Python layer wraps them.
 
-A reward of the user's own (``reward_fn``), options that may be lists, and classes for
+Adds the user's own rewards (``reward_fn``), options that may be lists, and classes for
 the keys of several kinds of observation.
 """
 
@@ -17,20 +17,21 @@ from ._core import _MarioEnvPool as _NativePool
 from ._core import _MarioEnvSpec as _NativeSpec
 from .envpool_layer import python_layer
 
-#: ``reward_fn(batch)``: from the arrays of a batch to its rewards, shape (n,).
+#: ``reward_fn(batch)`` takes the arrays of a batch and returns rewards, shape (n,).
 RewardFn = Callable[[dict[str, Any]], npt.ArrayLike]
 #: ``handle, recv, send, step``
 XlaFunctions = tuple[Any, Callable[..., Any], Callable[..., Any], Callable[..., Any]]
 
 _KEYS = _NativePool._state_keys
-# Keys of the native batch whose names differ, or that are no use to a reward.
+# Keys of the native batch that have another name in ``reward_fn``, or that a reward
+# does not need.
 _UNUSED = ("done", "trunc", "reward", "discount", "step_type", "info:players.env_id")
 _REWARD = _KEYS.index("reward")
 _ENV_ID = _KEYS.index("info:env_id")
 
 _HELD = (
-    "the last batch has no rewards yet, as reward_fn failed: recv() calls reward_fn "
-    "again, a reset of all its environments drops it"
+    "the last batch has no rewards yet, because reward_fn failed: recv() calls "
+    "reward_fn again; a reset of all environments in the batch drops it"
 )
 
 
@@ -50,11 +51,11 @@ class _MarioEnvSpec(_NativeSpec):
 
 
 class _MarioEnvPool(_NativePool):
-    """The native pool, with a reward of the user's own.
+    """The native pool, with the user's own rewards.
 
-    Whatever goes wrong in ``reward_fn``, the batch is kept: ``recv`` calls it again.
-    Where the spec has other state keys than the class, as with several kinds of
-    observation, the object is of a subclass that has those.
+    If ``reward_fn`` raises, the batch is kept, and ``recv`` calls ``reward_fn`` again.
+    If the spec has other state keys than the class, as with several kinds of
+    observation, the object is an instance of a subclass with these keys.
     """
 
     def __new__(cls, spec: Any) -> _MarioEnvPool:
@@ -64,7 +65,7 @@ class _MarioEnvPool(_NativePool):
         return made
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Keeps our ``xla``: without jax EnvPool's layer puts one in its place."""
+        """Keeps this class's ``xla``, which EnvPool's layer replaces without jax."""
         super().__init_subclass__(**kwargs)
         cls.xla = _MarioEnvPool.xla  # type: ignore[method-assign]
 
@@ -74,14 +75,17 @@ class _MarioEnvPool(_NativePool):
 
     @property
     def reward_fn(self) -> RewardFn | None:
-        """The function that makes the rewards; None: the native ones.
+        """The function that makes the rewards; None: the native rewards.
 
         It gets a dictionary of the arrays of a batch of n rows (``obs``, ``reward``,
         ``terminated``, ``truncated``, ``env_id``, ``elapsed_step`` and every field of
-        ``info``) and returns n numbers; ``obs`` is a dictionary itself where
-        ``obs_type`` names several kinds. It is called once for each batch, before
-        anyone sees it. The reward of a row that begins an episode stays 0. After
-        ``xla`` a RuntimeError refuses it.
+        ``info``) and returns n numbers. ``obs`` is a dictionary too if ``obs_type``
+        names several kinds. ``recv`` calls the function once for each batch. The
+        reward of a row that begins an episode stays 0.
+
+        Raises:
+            TypeError: the value set is not callable.
+            RuntimeError: a function is set after ``xla`` was called.
         """
         return self._reward_fn
 
@@ -89,8 +93,8 @@ class _MarioEnvPool(_NativePool):
     def reward_fn(self, reward_fn: RewardFn | None) -> None:
         if reward_fn is not None and not callable(reward_fn):
             raise TypeError(
-                f"reward_fn={reward_fn!r} is no function; give one that takes the "
-                "dictionary of a batch and returns its rewards, or None"
+                f"reward_fn={reward_fn!r} is not a function; give a function that "
+                "takes the dictionary of a batch and returns its rewards, or None"
             )
         if reward_fn is not None and self._has_xla:
             raise RuntimeError(
@@ -99,24 +103,24 @@ class _MarioEnvPool(_NativePool):
         self._reward_fn = reward_fn
 
     def xla(self) -> XlaFunctions:
-        """Returns what code compiled by jax needs to play: docs/clients/jax.md.
+        """Returns functions for code that jax compiles; see docs/clients/jax.md.
 
         Returns:
-            ``handle, recv, send, step``, for use inside and outside of ``jax.jit``:
-            ``recv(handle)`` returns a handle and what the pool's own ``recv`` does,
-            ``send(handle, action, env_id=None)`` a handle, and ``step`` is both.
-            Each call takes the handle of the call before it, which orders them.
-            ``env_id`` and ``action`` are int32 of one shape, (n,).
+            ``handle, recv, send, step``, for use inside and outside of ``jax.jit``.
+            ``recv(handle)`` returns a handle and the values of the pool's own ``recv``.
+            ``send(handle, action, env_id=None)`` returns a handle. ``step`` does both.
+            Each call takes the handle that the previous call returned; this orders the
+            calls. ``env_id`` and ``action`` are int32, both of shape (n,).
 
         Raises:
-            RuntimeError: jax is not installed, or was not when this package was
-                built; the text has the commands. Or the pool has a ``reward_fn``,
-                which compiled code cannot call.
+            RuntimeError: jax is not installed, or was not installed when this package
+                was built (the message has the commands), or the pool has a
+                ``reward_fn``, which compiled code cannot call.
         """
         if self._reward_fn is not None:
             raise RuntimeError(
                 "compiled code cannot call reward_fn: make the pool without it, and "
-                "make the rewards from what recv returns"
+                "compute the rewards from the values that recv returns"
             )
         try:
             with python_layer():
@@ -140,14 +144,14 @@ class _MarioEnvPool(_NativePool):
         return arrays
 
     def _infer_players_env_id(self, adict: dict[str, Any]) -> npt.NDArray[np.int32]:
-        """Whose the actions are: one player's in each environment.
+        """Returns the player of each action: environments have one player.
 
-        EnvPool's layer makes a dictionary of all options in every `send` to find out.
+        EnvPool's own method makes a dictionary of all options in every ``send``.
         """
         env_id: npt.NDArray[np.int32] = adict["env_id"]
         if isinstance(env_id, np.ndarray) and env_id.dtype == np.int32 and env_id.ndim:
             return env_id
-        # Traced by jax, or of a type that is still to be converted.
+        # Traced by jax, or of a type that must still be converted.
         made: Any = super()
         found: npt.NDArray[np.int32] = made._infer_players_env_id(adict)
         return found
@@ -170,13 +174,13 @@ class _MarioEnvPool(_NativePool):
         blobs: npt.NDArray[np.uint8],
         rng: str = "saved",
     ) -> None:
-        """Puts snapshots back; the rows come by ``recv``, like those of a reset."""
+        """Restores snapshots; ``recv`` returns the rows, as after a reset."""
         self._check_held(env_ids)
         super().restore(env_ids, blobs, rng)
         self._held = None
 
     def _check_held(self, env_ids: npt.NDArray[np.int32]) -> None:
-        """A batch without rewards is dropped only if all of it begins anew."""
+        """Refuses to drop a batch without rewards unless all its environments reset."""
         if self._held is not None and not np.isin(self._held[_ENV_ID], env_ids).all():
             raise RuntimeError(_HELD)
 
@@ -185,8 +189,8 @@ class _MarioEnvPool(_NativePool):
 def with_keys(kind: type[Any], keys: tuple[str, ...]) -> type[Any]:
     """Returns the subclass of a pool class whose batches have these keys.
 
-    EnvPool derives from a class's keys how batches are nested when it makes the class,
-    and of its base: so one class is made to have the keys, and one on top of it.
+    When EnvPool makes a class, it derives the nesting of batches from the keys of the
+    base class. So one class has the keys, and the returned class is derived from it.
     """
     if keys == tuple(kind._state_keys):
         return kind
@@ -202,9 +206,9 @@ def own_rewards(
     """Returns the rewards that ``reward_fn`` makes of a native batch, float32 (n,).
 
     Raises:
-        RuntimeError: it raised something, which is the cause.
-        TypeError: what it returned are no real numbers.
-        ValueError: they have another shape, or are not all finite.
+        RuntimeError: ``reward_fn`` raised an exception, which is the cause.
+        TypeError: ``reward_fn`` did not return real numbers.
+        ValueError: the rewards have another shape, or are not all finite.
     """
     native = dict(zip(keys, arrays, strict=True))
     batch: dict[str, Any] = {}
@@ -225,12 +229,13 @@ def own_rewards(
     n = len(native["reward"])
     if result.dtype.kind not in "fiub":
         raise TypeError(
-            f"reward_fn returned an array of {result.dtype}; return float32, ({n},)"
+            f"reward_fn returned an array of {result.dtype}; return float32 of shape "
+            f"({n},)"
         )
     if result.shape != (n,):
         raise ValueError(
             f"reward_fn returned the shape {result.shape}; return one reward for each "
-            f"row of the batch, ({n},)"
+            f"row of the batch, shape ({n},)"
         )
     with np.errstate(over="ignore"):
         rewards = result.astype(np.float32)
@@ -252,14 +257,14 @@ def joined_types(types: Any) -> Any:
         types: one name, or a list of names.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: ``types`` is neither.
     """
     joined = _plus(types)
     if joined is not None:
         return joined
     raise TypeError(
-        f"obs_type={types!r} is no kind of observation; give one such as 'tiles', or a "
-        "list such as ['tiles', 'motion']"
+        f"obs_type={types!r} is not a kind of observation; give a name such as "
+        "'tiles', or a list such as ['tiles', 'motion']"
     )
 
 
@@ -267,15 +272,15 @@ def joined_buttons(actions: Any) -> Any:
     """Returns ``custom_actions`` as the native spec takes them: ``"right+A"``.
 
     Args:
-        actions: button lists as text, or as lists such as ``["right", "A"]``, which is
-            how gym-super-mario-bros has them.
+        actions: button lists as text, or as lists such as ``["right", "A"]``, the
+            form of gym-super-mario-bros.
 
     Raises:
         TypeError: an action is neither.
     """
     if isinstance(actions, str) or not isinstance(actions, Iterable):
         raise TypeError(
-            f"custom_actions={actions!r} is no list of actions; give one such as "
+            f"custom_actions={actions!r} is not a list of actions; give one such as "
             "[['NOOP'], ['right'], ['right', 'A']] or ['NOOP', 'right', 'right+A']"
         )
     return [_joined(action) for action in actions]
@@ -292,7 +297,7 @@ def _joined(action: Any) -> str:
 
 
 def _plus(names: Any) -> str | None:
-    """Returns a name as it is, a list of names with + between; None for all else."""
+    """Returns a name unchanged, a list of names joined by +, None for other values."""
     if isinstance(names, str):
         return names
     if isinstance(names, list | tuple) and all(isinstance(n, str) for n in names):

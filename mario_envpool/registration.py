@@ -1,12 +1,13 @@
 """The task table: the ids of gym-super-mario-bros, in EnvPool and Gymnasium.
 
-All of 7.4.0, and of 9.1.0 those of Super Mario Bros. and of the Lost Levels: single
-stages of the latter, and ids without the first hyphen (``SuperMarioBros1-2-v0``).
-An id names what is played; the reward is an option, ``reward="v9"`` for that of 9.1.0.
+The table has all ids of 7.4.0, and the ids of 9.1.0 for Super Mario Bros. and the Lost
+Levels: single levels of the latter, and ids without the first hyphen
+(``SuperMarioBros1-2-v0``). An id selects the game or level. The reward is an option;
+``reward="v9"`` is the reward of 9.1.0.
 
-In EnvPool's registry the ids stand plainly. In Gymnasium's they stand plainly and
-as ``mario_envpool/<id>``; a plain id that another package took first is left alone
-(gym-super-mario-bros 9 uses the same ones), with one warning that names ours.
+EnvPool's registry has the plain ids. Gymnasium's registry has the plain ids and
+``mario_envpool/<id>``. A plain id that another package has registered first is left
+unchanged (gym-super-mario-bros 9 uses the same ids), and one warning names our id.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ def _task_table() -> dict[str, dict[str, Any]]:
     return tasks
 
 
-#: Task id -> the configuration that makes it differ from the defaults.
+#: Task id -> the options that differ from the defaults.
 TASKS: dict[str, dict[str, Any]] = _task_table()
 
 
 def plain_id(task_id: str) -> str:
-    """Returns a task id without our namespace: EnvPool's registry has none."""
+    """Returns a task id without our namespace, as EnvPool's registry has it."""
     return task_id.removeprefix(f"{NAMESPACE}/")
 
 
@@ -71,11 +72,11 @@ def register_envpool() -> list[str]:
     """Registers all ids with EnvPool; a second call changes nothing.
 
     Returns:
-        The ids that another package holds already, and that were left alone.
+        The ids that another package has registered already; they are left unchanged.
     """
     foreign = []
     for task_id, config in TASKS.items():
-        # EnvPool asserts that no id comes twice.
+        # EnvPool asserts that no id is registered twice.
         if task_id in registry.specs:
             if registry.specs[task_id][0] != NAMESPACE:
                 foreign.append(task_id)
@@ -95,7 +96,8 @@ def register_gymnasium() -> list[str]:
     """Registers all ids with Gymnasium; a second call changes nothing.
 
     Returns:
-        The plain ids that another package holds already, and that were left alone.
+        The plain ids that another package has registered already; they are left
+        unchanged.
     """
     foreign = []
     for task_id in TASKS:
@@ -114,7 +116,7 @@ def register_gymnasium() -> list[str]:
 
 
 def register_all() -> None:
-    """Registers everywhere, and warns once about ids that are not ours."""
+    """Registers all ids in both registries; warns once about ids of other packages."""
     for registry, foreign in (
         ("EnvPool", register_envpool()),
         ("Gymnasium", register_gymnasium()),
@@ -123,12 +125,12 @@ def register_all() -> None:
             more = f" and {len(foreign) - 1} more ids" if len(foreign) > 1 else ""
             ours = f"{NAMESPACE}/{foreign[0]}"
             hint = (
-                f"ours is {ours!r}"
+                f"for this package use {ours!r}"
                 if registry == "Gymnasium"
-                else f"ours is mario_envpool.make({foreign[0]!r}, ...)"
+                else f"for this package use mario_envpool.make({foreign[0]!r}, ...)"
             )
             warnings.warn(
-                f"{registry} already has {foreign[0]!r}{more} from another package; "
-                f"they are left as they are, and {hint}",
+                f"{registry} already has {foreign[0]!r}{more} from another package, "
+                f"which stays registered; {hint}",
                 stacklevel=3,
             )

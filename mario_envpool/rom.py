@@ -1,21 +1,21 @@
-"""Finds the Super Mario Bros. ROM and proves that it is the right one.
+"""Finds the Super Mario Bros. ROM and checks its revision.
 
-No ROM is shipped with this package. The files come from an installed
-gym-super-mario-bros 7.4, which is located but never imported, or from a file or
-folder the user names (``rom_path=`` or the variable ``MARIO_ROM``). Of a folder,
-the ``.nes`` files in it and in the folders directly below are looked at, no deeper
-ones. A ROM is recognised by the SHA-1 of the whole file, never by its name.
+This package contains no ROM. The files come from an installed gym-super-mario-bros
+7.4, which is located but never imported, or from a file or folder that the user names
+(``rom_path=`` or the variable ``MARIO_ROM``). In a folder, the ``.nes`` files of the
+folder and of the folders directly below are considered, but no deeper ones. A ROM is
+recognised by the SHA-1 of the whole file, never by its name.
 
 The revisions, and the ids that use them:
 
 =====================  ==========================================  ==========
-``rom=``               what it is                                  default of
+``rom=``               contents                                    default of
 =====================  ==========================================  ==========
 vanilla                European revision, run at NTSC timing       ``-v0``
 downsample             European with 8 PRG bytes and CHR changed   ``-v1``
 pixel                  European PRG, other CHR                     ``-v2``
 rectangle              World PRG, other CHR                        ``-v3``
-world                  World revision, put together in memory      --
+world                  World revision, assembled in memory         --
 lost-levels            Super Mario Bros. 2, converted to NROM      2 ``-v0``
 lost-levels-downsample the same with other CHR                     2 ``-v1``
 =====================  ==========================================  ==========
@@ -46,19 +46,19 @@ SHA1 = {
 }
 ROMS = tuple(SHA1)
 _NAME_OF = {sha1: name for name, sha1 in SHA1.items()}
-# What each is, and its file in gym-super-mario-bros 7.4.
+# The contents of each revision, and its file in gym-super-mario-bros 7.4.
 _ABOUT = {
     "vanilla": "European revision, super-mario-bros.nes",
     "downsample": "European revision, changed, super-mario-bros-downsample.nes",
     "pixel": "European revision, other tiles, super-mario-bros-pixel.nes",
     "rectangle": "World revision, other tiles, super-mario-bros-rectangle.nes",
-    "world": "World revision, put together of two files",
+    "world": "World revision, assembled from two files",
     "lost-levels": "Super Mario Bros. 2, super-mario-bros-2.nes",
     "lost-levels-downsample": "Super Mario Bros. 2, other tiles, "
     "super-mario-bros-2-downsample.nes",
 }
 
-# Unknown files that a message describes.
+# The most unknown files that a message describes.
 _MOST_NAMED = 5
 _HEADER_BYTES = 16
 _PRG_BYTES = 32 * 1024
@@ -68,7 +68,7 @@ _NROM_HEADER = b"NES\x1a" + bytes([2, 1, 1, 0]) + bytes(8)
 
 
 class RomError(ValueError):
-    """No usable ROM; the message names what was found and what to install."""
+    """No usable ROM; the message names the files found and the package to install."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ class RomFile:
     """One file that might be a ROM.
 
     Attributes:
-        path: where it lies.
-        source: why it was looked at, for messages.
-        name: which of ``ROMS`` it is, or None.
-        sha1: of the whole file, in hexadecimal; empty if it cannot be read.
-        problem: why it is none of ``ROMS``; empty if it is one.
+        path: path of the file.
+        source: why the file was considered, for messages.
+        name: the revision, one of ``ROMS``, or None.
+        sha1: SHA-1 of the whole file, in hexadecimal; empty if it cannot be read.
+        problem: why the file is not in ``ROMS``; empty if it is.
     """
 
     path: Path
@@ -95,15 +95,15 @@ def load(rom: str = "vanilla", rom_path: str = "") -> bytes:
 
     Args:
         rom: which revision, one of ``ROMS``.
-        rom_path: a ROM file, used whatever revision of the game it is, or a folder
-            with ``.nes`` files in it or one level down. Empty: the file or folder in
-            ``MARIO_ROM``, else the installed gym-super-mario-bros.
+        rom_path: a ROM file, which is used even if it is another revision of the game,
+            or a folder with ``.nes`` files in it or directly below. Empty: the file or
+            folder in ``MARIO_ROM``, else the installed gym-super-mario-bros.
 
     Returns:
         The whole image: 16 bytes of header, PRG, CHR.
 
     Raises:
-        RomError: there is no such ROM, or the file is damaged, or another game's.
+        RomError: there is no such ROM, the file is damaged, or it is another game.
     """
     if rom not in SHA1:
         raise RomError(f"rom={rom!r} is not known; choose one of {', '.join(ROMS)}")
@@ -123,10 +123,10 @@ def load(rom: str = "vanilla", rom_path: str = "") -> bytes:
 
 
 def describe(sha1: str) -> str:
-    """Which revision a SHA-1 is of, and where it comes from, in words.
+    """Describes the revision of a SHA-1 and its source.
 
     Args:
-        sha1: of a whole image, in hexadecimal.
+        sha1: SHA-1 of a whole image, in hexadecimal.
     """
     name = _NAME_OF.get(sha1)
     if name is None:
@@ -153,28 +153,28 @@ def find(rom_path: str = "") -> list[RomFile]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Lists ``.nes`` files no deeper than one level down: "/" may be given."""
+    """Lists ``.nes`` files, at most one folder deep, because "/" may be given."""
     return sorted([*folder.glob("*.nes"), *folder.glob("*/*.nes")])
 
 
 def _load_file(path: Path, origin: str, rom: str) -> bytes:
-    """Returns a file the user named; it need not be the revision of the id."""
+    """Returns a file that the user named; it may be another revision than ``rom``."""
     if not os.path.isfile(path):
         raise RomError(
             f"{origin}={str(path)!r} does not exist; name a Super Mario Bros. .nes "
-            f"file or a folder of them, or leave it out and run: {INSTALL}"
+            f"file or a folder of .nes files, or leave it out and run: {INSTALL}"
         )
     file = _identify(path, origin)
     if file.name is None:
         raise RomError(
-            f"{origin}={str(path)!r} cannot be used: {file.problem}. Known are "
-            f"{', '.join(ROMS)}, as in gym-super-mario-bros 7.4: {INSTALL}"
+            f"{origin}={str(path)!r} cannot be used: {file.problem}. Known revisions "
+            f"are {', '.join(ROMS)}, as in gym-super-mario-bros 7.4: {INSTALL}"
         )
     if file.name.startswith("lost-levels") != rom.startswith("lost-levels"):
         raise RomError(
             f"{origin}={str(path)!r} is {file.name!r}, but this id plays {rom!r}: "
-            "Lost Levels needs an id SuperMarioBros2-v0 or -v1, the first game one "
-            "of the other ids"
+            "the Lost Levels need the id SuperMarioBros2-v0 or -v1, the first game "
+            "needs another id"
         )
     return path.read_bytes()
 
@@ -189,7 +189,7 @@ def _package_version() -> str:
 def _package_files() -> Iterator[Path]:
     """Yields the ROM files of gym-super-mario-bros without importing it.
 
-    It breaks under NumPy 2 and takes Gym's ids on import; its files do neither.
+    An import fails under NumPy 2 and registers ids with Gym.
     """
     spec = importlib.util.find_spec("gym_super_mario_bros")
     for folder in (spec and spec.submodule_search_locations) or ():
@@ -211,8 +211,8 @@ def _describe_unknown(data: bytes, sha1: str) -> str:
     """Describes an unrecognised file by its header."""
     if data[:4] != b"NES\x1a":
         return (
-            f"it is no iNES file ({len(data)} bytes, starting {data[:4].hex() or '--'} "
-            "where 4e45531a is expected)"
+            f"it is not an iNES file ({len(data)} bytes that start with "
+            f"{data[:4].hex() or '--'}, not 4e45531a)"
         )
     if len(data) < _HEADER_BYTES:
         return f"it is truncated ({len(data)} bytes, less than a header)"
@@ -221,10 +221,10 @@ def _describe_unknown(data: bytes, sha1: str) -> str:
     expected = _HEADER_BYTES + trainer_bytes + prg_bytes + chr_bytes
     mapper = data[6] >> 4 | data[7] & 0xF0
     if mapper != 0:
-        return f"it uses mapper {mapper}, and only NROM (mapper 0) is played here"
+        return f"it uses mapper {mapper}; only NROM (mapper 0) is supported"
     if len(data) < expected:
         return (
-            f"it is truncated ({len(data)} bytes, its header promises {expected}: "
+            f"it is truncated ({len(data)} bytes; its header declares {expected}: "
             f"{prg_bytes} PRG and {chr_bytes} CHR)"
         )
     prg = data[_HEADER_BYTES + trainer_bytes :][:prg_bytes]
@@ -236,20 +236,20 @@ def _describe_unknown(data: bytes, sha1: str) -> str:
 
 
 def _world(rectangle: bytes, vanilla: bytes) -> bytes:
-    """Puts the World revision together: World PRG, original CHR. Nothing is written."""
+    """Assembles the World revision in memory: World PRG, original CHR."""
     prg = rectangle[_HEADER_BYTES:][:_PRG_BYTES]
     chr_rom = vanilla[_HEADER_BYTES + _PRG_BYTES :][:_CHR_BYTES]
     image = _NROM_HEADER + prg + chr_rom
     sha1 = hashlib.sha1(image).hexdigest()
     if sha1 != SHA1["world"]:
         raise RomError(
-            f"the World revision came out with SHA-1 {sha1}, not {SHA1['world']}"
+            f"the assembled World revision has SHA-1 {sha1}, not {SHA1['world']}"
         )
     return image
 
 
 def _explain_missing(rom: str, files: list[RomFile], given: str) -> str:
-    """Composes the message for a revision that is not among ``files``."""
+    """Returns the message for a revision that is not among ``files``."""
     version = _package_version()
     if given:
         where = f"the folder {given!r}, with the folders directly below,"
@@ -258,7 +258,7 @@ def _explain_missing(rom: str, files: list[RomFile], given: str) -> str:
     else:
         return (
             f"no Super Mario Bros. ROM found for rom={rom!r}: {PACKAGE} is not "
-            f"installed; run: {INSTALL} -- or give rom_path= or MARIO_ROM"
+            f"installed; run: {INSTALL} -- or set rom_path= or MARIO_ROM"
         )
     known = sorted(file.name for file in files if file.name)
     strange = [f"{file.path.name}: {file.problem}" for file in files if not file.name]
@@ -271,7 +271,7 @@ def _explain_missing(rom: str, files: list[RomFile], given: str) -> str:
     hint = INSTALL
     if not given and version.split(".")[0].isdigit() and int(version.split(".")[0]) > 7:
         hint += (
-            f" -- {version} no longer carries that file; with it, the ids ending in "
-            "-v0 (and SuperMarioBros2 ones it has the file of) still work"
+            f" -- {version} no longer contains that file; with it, ids that end in -v0 "
+            "(and SuperMarioBros2 ids whose file it contains) still work"
         )
     return f"rom={rom!r}{needs} not found: {found}; run: {hint}"

@@ -1,14 +1,14 @@
-"""Finds places in the game where an episode can begin, by entering them and playing.
+"""Finds places in the game where an episode can begin, by entering and testing them.
 
-The game itself loads any room at any page when a pipe is taken: the number of the
-room, the page and the way in are bytes of work RAM. Which pages a room has, and which
-rooms lie behind its pipes, stands in the level data that its zero page points to. So
-each place is entered as from a pipe, or walked to from the one before it, and kept if
-Mario stands there, lives for a while without a button, and gets on with at least one of
-some pseudo-random ways to the right.
+The game can load any room at any page when Mario takes a pipe: bytes of work RAM have
+the number of the room, the page and the way in. The level data, which pointers in the
+zero page point to, has the pages of a room and the rooms behind its pipes. So the scout
+enters each place as if from a pipe, or walks to it from the previous place. It keeps a
+place if Mario stands there, survives for a while without a button, and makes progress
+in at least one of several pseudo-random walks to the right.
 
 Addresses and formats are those of the game's public disassembly (doppelganger, 2012)
-and of csrc/mario/ram_map.h. Everything is read and played on the user's own ROM.
+and of csrc/mario/ram_map.h. Everything is read from and played on the user's own ROM.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ _LIVES, _HALFWAY_PAGE, _WORLD = 0x075A, 0x075B, 0x075F
 _MODE, _TASK, _SCREEN_OFF = 0x0770, 0x0772, 0x0774
 _NORMAL, _PLAYING = 8, 1
 
-# How to come in: from the left, falling or on the ground; 40 pixels further right; out
-# of a pipe. The first that leads to a good place is taken.
+# Ways to enter: from the left, falling or on the ground; 40 pixels further right; out
+# of a pipe. The first way that leads to a good place is taken.
 _WAYS_IN = (1, 3, 2)
 _LOADING_FRAMES = 300  # at most
-_SETTLING_FRAMES = 120  # at most, until he stands; water has no ground
-# Kept frames of standing there, a true frame stack for frame_skip * stack_num of 32.
+_SETTLING_FRAMES = 120  # at most, until Mario stands; water has no ground
+# Frames of standing that are kept: a real frame stack up to frame_skip * stack_num =
+# 32.
 _STANDING_FRAMES = 32
-_IDLE_FRAMES = 60  # to be survived
-_TRIES = 12  # ways to the right, from a good place
-_WALKS = 60  # and towards a page that cannot be entered
+_IDLE_FRAMES = 60  # that Mario must survive
+_TRIES = 12  # walks to the right, to test a place
+_WALKS = 60  # walks towards a page that cannot be entered
 _TRY_FRAMES = 240
 _PROGRESS_PIXELS = 64
-_LOOK_FRAMES = 4  # between two looks whether he lives
+_LOOK_FRAMES = 4  # between two checks whether Mario lives
 
-# Level data: rows of objects below 12 are places, the others commands.
+# Level data: object rows below 12 are positions, other rows are commands.
 _AREA_END, _ENEMY_END = 0xFD, 0xFF
 _ROW_PIPE, _ROW_PAGE = 14, 15  # of enemies
 _ROW_SPECIAL = 13
@@ -59,8 +60,8 @@ class Place:
 
     Attributes:
         name: such as "1-1/page-03" or "1-1/room-66/page-00".
-        save: the console some frames before (``nes.Console.save``).
-        buttons: what was pressed in each frame since, two frames or more.
+        save: a console state some frames before the place (``nes.Console.save``).
+        buttons: the pad byte of each frame since the save, two frames or more.
     """
 
     name: str
@@ -70,7 +71,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _Room:
-    """A room, as its level data describes it."""
+    """A room as its level data describes it."""
 
     pointer: int
     last_page: int
@@ -78,12 +79,12 @@ class _Room:
 
 
 def places(image: bytes, stage: str, lost_levels: bool = False) -> Iterator[Place]:
-    """Yields the places of a stage, in the order of the game.
+    """Yields the places of a level, in the order of the game.
 
     Args:
         image: the iNES image.
-        stage: such as "4-2".
-        lost_levels: whether it is that game.
+        stage: a level such as "4-2".
+        lost_levels: whether the image is the Lost Levels.
     """
     options = {"stages": [stage], "lost_levels": lost_levels, "obs_type": "ram"}
     env = _core._MarioEnv(image, options)
@@ -94,7 +95,7 @@ def places(image: bytes, stage: str, lost_levels: bool = False) -> Iterator[Plac
 
 
 def _along(console: nes.Console, stage: str, start: bytes) -> Iterator[Place]:
-    """Yields the good places of a stage: its main room, then those behind pipes."""
+    """Yields the good places of a level: main room first, then rooms behind pipes."""
     console.load(start)
     main = _read_room(console)
     waiting = [(main.pointer, 0, main.last_page + 1, main.exits)]
@@ -121,8 +122,8 @@ def _along(console: nes.Console, stage: str, start: bytes) -> Iterator[Place]:
             if not _enter(console, start, behind, page, 1):
                 continue
             sub = _read_room(console)
-            # Several stages share a room: each has the pages before the next exit,
-            # and that of the exit itself only if it can be walked to.
+            # Several levels share a room: each level has the pages before its next
+            # exit. It has the page of the exit only if Mario can walk there.
             ways_on = [way for way in sub.exits if way[0] >= page]
             end = min((way[0] for way in ways_on), default=sub.last_page + 1)
             waiting.append((behind, page, end, [w for w in ways_on if w[0] == end]))
@@ -131,7 +132,7 @@ def _along(console: nes.Console, stage: str, start: bytes) -> Iterator[Place]:
 def _try_page(
     console: nes.Console, start: bytes, pointer: int, page: int
 ) -> tuple[bytes, bytes] | None:
-    """Enters a page; returns the save and the buttons since if it is a good place."""
+    """Enters a page; returns save and buttons of a good place, else None."""
     for way_in in _WAYS_IN:
         if not _enter(console, start, pointer, page, way_in):
             continue
@@ -145,7 +146,7 @@ def _try_page(
 def _walk_on(
     console: nes.Console, place: Place, page: int
 ) -> tuple[bytes, bytes] | None:
-    """Plays from a place until Mario stands on a page; as ``_try_page``."""
+    """Plays from a place until Mario stands on a page; returns as ``_try_page``."""
     console.load(place.save)
     console.step_many(place.buttons)
     here = console.save()
@@ -172,7 +173,7 @@ def _walk_on(
 def _enter(
     console: nes.Console, start: bytes, pointer: int, page: int, way_in: int
 ) -> bool:
-    """Loads a room at a page; whether Mario comes under control there."""
+    """Loads a room at a page; returns whether Mario can be controlled there."""
     console.load(start)
     ram = console.ram
     ram[_AREA_POINTER] = pointer
@@ -191,7 +192,7 @@ def _enter(
 
 
 def _settle(console: nes.Console) -> int:
-    """Waits until Mario stands, and a little longer; the frames, 0 if he dies."""
+    """Waits until Mario has stood for a while; returns the frames, 0 if he dies."""
     ram = console.ram
     lives = int(ram[_LIVES])
     for frame in range(_SETTLING_FRAMES):
@@ -208,7 +209,7 @@ def _settle(console: nes.Console) -> int:
 
 
 def _is_good(console: nes.Console, seed: str) -> bool:
-    """Whether Mario survives there for a while and can go on to the right."""
+    """Whether Mario survives there for a while and can continue to the right."""
     if _is_walled_in(console):
         return False
     here = console.save()
@@ -229,7 +230,7 @@ def _is_good(console: nes.Console, seed: str) -> bool:
 
 
 def _way_right(drawn: random.Random) -> bytes:
-    """Buttons of one way to the right: running, with jumps of any length."""
+    """Returns buttons of one walk to the right: running, with jumps of any length."""
     buttons = bytearray()
     while len(buttons) < _TRY_FRAMES:
         run = nes.RIGHT | (nes.B if drawn.random() < 0.7 else 0)
@@ -239,7 +240,7 @@ def _way_right(drawn: random.Random) -> bytes:
 
 
 def _plays(console: nes.Console, buttons: bytes, lives: int) -> bool:
-    """Whether Mario lives through these frames."""
+    """Plays the buttons; returns whether Mario survives."""
     for at in range(0, len(buttons), _LOOK_FRAMES):
         console.step_many(buttons[at : at + _LOOK_FRAMES])
         if not _lives(console, lives, in_control=False):
@@ -272,7 +273,7 @@ def _position(console: nes.Console) -> int:
 
 
 def _pointer(console: nes.Console) -> int:
-    """The room that is loaded, as ``info["area_pointer"]`` has it."""
+    """Returns the loaded room, in the numbers of ``info["area_pointer"]``."""
     ram = console.ram
     return (int(ram[_AREA_TYPE]) & 3) << 5 | int(ram[_AREA_OF_TYPE]) & 31
 
@@ -284,7 +285,7 @@ def _read_room(console: nes.Console) -> _Room:
 
 
 def _last_page(console: nes.Console) -> int:
-    """The page of the flagpole or axe, else of the last object."""
+    """Returns the page of the flagpole or axe, else of the last object."""
     page = last = 0
     data = _follow(console, _AREA_DATA)
     for first, second in zip(data, data, strict=False):
@@ -301,7 +302,7 @@ def _last_page(console: nes.Console) -> int:
 
 
 def _exits(console: nes.Console, world: int) -> list[tuple[int, int, int]]:
-    """Lists (page, room, page of that room) of the pipes that lead on in a world."""
+    """Lists (page, room behind the pipe, its page) of the exits in a world."""
     page = 0
     exits = []
     data = _follow(console, _ENEMY_DATA)

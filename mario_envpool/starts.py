@@ -1,16 +1,16 @@
 """Named places where episodes can begin: ``make(..., starts="1-1/*")``.
 
-The catalogue has, for every stage, its own start ("1-1/start"), positions along its
-main room, page by page of 256 pixels ("1-1/page-03"), and the rooms behind its pipes
-("1-1/room-66/page-00", where 66 is ``info["area_pointer"]``). ``scout`` finds them by
-playing on your own ROM, when they are first asked for; they are kept in a folder of the
-user (``folder``) and are never part of this package.
+For every level the catalogue has its regular start ("1-1/start"), positions along its
+main room, one per page of 256 pixels ("1-1/page-03"), and positions in the rooms behind
+its pipes ("1-1/room-66/page-00", where 66 is ``info["area_pointer"]``). ``scout`` finds
+these places by playing on your own ROM when they are first needed. They are kept in a
+folder of the user (``folder``) and are not part of this package.
 
 >>> from mario_envpool import starts
 >>> starts.names("1-1/*")  # needs the ROM
 ['1-1/start', '1-1/page-00', ...]
 
-docs/starts.md has the rest.
+docs/starts.md describes starts in full.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from . import _core, nes, scout
 from . import rom as roms
 from .scout import Place
 
-#: One name or pattern (``*``, ``?``, ``[...]``), several of them, or their weights.
+#: A name or pattern (``*``, ``?``, ``[...]``), a list of these, or their weights.
 Starts = str | Sequence[str] | Mapping[str, float]
 
-#: What ``scout`` finds depends on its code: a change of that is a new version.
+#: Version of the places that ``scout`` finds; increase it when its code changes.
 VERSION = 1
 
 _STAGES = [f"{world}-{stage}" for world in range(1, 9) for stage in range(1, 5)]
-# The conversion of the Lost Levels has no others.
+# The conversion of the Lost Levels has no other levels.
 _STAGES_OF_LOST_LEVELS = _STAGES[:16]
 _START = "start"
 
@@ -48,21 +48,21 @@ def names(pattern: str = "*", rom: str = "vanilla", rom_path: str = "") -> list[
     """Returns the names in the catalogue of a ROM that match a pattern.
 
     Args:
-        pattern: such as "1-1/*". Only the stages that it can mean are looked at; the
-            first look at one takes about a second, the catalogue of all a minute.
+        pattern: such as "1-1/*". Only levels that can match are scouted; the first use
+            of a level takes about a second, the catalogue of all levels a minute.
         rom: which revision, as the option of ``make``.
         rom_path: a ROM file or folder, as the option of ``make``.
 
     Raises:
         RomError: there is no such ROM.
-        ValueError: nothing matches; the message names what is near.
+        ValueError: no name matches; the message has similar names.
     """
     catalogue = Catalogue(roms.load(rom, rom_path), rom.startswith("lost-levels"))
     return [place.name for place in catalogue.find(pattern)]
 
 
 def folder() -> Path:
-    """Where catalogues are kept: ``MARIO_ENVPOOL_CACHE``, else in the user's cache."""
+    """Returns the folder of catalogues: ``MARIO_ENVPOOL_CACHE``, else a user cache."""
     given = os.environ.get("MARIO_ENVPOOL_CACHE", "")
     if given:
         return Path(given)
@@ -71,12 +71,12 @@ def folder() -> Path:
 
 
 class Catalogue:
-    """The places of one ROM, stage by stage.
+    """The places of one ROM, one level at a time.
 
     Args:
         image: the iNES image, as ``rom.load`` returns it.
-        lost_levels: whether it is that game.
-        stages: the stages to look at; None: all that there are.
+        lost_levels: whether the image is the Lost Levels.
+        stages: the levels to consider; None: all levels.
     """
 
     def __init__(
@@ -93,18 +93,18 @@ class Catalogue:
         """Returns the places whose names match, in the order of the game.
 
         Raises:
-            ValueError: there are none; the message names what is near.
+            ValueError: no name matches; the message has similar names.
         """
         meant, slash, _ = pattern.partition("/")
-        if not slash and "*" in meant:  # which stands for the slash, too
+        if not slash and "*" in meant:  # the * may stand for the slash too
             meant = meant.partition("*")[0] + "*"
         stages = [stage for stage in self.stages if fnmatchcase(stage, meant)]
         elsewhere = [stage for stage in self._all if fnmatchcase(stage, meant)]
         if elsewhere and not stages:
             raise ValueError(
-                f"starts: {pattern!r} is in {elsewhere[0]}, and these environments "
-                f"play {', '.join(self.stages)} only; name that stage in stages=, or "
-                "take the id of the whole game"
+                f"starts: {pattern!r} is in {elsewhere[0]}, but these environments "
+                f"play {', '.join(self.stages)} only; add {elsewhere[0]} to stages=, "
+                "or use the id of the whole game"
             )
         known = [place for stage in stages for place in self.places(stage)]
         found = [place for place in known if fnmatchcase(place.name, pattern)]
@@ -113,13 +113,13 @@ class Catalogue:
         among = [place.name for place in known] or [f"{s}/*" for s in self.stages]
         near = difflib.get_close_matches(pattern, among, n=3, cutoff=0.4) or among[:3]
         raise ValueError(
-            f"starts: nothing is called {pattern!r} here; near are "
-            f"{', '.join(map(repr, near))}. All names are printed by: "
+            f"starts: there is no start {pattern!r}; similar names are "
+            f"{', '.join(map(repr, near))}. All names are listed by: "
             "python -m mario_envpool starts"
         )
 
     def places(self, stage: str) -> list[Place]:
-        """Returns the places of a stage: from the user's folder, or by playing."""
+        """Returns the places of a level, from the user's folder or by playing."""
         file = self._folder / f"{stage}.npz"
         places = _read(file, self._image)
         if places is None:
@@ -129,25 +129,25 @@ class Catalogue:
             except OSError as error:
                 warnings.warn(
                     f"the starts of {stage} cannot be kept in {file.parent} "
-                    f"({error.strerror}), and are looked for each time; name another "
-                    "folder by the variable MARIO_ENVPOOL_CACHE",
+                    f"({error.strerror}), so every process searches for them again; "
+                    "set the variable MARIO_ENVPOOL_CACHE to another folder",
                     stacklevel=2,
                 )
         return places
 
 
 def apply(pool: Any, starts: Starts) -> None:
-    """Lets the episodes of a pool begin at some places of the catalogue.
+    """Makes the episodes of a pool begin at places of the catalogue.
 
     Args:
-        pool: of this package; only places of the stages that it plays are known.
-        starts: a name or pattern, or a list of them: all that match are equally likely.
-            A dictionary has the weight of each name or pattern, which is shared by what
-            the pattern matches.
+        pool: a pool of this package; only places of the levels it plays are known.
+        starts: a name or pattern, or a list of these: all matching places are equally
+            likely. A dictionary has a weight for each name or pattern; places that
+            match the same pattern share its weight equally.
 
     Raises:
         ValueError: a name is not known, or a weight is not allowed.
-        TypeError: ``starts`` is something else.
+        TypeError: ``starts`` has another type.
     """
     config = pool.config
     stages = list(config["stages"])
@@ -157,7 +157,7 @@ def apply(pool: Any, starts: Starts) -> None:
         config["lost_levels"],
         None if everything else stages,
     )
-    # The pool's own stages, in its order, begin at their starts.
+    # The pool begins its own stages, in its order, at their regular starts.
     if everything:
         stages = catalogue.stages[: pool.num_stages]
     own = np.zeros(pool.num_stages)
@@ -184,7 +184,7 @@ def apply(pool: Any, starts: Starts) -> None:
 
 
 def _weighed(catalogue: Catalogue, starts: Starts) -> list[tuple[Place, float]]:
-    """Returns the places that are meant, with their weights."""
+    """Returns the selected places with their weights."""
     if isinstance(starts, Mapping):
         found: list[tuple[Place, float]] = []
         given: Mapping[Any, Any] = starts
@@ -196,7 +196,7 @@ def _weighed(catalogue: Catalogue, starts: Starts) -> list[tuple[Place, float]]:
             if not isinstance(weight, Real) or not 0 <= float(weight) < float("inf"):
                 raise ValueError(
                     f"starts: the weight of {pattern!r} is {weight!r}; weights are "
-                    "numbers of 0 or more"
+                    "finite numbers of 0 or more"
                 )
             places = catalogue.find(pattern)
             found += [(place, float(weight) / len(places)) for place in places]
@@ -214,7 +214,7 @@ def _weighed(catalogue: Catalogue, starts: Starts) -> list[tuple[Place, float]]:
 
 
 def _write(file: Path, places: list[Place]) -> None:
-    """Writes a file as a whole or not at all."""
+    """Writes a file completely or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
     try:
@@ -233,10 +233,10 @@ def _write(file: Path, places: list[Place]) -> None:
 
 
 def _read(file: Path, image: bytes) -> list[Place] | None:
-    """Reads a file; None if there is none, or what it holds is not intact.
+    """Reads a file; returns None if it does not exist or is damaged.
 
-    The archive has checksums, and the console refuses saves of another ROM, of another
-    version of itself, and what no game reaches.
+    The archive has checksums, and the console refuses saves of another ROM, saves of
+    another version, and states that no game reaches.
     """
     try:
         with file.open("rb") as stream, np.load(stream) as data:

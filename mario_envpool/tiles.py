@@ -2,8 +2,8 @@
 
     python -m mario_envpool.tiles --level 1-1 --out tiles.png
 
-plays the level for a moment and draws screen, tiles and legend side by side, from your
-own ROM. docs/observations.md describes both kinds of observation.
+plays the level for a moment on your own ROM and draws screen, tiles and legend side by
+side. docs/observations.md describes ``tiles`` and ``motion``.
 
 >>> from mario_envpool import tiles
 >>> print(tiles.show(obs[0, -1]))  # the newest frame of environment 0
@@ -20,32 +20,32 @@ import numpy.typing as npt
 
 from . import _core
 
-#: ``NAMES[code]``: what is in a cell.
+#: ``NAMES[code]``: the contents of a cell.
 NAMES: tuple[str, ...] = _core.tile_names
-#: Mario's column of the 16; the middle of his body is always in it.
+#: Mario's column, of 16; it always contains the middle of his body.
 MARIO_COLUMN: int = _core.tile_mario_column
 #: The columns of ``obs_type="motion"``.
 MOTION = ("tile", "x", "y", "speed_x", "speed_y", "state")
 
-# Name -> a character for terminals, a colour (RGB), what it means.
+# Name -> a character for terminals, a colour (RGB), the meaning.
 LEGEND: dict[str, tuple[str, tuple[int, int, int], str]] = {
     "empty": (" ", (107, 140, 255), "nothing, or scenery"),
-    "outside": (".", (40, 40, 40), "beyond the left or right end of the screen"),
+    "outside": (".", (40, 40, 40), "beyond the left or right edge of the screen"),
     "solid": ("#", (160, 80, 30), "ground, blocks, bridges, used blocks"),
-    "brick": ("B", (210, 110, 50), "a tall Mario breaks it; some hold things"),
+    "brick": ("B", (210, 110, 50), "tall Mario breaks it; some bricks contain an item"),
     "question": ("?", (255, 200, 60), "gives a coin or an item, once"),
     "coin": ("o", (255, 235, 120), ""),
-    "pipe": ("P", (40, 170, 40), "solid, too"),
-    "water": ("~", (60, 90, 220), "what Mario swims in"),
-    "pole": ("|", (200, 255, 200), "the flag at the end of a stage"),
+    "pipe": ("P", (40, 170, 40), "also solid"),
+    "water": ("~", (60, 90, 220), "Mario swims in it"),
+    "pole": ("|", (200, 255, 200), "the flag pole at the end of a level"),
     "vine": ("v", (120, 220, 60), "can be climbed"),
     "axe": ("A", (255, 255, 255), "the end of a castle"),
     "spring": ("s", (255, 120, 200), ""),
     "platform": ("=", (250, 170, 110), "moves, falls, or hangs on a rope"),
     "item": ("+", (140, 255, 200), "mushroom, flower, star"),
-    "fireball": ("*", (255, 150, 0), "Mario's own"),
-    "enemy": ("E", (220, 0, 120), "may be jumped on"),
-    "danger": ("X", (255, 0, 0), "may not be touched: plants, spikes, fire, Bowser"),
+    "fireball": ("*", (255, 150, 0), "thrown by Mario"),
+    "enemy": ("E", (220, 0, 120), "Mario may jump on it"),
+    "danger": ("X", (255, 0, 0), "must not be touched: plants, spikes, fire, Bowser"),
     "small mario": ("m", (250, 230, 230), ""),
     "tall mario": ("M", (250, 200, 200), ""),
     "fire mario": ("F", (255, 255, 220), "can throw fireballs"),
@@ -54,17 +54,17 @@ LEGEND: dict[str, tuple[str, tuple[int, int, int], str]] = {
 
 _COLOURS = np.array([LEGEND[name][1] for name in NAMES], np.uint8)
 _CELL = 16  # pixels
-_TOP = 32  # rows of the status bar, which tiles leave out
+_TOP = 32  # rows of the status bar, which tiles do not cover
 
 
 def show(grid: npt.NDArray[np.uint8]) -> str:
-    """Returns a grid as text, a character for each cell.
+    """Returns a grid as text, one character per cell.
 
     Args:
         grid: one frame of tiles, (13, 16) uint8.
 
     Raises:
-        ValueError: it has another shape, or a code that does not exist.
+        ValueError: the grid has another shape, or a code that does not exist.
     """
     return "\n".join(
         "".join(LEGEND[NAMES[code]][0] for code in row) for row in _checked(grid)
@@ -87,18 +87,18 @@ def _checked(grid: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
             "one environment, such as obs[0, -1]"
         )
     if np.max(grid) >= len(NAMES):
-        raise ValueError(f"there are codes 0 to {len(NAMES) - 1}, got {np.max(grid)}")
+        raise ValueError(f"tile codes are 0 to {len(NAMES) - 1}, got {np.max(grid)}")
     return grid
 
 
 def side_by_side(
     screen: npt.NDArray[np.uint8], ram: npt.NDArray[np.uint8]
 ) -> npt.NDArray[np.uint8]:
-    """Returns the part of the screen that tiles show, and the tiles, beside each other.
+    """Returns the part of the screen that tiles cover, and the tiles, side by side.
 
     Args:
         screen: (240, 256, 3) uint8.
-        ram: work RAM at that moment, (2048,) uint8.
+        ram: work RAM at the same moment, (2048,) uint8.
 
     Returns:
         (208, 528, 3) uint8.
@@ -127,7 +127,7 @@ def _legend_picture(height: int) -> Any:
 
 
 def _play(level: str, steps: int, count: int, seed: int) -> npt.NDArray[np.uint8]:
-    """Plays a level with random steps, mostly to the right; `count` pictures of it."""
+    """Plays random steps, mostly to the right; returns `count` joined pictures."""
     from . import make
 
     pool = make(f"SuperMarioBros-{level}-v0", num_envs=1, obs_type="ram", seed=seed)
@@ -145,22 +145,28 @@ def _play(level: str, steps: int, count: int, seed: int) -> npt.NDArray[np.uint8
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints the legend, and writes pictures where ``--out`` asks for them."""
+    """Prints the legend; with ``--out`` also writes pictures."""
     parser = argparse.ArgumentParser(
         prog="python -m mario_envpool.tiles",
-        description="The legend of obs_type='tiles', and pictures from your ROM.",
+        description="Prints the legend of obs_type='tiles'; --out draws pictures.",
     )
-    parser.add_argument("--level", default="1-1", help="1-1 to 8-4 (default: 1-1)")
+    parser.add_argument(
+        "--level", default="1-1", help="level, 1-1 to 8-4 (default: 1-1)"
+    )
     parser.add_argument(
         "--out",
         type=Path,
-        help="a PNG of screen, tiles and legend; else only the legend is printed",
+        help="PNG to write, with screen, tiles and legend",
     )
-    parser.add_argument("--count", type=int, default=3, help="pictures (default: 3)")
     parser.add_argument(
-        "--steps", type=int, default=40, help="random steps before each (default: 40)"
+        "--count", type=int, default=3, help="number of pictures (default: 3)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the steps (default: 0)")
+    parser.add_argument(
+        "--steps", type=int, default=40, help="random steps per picture (default: 40)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the steps (default: 0)"
+    )
     known = parser.parse_args(arguments)
     if known.count < 1 or known.steps < 1:
         parser.error("--count and --steps must be 1 or more")
@@ -182,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     page.paste(Image.fromarray(pictures), (0, 0))
     page.paste(legend, (pictures.shape[1], 0))
     page.save(known.out)
-    print(f"{known.out}: screen and tiles, {known.count} times")
+    print(f"{known.out}: {known.count} pictures of screen and tiles")
     return 0
 
 

@@ -1,7 +1,7 @@
 """MarioVectorEnv: many environments as a ``gymnasium.vector.VectorEnv``.
 
-It holds a native pool instead of being one: ``gymnasium.make_vec`` overwrites the
-``spec`` of what it makes, which EnvPool's own class needs for itself.
+It contains a native pool and is not one itself: ``gymnasium.make_vec`` overwrites the
+``spec`` of the object it makes, and EnvPool's class needs its own ``spec``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gymnasium.vector.utils import batch_space
 from . import make
 from .env import FRAMES_PER_SECOND, SEED_LIMIT, each, hint, native_seed, rebuild
 
-#: One array, or with several kinds of observation a dictionary of arrays.
+#: One array, or a dictionary of arrays if ``obs_type`` names several kinds.
 Observations = Any
 Actions = npt.NDArray[np.integer[Any]]
 Flags = npt.NDArray[np.bool_]
@@ -34,24 +34,24 @@ _AUTORESET_MODES = (
 class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     """Many Super Mario Bros. environments, run by native threads.
 
-    Behaves step by step like a ``SyncVectorEnv`` of ``MarioEnv``. An environment
-    whose episode has ended is reset by the next ``step``, which ignores its action.
-    Observations are views of memory that the pool recycles only once they are
-    dropped; all other arrays are new.
+    Behaves step by step like a ``SyncVectorEnv`` of ``MarioEnv``. The next ``step``
+    resets an environment whose episode has ended, and ignores its action. Observations
+    are views of memory that the pool recycles only after they are dropped; all other
+    arrays are new.
 
     With ``batch_size`` below ``num_envs`` use ``async_reset``, ``recv`` and ``send``
-    in the place of ``reset`` and ``step``.
+    in place of ``reset`` and ``step``.
 
-    A pickle or copy is a new object made with the same arguments, not yet reset;
-    ``snapshot`` and ``restore`` carry the states.
+    A pickle or copy is a new object with the same arguments, which must be reset;
+    ``snapshot`` and ``restore`` transfer the states.
 
     Args:
         num_envs: how many environments.
         task_id: an id of ``mario_envpool.list_all_envs()``.
         render_mode: "rgb_array" makes ``render`` return the screens.
-        autoreset_mode: Gymnasium's "NextStep" (the step after an episode's last one
-            resets, and ignores the action) or "Disabled" (the caller resets what has
-            ended, by ``reset_mask``), or the ``AutoresetMode``.
+        autoreset_mode: Gymnasium's "NextStep" (the step after the last step of an
+            episode resets, and ignores the action) or "Disabled" (the caller resets
+            ended episodes, with ``reset_mask``), or the ``AutoresetMode``.
         **config: the options of the game and of the pool, as for
             ``mario_envpool.make``.
     """
@@ -112,10 +112,10 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         """Starts new episodes, in all environments or in those of a mask.
 
         Args:
-            seed: an int seeds environment i with ``seed + i``; a sequence has one
-                seed for each environment, None keeps its generator as it is.
-            options: ``{"reset_mask": flags}``, a bool for each environment: the others
-                stay as they are, and their last observation is returned.
+            seed: an int seeds environment i with ``seed + i``. A sequence has one seed
+                for each environment; None leaves a generator unchanged.
+            options: ``{"reset_mask": flags}``, a bool for each environment. The other
+                environments are unchanged, and their last observation is returned.
         """
         self._require_sync("reset")
         mask = self._reset_mask(options)
@@ -160,21 +160,21 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         )
 
     def async_reset(self, *, seed: int | Sequence[int | None] | None = None) -> None:
-        """Starts every environment; the results come by ``recv``."""
+        """Resets every environment; ``recv`` returns the results."""
         seeds = self._seeds(seed)
         everyone = np.ones(self.num_envs, np.bool_)
         for chosen, ids in self._by_seeding(everyone, seeds):
             self._open_pool()._reset(ids, chosen)
 
     def send(self, actions: Actions, env_ids: npt.NDArray[np.int32]) -> None:
-        """Gives actions to some environments, and does not wait for them."""
+        """Sends actions to some environments, and does not wait for the results."""
         env_ids = np.asarray(env_ids, np.int32)
         self._open_pool().send(as_actions(actions, len(env_ids)), env_ids)
 
     def recv(self) -> StepResult:
         """Waits for the next batch: ``batch_size`` rows, in order of completion.
 
-        ``infos["env_id"]`` holds their environments.
+        ``infos["env_id"]`` has the environment of each row.
         """
         obs, rewards, terminated, truncated, infos = self._open_pool().recv()
         env_ids = infos["env_id"]
@@ -185,10 +185,10 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     def snapshot(
         self, ids: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None
     ) -> npt.NDArray[np.uint8]:
-        """Returns exact states, shape (n, bytes): of all environments, or of some.
+        """Returns exact states, uint8 (n, bytes), of all environments or of ``ids``.
 
-        With ``batch_size`` below ``num_envs`` those must have been received and not
-        been sent to since.
+        With ``batch_size`` below ``num_envs``, the last result of these environments
+        must have been received, and no action sent since.
         """
         chosen = self._ids if ids is None else as_ids(ids)
         blobs: npt.NDArray[np.uint8] = self._open_pool().snapshot(chosen)
@@ -200,22 +200,22 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         blobs: npt.NDArray[np.uint8],
         rng: str = "saved",
     ) -> tuple[Observations, Infos]:
-        """Puts snapshots back; the others stay as they are, as in a masked ``reset``.
+        """Restores snapshots; other environments are unchanged, as in a masked reset.
 
-        An environment whose episode had ended is reset by the next ``step``.
+        The next ``step`` resets an environment whose saved episode had ended.
 
         Args:
-            ids: environments, or None for all; they need not be those that the
-                snapshots were taken of.
-            blobs: one row of ``snapshot`` for each of them.
-            rng: "saved" repeats the randomness that came after the snapshots, "keep"
-                goes on with that of the environments.
+            ids: environments, or None for all; they may differ from the environments
+                of the snapshots.
+            blobs: one row of ``snapshot`` for each environment, uint8 (n, bytes).
+            rng: "saved" repeats the random draws after the snapshots; "keep" continues
+                with the generators of the environments.
         """
         self._require_sync("restore", "pool.restore() and recv()")
         chosen = self._ids if ids is None else as_ids(ids)
         if self._last_obs is None and len(set(chosen.tolist())) < self.num_envs:
             raise gymnasium.error.ResetNeeded(
-                "before the first reset() all environments must be restored"
+                "before the first reset() all environments must be restored at once"
             )
         if isinstance(blobs, np.ndarray) and blobs.shape[:1] == chosen.shape:
             order = np.argsort(chosen)  # rows come back as they are sent
@@ -240,12 +240,12 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         weights: npt.ArrayLike | None,
         snapshots: npt.NDArray[np.uint8] | None = None,
     ) -> None:
-        """Chooses where episodes begin, from the next resets on; docs/starts.md.
+        """Sets where episodes begin, from the next resets on; see docs/starts.md.
 
         Args:
-            weights: of the ``num_stages`` stages and of the rows of ``snapshots``, in
-                that order; each environment draws by them, with its own generator.
-                None: the options decide.
+            weights: weights of the ``num_stages`` stages, then of the rows of
+                ``snapshots``. Each environment draws a start with these weights, with
+                its own generator. None: the options decide.
             snapshots: rows of ``snapshot``, (n, bytes) uint8.
 
         Raises:
@@ -274,7 +274,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
 
     @property
     def pool(self) -> Any:
-        """The native ``MarioGymnasiumEnvPool`` inside, for all that it can do."""
+        """The native ``MarioGymnasiumEnvPool`` inside, for its other methods."""
         return self._open_pool()
 
     def _open_pool(self) -> Any:
@@ -297,7 +297,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         unknown = set(options or {}) - {"reset_mask"}
         if unknown:
             raise ValueError(
-                f"reset knows the option 'reset_mask' only, got {sorted(unknown)}"
+                f"reset has the option 'reset_mask' only, got {sorted(unknown)}"
                 f"{hint(options or {})}"
             )
         if not options:
@@ -317,12 +317,12 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             raise ValueError("options['reset_mask'] selects no environment")
         if self._last_obs is None and not mask.all():
             raise gymnasium.error.ResetNeeded(
-                "the first reset() must be one of all environments"
+                "the first reset() must include all environments"
             )
         return mask
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        """Returns a native seed for each environment, None where none changes."""
+        """Returns a native seed for each environment, None for no change."""
         if isinstance(seed, Sequence | np.ndarray):
             if len(seed) != self.num_envs:
                 raise ValueError(
@@ -344,7 +344,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     def _by_seeding(
         self, mask: Flags, seeds: list[int | None]
     ) -> list[tuple[list[int] | None, npt.NDArray[np.int32]]]:
-        """Splits the environments of a mask into those to be seeded and the others.
+        """Splits the environments of a mask into seeded and unseeded ones.
 
         One native reset takes seeds for all of its environments or for none.
         """
@@ -362,7 +362,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         mask: Flags,
         parts: list[tuple[npt.NDArray[np.int32], Observations, Infos]],
     ) -> tuple[Observations, Infos]:
-        """Puts the rows of partial resets back into places 0 to num_envs - 1."""
+        """Merges the rows of partial resets into arrays of all environments."""
         ids, obs, infos = parts[0]
         if len(ids) == self.num_envs:
             return obs, vector_infos(infos)
@@ -384,19 +384,19 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         return merged, merged_infos
 
     def _shape(self, rows: npt.NDArray[Any]) -> tuple[int, ...]:
-        """The shape that rows of some environments have for all of them."""
+        """Returns the shape of ``rows`` with one row per environment."""
         return (self.num_envs, *rows.shape[1:])
 
 
 def set_rows(
     ids: npt.NDArray[np.int32], to: npt.NDArray[Any], rows: npt.NDArray[Any]
 ) -> None:
-    """Puts the rows of some environments into an array of all."""
+    """Writes the rows of some environments into an array of all."""
     to[ids] = rows
 
 
 def as_actions(actions: Actions, count: int) -> npt.NDArray[np.int32]:
-    """Returns actions as the pool wants them; refuses other lengths and floats."""
+    """Converts actions to int32 (count,); refuses other lengths and floats."""
     array = np.asarray(actions)
     if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(
@@ -409,7 +409,7 @@ def as_actions(actions: Actions, count: int) -> npt.NDArray[np.int32]:
 def as_ids(
     ids: Sequence[int] | npt.NDArray[np.integer[Any]],
 ) -> npt.NDArray[np.int32]:
-    """Returns environment ids as the pool wants them."""
+    """Converts environment ids to int32 (n,)."""
     array = np.asarray(ids)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(

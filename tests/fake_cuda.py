@@ -1,11 +1,11 @@
-"""A fake of torch.cuda, for what is for a GPU."""
+"""Streams, events and graphs of torch.cuda without a GPU: order of calls, failures."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 
 class FakeCuda:
-    """torch.cuda, as far as it is used: it writes down what it is told."""
+    """Writes down the calls whose order decides, and fails where a test wants it."""
 
     def __init__(self):
         self.calls = []
@@ -17,8 +17,6 @@ class FakeCuda:
         self.recording = None
         self.register_error = 0
         self.streams = 0
-        self.overlapping = True
-        self.spins = []  # the stream of each kernel of `_sleep` that was not timed yet
 
     def current_stream(self, device):
         return self._stream(self.current)
@@ -47,14 +45,6 @@ class FakeCuda:
         finally:
             self.current = before
 
-    def _sleep(self, cycles):
-        self.spins.append(self.current)
-
-    def _elapsed_time(self, end):
-        """3 ms for each kernel that another one was waited for, or that was alone."""
-        spins, self.spins = self.spins, []
-        return 3.0 * (len(set(spins)) == 1 or not self.overlapping or 0.5) * len(spins)
-
     def Event(self, enable_timing=False):
         self.events += 1
         name = f"event {self.events}"
@@ -67,7 +57,6 @@ class FakeCuda:
             record=record,
             query=lambda: name in self.ready,
             synchronize=lambda: None,
-            elapsed_time=self._elapsed_time,
         )
 
     def CUDAGraph(self):

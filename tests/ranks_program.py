@@ -3,7 +3,7 @@
     RANK=0 WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... python ranks_program.py FOLDER
 
 One program, as most of its time goes into starting it. With a checkpoint as another
-argument it goes on from there, and does nothing else.
+argument it continues from there, and does nothing else.
 """
 
 import dataclasses

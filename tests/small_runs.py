@@ -136,7 +136,7 @@ def use_pools(monkeypatch, kind):
 
 
 def run_in_parts(whole, run_dir, steps):
-    """Makes a run anew in a folder, resumed every so many steps on other threads."""
+    """Makes a new run in a folder, resumed every so many steps on other threads."""
     parts = dataclasses.replace(whole, run_dir=run_dir)
     for end in range(steps, whole.max_steps + 1, steps):
         start = None if end == steps else run_dir

@@ -16,7 +16,7 @@ DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 STAND_INS = {
     "torchrun": 'printf "%s\\n" "$@"',
     "srun": 'exec "$@"',
-    # More than a pipe holds: whoever stops reading early ends it with SIGPIPE.
+    # More than a pipe holds: a reader that stops early ends it with SIGPIPE.
     "scontrol": "seq -f node-%.0f 100000",
 }
 SLURM = {
@@ -92,7 +92,8 @@ def test_one_machine_without_a_gpu(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 2
-    assert done.stderr == "error: no GPU here; without one: python -m trainer.run\n"
+    said = "error: this machine has no GPU; without a GPU use: python -m trainer.run\n"
+    assert done.stderr == said
 
 
 def test_slurm(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def result(code: str, site: Path | None = None) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.families
 @pytest.mark.parametrize(
     "imports",
@@ -82,6 +83,7 @@ def test_a_pool_plays_where_envpools_environments_cannot_load(tmp_path: Path) ->
     assert result(code, tmp_path) == "(2, 4, 84, 84)"
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_the_trainer_runs_where_envpools_environments_cannot_load(
     tmp_path: Path,
@@ -96,6 +98,7 @@ def test_the_trainer_runs_where_envpools_environments_cannot_load(
     assert (tmp_path / "run" / "metrics.jsonl").is_file()
 
 
+@pytest.mark.slow
 def test_errors_name_the_packages(tmp_path: Path) -> None:
     done = run("-c", "import mario_envpool\nimport envpool", site=tmp_path)
     last = done.stderr.strip().splitlines()[-1]

@@ -188,6 +188,7 @@ def test_the_finder_finds_circles() -> None:
     assert circles(arrows) == [["a", "b", "c"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["mario_envpool", "trainer"])
 def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
     arrows = own_imports(package)
@@ -195,6 +196,7 @@ def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
     assert circles(arrows) == []
 
 
+@pytest.mark.slow
 def test_rooms_of_the_trainer_import_downwards() -> None:
     arrows = own_imports("trainer")
     del arrows["trainer"]

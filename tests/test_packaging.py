@@ -19,8 +19,8 @@ COMMANDS: dict[str, str] = PROJECT["scripts"]
 
 def test_the_commands_are_these() -> None:
     assert set(COMMANDS) == {"mario-train", "mario-watch", "mario-evaluate"}
-    readme = (ROOT / "README.md").read_text()
-    assert all(f"`{command}`" in readme for command in COMMANDS)
+    page = (ROOT / "docs/installing.md").read_text()
+    assert all(f"`{command}`" in page for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -141,12 +141,12 @@ def test_unknown_revision() -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"", "no iNES file"),
-        (b"PK\x03\x04" + bytes(100), r"no iNES file .*504b0304"),
+        (b"", "not an iNES file"),
+        (b"PK\x03\x04" + bytes(100), r"not an iNES file .*504b0304"),
         (b"NES\x1a\x02", "truncated .5 bytes"),
-        (NROM + bytes(1000), r"truncated .1016 bytes, its header promises 40976"),
-        (NROM[:6] + b"\x41" + bytes(9) + bytes(40960), "uses mapper 4,"),
-        (NROM[:6] + b"\x10\x40" + bytes(8) + bytes(40960), "uses mapper 65,"),
+        (NROM + bytes(1000), r"truncated .1016 bytes; its header declares 40976"),
+        (NROM[:6] + b"\x41" + bytes(9) + bytes(40960), "uses mapper 4;"),
+        (NROM[:6] + b"\x10\x40" + bytes(8) + bytes(40960), "uses mapper 65;"),
         (NROM + bytes(40960), "unknown NROM game .*PRG CRC32 011FFCA6"),
     ],
 )

@@ -1,5 +1,5 @@
 """Trains policies on pools of environments: PPO or IMPALA, with V-trace.
 
-`python -m trainer.run` is the command, and `trainer.run.run_training` the function that
-does the same for a `RunConfig`. Importing this package does nothing else.
+`python -m trainer.run` is the command; `trainer.run.run_training` does the same for
+a `RunConfig`. Importing this package has no side effects.
 """

@@ -1,14 +1,14 @@
-"""The floor of every table: `python -m trainer.baselines`.
+"""Plays simple policies for comparison: `python -m trainer.baselines`.
 
-Plays simple policies through the same evaluation as a checkpoint
-(`trainer.evaluate`), with sampled actions:
+The evaluation is the same as for a checkpoint (`trainer.evaluate`), with sampled
+actions:
 
-- random: every action with the same chance.
+- random: every action with the same probability.
 - right: runs to the right and never jumps.
 - jumper: runs to the right and jumps in a fixed rhythm, or when the picture stands
-  still. Like a trained policy it sees pictures only.
-- a2c: the trainer's network and rewards, trained for a short while with advantage
-  actor-critic, which is the learner with everything else off.
+  still. Like a trained policy it sees only pictures.
+- a2c: the trainer's network and rewards, trained for a short time with advantage
+  actor-critic: the same learner with all other features off.
 
     python -m trainer.baselines
     python -m trainer.baselines --levels all --no-a2c
@@ -46,39 +46,39 @@ RENAMED = {"--noops": "--noop-max"}
 
 @dataclass(frozen=True)
 class BaselinesConfig:
-    """Plays simple policies, and checkpoints beside them."""
+    """Plays simple policies, and checkpoints for comparison."""
 
     levels: str = "1-1"
     """Levels such as 1-1,4-2, or all."""
 
     episodes: int = 100
-    """Episodes of each level and policy, exactly."""
+    """Exact number of episodes per level and policy."""
 
     noop_max: int = 30
-    """Idle frames before each episode, 0 to this many."""
+    """Each episode begins with 0 to this many idle frames."""
 
     seed: int = 1
-    """Seed of environments and actions, and of A2C's training; 0 to 20,000."""
+    """Seed of environments and actions, and of the A2C run; 0 to 20000."""
 
     a2c: bool = True
     """Train and play A2C."""
 
     a2c_seconds: float = 60.0
-    """Seconds to train it for: on the level, or with several on a random one of the
-    game's in every episode."""
+    """Seconds to train A2C: on the level, or with several --levels on a random level of
+    the game in every episode."""
 
     checkpoint: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
-    """Checkpoint, or folder of a run, to play as well; may be given several times."""
+    """Checkpoint, or run folder, to play too; may be given several times."""
 
     device: str = "auto"
-    """auto (cuda where there is one), cpu, cuda or cuda:N."""
+    """auto (cuda if there is a usable GPU, else cpu), cpu, cuda or cuda:N."""
 
     out: Path = Path("runs/baselines")
-    """Folder for baselines.json and A2C's run."""
+    """Folder for baselines.json and the A2C run."""
 
 
 def baselines(config: BaselinesConfig) -> dict[str, list[LevelResult]]:
-    """Plays all policies; a list by level for each of their names.
+    """Plays all policies; returns the results of each, by name: one per level.
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
@@ -93,7 +93,7 @@ def baselines(config: BaselinesConfig) -> dict[str, list[LevelResult]]:
             "leaves A2C out"
         )
     device = playing_device(config.device)
-    # All are loaded before any plays: a wrong path is noticed at once.
+    # All policies are loaded before one plays, so a wrong path fails at once.
     given: dict[str, Policy] = {}
     for path in config.checkpoint:
         name = _name(path)
@@ -113,7 +113,7 @@ def baselines(config: BaselinesConfig) -> dict[str, list[LevelResult]]:
             ),
             device,
         )
-        # Training has its own settings of threads.
+        # Training has changed the thread settings.
         playing_device(config.device)
     results = {}
     for name, policy in (policies | given).items():
@@ -132,13 +132,13 @@ def baselines(config: BaselinesConfig) -> dict[str, list[LevelResult]]:
 
 
 def _name(path: Path) -> str:
-    """A checkpoint's row: the folder of the run, and the file if one was named."""
+    """The row of a checkpoint: the run folder, and the file if one was given."""
     run_dir = checkpoint.run_dir_of(path)
     return f"{run_dir.resolve().name}/{path.name}" if run_dir else path.resolve().name
 
 
 def write(config: BaselinesConfig, results: dict[str, list[LevelResult]]) -> Path:
-    """Writes the options, and every policy's results by level, as JSON."""
+    """Writes the options and the results by policy and level as JSON."""
     content: dict[str, Any] = {
         name: getattr(config, name) for name in ("episodes", "noop_max", "seed")
     }
@@ -157,10 +157,10 @@ def _run(config: BaselinesConfig) -> None:
     path = write(config, results)
     Console().print(policies_table(results))
     print(
-        f"levels {config.levels}; {config.episodes} episodes of each, sampled actions, "
-        f"0 to {config.noop_max} idle frames, seed {config.seed}\n"
-        "best x and steps to clear: medians of each level, averaged; "
-        f"levels: cleared once at least\nwrote {path}"
+        f"levels {config.levels}; {config.episodes} episodes per level, sampled "
+        f"actions, 0 to {config.noop_max} idle frames, seed {config.seed}\n"
+        "best x and steps to clear: mean over the levels of the medians; "
+        f"levels: cleared at least once\nwrote {path}"
     )
 
 

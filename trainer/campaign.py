@@ -1,20 +1,22 @@
 """Trains all levels in a given time: `python -m trainer.campaign`.
 
-Most of the time goes to a policy for each level: as many runs at a time as there are
-cores, in slices, until a level is solved; those that are leave their time to the
-others. Then one network for all levels learns from these policies. At last all are
-played, and two tables say how often each level was cleared.
+Most of the time goes to a policy for each level: one run per core at a time, in slices,
+until the level is solved. The time that a solved level leaves goes to the other levels.
+Then one network for all levels learns from these policies. At the end all policies are
+played, and two tables show the clear rate of each level.
 
     python -m trainer.campaign --levels all --max-seconds 3600
     python -m trainer.campaign --levels 1-1,1-2,1-3,1-4 --max-seconds 600
     python -m trainer.campaign --resume runs/campaign-TIME
 
-Flags behind `--` are those of `python -m trainer.run` and hold for the levels' runs.
+Flags after `--` are flags of `python -m trainer.run` and apply to the runs of the
+levels.
 
-The folder of a campaign has a run for each level (levels/1-1), the run of the one
-network (merged), all policies (policies/1-1.safetensors and so on, one.safetensors;
-for `--checkpoint` of trainer.evaluate, watch and video), and report.html. Ctrl-C,
-kill -9 and a full disk lose a slice of a minute at most; `--resume` goes on.
+The folder of a campaign has a run for each level (levels/1-1), the run of the network
+for all levels (merged), all policies (policies/1-1.safetensors and so on, and
+policies/one.safetensors; trainer.evaluate, watch and video take them
+as `--checkpoint`), and report.html. Ctrl-C, kill -9 and a full disk lose at most one
+slice of a minute; `--resume` continues.
 
 Exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on stderr.
 """
@@ -49,7 +51,7 @@ from trainer.tuning import command, releases
 from trainer.tuning.campaign import ERRORS, Campaign
 from trainer.tuning.campaign_config import CampaignConfig
 
-# Flags of every level's run, and of the one network's.
+# Flags of the run of every level, and of the run of the network for all levels.
 _SINGLE = (
     "--obs", "tiles", "--guide", "0.15", "--imitation", "0.1", "--device", "cpu",
 )  # fmt: skip
@@ -59,7 +61,7 @@ _MERGED = (
     "--num-envs", "128",
 )  # fmt: skip
 
-# Flags that every slice of a level's run has, whatever was given.
+# Flags that the campaign sets for every slice of a level's run.
 _OWN = tuple(
     f"--{name}"
     for name in "checkpoint-seconds dashboard end-episodes log-seconds videos".split()
@@ -68,8 +70,8 @@ _OWN = tuple(
 _TITLES = {"a policy for each level": "single", "one network for all levels": "one"}
 _LEGEND = (
     "cleared: of {} episodes with sampled actions, after 0 to 30 idle frames\n"
-    "argmax: of these 31 starts, with the likeliest actions; without idle frames:\n"
-    "that start alone, as others count"
+    "greedy: cleared starts, one per number of idle frames, with greedy actions\n"
+    "without idle frames: the one start that most publications report"
 )
 
 
@@ -104,16 +106,16 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
         try:
             _run(config, folder, runs, merged)
         except KeyboardInterrupt:
-            print(f"interrupted; --resume {folder} goes on", file=sys.stderr)
+            print(f"interrupted; continue with --resume {folder}", file=sys.stderr)
             raise
 
 
 def _check_merge(runs: Mapping[str, RunConfig], one: RunConfig) -> None:
-    """Raises ValueError, before the first hour, where the policies cannot be merged."""
+    """Raises ValueError, before any training, if the policies cannot be merged."""
     for level, run in runs.items():
         if run.model.memory is not None:
             raise ValueError(
-                "policies with --memory cannot be merged: leave it out, or give "
+                "policies with --memory cannot be merged: leave out --memory, or give "
                 "--merge-share 0"
             )
         teacher, env = run.resolved().env, one.resolved().env
@@ -126,7 +128,7 @@ def _run(
     runs: Mapping[str, RunConfig],
     merged: Callable[[Sequence[str], Path], RunConfig],
 ) -> None:
-    """Trains and evaluates, and shows the tables."""
+    """Trains, evaluates and prints the tables."""
     console = Console(highlight=False)
     board = Board(live=config.dashboard and console.is_terminal)
     try:
@@ -147,30 +149,30 @@ def _run(
 
 
 def _missing(table: Mapping[str, Any], folder: Path) -> str:
-    """Why levels have no policy, in a line; "" if all have one."""
+    """A line about levels without a policy; "" if all have one."""
     levels = table["levels"]
     count = len(levels) - len({result["level"] for result in table["single"]})
     if not count:
         return ""
-    why = "the time was too short for them: give more --max-seconds"
+    why = "the time was too short: raise --max-seconds"
     if (folder / ERRORS).exists():
-        why = f"{folder / ERRORS} says what failed, or they had no time"
+        why = f"their runs failed, see {folder / ERRORS}, or had no time"
     return f"{count} of {len(levels)} levels have no policy: {why}"
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keeps a folder for this process.
+    """Locks a folder for this process.
 
     Raises:
-        ValueError: another process has it.
+        ValueError: another process has the lock.
     """
     try:
         lock = take(folder)
     except Timeout:
         raise ValueError(
-            f"another process is writing to {folder}; wait for its end, or give this "
-            "campaign a folder of its own with --run-dir"
+            f"another process is writing to {folder}; wait for its end, or choose "
+            "another folder with --run-dir"
         ) from None
     try:
         yield
@@ -181,22 +183,23 @@ def _locked(folder: Path) -> Iterator[None]:
 def _open(
     config: CampaignConfig, flags: Sequence[str]
 ) -> tuple[CampaignConfig, Sequence[str], Path]:
-    """The campaign's options and folder: new, or those of the one to go on with.
+    """The options and folder of a campaign, new or resumed.
 
     Raises:
-        ValueError: the folder holds another campaign, or none to go on with.
+        ValueError: the folder holds another campaign, or none to resume.
     """
     if config.resume is None:
         folder = config.run_dir or new_run_dir("campaign")
         if (folder / OPTIONS).exists():
             raise ValueError(
-                f"{folder} holds a campaign: go on with it (--resume {folder}), or "
-                "choose another --run-dir"
+                f"{folder} holds a campaign: resume it (--resume {folder}), or choose "
+                "another --run-dir"
             )
         return config, flags, folder
     if flags or dataclasses.replace(config, resume=None) != CampaignConfig():
         raise ValueError(
-            "--resume goes on with the options of its campaign: leave all others out"
+            "--resume continues with the options of its campaign: leave out all other "
+            "options"
         )
     path = config.resume / OPTIONS
     try:
@@ -204,8 +207,8 @@ def _open(
         options = from_dict(CampaignConfig, known["options"])
     except FileNotFoundError:
         raise ValueError(
-            f"--resume {config.resume} is no folder of a campaign: {OPTIONS} is not in "
-            "it"
+            f"--resume {config.resume} is not the folder of a campaign: it has no "
+            f"{OPTIONS}"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error

@@ -1,4 +1,4 @@
-"""Command lines: a run's, with its defaults, and what the others have in common."""
+"""The command line of a run, with its defaults, and code shared by all commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainer.session import locate
 
 Config = TypeVar("Config")
 
-# The options that --help shows, in groups.
+# Groups of the options that --help shows.
 _EVERYDAY = {
     "game": "task levels test_levels obs action_set frame_skip stack_num starts",
     "network": "model memory memory_size",
@@ -60,16 +60,16 @@ def main_of(
     renamed: Mapping[str, str] = MappingProxyType({}),
     interrupted: str = "",
 ) -> int:
-    """Reads the options of a command and does its work.
+    """Reads the options of a command and runs it.
 
     Args:
         kind: dataclass of the options.
-        work: takes one.
+        work: receives the options.
         name: of the command, python -m trainer.NAME.
         description: for --help.
-        argv: arguments without the program's name, None for those of the process.
-        renamed: new names of flags by their old ones, which are refused.
-        interrupted: what to say on stderr after Ctrl-C.
+        argv: arguments without the program's name; None: those of the process.
+        renamed: new names of flags by their old names, which are refused.
+        interrupted: message on stderr after Ctrl-C.
 
     Returns:
         The exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on
@@ -80,9 +80,12 @@ def main_of(
     if error := renamed_error(args, renamed) or _twice_error(args, kind):
         print(error, file=sys.stderr)
         return 2
-    config = tyro.cli(kind, args=argv, prog=prog, description=description)
+    given: Any = tyro.cli(
+        _with_help(kind), args=argv, prog=prog, description=description
+    )
+    names = [field.name for field in dataclasses.fields(given)]
     try:
-        work(config)
+        work(kind(**{name: getattr(given, name) for name in names}))
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -93,8 +96,21 @@ def main_of(
     return 0
 
 
+def _with_help(kind: type[Any]) -> type[Any]:
+    """The same options with their docstrings in one line; tyro keeps line breaks."""
+    hints, texts = get_type_hints(kind, include_extras=True), flags.help_of(kind)
+    options = []
+    for field in dataclasses.fields(kind):
+        about = tyro.conf.arg(help=texts.get(field.name))
+        again = dataclasses.field(
+            default=field.default, default_factory=field.default_factory
+        )
+        options.append((field.name, Annotated[hints[field.name], about], again))
+    return dataclasses.make_dataclass(kind.__name__, options, frozen=True)
+
+
 def renamed_error(argv: Sequence[str], renamed: Mapping[str, str]) -> str:
-    """The line for the first flag that has another name now; "" if there is none."""
+    """The error line for the first renamed flag; "" if there is none."""
     for flag in (word.split("=")[0].replace("_", "-") for word in argv):
         if flag in renamed:
             return f"error: {flag} is now {renamed[flag]}"
@@ -102,7 +118,7 @@ def renamed_error(argv: Sequence[str], renamed: Mapping[str, str]) -> str:
 
 
 def _twice_error(argv: Sequence[str], kind: type[Any]) -> str:
-    """The line for an option with several names that is given twice; "" for none."""
+    """The error line if an option is given under two names; "" if none is."""
     words = [word.split("=")[0].replace("_", "-") for word in argv]
     for name, hint in get_type_hints(kind, include_extras=True).items():
         about = getattr(hint, "__metadata__", ())
@@ -111,23 +127,22 @@ def _twice_error(argv: Sequence[str], kind: type[Any]) -> str:
         given = [word for word in words if word in (own, *others)]
         if others and len(given) > 1:
             return (
-                f"error: {' and '.join(given)}: give {own} once, of which "
-                f"{' and '.join(others)} is another name"
+                f"error: {' and '.join(given)}: give {own} once; "
+                f"{' and '.join(others)} is another name of it"
             )
     return ""
 
 
 def parse(argv: Sequence[str], description: str = "") -> RunConfig:
-    """Reads the command line, with the defaults of the run or preset it names.
+    """Reads the command line, with the defaults of the run or preset that it names.
 
     Args:
         argv: arguments without the program's name.
         description: of the program, for --help.
 
     Raises:
-        ValueError, OSError: `--resume` names no checkpoint to go on from, there is no
-            such level, a task that has others, an option has another name now, or it
-            cannot matter beside the others.
+        ValueError, OSError: there is no checkpoint to resume, a level does not exist or
+            is not in the task, an option was renamed, or an option has no effect.
     """
     check_names(argv)
     default, resume = _defaults(argv)
@@ -139,10 +154,10 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
 
 
 def parse_each(argv: Sequence[str], levels: Sequence[str]) -> dict[str, RunConfig]:
-    """Reads one command line for several levels, each a run with its own defaults.
+    """Reads one command line for runs on several levels, each with its own defaults.
 
     Args:
-        argv: without --levels.
+        argv: arguments, without --levels.
         levels: such as "1-1"; at least one.
 
     Raises:
@@ -159,7 +174,7 @@ def parse_each(argv: Sequence[str], levels: Sequence[str]) -> dict[str, RunConfi
 
 
 def _defaults(argv: Sequence[str]) -> tuple[RunConfig, Path | None]:
-    """The config before single flags, and the checkpoint that is resumed."""
+    """The config before single flags apply, and the checkpoint to resume."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", default="auto")
     early.add_argument("--device", default="auto")
@@ -175,8 +190,8 @@ def _defaults(argv: Sequence[str]) -> tuple[RunConfig, Path | None]:
     if known.resume is not None:
         if known.preset != "auto":
             raise ValueError(
-                f"--resume goes on with the options of its run: leave --preset "
-                f"{known.preset} out, and give single options instead"
+                f"--resume continues with the options of its run: leave out --preset "
+                f"{known.preset} and give single options instead"
             )
         path = locate.locate(known.resume, known.task)
         return _with_task(locate.config_of(path), known.task), path
@@ -202,9 +217,9 @@ def _defaults(argv: Sequence[str]) -> tuple[RunConfig, Path | None]:
 def _read(
     argv: Sequence[str], default: Mapping[str, Any], description: str
 ) -> dict[str, Any]:
-    """The value of every option, from the flags and, where there is none, `default`.
+    """The value of every option, from its flag or else from `default`.
 
-    `--help` shows the options that most runs need, `--help-all` every one.
+    `--help` shows the options that most runs need, `--help-all` shows all.
     """
     args = ["--help" if arg == "--help-all" else arg for arg in argv]
     asked = {"-h", "--help"} & set(args)
@@ -233,8 +248,8 @@ def _read(
 def _group(
     title: str, some: Sequence[flags.Option], default: Mapping[str, Any]
 ) -> type[Any]:
-    """A dataclass of some options, from which tyro makes a group of flags."""
-    annotated: Any = Annotated  # with types that are known only when the program runs
+    """A dataclass of options, from which tyro makes a group of flags."""
+    annotated: Any = Annotated  # the types are known only at run time
     fields = []
     for option in some:
         about = tyro.conf.arg(name=option.name.replace("_", "-"), help=_help_of(option))
@@ -248,7 +263,7 @@ def _group(
 
 
 def _help_of(option: flags.Option) -> str:
-    """The help of an option, and what it needs to matter."""
+    """The help of an option, and what the option needs to have an effect."""
     needs = [" or ".join(n.text for n in ways) for ways in option.about.needs]
     value = option.about.needed_by
     who = "Needs" if value in (None, True) else f"{value} needs"
@@ -256,7 +271,7 @@ def _help_of(option: flags.Option) -> str:
 
 
 def _everyday() -> dict[str, list[flags.Option]]:
-    """The options of --help by the titles of their groups."""
+    """The options that --help shows, by the titles of their groups."""
     known = flags.options()
     return {
         title: [known[name] for name in names.split()]
@@ -265,7 +280,7 @@ def _everyday() -> dict[str, list[flags.Option]]:
 
 
 def _others() -> dict[str, list[flags.Option]]:
-    """The options that only --help-all shows, by the parts of the schema."""
+    """The options that only --help-all shows, by the titles of their groups."""
     shown = {name for names in _EVERYDAY.values() for name in names.split()}
     groups: dict[str, list[flags.Option]] = {}
     for option in flags.options().values():
@@ -287,22 +302,21 @@ def _given(argv: Sequence[str]) -> list[str]:
 
 
 def _check_task(task: str | None, levels: Sequence[str]) -> None:
-    """Raises ValueError where both a task of one level and other levels are named."""
+    """Raises ValueError if --task has one level and --levels names other levels."""
     if task is None or not levels:
         return
     own = own_levels(task)
     if len(own) == 1 and split_levels(levels, (), task).train != own:
         raise ValueError(
-            f"--task {task} is {own[0]} alone, and --levels {' '.join(levels)} are "
-            f"others: leave out one of them, or give --task {game_of(task)}"
+            f"--task {task} plays only {own[0]}, and --levels {' '.join(levels)} names "
+            f"other levels: leave out one of them, or give --task {game_of(task)}"
         )
 
 
 def _with_task(config: RunConfig, task: str | None) -> RunConfig:
-    """A run's config for who names a task: its levels, of another one, are left out.
+    """The config of a resumed run with another task, without the levels of the old one.
 
-    Where there was an output of the critic for each level, there is one for each of
-    whatever levels there are now.
+    A critic with one output per level keeps one output per level of the new set.
     """
     if 1 < len(config.env.levels) == config.model.value_heads:
         config = replace(config, model=replace(config.model, value_heads=0))

@@ -1,22 +1,25 @@
 """Plays a policy: `python -m trainer.evaluate --checkpoint RUN_OR_FILE`.
 
-By level: how often the policy clears it, how far it gets, its return, and how its
-other episodes end. Levels are those of its run, test levels included, or
-`--levels 1-1,4-2`, or all; those that a run of many levels never trained on stand
-apart. Each is played twice over, with seeds that no run trains with:
+For each level, the table shows how often the policy clears it, how far the policy gets,
+its return, and how the other episodes end. The default levels are the training and test
+levels of the run; `--levels 1-1,4-2` or `--levels all` plays others. Levels that a run
+of many levels never trained on are listed separately. Each level is played in two ways,
+with seeds that no run trains with:
 
-- sampled: `--episodes` with actions drawn from the policy, as in training. The clear
-  rate has a 95 % interval (Wilson).
-- argmax: with the likeliest action at every step. Nothing is left to chance then,
-  so each start of 0 to `--noop-max` idle frames is played once: k of 31.
+- sampled: `--episodes` episodes with sampled actions, as in training. The clear rate
+  has a 95 % interval (Wilson).
+- greedy: the most probable action at every step. Such play is deterministic, so each
+  start after 0 to `--noop-max` idle frames is played once: k of 31.
 
-The two may differ widely in either direction. An episode counts as a failure when
-`--stall-steps` steps bring no new best position, and when the game's clock runs out.
+The two clear rates may differ widely in either direction. An episode fails
+when `--stall-steps` steps bring no new best position, or when the game's clock runs
+out.
 
-"Levels in a row" is the number of levels from 1-1 on that are cleared at the first
-attempt, each from its own start: with sampled actions the sum of p1, p1 p2, p1 p2 p3,
-and so on, where p are the clear rates in the order of the game; with argmax the number
-of levels that are cleared from the same start, the mean of all starts.
+"Levels in a row" is the mean number of levels from 1-1 on that are cleared at the first
+attempt, each from its own start. With sampled actions it is the sum of p1, p1 p2, p1 p2
+p3, and so on, where p are the clear rates in the order of the game. With greedy actions
+it counts the levels cleared after the same number of idle frames, as a mean over all
+starts.
 
     python -m trainer.evaluate --checkpoint runs/TASK-TIME
     python -m trainer.evaluate --checkpoint runs/TASK-TIME --levels all
@@ -24,14 +27,14 @@ of levels that are cleared from the same start, the mean of all starts.
     python -m trainer.evaluate --policy released:8-1
     python -m trainer.evaluate --policy released:all
 
-`--policy` is another name of `--checkpoint`. `released:` is before the names of the
-policies that come with this package: a level's, or one, the network for all levels.
-`released:all`, or the folder of a release, plays all of them as its card says, and
-shows what they reach beside it.
+`--policy` is another name of `--checkpoint`. `released:8-1` is the policy for 8-1 that
+comes with this package, and `released:one` is its network for all
+levels. `released:all`, or the folder of a release, plays all policies as the card
+describes and shows the results beside those of the card.
 
-A run that goes on meanwhile is not disturbed. Besides the table there are
-table.json, heatmap.png, and deaths-1-1.png and so on in the folder `evaluation` of
-the run. Tasks without levels, such as the whole game, have a table alone.
+The command does not disturb a run in progress. It also writes table.json, heatmap.png,
+deaths-1-1.png and so on to the folder `evaluation` of the run. Tasks without levels,
+such as the whole game, have no pictures.
 
 Exit status: 0, or 2 with one line `error: ...` on stderr.
 """
@@ -66,63 +69,63 @@ RENAMED = {
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """Plays a checkpoint and prints how well it does."""
+    """Plays a policy and prints its results."""
 
     checkpoint: Annotated[Path, tyro.conf.arg(aliases=["--policy"])]
-    """Checkpoint, the folder of a run, whose newest one it then is, a policy's file,
-    released:8-1, released:one, released:all, or an address on the Hub, hf://user/name
+    """Checkpoint, run folder (its newest checkpoint), policy file, released:8-1,
+    released:one, released:all, or an address on the Hub, hf://user/name
     (docs/publishing.md)."""
 
     levels: str = ""
-    """Levels such as 1-1,4-2, or all; by default what the run trained on, and its test
-    levels."""
+    """Levels such as 1-1,4-2, or all; the default is the training and test levels of
+    the run."""
 
     episodes: int = 100
-    """Sampled episodes of each level, exactly."""
+    """Exact number of sampled episodes per level."""
 
     noop_max: int = 30
-    """Idle frames before each episode, 0 to this many."""
+    """Each episode begins with 0 to this many idle frames."""
 
     repeat_action_probability: tuple[float, ...] = (0.0,)
-    """Chance at every frame that the buttons stay as they were (sticky actions),
-    whatever the run trained with; several give a table each."""
+    """Probability per frame that the buttons stay as they were (sticky actions),
+    independent of the run's own value. Each of several values has a table."""
 
     argmax: bool = True
-    """Also play the likeliest actions, once from each start."""
+    """Also play greedily (the most probable action), once from each start."""
 
     stall_steps: int = STALL_STEPS
-    """Steps without a new best position after which an episode has failed; 0: no such
-    limit. EnvPool's tasks have none."""
+    """Steps without a new best position after which an episode fails; 0: no such limit.
+    Tasks of EnvPool have no such limit."""
 
     ema: bool = True
-    """Play the averaged weights where the checkpoint has them."""
+    """Play the averaged weights if the checkpoint has them."""
 
     seed: int = 1
-    """Seed of environments and actions, 0 to 20,000. Environments never have one
-    that a run trains with."""
+    """Seed of environments and actions, 0 to 20000. No run trains with the seeds of an
+    evaluation."""
 
     stream: int = 0
-    """Which evaluation with this seed. 0: one that no run plays. With --seed of a run,
-    1, 2, ... are the evaluations of that run (stream in its evaluations.jsonl): on a
-    CPU of the same kind the command repeats one episode by episode."""
+    """Number of the evaluation with this seed. 0: an evaluation that no run plays. With
+    the --seed of a run, 1, 2, ... repeat the evaluations of that run (stream in its
+    evaluations.jsonl), episode by episode on the same kind of CPU."""
 
     device: str = "auto"
-    """auto (cuda where there is one), cpu, cuda or cuda:N."""
+    """auto (cuda if there is a usable GPU, else cpu), cpu, cuda or cuda:N."""
 
     json: bool = False
     """Print the content of table.json instead of the table."""
 
     out: Path | None = None
-    """Folder for table.json and the pictures; by default evaluation in the run's."""
+    """Folder for table.json and the pictures; the default is RUN_DIR/evaluation."""
 
     pictures: bool = True
-    """Draw the heat-map and the maps of deaths."""
+    """Draw the heat map and the maps of deaths."""
 
 
 def evaluate(
     config: EvaluateConfig, on_progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
-    """Plays what the options name; see `evaluate_checkpoint`."""
+    """Plays as the options say; see `evaluate_checkpoint`."""
     return evaluate_checkpoint(
         config.checkpoint,
         levels=config.levels,
@@ -140,12 +143,12 @@ def evaluate(
 
 
 def _replay(config: EvaluateConfig) -> None:
-    """Plays all policies of a release as its card says."""
+    """Plays all policies of a release as its card describes."""
     own = replace(EvaluateConfig(config.checkpoint), json=config.json, out=config.out)
     if config != own:
         raise ValueError(
-            f"{config.checkpoint} is played as its card says: leave all options but "
-            "--json and --out out, or name one policy, such as released:8-1"
+            f"{config.checkpoint} is played as its card says: leave out all options "
+            "but --json and --out, or name one policy, such as released:8-1"
         )
     if config.out is not None:
         config.out.mkdir(parents=True, exist_ok=True)
@@ -172,7 +175,7 @@ def _run(config: EvaluateConfig) -> None:
         print(json.dumps(result.to_dict(), indent=2), flush=True)
     else:
         show(result)
-    written = f"nothing is written: {config.checkpoint} is in no run; see --out"
+    written = f"wrote no files: {config.checkpoint} is not in a run folder; see --out"
     if folder is not None:
         written = write(result, folder, pictures=config.pictures)
     if not config.json:

@@ -1,10 +1,11 @@
 """Finds a way to the flag without a network: `python -m trainer.plan --levels all`.
 
-A search over exact snapshots: it keeps a state of every place that it has reached, goes
-back to one, tries random buttons, and keeps where they lead. Then it searches for
-shorter ways for as long again. What it finds is a demonstration: a small JSON file with
-the buttons of every frame, played once more before it is written, that plays out the
-same on the same ROM. There is nothing of the game in it.
+The search works on snapshots. It keeps a snapshot of every place that it has reached,
+returns to one, tries random buttons, and keeps snapshots of new places. Then it
+searches for shorter ways for the same time again. The result is a demonstration: a
+small JSON file with the buttons of every frame and no content of the game. On the same
+ROM a demonstration always plays the same; the command plays it once before it writes
+the file.
 
     python -m trainer.plan --levels 1-1
     python -m trainer.plan --levels all
@@ -13,17 +14,18 @@ same on the same ROM. There is nothing of the game in it.
     python -m trainer.plan --import speedrun.fm2
     python -m trainer.plan --replay demos/*.json --minari mario/1-1-v0
 
-A demonstration of the same game that is there already stays, unless the new one has
-fewer frames. `--fm2` writes a movie for FCEUX and `--bk2` one for BizHawk, which begin
-at power-on: of the whole game, or of 1-1 with `--no-cut-waits`. `--import` makes
-demonstrations of such movies.
+An existing demonstration of the same game is replaced only by one with fewer
+frames. `--fm2` writes a movie for FCEUX, and `--bk2` a movie for BizHawk. Movies begin
+at power-on, so they need the whole game, or 1-1 with `--no-cut-waits`. `--import`
+converts such movies to demonstrations.
 
-Ctrl-C keeps all ways that were found. Of a whole game, only the end is kept.
+Ctrl-C keeps all ways found so far. A search of the whole game keeps only a complete
+way.
 
-In Python, for goals of your own: `trainer.planning.search.plan`.
+`trainer.planning.search.plan` is the same search in Python, for custom goals.
 
-Exit status: 0, or 1 if no way was found somewhere or a demonstration does not play, or
-2 with one line `error: ...`, or 130 after Ctrl-C.
+Exit status: 0, 1 if a level has no way or a demonstration does not play, 130 after
+Ctrl-C, or 2 with one line `error: ...` on stderr.
 """
 
 from __future__ import annotations
@@ -50,72 +52,74 @@ from trainer.planning.levels import Budget, Found, plan_game, plan_level
 
 @dataclass(frozen=True)
 class PlanConfig:
-    """Searches for ways to the flag."""
+    """Searches for ways to the flag, or plays and converts demonstrations."""
 
     levels: str = ""
-    """Levels such as 1-1 or 1-1,4-2, or "all". By default the first one."""
+    """Levels such as 1-1 or 1-1,4-2, or "all". The default is the first level."""
 
     whole_game: bool = False
-    """From power-on to the end of the last level, each level from the state in which
-    the one before it ended, without warps. Waits play at full length."""
+    """Search from power-on to the end of the last level, without warps. Each level
+    begins in the state in which the previous level ended, and waits have full
+    length."""
 
     task: str = "SuperMarioBros-v0"
     """The game: SuperMarioBros-v0 to -v3, or SuperMarioBros2-v0 or -v1 (the Lost
     Levels, worlds 1 to 4)."""
 
     out: Path = Path("runs/plans")
-    """Folder for the demonstrations, a file for each level."""
+    """Folder for the demonstrations, one file per level."""
 
     replay: tuple[Path, ...] = ()
-    """Demonstrations to play instead of a search: says whether they reach the end.
-    Videos and movies are written beside them."""
+    """Demonstrations to play instead of a search; the command prints whether each
+    reaches its end. Videos and movies are written beside these files."""
 
     imported: Annotated[tuple[Path, ...], tyro.conf.arg(name="import")] = ()
-    """Movies to import instead of a search, .fm2 of FCEUX or .bk2 of BizHawk: writes
-    demonstrations of them to --out."""
+    """Movies to import instead of a search, .fm2 of FCEUX or .bk2 of BizHawk. Their
+    demonstrations are written to --out."""
 
     minari: str = ""
-    """Also a data set of Minari, such as mario/1-1-v0, of all that --replay names."""
+    """Also write the demonstrations of --replay as a Minari data set of this name, such
+    as mario/1-1-v0."""
 
     video: bool = False
-    """Also a video of each demonstration, .mp4."""
+    """Also write a video of each demonstration, .mp4."""
 
     fm2: bool = False
-    """Also a movie for FCEUX, .fm2."""
+    """Also write a movie for FCEUX, .fm2."""
 
     bk2: bool = False
-    """Also a movie for BizHawk, .bk2."""
+    """Also write a movie for BizHawk, .bk2."""
 
     max_seconds: float = 600.0
-    """Seconds until a way through a level must be found; the search for shorter ways
-    may take as long again. 0: no limit."""
+    """Seconds within which the search must find a way through a level; 0: no limit. The
+    search for shorter ways comes after it (see --shorten)."""
 
     max_steps: int = 20_000_000
-    """Environment steps until a way through a level must be found."""
+    """Environment steps within which the search must find a way through a level."""
 
     shorten: float = 1.0
     """Length of the search for shorter ways, as a multiple of the search for the first
-    one; 0: none."""
+    way; 0: no such search."""
 
     num_envs: int = 256
-    """Environments that search at the same time."""
+    """Number of environments that search at the same time."""
 
     num_threads: int = 0
     """Emulation threads; 0: one per core."""
 
     frame_skip: int = 4
-    """Frames per step; buttons change only between steps."""
+    """Frames per step; the buttons change only between steps."""
 
     cut_waits: bool = True
-    """Cut waits at pipes and doors short, as environments do (writes to RAM)."""
+    """Shorten the waits at pipes and doors, as environments do (this writes to RAM)."""
 
     seed: int = 1
-    """Seed of the random buttons. With the same options and seed the search finds the
-    same way, on any number of threads, unless --max-seconds ends it."""
+    """Seed of the random buttons. The same options and seed give the same way on any
+    number of threads, unless --max-seconds ends the search."""
 
 
 def check(config: PlanConfig) -> None:
-    """Raises ValueError for options that are out of range, or have no effect."""
+    """Raises ValueError if an option is out of range or has no effect."""
     for name, least in (("num_envs", 1), ("max_steps", 1), ("frame_skip", 1)):
         if getattr(config, name) < least:
             raise ValueError(
@@ -124,22 +128,23 @@ def check(config: PlanConfig) -> None:
     for name in ("max_seconds", "shorten", "num_threads", "seed"):
         value = getattr(config, name)
         if not 0 <= value < math.inf:
-            raise ValueError(f"{name} must be a number from 0 on, got {value}")
+            raise ValueError(
+                f"{name} must be a finite number of at least 0, got {value}"
+            )
     for flag, files in (("--replay", config.replay), ("--import", config.imported)):
         if files and (config.levels or config.whole_game):
             raise ValueError(
-                f"{flag} searches nothing: leave out --levels, --whole-game"
+                f"{flag} does not search: leave out --levels and --whole-game"
             )
     if config.replay and config.imported:
-        raise ValueError("give either --replay or --import")
+        raise ValueError("give either --replay or --import, not both")
     if config.minari and not config.replay:
         raise ValueError("--minari makes a data set of files: it needs --replay FILES")
     if config.whole_game and config.levels:
         raise ValueError("--whole-game plays all levels: leave out --levels")
     if config.whole_game and not config.cut_waits:
         raise ValueError(
-            "--whole-game plays waits at full length by itself: leave out "
-            "--no-cut-waits"
+            "--whole-game always plays waits at full length: leave out --no-cut-waits"
         )
     game = game_of(config.task)
     if config.task != game:
@@ -158,12 +163,12 @@ def check(config: PlanConfig) -> None:
 
 
 def run(config: PlanConfig) -> bool:
-    """Searches, or replays; returns whether all ways were found.
+    """Searches, replays or imports; returns whether every part succeeded.
 
     Raises:
         ValueError: an option is out of range, or has no effect.
         OSError: a file cannot be read or written.
-        KeyboardInterrupt: after Ctrl-C; what was found is written.
+        KeyboardInterrupt: after Ctrl-C; the ways found so far are written.
     """
     check(config)
     if config.replay:
@@ -176,7 +181,7 @@ def run(config: PlanConfig) -> bool:
             "folder"
         ) from error
     if config.imported:
-        # Each of them, however many are no movies.
+        # Import every file, even after a failure.
         imported = [_import(config, path) for path in config.imported]
         return all(imported)
     if config.whole_game:
@@ -227,12 +232,12 @@ def _budget(config: PlanConfig, what: str) -> Budget:
 
 
 def _replay_all(config: PlanConfig) -> bool:
-    """Plays demonstrations, and makes a data set of those that play.
+    """Plays demonstrations, and makes a data set of the valid ones.
 
     Returns:
-        Whether all of them come to their ends.
+        Whether all demonstrations reach their ends.
     """
-    # Each of them, however many do not play.
+    # Play every file, even after a failure.
     played = [_replay(config, path) for path in config.replay]
     known = [made for made in played if made is not None]
     if config.minari and known:
@@ -241,7 +246,7 @@ def _replay_all(config: PlanConfig) -> bool:
 
 
 def _replay(config: PlanConfig, path: Path) -> Demonstration | None:
-    """Plays a demonstration; None if it does not come to its end."""
+    """Plays a demonstration; None if it does not reach its end."""
     try:
         known = demonstration.load(path)
         demonstration.verify(known)
@@ -254,7 +259,7 @@ def _replay(config: PlanConfig, path: Path) -> Demonstration | None:
 
 
 def _import(config: PlanConfig, path: Path) -> bool:
-    """Makes a demonstration of a movie; returns whether it was one."""
+    """Converts a movie to a demonstration; returns whether that succeeded."""
     try:
         made = demonstration.from_movie(path)
     except (ValueError, FileNotFoundError) as error:
@@ -269,7 +274,7 @@ def _import(config: PlanConfig, path: Path) -> bool:
 
 
 def _say(path: Path, error: Exception) -> None:
-    """Says what is wrong with a file, and goes on."""
+    """Prints the error of a file."""
     about = "" if str(path) in str(error) else f"{path}: "
     print(f"error: {about}{error}", file=sys.stderr, flush=True)
 
@@ -281,14 +286,14 @@ def _to_its_end(made: Demonstration) -> str:
 
 
 def _keep(config: PlanConfig, name: str, new: Demonstration) -> None:
-    """Writes a demonstration, unless there is one as good of the same game."""
+    """Writes a demonstration, unless one of the same game has no more frames."""
     default = PlanConfig()
     game = "" if config.task == default.task else f"{config.task}-"
     waits = "" if config.cut_waits else "-full-waits"
     path = config.out / f"{game}{name}{waits}.json"
     old = _usable(path, new)
     if old is not None and not _same_game(old, new):
-        # As with another ROM of MARIO_ROM.
+        # Another game, such as another ROM in MARIO_ROM.
         path = path.with_stem(f"{path.stem}-{new.rom_sha1[:8]}")
         old = _usable(path, new)
     if old is not None and old.level == new.level and old.frames <= new.frames:
@@ -304,7 +309,7 @@ def _keep(config: PlanConfig, name: str, new: Demonstration) -> None:
 def _usable(path: Path, new: Demonstration) -> Demonstration | None:
     """The demonstration in a file, unless it is damaged or does not play.
 
-    One of another game than the new one is not played.
+    A demonstration of another game than `new` is not played.
     """
     if not path.exists():
         return None
@@ -323,7 +328,7 @@ def _same_game(one: Demonstration, other: Demonstration) -> bool:
 
 
 def _export(config: PlanConfig, made: Demonstration, path: Path) -> None:
-    """Writes what else was asked for, beside the demonstration."""
+    """Writes the movies and the video that the options ask for."""
     if config.fm2:
         movie = path.with_suffix(".fm2")
         demonstration.save_fm2(made, movie)
@@ -346,12 +351,12 @@ def _about(made: Demonstration) -> str:
 
 
 def _line(found: Found, config: PlanConfig) -> str:
-    """What became of the search in a level."""
+    """A line about the result of the search in a level."""
     plan = found.plan
     if plan is None:
         return (
             f"{found.level}: no way found within --max-seconds {config.max_seconds:g} "
-            f"and --max-steps {config.max_steps:,}; give more, or another --seed"
+            f"and --max-steps {config.max_steps:,}; raise them, or try another --seed"
         )
     return (
         f"{found.level}: way of {len(plan.actions):,} steps (the first one had "

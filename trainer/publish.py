@@ -1,17 +1,21 @@
 """Publishes a run's policy: `python -m trainer.publish RUN --to hf://user/name`.
 
-Writes the policy (safetensors, weights alone), the run's config, a card with what the
-policy reaches, how it was trained and played, and the hash of the ROM that it needs
-(card.json, and README.md for people), and the video of an episode; then pushes all of
-it to the Hugging Face Hub (pip install 'mario-envpool[hub]', and `hf auth login` once).
-There is nothing of the game in it but the pictures of the video.
+The command writes these files and pushes them to the Hugging Face Hub (pip install
+'mario-envpool[hub]', and `hf auth login` once):
+
+- the policy: safetensors, weights only
+- the config of the run
+- a card: results, how the policy was trained and played, and the hash of the ROM that
+  it needs (card.json, and README.md for people)
+- the video of an episode, the only file with content of the game
 
     python -m trainer.publish runs/TASK-TIME --to hf://user/mario-1-1
     python -m trainer.publish runs/TASK-TIME --to a-folder
     python -m trainer.evaluate --policy hf://user/mario-1-1
 
-`hf://user/name` then stands wherever a policy's file does. Such a policy is checked
-before it is used: sizes, the hash of its file, its ROM, and that it is no pickle.
+Every command that takes a policy file also takes `hf://user/name`. It checks such a
+policy before it loads it: sizes, the hash of the file, the ROM, and that the file is
+not a pickle.
 
 Exit status: 0, or 2 with one line `error: ...` on stderr.
 """
@@ -37,19 +41,19 @@ class PublishConfig:
     """Publishes a run's policy."""
 
     run: tyro.conf.Positional[Path]
-    """Folder of a run, whose newest checkpoint it then is, or a checkpoint."""
+    """Run folder (its newest checkpoint), or a checkpoint."""
 
     to: str
-    """hf://user/name, or a folder of this machine, where nothing is pushed from."""
+    """hf://user/name, or a local folder to write to without a push."""
 
     episodes: int = 100
-    """Sampled episodes of each level, for the card's table."""
+    """Sampled episodes per level, for the table of the card."""
 
     seed: int = 1
-    """Seed of environments and actions, 0 to 20,000."""
+    """Seed of environments and actions, 0 to 20000."""
 
     private: bool = False
-    """Whether a repository that is made can be read by its owner alone."""
+    """Make a new repository private."""
 
 
 def publish(config: PublishConfig) -> None:
@@ -57,7 +61,7 @@ def publish(config: PublishConfig) -> None:
 
     Raises:
         FileNotFoundError, ValueError, OSError: as of `publishing.make`, or an option is
-            out of range, or the Hub does not take them.
+            out of range, or the Hub refuses the files.
         ImportError: huggingface_hub is not installed.
     """
     if config.episodes < 1:
@@ -65,13 +69,16 @@ def publish(config: PublishConfig) -> None:
     check_seed(config.seed)
     if not hub.is_address(config.to):
         if config.private:
-            raise ValueError("--private is for hf://user/name: leave it out")
+            raise ValueError(
+                f"--private needs --to hf://user/name, got --to {config.to}; leave out "
+                "--private"
+            )
         _make(config, Path(config.to), "")
         return
     address = hub.parse(config.to)
     if address.policy:
-        raise ValueError(f"--to is hf://user/name, got {config.to}")
-    # Before minutes of play.
+        raise ValueError(f"--to must be hf://user/name or a folder, got {config.to}")
+    # A missing library is reported before minutes of play.
     hub.library()
     with tempfile.TemporaryDirectory() as folder:
         _make(config, Path(folder), str(address))
@@ -85,7 +92,7 @@ def _make(config: PublishConfig, folder: Path, address: str) -> None:
     )
     for about in card.policies.values():
         for row in about["results"]:
-            kind = "likeliest" if row["argmax"] else "sampled"
+            kind = "greedy" if row["argmax"] else "sampled"
             print(f"{row['level']}: {row['clears']} of {row['episodes']} ({kind})")
     size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
     print(f"wrote {len(list(folder.iterdir()))} files, {size:.1f} MiB", flush=True)

@@ -1,13 +1,13 @@
 """Makes a release of a campaign's policies: `python -m trainer.release CAMPAIGN`.
 
-A release is a folder with the policies, weights alone, a card (card.json: what they
-reach, how they were trained and played, their licence, the hash of the ROM they need)
-and README.md, which says the same to people.
+A release is a folder with the policies (weights only), a card (card.json: results, how
+the policies were trained and played, their licence, and the hash of the ROM that they
+need) and README.md, the card as text for people.
 
     python -m trainer.release runs/campaign-TIME
     python -m trainer.evaluate --policy runs/campaign-TIME/release
 
-The second command plays all of them again as the card says.
+The second command plays all policies again as the card describes.
 
 Exit status: 0, or 2 with one line `error: ...` on stderr.
 """
@@ -30,10 +30,10 @@ class ReleaseConfig:
     """Makes a release of a campaign's policies."""
 
     campaign: tyro.conf.Positional[Path]
-    """Folder of a campaign that has come to its end."""
+    """Folder of a finished campaign."""
 
     to: Path | None = None
-    """Folder of the release; by default release in that of the campaign."""
+    """Folder to write to; the default is CAMPAIGN/release."""
 
 
 def _release(config: ReleaseConfig) -> None:

@@ -1,12 +1,12 @@
-"""A page about a run, several, or a campaign: `python -m trainer.report RUN_DIR ...`.
+"""Writes a report about runs or a campaign: `python -m trainer.report RUN_DIR ...`.
 
     python -m trainer.report runs/SuperMarioBros-1-1-v0-20260101-120000
     python -m trainer.report runs/seed-1 runs/seed-2 runs/seed-3
 
-The page is one file that opens without a network: curves, settings, evaluations, and
-the pictures and videos of the run folder. Of one run it is RUN_DIR/report.html, which
-`trainer.run` also writes at its end; of several, whose curves it lays over each other,
-comparison.html in the folder of the first.
+The report is one HTML file that needs no network: curves, settings, evaluations, and
+the pictures and videos of the run folder. For one run it is RUN_DIR/report.html,
+which `trainer.run` also writes at its end. For several runs it is comparison.html
+beside the first run folder, with their curves in the same charts.
 
 Exit status: 0, or 2 with one line `error: ...` on stderr.
 """
@@ -26,23 +26,24 @@ from trainer.show import campaign_page, page
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """Writes a page about a run, or about several."""
+    """Writes a report about a run, several runs, or a campaign."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs, or that of a campaign."""
+    """Run folders, or the folder of a campaign."""
 
     output: Path | None = None
-    """The page; by default report.html in the run's folder, or comparison.html
-    beside the folder of the first of several."""
+    """File to write; the default is report.html in the run folder or, for several runs,
+    comparison.html beside the first run folder."""
 
 
 def _report(config: ReportConfig) -> None:
     if not config.runs:
-        raise ValueError("name at least one folder of a run, such as runs/<run>")
+        raise ValueError("name at least one run folder, such as runs/<run>")
     campaigns = [folder for folder in config.runs if campaign_page.is_campaign(folder)]
     if campaigns and len(config.runs) > 1:
         raise ValueError(
-            f"{campaigns[0]} is a campaign, which has a page of its own: name it alone"
+            f"{campaigns[0]} is a campaign, which has a separate report: name no other "
+            "folder"
         )
     if campaigns:
         written = campaign_page.write(campaigns[0], config.output)

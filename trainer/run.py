@@ -1,8 +1,7 @@
 """Trains a policy: `python -m trainer.run` (level 1-1, no flags needed).
 
-One loop: collect unrolls, learn from them, report. Everything a run leaves
-behind is in its folder: config.json, metrics.jsonl, TensorBoard curves and
-checkpoints.
+A run repeats one loop: collect unrolls, learn from them, report. It writes everything
+to its run folder: config.json, metrics.jsonl, TensorBoard curves and checkpoints.
 
     python -m trainer.run --max-seconds 600
     python -m trainer.run --task SuperMarioBros-1-2-v0 --model cnn-345k --gamma 0.99
@@ -10,10 +9,11 @@ checkpoints.
     tensorboard --logdir runs
     torchrun --nproc-per-node 2 --max-restarts 20 -m trainer.run
 
-Ctrl-C and SIGTERM end a run after the update it is in, with a checkpoint. Exit
-status: 0 the run is done (solved, or out of steps or time), 130 or 143 it was
-ended by Ctrl-C or SIGTERM and its checkpoint is written, 2 it could not start, 1
-it failed later. The reason of 1 and 2 is one line on stderr, `error: ...`.
+Ctrl-C and SIGTERM end a run after the current update, with a checkpoint.
+
+Exit status: 0 if the run is done (solved, or out of steps or time); 130 or 143 if
+Ctrl-C or SIGTERM ended it and its checkpoint is written; 2 if it could not start; 1 if
+it failed later. With 1 and 2, stderr has the reason in one line, `error: ...`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["main", "run_training"]
 
 
 def _write_report(folder: Path) -> None:
-    """Writes the page about a run; without one it is still a finished run."""
+    """Writes the report of a run; a failure here does not fail the run."""
     try:
         print(f"wrote {page.write([folder])}", flush=True)
     except Exception as error:
@@ -62,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return process.run(arguments)
     except FirstRankError:
-        return process.status  # rank 0 says why
+        return process.status  # rank 0 reports the reason
     except torch.OutOfMemoryError as error:
         return process.failed(out_of_memory_advice(process.config, error))
     except (ValueError, RuntimeError, OSError, ImportError) as error:
-        # A thread's error arrives as the cause of another one.
+        # An error in a thread arrives as the cause of another error.
         memory = isinstance(error.__cause__, torch.OutOfMemoryError)
         if memory:
             return process.failed(out_of_memory_advice(process.config, error))
@@ -81,8 +81,8 @@ class _Process:
     """This process of a run, which may be one of several.
 
     Attributes:
-        status: to exit with where it fails.
-        config: of the run, as far as it is known.
+        status: exit status after a failure.
+        config: of the run; the defaults until the command line is read.
     """
 
     def __init__(self) -> None:
@@ -111,19 +111,19 @@ class _Process:
         return 128 + ended_by if ended_by else 0
 
     def failed(self, text: str) -> int:
-        """Says why on stderr, where no other process says the same; the status."""
+        """Prints a reason on stderr, unless another process did; the exit status."""
         if says_first(text):
             print(f"error: {text}", file=sys.stderr)
         return self.status
 
     def advice(self, error: Exception) -> str:
-        """How a run goes on that has lost a process; "" after other errors."""
+        """How to continue after the loss of a process; "" after other errors."""
         if not isinstance(error, LostRankError):
             return ""
         if restarts_left():
-            return "; torchrun starts all again, from the last checkpoint"
-        later = f", and --resume {self._run_dir} goes on now" if self._run_dir else ""
-        return f"; torchrun --max-restarts 20 starts all again by itself{later}"
+            return "; torchrun restarts all processes from the last checkpoint"
+        now = f", --resume {self._run_dir} continues now" if self._run_dir else ""
+        return f"; torchrun --max-restarts 20 restarts all processes automatically{now}"
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
 """Searches for better settings with Optuna: `python -m trainer.search`.
 
-Every trial is a whole run with values from the search space, in a folder of its own.
-Trials that clear less than the others did at the same step are ended early. All
-trials are in a file or a database (--storage), so that the same command resumes a
-search after Ctrl-C or a crash, and several processes with one name share the work, on
-one machine or on many.
+Every trial is a whole run with values from the search space, in its own folder. Trials
+that clear less than other trials did at the same step are ended early. A file or a
+database (--storage) holds all trials. The same command resumes a search after Ctrl-C or
+a crash, and several processes with the same --name share the work, on one machine or on
+many.
 
     python -m trainer.search --trials 20 --jobs 2
     python -m trainer.search --name mine --space mine.py:space --seeds 2
     python -m trainer.search --name pipes -- --task SuperMarioBros-1-2-v0 --lag 1
 
-Flags behind `--` are those of `python -m trainer.run` and hold for all trials.
-Needs Optuna: pip install 'mario-envpool[search]'. Exit status: 0, 130 after Ctrl-C, or
-2 with one line `error: ...` on stderr.
+Flags after `--` are flags of `python -m trainer.run` and apply to all trials. The
+command needs Optuna: pip install 'mario-envpool[search]'.
+
+Exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on stderr.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = tyro.cli(
         SearchConfig, args=own, prog="python -m trainer.search", description=__doc__
     )
-    # Here, so that --help needs no Optuna.
+    # Imported here, because --help works without Optuna.
     try:
         from optuna.exceptions import OptunaError
     except ModuleNotFoundError:

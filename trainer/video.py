@@ -1,8 +1,8 @@
 """Films a policy: `python -m trainer.video --checkpoint RUN_OR_FILE`.
 
-Writes an MP4 (or GIF) of an episode at the game's own 60 pictures a second, with
-the buttons, the policy's probabilities and the critic's value beside the picture.
-Seeds are those of evaluations, which no run trains with.
+Writes an MP4 (or GIF) of an episode at 60 frames per second, with the buttons, the
+policy's probabilities and the critic's value beside the picture. It uses the seeds of
+evaluations, which no run trains with.
 
     python -m trainer.video --checkpoint runs/TASK-TIME
     python -m trainer.video --checkpoint runs/TASK-TIME --level 4-2 --out 4-2.gif
@@ -44,49 +44,50 @@ class VideoConfig:
     """Films a policy."""
 
     checkpoint: Annotated[Path, tyro.conf.arg(aliases=["--policy"])]
-    """Checkpoint, the folder of a run, a policy's file, released:8-1, or an address on
-    the Hub, hf://user/name."""
+    """Checkpoint, run folder, policy file, released:8-1, or an address on the Hub,
+    hf://user/name."""
 
     levels: Annotated[str, tyro.conf.arg(aliases=["--level"])] = ""
-    """Levels such as 1-1 or 1-1,4-2, or "all"; by default what the run plays."""
+    """Levels such as 1-1 or 1-1,4-2, or "all"; the default is what the run plays."""
 
     grid: bool = False
-    """All levels at once, one tile each, instead of one after the other."""
+    """Show all levels at once in a grid, instead of one after the other."""
 
     episodes: int = 1
-    """Episodes of each level; a grid has one."""
+    """Episodes per level; a grid shows one."""
 
     out: Path | None = None
-    """File to write, .mp4 or .gif; by default in the folder videos of the run, or, of a
-    policy that is in none, in ./videos, with the policy's name."""
+    """File to write, .mp4 or .gif; the default is in RUN_DIR/videos or, for a policy
+    outside a run folder, in ./videos, with the name of the policy."""
 
     overlay: bool = True
     """Show buttons, probabilities, value and score beside the picture."""
 
     scale: int = 0
-    """Enlarges every pixel so many times; 0: 2, or 1 in a grid."""
+    """Factor by which to enlarge the picture; 0: 2, or 1 in a grid."""
 
     fps: Literal[0, 60, 30, 20, 15, 10] = 0
-    """Pictures per second; 0: 60, or 30 in a grid, or 20 in a GIF."""
+    """Frames per second of the video; 0: 60, or 30 in a grid, or 20 in a GIF."""
 
     max_seconds: float = 300.0
-    """Longest video; what has not ended by then is cut off."""
+    """Longest video in seconds; later parts are cut off."""
 
     argmax: bool = False
-    """Take the likeliest action; otherwise actions are sampled, as in training."""
+    """Take greedy (most probable) actions; otherwise actions are sampled, as in
+    training."""
 
     ema: bool = True
-    """Play the averaged weights where the checkpoint has them."""
+    """Play the averaged weights if the checkpoint has them."""
 
     seed: int = 1
-    """Seed of environments and actions, 0 to 20,000."""
+    """Seed of environments and actions, 0 to 20000."""
 
     device: str = "auto"
-    """auto (cuda where there is one), cpu, cuda or cuda:N."""
+    """auto (cuda if there is a usable GPU, else cpu), cpu, cuda or cuda:N."""
 
 
 def film(config: VideoConfig) -> Path:
-    """Writes the video that a config asks for; returns its path.
+    """Writes the video that the options ask for; returns its path.
 
     Raises:
         ValueError: an option is out of range.
@@ -107,7 +108,7 @@ def film(config: VideoConfig) -> Path:
     policy = load_policy(
         config.checkpoint, playing_device(config.device), ema=config.ema
     )
-    # "" is what the run plays.
+    # "" stands for the level or levels of the run.
     levels = parse_levels(config.levels, policy.env.task) if config.levels else ("",)
     seed = first_seed(config.seed)
     games = [
@@ -150,11 +151,11 @@ def _every(config: VideoConfig) -> int:
 
 
 def _out(config: VideoConfig, what: str) -> Path:
-    """The file to write: by default beside the run's own videos.
+    """The file to write: by default beside the videos of the run.
 
     Args:
         config: of the film.
-        what: is shown, for the name; the policy's name is before it.
+        what: what the video shows, for the file name after the name of the policy.
     """
     if config.out is not None:
         return config.out

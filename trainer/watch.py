@@ -1,11 +1,11 @@
 """Shows a policy live: `python -m trainer.watch --checkpoint RUN_OR_FILE`.
 
-In a window where there is a display and pygame, else in the terminal, in half-block
-characters. Before each episode the newest checkpoint of the run is loaded, so one
-can watch a run while it trains. With `--human` you play yourself, in a window: arrows
-move, x jumps, z runs. q quits. With `--web` a page in a browser does both. `--record
-FILE` keeps the buttons of each episode as a demonstration, which `python -m
-trainer.plan --replay FILE` plays again.
+The picture is in a window if there is a display and pygame, else in the terminal, drawn
+with half-block characters. Before each episode the command loads the newest checkpoint
+of the run, so you can watch a run while it trains. With `--human` you play in a window:
+arrows move, x jumps, z runs, q quits. `--web` does both on a page in a
+browser. `--record FILE` keeps the buttons of each episode as a recording,
+which `python -m trainer.plan --replay FILE` plays again.
 
     python -m trainer.watch --checkpoint runs/TASK-TIME
     python -m trainer.watch --checkpoint runs/TASK-TIME --level 1-2 --speed 0.5
@@ -38,9 +38,9 @@ from trainer.film.recorder import Recorder
 from trainer.film.screens import Window, open_screen
 from trainer.film.shared_game import SharedGame
 
-# Lines about episodes at the end: those of the last ones.
+# At the end, lines about the last episodes are printed, at most this many.
 _MAX_LINES = 20
-# What --web shows without --policy: it has seen every level that can be chosen.
+# The policy of --web without --policy: it was trained on every level of the menu.
 _DEFAULT_POLICY = Path("released:one")
 
 
@@ -49,59 +49,61 @@ class WatchConfig:
     """Shows a policy live, or lets you play."""
 
     checkpoint: Annotated[Path | None, tyro.conf.arg(aliases=["--policy"])] = None
-    """Checkpoint, a policy's file, released:8-1, an address on the Hub, hf://user/name,
-    or the folder of a run: then the newest checkpoint before each episode."""
+    """Checkpoint, policy file, released:8-1, an address on the Hub, hf://user/name, or
+    a run folder, whose newest checkpoint is loaded before each episode."""
 
     level: str = ""
-    """Level, 1-1 to 8-4; by default the run's own, or 1-1 for a person."""
+    """Level, 1-1 to 8-4; the default is the level of the run, or 1-1 with --human."""
 
     speed: float = 1.0
-    """1 is the game's own speed; 0.5 is slow motion."""
+    """1 is the normal speed of the game; 0.5 is half speed."""
 
     human: bool = False
-    """Play yourself, in a window: arrows, x (A), z (B), Enter (start), q to quit."""
+    """Play yourself in a window: arrows, x (A), z (B), Enter (start), q to quit."""
 
     frame_skip: int = 1
-    """Frames for which a person's buttons stay. Recordings that a run is to learn from
-    (trainer.run --demos) need as many as the run has, 6 by default."""
+    """Frames for which the buttons of --human stay as they are. Recordings for
+    trainer.run --demos need the frame skip of that run, 6 by default."""
 
     argmax: bool = False
-    """Take the likeliest action; otherwise actions are sampled, as in training."""
+    """Take greedy (most probable) actions; otherwise actions are sampled, as in
+    training."""
 
     episodes: int = 0
-    """End after this many episodes; 0: not before you press q."""
+    """End after this many episodes; 0: until you press q."""
 
     record: Path | None = None
-    """File for the buttons of the first episode, .json; those that follow have numbers
-    behind the name. What is there already stays."""
+    """File for the buttons of the first episode, .json; the files of later episodes
+    have a number after the name. Existing files are not overwritten."""
 
     display: Literal["auto", "window", "terminal", "none"] = "auto"
-    """auto: a window where there is a display and pygame, else the terminal. none: only
-    records, as fast as it can, as many --episodes as there are to be."""
+    """auto: a window if there is a display and pygame, else the terminal. none: only
+    record --episodes episodes, at full speed."""
 
     web: bool = False
-    """A page for browsers: watch the policy (of released:one, if none is given), pause,
-    rewind, choose levels, take over and play."""
+    """Serve a page for browsers: watch the policy (released:one by default), pause,
+    rewind, choose levels, or take over and play."""
 
     web_host: str = "127.0.0.1"
-    """Address that the page is served on; one that others can reach needs a token."""
+    """Address to serve the page on; an address that other machines can reach needs a
+    token."""
 
     web_port: int = 8000
     """Port of the page; 0 for a free one."""
 
     web_token: str = ""
-    """Token that viewers of the page must have; if others can reach the page, one is
-    made by default. It is part of the address that is printed."""
+    """Token that viewers need. If other machines can reach the page, the default is a
+    random token. The printed address contains the token."""
 
     seed: int = 1
-    """Seed of environments and actions, 0 to 20,000."""
+    """Seed of environments and actions, 0 to 20000."""
 
     device: str = "cpu"
-    """cpu, cuda or cuda:N, or auto."""
+    """cpu, cuda, cuda:N or auto (cuda if there is a usable GPU, else cpu)."""
 
 
 def watch(config: WatchConfig) -> None:
-    """Shows episodes until there are enough.
+    """Shows the episodes that the options ask for.
 
     Raises:
         ValueError: an option is out of range, or there is no screen.
@@ -115,14 +117,14 @@ def watch(config: WatchConfig) -> None:
         raise ValueError(f"frame_skip must be at least 1, got {config.frame_skip}")
     if config.frame_skip > 1 and not config.human:
         raise ValueError(
-            "--frame-skip is for --human: a policy plays with the frames a step that "
-            "it was trained with"
+            "--frame-skip needs --human: a policy plays with the frame skip of its "
+            "training; leave it out"
         )
     if config.web:
         if config.record is not None:
             raise ValueError(
-                "--record keeps what is played in a window or in the terminal: leave "
-                "--web out"
+                "--record works in a window or in the terminal only: leave out --web "
+                "or --record"
             )
         if config.human and config.checkpoint is not None:
             raise ValueError("give --checkpoint or --human, not both")
@@ -133,7 +135,7 @@ def watch(config: WatchConfig) -> None:
         )
     if config.display == "none" and not (config.record and config.episodes):
         raise ValueError(
-            "--display none shows nothing: give --record FILE and --episodes N, too"
+            "--display none only records: also give --record FILE and --episodes N"
         )
     recorder = None if config.record is None else Recorder(config.record)
     lines: deque[str] = deque(maxlen=_MAX_LINES)
@@ -148,7 +150,7 @@ def watch(config: WatchConfig) -> None:
         else:
             (_play if config.human else _watch)(config, recorder, on_end)
     finally:
-        # The screen is the terminal's own again. An episode may not have ended.
+        # The screen is closed, so lines can be printed. An episode may not have ended.
         try:
             on_end()
         finally:
@@ -159,9 +161,9 @@ def watch(config: WatchConfig) -> None:
 def _watch(
     config: WatchConfig, recorder: Recorder | None, on_end: Callable[[str], None]
 ) -> None:
-    """Shows a policy; says how each episode ended."""
+    """Shows a policy; `on_end` receives a line about each episode."""
     assert config.checkpoint is not None
-    # Before the screen is taken: an error is then easy to read.
+    # Loaded before the screen opens, so that an error is easy to read.
     episodes = PolicyEpisodes(
         config.checkpoint,
         level=config.level,
@@ -179,13 +181,13 @@ def _watch(
 def _play(
     config: WatchConfig, recorder: Recorder | None, on_end: Callable[[str], None]
 ) -> None:
-    """Lets a person play; says how each episode ended."""
+    """Lets a person play; `on_end` receives a line about each episode."""
     if config.display == "none":
-        raise ValueError("--human plays in a window: leave --display none out")
+        raise ValueError("--human plays in a window: leave out --display none")
     if config.display == "terminal":
         raise ValueError(
             "--human plays in a window: a terminal does not report when keys are "
-            "released; leave --display terminal out"
+            "released; leave out --display terminal"
         )
     episodes = HumanEpisodes(
         config.level,
@@ -199,8 +201,8 @@ def _play(
 
 
 def _serve(config: WatchConfig, on_end: Callable[[str], None]) -> None:
-    """Serves a page for browsers; says how each episode ended."""
-    # An extra: only here it must be there.
+    """Serves a page for browsers; `on_end` receives a line about each episode."""
+    # An optional dependency, which only --web needs.
     from trainer.film import web
 
     pace = Pace(config.speed)

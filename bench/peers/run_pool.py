@@ -17,7 +17,7 @@ import workload
 
 
 class Pool:
-    """Keeps every environment of a pool busy; asynchronous if batch_size says so."""
+    """Keeps all environments of a pool busy; asynchronous if batch_size < num_envs."""
 
     def __init__(self, module: str, request: workload.Request) -> None:
         """Builds the pool and waits for the first batch."""

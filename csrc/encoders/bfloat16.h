@@ -1,10 +1,10 @@
 // bfloat16 as its bits: the upper half of a float32.
 //
-// What is smaller than kTiny becomes 0, and bfloat16 has 8 bits, so that every
-// product of two is a multiple of 2^-124 and exact in float32, and no sum of
-// products is denormal unless it is 0. Hence it makes no difference whether
-// one multiplies and adds, has both in one instruction, or has an instruction
-// that takes denormal numbers for 0, as VDPBF16PS does.
+// Values smaller than kTiny become 0, and the significand of a bfloat16 has 8
+// bits. So every product of two values is a multiple of 2^-124 and exact in
+// float32, and a sum of products is never denormal. Hence separate
+// multiplications and additions, fused ones, and instructions that treat
+// denormal numbers as 0, such as VDPBF16PS, give equal results.
 #pragma once
 
 #include <bit>
@@ -13,10 +13,11 @@
 namespace encoders {
 
 inline constexpr uint32_t kTinyBits = (127u - 55u) << 23;  // 2^-55
-/// A bias is no product: below this it is 0, and above a multiple of 2^-123.
+/// A bias is not a product: below this value it becomes 0; larger ones are
+/// multiples of 2^-123.
 inline constexpr float kTinyBias = 0x1p-100f;
 
-/// To the nearest, of two to the even one; NaN remains NaN.
+/// Rounds to the nearest value, ties to even; NaN remains NaN.
 inline uint16_t RoundToBf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t size = bits & 0x7FFFFFFFu;
@@ -30,7 +31,7 @@ inline float FromBf16(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-/// Two of them as a 32-bit word; the first is the lower half.
+/// Rounds two values into a 32-bit word; the first is the lower half.
 inline uint32_t RoundPair(float first, float second) {
   return RoundToBf16(first) |
          (static_cast<uint32_t>(RoundToBf16(second)) << 16);

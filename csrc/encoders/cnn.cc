@@ -11,7 +11,7 @@ namespace encoders {
 
 namespace {
 
-// Where the windows of the pictures begin, in the planes of one.
+// Returns where the windows of a picture begin in its planes.
 std::vector<int32_t> PictureWindows(const CnnShape& shape) {
   const TrunkShape trunk = shape.trunk();
   std::vector<int32_t> at;
@@ -23,7 +23,7 @@ std::vector<int32_t> PictureWindows(const CnnShape& shape) {
   return at;
 }
 
-// Where the rows of a window begin.
+// Returns where the rows of a window begin.
 std::vector<int32_t> PictureWindowRows(const CnnShape& shape) {
   std::vector<int32_t> at;
   for (int c = 0; c < shape.channels; ++c) {
@@ -38,7 +38,7 @@ int Window(const CnnShape& shape) {
   return shape.channels * shape.kernel1 * shape.kernel1;
 }
 
-// To (blocks of outputs, pairs, 16).
+// Packs weights as (blocks of outputs, pairs, 16).
 std::unique_ptr<uint32_t[]> PackPictureWeights(const CnnShape& shape,
                                                const float* weights) {
   const int window = Window(shape);
@@ -176,7 +176,8 @@ void CnnBackward(const CnnShape& shape, Path path, int64_t rows,
           trunk.Convolve(first, some, maps + (block + first) * map);
       for (int r = 0; r < some; r += 2) {
         const uint8_t* now = pixels + (block + first + r) * picture;
-        // An odd row's partner has no gradient, whatever its pixels are.
+        // The partner of a single last row has no gradient, so its pixels do
+        // not matter.
         kernels.centre_pairs(now, r + 1 < some ? now + picture : now, picture,
                              planes.get());
         kernels.interleave(d_map + r * map, d_map + (r + 1) * map,

@@ -15,7 +15,7 @@ struct CnnShape {
   int features;
 
   TrunkShape trunk() const;
-  /// Whether the kernels have code for it.
+  /// Whether the kernels support this shape.
   bool Valid() const;
 };
 
@@ -31,19 +31,20 @@ struct CnnGradients {
   TrunkGradients trunk;
 };
 
-/// Pictures to features.
+/// Computes features from pictures.
 ///
 /// @param pixels (rows, channels, height, width).
 /// @param maps (rows, trunk.map()) bfloat16 after the first convolution, for
-/// the
-///     way back; null: not kept.
-/// @param x (rows, trunk.inputs()) bfloat16 after the second; null likewise.
+///     the backward pass; null: not kept.
+/// @param x (rows, trunk.inputs()) bfloat16 after the second convolution; null:
+///     not kept.
 /// @param y (rows, features).
 void CnnForward(const CnnShape& shape, Path path, int64_t rows,
                 const uint8_t* pixels, const CnnWeights& weights,
                 uint16_t* maps, uint16_t* x, float* y);
 
-/// Gradients of all weights from those of the features, dy.
+/// Computes the gradients of all weights from the gradients of the features,
+/// dy.
 void CnnBackward(const CnnShape& shape, Path path, int64_t rows,
                  const uint8_t* pixels, const CnnWeights& weights,
                  const uint16_t* maps, const uint16_t* x, const float* y,

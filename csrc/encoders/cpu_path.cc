@@ -1,4 +1,4 @@
-// What the CPU says of itself, asked when the program runs.
+// Detects the features of the CPU at run time.
 #include "encoders/cpu_path.h"
 
 namespace encoders {

@@ -3,14 +3,14 @@
 
 #include <cstdint>
 
-// The compilers that have code for x86: GCC and Clang.
+// The compilers that this project has x86 kernels for: GCC and Clang.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define ENCODERS_X86 1
 #endif
 
 namespace encoders {
 
-/// Instruction sets with code of their own. All give equal results.
+/// Instruction sets with separate code. All give equal results.
 enum class Path : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 
 inline constexpr Path kPaths[] = {Path::kScalar, Path::kAvx2, Path::kAvx512,

@@ -1,9 +1,9 @@
 // The loops of the encoders, one table of functions for each instruction set.
 //
 // A *pair* is a 32-bit word of two bfloat16. A product of pairs adds the upper
-// product first and then the lower one, as VDPBF16PS does; each of 16 lanes is
-// a sum of its own. So the order of every sum is fixed, and all paths give
-// equal results. Counts of values that are not explained are multiples of 16.
+// product first and then the lower one, as VDPBF16PS does; each of the 16 lanes
+// is a separate sum. So the order of every sum is fixed, and all paths give
+// equal results. Counts without a comment are multiples of 16.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ namespace encoders {
 
 inline constexpr int kLanes = 16;
 
-/// What becomes of a sum.
+/// What a kernel does with a sum.
 enum class Finish : uint8_t {
   kRelu,       ///< out32 = max(0, sum)
   kReluRound,  ///< out16 = max(0, sum), rounded
   kActive,     ///< out16 = sum where `active` is not 0, else 0, rounded
-  kAdd,        ///< out32 += sum; the sum begins there, in place of the bias
+  kAdd,        ///< out32 += sum; the sum begins with out32 in place of the bias
 };
 
-/// Matrix product with gathered rows: a row is made of equally long segments.
+/// Matrix product with gathered rows: a row consists of equally long segments.
 struct DotTask {
   const uint16_t* x;        ///< bfloat16
   const int32_t* at;        ///< (positions,) where each begins in x
@@ -54,7 +54,7 @@ struct OuterTask {
   float* out;  ///< (segment_count * segment_length, 16 * blocks)
 };
 
-/// A sum of rows of a table for every position of a grid of codes.
+/// For every position of a grid of codes, a sum of rows of a table.
 struct TableTask {
   const uint8_t* grid;  ///< codes
   int grid_width;
@@ -66,7 +66,7 @@ struct TableTask {
 };
 
 struct Kernels {
-  /// (pixel - 144) / 64 of n pixels, which is exact.
+  /// Computes (pixel - 144) / 64 of n pixels, which is exact.
   void (*centre)(const uint8_t* pixels, int n, uint16_t* out);
   /// The same as pairs of two pictures' pixels.
   void (*centre_pairs)(const uint8_t* first, const uint8_t* second, int n,
@@ -84,19 +84,20 @@ struct Kernels {
   void (*keep_positive)(const float* gradients, const float* output, int n,
                         uint16_t* out);
   /// to[j * to_stride + l] = the pair of from[l * lane_stride + j] and the
-  /// value pair_stride behind it, rounded, for 16 lanes l and any number of
+  /// value pair_stride after it, rounded, for 16 lanes l and any number of
   /// columns j.
   void (*pack)(const float* from, int64_t lane_stride, int64_t pair_stride,
                int columns, uint32_t* to, int64_t to_stride);
-  /// to[l * lane_stride + j] = from[j * from_stride + l], likewise.
+  /// to[l * lane_stride + j] = from[j * from_stride + l], for 16 lanes l and
+  /// any number of columns j.
   void (*transpose)(const float* from, int64_t from_stride, int columns,
                     float* to, int64_t lane_stride);
-  /// table[tap][code] = the sum over e of codes[code][e] * conv[tap][e], which
-  /// are rounded; the last code of each tap has zeros.
+  /// table[tap][code] = the sum over e of codes[code][e] * conv[tap][e], of
+  /// rounded factors; the last code of each tap has zeros.
   void (*table_make)(const TableTask& task, const float* codes,
                      const float* conv, float* table);
-  /// From the table's gradient to that of both; d_codes is (codes, e, 16),
-  /// still to be summed over its lanes.
+  /// Computes the gradients of codes and conv from the gradient of the table;
+  /// d_codes is (codes, e, 16) and must still be summed over its lanes.
   void (*table_unmake)(const TableTask& task, const float* codes,
                        const float* conv, const float* d_table, float* d_codes,
                        float* d_conv);

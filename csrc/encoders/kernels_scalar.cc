@@ -34,7 +34,7 @@ Lanes Load(const float* from) {
   return result;
 }
 
-// The first n; zeros behind them.
+// Loads the first n values, followed by zeros.
 Lanes LoadSome(const float* from, int n) {
   Lanes result{};
   std::memcpy(&result, from, n * sizeof(float));

@@ -53,14 +53,14 @@ OP void Store(float* to, Lanes a) {
   _mm256_storeu_ps(to + 8, a.high);
 }
 
-// Which of eight lanes are among the first n, some of which may lie before
-// them.
+// Mask of the lanes, of eight, that are among the first n; some of the n may
+// precede these lanes.
 OP __m256i FirstLanes(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n),
                             _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-// The first n; zeros behind them.
+// Loads the first n values, followed by zeros.
 OP Lanes LoadSome(const float* from, int n) {
   return {_mm256_maskload_ps(from, FirstLanes(n)),
           _mm256_maskload_ps(from + 8, FirstLanes(n - 8))};
@@ -103,7 +103,7 @@ OP Lanes Add(Lanes a, Lanes b) {
   return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
 }
 
-// Of two of which one is NaN, the instruction gives the second.
+// If one operand is NaN, the instruction returns the second operand.
 OP Lanes Relu(Lanes a) {
   const __m256 zero = _mm256_setzero_ps();
   return {_mm256_max_ps(zero, a.low), _mm256_max_ps(zero, a.high)};

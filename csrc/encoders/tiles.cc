@@ -14,7 +14,8 @@ namespace {
 constexpr int kKernel = 3;
 constexpr int kTaps = kKernel * kKernel;
 constexpr int kStride = 2;
-// The cells have a border of one code more, whose rows of the table are zeros.
+// The cells have a border with an additional code, whose rows of the table are
+// zeros.
 constexpr int kBorder = kTileCodes;
 constexpr int kTableCodes = kTileCodes + 1;
 constexpr int kGridWidth = kTileSide + 2;
@@ -22,7 +23,7 @@ constexpr int kGridCells = kGridWidth * (kTileRows + 2);
 constexpr int kThingCodes = kThings * kCodeSize;
 constexpr int kMotion = kThings * (kCodeSize + kThingNumbers);
 
-// Embedding and weights as the sums see them: rounded.
+// Embedding and weights rounded to bfloat16, as the sums use them.
 struct Rounded {
   std::vector<float> codes;  // (32, 8)
   std::vector<float> conv;   // (taps, 8, channels)
@@ -61,7 +62,7 @@ TableTask MakeTask(const TilesShape& shape, const uint8_t* grid) {
           .channels = shape.channels1};
 }
 
-// Puts the cells of a frame inside the border.
+// Copies the cells of a frame into the border.
 void FillGrid(const uint8_t* frame, uint8_t* grid) {
   for (int y = 0; y < kTileRows; ++y) {
     std::memcpy(grid + (y + 1) * kGridWidth + 1, frame + y * kTileSide,
@@ -73,9 +74,9 @@ const uint8_t* Things(const uint8_t* frame) {
   return frame + kTileRows * kTileSide;
 }
 
-// Spreads a thing over the four cells around it, as near_maps in tiles.py. x
-// and y are pixels from the middle of the first cell; shares are those of 64.
-// Of positive numbers the larger one has the larger bits.
+// Spreads a thing over the four cells around it, as near_maps in tiles.py does.
+// x and y are pixels from the middle of the first cell; shares are 64ths as
+// bfloat16. Larger positive numbers have larger bits.
 void AddNear(int x, int y, const uint16_t* shares, const int* place,
              uint16_t* more) {
   const int column = x >> 3, right = x & (kNearCell - 1);
@@ -92,7 +93,8 @@ void AddNear(int x, int y, const uint16_t* shares, const int* place,
   add(row + 1, column + 1, down * right);
 }
 
-// The maps of what hurts near Mario; `place` is that of their first cell.
+// Adds the maps of enemies and dangers near Mario; `place` is the place of the
+// first cell.
 void AddNearMaps(const uint8_t* things, const uint16_t* shares,
                  const int* place, uint16_t* more) {
   const auto number = [&](int thing, int column) {
@@ -103,7 +105,7 @@ void AddNearMaps(const uint8_t* things, const uint16_t* shares,
     if (code != kEnemy && code != kDanger) continue;
     const int* map = place;
     for (const int frames : kFramesAhead) {
-      // Speeds are 1/16 pixel a frame.
+      // Speeds are in 1/16 pixel per frame.
       const int x =
           number(t, 1) + ((number(t, 3) - number(0, 3)) * frames >> 4);
       const int y =
@@ -156,7 +158,7 @@ void TilesForward(const TilesShape& shape, Path path, int64_t rows,
   const TrunkForward trunk(trunk_shape, weights.trunk, kernels);
   const Rounded rounded = RoundWeights(shape, weights);
   const std::vector<float> bias = FlushedBias(weights.bias, shape.channels1);
-  // What each extra input is, at the place where it is kept.
+  // Fills in each extra input at the place where it is kept.
   const int extra = trunk_shape.extra;
   std::vector<int> place(extra);
   for (int i = 0; i < extra; ++i) place[i] = ExtraPlace(i, extra);
@@ -178,7 +180,7 @@ void TilesForward(const TilesShape& shape, Path path, int64_t rows,
   uint8_t grid[kGridCells];
   std::memset(grid, kBorder, sizeof(grid));
   const TableTask task = MakeTask(shape, grid);
-  // (taps, 33, channels): what a code under a tap adds.
+  // (taps, 33, channels): the term that a code under a tap adds.
   const auto table = Scratch<float>(kTaps * kTableCodes * shape.channels1);
   kernels.table_make(task, rounded.codes.data(), rounded.conv.data(),
                      table.get());
@@ -268,7 +270,8 @@ void TilesBackward(const TilesShape& shape, Path path, int64_t rows,
     }
   }
 
-  // From the table back to what it was made of.
+  // Computes the gradients of codes and convolution from the gradient of the
+  // table.
   const Rounded rounded = RoundWeights(shape, weights);
   std::vector<float> d_conv(rounded.conv.size());
   std::vector<float> d_lanes(d_codes.size() * kLanes);

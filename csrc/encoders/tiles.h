@@ -1,5 +1,6 @@
-// The encoder of tiles: a convolution over embedded codes as sums of rows of a
-// table, then the trunk, whose linear layer takes the moving things as well.
+// The encoder of tiles: a convolution over embedded codes, computed as sums of
+// rows of a table, then the trunk, whose linear layer also takes the moving
+// things.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace encoders {
 
-// What trainer/models/tiles.py is made of.
+// Constants of trainer/models/tiles.py.
 inline constexpr int kTileSide = 16;  ///< bytes of a row, and rows
 inline constexpr int kTileRows = 13;  ///< of cells; the others are things
 inline constexpr int kTileBytes = kTileSide * kTileSide;
@@ -18,7 +19,7 @@ inline constexpr int kCodeSize = 8;  ///< numbers that embed a code
 inline constexpr int kThings = 8;
 inline constexpr int kThingBytes = 6;  ///< a code, then signed numbers
 inline constexpr int kThingNumbers = kThingBytes - 1;
-inline constexpr int kEnemy = 15, kDanger = 16;  ///< codes of what hurts
+inline constexpr int kEnemy = 15, kDanger = 16;  ///< codes that hurt Mario
 inline constexpr int kFramesAhead[] = {0, 8};    ///< of the maps of it
 inline constexpr int kNearCell = 8, kNearSide = 12;
 inline constexpr int kNearLeft = -32, kNearTop = -48;
@@ -28,7 +29,7 @@ struct TilesShape {
   int channels1, channels2, features;
 
   TrunkShape trunk() const;
-  /// Whether the kernels have code for it.
+  /// Whether the kernels support this shape.
   bool Valid() const;
 };
 
@@ -50,12 +51,13 @@ struct TilesGradients {
 /// Whether all codes of frames, (rows, 16, 16), are below 32.
 bool ValidCodes(int64_t rows, const uint8_t* frames);
 
-/// Frames (rows, 16, 16) with valid codes to features; as CnnForward.
+/// Computes features from frames (rows, 16, 16) with valid codes; like
+/// CnnForward.
 void TilesForward(const TilesShape& shape, Path path, int64_t rows,
                   const uint8_t* frames, const TilesWeights& weights,
                   uint16_t* maps, uint16_t* x, float* y);
 
-/// As CnnBackward.
+/// Like CnnBackward.
 void TilesBackward(const TilesShape& shape, Path path, int64_t rows,
                    const uint8_t* frames, const TilesWeights& weights,
                    const uint16_t* maps, const uint16_t* x, const float* y,

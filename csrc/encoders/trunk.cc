@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kNoOffset[] = {0};
 
-// Where the windows of a map begin, for `rows` maps one behind the other.
+// Returns where the windows begin in `rows` consecutive maps.
 std::vector<int32_t> Windows(const TrunkShape& shape, int rows) {
   std::vector<int32_t> at;
   for (int r = 0; r < rows; ++r) {
@@ -26,7 +26,7 @@ std::vector<int32_t> Windows(const TrunkShape& shape, int rows) {
   return at;
 }
 
-// Where the rows of a window begin.
+// Returns where the rows of a window begin.
 std::vector<int32_t> WindowRows(const TrunkShape& shape) {
   std::vector<int32_t> at;
   for (int y = 0; y < shape.kernel_height; ++y) {
@@ -35,15 +35,17 @@ std::vector<int32_t> WindowRows(const TrunkShape& shape) {
   return at;
 }
 
-// Multiples of `step`: rows one behind the other.
+// Returns the first `count` multiples of `step`: the starts of consecutive
+// rows.
 std::vector<int32_t> Steps(int count, int step) {
   std::vector<int32_t> at(count);
   for (int i = 0; i < count; ++i) at[i] = i * step;
   return at;
 }
 
-// (outputs, channels, positions) to (blocks of outputs, pairs of (position,
-// channel), 16): rows of length `row`, beginning at input `begin` of them.
+// Packs weights (outputs, channels, positions) as (blocks of outputs, pairs of
+// (position, channel), 16). Rows have length `row` and are read from input
+// `begin` on.
 void PackForward(const Kernels& kernels, const float* weights, int64_t row,
                  int outputs, int channels, int positions, int64_t pairs,
                  uint32_t* to) {
@@ -57,8 +59,8 @@ void PackForward(const Kernels& kernels, const float* weights, int64_t row,
   }
 }
 
-// The same weights for the way back, where outputs are summed over: (positions,
-// blocks of channels, pairs of outputs, 16).
+// Packs the same weights for the backward pass, which sums over outputs:
+// (positions, blocks of channels, pairs of outputs, 16).
 void PackBackward(const Kernels& kernels, const float* weights, int64_t row,
                   int outputs, int channels, int positions, uint32_t* to) {
   const int64_t block_words = static_cast<int64_t>(outputs) / 2 * kLanes;
@@ -72,7 +74,8 @@ void PackBackward(const Kernels& kernels, const float* weights, int64_t row,
   }
 }
 
-// Sums (positions, channels, outputs) to (outputs, channels, positions).
+// Reorders sums from (positions, channels, outputs) to (outputs, channels,
+// positions).
 void Unpack(const Kernels& kernels, const float* sums, int outputs,
             int channels, int positions, float* to, int64_t row) {
   for (int o = 0; o < outputs; o += kLanes) {
@@ -94,7 +97,7 @@ std::vector<float> FlushedBias(const float* bias, int size) {
 }
 
 int TrunkForward::GroupRows(const TrunkShape& shape) {
-  // Enough positions that those behind the last whole tile cost little.
+  // Enough positions that the remainder after the last whole tile costs little.
   return shape.positions() >= 16 ? 2 : 8;
 }
 

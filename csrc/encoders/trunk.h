@@ -1,9 +1,10 @@
-// What all encoders end with: a convolution of maps with channels last, ReLU,
-// and a linear layer with ReLU over its output and, with tiles, further inputs.
+// The last part of all encoders: a convolution of maps with channels last,
+// ReLU, and a linear layer with ReLU over the output and, with tiles, further
+// inputs.
 //
-// Rows are processed in blocks, whose intermediate values stay in the cache and
-// which share each load of the linear layer's weights. Weights and gradients
-// are laid out as in PyTorch, (outputs, inputs, height, width).
+// Rows are processed in blocks. The intermediate values of a block stay in the
+// cache, and its rows share each load of the linear layer's weights. Weights
+// and gradients are laid out as in PyTorch, (outputs, inputs, height, width).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace encoders {
 
 inline constexpr int kBlockRows = 32;
 
-/// Memory that nobody has written yet.
+/// Allocates uninitialised memory.
 template <typename T>
 std::unique_ptr<T[]> Scratch(int64_t size) {
   return std::unique_ptr<T[]>(new T[size]);
@@ -52,7 +53,7 @@ struct TrunkGradients {
   float* linear_bias;
 };
 
-/// Where extra input i lies among them: they are kept in pairs (i, i + half).
+/// The place of extra input i: extra inputs are kept in pairs (i, i + half).
 inline int ExtraPlace(int i, int extra) {
   return i < extra / 2 ? 2 * i : 2 * (i - extra / 2) + 1;
 }
@@ -64,13 +65,14 @@ class TrunkForward {
   TrunkForward(const TrunkShape& shape, const TrunkWeights& weights,
                const Kernels& kernels);
 
-  /// Rows that Convolve should be given at once.
+  /// How many rows a call of Convolve should get.
   static int GroupRows(const TrunkShape& shape);
 
-  /// Maps (rows, height, width, channels) to the first parts of x, which is
-  /// (rows, inputs); at most GroupRows.
+  /// Convolves maps (rows, height, width, channels) into the first parts of x,
+  /// which is (rows, inputs); at most GroupRows rows.
   void Convolve(int rows, const uint16_t* maps, uint16_t* x) const;
-  /// x (rows, inputs) to y (rows, features); at most kBlockRows.
+  /// Computes y (rows, features) from x (rows, inputs); at most kBlockRows
+  /// rows.
   void Join(int rows, const uint16_t* x, float* y) const;
 
  private:
@@ -87,13 +89,13 @@ class TrunkBackward {
   TrunkBackward(const TrunkShape& shape, const TrunkWeights& weights,
                 const Kernels& kernels);
 
-  /// Begins a block of at most kBlockRows rows: the linear layer. d_extra,
+  /// Begins a block of at most kBlockRows rows with the linear layer. d_extra,
   /// (rows, extra_kept) float32, gets the gradient of the first extra_kept
   /// extra inputs, in their own order; extra_kept is what `KeepExtra` was
   /// given.
   void Join(int rows, const uint16_t* x, const float* y, const float* dy,
             float* d_extra);
-  /// The convolution of rows first to first + rows of the block.
+  /// Processes the convolution of rows first to first + rows of the block.
   /// Returns the gradient before the map's ReLU, rounded, (rows, map); one row
   /// more, of zeros, if rows is odd.
   const uint16_t* Convolve(int first, int rows, const uint16_t* maps);

@@ -1,5 +1,5 @@
-// What the files with code for x86 share: intrinsics, and loops that the
-// compiler writes out. Only for these .cc files, behind ENCODERS_X86.
+// Shared by the files with code for x86: intrinsics, and loops that the
+// compiler unrolls. Include it only in those .cc files, inside ENCODERS_X86.
 #pragma once
 
 #include <immintrin.h>

@@ -38,7 +38,7 @@ float ClipNorm(encoders::Path path, std::span<const Gradients> gradients,
   }
   const float norm = static_cast<float>(std::sqrt(total));
   const float factor = max_norm / (norm + 1e-6f);
-  if (factor >= 1.0f) return norm;  // not a number goes on to all gradients
+  if (factor >= 1.0f) return norm;  // a NaN norm makes all gradients NaN
   for (const Gradients& some : gradients) {
     kernels.scale(factor, some.size, some.values);
   }

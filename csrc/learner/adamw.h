@@ -1,7 +1,7 @@
 // AdamW on some tensors, in place, and the clipping of gradients.
 //
-// What torch.optim.AdamW and torch.nn.utils.clip_grad_norm_ do, for many small
-// tensors in one call.
+// Does what torch.optim.AdamW and torch.nn.utils.clip_grad_norm_ do, for many
+// small tensors in one call.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace learner {
 
-/// A parameter of AdamW; float32 without gaps.
+/// A parameter of AdamW: contiguous float32.
 struct AdamwTensor {
   int64_t size;
   float* weights;
   const float* gradients;
   float* means;    ///< of the gradients
-  float* squares;  ///< means of theirs
-  float* step;     ///< steps before this one, counted up
+  float* squares;  ///< means of their squares
+  float* step;     ///< steps before this one; incremented
 };
 
 struct AdamwOptions {
@@ -39,7 +39,7 @@ struct Gradients {
 
 /// Scales gradients down to a norm over all of them.
 ///
-/// @return the norm before.
+/// @return the norm before scaling.
 float ClipNorm(encoders::Path path, std::span<const Gradients> gradients,
                float max_norm);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kLanes = 16;
 
-// Sixteen sums side by side, then one over them in a fixed order.
+// Computes sixteen sums in parallel, then adds them in a fixed order.
 float Dot(const float* a, const float* b, int size) {
   float sums[kLanes] = {};
   for (int i = 0; i < size; i += kLanes) {
@@ -39,9 +39,9 @@ void LogSoftmax(float* logits, int size) {
   for (int i = 0; i < size; ++i) logits[i] -= shift;
 }
 
-// What normalises the rows of a minibatch.
+// The numbers that normalise the rows of a minibatch.
 struct Normal {
-  double weight;    // of a row is divided by this
+  double weight;    // divides the weight of a row
   double mean = 0;  // of the advantages
   double deviation = 1;
   double mean_weight;
@@ -77,7 +77,7 @@ struct Row {
   float log_mu, advantage, value, weight, scale;
 };
 
-// Evaluates a row and adds its gradients, times `factor`; scratch is (2 *
+// Evaluates a row and adds its gradients times `factor`; scratch is (2 *
 // actions,).
 void AddRow(const HeadShape& shape, const HeadWeights& weights,
             const LossOptions& options, const Row& target, float factor,
@@ -109,8 +109,8 @@ void AddRow(const HeadShape& shape, const HeadWeights& weights,
       std::clamp(ratio, 1.0f - options.clip_range, 1.0f + options.clip_range);
   const float free_gain = ratio * target.advantage;
   const float gain = std::min(free_gain, bounded * target.advantage);
-  // Minus what the policy's term changes by with log pi(a): where the clipped
-  // gain is the smaller one, nothing.
+  // The negative derivative of the policy term by log pi(a): 0 if the clipped
+  // gain is smaller.
   const float slope = free_gain <= gain ? free_gain : 0.0f;
   if (ratio != bounded) terms.clipped += target.weight;
   const float error = (value - target.value) / target.scale;

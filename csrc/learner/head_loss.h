@@ -1,12 +1,12 @@
 // The two heads of an actor-critic with PPO's loss, and their gradients, on
 // rows of features.
 //
-// trainer/models/heads.py and trainer/learn/losses.py have the same in PyTorch:
-// logits = policy f + bias; value = mean + deviation (value f + bias) of the
-// row's level (PopArt; mean 0 and deviation 1 without it);
-// loss = policy term + value_coef * critic's term - entropy_coef * entropy.
-// Plain float32 loops whose sums have a fixed order: for one division of the
-// rows among threads results are equal on every machine, but for the C
+// trainer/models/heads.py and trainer/learn/losses.py have the same computation
+// in PyTorch: logits = policy f + bias; value = mean + deviation (value f +
+// bias) of the row's level (PopArt; mean 0 and deviation 1 without it); loss =
+// policy term + value_coef * critic's term - entropy_coef * entropy. The loops
+// are plain float32 code whose sums have a fixed order. For a fixed division of
+// the rows among threads, results are equal on every machine, except for the C
 // library's exp and log.
 #pragma once
 
@@ -44,7 +44,7 @@ struct LossOptions {
   bool normalise;  ///< the advantages of a minibatch
 };
 
-/// What rows are trained towards: `Targets` of trainer/learn/losses.py, flat.
+/// The targets of rows: `Targets` of trainer/learn/losses.py, flattened.
 struct Targets {
   const int64_t* actions;
   const int64_t* levels;
@@ -52,29 +52,31 @@ struct Targets {
   const float* advantages;
   const float* values;
   const float* weights;  ///< 0: the row does not count
-  const float* scales;   ///< what the critic's errors are divided by
+  const float* scales;   ///< divisors of the critic's errors
 };
 
-/// Rows of a minibatch, as places in the targets.
+/// Rows of a minibatch, as indices into the targets.
 struct Minibatch {
   const int64_t* rows;
   int64_t size;
 };
 
-/// Means over the rows of a minibatch, each with its weight.
+/// Weighted means over the rows of a minibatch.
 struct LossTerms {
-  double total = 0;  ///< what is minimised: the loss times the mean weight
+  double total = 0;  ///< the minimised value: the loss times the mean weight
   double policy = 0, value = 0, entropy = 0, kl = 0, clipped = 0;
 };
 
-/// The loss of rows first to first + count of a minibatch, and its gradients.
+/// Computes the loss of rows first to first + count of a minibatch, and its
+/// gradients.
 ///
 /// The losses and gradients of the parts of a minibatch add up to those of the
-/// whole: weights are normalised over it, and with `normalise` advantages get
-/// mean 0 and deviation 1 there.
+/// whole minibatch: weights are normalised over the minibatch, and with
+/// `normalise` its advantages get mean 0 and deviation 1.
 ///
-/// @throws std::out_of_range an action or a level that cannot be; levels beyond
-///     the last output have that one.
+/// @throws std::out_of_range an action or a level is out of range; levels
+/// beyond
+///     the last output use that output.
 /// @param features (count, features) of these rows.
 /// @param d_features (count, features) is written.
 /// @param gradients are written.

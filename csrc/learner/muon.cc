@@ -1,4 +1,4 @@
-// Muon: momentum, orthogonalised block by block.
+// Muon: orthogonalises momentum block by block.
 #include "learner/muon.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@ namespace learner {
 
 namespace {
 
-// As in trainer/learn/optim.py, which names their sources.
+// The same coefficients as in trainer/learn/optim.py, which names their
+// sources.
 constexpr float kLinear = 3.4445f;
 constexpr float kCubic = -4.7750f;
 constexpr float kQuintic = 2.0315f;
@@ -23,8 +24,8 @@ constexpr int64_t Padded(int64_t size) {
   return (size + kLanes - 1) / kLanes * kLanes;
 }
 
-// Floats between rows: an odd number of cache lines, or columns of a matrix
-// would share few sets of the cache.
+// Floats between rows: an odd number of cache lines, because otherwise the
+// columns of a matrix would share few sets of the cache.
 constexpr int64_t Stride(int64_t size) {
   return (Padded(size) / kLanes | 1) * kLanes;
 }
@@ -50,7 +51,7 @@ class Block {
     direction_ = scratch;
   }
 
-  // The direction x, and zeros around it up to multiples of 16.
+  // Computes the direction x, padded with zeros to multiples of 16.
   void Prepare(const float* gradients, float* momentum, int64_t step,
                float share) {
     for (int64_t i = 0; i < Padded(rows_); ++i) {
@@ -63,7 +64,7 @@ class Block {
     }
   }
 
-  // The product of the iterations' factors, for x / (|x| + 1e-7).
+  // Computes the product of the iterations' factors for x / (|x| + 1e-7).
   // Returns 1 / (|x| + 1e-7).
   float Iterate() {
     Square();
@@ -96,7 +97,7 @@ class Block {
     return scale;
   }
 
-  // Applies the product to x and descends.
+  // Applies the product to x and updates the weights.
   void Descend(float* weights, int64_t step, float keep, float rate) {
     float* part = factor_;  // (128, 32) of the result
     for (int64_t i = 0; i < rows_; i += kBlock) {
@@ -126,7 +127,7 @@ class Block {
  private:
   static constexpr int64_t kPart = 32;
 
-  // square = x x^T, or x^T x of a tall one.
+  // square = x x^T, or x^T x for a tall matrix.
   void Square() {
     const int64_t depth = tall_ ? rows_ : columns_;
     for (int64_t k = 0; k < depth; k += kBlock) {
@@ -172,8 +173,8 @@ class Block {
     Mirror(out);
   }
 
-  // Makes it symmetric to the last bit. It has to be: where it is not, the
-  // iterations let the difference grow by a factor of 100 and more.
+  // Makes the square symmetric to the last bit. This is necessary: the
+  // iterations increase any difference by a factor of 100 and more.
   void Mirror(float* square) {
     for (int c = 0; c < side_; c += kLanes) {
       float* block = square + c * kSquareStride + c;
@@ -217,7 +218,7 @@ int64_t MuonScratch(int64_t rows, int64_t columns) {
 void MuonStep(encoders::Path path, const MuonMatrix& matrix,
               const MuonOptions& options, float* scratch) {
   const VectorKernels& kernels = VectorKernelsFor(path);
-  // From the beginning of a cache line.
+  // Starts at the beginning of a cache line.
   while (reinterpret_cast<uintptr_t>(scratch) % 64 != 0) ++scratch;
   const bool tall = matrix.rows > matrix.columns;
   const int64_t side = tall ? matrix.columns : matrix.rows;

@@ -1,9 +1,9 @@
 // A step of Muon on one hidden matrix, in place.
 //
-// trainer/learn/optim.py says what Muon is and has the same in PyTorch. Here
-// the products of the squares x x^T are half as much work: all of them are
-// polynomials of one symmetric matrix, so they are symmetric too, and what is
-// right of their diagonal is a copy.
+// trainer/learn/optim.py describes Muon and has the same step in PyTorch. Here
+// the products of the squares x x^T need half the work: all of them are
+// polynomials of one symmetric matrix, so they are symmetric too, and the part
+// right of the diagonal is a copy.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace learner {
 
-/// A hidden matrix: (rows, columns) float32 without gaps, each.
+/// A hidden matrix and its arrays: contiguous float32, (rows, columns) each.
 struct MuonMatrix {
   int64_t rows;
   int64_t columns;
@@ -27,12 +27,13 @@ struct MuonOptions {
   float weight_decay;
 };
 
-/// Floats that `MuonStep` works on, for a matrix of this shape.
+/// Returns the scratch size of `MuonStep` for a matrix of this shape, in
+/// floats.
 int64_t MuonScratch(int64_t rows, int64_t columns);
 
-/// Moves weights and momentum.
+/// Updates weights and momentum.
 ///
-/// @param scratch of `MuonScratch` floats, written.
+/// @param scratch `MuonScratch` floats, overwritten.
 void MuonStep(encoders::Path path, const MuonMatrix& matrix,
               const MuonOptions& options, float* scratch);
 

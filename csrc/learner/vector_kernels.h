@@ -1,7 +1,8 @@
 // The loops of the optimiser, one table of functions for each instruction set.
 //
 // Products and sums are fused (one rounding) on all paths, and every number of
-// a result is one sum in the order of its terms: all paths give equal results.
+// a result is one sum in the order of its terms. So all paths give equal
+// results.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace learner {
 
 inline constexpr int kLanes = 16;
 
-/// Matrix product of a transposed matrix and another.
+/// The product of a transposed matrix and another matrix.
 struct ProductTask {
   const float* a;    ///< (depth, rows)
   int64_t a_stride;  ///< between rows, as below
@@ -30,8 +31,8 @@ struct ProductTask {
 /// AdamW's factors in a step.
 struct AdamwFactors {
   float keep;        ///< 1 - lr * weight decay
-  float first;       ///< what a gradient counts in its mean
-  float second;      ///< what its square counts in their mean
+  float first;       ///< weight of a gradient in its mean
+  float second;      ///< weight of its square in their mean
   float rate;        ///< lr / (1 - beta1^step)
   float correction;  ///< 1 / sqrt(1 - beta2^step)
   float eps;
@@ -46,8 +47,8 @@ struct VectorKernels {
   /// out = alpha * square + beta * x, of n numbers, a multiple of 16.
   void (*combine)(const float* square, float alpha, const float* x, float beta,
                   int64_t n, float* out);
-  /// Moves averages by `share` of the way to the gradients, and gives where
-  /// they will be after one more gradient like this (Nesterov).
+  /// Moves averages towards the gradients by `share`, and writes the averages
+  /// that one more equal gradient would give (Nesterov).
   void (*direction)(const float* gradients, float share, int64_t n,
                     float* averages, float* out);
   /// weights = keep * weights - rate * step.

@@ -1,4 +1,4 @@
-// Action tables: from a discrete action to a byte of buttons. The three sets
+// Action tables that map a discrete action to a byte of buttons. The three sets
 // have the order of gym-super-mario-bros 7.4.0 (gym_super_mario_bros/actions).
 #pragma once
 
@@ -33,8 +33,9 @@ inline constexpr int kSimpleActions = 7;
 inline constexpr int kComplexActions = 12;
 inline constexpr int kRawActions = 256;
 
-/// The byte of one button list: names joined by '+', spaces or commas, in any
-/// case; 'NOOP' presses nothing. Throws std::invalid_argument on other words.
+/// Returns the button byte of one action: button names joined by '+', spaces or
+/// commas, in any case; 'NOOP' presses nothing. Throws std::invalid_argument on
+/// other words.
 inline uint8_t ParseButtons(const std::string& text) {
   struct Name {
     const char* name;
@@ -76,9 +77,9 @@ inline uint8_t ParseButtons(const std::string& text) {
   return buttons;
 }
 
-/// The bytes of an action set by name, or of `custom` when it is not empty;
-/// the name must be a good one all the same. Throws std::invalid_argument on an
-/// unknown set or button.
+/// Returns the button bytes of a named action set, or of `custom` when it is
+/// not empty; the name must be valid in both cases. Throws
+/// std::invalid_argument on an unknown set or button.
 inline std::vector<uint8_t> ActionTable(
     const std::string& action_set, const std::vector<std::string>& custom) {
   int count = 0;

@@ -1,6 +1,6 @@
-// Steps, ends of episodes, info and observations of the task. What all
-// environments share is in env_shared.cc, snapshots are in snapshot.cc, what
-// people see is in viewer.cc.
+// Steps, ends of episodes, info and observations of the task. env_shared.cc has
+// the parts that all environments share, snapshot.cc the snapshots, and
+// viewer.cc the pictures for people.
 #include "mario/env.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace mario {
 namespace {
 
 constexpr int kLastWorld = 8;
-// The NROM conversion goes no further: the game stands still after 4-4.
+// The NROM conversion ends here: the game stops after 4-4.
 constexpr int kLastWorldOfLostLevels = 4;
 
 struct InfoField {
@@ -108,7 +108,7 @@ int Env::ChooseStage() {
   if (count == 0) return 0;
   if (!shared_->config().random_stages) return env_id_ % count;
   if (!shared_->config().stages.empty()) return stage_random_.RandInt(0, count);
-  // Upstream draws world and stage one after the other.
+  // Upstream draws the world first, then the stage.
   const int worlds = Target::Worlds(shared_->config().lost_levels);
   const int world = stage_random_.RandInt(1, worlds + 1);
   const int stage = stage_random_.RandInt(1, Target::kStages + 1);
@@ -155,7 +155,8 @@ void Env::ResetToStage(int stage, Scratch& scratch) {
   }
 }
 
-// episodic_life: the game goes on after a lost life, unless it was the last.
+// episodic_life: the game continues after a lost life, unless it was the last
+// one.
 bool Env::ContinueGame(Scratch& scratch) {
   outcome_ = pool::Outcome{};
   episode_.continues = 0;
@@ -192,7 +193,7 @@ void Env::RunNoops(int stage) {
     game_.RunFrame(0, nullptr);
     const RamView view = game_.ram_view();
     if (view.dying() || view.dead() || view.busy() || view.flag_get()) {
-      // Waiting that long is no start of an episode: begin without it.
+      // The idle frames have ended the episode: begin without them.
       LoadStart(stage);
       return;
     }
@@ -228,15 +229,16 @@ void Env::SkipWaits() {
   game_.SkipWaits(shared_->whole_game(), shared_->config().cut_waits);
 }
 
-// Whether the frame to be run is one of the step's last ones, which are
-// observed if nothing ends the step before.
+// Whether the next frame is one of the last frames of the step, which are
+// observed unless the step ends earlier.
 bool Env::IsObserved(const StepProgress& step) const {
   return step.frames >=
          shared_->config().frame_skip - shared_->observation().pictures();
 }
 
-// Of two frames whose maximum counts the first is kept, and the second made
-// with it; a step of one frame keeps that one, and the other is redrawn.
+// With frame_max, the first of the last two frames is kept, and the second is
+// combined with it. A step of one frame keeps that frame; the other frame is
+// redrawn.
 void Env::RunFrameOfStep(StepProgress* step, Scratch& scratch) {
   const uint64_t number = game_.frames() + 1;
   DrawnFrames& drawn = step->drawn;
@@ -291,7 +293,7 @@ EndReason Env::FindEnd(const RamView& view, const StepStats& stats) const {
   const bool death = view.dying() || view.dead();
   if (shared_->whole_game()) {
     if (view.game_over()) return EndReason::kGameOver;
-    // Nothing follows the last castle; upstream waits there for ever.
+    // Nothing follows the last castle, and upstream waits there for ever.
     const int last_world =
         config.lost_levels ? kLastWorldOfLostLevels : kLastWorld;
     if (view.world_over() && view.world() >= last_world) {
@@ -326,9 +328,9 @@ void Env::ReadInfo(const RamView& view) {
   info.flag_get = view.flag_get();
 }
 
-// Adds what the last frames show to the observation. Frames are drawn while
-// they run only where they are expected to be the last ones; after an early end
-// or a skipped wait pictures are missing, and those frames are redrawn.
+// Adds the last frames to the observation. A frame is drawn while it runs only
+// if it is expected to be one of the last frames. After an early end or a
+// skipped wait pictures are missing, and those frames are redrawn.
 void Env::RedrawAndObserve(const DrawnFrames& drawn, Scratch& scratch) {
   if (shared_->observation().pictures() > 0) {
     if (drawn.watched) {
@@ -344,9 +346,9 @@ void Env::MakeFrames(const DrawnFrames& drawn, Scratch& scratch) const {
   const uint64_t newest = game_.frames();
   if (drawn.made != 0 && drawn.made == newest) return;
   const bool maximum = shared_->observation().pictures() == 2;
-  int age = 0;  // of the frame to be made
+  int age = 0;  // of the frame that is made
   if (maximum && drawn.kept != 0 && drawn.kept == newest) {
-    age = 1;  // with the newest, which is there
+    age = 1;  // combined with the newest, which is drawn already
   } else if (maximum && (drawn.kept == 0 || drawn.kept != newest - 1)) {
     Redraw(game_.record(1), &scratch.redraw_console, scratch.pictures.Keep());
   }

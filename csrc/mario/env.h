@@ -1,7 +1,8 @@
 // The Super Mario Bros. task for a pool (contract: pool/spec.h): frame skip,
 // rewards, ends of episodes, info, observations and snapshots. Reward and
-// episode semantics are those of gym-super-mario-bros 7.4.0; what goes beyond
-// it is off by default. Of the pool it knows spec.h and nothing else.
+// episode semantics are those of gym-super-mario-bros 7.4.0; additions are off
+// by default. The task depends on spec.h of the pool and on no other file of
+// the pool.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +39,7 @@ enum class EndReason : uint8_t {
 struct Info {
   // gym-super-mario-bros 7.4.0
   int32_t coins, life, score, stage, time, world, x_pos, y_pos;
-  // beyond it
+  // additions
   int32_t area;          // room of the world, as upstream counts
   int32_t area_pointer;  // which room's data is loaded
   int32_t best_x;        // best x_pos in this (level, area) so far
@@ -58,13 +59,14 @@ inline constexpr bool kIsPacked<Info> =
                &Info::start, &Info::status, &Info::end_reason, &Info::flag_get,
                &Info::wrong_pass, &Info::reward>();
 
-/// Everything that changes beside console, frames and generators; plain data.
+/// The state of an episode other than console, frames and generators; plain
+/// data.
 struct Episode {
   FrameCounter counter;
   Info info;
   int32_t steps_without_progress;
-  uint8_t buttons_last;  // what sticky actions repeat
-  uint8_t continues;     // the next reset goes on after a lost life
+  uint8_t buttons_last;  // the buttons that sticky actions repeat
+  uint8_t continues;     // the next reset continues after a lost life
   uint8_t reserved[6];
 };
 template <>
@@ -80,12 +82,12 @@ class Env {
 
   using Shared = EnvShared;
 
-  /// What a worker lends to the environment it is stepping.
+  /// Memory that a worker lends to the environment that it steps.
   struct Scratch {
     explicit Scratch(const Shared& shared);
     nes::Console redraw_console;  // see Redraw
     Pictures pictures;
-    /// Pictures for people: of frame number n in pixels[n & 1].
+    /// Pictures for people: frame number n is in pixels[n & 1].
     std::vector<uint8_t> pixels[2];
   };
 
@@ -95,7 +97,8 @@ class Env {
     return static_cast<int>(shared.buttons().size());
   }
   static int NumStages(const Shared& shared) { return shared.num_stages(); }
-  /// What draws the stages is seeded as NumPy's RandomState is, by 32 bits.
+  /// The generator that draws the stages takes seeds of 32 bits, as NumPy's
+  /// RandomState does.
   static uint64_t MaxSeed(const Shared& shared) {
     return shared.config().random_stages ? UINT32_MAX : UINT64_MAX;
   }
@@ -104,23 +107,24 @@ class Env {
 
   void Seed(uint64_t seed);
   void Reset(Scratch& scratch, const pool::StartSet* starts = nullptr);
-  /// A reset to number `stage` of Shared::stages(), whatever the options say.
+  /// Resets to entry `stage` of Shared::stages(), regardless of the options.
   void ResetToStage(int stage, Scratch& scratch);
-  /// An episode that begins where a console's save (nes::Console::Save) stands
-  /// after some frames, two at least: what a pool with any options would have
-  /// observed of them is its frame stack, the first of it repeated if they are
-  /// fewer. The save is one of Timing::kConsole, whatever the option `timing`
-  /// says. Throws std::invalid_argument for another ROM's save and for one with
+  /// Begins an episode at the state that a console's save (nes::Console::Save)
+  /// reaches after the given frames, at least two. The frame stack holds these
+  /// frames as a pool with any options would have observed them; if they are
+  /// too few, the first one is repeated. The save was taken under
+  /// Timing::kConsole, regardless of the option `timing`. Throws
+  /// std::invalid_argument for the save of another ROM and for a save with
   /// cartridge RAM.
   void ResetToConsoleSave(std::span<const std::byte> save,
                           std::span<const uint8_t> buttons, Scratch& scratch);
   pool::Outcome Step(int32_t action, Scratch& scratch);
   void Write(const pool::Row& row) const;
 
-  /// As Step, and keeps what a viewer wants of it: in `info_ram`,
-  /// nes::kRamBytes long, work RAM as it was when the info was read (a skipped
-  /// wait changes the game's own after that); in `film`, if it is not null, the
-  /// picture of each frame, appended.
+  /// Does the same as Step and keeps data for a viewer. `info_ram`,
+  /// nes::kRamBytes long, receives work RAM at the moment at which the info was
+  /// read (a skipped wait changes the game's RAM after that). The picture of
+  /// each frame is appended to `film` unless it is null.
   pool::Outcome StepForViewer(int32_t action, Scratch& scratch,
                               uint8_t* info_ram, std::vector<uint8_t>* film);
 
@@ -129,26 +133,26 @@ class Env {
   static void CheckSnapshot(const Shared& shared,
                             std::span<const std::byte> blob);
   void Restore(const std::byte* blob, pool::RngMode mode);
-  /// The picture of the last frame that was run, (240, 256, 3) RGB.
+  /// Writes the picture of the last frame that was run, (240, 256, 3) RGB.
   void Render(Scratch& scratch, uint8_t* rgb) const;
-  /// Palette indices, `count` of them, to RGB.
+  /// Converts `count` palette indices to RGB.
   static void ToRgb(const uint8_t* pixels, size_t count, uint8_t* rgb);
 
   Game& game() { return game_; }
 
  private:
-  /// What of a step's frames has been drawn, by their numbers (Game::frames).
+  /// Numbers (Game::frames) of the frames of a step that have been drawn.
   struct DrawnFrames {
     uint64_t kept = 0;  // by Pictures::Keep
-    uint64_t made = 0;  // by Pictures::Make, with all that counts for it
-    // Where people watch: which frame each of the scratch's pixels shows.
+    uint64_t made = 0;  // by Pictures::Make, complete with its maximum
+    // For viewers: which frame each of the scratch's pixels shows.
     bool watched = false;
     uint64_t number[2] = {0, 0};
   };
   /// A step under way.
   struct StepProgress {
     uint8_t buttons;
-    int frames = 0;  // that were run, without skipped waits
+    int frames = 0;  // run so far, without skipped waits
     bool is_over = false;
     EndReason end = EndReason::kNone;
     StepStats stats;

@@ -21,7 +21,8 @@ namespace {
 constexpr int kMaxSkip = 16;
 constexpr int kMaxStack = 16;
 constexpr int kMaxNoops = 1000;
-// Far beyond use, and so small that no reward overflows a float.
+// Larger than any useful weight, and small enough that no reward overflows a
+// float.
 constexpr double kMaxWeight = 1e9;
 constexpr uint64_t kChanceOne = uint64_t{1} << 53;  // see Random::Chance
 
@@ -55,8 +56,8 @@ Target ParseStage(const std::string& text, bool lost_levels) {
   return Target::Of(world, text[2] - '0', lost_levels);
 }
 
-// Text forms for the hash: equal options give equal text on every machine and
-// in every locale.
+// Text of option values for the hash: equal options give equal text on every
+// machine and in every locale.
 std::string Text(bool value) { return value ? "1" : "0"; }
 std::string Text(int value) { return std::to_string(value); }
 std::string Text(double value) {
@@ -82,8 +83,8 @@ std::string Text(const std::vector<int>& value) {
   return text;
 }
 
-/// Of the options that differ from their defaults only: an option that a later
-/// version adds leaves the hash as it is.
+/// Hashes only the options that differ from their defaults, so an option that a
+/// later version adds does not change the hash.
 uint64_t HashOptions(const Config& config) {
   std::vector<std::string> defaults;
   Config{}.Visit([&](const char*, const auto& value, const char*) {
@@ -94,7 +95,8 @@ uint64_t HashOptions(const Config& config) {
   config.Visit([&](const std::string& name, const auto& value, const char*) {
     const std::string given = Text(value);
     if (given == defaults[option++]) return;
-    // The cartridge's own hash stands for the first two; engines are alike.
+    // The hash of the cartridge covers rom and rom_path; all engines give the
+    // same results.
     if (name == "rom" || name == "rom_path" || name == "engine") return;
     const std::string text = name + "=" + given + ";";
     hash = nes::Fnv1a(
@@ -103,7 +105,8 @@ uint64_t HashOptions(const Config& config) {
   return hash;
 }
 
-/// The options, once all numbers are in range: what follows computes with them.
+/// Returns the options after checking that all numbers are in range, because
+/// later code computes with them.
 Config Checked(Config config) {
   CheckRange("frame_skip", config.frame_skip, 1, kMaxSkip);
   CheckRange("stack_num", config.stack_num, 1, kMaxStack);
@@ -125,7 +128,8 @@ Config Checked(Config config) {
       }
     }
   });
-  // The number that 0 stands for is the same option, with the same hash.
+  // 0 and the number that 0 stands for are the same option and have the same
+  // hash.
   if (config.reward_scale == NaturalScale(ParseReward(config.reward))) {
     config.reward_scale = 0;
   }
@@ -147,9 +151,9 @@ EnvShared::EnvShared(Config config,
       config_hash_(HashOptions(config_)) {
   if (cartridge_->has_chr_ram()) {
     throw std::invalid_argument(
-        "this ROM draws from CHR RAM (0 CHR banks in its header), which the "
-        "task's snapshots do not hold; play a ROM of Super Mario Bros., which "
-        "has 1 CHR bank");
+        "this ROM uses CHR RAM (its header has 0 CHR banks), which the task's "
+        "snapshots do not contain; use a ROM of Super Mario Bros., which has 1 "
+        "CHR bank");
   }
   ChooseStages();
   sticky_threshold_ = static_cast<uint64_t>(

@@ -1,5 +1,5 @@
-// What all environments of a pool have in common: checked options, tables, and
-// the games prepared at the points where episodes begin.
+// The data that all environments of a pool share: checked options, tables, and
+// games prepared at the points where episodes begin.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@ struct StartPoint {
   std::vector<uint8_t> movie;  // buttons of all frames since power-on
 };
 
-/// What all environments of a pool have in common. Thread-safe.
+/// The data that all environments of a pool share. Thread-safe.
 class EnvShared {
  public:
   /// Throws std::invalid_argument on an option outside its range, and on a
   /// cartridge with CHR RAM.
   EnvShared(Config config, std::shared_ptr<const nes::Cartridge> cartridge);
-  // Observations point into it.
+  // Observations point into this object.
   EnvShared(const EnvShared&) = delete;
   EnvShared& operator=(const EnvShared&) = delete;
 
@@ -47,16 +47,17 @@ class EnvShared {
   nes::Timing timing() const { return timing_; }
   nes::Engine engine() const { return engine_; }
   uint64_t sticky_threshold() const { return sticky_threshold_; }
-  /// FNV-1a over every option that changes what an environment does and is not
-  /// at its default.
+  /// FNV-1a over the options that change the behaviour of an environment and
+  /// differ from their defaults.
   uint64_t config_hash() const { return config_hash_; }
 
-  /// Stages to choose from; empty for the whole game.
+  /// The stages to choose from; empty for the whole game.
   const std::vector<Target>& stages() const { return stages_; }
-  /// The same for the whole game, which is one.
+  /// The number of stages to choose from; 1 for the whole game.
   int num_stages() const { return static_cast<int>(starts_.size()); }
-  /// Where episodes of stages()[index] begin (0 for the whole game);
-  /// played once, by the first environment that asks.
+  /// Where episodes of stages()[index] begin (index 0 for the whole game). The
+  /// game is played up to this point once, by the first environment that asks
+  /// for it.
   const StartPoint& start(int index, int env_id) const;
 
  private:

@@ -1,5 +1,5 @@
-// The skipped waits, in the order and with the frame counts of
-// gym-super-mario-bros 7.4.0, but every loop bounded.
+// Skips waits in the order and with the frame counts of gym-super-mario-bros
+// 7.4.0, but with a bound on every loop.
 #include "mario/game.h"
 
 #include <cstring>
@@ -11,12 +11,13 @@ namespace mario {
 
 namespace {
 
-// Frames from switching on until the game has cleared work RAM; their parity
-// decides how enemies move in each stage. None under nes-py's timing, as
-// upstream has none.
+// Frames from power-on until the game has cleared work RAM. Their parity
+// decides how enemies move in each stage. Under nes-py's timing there are none,
+// as upstream has none.
 constexpr int kPowerOnFrames = 1;
 
-// As the Lost Levels and upstream's ids write it: 1 to 9, then A.
+// Returns a world as the Lost Levels and upstream's ids write it: 1 to 9, then
+// A to D.
 std::string WorldName(int world) {
   if (world < 10) return std::to_string(world);
   return std::string(1, static_cast<char>('A' + world - 10));
@@ -32,7 +33,7 @@ Target Target::Of(int world, int stage, bool lost_levels) {
         " does not exist; worlds are " +
         (lost_levels ? "1 to 9 and A to D" : "1 to 8") + ", stages 1 to 4");
   }
-  // Worlds that open with a walk into a pipe have that as a room of its own.
+  // In worlds that open with a walk into a pipe, this walk is a separate room.
   const bool intro = lost_levels
                          ? world == 1 || world == 3
                          : world == 1 || world == 2 || world == 4 || world == 7;
@@ -54,8 +55,8 @@ void RequireNoCartridgeRam(const nes::Console& console) {
   if (!console.uses_prg_ram()) return;
   throw std::runtime_error(
       "the program wrote to cartridge RAM at $6000-$7FFF, which the task's "
-      "snapshots do not hold; play a ROM of Super Mario Bros., or run this one "
-      "in mario_envpool.nes.Console");
+      "snapshots do not contain; use a ROM of Super Mario Bros., or run this "
+      "ROM in mario_envpool.nes.Console");
 }
 
 Game::Game(std::shared_ptr<const nes::Cartridge> cartridge, nes::Timing timing,
@@ -64,7 +65,7 @@ Game::Game(std::shared_ptr<const nes::Cartridge> cartridge, nes::Timing timing,
       env_id_(env_id),
       remember_two_(remember_two) {}
 
-// Counts the frames of one wait and ends a wait that does not end.
+// Counts the frames of one wait and throws if the wait exceeds its limit.
 class Game::Loop {
  public:
   Loop(Game* game, const char* what, int limit = kSkipLimitFrames)
@@ -78,8 +79,8 @@ class Game::Loop {
           std::to_string(view.world()) + "-" + std::to_string(view.stage()) +
           "): skipping " + what_ + " did not end within " +
           std::to_string(limit_) +
-          " frames; the ROM is not a Super Mario Bros. that this task knows, "
-          "or its RAM was changed; reset the environment");
+          " frames; the ROM is not a supported version of Super Mario Bros., "
+          "or work RAM was changed; reset the environment");
     }
     game_->RunFrame(buttons, nullptr);
   }
@@ -115,7 +116,7 @@ void Game::StartGame(const std::optional<Target>& target, uint8_t power_on_ram,
     if (cut_waits) ram[ram::kPrelevelTimer] = 0;
   }
   if (!cut_waits) {
-    // The clock has digits, and the title screen is there.
+    // The clock has digits, and the title screen is shown.
     while (ram[ram::kOperMode] != ram::kModePlaying) {
       title.Frame(nes::kStart);
       title.Frame(0);
@@ -139,14 +140,15 @@ void Game::SkipEndOfWorld() {
   while (ram_view().time() == time) loop.Frame(0);
 }
 
-// A wait at its full length.
+// Runs a wait at its full length.
 void Game::PlayWaits() {
   Loop loop(this, "a wait between areas or lives", kPlayLimitFrames);
   const auto waits = [this] {
     const RamView view = ram_view();
     return view.busy() || view.dying() || view.dead() || view.world_over();
   };
-  // After the last life the title screen comes back by itself.
+  // After the last life the game returns to the title screen without any
+  // button.
   while (waits() && !ram_view().game_over()) loop.Frame(0);
 }
 

@@ -1,7 +1,7 @@
 // A console with Super Mario Bros. in it, and the waits that are skipped (start
-// screen, deaths, area changes), with the behaviour of
-// gym-super-mario-bros 7.4.0 (gym_super_mario_bros/smb_env.py) frame by frame.
-// It knows nothing of rewards, episodes or observations.
+// screen, deaths, area changes), with the behaviour of gym-super-mario-bros
+// 7.4.0 (gym_super_mario_bros/smb_env.py) frame by frame. Rewards, episodes and
+// observations are outside this file.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace mario {
 
-/// A stage to be loaded instead of the one the game would start with.
-/// `area` counts the rooms of a world: it is what selects the level data.
+/// A stage to load in place of the one that the game starts with. `area` counts
+/// the rooms of a world; it selects the level data.
 struct Target {
   int world;  // from 1; 10 to 13 are A to D of the Lost Levels
   int stage;  // from 1
@@ -26,41 +26,42 @@ struct Target {
   static constexpr int kStages = 4;  // of a world
   static constexpr int Worlds(bool lost_levels) { return lost_levels ? 13 : 8; }
 
-  /// The room in which a stage begins. Throws std::invalid_argument for a
-  /// stage that does not exist.
+  /// Returns the room in which a stage begins. Throws std::invalid_argument for
+  /// a stage that does not exist.
   static Target Of(int world, int stage, bool lost_levels);
 };
 
-/// A frame that was run: enough to run it again with pixels.
+/// A frame that was run, with enough data to run it again and draw it.
 struct FrameRecord {
   nes::State before;
   uint8_t buttons;
   uint8_t reserved[7];
 };
 
-/// Draws a frame that was run: runs it once more, on `console`, which is
-/// another one than the game's.
+/// Draws a frame that was run by running it again on `console`, which must not
+/// be the game's own console.
 void Redraw(const FrameRecord& record, nes::Console* console, uint8_t* pixels);
 void Redraw(const FrameRecord& record, nes::Console* console,
             nes::Canvas* canvas);
 
-/// Throws std::runtime_error if the program has used RAM of the cartridge at
-/// $6000-$7FFF, which is in no State: snapshots and redrawn frames would lack
-/// it. No version of the game has any.
+/// Throws std::runtime_error if the program has used cartridge RAM at
+/// $6000-$7FFF, which a State does not contain, so that snapshots and redrawn
+/// frames would lack it. No version of the game uses cartridge RAM.
 void RequireNoCartridgeRam(const nes::Console& console);
 
 class Game {
  public:
-  /// No skipped wait is longer than this in the real game.
+  /// In the real game no skipped wait is longer than this.
   static constexpr int kSkipLimitFrames = 1200;
-  /// Nor longer than this, where waits are not cut.
+  /// In the real game no wait is longer than this where waits are not cut.
   static constexpr int kPlayLimitFrames = 4000;
-  /// But for the start screen of the Lost Levels under nes-py's timing:
+  /// The limit for the start screen under nes-py's timing. In the Lost Levels
   /// upstream presses Start in a rhythm that some stages of worlds A to D miss
   /// for 13,000 frames.
   static constexpr int kStartLimitFramesOfNesPy = 20'000;
 
-  /// `env_id` stands in error messages; `remember_two` keeps two frame records.
+  /// `env_id` is used in error messages; `remember_two` keeps two frame
+  /// records.
   Game(std::shared_ptr<const nes::Cartridge> cartridge, nes::Timing timing,
        nes::Engine engine, int env_id, bool remember_two);
 
@@ -68,40 +69,40 @@ class Game {
   nes::Console& console() { return console_; }
   const nes::Console& console() const { return console_; }
 
-  /// Runs one frame and remembers the state before it. `pixels` as in
-  /// nes::Console::RunFrame. Throws as RequireNoCartridgeRam.
+  /// Runs one frame and keeps the state before it. `pixels` is as in
+  /// nes::Console::RunFrame. Throws what RequireNoCartridgeRam throws.
   void RunFrame(uint8_t buttons, uint8_t* pixels) {
     Remember(buttons);
     console_.RunFrame(buttons, pixels);
     CountFrame();
   }
-  /// The same, drawn onto a canvas, or onto none.
+  /// Does the same and draws onto a canvas; null: draws nothing.
   void RunFrameOnto(uint8_t buttons, nes::Canvas* canvas) {
     Remember(buttons);
     console_.RunFrameOnto(buttons, canvas);
     CountFrame();
   }
 
-  /// Switches on with `power_on_ram` in every byte of work RAM, starts a game,
-  /// waits until its clock ticks. Without a target the game begins at its
-  /// first stage. Without `cut_waits` RAM is written to for the target alone,
-  /// and the player stands there when it returns.
+  /// Powers on with `power_on_ram` in every byte of work RAM, starts a game and
+  /// waits until its clock ticks. Without a target the game begins at its first
+  /// stage. Without `cut_waits` the function writes to RAM only to select the
+  /// target, and the player has control when it returns.
   void StartGame(const std::optional<Target>& target, uint8_t power_on_ram,
                  bool cut_waits);
 
-  /// What follows a frame that did not end the episode: runs through deaths,
-  /// area changes and cut-scenes. `whole_game`: also through the end of a
-  /// world. `cut_waits`: writes to RAM so that most are short.
+  /// To be called after a frame that did not end the episode: runs through
+  /// deaths, area changes and cut-scenes. `whole_game`: also through the end of
+  /// a world. `cut_waits`: writes to RAM to shorten most waits.
   void SkipWaits(bool whole_game, bool cut_waits);
 
-  /// Appends the buttons of every frame from now on; null: not any more.
+  /// Appends the buttons of every frame from now on; null: stops.
   void set_movie(std::vector<uint8_t>* movie) { movie_ = movie; }
 
-  /// The frames run last: age 0 is the newest, age 1 the one before it (only
-  /// with remember_two). Both are there after StartGame.
+  /// The records of the last frames: age 0 is the newest, age 1 the one before
+  /// it (only with remember_two). Both exist after StartGame.
   const FrameRecord& record(int age) const { return records_[newest_ ^ age]; }
   FrameRecord& record(int age) { return records_[newest_ ^ age]; }
-  /// Frames run in all, skipped ones included.
+  /// The number of frames run since construction, skipped waits included.
   uint64_t frames() const { return frames_; }
 
  private:

@@ -1,4 +1,5 @@
-// Which parts there are, what shape each has, and how a frame of it is made.
+// The parts of an observation: their names, their shapes, and how their frames
+// are made.
 #include "mario/observation.h"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ constexpr const char* kKinds[] = {"gray", "rgb", "ram", "tiles", "motion"};
       "['tiles', 'motion']");
 }
 
-/// 'tiles+motion' -> 'tiles', 'motion': the option obs_type as a list.
+/// Splits the option obs_type into a list: 'tiles+motion' -> 'tiles', 'motion'.
 std::vector<std::string> SplitNames(const std::string& text) {
   std::vector<std::string> names;
   for (size_t begin = 0; begin <= text.size();) {
@@ -54,7 +55,8 @@ preprocess::FrameSpec MakeFrameSpec(const Config& config, bool gray) {
 }  // namespace
 
 ObservationSpec::ObservationSpec(const Config& config) {
-  // Checked even where nothing is drawn: a wrong option is a mistake.
+  // The options are checked even if no part is a picture, so that a wrong value
+  // is always reported.
   const preprocess::FrameMaker checked(MakeFrameSpec(config, true));
   const std::string& types = config.obs_type;
   for (std::string name : SplitNames(types)) {

@@ -1,6 +1,6 @@
-// What an environment shows of itself, in the parts that `obs_type` names:
-// pictures, work RAM, tiles, motion. A part is made of the last pictures (see
-// pictures.h) or of RAM alone; where no part wants pictures, nothing is drawn.
+// Observations, in the parts that `obs_type` names: pictures, work RAM, tiles,
+// motion. A part is made from the last pictures (see pictures.h) or from RAM
+// only. If no part is a picture, nothing is drawn.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace mario {
 
-/// What a frame of each part is made from.
+/// The data that frames of all parts are made from.
 struct FrameSources {
   const uint8_t* frames;  // Pictures::frames(), if any part is a picture
   const uint8_t* ram;     // 2 KiB
@@ -24,19 +24,20 @@ struct FrameSources {
 /// The parts of an observation; immutable, shared by all environments.
 class ObservationSpec {
  public:
-  /// Throws std::invalid_argument on options that it does not know or take.
+  /// Throws std::invalid_argument on unknown names and on values out of range.
   explicit ObservationSpec(const Config& config);
 
-  /// One field for each part: "obs", or "obs:<part>" where there are several.
+  /// Returns one field for each part: "obs", or "obs:<part>" if there are
+  /// several parts.
   std::vector<pool::Field> Fields() const;
-  /// How many of the last pictures it needs: 0, 1 or 2.
+  /// How many of the last pictures the observation needs: 0, 1 or 2.
   int pictures() const { return pictures_; }
-  /// What makes frames of them, for each part that is a picture.
+  /// The frame makers of the parts that are pictures.
   std::vector<const preprocess::FrameMaker*> makers() const;
-  /// Of an observation: all frames of all parts.
+  /// Size of an observation: all frames of all parts.
   size_t bytes() const;
-  /// Whether bytes that Observation::CopyTo may have written hold only codes
-  /// that there are.
+  /// Whether the bytes, which Observation::CopyTo may have written, contain
+  /// only codes that exist.
   bool IsPlausible(const uint8_t* frames) const;
 
  private:
@@ -58,13 +59,13 @@ class ObservationSpec {
   int pictures_ = 0;
 };
 
-/// The observation of one environment: for each part its last frames. To copy
-/// it is to copy them.
+/// The observation of one environment: the last frames of each part. A copy of
+/// the object copies the frames.
 class Observation {
  public:
   explicit Observation(const ObservationSpec& spec);
 
-  /// Adds the newest frame of each part; the oldest ones go.
+  /// Adds a frame to each part and drops the oldest frame of each part.
   void Push(FrameSources sources);
   /// Makes every frame equal to the newest.
   void FillWithNewest();

@@ -1,6 +1,6 @@
-// Proof that a struct has no padding, inside or behind its members: what is
-// copied into a snapshot byte for byte must be values only, or equal states
-// would differ, and memory that nobody wrote would leave the process.
+// Compile-time proof that a struct has no padding between or after its members.
+// Such structs are copied into snapshots byte by byte. With padding, equal
+// states could differ, and uninitialised memory would leave the process.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace mario {
 
-/// Whether every byte of a T belongs to a value. The compiler knows that of
-/// integers and what is made of them. Of floats it says no, as two that are
-/// equal may differ in bits: a struct that holds some is specialised with
+/// Whether every byte of a T belongs to a value. The compiler can tell for
+/// integers and structs of integers. For floats it says no, because equal
+/// floats may differ in their bits; a struct with floats is specialised with
 /// IsFilledBy.
 template <class T>
 inline constexpr bool kIsPacked = std::has_unique_object_representations_v<T>;
@@ -27,8 +27,8 @@ struct MemberOf<Member Struct::*> {
 };
 
 /// Whether the members that `kMembers` point to (`&Struct::member`) are packed
-/// and as large as the struct together. One that is left out, or a hole, makes
-/// the struct larger.
+/// and together as large as the struct. A member that is left out, or a hole,
+/// makes the struct larger.
 template <class Struct, auto... kMembers>
 consteval bool IsFilledBy() {
   return std::is_trivially_copyable_v<Struct> &&

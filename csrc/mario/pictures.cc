@@ -1,4 +1,4 @@
-// Lines of brightness and what becomes of them.
+// Stores lines of brightness and makes frames from them.
 #include "mario/pictures.h"
 
 #include <algorithm>
@@ -32,7 +32,8 @@ void Pictures::Memory::Allocate(const Pictures& owner, int lines_kept) {
   planes = static_cast<int>(owner.colours_.size() / 64);
   stride = kLineStride;
   plane_bytes = static_cast<size_t>(lines_kept) * kLineStride;
-  // Lines are aligned for vectors, with room before the first.
+  // Lines are aligned for vector instructions, with free space before the first
+  // line.
   constexpr size_t kAlignment = 64;
   bytes_.resize(static_cast<size_t>(planes) * plane_bytes + 2 * kAlignment);
   const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
@@ -62,15 +63,15 @@ void Pictures::Rows::Begin(Pictures* owner, const Memory* maximum) {
   row_ = begin_ = 0;
 }
 
-// Lines are taken a few at a time: to read what has just been stored is slow,
-// and so is to go to and fro between drawing and resizing.
+// Lines are taken a few at a time, because reading data that has just been
+// stored is slow, and so is switching between drawing and resizing.
 void Pictures::Rows::Finished(int /*begin*/, int end) {
   if (!owner_->in_order_ || end - begin_ < preprocess::kLinesAtOnce) return;
   Take(begin_, end);
   begin_ = end;
 }
 
-// Also for rows that no line of the picture changes.
+// This also makes the rows that no line of the picture changes.
 void Pictures::Rows::Complete() {
   Take(owner_->in_order_ ? begin_ : 0, kSourceHeight);
 }
@@ -79,7 +80,7 @@ void Pictures::Rows::Take(int begin, int end) {
   if (maximum_ != nullptr) {
     for (int plane = 0; plane < planes; ++plane) {
       for (int line = begin; line < end; ++line) {
-        if (!wanted[line]) continue;  // and may be another one's by now
+        if (!wanted[line]) continue;  // its memory may hold another line by now
         uint8_t* to = at(plane, line);
         const uint8_t* other = maximum_->at(plane, line);
         for (int x = 0; x < kSourceWidth; ++x)

@@ -1,6 +1,6 @@
-// What a worker draws observations with. The newest frame goes from the PPU's
-// lines straight into the resize, row by row of the result: no picture of it is
-// ever there. Of two frames whose maximum counts, the one that is run first is
+// The memory in which a worker draws observations. The PPU's lines of the
+// newest frame go directly into the resize, row by row of the result; a full
+// picture is never stored. With frame_max, the earlier of the two frames is
 // kept as lines of brightness.
 #pragma once
 
@@ -18,26 +18,27 @@ namespace mario {
 class Pictures {
  public:
   Pictures(const ObservationSpec& spec, nes::Timing timing);
-  // Canvases point into it.
+  // Canvases point into this object.
   Pictures(const Pictures&) = delete;
   Pictures& operator=(const Pictures&) = delete;
 
-  /// For a frame that is to be kept until the other one is drawn.
+  /// The canvas for a frame that is kept until the next one is drawn.
   nes::Canvas* Keep() { return &kept_; }
-  /// For a frame to be made; with `maximum`, of it and the one that was kept.
+  /// The canvas for a frame that is made; with `maximum`, it is combined with
+  /// the kept frame.
   nes::Canvas* Make(bool maximum);
-  /// To be called when that frame has been run.
+  /// To be called after the console has run that frame.
   void Finish() { made_.Complete(); }
-  /// Makes the frames of two pictures of palette indices instead; `previous`
-  /// may be null.
+  /// Makes the frames from two pictures of palette indices; `previous` may be
+  /// null.
   void MakeOf(const uint8_t* indices, const uint8_t* previous);
 
-  /// The frames made last: those of all parts of the observation that are
-  /// pictures, one after the other.
+  /// The frames that were made last, one after the other: one for each part of
+  /// the observation that is a picture.
   const uint8_t* frames() const { return frames_.data(); }
 
  private:
-  /// Lines of brightness, those of all channels of all parts.
+  /// Lines of brightness of all channels of all parts.
   class Memory : public nes::Canvas {
    public:
     void Allocate(const Pictures& owner, int lines_kept);
@@ -45,7 +46,7 @@ class Pictures {
    private:
     std::vector<uint8_t> bytes_;
   };
-  /// Lines that become rows of the frames as soon as they are there.
+  /// Lines that become rows of the frames as soon as they are drawn.
   class Rows : public Memory {
    public:
     void Begin(Pictures* owner, const Memory* maximum);
@@ -57,12 +58,12 @@ class Pictures {
 
     Pictures* owner_ = nullptr;
     const Memory* maximum_ = nullptr;
-    int row_ = 0;    // of the frames, the next to be made
+    int row_ = 0;    // next row of the frames to make
     int begin_ = 0;  // the lines before it have been taken
   };
 
   std::vector<const preprocess::FrameMaker*> makers_;
-  // Where lines come in any order, rows are made when all are there.
+  // If lines arrive in any order, rows are made when all lines are drawn.
   const bool in_order_;
   bool wanted_[preprocess::kSourceHeight] = {};
   std::vector<uint8_t> colours_;  // (planes, 64)

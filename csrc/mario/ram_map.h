@@ -1,6 +1,6 @@
-// Work RAM of Super Mario Bros. as far as the task reads or writes it. Names
-// in quotes are those of doppelganger's commented disassembly; the meaning of
-// each address is also on the Data Crystal RAM map page of the game.
+// The addresses in work RAM of Super Mario Bros. that the task reads or writes.
+// Names in quotes are those of doppelganger's commented disassembly; the
+// meaning of each address is also on the Data Crystal RAM map page of the game.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ constexpr uint16_t kMiscState = 0x002A;  // hammers, and coins out of blocks
 constexpr int kHammers = 9;
 constexpr uint16_t kFirebarDirection = 0x0034;  // "FirebarSpinDirection"
 constexpr uint16_t kMovingDirection = 0x0046;   // of enemies; 1 right, 2 left
-// Bytes of objects stand in rows: Mario's, those of six enemies, then others.
+// Bytes of objects are stored in rows: Mario's byte, those of six enemies, then
+// others.
 constexpr uint16_t kSpeedX = 0x0057;
 constexpr uint16_t kMiscSpeedX = 0x0064;
 constexpr uint16_t kPlayerPage = 0x006D;  // x position, high byte
@@ -49,8 +50,9 @@ constexpr uint16_t kScreenLeftPage = 0x071A;
 constexpr uint16_t kScreenLeftX = 0x071C;
 constexpr uint16_t kLoopCommand = 0x0745;  // "LoopCommand"
 constexpr uint16_t kTimeStands = 0x0747;   // "TimerControl"; Mario changes size
-// The room whose data is loaded, in two parts. "AreaPointer" at $0750 is no
-// help: it names the room behind the next pipe from when that is in sight.
+// The room whose data is loaded, in two parts. "AreaPointer" at $0750 does not
+// serve: it names the room behind the next pipe as soon as that pipe is in
+// sight.
 constexpr uint16_t kAreaType = 0x074E;     // "AreaType": water, ground, ...
 constexpr uint16_t kAreaOfType = 0x074F;   // "AreaAddrsLOffset"
 constexpr uint16_t kPlayerSize = 0x0754;   // 0 tall, 1 small
@@ -64,7 +66,7 @@ constexpr uint16_t kFrenzyTimer = 0x078F;  // "FrenzyEnemyTimer"
 constexpr uint16_t kStarTimer = 0x079F;
 constexpr uint16_t kPrelevelTimer = 0x07A0;  // "ScreenTimer"
 
-// Numbers of the status bar: decimal digits, a byte each.
+// Numbers of the status bar: decimal digits, one byte each.
 constexpr uint16_t kScore = 0x07DE;
 constexpr int kScoreDigits = 6;
 constexpr uint16_t kCoins = 0x07ED;
@@ -81,7 +83,7 @@ constexpr uint8_t kStateDying = 0x0B;
 constexpr uint8_t kModePlaying = 1;
 constexpr uint8_t kModeWorldOver = 2;
 
-// Enemy types that stand at the end of a stage.
+// Enemy types at the end of a stage.
 constexpr uint8_t kEnemyBowser = 0x2D;
 constexpr uint8_t kEnemyFlagpole = 0x31;
 

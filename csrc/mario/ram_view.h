@@ -1,6 +1,6 @@
-// Work RAM read as the game's variables: position, clock, score, states. Which
-// byte means what is in ram_map.h; how they combine is that of
-// gym-super-mario-bros 7.4.0 (gym_super_mario_bros/smb_env.py).
+// Reads the game's variables from work RAM: position, clock, score, states.
+// ram_map.h has the addresses. Bytes are combined as in gym-super-mario-bros
+// 7.4.0 (gym_super_mario_bros/smb_env.py).
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace mario {
 
-/// Valid as long as the RAM it was made from.
+/// Valid as long as the RAM that it reads.
 class RamView {
  public:
   explicit RamView(const uint8_t* ram) : ram_(ram) {}
 
   int x() const { return ram_[ram::kPlayerPage] * 256 + ram_[ram::kPlayerX]; }
-  /// The same, and 0 where the player leans out of the room's left end by some
-  /// pixels: x is near 65535 there, which would be the best position ever.
+  /// Returns x, or 0 where the player is a few pixels beyond the left end of
+  /// the room: x is near 65535 there and would count as the best position.
   int x_in_room() const { return x() < 0x8000 ? x() : 0; }
   /// Distance from the bottom of the screen; above 255 over its top.
   int y() const {
@@ -45,7 +45,8 @@ class RamView {
   }
   bool dead() const { return ram_[ram::kPlayerState] == ram::kStateDead; }
   bool game_over() const { return lives() == ram::kGameOverLives; }
-  /// Entering pipes, climbing, walking by itself, between lives.
+  /// Whether the game moves the player: in pipes, on poles, on automatic walks,
+  /// between lives.
   bool busy() const {
     const uint8_t state = ram_[ram::kPlayerState];
     return state <= 0x05 || state == 0x07;
@@ -54,7 +55,8 @@ class RamView {
     return ram_[ram::kOperMode] == ram::kModeWorldOver;
   }
   bool flag_get() const { return world_over() || stage_over(); }
-  /// Under the player's control in a stage: positions mean something.
+  /// Whether the player controls Mario in a stage, so that positions are
+  /// meaningful.
   bool in_control() const {
     return ram_[ram::kPlayerState] == ram::kStateNormal &&
            ram_[ram::kOperMode] == ram::kModePlaying;
@@ -69,11 +71,11 @@ class RamView {
   int loop_command() const { return ram_[ram::kLoopCommand]; }
   int loop_correct() const { return ram_[ram::kLoopCorrect]; }
   int loop_pass() const { return ram_[ram::kLoopPass]; }
-  /// How far through a maze with several checks the player is: 16 times those
-  /// passed, and those passed on the right lane. 0 where there is none.
+  /// Progress through a maze with several checks: 16 times the checks passed,
+  /// plus the checks passed on the right lane. 0 outside such mazes.
   int loop() const { return 16 * loop_pass() + loop_correct(); }
 
-  /// The largest number that `count` bytes of digits can yield.
+  /// The largest number that `count` bytes of digits can give.
   static constexpr int LargestNumber(int count) {
     int64_t value = 0;
     for (int i = 0; i < count; ++i) value = AppendDigit(value, 255);

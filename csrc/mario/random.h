@@ -1,6 +1,6 @@
-// Two small random generators, both plain data so that they lie in snapshots:
-// one for the task's own draws, and NumPy's legacy one, because the order of
-// RandomStages for a seed is that of numpy.random.RandomState.
+// Two small random generators, both plain data, so that snapshots contain them:
+// one for the task's own draws, and NumPy's legacy generator, because
+// numpy.random.RandomState decides the order of RandomStages for a seed.
 #pragma once
 
 #include <bit>
@@ -36,7 +36,7 @@ struct Random {
   }
 
   /// Uniform in [0, bound), without bias: draws above the largest multiple of
-  /// `bound` are thrown away.
+  /// `bound` are discarded.
   uint32_t Below(uint32_t bound) {
     const uint64_t limit = (uint64_t{1} << 32) / bound * bound;
     uint64_t draw = Next() >> 32;

@@ -18,16 +18,16 @@ constexpr int kHundredths = 100;  // a point of the score pays one hundredth
 constexpr int kPerCoin = 5;
 constexpr int kPerPowerLevel = 5;
 constexpr int kForCompletion = 50;
-// Of the reward "progress", unless reward_scale says otherwise.
+// The scale of the reward "progress" if reward_scale is 0.
 constexpr double kProgressScale = 0.1;
-// The counter of coins starts again at 100; a fall by more than this is that.
+// The coin counter restarts at 100; a fall by more than this is such a restart.
 constexpr int kLargestCoinLoss = 50;
 constexpr int kCoinsPerRound = 100;
 
-// A new best in a room pays for at most this many pixels a frame, so that a
-// pipe to a later page of the same room is no jackpot.
+// A new best position counts for at most this many pixels per frame, so that a
+// pipe to a later page of the same room gives no large reward.
 constexpr int kLargestGain = 15;
-// A wrong pass throws the player back by four pages.
+// A wrong pass moves the player back by four pages.
 constexpr int kLoopBackPages = 3;
 
 constexpr int kMaxTime = RamView::LargestNumber(ram::kTimeDigits);
@@ -46,7 +46,7 @@ int NewCoins(int coins, int coins_last) {
   return std::max(0, gain);
 }
 
-// The parts of the three rewards; each returns their sum.
+// Fill in the parts of the three rewards; each function returns the sum.
 
 double ClassicParts(const StepStats& stats, RewardParts* parts) {
   parts->progress = static_cast<float>(stats.dx);
@@ -120,7 +120,7 @@ int BestPositions::Update(uint32_t room, int x, bool* is_new_room) {
     const int known = std::min(count, kRooms);
     while (found < known && key[found] != room) ++found;
     if (found == known) {
-      // The oldest room makes way; no game has so many.
+      // Replaces the oldest room; no game has this many rooms.
       found = count % kRooms;
       key[found] = room;
       best[found] = x;
@@ -217,10 +217,10 @@ void FrameCounter::Count(const RamView& view, StepStats* stats) {
   stats->wrong_passes += SeeWrongPass(view);
 }
 
-// "ProcLoopCommand" of the game: where a maze asks for it, the check sets the
-// loop command back to 0, and throws the player back by four pages if he is on
-// the wrong lane. World 7 counts three such checks (all, and those passed on
-// the right lane) and throws back after the third if one was wrong.
+// "ProcLoopCommand" of the game: at a check of a maze the game resets the loop
+// command to 0 and moves the player back by four pages if he is on the wrong
+// lane. World 7 counts three such checks (all, and those passed on the right
+// lane) and moves the player back after the third if one was wrong.
 bool FrameCounter::SeeWrongPass(const RamView& view) {
   const int correct = loop_correct_last;
   const int pass = loop_pass_last;
@@ -232,8 +232,9 @@ bool FrameCounter::SeeWrongPass(const RamView& view) {
   page_last = static_cast<uint8_t>(view.page());
   if (!checked) return false;
   if (view.loop_pass() > pass) return view.loop_correct() == correct;
-  // Counters back at 0: a check of worlds 4 and 8, or the third of world 7,
-  // whose earlier wrong ones (pass > correct) have been told already.
+  // The counters are 0 again after a check of worlds 4 and 8, or after the
+  // third check of world 7, whose earlier wrong checks (pass > correct) have
+  // been reported already.
   return thrown_back && pass == correct;
 }
 

@@ -1,5 +1,5 @@
-// What a step pays: its frames are counted one by one (FrameCounter,
-// StepStats), and one of three rewards is read off the count (SumReward).
+// The reward of a step: FrameCounter adds its frames one by one to StepStats,
+// and SumReward computes one of three rewards from the sums.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ enum class RewardKind : uint8_t {
   kV9,        // gym-super-mario-bros 9.1.0
 };
 
-/// Throws std::invalid_argument on a name that is no reward.
+/// Throws std::invalid_argument on an unknown name.
 RewardKind ParseReward(const std::string& name);
 
-/// The parts of a step's reward; they add up to it. What a reward does not
-/// know stays 0.
+/// The parts of a step's reward; their sum is the reward. Parts that a reward
+/// does not have stay 0.
 struct RewardParts {
   float progress, clock, death, score, step, flag, wrong_pass, coins, powerup;
-  float clipped;  // what clipping added or took away
+  float clipped;  // what clipping added or removed
 };
 template <>
 inline constexpr bool kIsPacked<RewardParts> =
@@ -43,8 +43,8 @@ struct BestPositions {
   int32_t count;
   int32_t current;  // index of the room of the last update
 
-  /// Forgets all rooms; the arrays too, as they lie in snapshots, where equal
-  /// states shall be equal bytes.
+  /// Forgets all rooms. The arrays are cleared too, because snapshots contain
+  /// them and equal states must have equal bytes.
   void Clear() { *this = {}; }
   int32_t best_here() const { return count > 0 ? best[current] : 0; }
   /// Pixels by which x beats the best of its room; 0 in a room's first frame.
@@ -52,13 +52,13 @@ struct BestPositions {
   int Update(uint32_t room, int x, bool* is_new_room);
 };
 
-/// What the frames of one step add up to.
+/// The sums over the frames of one step.
 struct StepStats {
   int dx = 0;            // without jumps
   int64_t ticks = 0;     // <= 0
   int deaths = 0;        // frames in which the player was dying or dead
   int room_gain = 0;     // pixels of new best positions, by room
-  int episode_gain = 0;  // the same whatever the room, without jumps
+  int episode_gain = 0;  // the same over all rooms, without jumps
   int wrong_passes = 0;
   int flags = 0;
   int completions = 0;  // the first flag of the episode
@@ -70,7 +70,7 @@ struct StepStats {
   bool progressed = false;
 };
 
-/// What counting has to remember from frame to frame; plain data.
+/// The state that counting keeps from frame to frame; plain data.
 struct FrameCounter {
   BestPositions positions;
   int32_t x_last, x_best, time_last, score_last, coins_last;
@@ -78,12 +78,12 @@ struct FrameCounter {
   uint8_t power_last, flag_last, completed;
   uint8_t reserved;
 
-  /// Starts an episode from here. Nothing but this forgets: the whole game
-  /// goes on counting after a lost life, as upstream does.
+  /// Starts an episode at this state. Only this function clears the counts: the
+  /// whole game continues to count after a lost life, as upstream does.
   void Begin(const RamView& view);
   /// Adds one frame to `stats`, before the waits that follow it are skipped.
   void Count(const RamView& view, StepStats* stats);
-  /// Whether no number in it can lead an index or a sum astray.
+  /// Whether every number is in the range that indices and sums need.
   bool IsPlausible() const;
 
  private:
@@ -91,11 +91,11 @@ struct FrameCounter {
 };
 static_assert(std::is_trivially_copyable_v<FrameCounter>);
 
-/// What reward_scale=0 stands for.
+/// The scale that reward_scale=0 stands for.
 double NaturalScale(RewardKind kind);
 
-/// The reward of a step, and its parts. `config` has the weights of kProgress,
-/// reward_scale and reward_clip.
+/// Returns the reward of a step and fills in its parts. `config` has the
+/// weights of kProgress, reward_scale and reward_clip.
 float SumReward(RewardKind kind, const Config& config, const StepStats& stats,
                 RewardParts* parts);
 

@@ -1,5 +1,5 @@
-// What a snapshot holds, how it is checked and put back, and how an episode
-// begins from one, or from the save of a console.
+// The contents of a snapshot, its check and its restoration, and how an episode
+// begins from a snapshot or from the save of a console.
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -14,14 +14,14 @@ namespace mario {
 
 namespace {
 
-// A snapshot of a version restores in every later program that has the same
-// version (tests/mario/test_golden_snapshot.py). A new one is due when a struct
-// below changes, or the default of an option, which the hash of the options
-// takes for granted.
+// Every later program with the same version can restore a snapshot
+// (tests/mario/test_golden_snapshot.py). Increase the version when a struct
+// below changes, or the default of an option, because the hash of the options
+// leaves out defaults.
 constexpr uint32_t kSnapshotVersion = 6;
 
-/// The fixed part of a snapshot. After it come, where the options ask for
-/// them, the second frame record and the stage generator; then the stack.
+/// The fixed part of a snapshot. If the options need them, the second frame
+/// record and the stage generator follow; the frame stack comes last.
 struct SnapshotBody {
   char magic[8];
   uint32_t version;
@@ -43,9 +43,9 @@ static_assert(
                &SnapshotBody::seed, &SnapshotBody::reseed,
                &SnapshotBody::terminated, &SnapshotBody::truncated,
                &SnapshotBody::reserved, &SnapshotBody::episode>(),
-    "a snapshot holds values only, no padding");
+    "a snapshot contains values only, no padding");
 static_assert(kIsPacked<FrameRecord> && kIsPacked<LegacyRandomState>,
-              "and so do the parts behind its body");
+              "the parts after the body contain values only, no padding");
 constexpr char kMagic[8] = {'M', 'A', 'R', 'I', 'O', 'E', 'N', 'V'};
 
 bool IsPlausible(const Episode& episode) {
@@ -126,16 +126,17 @@ void Env::Snapshot(std::byte* out) const {
 void Env::CheckSnapshot(const Shared& shared, std::span<const std::byte> blob) {
   if (blob.size() != BytesOfSnapshot(shared)) {
     throw std::invalid_argument(
-        "a snapshot here has " + std::to_string(BytesOfSnapshot(shared)) +
-        " bytes, not " + std::to_string(blob.size()) +
-        "; restore it in a pool that was made like the one it comes from");
+        "this snapshot has " + std::to_string(blob.size()) +
+        " bytes, but this environment's snapshots have " +
+        std::to_string(BytesOfSnapshot(shared)) +
+        "; restore it with the ROM and options it was taken with");
   }
   const auto check = [](bool good, const char* what) {
     if (good) return;
     throw std::invalid_argument(std::string("this is not a snapshot for ") +
                                 what +
-                                "; restore it in a pool that was made like "
-                                "the one it comes from");
+                                "; restore it with the ROM, options and "
+                                "version it was taken with");
   };
   const SnapshotParts parts(blob.data(), shared);
   const SnapshotBody& body = parts.body;
@@ -147,10 +148,10 @@ void Env::CheckSnapshot(const Shared& shared, std::span<const std::byte> blob) {
   const nes::Timing saved = nes::TimingOf(body.state);
   if (saved != shared.timing()) {
     throw std::invalid_argument(
-        std::string("this is a snapshot under timing='") +
+        std::string("this snapshot was taken under timing='") +
         (saved == nes::Timing::kNesPy ? "nes_py" : "console") +
-        "', and here is timing='" + shared.config().timing +
-        "'; restore it in a pool that was made like the one it comes from");
+        "', but this environment has timing='" + shared.config().timing +
+        "'; restore it with the timing it was taken with");
   }
   check(body.config_hash == shared.config_hash() &&
             body.bytes == BytesOfSnapshot(shared),
@@ -166,8 +167,8 @@ void Env::CheckSnapshot(const Shared& shared, std::span<const std::byte> blob) {
     return;
   }
   throw std::invalid_argument(
-      "this snapshot is damaged: it holds numbers that no game reaches; "
-      "restore an intact one");
+      "this snapshot is damaged: it contains values that no game reaches; "
+      "restore an intact snapshot");
 }
 
 void Env::Restore(const std::byte* blob, pool::RngMode mode) {
@@ -193,7 +194,7 @@ void Env::ResetToConsoleSave(std::span<const std::byte> save,
         std::to_string(buttons.size()));
   }
   const bool nes_py = shared_->timing() == nes::Timing::kNesPy;
-  // Places are found, and consoles saved, under the console's timing.
+  // The scout finds places, and saves consoles, under the console's timing.
   std::optional<nes::Console> source;
   if (nes_py) {
     source.emplace(shared_->cartridge(), nes::Timing::kConsole,
@@ -204,12 +205,13 @@ void Env::ResetToConsoleSave(std::span<const std::byte> save,
   if (loading.uses_prg_ram()) {
     throw std::invalid_argument(
         "this console state has cartridge RAM at $6000-$7FFF, which the task's "
-        "snapshots do not hold; give the state of a game without it");
+        "snapshots do not contain; give the state of a game without it");
   }
   std::vector<uint8_t> frames(buttons.begin(), buttons.end());
   if (nes_py) {
-    // nes-py's frame begins behind the point where the game reads the pad, so
-    // its buttons are those that the game sees next, and the last are none.
+    // A frame of nes-py begins after the point at which the game reads the pad.
+    // So the game sees the buttons of a frame in the next one, and the last
+    // frame has no buttons.
     game_.console().ContinueAsNesPy(source->state(), frames.front());
     frames.erase(frames.begin());
     frames.push_back(0);
@@ -218,7 +220,7 @@ void Env::ResetToConsoleSave(std::span<const std::byte> save,
   bool first = true;
   for (size_t i = 0; i < frames.size(); ++i) {
     game_.RunFrame(frames[i], nullptr);
-    // A maximum of two frames wants two that have been run.
+    // A maximum of two frames needs two frames that have been run.
     if (i == 0 || (frames.size() - 1 - i) % skip != 0) continue;
     RedrawAndObserve(DrawnFrames{}, scratch);
     if (first) observation_.FillWithNewest();
@@ -236,7 +238,7 @@ void Env::ResetToSnapshot(const std::byte* blob) {
   BeginEpisode();
 }
 
-// Console, remembered frames and frame stack, and nothing of the episode.
+// Loads console, frame records and frame stack, but nothing of the episode.
 void Env::LoadGame(const SnapshotParts& parts) {
   game_.console().set_state(parts.body.state);
   game_.record(0) = parts.body.record;

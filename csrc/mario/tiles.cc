@@ -1,5 +1,5 @@
-// The playfield's cells come from the two block buffers, the objects that move
-// from the object slots, with the sizes at which the game draws them.
+// The cells of the playfield come from the two block buffers. Moving objects
+// come from the object slots, with the sizes at which the game draws them.
 #include "mario/tiles.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ constexpr int kCell = 16;                     // pixels
 constexpr int kBufferBytes = kTileRows * 16;  // of one screen
 constexpr int kSprite = 8;                    // pixels
 constexpr int kSixteenths = 16;               // of a pixel: the unit of speeds
-// A cell has the objects that show in it a sprite's middle, or one pixel less,
-// as some are drawn before they move.
+// An object is in a cell if half a sprite of it is shown there, or one pixel
+// less, because some objects are drawn before they move.
 constexpr int kMinOverlap = kSprite / 2 - 1;
 
 constexpr const char* kNames[] = {
@@ -34,7 +34,7 @@ constexpr const char* kNames[] = {
 
 // ------------------------------------------------------------- background
 
-// Metatile -> code. Only metatiles that one can touch reach the buffers.
+// Metatile -> code. The buffers contain only metatiles that Mario can touch.
 constexpr Tile KindOfMetatile(int metatile) {
   if (metatile == 0x24 || metatile == 0x25) return kPole;
   if (metatile == 0x26) return kVine;
@@ -60,14 +60,14 @@ constexpr std::array<uint8_t, 256> kKindOfMetatile = [] {
 
 // ---------------------------------------------------------------- objects
 
-/// Something that moves, as the screen shows it: pixels from its upper left
-/// corner, speeds in 1/16 pixel a frame.
+/// A moving object as the screen shows it: position in pixels from the upper
+/// left corner of the screen, speed in 1/16 pixel per frame.
 struct Object {
   Tile kind;
   int left, top, width, height;
   int speed_x, speed_y;
   bool emerges = false;  // out of a pipe or block, which hides it
-  /// The upper row of sprites: both, or only the one on this side.
+  /// The upper row of sprites: both sprites, or only the one on this side.
   enum : uint8_t { kWide, kLeftOnly, kRightOnly } head = kWide;
 };
 
@@ -77,8 +77,7 @@ bool Hides(uint8_t kind) {
 }
 
 struct ObjectList {
-  // Mario, 6 slots of which firebars have up to 12 parts, 9 hammers, 2
-  // fireballs.
+  // Mario, 6 slots whose firebars have up to 12 parts, 9 hammers, 2 fireballs.
   static constexpr int kMax = 96;
   Object object[kMax];
   int count = 0;
@@ -87,7 +86,7 @@ struct ObjectList {
   }
 };
 
-/// Where objects are, as work RAM has it.
+/// Reads the positions of objects from work RAM.
 class ObjectRam {
  public:
   explicit ObjectRam(const uint8_t* ram)
@@ -97,8 +96,8 @@ class ObjectRam {
 
   uint8_t operator[](int address) const { return ram_[address]; }
   int screen_left() const { return screen_left_; }
-  /// Objects have their bytes in rows, Mario's first: `slot` 0 is Mario, 1 the
-  /// first enemy, and so on.
+  /// Bytes of objects are stored in rows, Mario's first: `slot` 0 is Mario, 1
+  /// the first enemy, and so on.
   int left(int slot) const {
     return ram_[ram::kPlayerPage + slot] * 256 + ram_[ram::kPlayerX + slot] -
            screen_left_;
@@ -135,16 +134,16 @@ Object Mario(const ObjectRam& ram) {
           ram.speed_x(0), ram.speed_y(0)};
 }
 
-/// How the game draws an enemy of a type, and what it is to Mario.
+/// How the game draws an enemy of a type, and what it does to Mario.
 struct EnemyTraits {
-  Tile kind = kEmpty;  // flags, warp zones, generators of others: nothing
+  Tile kind = kEmpty;  // kEmpty: flags, warp zones, generators
   uint8_t height = 24, width = 16;
-  bool has_speed_x = false;  // the byte for it holds it
-  bool has_speed_y = false;  // the same; such an enemy is drawn before it moves
+  bool has_speed_x = false;  // its byte in RAM is the speed
+  bool has_speed_y = false;  // the same; the enemy is drawn before it moves
   bool emerges = false;
   bool is_bullet = false;
-  bool has_head = false;  // eight pixels wide, where it walks to
-  int8_t drop = 0;        // pixels that it is drawn lower than the others
+  bool has_head = false;  // eight pixels wide, on the side it walks to
+  int8_t drop = 0;        // pixels by which it is drawn lower than others
 };
 
 constexpr std::array<EnemyTraits, 64> kEnemyTraits = [] {
@@ -196,14 +195,15 @@ struct Speed {
   int x = 0, y = 0;  // 1/16 pixel a frame, to the right and down
 };
 
-/// Of what goes to and fro: "XMoveSecondaryCounter" is its speed, a bit of
-/// "XMovePrimaryCounter" its direction.
+/// The speed of enemies that move to and fro: "XMoveSecondaryCounter" is the
+/// speed, a bit of "XMovePrimaryCounter" the direction.
 Speed ToAndFro(const ObjectRam& ram, int slot) {
   const bool goes_right = (ram[ram::kSpeedY + slot] & 2) != 0;
   return {goes_right ? ram.speed_x(slot) : -ram.speed_x(slot), 0};
 }
 
-/// It swims up in strokes, towards Mario's side, and sinks by half pixels.
+/// A blooper swims up in strokes, towards Mario's side, and sinks by half
+/// pixels.
 Speed SpeedOfBlooper(const ObjectRam& ram, int slot) {
   const bool sinks = (ram[ram::kSpeedY + slot] & 2) != 0;  // its counter
   if (sinks) return {0, kSixteenths / 2};
@@ -212,8 +212,8 @@ Speed SpeedOfBlooper(const ObjectRam& ram, int slot) {
   return {goes_right ? speed : -speed, -speed};
 }
 
-/// He walks every fourth frame, and what he fell or jumped with is kept while
-/// he stands. His rear half is where the front takes it.
+/// Bowser walks every fourth frame, and his speed of falling or jumping is kept
+/// while he stands. His rear half follows the front half.
 Speed SpeedOfBowser(const ObjectRam& ram) {
   constexpr int kGround = 0x80;  // the y at which he stands
   const int slot = 1 + ram[ram::kBowserFront] % (ram::kEnemySlots + 1);
@@ -223,10 +223,11 @@ Speed SpeedOfBowser(const ObjectRam& ram) {
           stands ? 0 : y};
 }
 
-/// Speeds of an enemy or lift, from what the game keeps in the place of them.
+/// The speeds of an enemy or lift, derived from the variables that the game
+/// keeps.
 Speed SpeedOf(const ObjectRam& ram, int slot, int type) {
-  // Those without a variable: measured, to the left. A flame's is 20 to 25,
-  // by the ROM's revision and the world.
+  // Measured speeds of objects without a variable, to the left. A flame's speed
+  // is 20 to 25, depending on the ROM's revision and the world.
   constexpr int kGreyCheep = -4, kRedCheep = -8, kFlame = -22;
   const EnemyTraits& traits = kEnemyTraits[type & 63];
   switch (type) {
@@ -244,7 +245,7 @@ Speed SpeedOf(const ObjectRam& ram, int slot, int type) {
     case ram::kEnemyBowser:
       return SpeedOfBowser(ram);
     case ram::kEnemyPlant: {
-      // By half pixels, while "PiranhaPlant_MoveFlag" is set.
+      // A plant moves by half pixels while "PiranhaPlant_MoveFlag" is set.
       const bool moves = ram[ram::kSpeedY + slot] != 0;
       return {0, moves ? ram.speed_x(slot) * kSixteenths / 2 : 0};
     }
@@ -303,12 +304,14 @@ void AddFirebar(const ObjectRam& ram, int slot, int type, ObjectList* objects) {
   }
 }
 
-/// Whether there is nothing to see of a slot in use.
+/// Whether the object of a slot in use is invisible.
 bool IsHidden(const ObjectRam& ram, int slot, int type, int state) {
   const uint8_t flag = ram[ram::kEnemyFlag + slot - 1];
-  // The second slot of something large; of Bowser both halves are drawn.
+  // The second slot of a large object is not drawn, but both halves of Bowser
+  // are.
   if ((flag & 0x80) != 0 && type != ram::kEnemyBowser) return true;
-  // In the cannon still; while time stands still it is shown all the same.
+  // A bullet inside the cannon is hidden, but it is shown while time stands
+  // still.
   return type == ram::kEnemyCannonBullet && state == 0 &&
          ram[ram::kTimeStands] == 0;
 }
@@ -326,12 +329,13 @@ void AddEnemy(const ObjectRam& ram, int slot, ObjectList* objects) {
     return;
   }
   const EnemyTraits traits = kEnemyTraits[type & 63];
-  // Beaten ones fall off the screen, and hurt nobody. A bullet looks as before.
+  // Beaten enemies fall off the screen and hurt nobody. A beaten bullet looks
+  // as before.
   const bool beaten = (state & 0x20) != 0 && !traits.is_bullet;
   const bool low = (state & 7) >= 2;  // a shell, or a goomba that was jumped on
   const bool flat = low && type == ram::kEnemyGoomba;
   if (traits.kind == kEmpty || beaten || flat) return;
-  // All are drawn with their feet at one place, 24 pixels and one below y.
+  // All are drawn with their feet at the same height, 25 pixels below y.
   Object object{traits.kind,
                 ram.left(slot),
                 ram.top(slot) + 25 + traits.drop - traits.height,
@@ -463,7 +467,8 @@ void MakeMotion(const uint8_t* memory, int8_t* rows) {
 
   ObjectList objects;
   FindObjects(ram, &objects);
-  // By distance, then by all that is told of it: equal on every machine.
+  // The order is by distance, then by all other values, so that it is equal on
+  // every machine.
   const auto order = [&](const Object& object) {
     const int bottom = object.top + object.height;
     const int distance =

@@ -1,6 +1,6 @@
-// Work RAM as what a player sees: the cells of the playfield around Mario by
-// kind, and where the objects that move are and how fast. Pure functions of
-// RAM; nothing is drawn for them. docs/observations.md is the legend for users.
+// Turns work RAM into what a player sees: the kinds of the cells around Mario,
+// and positions and speeds of the moving objects. These are pure functions of
+// RAM; nothing is drawn. docs/observations.md has the legend for users.
 //
 // Sources: the block buffers, object slots and metatile numbers as in
 // doppelganger's commented disassembly (names in quotes are its).
@@ -10,8 +10,8 @@
 
 namespace mario {
 
-/// What is in a cell, and its name. The names go to Python through
-/// TileName; mario_envpool/tiles.py has their meaning and colours.
+/// The contents of a cell, and their names. Python gets the names through
+/// TileName; mario_envpool/tiles.py has their meanings and colours.
 #define MARIO_TILES(X)                                         \
   X(kEmpty, "empty")     /* nothing, or scenery */             \
   X(kOutside, "outside") /* beyond the screen's left, right */ \
@@ -53,10 +53,10 @@ constexpr int kMarioColumn = 5;
 /// Writes (kTileRows, kTileColumns) codes. `ram` is the 2 KiB of work RAM.
 void MakeTiles(const uint8_t* ram, uint8_t* grid);
 
-/// Mario and the objects nearest to him, a row each.
+/// Mario and the objects nearest to him, one row each.
 constexpr int kMotionRows = 8;
-/// What a row holds: code of the object (kEmpty: no object), x, y, speed to the
-/// right, speed down, state. See docs/observations.md for the units.
+/// The columns of a row: code of the object (kEmpty: no object), x, y, speed to
+/// the right, speed down, state. docs/observations.md has the units.
 constexpr int kMotionColumns = 6;
 
 /// Writes (kMotionRows, kMotionColumns) numbers.

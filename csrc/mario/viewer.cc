@@ -1,5 +1,5 @@
-// An environment as people look at it: the picture of the last frame in colour,
-// and a step of which all frames, and the RAM behind its info, are kept.
+// Functions for viewers: the picture of the last frame in colour, and a step
+// that keeps all of its frames and the RAM behind its info.
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -61,8 +61,8 @@ void Env::Render(Scratch& scratch, uint8_t* rgb) const {
 }
 
 void Env::ToRgb(const uint8_t* pixels, size_t count, uint8_t* rgb) {
-  // Four bytes are written for three, faster than three: the next pixel's
-  // replace the fourth, and the last pixel has no next one.
+  // Writing four bytes is faster than writing three: the next pixel overwrites
+  // the fourth byte. The last pixel is written separately.
   struct Padded {
     uint8_t bytes[4];
   };

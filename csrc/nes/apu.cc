@@ -6,7 +6,7 @@
 namespace nes {
 namespace {
 
-// Steps of the frame sequence: cycles since it began, and what they do.
+// Steps of the frame sequence: cycles since its beginning, and their effects.
 enum : uint8_t { kQuarter = 1, kHalf = 2, kIrq = 4, kWrap = 8 };
 
 struct FrameStep {
@@ -34,7 +34,7 @@ constexpr uint8_t kLengths[32] = {
     12, 16,  24, 18, 48, 20, 96, 22, 192, 24, 72, 26, 16, 28, 32, 30,
 };
 
-// NTSC: CPU cycles a bit.
+// NTSC: CPU cycles per bit.
 constexpr uint16_t kDmcPeriods[16] = {
     428, 380, 340, 320, 286, 254, 226, 214, 190, 160, 142, 128, 106, 84, 72, 54,
 };

@@ -1,4 +1,4 @@
-// Where the PPU draws, and who is told of it.
+// The memory in which the PPU draws, and the notification of finished lines.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,10 @@ namespace nes {
 
 constexpr int kLineWidth = 256;
 
-/// Memory for the lines of a picture, in one plane or in several, and what each
-/// of the 64 colours is written as in each. With fewer lines than a picture has
-/// it is a ring, of which somebody takes the lines as they are finished.
+/// Memory for the lines of a picture, in one or several planes, and the byte
+/// that each of the 64 colours is written as in each plane. If it has fewer
+/// lines than a picture, it is a ring, and a derived class takes the lines as
+/// they are finished.
 class Canvas {
  public:
   static constexpr int kMostPlanes = 4;
@@ -19,8 +20,8 @@ class Canvas {
 
   virtual ~Canvas() = default;
 
-  /// The lines [begin, end) are complete, at most eight at a time, or nobody
-  /// wants any of them.
+  /// Called when the lines [begin, end) are complete, at most eight at a time,
+  /// or when none of them is wanted.
   virtual void Finished(int /*begin*/, int /*end*/) {}
 
   uint8_t* at(int plane, int line) const {
@@ -28,21 +29,21 @@ class Canvas {
            (static_cast<unsigned>(line) & line_mask) * stride;
   }
 
-  /// What a colour is written as.
+  /// The byte that a colour is written as.
   uint8_t Write(int plane, uint8_t colour) const {
     return colours == nullptr ? colour : colours[plane * 64 + colour];
   }
 
   uint8_t* lines = nullptr;  // line 0 of plane 0, its first pixel
   size_t stride = kLineWidth;
-  unsigned line_mask = 255;  // of the lines kept, a power of two, one less
+  unsigned line_mask = 255;  // number of kept lines, a power of two, minus 1
   size_t plane_bytes = 0;
   int planes = 1;
   /// Whether kRoom bytes on both sides of each line may be overwritten.
   bool has_room = false;
-  /// (planes, 64): a byte for each colour; nullptr: its number.
+  /// (planes, 64): a byte for each colour; nullptr: the number of the colour.
   const uint8_t* colours = nullptr;
-  /// (240,): the lines that anybody looks at; nullptr: all.
+  /// (240,): the lines that are wanted; nullptr: all.
   const bool* wanted = nullptr;
 };
 

@@ -1,6 +1,6 @@
-// iNES parsing. A Cartridge is immutable and shared by every console that
-// plays it; it holds the ROM bytes and the tiles decoded to one byte a pixel.
-// Only mapper 0 (NROM) exists here. Source: NESdev "INES", "NROM".
+// iNES parsing. A Cartridge is immutable and shared by every console that plays
+// it; it holds the ROM bytes and the tiles decoded to one byte per pixel. Only
+// mapper 0 (NROM) is supported. Source: NESdev "INES", "NROM".
 #pragma once
 
 #include <array>
@@ -34,26 +34,26 @@ class Cartridge {
  public:
   ~Cartridge();
 
-  /// Parses an iNES image. Throws std::invalid_argument that says what was
-  /// found and what is allowed (bad magic, truncated file, mapper other than
-  /// 0, PRG other than 16 or 32 KiB, CHR other than 0 or 8 KiB).
+  /// Parses an iNES image. Throws std::invalid_argument, which names the found
+  /// and the allowed value (bad magic, truncated file, mapper other than 0, PRG
+  /// other than 16 or 32 KiB, CHR other than 0 or 8 KiB).
   static std::shared_ptr<const Cartridge> Parse(std::span<const uint8_t> ines);
 
-  /// 32 KiB as seen at $8000-$FFFF (16 KiB images stand there twice), followed
-  /// by four bytes that repeat its start, so that a 4-byte read never overruns.
+  /// The 32 KiB at $8000-$FFFF (16 KiB images appear there twice), followed by
+  /// four bytes that repeat the start, so that a 4-byte read never overruns.
   const uint8_t* prg() const { return prg_.data(); }
-  /// 32 KiB: what the CPU's fast loop dispatches on (cpu.h, FindDispatch).
+  /// 32 KiB that the CPU's fast loop dispatches on (cpu.h, FindDispatch).
   const uint8_t* dispatch() const { return dispatch_.data(); }
-  /// 8 KiB of pattern tables; empty image (all 0) when the cartridge has RAM.
+  /// 8 KiB of pattern tables; all 0 if the cartridge has CHR RAM.
   const uint8_t* chr() const { return chr_.data(); }
   bool has_chr_ram() const { return has_chr_ram_; }
   Mirroring mirroring() const { return mirroring_; }
-  /// FNV-1a over PRG, CHR and mirroring: the identity kept in save states.
+  /// FNV-1a over PRG, CHR and mirroring; save states identify the ROM by it.
   uint64_t hash() const { return hash_; }
   /// The CHR ROM decoded by DecodeTiles, kTileBytes for each of 512 tiles.
   const uint8_t* tiles() const { return tiles_.data(); }
-  /// The program as machine code, made by the first who asks; nullptr where
-  /// WhyNotTranslated says something. Thread-safe.
+  /// The program as machine code, made by the first call; nullptr if
+  /// WhyNotTranslated returns a reason. Thread-safe.
   Translation* translation(Timing timing) const;
 
  private:

@@ -1,5 +1,5 @@
-// Power, reset, and the run of the CPU from event to event: interrupts, DMC,
-// end of frame.
+// Power-on, reset, and the execution of the CPU from event to event:
+// interrupts, DMC, end of frame.
 #include "nes/console.h"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ constexpr unsigned kNmiVector = 0xFFFA;
 constexpr unsigned kResetVector = 0xFFFC;
 constexpr unsigned kIrqVector = 0xFFFE;
 
-// From a vertical blank to the end of nes-py's frame when an episode begins.
+// Cycles from a vertical blank to the end of nes-py's frame when an episode
+// begins.
 constexpr uint64_t kNesPyPhase = 2'380;
 
 }  // namespace
@@ -79,7 +80,7 @@ void Console::PowerOn() {
 }
 
 void Console::Reset() {
-  ppu_.set_output(nullptr);  // a frame that failed has left its own
+  ppu_.set_output(nullptr);  // a frame that threw may have left its canvas
   ResetCpu(&state_.cpu, PeekWord(kResetVector));
   const uint64_t cycle = state_.cpu.cycle;
   ppu_.CatchUp(DotOfAccess(cycle - 1));
@@ -113,7 +114,8 @@ void Console::RunToLimit(Bus& bus) {
   counts_.translated += cpu.instructions();
 }
 
-// The interpreter runs what translated code has run since `before`.
+// Lets the interpreter repeat the code that translated code has run since
+// `before`.
 template <class Bus>
 void Console::CheckRun(const Console& before) {
   if (before.state_.cpu.cycle == state_.cpu.cycle) return;
@@ -128,13 +130,15 @@ void Console::CheckRun(const Console& before) {
       twin_->ppu_.chr_ram() == ppu_.chr_ram()) {
     return;
   }
-  throw std::logic_error(
-      "translated code from " + std::to_string(before.state_.cpu.pc) + " to " +
-      std::to_string(state_.cpu.pc) + " is not what the interpreter does");
+  throw std::logic_error("translated code from " +
+                         std::to_string(before.state_.cpu.pc) + " to " +
+                         std::to_string(state_.cpu.pc) +
+                         " gives other results than the interpreter");
 }
 
 void Console::CopyFrom(const Console& other) {
-  // Before the state, with which predictions from tiles begin anew.
+  // CHR RAM is copied before the state, because loading the state discards
+  // predictions made from tiles.
   ppu_.chr_ram() = other.ppu_.chr_ram();
   set_state(other.state_);
   prg_ram_ = other.prg_ram_;
@@ -191,7 +195,8 @@ void Console::ContinueAsNesPy(const State& state, uint8_t buttons) {
   RunNesPy(state_.step_end);
 }
 
-// Instructions that begin before `end`, and the picture's dots up to there.
+// Runs the instructions that begin before `end`, and the dots of the picture up
+// to `end`.
 void Console::RunNesPy(uint64_t end) {
   last_limit_ = end;
   NesPyBus bus(this);
@@ -203,7 +208,7 @@ void Console::RunNesPy(uint64_t end) {
       Interrupt(kNmiVector);
     }
     UpdateLimit();
-    // At least one instruction, whatever a state says that was loaded.
+    // Run at least one instruction, even if a loaded state says otherwise.
     limit_ = std::max(limit_, state_.cpu.cycle + 1);
     RunToLimit(bus);
   }
@@ -211,8 +216,8 @@ void Console::RunNesPy(uint64_t end) {
   apu_.CatchUp(end - 1);
 }
 
-// nes-py's PPU does three dots and then the CPU a cycle; an edge in one of the
-// three comes before an instruction that begins in that cycle.
+// nes-py runs three dots of the PPU and then a cycle of the CPU. An edge in one
+// of these dots precedes an instruction that begins in that cycle.
 uint64_t Console::NesPyNmiCycle() const {
   return CycleOfEdge(ppu_.NextVblankDot() + 1);
 }
@@ -221,7 +226,7 @@ void Console::StepInstruction() {
   ppu_.set_output(nullptr);
   if (timing_ == Timing::kNesPy) {
     RunNesPy(state_.cpu.cycle + 1);
-    // A frame that is over by now has ended where it would have.
+    // A frame that is over by now ended at its regular cycle.
     while (state_.step_end + kNesPyStepCycles <= state_.cpu.cycle) {
       state_.step_end += kNesPyStepCycles;
     }
@@ -263,8 +268,8 @@ void Console::Interrupt(unsigned vector) {
   FinishInterrupt(&state_.cpu, PeekWord(vector));
 }
 
-// The vector of an IRQ or BRK sequence that ends at `end`: an NMI that comes
-// during its pushes takes it over.
+// Returns the vector of an IRQ or BRK sequence that ends at `end`: an NMI
+// during its pushes takes over the sequence.
 unsigned Console::IrqVector(uint64_t end) {
   uint64_t& nmi_dot = state_.ppu.nmi_dot;
   ppu_.CatchUp(DotOfAccess(end - 3));
@@ -273,8 +278,8 @@ unsigned Console::IrqVector(uint64_t end) {
   return kNmiVector;
 }
 
-// The DMC halts the CPU for four cycles a sample byte. Approximation: between
-// instructions, not in the middle of one.
+// The DMC halts the CPU for four cycles per sample byte. Approximation: the
+// halt falls between instructions, never inside one.
 void Console::StealDmcCycles() {
   while (apu_.DmcFetchCycle() <= state_.cpu.cycle) {
     StallCpu(&state_.cpu, 4);

@@ -1,13 +1,13 @@
 // A whole NES with an NROM cartridge: the bus that joins CPU, PPU, APU, two
-// pads and memory. It knows nothing of Mario, Python or threads. Everything
-// mutable is in one padding-free State, so saving is one assignment.
+// pads and memory. It does not depend on the game, Python or threads. All
+// mutable data is in one padding-free State, so saving is one assignment.
 //
 //   $0000-$1FFF  2 KiB RAM, four times      $4020-$5FFF  nothing
 //   $2000-$3FFF  PPU registers, mirrored    $6000-$7FFF  PRG RAM, if used
 //   $4000-$4017  APU, OAM DMA, pads         $8000-$FFFF  PRG ROM
 //
 // Another mapper would replace the last three lines: ConsoleBus (console_bus.*)
-// and the CHR pointer of the Ppu are the only places that know them.
+// and the CHR pointer of the Ppu are the only code that depends on them.
 #pragma once
 
 #include <cstddef>
@@ -48,11 +48,11 @@ enum Button : uint8_t {
 /// "console" or "nes_py"; throws std::invalid_argument for another name.
 Timing TimingByName(const std::string& name);
 
-/// Whether every number that bounds a loop or an index is one that a console
-/// can reach, so that running a damaged save does no harm.
+/// Whether every number that bounds a loop or an index has a value that a
+/// console can reach, so that running a damaged save is safe.
 bool IsPlausible(const State& state, Timing timing);
 
-/// The timing that a state was reached under.
+/// The timing under which a state was reached.
 inline Timing TimingOf(const State& state) {
   return state.step_end != 0 ? Timing::kNesPy : Timing::kConsole;
 }
@@ -75,16 +75,18 @@ class Console {
   /// `pixels` receives 240x256 palette indices (0-63), row-major; nullptr
   /// draws nothing, and leaves exactly the same State behind.
   void RunFrame(uint8_t buttons, uint8_t* pixels);
-  /// The same, drawn onto any canvas, or onto none.
+  /// Does the same and draws onto a canvas; null: draws nothing.
   void RunFrameOnto(uint8_t buttons, Canvas* canvas);
 
-  /// Under Timing::kNesPy: takes over a state of Timing::kConsole and runs on
-  /// with pad 1 = `buttons` to where nes-py's frames end early in a game. The
-  /// program sees of each frame the buttons that it would have seen.
+  /// Under Timing::kNesPy: loads a state of Timing::kConsole and runs with pad
+  /// 1 = `buttons` until the point at which nes-py's frames end early in a
+  /// game. In each frame the program reads the buttons that it would have read
+  /// without the change.
   void ContinueAsNesPy(const State& state, uint8_t buttons);
 
   /// Runs one instruction (or one interrupt entry and its first instruction;
-  /// under Timing::kNesPy the entry alone), without drawing: for tests, tools.
+  /// under Timing::kNesPy only the entry), without drawing. For tests and
+  /// tools.
   void StepInstruction();
 
   /// The 2 KiB of work RAM, mirrored at $0000-$1FFF; may be written.
@@ -97,14 +99,15 @@ class Console {
   /// Whether the program has written to $6000-$7FFF.
   bool uses_prg_ram() const { return !prg_ram_.empty(); }
 
-  /// The fast save: enough where the cartridge has neither PRG RAM nor CHR
-  /// RAM in use (every Super Mario Bros. image; the task refuses others).
+  /// The fast save. It is sufficient if neither PRG RAM nor CHR RAM of the
+  /// cartridge is in use (every Super Mario Bros. image; the task refuses
+  /// others).
   const State& state() const { return state_; }
   void set_state(const State& state);
 
-  /// The complete save: header with version and ROM hash, State, cartridge
-  /// RAM. Load throws std::invalid_argument for another version, ROM or size;
-  /// after that and after std::bad_alloc the console is as it was.
+  /// The complete save: header with version and ROM hash, State, cartridge RAM.
+  /// Load throws std::invalid_argument for another version, ROM or size. After
+  /// that, and after std::bad_alloc, the console is unchanged.
   size_t SaveBytes() const;
   void Save(std::byte* out) const;
   void Load(std::span<const std::byte> blob);
@@ -112,19 +115,20 @@ class Console {
   const Cartridge& cartridge() const { return *cartridge_; }
   Timing timing() const { return timing_; }
 
-  /// Which engine runs the program; kTranslated is kInterpreter where programs
-  /// cannot be translated. May be changed between any two instructions.
+  /// Chooses the engine that runs the program; kTranslated means kInterpreter
+  /// where programs cannot be translated. May be called between any two
+  /// instructions.
   void set_engine(Engine engine);
   Engine engine() const { return engine_; }
-  /// Of Engine::kCounted and kChecked, since set_engine.
+  /// Counts of Engine::kCounted and kChecked since set_engine.
   const EngineCounts& engine_counts() const { return counts_; }
-  /// nullptr with the interpreter.
+  /// The machine code in use; nullptr with the interpreter.
   const Translation* translation() const { return translation_; }
 
   /// Exact shortcuts for `JMP self` and status polling; on by default.
   void set_idle_skip(bool on) { idle_skip_ = on; }
-  /// The CPU's fast loop (cpu.h); on by default, off only to test it. With
-  /// either of them off the interpreter plays.
+  /// The CPU's fast loop (cpu.h); on by default, off only to test it. If this
+  /// or idle skipping is off, the interpreter runs the program.
   void set_fast_loop(bool on) { fast_loop_ = on; }
 
  private:
@@ -164,7 +168,7 @@ class Console {
   uint64_t frame_dot_ = 0;        // frame that is being run, see FrameOver
   const Timing timing_;
   Engine engine_ = Engine::kInterpreter;
-  Translation* translation_ = nullptr;  // the cartridge's, or:
+  Translation* translation_ = nullptr;  // the cartridge's, or own_translation_
   std::unique_ptr<Translation> own_translation_;
   std::unique_ptr<Console> before_, twin_;  // of Engine::kChecked
   EngineCounts counts_;

@@ -1,5 +1,5 @@
-// What stands at each address beside RAM and PRG: registers, pads, OAM DMA,
-// cartridge RAM. And the status poll that is left out.
+// Addresses other than RAM and PRG: registers, pads, OAM DMA, cartridge RAM.
+// Also the status poll that is skipped.
 #include "nes/console_bus.h"
 
 #include <algorithm>
@@ -16,9 +16,9 @@ constexpr uint64_t kPollMargin = 16;  // cycles kept clear of any event
 
 // While the hit flag does not change, every round of the loop is the same:
 // registers and flags at its start equal those at its end. So whole rounds can
-// be left out; the last one before anything could differ runs for real. A frame
-// of nes-py may end within a round, and the PPU then be ahead of what the round
-// has read: such a round runs for real, too.
+// be skipped; the last round before a possible change is executed. A frame of
+// nes-py may end within a round, with the PPU ahead of the value that the round
+// has read: such a round is executed too.
 uint64_t ConsoleBus::SkippablePollCycles(unsigned loop_pc, uint64_t cycle) {
   if (!console_.has_polled_ || loop_pc < 0x8000 ||
       loop_pc > 0xFFFF - status_poll::kBytes ||
@@ -37,7 +37,7 @@ uint64_t ConsoleBus::SkippablePollCycles(unsigned loop_pc, uint64_t cycle) {
 }
 
 uint8_t Console::ReadIo(unsigned address, uint64_t cycle) {
-  // Nobody drives the bus: the last byte on it was the address's high byte.
+  // The bus is not driven: its last byte was the high byte of the address.
   const auto open_bus = static_cast<uint8_t>(address >> 8);
   if (address < 0x4000) {
     const uint8_t value = ppu_.ReadRegister(address, cycle);
@@ -81,7 +81,7 @@ uint8_t Console::ReadPad(int pad, unsigned address) {
   PadState& pads = state_.pad;
   if (pads.strobe) pads.shift[pad] = pads.buttons[pad];
   const uint8_t bit = pads.shift[pad] & 1;
-  // After the eight buttons an official pad answers 1.
+  // After the eight buttons an official pad returns 1.
   if (!pads.strobe) pads.shift[pad] = pads.shift[pad] >> 1 | 0x80;
   return static_cast<uint8_t>((address >> 8 & 0xE0) | bit);
 }
@@ -109,8 +109,8 @@ unsigned Console::StartOamDma(uint8_t page, uint64_t cycle) {
     }
     ppu_.WriteOam(bytes, cycle);
   }
-  // nes-py's count of cycles begins at 1, the console's at 7, and it asks in
-  // the first cycle of the instruction.
+  // nes-py's cycle count begins at 1, the console's at 7, and nes-py tests the
+  // count in the first cycle of the instruction.
   const bool waits = timing_ == Timing::kNesPy ? cycle & 1 : !(cycle & 1);
   return 513 + waits;
 }

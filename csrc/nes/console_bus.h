@@ -1,5 +1,5 @@
-// The console's bus as the CPU's template takes it: the part that is inlined
-// into the interpreter. Included by console.cc and console_bus.cc only.
+// The console's bus for the template of the CPU: the part that is inlined into
+// the interpreter. Included by console.cc and console_bus.cc only.
 #pragma once
 
 #include "nes/console.h"
@@ -7,8 +7,8 @@
 
 namespace nes {
 
-/// What the CPU sees (cpu.h says what a bus has). RAM and PRG are two compares;
-/// everything else is out of line and brings its exact cycle along.
+/// The bus of the CPU (cpu.h describes a bus). RAM and PRG need two compares;
+/// all other accesses are out of line and pass their exact cycle.
 class ConsoleBus {
  public:
   using Timing = ChipTiming;
@@ -61,7 +61,8 @@ class ConsoleBus {
   uint64_t SkippablePollCycles(unsigned loop_pc, uint64_t cycle);
 
  private:
-  // Code outside the ROM: RAM, or registers, which only tests execute.
+  // Fetches code outside the ROM: from RAM, or from registers, which only tests
+  // execute.
   uint32_t FetchElsewhere(unsigned pc, uint64_t cycle) {
     uint32_t code = Read(pc, cycle);
     const int bytes = InstructionBytes(kOpcodes[code].mode);
@@ -70,7 +71,7 @@ class ConsoleBus {
       code |= static_cast<uint32_t>(Read(at, cycle + static_cast<unsigned>(i)))
               << (8 * i);
     }
-    // One-byte instructions read the byte behind them and forget it.
+    // One-byte instructions read the next byte and discard it.
     if (bytes == 1) DummyRead((pc + 1) & 0xFFFF, cycle + 1);
     return code;
   }
@@ -79,7 +80,7 @@ class ConsoleBus {
   const uint8_t* prg_;
 };
 
-/// The same under Timing::kNesPy, where nothing requests an IRQ.
+/// The same bus under Timing::kNesPy, where nothing requests an IRQ.
 class NesPyBus : public ConsoleBus {
  public:
   using Timing = NesPyTiming;

@@ -106,7 +106,7 @@ void Console::Load(std::span<const std::byte> blob) {
   if (!IsPlausible(state, timing_)) refuse("it is damaged");
   from += sizeof(state);
   const auto* const prg_ram = reinterpret_cast<const uint8_t*>(from);
-  // The only step that may fail comes before the first change.
+  // The only step that may fail precedes the first change.
   std::vector<uint8_t> new_prg_ram(prg_ram, prg_ram + header.prg_ram_bytes);
   from += header.prg_ram_bytes;
   state_ = state;

@@ -1,5 +1,5 @@
-// What the fast loop dispatches on, found once for every ROM address, and the
-// changes of the registers between instructions.
+// Computes what the fast loop dispatches on, once for every ROM address, and
+// changes registers between instructions.
 #include "nes/cpu.h"
 
 namespace nes {

@@ -1,7 +1,7 @@
 // The 6502 of the 2A03 (no decimal mode) as a template over its bus: the
-// console's bus and a flat 64 KiB memory run the same code. It knows addresses
-// and cycles only. Sources: NESdev "CPU", "6502 cycle times", "CPU interrupts",
-// "CPU unofficial opcodes".
+// console's bus and a flat 64 KiB memory run the same code. The CPU depends
+// only on addresses and cycles. Sources: NESdev "CPU", "6502 cycle times", "CPU
+// interrupts", "CPU unofficial opcodes".
 //
 // A Bus has
 //
@@ -25,15 +25,15 @@
 //       whole rounds of a status poll that can be left out
 //   bool idle_skip() const;
 //
-// and, for the fast loop, const uint8_t* rom() (what stands at $8000, or
-// nullptr to never use that loop) and const uint8_t* dispatch() (FindDispatch
-// of it). `cycle` is the exact CPU cycle of the access: that is all the PPU and
-// APU need to be exact although they run only when looked at.
+// and, for the fast loop, const uint8_t* rom() (the memory at $8000, or nullptr
+// to never use that loop) and const uint8_t* dispatch() (FindDispatch of that
+// memory). `cycle` is the exact CPU cycle of the access. It suffices to keep
+// the PPU and APU exact, although they run only when their state is needed.
 //
-// Nearly all instructions touch only RAM and ROM. The fast loop runs those and
-// contains no call at all, so registers stay in machine registers; at anything
-// else it stops before the instruction, which the full loop then executes. Both
-// are the same template, so there is one description of each instruction.
+// Nearly all instructions access only RAM and ROM. The fast loop runs these and
+// contains no calls, so registers stay in machine registers. It stops before
+// any other instruction, which the full loop then executes. Both loops are the
+// same template, so each instruction has one description.
 #pragma once
 
 #include <cstdint>
@@ -49,19 +49,19 @@ struct ChipTiming {
   /// Whether Read, Store and Modify instructions make all their accesses in
   /// their first cycle, none of them twice.
   static constexpr bool kAccessesFirst = false;
-  /// Of a taken branch to another page.
+  /// Extra cycles of a taken branch to another page.
   static constexpr unsigned kBranchPageCycles = 1;
-  /// Of INC, DEC and shifts at an indexed address on another page.
+  /// Extra cycles of INC, DEC and shifts at an indexed address on another page.
   static constexpr unsigned kModifyPageCycles = 0;
 };
-/// The same in nes-py (Timing::kNesPy).
+/// The timing of nes-py (Timing::kNesPy).
 struct NesPyTiming {
   static constexpr bool kAccessesFirst = true;
   static constexpr unsigned kBranchPageCycles = 2;
   static constexpr unsigned kModifyPageCycles = 1;
 };
 
-/// Opcode to dispatch on where the CPU meets something only its full loop runs.
+/// The opcode to dispatch on for instructions that only the full loop runs.
 constexpr uint8_t kNotPlain = 0x02;
 
 /// For every address of 32 KiB of ROM at $8000, what the fast loop dispatches
@@ -69,17 +69,18 @@ constexpr uint8_t kNotPlain = 0x02;
 /// (fused.inc), or kNotPlain. NROM code never changes, so this is done once.
 void FindDispatch(const uint8_t* prg, uint8_t* dispatch);
 
-// What else changes the registers of a CPU; nothing outside of cpu.* does.
+// Other functions that change the registers of a CPU; code outside cpu.*
+// changes none.
 
-/// As after switching on; the program begins at `start`.
+/// Sets the registers as after power-on; the program begins at `start`.
 void PowerOnCpu(CpuState* cpu, uint16_t start);
 /// The reset button: 7 cycles, in which nothing is pushed.
 void ResetCpu(CpuState* cpu, uint16_t start);
-/// An NMI or IRQ up to its vector: pushes to the stack in `ram` and sets I,
-/// 7 cycles. False, and nothing done, if the CPU is jammed. FinishInterrupt
-/// must follow.
+/// Runs an NMI or IRQ up to its vector: pushes to the stack in `ram` and sets
+/// I, 7 cycles. Returns false and does nothing if the CPU is jammed.
+/// FinishInterrupt must follow.
 bool BeginInterrupt(CpuState* cpu, uint8_t* ram);
-/// `handler` is what stands at the vector.
+/// `handler` is the address at the vector.
 void FinishInterrupt(CpuState* cpu, uint16_t handler);
 /// Halts the CPU between two instructions.
 inline void StallCpu(CpuState* cpu, unsigned cycles) { cpu->cycle += cycles; }
@@ -94,7 +95,7 @@ inline bool MasksIrq(const CpuState& cpu) {
 
 /// Registers and flags while instructions run; lives in a function's frame so
 /// that the compiler keeps it in machine registers. With kFast every function
-/// that executes something returns whether it did; false leaves all as it was.
+/// that executes code returns whether it did; after false nothing has changed.
 template <class Bus, bool kFast>
 class Interpreter {
  public:
@@ -141,8 +142,8 @@ class Interpreter {
     }
   }
 
-  /// Fetches the next instruction's operand from ROM; false where time is up
-  /// or the program counter is elsewhere.
+  /// Fetches the next instruction's operand from ROM; false if the limit is
+  /// reached or the program counter is outside ROM.
   NES_INLINE bool FetchPlain(uint64_t limit) {
     if (cycle_ >= limit || pc_ - 0x8000 >= 0x8000) return false;
     operand_ = LoadCode(rom_ + (pc_ - 0x8000)) >> 8;
@@ -159,7 +160,7 @@ class Interpreter {
 #include "nes/opcodes.inc"
   }
 
-  // The functions below are named by opcodes.inc.
+  // opcodes.inc names the functions below.
 
   // --- Flags. N and Z are kept as the last result: Z when the low byte is 0,
   // N when bit 7 or bit 8 is set (bit 8 lets PLP and BIT set both).
@@ -187,7 +188,7 @@ class Interpreter {
 
   // --- Addressing. Each mode yields the effective address; indexed ones also
   // the address before the carry reached the high byte, which the CPU reads
-  // first when the page changed (and always when it is going to write).
+  // first if the page changes (and always before a write).
   struct Effective {
     unsigned address;
     unsigned unfixed;
@@ -264,7 +265,8 @@ class Interpreter {
       bus_.DummyRead(address, cycle);
     }
   }
-  /// When an access in `cycle` happens, of an instruction begun at `first`.
+  /// The cycle in which an access in `cycle` happens, for an instruction that
+  /// begins at `first`.
   NES_INLINE static uint64_t AccessCycle(uint64_t first, uint64_t cycle) {
     return Clock::kAccessesFirst ? first : cycle;
   }
@@ -408,7 +410,7 @@ class Interpreter {
   }
 
   // `STA base,Y; INY; INY; INY; INY; BNE` back to the STA, the usual way to
-  // move all sprites off the screen: does whole rounds that end in a taken
+  // move all sprites off the screen: runs whole rounds that end in a taken
   // branch and before the next event, exactly as the instructions would.
   NES_INLINE void RunFillLoop() {
     if (pc_ - 0x8000 >= 0x8000 - 9) return;
@@ -597,7 +599,7 @@ class Interpreter {
   // --- Jumps and stack.
   NES_INLINE void Jmp() {
     const unsigned target = Word();
-    // `JMP self` can only be left by an interrupt: go to the next event.
+    // Only an interrupt can leave `JMP self`: go to the next event.
     if (target + 3 == pc_ && bus_.idle_skip()) {
       const uint64_t limit = bus_.limit();
       if (limit > cycle_) cycle_ += (limit - cycle_ + 2) / 3 * 3;
@@ -649,7 +651,7 @@ class Interpreter {
     pc_ = bus_.Read(vector, cycle_ - 2) | bus_.Read(vector + 1, cycle_ - 1)
                                               << 8;
   }
-  // The chip locks up: the program counter stays, time goes on.
+  // The chip locks up: the program counter stays, and time continues.
   NES_INLINE void Jam() {
     pc_ -= 1;
     jammed_ = 1;
@@ -684,10 +686,10 @@ __attribute__((noinline)) void RunOneInstruction(CpuState* state, Bus& bus) {
   full.Store(state);
 }
 
-/// Executes plain instructions until the clock reaches the bus's limit or
-/// something comes that only the full loop executes. Every instruction ends in
-/// a jump of its own to the next one (labels as values, a GNU extension), which
-/// indirect branch prediction rewards.
+/// Executes plain instructions until the clock reaches the bus's limit or an
+/// instruction needs the full loop. Every instruction ends in a separate jump
+/// to the next one (labels as values, a GNU extension), which helps the
+/// prediction of indirect branches.
 template <class Bus>
 __attribute__((noinline)) void RunPlain(CpuState* state, Bus& bus) {
   static const void* const kLabels[256] = {

@@ -1,4 +1,4 @@
-// FNV-1a, 64 bits: the hash by which saves know a ROM and a set of options.
+// FNV-1a, 64 bits: the hash by which saves identify a ROM and a set of options.
 // Source: Fowler, Noll, Vo and Eastlake, "The FNV Non-Cryptographic Hash
 // Algorithm", RFC 9923.
 #pragma once
@@ -11,7 +11,7 @@ namespace nes {
 constexpr uint64_t kFnvOffsetBasis = 0xCBF29CE484222325;
 constexpr uint64_t kFnvPrime = 0x100000001B3;
 
-/// The hash of `bytes`, or of all that went into `hash` and then `bytes`.
+/// Returns the hash of `bytes`, or continues `hash` with `bytes`.
 inline uint64_t Fnv1a(std::span<const uint8_t> bytes,
                       uint64_t hash = kFnvOffsetBasis) {
   for (const uint8_t byte : bytes) hash = (hash ^ byte) * kFnvPrime;

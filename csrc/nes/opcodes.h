@@ -1,5 +1,5 @@
 // The 6502's instruction set as tables, and instructions as bytes in memory:
-// what both the interpreter (cpu.h) and those who look at code share.
+// shared by the interpreter (cpu.h) and the code that analyses programs.
 #pragma once
 
 #include <bit>
@@ -26,8 +26,8 @@ enum class Mode : uint8_t {
   kRel,
 };
 
-/// What an instruction does with memory and with the program counter: the
-/// functions of cpu.h that opcodes.inc names.
+/// How an instruction uses memory and the program counter: the functions of
+/// cpu.h that opcodes.inc names.
 enum class Kind : uint8_t {
   kRead,
   kStore,
@@ -75,11 +75,11 @@ inline constexpr OpcodeInfo kOpcodes[256] = {
 #include "nes/opcodes.inc"
 };
 
-/// Whether an instruction may be the first of a pair (fused.inc): what follows
-/// it is always the instruction behind it, whatever registers and memory hold,
-/// and no interrupt is polled differently after it. So neither branches, jumps,
-/// JSR, RTS and RTI nor BRK, CLI, SEI and PLP; the fast loop runs documented
-/// opcodes only.
+/// Whether an instruction may be the first of a pair (fused.inc): execution
+/// always continues with the next instruction in memory, for all values of
+/// registers and memory, and interrupts are polled as usual after it. This
+/// excludes branches, jumps, JSR, RTS, RTI, BRK, CLI, SEI and PLP; the fast
+/// loop runs only documented opcodes.
 constexpr bool MayBeginPair(const OpcodeInfo& opcode) {
   switch (opcode.kind) {
     case Kind::kRead:

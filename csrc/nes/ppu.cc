@@ -14,14 +14,14 @@ constexpr uint32_t kFlagsFall = kPreRender + 1;
 constexpr uint32_t kCopyX = kPreRender + 257;
 constexpr uint32_t kCopyY = kPreRender + 304;
 constexpr uint32_t kSkipDecided = kPreRender + 339;
-// One less when a dot is skipped.
+// One less if a dot is skipped.
 constexpr uint32_t kFirstLine = DotsAfterVblank(kLinesPerFrame);
 // Dots within a line.
 constexpr uint32_t kStepY = 256;
 constexpr uint32_t kLineCopyX = 257;
 constexpr uint32_t kEvaluationBegins = 65;
-// From x to the dot at which a hit in that pixel, drawn in dot x + 1, can be
-// read; in nes-py at once.
+// Dots from x to the dot at which a program can read a hit in that pixel, which
+// is drawn in dot x + 1; in nes-py there is no delay.
 constexpr uint32_t kHitDelay = 2;
 constexpr uint32_t kNesPyHitDelay = 1;
 
@@ -129,7 +129,7 @@ void Ppu::RunTo(uint32_t stop) {
     if (passes(kSkipDecided)) s_.dot_skipped = s_.odd_frame && Rendering();
   }
   if (stop > line0 && from < lines_end) {
-    // Both are computed from the registers as they are before the lines run.
+    // Both are computed from the registers before the lines run.
     if (!(s_.status & kHit)) {
       if (!hit_known_) hit_ = PredictHit();
       hit_known_ = true;
@@ -221,8 +221,9 @@ void Ppu::IncrementY(uint16_t* v) const {
 
 uint64_t Ppu::NextHitChangeDot() {
   if (s_.status & kHit) {
-    // In the vertical blank the fall is ahead in this frame; after it the flag
-    // stays up until the next frame, which is beyond any event of this one.
+    // In the vertical blank the flags fall later in this frame. After the fall,
+    // a flag that rises stays set until the next frame, later than any event of
+    // this frame.
     return s_.position <= kFlagsFall ? s_.frame_dot + kFlagsFall : kNever;
   }
   if (!hit_known_) hit_ = PredictHit();
@@ -237,7 +238,7 @@ uint32_t Ppu::PredictHit() const {
   if ((s_.mask & 0x18) != 0x18 || top > 239) return kNone;
   const uint32_t line0 = Line0();
 
-  // v as it will be on line `at`, the first whose drawing is not over.
+  // v on line `at`, the first line whose drawing is not finished.
   unsigned v = s_.position <= kCopyX ? s_.t & 0x041F : s_.v & 0x041F;
   v |= s_.position <= kCopyY ? s_.t & 0x7BE0 : s_.v & 0x7BE0;
   int at = 0;
@@ -320,13 +321,13 @@ void Ppu::FindSprites() {
   sprites_known_ = true;
 }
 
-// nes-py looks for the sprites of line 240 as of any other and has no such
-// line: what it finds is drawn on line 0 of the next frame.
+// nes-py evaluates the sprites of line 240 like those of any other line, but
+// has no such line: these sprites are drawn on line 0 of the next frame.
 void Ppu::FindWrapped() {
   s_.wrapped = 0;
   // The last eight or sixteen values of y up to 239 have equal high bits. A
-  // sprite's four bytes are compared as one number: that can be done for many
-  // sprites at once, and there is hardly ever one.
+  // sprite's four bytes are compared as one number, so that many sprites can be
+  // compared at once; matches are rare.
   const uint8_t high_bits = s_.ctrl & 0x20 ? 0xF0 : 0xF8;
   const uint8_t mask_bytes[4] = {high_bits};
   const uint8_t wrapped_bytes[4] = {static_cast<uint8_t>(239 & high_bits)};
@@ -359,9 +360,9 @@ uint32_t Ppu::PredictOverflow() {
 }
 
 // Sprite evaluation for the line after `line`: two dots for a sprite that is
-// out of range, eight for one that is copied; after the eighth the search goes
-// on with the well-known fault of also stepping through the sprite's bytes
-// (NESdev "PPU sprite evaluation").
+// out of range, eight for a sprite that is copied. After the eighth sprite the
+// search continues with a known hardware fault: it also steps through the
+// sprite's bytes (NESdev "PPU sprite evaluation").
 uint32_t Ppu::OverflowOnLine(int line) const {
   const int height = SpriteHeight();
   const auto in_range = [&](unsigned at) {
@@ -402,9 +403,9 @@ uint8_t Ppu::ReadRegister(unsigned address, uint64_t cycle) {
 
 uint8_t Ppu::ReadStatus(uint64_t cycle) {
   const uint64_t since = DotOfAccess(cycle) - s_.frame_dot;
-  // Read just before the flag rises: it will not. Read as it rises, or a dot
-  // later: it reads as set, but the NMI does not come.
-  // (Not so in nes-py.)
+  // If the register is read just before the flag rises, the flag does not rise.
+  // If it is read as the flag rises, or a dot later, the flag reads as set, but
+  // the NMI does not occur. (nes-py does neither.)
   if (!nes_py_) {
     if (since == kVblankRises - 1) s_.hide_vblank = 1;
     if (since <= kVblankRises + 1 && s_.nmi_dot >= s_.frame_dot) {
@@ -488,18 +489,18 @@ void Ppu::WriteControl(uint8_t value, uint64_t dot) {
   s_.t = static_cast<uint16_t>((s_.t & ~0x0C00) | (value & 3) << 10);
   if (changed & 0x20) sprites_known_ = overflow_known_ = false;
   if (!(changed & 0x80)) return;
-  if (nes_py_) return;  // which requests an NMI as the flag rises, only
+  if (nes_py_) return;  // it requests an NMI only when the flag rises
   if (value & 0x80) {
     const bool falling = dot + 1 == s_.frame_dot + kFlagsFall;
     if ((s_.status & kVblank) && !falling) s_.nmi_dot = dot;
   } else if (s_.nmi_dot != kNever && dot <= s_.nmi_dot + 1) {
-    s_.nmi_dot = kNever;  // gone again before the CPU looked
+    s_.nmi_dot = kNever;  // withdrawn before the CPU polled it
   }
 }
 
-// Here a tile is found by (x + fine x) / 8. nes-py steps on to the next tile
-// behind each pixel with (x + fine x) % 8 == 7, so that a change in the middle
-// of a line may lose a tile: move v by that.
+// This PPU finds a tile by (x + fine x) / 8. nes-py steps to the next tile
+// after each pixel with (x + fine x) % 8 == 7, so a change in the middle of a
+// line may skip a tile: move v by that tile.
 void Ppu::SetFineX(uint8_t fine_x) {
   const uint8_t before = s_.fine_x;
   s_.fine_x = fine_x;
@@ -512,9 +513,9 @@ void Ppu::SetFineX(uint8_t fine_x) {
   s_.v = StepCoarseX(s_.v, 64 + (x + before) / 8 - (x + fine_x) / 8);
 }
 
-// In the middle of a line v stands for the line's first tile here, while the
-// program sets the address of the tile to be fetched next: step back from one
-// to the other.
+// In the middle of a line, v is the address of the line's first tile here, but
+// the program sets the address of the next tile: step back from the next tile
+// to the first.
 void Ppu::SetAddress(uint16_t address) {
   s_.v = address;
   const uint32_t line0 = Line0();

@@ -1,6 +1,6 @@
-// The 2C02 picture unit, run lazily: nothing happens until the program touches
-// a register or the frame ends, and then everything up to that very dot.
-// Source: NESdev "PPU rendering", "PPU scrolling", "PPU frame timing".
+// The 2C02 picture unit, run lazily: nothing happens until the program accesses
+// a register or the frame ends; then everything up to that dot is run. Source:
+// NESdev "PPU rendering", "PPU scrolling", "PPU frame timing".
 //
 // One frame, counted from the vertical blank (timing.h has the numbers):
 //
@@ -9,20 +9,20 @@
 //   line 261 (pre-render)  dot 1    VBL, hit and overflow flags fall
 //                          257, 304 scroll copied from t: x, then y
 //                          339      one dot dropped in odd frames if rendering
-//   lines 0-239            1-256    one pixel a dot
+//   lines 0-239            1-256    one pixel per dot
 //                          256, 257 v: y steps down, x copied from t
 //   line 240                        idle
 //
-// Lines that no register access interrupts are drawn in one go, all that show
-// the same row of tiles. An access in the middle of a line draws the part up to
-// its dot first. Approximation: the
-// two tiles that real hardware has fetched ahead follow a change at once, so
-// up to 16 pixels after a mid-line write may differ.
+// Lines that show the same row of tiles are drawn together if no register
+// access interrupts them. An access in the middle of a line first draws the
+// part up to its dot. Approximation: a change affects the two tiles that real
+// hardware has already fetched, so up to 16 pixels after a mid-line write may
+// differ.
 //
-// The sprite-0 hit and the overflow flag are predicted times, computed from
-// registers and memory when needed and forgotten when one of them is written.
-// They never depend on drawing, so a frame without pixels leaves the same
-// state behind.
+// The sprite-0 hit and the overflow flag are predicted: their times are
+// computed from registers and memory when needed, and discarded when registers
+// or memory are written. They never depend on drawing, so a frame without
+// pixels leaves the same state behind.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ class Ppu {
 
   void PowerOn();
   void Reset();
-  /// After PowerOn: as nes-py begins, on the pre-render line, rendering, with
-  /// `dot` the third dot to be run.
+  /// To be called after PowerOn: sets the state in which nes-py begins,
+  /// rendering on the pre-render line, with `dot` the third dot to be run.
   void PowerOnAsNesPy(uint64_t dot);
 
   uint8_t ReadRegister(unsigned address, uint64_t cycle);
@@ -54,7 +54,7 @@ class Ppu {
   /// Brings the state to `dot`: every event at or before it has happened.
   void CatchUp(uint64_t dot);
 
-  /// Where the next frames are drawn; nullptr: nowhere.
+  /// Sets the canvas for the next frames; nullptr: nothing is drawn.
   void set_output(Canvas* canvas) {
     canvas_ = canvas;
     colours_known_ = false;
@@ -62,10 +62,10 @@ class Ppu {
 
   /// Dot at which the VBL flag of the next frame will rise.
   uint64_t NextVblankDot() const { return s_.frame_dot + FrameDots() + 1; }
-  /// First dot at which the hit flag differs from now, or kNever.
+  /// First dot at which the hit flag differs from its current value, or kNever.
   uint64_t NextHitChangeDot();
 
-  /// To be called when the state was replaced from outside.
+  /// To be called after other code has replaced the state.
   void ForgetPredictions();
 
   /// 8 KiB of CHR RAM; empty for cartridges with CHR ROM.
@@ -73,9 +73,9 @@ class Ppu {
   const std::vector<uint8_t>& chr_ram() const { return chr_ram_; }
 
  private:
-  // Which sprites the evaluation on each line finds, for the line after it.
+  // The sprites that the evaluation on each line finds for the next line.
   struct LineSprites {
-    uint8_t count[240];  // all in range, beyond eight too
+    uint8_t count[240];  // all sprites in range, also beyond eight
     uint8_t index[240][8];
     bool crowded;  // some line has eight or more
   };
@@ -147,7 +147,7 @@ class Ppu {
   std::vector<uint8_t> chr_ram_tiles_;
   Canvas* canvas_ = nullptr;
 
-  // Derived from the state, dropped when it changes; never saved.
+  // Derived from the state, discarded when it changes, never saved.
   bool hit_known_ = false;
   bool overflow_known_ = false;
   bool sprites_known_ = false;
@@ -156,10 +156,10 @@ class Ppu {
   uint32_t hit_ = 0;
   uint32_t overflow_ = 0;
   uint32_t row_key_ = 0;
-  // What palette entries are written as, in each plane.
+  // The byte that each palette entry is written as, in each plane.
   uint8_t colours_[Canvas::kMostPlanes][32] = {};
-  // The current row of tiles: where in the decoded tiles behind row_base_ each
-  // lies, for nine groups of four columns; the first in sight is row_first_.
+  // The current row of tiles: the offset of each decoded tile from row_base_,
+  // for nine groups of four columns; row_first_ is the first visible tile.
   const uint8_t* row_base_ = nullptr;
   unsigned row_first_ = 0;
   uint16_t row_tiles_[36] = {};

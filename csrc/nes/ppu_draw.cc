@@ -1,4 +1,4 @@
-// Drawing: rows of tiles, sprites over them, onto a canvas; see ppu.h.
+// Draws rows of tiles, with sprites over them, onto a canvas; see ppu.h.
 #include <algorithm>
 #include <cstring>
 
@@ -12,7 +12,7 @@ constexpr uint64_t kOnes = 0x0101010101010101u;
 constexpr uint8_t kBehind = 0x20;
 constexpr uint8_t kFlipped = 0x40;
 
-// A line with the room that DrawTiles needs.
+// Bytes of a line with the free space that DrawTiles needs.
 constexpr int kRoomyLine = Canvas::kRoom + simd::kTilesInLine * 8;
 
 uint64_t Load8(const uint8_t* from) {
@@ -25,8 +25,8 @@ void Store8(uint8_t* to, uint64_t bytes) {
   std::memcpy(to, &bytes, sizeof(bytes));
 }
 
-// $FF in every byte that is an opaque pixel's: its colour, the two low bits of
-// a palette entry, is not 0.
+// $FF in the byte of every opaque pixel, whose colour, the two low bits of a
+// palette entry, is not 0.
 constexpr uint64_t OpaqueMask(uint64_t entries) {
   return ((entries | entries >> 1) & kOnes) * 0xFF;
 }
@@ -41,12 +41,12 @@ uint64_t BesideLeftEdge(unsigned x) {
 
 }  // namespace
 
-/// Where the lines of a row of tiles are drawn.
+/// The memory for the lines of a row of tiles.
 struct Ppu::LinesOut {
   uint8_t* at[Canvas::kMostPlanes][8];
 };
 
-// Whole lines: those that show the same row of tiles together.
+// Runs whole lines; lines that show the same row of tiles are drawn together.
 void Ppu::RunLines(int line, int lines) {
   if (canvas_ == nullptr) {
     if (Rendering()) StepLines(lines);
@@ -61,7 +61,7 @@ void Ppu::RunLines(int line, int lines) {
       count = static_cast<int>(next - wanted) - line;
       canvas_->Finished(line, line + count);
     } else {
-      // Behind this line x is that of t.
+      // After this line, x of v is that of t.
       const bool alone = Rendering() && ((s_.v ^ s_.t) & 0x041F) != 0;
       count = alone ? 1 : std::min(count, 8 - (s_.v >> 12 & 7));
       DrawLines(line, count);
@@ -94,7 +94,7 @@ void Ppu::DrawSegment(int line, int x_begin, int x_end) {
   if (x_end == kLineWidth) canvas_->Finished(line, line + 1);
 }
 
-// For parts of lines, and for a canvas without room beside its lines.
+// For parts of lines, and for a canvas without free space beside its lines.
 void Ppu::DrawAndCopy(int line, int count, int x_begin, int x_end) {
   uint8_t lines[Canvas::kMostPlanes * 8][kRoomyLine];
   LinesOut out;
@@ -113,7 +113,8 @@ void Ppu::DrawAndCopy(int line, int count, int x_begin, int x_end) {
   }
 }
 
-// Whole lines, from the one that v points to on, in the present row of tiles.
+// Draws whole lines of the current row of tiles, from the line that v points to
+// on.
 void Ppu::DrawTo(const LinesOut& out, int line, int count) {
   const bool background = s_.mask & 0x08;
   if (!colours_known_) FindColours();
@@ -147,11 +148,11 @@ void Ppu::FindColours() {
   colours_known_ = true;
 }
 
-// Lines without a background.
+// Draws lines without a background.
 void Ppu::FillLines(uint8_t* const* lines, int count, int plane) const {
   uint8_t colour = colours_[plane][0];
-  // While v points into the palette and nothing is rendered, that colour is
-  // shown instead.
+  // While v points into the palette and rendering is off, the colour at v is
+  // shown.
   if (!Rendering() && !nes_py_ && (s_.v & 0x3F00) == 0x3F00) {
     const uint8_t visible = s_.mask & 0x01 ? 0x30 : 0x3F;
     colour = canvas_->Write(plane, s_.palette[PaletteIndex(s_.v)] & visible);
@@ -178,8 +179,8 @@ void Ppu::DrawBackground(uint8_t* const* lines, int count,
   for (int k = 0; k < count; ++k) Store8(lines[k], kOnes * colours[0]);
 }
 
-// Which tiles stand in a line, enough for any fine scroll: the same for the
-// eight lines of a row of tiles.
+// Finds the tiles of a line, enough for any fine scroll; they are the same for
+// the eight lines of a row of tiles.
 void Ppu::FindRowTiles() {
   const unsigned table = (s_.ctrl & 0x10u) << 8;
   const uint32_t key = (s_.v & 0x0FFFu) | table << 4;
@@ -189,7 +190,7 @@ void Ppu::FindRowTiles() {
   row_base_ = tiles_ + (table >> 4) * kTileBytes;
   row_first_ = s_.v & 3u;
   const unsigned row = s_.v >> 5 & 31;
-  // A byte of attributes is for four columns, two bits for two of them.
+  // A byte of attributes covers four columns, with two bits for two columns.
   for (unsigned group = 0; group < 9; ++group) {
     const unsigned column = (s_.v & 28u) + group * 4;
     const unsigned base = (s_.v ^ (column & 32) << 5) & 0x0C00u;
@@ -206,9 +207,9 @@ void Ppu::FindRowTiles() {
   }
 }
 
-// The sprites that the evaluation on the line before has found.
+// Draws the sprites that the evaluation on the previous line has found.
 void Ppu::DrawSprites(int line, int k, const LinesOut& out) {
-  // From the last to the first, as earlier ones win over later ones.
+  // From the last to the first, because earlier sprites cover later ones.
   for (int n = std::min<int>(sprites_.count[line - 1], 8) - 1; n >= 0; --n) {
     const uint8_t* sprite = s_.oam + sprites_.index[line - 1][n] * 4;
     const uint64_t pixels = Load8(TileRow(
@@ -217,9 +218,10 @@ void Ppu::DrawSprites(int line, int k, const LinesOut& out) {
   }
 }
 
-// Eight pixels at once, a byte each: `pixels` is a row of the sprite's tile, a
-// palette entry in each byte. A sprite hides later ones even where it is
-// behind the background itself: there the background is drawn once more.
+// Draws eight pixels at once, one byte each: `pixels` is a row of the sprite's
+// tile with a palette entry in each byte. A sprite hides later sprites even
+// where it is behind the background itself; there the background is drawn
+// again.
 NES_INLINE void Ppu::DrawSprite(const uint8_t* sprite, uint64_t pixels, int k,
                                 const LinesOut& out) {
   const unsigned x = sprite[3];
@@ -227,7 +229,7 @@ NES_INLINE void Ppu::DrawSprite(const uint8_t* sprite, uint64_t pixels, int k,
   uint64_t drawn = OpaqueMask(pixels);
   if (!(s_.mask & 0x04)) drawn &= BesideLeftEdge(x);
   if (drawn == 0) return;
-  // One in each byte of the three colours.
+  // 1 in each byte that has the first, the second or the third colour.
   const uint64_t low = pixels & kOnes, high = pixels >> 1 & kOnes;
   const uint64_t third = low & high, first = low ^ third, second = high ^ third;
   uint64_t background = 0, covered = 0;
@@ -238,7 +240,8 @@ NES_INLINE void Ppu::DrawSprite(const uint8_t* sprite, uint64_t pixels, int k,
   for (int plane = 0; plane < canvas_->planes; ++plane) {
     const uint8_t* colours = colours_[plane];
     const uint8_t* own = colours + 16 + (sprite[2] & 3) * 4;
-    // No byte carries into the next: each is one of the three, or 0.
+    // No byte carries into the next byte, because each byte has one of the
+    // three colours or 0.
     uint64_t shown = first * own[1] + second * own[2] + third * own[3];
     if (covered != 0) {
       uint8_t bytes[8];
@@ -251,8 +254,8 @@ NES_INLINE void Ppu::DrawSprite(const uint8_t* sprite, uint64_t pixels, int k,
   }
 }
 
-// The palette entries of the background in eight pixels from x on; those right
-// of the line are any.
+// Returns the palette entries of the background in eight pixels from x on;
+// entries beyond the right end of the line are undefined.
 uint64_t Ppu::BackgroundEntries(unsigned x, int row) const {
   if (!(s_.mask & 0x08)) return 0;
   const unsigned at = x + s_.fine_x;
@@ -267,8 +270,8 @@ uint64_t Ppu::BackgroundEntries(unsigned x, int row) const {
   return s_.mask & 0x02 ? shown : shown & BesideLeftEdge(x);
 }
 
-// The row of such a sprite is a negative remainder in nes-py, so that its bits
-// come from the tile before it, too.
+// In nes-py the row of such a sprite is a negative remainder, so its bits also
+// come from the tile before it.
 __attribute__((noinline)) void Ppu::DrawWrappedSprites(const LinesOut& out) {
   const int height = SpriteHeight();
   for (int i = 63; i >= 0; --i) {

@@ -1,6 +1,7 @@
 // Everything about a console that changes while it runs, as one plain struct
 // without padding: saving is an assignment, equality a memcmp, and a hash of
-// its bytes is exact. ROM, decoded tiles, pixels and predictions are outside.
+// its bytes is exact. ROM, decoded tiles, pixels and predictions are not part
+// of it.
 //
 // Time is one counter of CPU cycles since power-on (NTSC, 1.789773 MHz). PPU
 // time is counted in dots, three to a cycle; the dot count of cycle c is
@@ -58,8 +59,8 @@ struct PpuState {
   uint64_t wrapped;  // Timing::kNesPy: a bit for each sprite of line 240
 };
 
-/// What programs can notice of the 2A03's sound part: length counters, frame
-/// counter, DMC reader and their interrupts. No sound is made.
+/// The parts of the 2A03's sound unit that programs can observe: length
+/// counters, frame counter, DMC reader and their interrupts. No sound is made.
 struct ApuState {
   uint64_t frame_start;  // cycle at which the frame sequence began
   uint64_t irq_cycle;    // cycle at which the frame interrupt rose, or kNever

@@ -1,5 +1,5 @@
-// The one loop on the PPU's status register that the CPU can leave out, by its
-// shape: wait until the sprite-0 hit flag changes.
+// The loop on the PPU's status register that the CPU can skip, recognised by
+// its code: it waits until the sprite-0 hit flag changes.
 //
 //   loop: LDA $2002    AD 02 20
 //         AND #$40     29 40
@@ -11,7 +11,8 @@
 namespace nes::status_poll {
 
 constexpr unsigned kBytes = 7;
-/// The operand of the branch: from behind it back to the loop's start.
+/// The operand of the branch: the distance from the next instruction back to
+/// the loop's start.
 constexpr unsigned kBranchBack = 0x100 - kBytes;
 
 /// Whether the instruction at `code` (four readable bytes) is LDA $2002.
@@ -19,8 +20,8 @@ NES_INLINE bool ReadsStatus(const uint8_t* code) {
   return (LoadCode(code) & 0xFFFFFF) == 0x2002AD;
 }
 
-/// Whether the loop stands at `code`, of which the caller knows that the
-/// operand of its branch is kBranchBack.
+/// Whether the loop is at `code`; the caller has checked that the operand of
+/// its branch is kBranchBack.
 inline bool IsAt(const uint8_t* code) {
   constexpr unsigned kBneOrBeq = 0xD0;  // without bit 5, which tells them apart
   return ReadsStatus(code) && code[3] == 0x29 && code[4] == 0x40 &&

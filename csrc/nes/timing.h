@@ -1,6 +1,6 @@
 // NTSC picture timing in PPU dots, and how dots relate to CPU cycles. Source:
-// NESdev "PPU frame timing", "Cycle reference chart". And the two clocks that a
-// console can keep: the chip's, and that of the emulator nes-py.
+// NESdev "PPU frame timing", "Cycle reference chart". Also the two timings of a
+// console: the timing of the chips, and that of the emulator nes-py.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@ namespace nes {
 
 /// Where a frame ends, and when within an instruction things happen.
 enum class Timing : uint8_t {
-  /// As the chips do it: a frame ends at the vertical blank.
+  /// The timing of the chips: a frame ends at the vertical blank.
   kConsole,
-  /// As nes-py 8.2.1 and 9.0.1: a frame ends kNesPyStepCycles after the last
-  /// one, which is some 2,400 cycles into the game's interrupt handler, and
-  /// half a cycle later each time. Accesses happen in the first cycle of their
-  /// instruction; some instructions take a cycle more (cpu.h); an NMI is taken
-  /// by the next instruction.
+  /// The timing of nes-py 8.2.1 and 9.0.1: a frame ends kNesPyStepCycles after
+  /// the last one, which is about 2,400 cycles into the game's interrupt
+  /// handler, and half a cycle later each time. Accesses happen in the first
+  /// cycle of their instruction; some instructions take a cycle more (cpu.h);
+  /// an NMI is taken by the next instruction.
   kNesPy,
 };
 
@@ -25,7 +25,7 @@ constexpr uint64_t kNesPyStepCycles = 29'781;
 
 constexpr uint32_t kDotsPerLine = 341;
 constexpr uint32_t kLinesPerFrame = 262;
-/// Of a frame that drops no dot (odd frames drop one while rendering).
+/// Dots of a frame that drops no dot (odd frames drop one while rendering).
 constexpr uint32_t kDotsPerFrame = kLinesPerFrame * kDotsPerLine;
 constexpr uint32_t kDotsPerCycle = 3;
 
@@ -47,7 +47,7 @@ constexpr uint64_t kPowerOnDot = DotsAfterVblank(kLinesPerFrame);
 constexpr uint64_t DotOfAccess(uint64_t cycle) {
   return kDotsPerCycle * cycle + kPowerOnDot + 1;
 }
-/// CPU cycle in which an edge at `dot` is seen by the CPU's interrupt inputs.
+/// CPU cycle in which the CPU's interrupt inputs see an edge at `dot`.
 constexpr uint64_t CycleOfEdge(uint64_t dot) {
   return (dot - kPowerOnDot) / kDotsPerCycle;
 }

@@ -1,5 +1,5 @@
-// The memory of translated programs: never writable and executable at once.
-// And which engine plays.
+// The memory of translated programs, which is never writable and executable at
+// the same time, and the choice of the engine.
 #include "nes/translation.h"
 
 #include <chrono>
@@ -18,8 +18,9 @@
 namespace nes {
 namespace {
 
-// Address space to be used page by page, some 15 times what a game needs. A
-// program that jumps everywhere is interpreted where it comes to its end.
+// Address space that is used page by page, about 15 times what a game needs.
+// When a program with many jumps has used all of it, the interpreter runs the
+// rest.
 constexpr size_t kMemoryBytes = size_t{4} << 20;
 
 #ifdef NES_TRANSLATES
@@ -34,7 +35,7 @@ uint8_t* Reserve(size_t bytes) {
   return memory == MAP_FAILED ? nullptr : static_cast<uint8_t*>(memory);
 }
 void Free(uint8_t* memory, size_t bytes) { munmap(memory, bytes); }
-/// Puts code into whole pages that nobody has used yet.
+/// Copies code into whole pages that are still unused.
 bool MakeExecutable(uint8_t* pages, const std::vector<uint8_t>& code) {
   const size_t bytes = WholePages(code.size());
   if (mprotect(pages, bytes, PROT_READ | PROT_WRITE) != 0) return false;
@@ -88,7 +89,7 @@ std::string WhyNotTranslated() {
   constexpr uint8_t kReturn = 0xC3;
   const bool may_run = MakeExecutable(page, {kReturn});
   Free(page, bytes);
-  return may_run ? "" : "this system lets no program make machine code";
+  return may_run ? "" : "this system does not let programs create machine code";
 #else
   return "programs are translated on Linux and x86-64 only";
 #endif
@@ -109,7 +110,7 @@ Translation::Translation(const TranslationSource& source, uint8_t misses)
     block.store(stubs_.leave_miss, std::memory_order_relaxed);
   }
   if (!Take(translator.code())) return;
-  // Code is data made callable: there is no cast of the language for it.
+  // The language has no cast from data to a function pointer.
   std::memcpy(&enter_, &stubs_.enter, sizeof(enter_));
 }
 
@@ -128,7 +129,7 @@ bool Translation::Take(const std::vector<uint8_t>& code) {
 }
 
 const uint8_t* Translation::FindMissed(unsigned pc, bool jumped) {
-  // An event may stop the program anywhere; the next block is not far.
+  // An event may stop the program anywhere, and the next block is near.
   if (!jumped && inside_[pc - kRomBase].load(std::memory_order_relaxed)) {
     return nullptr;
   }

@@ -1,16 +1,17 @@
-// The second engine: the program of a ROM as x86-64 machine code, made in
-// memory while it runs, beside the interpreter (cpu.h), which runs what is
-// left.
+// The second engine: translates the program of a ROM to x86-64 machine code in
+// memory while the program runs. The interpreter (cpu.h) runs the instructions
+// that are not translated.
 //
-// A translation has a block for every address that the program was seen to go
-// to, or may go to from there: straight-line code up to a jump, an instruction
-// that it leaves to the interpreter, or another block. It keeps the contract of
-// the interpreter's fast loop: plain instructions on RAM and ROM, and beyond
-// that only accesses whose address is known to be a register's, which call the
-// bus with their exact cycle. Before any other instruction it stops with the
-// registers as the interpreter would have them. A block is entered only if all
-// its instructions begin before the next event; otherwise the interpreter goes
-// on, so events fall where they would. Nothing is kept between two runs.
+// A translation has a block for every address that the program has jumped to,
+// or may jump to from there. A block is straight-line code up to a jump, an
+// instruction for the interpreter, or another block. It keeps the contract of
+// the interpreter's fast loop: it runs plain instructions on RAM and ROM, and
+// accesses whose address is known to be a register; these call the bus with
+// their exact cycle. Before any other instruction it stops with the registers
+// that the interpreter would have. A block is entered only if all its
+// instructions begin before the next event; otherwise the interpreter
+// continues, so that events fall in the right cycle. Nothing is kept between
+// two runs.
 #pragma once
 
 #include <array>
@@ -28,14 +29,14 @@ namespace nes {
 constexpr unsigned kRomBase = 0x8000;
 constexpr unsigned kRomBytes = 0x8000;
 
-/// Which of the two runs a console's program. Both leave the same states.
+/// The engine that runs a console's program. All engines give the same states.
 enum class Engine : uint8_t {
   kInterpreter,
   kTranslated,
-  /// Translated, and each run of translated code is repeated by the interpreter
-  /// and compared; throws std::logic_error where they differ. For tests.
+  /// Translated; the interpreter repeats each run of translated code and
+  /// compares the states. Throws std::logic_error if they differ. For tests.
   kChecked,
-  /// Translated, and counts who runs how many instructions.
+  /// Translated; counts the instructions that each engine runs.
   kCounted,
 };
 
@@ -43,10 +44,11 @@ enum class Engine : uint8_t {
 /// std::invalid_argument for another name.
 Engine EngineByName(const std::string& name);
 const char* NameOf(Engine engine);
-/// What the variable MARIO_ENGINE of the environment names, kTranslated where
-/// it is not set. Throws as EngineByName.
+/// The engine that the environment variable MARIO_ENGINE names; kTranslated if
+/// it is not set. Throws what EngineByName throws.
 Engine DefaultEngine();
-/// Why programs cannot be translated here; empty where they can.
+/// The reason why programs cannot be translated on this machine; empty if they
+/// can.
 std::string WhyNotTranslated();
 
 /// Why translated code has returned.
@@ -56,11 +58,11 @@ enum class Leave : uint32_t {
   kInterpreted,  // the instruction at `pc` is the interpreter's
 };
 
-/// What translated code and its caller hand each other. The registers are those
-/// of class Interpreter, in its terms.
+/// The data that translated code and its caller exchange. The registers have
+/// the representation of class Interpreter.
 struct TranslatedRun {
   uint8_t* ram;
-  const uint8_t* rom;  // what stands at $8000
+  const uint8_t* rom;  // the memory at $8000
   const void* blocks;  // of Translation
   void* bus;
   uint32_t (*read)(TranslatedRun*, uint32_t address, uint32_t age);
@@ -76,10 +78,10 @@ struct TranslatedRun {
   uint8_t d_i;       // D and I at their places in the status byte
 };
 
-/// Code that all blocks share.
+/// Code that all blocks use.
 struct Stubs {
   const uint8_t* enter;  // void(TranslatedRun*, const void* block)
-  const uint8_t* read;   // calls of the bus, by blocks
+  const uint8_t* read;   // calls of the bus, used by blocks
   const uint8_t* write;
   // Ends of a run; the program counter is in eax.
   const uint8_t* leave_limit;
@@ -87,9 +89,9 @@ struct Stubs {
   const uint8_t* leave_interpreted;
 };
 
-/// What is translated.
+/// The program to translate.
 struct TranslationSource {
-  const uint8_t* rom;  // 32 KiB that stand at $8000, as Cartridge::prg
+  const uint8_t* rom;  // 32 KiB at $8000, as Cartridge::prg
   bool nes_py_timing;
   bool counts;  // instructions, in TranslatedRun::instructions
 };
@@ -98,30 +100,31 @@ struct TranslationSource {
 /// needed, and never change. Thread-safe.
 class Translation {
  public:
-  /// How often a program must come to an address without a block before it
-  /// gets one: what an interrupt happened to return to has none.
+  /// How often a program must reach an address without a block before a block
+  /// is made, so that addresses to which an interrupt once returned get none.
   static constexpr uint8_t kMisses = 8;
   struct Size {
     size_t blocks, batches, code_bytes, memory_bytes;
     double seconds;  // spent on translating
   };
 
-  /// nullptr where WhyNotTranslated says something. The ROM must outlive it.
+  /// Returns nullptr if WhyNotTranslated returns a reason. The ROM must outlive
+  /// the translation.
   static std::unique_ptr<Translation> Make(const TranslationSource& source,
                                            uint8_t misses = kMisses);
   ~Translation();
   Translation(const Translation&) = delete;
   Translation& operator=(const Translation&) = delete;
 
-  /// The block at `pc`, or nullptr. `jumped`: an instruction went there, no
-  /// event stopped the program there.
+  /// Returns the block at `pc`, or nullptr. `jumped`: an instruction jumped to
+  /// `pc`, as opposed to an event that stopped the program there.
   const uint8_t* Find(unsigned pc, bool jumped) {
     if (pc < kRomBase) return nullptr;
     const uint8_t* const block =
         blocks_[pc - kRomBase].load(std::memory_order_acquire);
     return block != stubs_.leave_miss ? block : FindMissed(pc, jumped);
   }
-  /// Runs from `block` until something is left to the caller.
+  /// Runs from `block` until the caller must continue.
   void Enter(TranslatedRun* run, const uint8_t* block) const {
     enter_(run, block);
   }
@@ -147,17 +150,17 @@ class Translation {
   std::atomic<bool> full_ = false;
   std::array<std::atomic<const uint8_t*>, kRomBytes> blocks_;
   std::array<std::atomic<uint8_t>, kRomBytes> misses_ = {};
-  // Where a block has an instruction that is not its first.
+  // Addresses at which a block has an instruction other than its first.
   std::array<std::atomic<bool>, kRomBytes> inside_ = {};
 };
 
-/// Instructions by who has run them, and how often translated code was entered;
-/// counted if the translation counts.
+/// Instructions by the engine that ran them, and how often translated code was
+/// entered; counted if the translation counts.
 struct EngineCounts {
   uint64_t translated = 0, interpreted = 0, entries = 0;
 };
 
-/// What RunCpu does for the interpreter, in two steps that take turns.
+/// Does what RunCpu does for the interpreter, in two alternating steps.
 template <class Bus>
 class TranslatedCpu {
  public:
@@ -171,13 +174,12 @@ class TranslatedCpu {
     run_.write = Write;
   }
 
-  /// Runs translated code if there is some at the program counter; false if
-  /// there is none.
+  /// Runs translated code at the program counter; false if there is none.
   bool RunTranslated() {
     const uint8_t* const block =
         translation_.Find(state_.pc, run_.leave == Leave::kMiss);
     if (block == nullptr) {
-      // What will never have a block is left to the fast loop.
+      // The fast loop runs code that will never have a block.
       run_.leave = translation_.is_full() ? Leave::kLimit : Leave::kInterpreted;
       return false;
     }
@@ -186,7 +188,8 @@ class TranslatedCpu {
     StoreRegisters();
     return true;
   }
-  /// Runs what RunTranslated has left: up to the limit, or an instruction.
+  /// Runs the code that RunTranslated does not run: up to the limit, or one
+  /// instruction.
   void RunInterpreted() {
     if (state_.cycle >= bus_.limit() || run_.leave == Leave::kMiss) return;
     if (run_.leave == Leave::kLimit) {
@@ -195,7 +198,7 @@ class TranslatedCpu {
     }
     RunOneInstruction(&state_, bus_);
   }
-  /// The same; returns how many instructions it was.
+  /// Does the same; returns the number of instructions.
   uint64_t CountInterpreted() {
     if (run_.leave == Leave::kMiss) return 0;
     uint64_t count = 0;
@@ -209,7 +212,7 @@ class TranslatedCpu {
   uint64_t instructions() const { return run_.instructions; }
 
  private:
-  // Called by translated code, through which no exception could pass.
+  // Called by translated code, which exceptions cannot unwind.
   static uint32_t Read(TranslatedRun* run, uint32_t address,
                        uint32_t age) noexcept {
     auto& bus = *static_cast<Bus*>(run->bus);

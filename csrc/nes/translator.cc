@@ -1,7 +1,7 @@
 // 6502 code to x86-64. Registers and flags stay in machine registers through
-// all blocks. Within a block cycles are counted by the translator, a result is
-// not copied for N and Z while a register holds it, a carry that is known is
-// nowhere; `Settle` makes that good wherever a block is left.
+// all blocks. Within a block the translator counts the cycles, a result is not
+// copied for N and Z while a register holds it, and a known carry is not
+// stored. `Settle` stores them wherever a block is left.
 #include "nes/translator.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ Stubs Translator::MakeStubs() {
 
   stubs.enter = at_ + out_.size();
   for (const Reg reg : kSaved) out_.Push(reg);
-  out_.Wide(kSub, kRsp, 8);  // calls want it to be a multiple of 16
+  out_.Wide(kSub, kRsp, 8);  // calls need a multiple of 16
   out_.Move64(kRun, kRdi);
   out_.Move64(kRax, kRsi);
   out_.Load64(kRam, FIELD(ram));
@@ -112,7 +112,7 @@ unsigned Translator::BranchTarget(const Instruction& at) {
   return at.next + static_cast<unsigned>(static_cast<int8_t>(at.operand));
 }
 
-// Left to the full loop, which skips rounds.
+// Status polls are left to the full loop, which skips rounds.
 bool Translator::IsStatusPoll(const Instruction& at) const {
   const unsigned target = BranchTarget(at);
   return at.operand == status_poll::kBranchBack && IsRom(target) &&
@@ -124,7 +124,7 @@ bool Translator::CallsBus(const Instruction& at) {
     return at.info.mode == Mode::kAbs && IsRegister(at.operand);
   }
   if (at.info.kind != Kind::kRead) return false;
-  // Within a page there is one access only; the last page has no other use.
+  // Within a page there is only one access; the last page has no other use.
   return (at.info.mode == Mode::kAbs && IsRegister(at.operand)) ||
          (IsIndexed(at.info.mode) && IsRegister(at.operand & 0xFF00));
 }
@@ -193,8 +193,8 @@ void Translator::AddLeader(unsigned pc) {
   found_.push_back(pc);
 }
 
-// Where the program may go on after `at`, if not to the instruction behind it
-// in the same block.
+// Adds the addresses at which the program may continue after `at`, except the
+// next instruction in the same block.
 void Translator::AddLeadersBehind(const Instruction& at) {
   if (at.info.kind == Kind::kBranch) AddLeader(BranchTarget(at));
   if (at.opcode == kJmp || at.opcode == kJsr) AddLeader(at.operand);
@@ -303,7 +303,7 @@ void Translator::Make(const Instruction& at) {
 
 // --- Ways out ----------------------------------------------------------------
 
-// Changes no flag of the machine unless instructions are counted.
+// Changes no flag of the host CPU unless instructions are counted.
 void Translator::Settle(const Flow& flow, int more_cycles) {
   if (flow.nz != kNz) out_.Move(kNz, flow.nz);
   if (flow.carry != Carry::kInRegister) {
@@ -331,7 +331,7 @@ void Translator::GoTo(unsigned pc) {
   }
 }
 
-// To the address in eax, which is up to $10000.
+// Jumps to the address in eax, which is at most $10000.
 void Translator::GoToRax() {
   out_.Test(kRax, kRomBase);
   LinkTo(out_.JumpIf(kEqual), stubs_->leave_miss);

@@ -1,5 +1,5 @@
-// Makes machine code of a ROM's program, a batch of blocks at a time; what for,
-// and what a block is, says translation.h.
+// Makes machine code from a ROM's program, several blocks at a time;
+// translation.h explains its purpose and what a block is.
 #pragma once
 
 #include <bitset>
@@ -15,7 +15,7 @@
 
 namespace nes {
 
-// What translated code keeps where. The other registers are its scratch.
+// Register assignment of translated code. Other registers are scratch.
 namespace host {
 
 constexpr x86::Reg kRun = x86::kRbp;     // TranslatedRun
@@ -28,7 +28,8 @@ constexpr x86::Reg kS = x86::kR8;
 constexpr x86::Reg kNz = x86::kR9;  // the last result, as in class Interpreter
 constexpr x86::Reg kCarry = x86::kR10;
 
-// All of the zero page is within a signed byte of it: shorter instructions.
+// The zero page is within a signed byte of this address, which makes
+// instructions shorter.
 constexpr int32_t kRamBias = 128;
 constexpr unsigned kStack = 0x100;
 constexpr unsigned kRegisters = 0x2000, kRegistersEnd = 0x4020;
@@ -60,21 +61,22 @@ class Translator {
     size_t offset;  // in code()
   };
 
-  /// Returns the block at an address of ROM that was made before, or nullptr.
+  /// Returns the existing block at an address of ROM, or nullptr.
   using BlockAt = std::function<const uint8_t*(unsigned pc)>;
 
-  /// `at` is where the code will stand.
+  /// `at` is the final address of the code.
   Translator(const TranslationSource& source, const uint8_t* at)
       : source_(source), at_(at) {}
 
-  /// What all blocks need; to be made first, alone.
+  /// Makes the code that all blocks need; to be called first.
   Stubs MakeStubs();
-  /// The block at `pc`, and all blocks that it may go to, if they can be known.
+  /// Makes the block at `pc`, and all blocks that it may jump to, as far as
+  /// they are known.
   void MakeBlocks(unsigned pc, const Stubs& stubs, const BlockAt& block_at);
 
   const std::vector<uint8_t>& code() const { return out_.code(); }
   const std::vector<Block>& blocks() const { return blocks_; }
-  /// Where the other instructions of the blocks begin.
+  /// Addresses of all instructions of the blocks except the first ones.
   const std::vector<unsigned>& inside() const { return inside_; }
 
  private:
@@ -87,7 +89,7 @@ class Translator {
     uint8_t opcode;
     OpcodeInfo info;
   };
-  // Where an operand is.
+  // The location of an operand.
   struct Operand {
     enum { kImmediate, kMemory, kInRax } where;
     unsigned value = 0;
@@ -95,13 +97,13 @@ class Translator {
   };
   enum class Carry : uint8_t { kInRegister, kIs0, kIs1 };
   enum class InFlags : uint8_t { kNo, kYes, kInverted };
-  // What holds at a point of a block.
+  // What is known at a point of a block.
   struct Flow {
-    int cycles = 0;  // since its beginning, not yet counted in a register
+    int cycles = 0;  // since the block's beginning, not yet in a register
     int instructions = 0;
-    Reg nz = x86::kR9;  // where the last result is
+    Reg nz = x86::kR9;  // holds the last result
     Carry carry = Carry::kInRegister;
-    // Whether the machine's own flags say N and Z, and carry.
+    // Whether the flags of the host CPU hold N and Z, and carry.
     bool nz_in_flags = false;
     InFlags carry_in_flags = InFlags::kNo;
   };
@@ -118,7 +120,7 @@ class Translator {
   using ReadOperation = void (Translator::*)(const Operand&);
   using ModifyOperation = void (Translator::*)(Reg);
 
-  // Finding what to make.
+  // Analysis of the program.
   Instruction Decode(unsigned pc) const;
   bool IsTranslated(const Instruction& at) const;
   bool IsAddressTranslated(const Instruction& at) const;

@@ -1,6 +1,5 @@
-// The instructions of the 6502, each as machine code: by kind, by where their
-// operand is, and by what they do (opcodes.inc). As in class Interpreter, of
-// which this is the twin.
+// Makes machine code for the instructions of the 6502: by kind, by location of
+// the operand, and by operation (opcodes.inc), as class Interpreter does.
 #include "nes/translator.h"
 
 namespace nes {
@@ -143,7 +142,7 @@ Reg Translator::IndexOf(const Instruction& at) {
   return at.info.mode == Mode::kAbsX || at.info.mode == Mode::kZpX ? kX : kY;
 }
 
-// One cycle if base + index is on another page than the base.
+// Adds one cycle if base + index is on another page than the base.
 void Translator::AddPageCycle(const Instruction& at) {
   const unsigned low = at.operand & 0xFF;
   if (low == 0) return;
@@ -151,7 +150,7 @@ void Translator::AddPageCycle(const Instruction& at) {
   out_.Wide(kSbb, kLeft, -1);
 }
 
-// How long before the end of the instruction it accesses memory.
+// Returns how many cycles before the end of the instruction memory is accessed.
 int Translator::Age(const Instruction& at) const {
   return source_.nes_py_timing ? at.info.cycles : 1;
 }
@@ -173,7 +172,8 @@ void Translator::CallRead(const Instruction& at) {
   LinkTo(out_.Call(), stubs_->read);
 }
 
-// In RAM; index or address in a register that no operation changes.
+// Returns an operand in RAM; its index or address is in a register that no
+// operation changes.
 Mem Translator::RamOperand(const Instruction& at) {
   const unsigned base = at.operand & kRamMask;
   const auto offset = static_cast<int32_t>(base);
@@ -202,8 +202,9 @@ Mem Translator::RamOperand(const Instruction& at) {
   }
 }
 
-// Effective address to edx; for (zp),Y what stands in memory to ecx. Two loads,
-// as a program writes the two bytes one by one.
+// Loads the effective address into edx and, for (zp),Y, the address in memory
+// into ecx. It uses two loads, because a program writes the two bytes one by
+// one.
 void Translator::LoadPointer(const Instruction& at) {
   const unsigned zp = at.operand;
   if (at.info.mode == Mode::kIndX) {
@@ -223,9 +224,9 @@ void Translator::LoadPointer(const Instruction& at) {
   }
 }
 
-// What is read through a pointer, in RAM or ROM. Where the page changes, the
-// address before that must be memory, too: a pointer below $8000 may not lead
-// into ROM.
+// Returns the operand behind a pointer, in RAM or ROM. If the page changes, the
+// address before the change must be memory too: a pointer below $8000 must not
+// reach into ROM.
 Mem Translator::PointerOperand(const Instruction& at) {
   const bool is_indexed = at.info.mode == Mode::kIndY;
   LoadPointer(at);
@@ -273,7 +274,7 @@ Translator::Operand Translator::ReadOperand(const Instruction& at) {
         return {Operand::kMemory, 0, {kRom, IndexOf(at), base}};
       }
       out_.Address(kRcx, {IndexOf(at), kRsp, base});
-      out_.Full(kCmp, kRcx, 0x10000);  // from where it is the zero page
+      out_.Full(kCmp, kRcx, 0x10000);  // from here on it is the zero page
       LeaveIf(kAboveOrEqual, at);
       return {Operand::kMemory, 0, {kRom, kRcx}};
     }
@@ -318,7 +319,7 @@ void Translator::Apply(Alu op, Reg to, const Operand& operand) {
   }
 }
 
-// The machine's carry becomes the 6502's.
+// Copies the carry of the host CPU to the carry of the 6502.
 void Translator::LoadCarry() {
   if (flow_.carry == Carry::kInRegister) {
     out_.CarryFromBit0(kCarry);
@@ -376,7 +377,7 @@ void Translator::Adc(const Operand& m) {
   SetNz(kA, true);
 }
 
-// The machine borrows where the 6502 has no carry.
+// The host CPU borrows where the 6502 has no carry.
 void Translator::Sbc(const Operand& m) {
   if (flow_.carry == Carry::kIs1) {
     Apply(kSub, kA, m);
@@ -393,7 +394,7 @@ void Translator::Sbc(const Operand& m) {
   SetNz(kA, true);
 }
 
-// N is bit 7 of the operand: bit 8 of what is kept.
+// N is bit 7 of the operand, stored as bit 8 of the kept result.
 void Translator::Bit(const Operand& m) {
   Load(kRcx, m);
   out_.Move(kNz, kA);

@@ -29,8 +29,8 @@ enum Reg : uint8_t {
   kR15,
 };
 
-/// base + index * 2^scale + offset; kRsp as index means none. No base of ours
-/// is kRsp or kR12, which would need another form.
+/// base + index * 2^scale + offset; kRsp as index means none. No base is kRsp
+/// or kR12, which would need another form.
 struct Mem {
   Reg base;
   Reg index = kRsp;
@@ -38,7 +38,7 @@ struct Mem {
   uint8_t scale = 0;
 };
 
-/// Numbers that the instruction set gives to two-operand arithmetic.
+/// Numbers of the two-operand arithmetic instructions.
 enum Alu : uint8_t { kAdd, kOr, kAdc, kSbb, kAnd, kSub, kXor, kCmp };
 /// Shifts and rotations by one.
 enum Shift : uint8_t { kRcr = 3, kShl = 4, kShr = 5 };
@@ -53,9 +53,9 @@ enum Condition : uint8_t {
   kGreaterOrEqual = 13,
 };
 
-/// Appends instructions. Registers are 32 bits wide, results zero-extended, if
-/// the name does not say otherwise; byte forms are used with al, cl, dl and
-/// r8b to r15b only. Jumps return where their 32-bit distance stands.
+/// Appends instructions. Unless the name says otherwise, registers have 32 bits
+/// and results are zero-extended; byte forms are used only with al, cl, dl and
+/// r8b to r15b. Jumps return the offset of their 32-bit distance.
 class Emitter {
  public:
   size_t size() const { return code_.size(); }
@@ -110,7 +110,8 @@ class Emitter {
     Encode(0x81, op, to, true);
     Word32(static_cast<uint32_t>(immediate));
   }
-  /// Compares with a number that is patched later; returns where it stands.
+  /// Compares with a number that is patched later; returns the offset of the
+  /// number.
   size_t CompareWide(Reg reg) {
     Encode(0x81, kCmp, reg, true);
     Word32(0);
@@ -158,7 +159,7 @@ class Emitter {
     Byte(0x0F);
     return Distance(0x80u | condition);
   }
-  /// Jumps over what comes next, up to Land.
+  /// Jumps over the following code, up to Land.
   size_t Skip(Condition condition) { return SkipBy(0x70u | condition); }
   size_t Skip() { return SkipBy(0xEB); }
   void Land(size_t skip) {
@@ -169,7 +170,7 @@ class Emitter {
     const auto word = static_cast<int32_t>(value);
     std::memcpy(code_.data() + at, &word, sizeof(word));
   }
-  /// Makes the jump whose distance stands at `at` end at offset `target`.
+  /// Makes the jump whose distance is at `at` end at offset `target`.
   void Link(size_t at, int64_t target) {
     Patch(at, target - static_cast<int64_t>(at) - 4);
   }

@@ -1,10 +1,10 @@
-// The queue from callers to workers: one producer at a time puts many
-// environment ids in, many workers each claim a few. What to do with an
-// environment stands in its own entry, which the pool fills before the push.
+// The queue from callers to workers: one producer at a time pushes many
+// environment ids, and many workers claim a few each. The task of an
+// environment is in its own entry, which the pool fills before the push.
 //
-// Lock-free while there is work. A worker copies the ids at the head first and
-// then claims them with one compare-exchange; positions are 64-bit and never
-// come back, so a copy that the producer has overwritten cannot be claimed.
+// Lock-free while there is work. A worker first copies the ids at the head and
+// then claims them with one compare-exchange. Positions have 64 bits and never
+// repeat, so a worker cannot claim a copy that the producer has overwritten.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ namespace pool {
 
 class ActionQueue {
  public:
-  /// `capacity`: most ids that are ever queued at once. A worker looks `spins`
-  /// times for work before it sleeps.
+  /// `capacity`: the most ids that are queued at once. A worker looks for work
+  /// `spins` times before it sleeps.
   ActionQueue(int capacity, int num_consumers, int spins)
       : ring_(std::bit_ceil(static_cast<size_t>(capacity))),
         mask_(ring_.size() - 1),
@@ -47,9 +47,9 @@ class ActionQueue {
     if (sleepers > 0) Wake(std::min(ids.size(), static_cast<size_t>(sleepers)));
   }
 
-  /// Waits for work and claims some: the number of ids put into `out`, or 0
-  /// once the queue is closed. The claim shrinks with what is left, so that
-  /// workers finish together.
+  /// Waits for work and claims some. Returns the number of ids written to
+  /// `out`, or 0 once the queue is closed. The fewer ids are left, the fewer a
+  /// worker claims, so that workers finish together.
   int Pop(std::span<int32_t> out) {
     for (;;) {
       for (int spin = 0; spin <= spins_; ++spin) {
@@ -61,7 +61,7 @@ class ActionQueue {
     }
   }
 
-  /// Lets every Pop return 0. What is still queued is dropped.
+  /// Makes every Pop return 0. Ids that are still queued are dropped.
   void Close() {
     const std::lock_guard lock(mutex_);
     closed_.store(true, std::memory_order_release);
@@ -91,8 +91,9 @@ class ActionQueue {
 
   void Sleep() {
     std::unique_lock lock(mutex_);
-    // Announced before the last look at the tail, while Push publishes the
-    // tail before it looks for sleepers: one of the two sees the other.
+    // A worker announces itself before its last look at the tail, and Push
+    // publishes the tail before it looks for sleepers: one of the two sees the
+    // other.
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     wake_.wait(lock, [this] {
       return closed_.load(std::memory_order_relaxed) ||
@@ -103,8 +104,8 @@ class ActionQueue {
   }
 
   void Wake(size_t count) {
-    // The empty lock waits for a worker that has announced itself but does
-    // not wait yet.
+    // Taking the lock waits for a worker that has announced itself but does not
+    // sleep yet.
     {
       const std::lock_guard lock(mutex_);
     }

@@ -1,21 +1,22 @@
-// The pool: many environments, some worker threads, EnvPool's semantics.
+// The pool: many environments and some worker threads, with EnvPool's
+// semantics.
 //
 //   Send -> ActionQueue -> worker: Env::Step -> BatchRing row -> Recv -> Batch
 //
 // An environment belongs to the caller until it is sent, then to exactly one
 // worker until its row is complete, and to the caller again once Recv has
-// returned that row. `phase` in its entry says so; a caller that names one it
-// does not own gets an exception at the call. The hand-overs (queue, ring)
+// returned that row. `phase` in its entry records the owner; a call that names
+// an environment the caller does not own throws. The hand-overs (queue, ring)
 // are the only synchronisation that an environment needs.
 //
-// Sync (batch_size == num_envs): every Send or Reset is answered by a batch of
-// its own, rows in the order sent; several may be outstanding, they come in
-// the order of the requests. Async: batches of batch_size rows in the order of
-// completion. An episode that has ended restarts at its next action, which is
-// ignored.
+// Sync (batch_size == num_envs): every Send or Reset is answered by a separate
+// batch with rows in the order sent. Several requests may be outstanding; their
+// batches arrive in the order of the requests. Async: batches have batch_size
+// rows in the order of completion. An episode that has ended restarts at the
+// next action, which is ignored.
 //
-// An exception of an environment closes the pool, unless SetReplacement allows
-// to put another environment in its place: then its episode is truncated.
+// An exception in an environment closes the pool, unless SetReplacement allows
+// another environment to replace it: then its episode is truncated.
 #pragma once
 
 #include <atomic>
@@ -43,7 +44,7 @@
 
 namespace pool {
 
-/// An exception of an environment, thrown on to the caller.
+/// An exception from an environment, rethrown to the caller.
 class EnvError : public std::runtime_error {
  public:
   EnvError(int env_id, const std::string& text)
@@ -54,7 +55,7 @@ class EnvError : public std::runtime_error {
   int env_id_;
 };
 
-/// The fields that the pool itself writes, EnvPool's eight.
+/// The fields that the pool writes itself: EnvPool's eight.
 enum PoolField : size_t {
   kEnvId,
   kPlayersEnvId,
@@ -85,20 +86,20 @@ inline std::vector<Field> PoolFields() {
 enum class Phase : uint8_t { kNew, kIdle, kQueued, kRunning, kReady, kFailed };
 enum class Activity : uint8_t { kBuilding, kWaiting, kWorking, kStopped };
 
-/// What status() reports.
+/// The data that status() reports.
 struct EnvStatus {
   Phase phase;
   uint64_t steps;     // since construction
-  std::string error;  // of the exception that closed the pool, or ""
+  std::string error;  // text of the exception that closed the pool, or ""
 };
 struct WorkerStatus {
   Activity activity;
   int env_id;      // -1: none
-  int cpu;         // that it is pinned to; -1: it floats
+  int cpu;         // CPU it is pinned to; -1: not pinned
   uint64_t tasks;  // finished
 };
 struct Failure {
-  int env_id;  // -1: of a worker
+  int env_id;  // -1: a worker
   std::string text;
 };
 struct PoolStatus {
@@ -106,7 +107,7 @@ struct PoolStatus {
   std::vector<WorkerStatus> workers;
   std::vector<Failure> replaced;  // the oldest first
   int outstanding_rows;
-  std::string closed;  // why, or ""
+  std::string closed;  // reason, or ""
 };
 
 template <class Env>
@@ -125,54 +126,56 @@ class AsyncPool {
   /// Steps each env by its action. Everything is checked first: after an
   /// exception nothing has been sent.
   void Send(std::span<const int32_t> ids, std::span<const int32_t> actions);
-  /// Starts a new episode even within one; `seeds` reseeds, empty keeps. After
-  /// an exception nothing has been seeded or sent.
+  /// Starts new episodes, also in the middle of an episode. `seeds` reseeds;
+  /// empty: generators stay as they are. After an exception nothing has been
+  /// seeded or sent.
   void Reset(std::span<const int32_t> ids, std::span<const uint64_t> seeds);
-  /// The next batch, or nothing if `timeout` passed first. Throws
-  /// std::logic_error when too little is outstanding for a batch ever to
-  /// come, EnvError when an environment has thrown, std::runtime_error once
-  /// the pool is closed.
+  /// Returns the next batch, or nothing if `timeout` passes first. Throws
+  /// std::logic_error if fewer rows are outstanding than a batch needs,
+  /// EnvError if an environment has thrown, std::runtime_error once the pool is
+  /// closed.
   std::optional<Batch> Recv(std::chrono::milliseconds timeout);
 
   size_t SnapshotBytes() const { return snapshot_bytes_; }
   /// Writes ids.size() blobs of SnapshotBytes().
   void Snapshot(std::span<const int32_t> ids, std::byte* out);
-  /// Puts blobs back, all or none, whatever is thrown. Answered like a reset:
-  /// reward 0 and the saved observation, elapsed_step and done flags.
+  /// Restores all blobs, or none if it throws. It is answered like a reset, by
+  /// rows with reward 0 and the saved observation, elapsed_step and done flags.
   void Restore(std::span<const int32_t> ids, std::vector<std::byte> blobs,
                RngMode rng);
-  /// How many stages an env has by itself: the first weights of SetStarts.
+  /// How many stages the options name: the first weights of SetStarts.
   int num_stages() const { return Env::NumStages(*shared_); }
-  /// From its next reset on every env draws where its episode begins, with its
-  /// own generator, in proportion to `weights`: of the stages, then of the
-  /// `count` snapshots of running episodes in `blobs`. Envs under way take the
-  /// old set or the new.
+  /// From its next reset on, every env draws the start of its episode with its
+  /// own generator, in proportion to `weights`: those of the stages, then those
+  /// of the `count` snapshots of running episodes in `blobs`. Envs that are
+  /// being reset use the old set or the new one.
   void SetStarts(std::span<const double> weights, std::vector<std::byte> blobs,
                  size_t count);
-  /// As before any SetStarts.
+  /// Removes the set of SetStarts.
   void ClearStarts();
-  /// Lets up to `budget` environments be replaced from now on that throw in a
-  /// step or a reset; 0: the first exception closes the pool. The row of that
-  /// step is the truncated end of the episode, with reward 0 and the
-  /// observation of the next one's start. That is the start of the env's last
-  /// kept episode, of which each `every_episodes`-th is one; with 0, before the
-  /// first one, and with SetStarts, a start drawn as by any reset.
+  /// Lets up to `budget` environments that throw in a step or a reset be
+  /// replaced from now on; 0: the first exception closes the pool. The row of
+  /// that step is the truncated end of the episode, with reward 0 and the
+  /// observation of the next episode's start. The next episode begins at the
+  /// last start that the env kept; it keeps the start of one of
+  /// `every_episodes` episodes. With 0, before the first kept start, and with
+  /// SetStarts, the start is drawn as by any reset.
   void SetReplacement(int budget, int every_episodes);
-  /// The screen of an env, once the step that it is queued for or carrying out
-  /// is over; false if `timeout` passed first. Other callers go on meanwhile.
+  /// Writes the screen of an env after its queued or running step is over;
+  /// false if `timeout` passes first. Other callers are not blocked meanwhile.
   bool Render(int32_t id, uint8_t* rgb, std::chrono::milliseconds timeout);
 
   PoolStatus Status();
-  /// Stops and joins the workers. What is outstanding is lost; batches that
-  /// were handed out stay valid. Safe in every state, and more than once.
+  /// Stops and joins the workers. Outstanding results are lost; batches that
+  /// were handed out stay valid. Safe in every state and when repeated.
   void Close() noexcept;
 
   /// False in a forked child, which has a copy of the pool but none of its
   /// threads. There every call throws, and the owner must leak the pool: its
   /// threads cannot be joined nor its waits be ended.
   bool InOwnProcess() const { return ProcessId() == process_id_; }
-  /// Throws std::runtime_error there: a lock that another thread of the parent
-  /// held when it forked is never released.
+  /// Throws std::runtime_error in a forked child: a lock that another thread of
+  /// the parent held at the fork is never released.
   void RequireThisProcess() const;
 
   const PoolConfig& config() const { return config_; }
@@ -183,7 +186,7 @@ class AsyncPool {
  private:
   enum class Kind : uint8_t { kStep, kReset, kRestore };
 
-  /// One environment. All but the atomics belongs to its owner of the moment.
+  /// One environment. All members but the atomics belong to its current owner.
   struct alignas(kCacheLineBytes) Entry {
     std::atomic<Phase> phase{Phase::kNew};
     std::atomic<uint64_t> steps{0};
@@ -194,13 +197,14 @@ class AsyncPool {
     int elapsed_steps = 0;
     bool needs_reset = true;
     bool truncated = false;
-    bool was_reset = false;  // or restored: there is something to look at
+    bool was_reset = false;  // or restored: it can be rendered
     RngMode rng = RngMode::kSaved;
-    std::shared_ptr<const std::byte> saved;  // its part of a restored blob
-    // Of replacements.
+    std::shared_ptr<const std::byte>
+        saved;  // the environment's part of a restored blob
+    // State of replacements.
     bool replaced = false;        // its next episode has begun already
-    uint64_t episodes = 0;        // since the last snapshot
-    std::vector<std::byte> kept;  // that snapshot; empty: none
+    uint64_t episodes = 0;        // since that snapshot
+    std::vector<std::byte> kept;  // last snapshot of a start; empty: none
   };
   struct alignas(kCacheLineBytes) Worker {
     std::thread thread;
@@ -209,19 +213,20 @@ class AsyncPool {
     std::atomic<int> cpu{-1};
     std::atomic<uint64_t> tasks{0};
   };
-  /// What the entry does not say about a finished task.
+  /// The parts of a finished task that its entry does not contain.
   struct TaskResult {
     float reward;
     int32_t step_type;  // 0 first, 1 middle, 2 last of an episode
   };
   static constexpr size_t kMaxClaimed = 16;
-  /// Between two looks of a render whether its env is free: less than a step.
+  /// Pause of Render between two checks whether its env is free: less than a
+  /// step.
   static constexpr std::chrono::microseconds kRenderPause{20};
 
   int ChooseThreads() const;
   void BeginClose() noexcept;
 
-  // Callers, all with api_mutex_ held.
+  // Called by callers, all with api_mutex_ held.
   void RequireOpen();
   void RequireInRange(int32_t id, size_t position, const char* call) const;
   void RequireOwned(std::span<const int32_t> ids, const char* call);
@@ -237,7 +242,7 @@ class AsyncPool {
   Scratch& CallerScratch();
   std::string ClosedText() const;
 
-  // Workers.
+  // Called by workers.
   void Work(int index, std::latch& built);
   void Build(int index);
   void RunTask(int id, Scratch& scratch, std::span<std::byte*> fields);

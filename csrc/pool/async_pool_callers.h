@@ -17,7 +17,7 @@ AsyncPool<Env>::AsyncPool(PoolConfig config,
         for (Field& field : Env::Fields(*shared_)) {
           fields.push_back(std::move(field));
         }
-        // Enough for the ring and two batches in the reader's hands.
+        // Enough for the ring and two batches that the reader holds.
         const int batches =
             config_.is_sync() ? 1 : config_.num_envs / config_.batch_size + 2;
         return std::make_shared<SlabStore>(
@@ -27,7 +27,8 @@ AsyncPool<Env>::AsyncPool(PoolConfig config,
       ring_(store_, config_.num_envs, config_.batch_size),
       entries_(static_cast<size_t>(config_.num_envs)),
       workers_(static_cast<size_t>(ChooseThreads())),
-      // With fewer CPUs than threads, who spins keeps one from who works.
+      // With fewer CPUs than threads, a spinning thread would take a CPU from a
+      // working thread.
       queue_(config_.num_envs, ChooseThreads(),
              num_cpus_ > 1 && num_cpus_ >= ChooseThreads() ? kSpins : 0),
       stamp_(entries_.size()),
@@ -40,10 +41,10 @@ AsyncPool<Env>::AsyncPool(PoolConfig config,
     }
   } catch (const std::system_error& error) {
     Close();
-    throw std::runtime_error("the system refused a thread (" +
+    throw std::runtime_error("the system refused to start a thread (" +
                              std::string(error.what()) + "); this pool needs " +
                              std::to_string(num_threads()) +
-                             " of them, choose fewer by num_threads (here " +
+                             " threads: choose fewer with num_threads (now " +
                              std::to_string(config_.num_threads) + ")");
   } catch (...) {
     Close();
@@ -56,7 +57,7 @@ AsyncPool<Env>::AsyncPool(PoolConfig config,
     return;
   }
   Close();
-  RequireOpen();  // throws what has closed it
+  RequireOpen();  // throws the reason for which the pool closed
 }
 
 template <class Env>
@@ -180,8 +181,9 @@ void AsyncPool<Env>::Restore(std::span<const int32_t> ids,
                                 " envs; this pool's snapshots have " +
                                 std::to_string(bytes) + " bytes each");
   }
-  // All of them before any, so that after an exception every env is as it was,
-  // and here, so that it is the caller's; the workers need not check again.
+  // All blobs are checked before the first is restored, so that after an
+  // exception every env is unchanged. They are checked here, so that the
+  // exception reaches the caller; the workers do not check again.
   std::vector<SnapshotHeader> headers;
   for (size_t i = 0; i < ids.size(); ++i) {
     headers.push_back(CheckBlob(blobs, i, "restore: blob "));
@@ -201,8 +203,9 @@ void AsyncPool<Env>::Restore(std::span<const int32_t> ids,
   Enqueue(slot, ids, Kind::kRestore, {});
 }
 
-/// Reads the header of number i of `blobs`; throws std::invalid_argument,
-/// whose text starts with `what` and the number, if it cannot be restored here.
+/// Reads the header of blob i of `blobs`. Throws std::invalid_argument, with a
+/// text that starts with `what` and i, if the blob cannot be restored in this
+/// pool.
 template <class Env>
 SnapshotHeader AsyncPool<Env>::CheckBlob(std::span<const std::byte> blobs,
                                          size_t i, const char* what) const {
@@ -241,7 +244,7 @@ void AsyncPool<Env>::SetStarts(std::span<const double> weights,
     if (CheckBlob(blobs, i, "set_starts: snapshot ").done == 0) continue;
     throw std::invalid_argument(
         "set_starts: snapshot " + std::to_string(i) +
-        " is refused: its episode is over; give states that go on");
+        " is refused: its episode is over; give snapshots of running episodes");
   }
   starts->blobs = std::move(blobs);
   starts->blob_bytes = bytes;
@@ -275,7 +278,7 @@ void AsyncPool<Env>::SetReplacement(int budget, int every_episodes) {
 
 template <class Env>
 void AsyncPool<Env>::SwapStarts(std::shared_ptr<const StartSet> starts) {
-  // The old set is freed outside of the lock, if nobody uses it any more.
+  // The old set is freed outside the lock, unless it is still in use.
   const std::lock_guard lock(starts_mutex_);
   starts_.swap(starts);
 }
@@ -355,7 +358,7 @@ void AsyncPool<Env>::RequireThisProcess() const {
   if (InOwnProcess()) return;
   throw std::runtime_error(
       "this pool belongs to process " + std::to_string(process_id_) +
-      ", its threads do not exist in a forked child; make a pool in the "
+      "; its threads do not exist in a forked child: make a pool in the "
       "process that uses it");
 }
 
@@ -412,8 +415,8 @@ void AsyncPool<Env>::RequireOwned(std::span<const int32_t> ids,
     if (phase != Phase::kNew && phase != Phase::kIdle) {
       throw std::logic_error(std::string(call) + ": env " +
                              std::to_string(ids[i]) +
-                             " has an earlier request outstanding; recv its "
-                             "row before you use it again");
+                             " has an earlier request outstanding; receive "
+                             "its row with recv before you use it again");
     }
   }
 }
@@ -423,8 +426,9 @@ void AsyncPool<Env>::RequireReset(std::span<const int32_t> ids,
                                   const char* call) const {
   for (const int32_t id : ids) {
     if (entries_[static_cast<size_t>(id)].was_reset) continue;
-    throw std::logic_error(std::string(call) + ": env " + std::to_string(id) +
-                           " has never been reset; reset it and recv its row");
+    throw std::logic_error(
+        std::string(call) + ": env " + std::to_string(id) +
+        " has never been reset; reset it and receive its row with recv");
   }
 }
 
@@ -443,8 +447,9 @@ void AsyncPool<Env>::RequireOutstanding() const {
       std::to_string(needed - outstanding_rows_) + " more envs first");
 }
 
-/// Where the rows of a request go: the last step that may fail, so it comes
-/// before a request changes anything. Async: rows find their place later.
+/// Chooses the places of the rows of a request. This is the last step that may
+/// fail, so it precedes all changes of a request. Async: rows get their places
+/// later.
 template <class Env>
 int AsyncPool<Env>::OpenBatch(std::span<const int32_t> ids) {
   return config_.is_sync() ? ring_.Open(static_cast<int>(ids.size())) : 0;

@@ -11,14 +11,15 @@ void AsyncPool<Env>::Work(int index, std::latch& built) {
     const int cpu = cpus[(static_cast<size_t>(config_.thread_affinity_offset) +
                           static_cast<size_t>(index)) %
                          cpus.size()];
-    // Where the system refuses, the worker floats, and status() says so.
+    // If the system refuses, the worker stays unpinned, and status() reports
+    // that.
     if (PinThisThread(cpu)) self.cpu.store(cpu, std::memory_order_relaxed);
   }
   std::unique_ptr<Scratch> scratch;
   Guard(-1, "scratch memory",
         [&] { scratch = std::make_unique<Scratch>(*shared_); });
   if (scratch) Build(index);
-  built.count_down();  // the latch may be gone after this
+  built.count_down();  // the latch may be destroyed after this
   std::vector<std::byte*> fields(layout().fields().size());
   int32_t claimed[kMaxClaimed];
   while (!queue_.closed()) {
@@ -62,7 +63,8 @@ void AsyncPool<Env>::RunTask(int id, Scratch& scratch,
   });
   if (!done) return;
   entry.phase.store(Phase::kReady, std::memory_order_release);
-  // The last touch: with a full batch the entry is the caller's again.
+  // This is the worker's last access: with a full batch the entry belongs to
+  // the caller again.
   ring_.Complete(position);
 }
 
@@ -86,16 +88,17 @@ typename AsyncPool<Env>::TaskResult AsyncPool<Env>::ExecuteRequest(
   entry.steps.store(entry.steps.load(std::memory_order_relaxed) + 1,
                     std::memory_order_relaxed);
   ++entry.elapsed_steps;
-  // As in EnvPool, reaching the limit is a truncation even where the env
-  // terminates with that very step.
+  // As in EnvPool, reaching the limit is a truncation even if the env
+  // terminates in the same step.
   const bool limit = entry.elapsed_steps >= config_.max_episode_steps;
   entry.needs_reset = outcome.terminated || outcome.truncated || limit;
   entry.truncated = limit || (outcome.truncated && !outcome.terminated);
   return {outcome.reward, entry.needs_reset ? 2 : 1};
 }
 
-/// A reset, and the snapshot of each so many of them. Not of drawn starts:
-/// `info:start` would name a place in a set that is gone by then.
+/// Resets, and takes a snapshot after one of every_episodes resets. Starts from
+/// SetStarts are not kept: `info:start` would name a place in a set that may be
+/// replaced by then.
 template <class Env>
 void AsyncPool<Env>::BeginEpisode(Entry& entry, Scratch& scratch) {
   const std::shared_ptr<const StartSet> starts = Starts();
@@ -116,7 +119,8 @@ template <class Env>
 typename AsyncPool<Env>::TaskResult AsyncPool<Env>::ExecuteOrReplace(
     int id, const char* doing, Scratch& scratch) {
   Entry& entry = entries_[static_cast<size_t>(id)];
-  // What a caller restores is either there or refused: never something else.
+  // A restored state is never replaced: the caller gets exactly that state or
+  // an error.
   if (entry.kind == Kind::kRestore ||
       max_replacements_.load(std::memory_order_relaxed) == 0) {
     return ExecuteRequest(entry, scratch);
@@ -154,7 +158,7 @@ typename AsyncPool<Env>::TaskResult AsyncPool<Env>::FirstRow(Entry& entry) {
   return {0.0f, 0};
 }
 
-/// Notes a replacement; throws where there have been too many.
+/// Records a replacement; throws if the budget is spent.
 template <class Env>
 void AsyncPool<Env>::CountReplacement(int id, const char* doing,
                                       const std::string& error) {
@@ -171,8 +175,8 @@ void AsyncPool<Env>::CountReplacement(int id, const char* doing,
       {id, "env " + std::to_string(id) + " failed in " + doing + ": " + error});
 }
 
-/// Another environment, at the start of an episode, with a generator of its
-/// own: the old one's might lead to the same exception again.
+/// Makes another environment, at the start of an episode, with a new generator:
+/// the old generator might lead to the same exception again.
 template <class Env>
 void AsyncPool<Env>::Replace(int id, Scratch& scratch) {
   Entry& entry = entries_[static_cast<size_t>(id)];
@@ -225,7 +229,7 @@ bool AsyncPool<Env>::Guard(int env_id, const char* doing,
   } catch (const std::exception& error) {
     Fail(env_id, doing, error.what());
   } catch (...) {
-    Fail(env_id, doing, "an exception that is no std::exception");
+    Fail(env_id, doing, "an exception that is not a std::exception");
   }
   return false;
 }
@@ -244,7 +248,7 @@ void AsyncPool<Env>::Fail(int env_id, const char* doing,
     const std::lock_guard lock(failure_mutex_);
     failures_.push_back({env_id, std::move(text)});
   } catch (...) {
-    // Out of memory: the pool closes without a reason to tell.
+    // Out of memory: the pool closes without a stored reason.
   }
   BeginClose();
 }

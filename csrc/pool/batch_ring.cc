@@ -1,4 +1,4 @@
-// Memory of batches and their way round the ring; see batch_ring.h.
+// Memory of batches and their way through the ring; see batch_ring.h.
 #include "pool/batch_ring.h"
 
 #include <cassert>
@@ -72,11 +72,11 @@ Slab* SlabStore::Take(int rows) {
   size_t best = free_.size();
   for (size_t i = 0; i < free_.size(); ++i) {
     if (free_[i]->rows < rows) continue;
-    // On a tie the one given back last, which is the warmest.
+    // On a tie the slab that was returned last, which is most likely cached.
     if (best == free_.size() || free_[i]->rows <= free_[best]->rows) best = i;
   }
   if (best == free_.size()) {
-    // Room for its return, so that PutBack() cannot fail.
+    // Reserves space for the slab's return, so that PutBack() cannot fail.
     free_.reserve(all_.size() + 1);
     all_.push_back(std::make_unique<Slab>(*layout_, rows));
     return all_.back().get();
@@ -141,9 +141,9 @@ void Batch::Copy(size_t field, void* out) const {
   }
 }
 
-// Async: unread rows are at most num_envs, so they span at most
-// ceil(num_envs / batch_size) batches, and one more never hurts. Sync: every
-// open batch has at least one environment of its own.
+// Async: at most num_envs rows are unread, so they span at most ceil(num_envs /
+// batch_size) batches; one more is allowed for. Sync: every open batch contains
+// at least one environment that no other batch contains.
 BatchRing::BatchRing(std::shared_ptr<SlabStore> store, int num_envs,
                      int batch_size)
     : store_(std::move(store)),
@@ -171,8 +171,8 @@ int BatchRing::Open(int rows) {
 
 RowPosition BatchRing::Claim() {
   // Acquire and release: a slow worker may be the first to write into a slot
-  // that the reader has just renewed; it knows of that through the tickets
-  // drawn before by workers whose tasks were sent after the renewal.
+  // that the reader has just renewed. It sees the renewal through earlier
+  // tickets of workers whose tasks were sent after the renewal.
   const uint64_t ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
   const auto batch = static_cast<uint64_t>(batch_size_);
   return {static_cast<int>(ticket / batch % slots_.size()),
@@ -214,8 +214,9 @@ bool BatchRing::WaitUntil(std::chrono::steady_clock::time_point deadline) {
   const auto done = [this] {
     return closed_.load(std::memory_order_relaxed) || Ready();
   };
-  // No spinning here: the reader would take a core from the workers he waits
-  // for (on a busy machine of 2 cores a step of one env took 60 us, not 9).
+  // The reader does not spin: it would take a core from the workers that it
+  // waits for (on a busy machine with 2 cores a step of one env took 60 us, not
+  // 9 us).
   if (done()) return true;
   std::unique_lock lock(wake_mutex_);
   waiting_.fetch_add(1, std::memory_order_seq_cst);
@@ -229,7 +230,8 @@ Batch BatchRing::Take() {
   Slot& slot = slots_[taken % slots_.size()];
   const int rows = slot.rows.load(std::memory_order_relaxed);
   assert(Ready());
-  // What may fail first: the batch is then still here to be taken.
+  // The step that may fail comes first, so that after a failure the batch can
+  // still be taken.
   auto loan = store_->NewLoan();
   Slab* next = is_sync_ ? nullptr : store_->Take(batch_size_);
   Batch batch(store_, SlabStore::Lend(std::move(loan), slot.slab), rows);

@@ -1,8 +1,9 @@
-// Where results are collected: a ring of batches, each filled by workers row
-// by row and taken by the reader when full. Observations lie in slabs, which
-// are page-aligned, recycled, and lent to the reader until he drops them; the
-// small fields of a row lie together in one record beside the slab, so that
-// two workers never write to one cache line, and are copied out field by field.
+// Collects results in a ring of batches. Workers fill a batch row by row, and
+// the reader takes it when it is full. Observations are stored in slabs, which
+// are page-aligned, recycled, and lent to the reader until the reader drops
+// them. The small fields of a row are stored together in one record outside the
+// slab, so that two workers never write to one cache line; they are copied out
+// field by field.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@ namespace pool {
 
 constexpr size_t kCacheLineBytes = 64;
 
-/// Where each field of a row lies; equal for all slabs of a pool.
+/// The offset of each field of a row; equal for all slabs of a pool.
 class RowLayout {
  public:
   explicit RowLayout(std::vector<Field> fields);
@@ -33,7 +34,7 @@ class RowLayout {
   /// Bytes of a slab of `rows` rows, in whole pages; 0 without bulk fields.
   size_t SlabBytes(int rows) const;
 
-  /// Small field: its place in the record. Bulk field: the start of its block
+  /// Small field: its offset in the record. Bulk field: the start of its block
   /// in a slab of `rows` rows.
   size_t Offset(size_t field, int rows) const {
     return fields_[field].bulk ? bulk_offset_[field] * static_cast<size_t>(rows)
@@ -49,7 +50,7 @@ class RowLayout {
   size_t bulk_row_bytes_ = 0;
 };
 
-/// Memory of an alignment of its own.
+/// Memory with a chosen alignment.
 class AlignedBytes {
  public:
   /// No bytes: no memory.
@@ -80,14 +81,14 @@ struct Slab {
   const AlignedBytes records_;
 };
 
-/// Owns every slab of a pool and outlives it while a reader holds one.
-/// Thread-safe: a slab comes back from whatever thread drops its last view. In
-/// a forked child it does not: the lock may be held by a thread that the child
-/// does not have, so what is dropped there is leaked. Whatever throws for want
-/// of memory leaves the store as it was.
+/// Owns every slab of a pool, and outlives the pool while a reader holds a
+/// slab. Thread-safe: the thread that drops the last view returns the slab. In
+/// a forked child slabs are leaked instead: a thread that does not exist there
+/// may hold the lock. A function that throws std::bad_alloc leaves the store
+/// unchanged.
 class SlabStore : public std::enable_shared_from_this<SlabStore> {
  public:
-  /// Gives the slab that it is handed back to the store when it dies.
+  /// Returns its slab to the store on destruction.
   class Loan {
    public:
     explicit Loan(std::shared_ptr<SlabStore> store)
@@ -106,16 +107,17 @@ class SlabStore : public std::enable_shared_from_this<SlabStore> {
 
   SlabStore(std::shared_ptr<const RowLayout> layout, int rows, int count);
 
-  /// A free slab of at least `rows` rows, the smallest there is; a new one if
+  /// Returns the smallest free slab of at least `rows` rows, or a new slab if
   /// there is none. Never waits.
   Slab* Take(int rows);
-  /// A loan of nothing: all the memory that lending a slab needs.
+  /// Returns an empty loan, with all the memory that lending a slab needs.
   std::shared_ptr<Loan> NewLoan();
-  /// A shared handle; the slab is free again when its last copy dies.
+  /// Returns a shared handle; the slab is free again when the last copy is
+  /// destroyed.
   static std::shared_ptr<Slab> Lend(std::shared_ptr<Loan> loan,
                                     Slab* slab) noexcept;
-  /// The same with a new loan. Throws std::bad_alloc; the slab is then as
-  /// before the caller's.
+  /// Does the same with a new loan. Throws std::bad_alloc; the slab then still
+  /// belongs to the caller.
   std::shared_ptr<Slab> Lend(Slab* slab) { return Lend(NewLoan(), slab); }
 
   const RowLayout& layout() const { return *layout_; }
@@ -165,28 +167,29 @@ struct RowPosition {
 
 class BatchRing {
  public:
-  /// Sync (`batch_size` == `num_envs`): each request opens a batch of its own.
-  /// Async: rows are given out as results come.
+  /// Sync (`batch_size` == `num_envs`): each request opens a separate batch.
+  /// Async: workers claim rows as results arrive.
   BatchRing(std::shared_ptr<SlabStore> store, int num_envs, int batch_size);
 
-  /// Sync, by the sender: a batch of `rows` rows; returns its slot. Throws
-  /// std::bad_alloc; then nothing was opened.
+  /// Sync, called by the sender: opens a batch of `rows` rows and returns its
+  /// slot. Throws std::bad_alloc; then nothing was opened.
   int Open(int rows);
-  /// Async, by a worker with a result: the next free row.
+  /// Async, called by a worker with a result: returns the next free row.
   RowPosition Claim();
   /// Points `fields` at the fields of a row.
   void Locate(RowPosition position, std::byte** fields) const;
-  /// By a worker: the row is written. Wakes the reader if the batch is full.
+  /// Called by a worker after it has written the row. Wakes the reader if the
+  /// batch is full.
   void Complete(RowPosition position);
 
   /// Whether the oldest batch is full.
   bool Ready() const;
-  /// Waits until Ready() or Close(); false when the deadline came first.
+  /// Waits until Ready() or Close(); false if the deadline passes first.
   bool WaitUntil(std::chrono::steady_clock::time_point deadline);
-  /// The oldest batch, which must be full; readers take turns. Throws
-  /// std::bad_alloc; then the batch is still there to be taken.
+  /// Takes the oldest batch, which must be full; readers take turns. Throws
+  /// std::bad_alloc; then the batch can still be taken.
   Batch Take();
-  /// Wakes all who wait.
+  /// Wakes all waiting threads.
   void Close();
 
  private:

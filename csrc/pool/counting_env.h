@@ -1,7 +1,7 @@
-// An environment that counts: what it does is known in advance, so that tests
-// can tell a lost, doubled or reordered step, and it costs next to nothing, so
-// that a bench sees the pool alone. Its observation starts with its counters
-// and is filled with a byte of its history.
+// An environment that counts. Its results are known in advance, so tests can
+// detect a lost, doubled or reordered step. A step costs next to nothing, so a
+// benchmark measures the pool alone. The observation starts with the counters;
+// the rest is filled with a byte of the history.
 #pragma once
 
 #include <chrono>
@@ -37,15 +37,18 @@ struct CountingConfig {
   void Visit(Visitor&& visit) {
     visit("obs_shape", obs_shape, "shape of the uint8 observation");
     visit("num_actions", num_actions, "actions are 0 to this minus 1");
-    visit("num_stages", num_stages, "starts beside those of set_starts");
-    visit("episode_steps", episode_steps, "an episode terminates after them");
-    visit("truncate_steps", truncate_steps, "or is truncated after; 0: never");
-    visit("throw_env", throw_env, "the env that throws; -1: none");
-    visit("throw_step", throw_step, "at this step of its life, 0: at a reset");
+    visit("num_stages", num_stages, "stages that episodes can begin at");
+    visit("episode_steps", episode_steps,
+          "steps after which an episode terminates");
+    visit("truncate_steps", truncate_steps,
+          "steps after which it is truncated; 0: never");
+    visit("throw_env", throw_env, "environment that throws; -1: none");
+    visit("throw_step", throw_step,
+          "step of its life at which it throws; 0: a reset");
     visit("throw_construct_env", throw_construct_env,
-          "the env that cannot be made; -1: none");
+          "environment that cannot be made; -1: none");
     visit("max_sleep_us", max_sleep_us, "sleep up to this long in each step");
-    visit("label", label, "part of a snapshot: another's is refused");
+    visit("label", label, "stored in snapshots; another label is refused");
   }
 };
 
@@ -122,7 +125,8 @@ class CountingEnv {
     if (starts != nullptr && counters_.start >= starts->num_stages) {
       counters_.hash = Read(starts->state(counters_.start)).hash;
     } else {
-      // Of the seed and the number of draws only, like a game's random start.
+      // Depends only on the seed and the number of draws, like the random start
+      // of a game.
       counters_.hash = Draw();
     }
   }
@@ -168,9 +172,9 @@ class CountingEnv {
                             std::span<const std::byte> blob) {
     if (blob.size() != kLabelBytes + sizeof(Counters)) {
       throw std::invalid_argument(
-          "a snapshot here has " +
-          std::to_string(kLabelBytes + sizeof(Counters)) + " bytes, not " +
-          std::to_string(blob.size()));
+          "this snapshot has " + std::to_string(blob.size()) +
+          " bytes, but this environment's snapshots have " +
+          std::to_string(kLabelBytes + sizeof(Counters)));
     }
     const Label label = LabelOf(shared);
     if (std::memcmp(blob.data(), label.text, kLabelBytes) == 0) return;
@@ -204,7 +208,7 @@ class CountingEnv {
     uint32_t reserved = 0;
   };
   static_assert(std::has_unique_object_representations_v<Counters>,
-                "a snapshot holds values only, no padding");
+                "a snapshot contains values only, no padding");
   static constexpr size_t kLabelBytes = 16;
   struct Label {
     char text[kLabelBytes] = {};

@@ -1,5 +1,5 @@
-// What a pool can be told, in EnvPool's names, order and defaults, and the
-// checks on it. It knows nothing of the environment that will run.
+// The options of a pool, with EnvPool's names, order and defaults, and their
+// checks. This file does not depend on the environment that runs in the pool.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,12 @@
 namespace pool {
 
 struct PoolConfig {
-  /// Beyond what any machine can hold; keeps sums of counts within an int.
+  /// More than any machine can hold, and few enough that sums of counts fit an
+  /// int.
   static constexpr int kMaxEnvs = 1 << 20;
 
-  /// More than the cores of any machine; a system has few more to give.
+  /// More than the cores of any machine, and near the most threads that a
+  /// system grants.
   static constexpr int kMaxThreads = 4096;
 
   int num_envs = 1;
@@ -33,17 +35,20 @@ struct PoolConfig {
   template <class Visitor>
   void Visit(Visitor&& visit) {
     visit("num_envs", num_envs, "environments in the pool");
-    visit("batch_size", batch_size, "rows of one recv; 0 or num_envs: sync");
-    visit("num_threads", num_threads, "workers; 0: min(batch_size, cores)");
-    visit("max_num_players", max_num_players, "always 1 here");
+    visit("batch_size", batch_size,
+          "rows that recv returns; 0 or num_envs: all");
+    visit("num_threads", num_threads,
+          "worker threads; 0: min(batch_size, cores)");
+    visit("max_num_players", max_num_players, "always 1");
     visit("thread_affinity_offset", thread_affinity_offset,
-          "first CPU to pin workers to (status() says where they are); -1: let "
-          "them float");
-    visit("base_path", base_path, "set by EnvPool's registry, unused");
-    visit("seed", seed, "env i is seeded seed + i");
-    visit("env_seed", env_seed, "one seed for each env, instead of seed");
+          "first CPU to pin worker threads to (status() lists their CPUs); -1: "
+          "no "
+          "pinning");
+    visit("base_path", base_path, "set by EnvPool's registry; unused");
+    visit("seed", seed, "environment i is seeded with seed + i");
+    visit("env_seed", env_seed, "one seed per environment, in place of seed");
     visit("gym_reset_return_info", gym_reset_return_info,
-          "set by EnvPool's registry, always true");
+          "set by EnvPool's registry; always true");
     visit("max_episode_steps", max_episode_steps,
           "steps after which an episode is truncated");
   }

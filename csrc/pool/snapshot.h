@@ -1,6 +1,7 @@
-// What the pool puts in front of an environment's own snapshot: who wrote it,
-// and the counters that the pool keeps for the environment. Without pointers
-// or process-local values, so a blob may travel to another process.
+// The header that the pool puts before an environment's own snapshot. It
+// identifies the writer and has the counters that the pool keeps for the
+// environment. It has no pointers or process-local values, so other processes
+// can restore a blob.
 #pragma once
 
 #include <algorithm>
@@ -25,27 +26,28 @@ struct SnapshotHeader {
   int32_t elapsed_steps = 0;
   uint64_t env_bytes = 0;
   uint64_t checksum = 0;  // see SnapshotChecksum
-  uint8_t done = 0;       // the next action is a reset
+  uint8_t done = 0;       // 1: the next action is a reset
   uint8_t truncated = 0;
   uint8_t reserved[2] = {};
-  int32_t max_episode_steps = 0;  // the pool's limit, part of what comes next
+  int32_t max_episode_steps = 0;  // the pool's limit, which affects later steps
 };
 static_assert(sizeof(SnapshotHeader) == 40 &&
               std::has_unique_object_representations_v<SnapshotHeader>);
 
-/// Constants of FNV-1a, 64 bits (RFC 9923); nes/fnv.h, which the pool may not
-/// know, has them for the hash of bytes.
+/// Constants of FNV-1a, 64 bits (RFC 9923). nes/fnv.h, which the pool must not
+/// include, has them for the hash of bytes.
 constexpr uint64_t kFnvOffsetBasis = 0xCBF29CE484222325;
 constexpr uint64_t kFnvPrime = 0x100000001B3;
 
 /// A step of FNV-1a with a word in place of a byte. A product carries changes
-/// upwards only, out of the word at last; turned, its top bits come down.
+/// only upwards and finally out of the word; the rotation brings the top bits
+/// down.
 inline uint64_t MixWord(uint64_t hash, uint64_t word) {
   return std::rotl((hash ^ word) * kFnvPrime, 29);
 }
 
-/// Mixes 8-byte words, on from `hash`: in eight strands, as one alone would
-/// wait for each product before the next, and then over the strands.
+/// Mixes 8-byte words, beginning with `hash`: first in eight strands, because a
+/// single strand would wait for each product, then over the strands.
 inline uint64_t HashBytes(std::span<const std::byte> bytes, uint64_t hash) {
   constexpr size_t kStrands = 8;
   uint64_t strands[kStrands];
@@ -70,8 +72,8 @@ inline uint64_t HashBytes(std::span<const std::byte> bytes, uint64_t hash) {
   return hash;
 }
 
-/// Over both parts, the header's own checksum left out: finds cut, shifted and
-/// damaged blobs.
+/// Computes the checksum over both parts, without the checksum field of the
+/// header. It detects cut, shifted and damaged blobs.
 inline uint64_t SnapshotChecksum(SnapshotHeader header,
                                  std::span<const std::byte> env_part) {
   header.checksum = 0;
@@ -80,8 +82,8 @@ inline uint64_t SnapshotChecksum(SnapshotHeader header,
   return HashBytes(env_part, hash);
 }
 
-/// Puts a header before an environment's part, which begins sizeof(header)
-/// behind `out`; its sizes and checksum are filled in here.
+/// Writes a header before an environment's part, which begins at `out` +
+/// sizeof(header), and fills in its sizes and checksum.
 inline void WriteSnapshotHeader(SnapshotHeader header, size_t env_bytes,
                                 std::byte* out) {
   header.env_bytes = env_bytes;
@@ -102,8 +104,8 @@ inline SnapshotHeader ReadSnapshotHeader(std::span<const std::byte> blob,
   const auto env_part = blob.subspan(sizeof(header));
   if (header.magic != SnapshotHeader::kMagic) {
     throw std::invalid_argument(
-        "it does not start with a snapshot header; only what snapshot() "
-        "returned can be restored");
+        "it does not start with a snapshot header; give a value that "
+        "snapshot() returned");
   }
   if (header.version != SnapshotHeader::kVersion) {
     throw std::invalid_argument(
@@ -111,24 +113,26 @@ inline SnapshotHeader ReadSnapshotHeader(std::span<const std::byte> blob,
         "reads version " + std::to_string(SnapshotHeader::kVersion));
   }
   if (header.env_bytes != env_part.size()) {
-    throw std::invalid_argument(
-        "it holds an environment of " + std::to_string(header.env_bytes) +
-        " bytes, this pool's have " + std::to_string(env_part.size()));
+    throw std::invalid_argument("it holds an environment of " +
+                                std::to_string(header.env_bytes) +
+                                " bytes; in this pool an environment has " +
+                                std::to_string(env_part.size()));
   }
   if (header.checksum != SnapshotChecksum(header, env_part)) {
-    throw std::invalid_argument("its checksum is wrong: it has been altered");
+    throw std::invalid_argument(
+        "its checksum is wrong: the snapshot was damaged");
   }
   if (header.max_episode_steps != max_episode_steps) {
     throw std::invalid_argument(
         "it was saved with max_episode_steps=" +
         std::to_string(header.max_episode_steps) + ", this pool has " +
         std::to_string(max_episode_steps) +
-        "; restore it in a pool that was made like the one it comes from");
+        "; restore it with the options it was taken with");
   }
   constexpr int32_t kMaxSteps = std::numeric_limits<int32_t>::max();
   if (header.elapsed_steps < 0 || header.done > 1 || header.truncated > 1 ||
       (header.elapsed_steps == kMaxSteps && header.done == 0)) {
-    throw std::invalid_argument("it holds counters that no pool has written");
+    throw std::invalid_argument("its counters have values that no pool writes");
   }
   return header;
 }

@@ -1,6 +1,7 @@
-// The contract between the generic pool and an environment: what a field of a
-// batch is, what one step yields, and where a result is written. Environments
-// include this file and nothing else of the pool, so they know no threads.
+// The contract between the generic pool and an environment: the fields of a
+// batch, the outcome of a step, and the memory for results. Environments
+// include this file and no other file of the pool, so they do not depend on
+// threads.
 #pragma once
 
 #include <algorithm>
@@ -47,16 +48,16 @@ struct Field {
   }
 };
 
-/// What one step yields beside the fields.
-/// The pool itself counts steps and cuts the episode at max_episode_steps.
+/// The outcome of a step in addition to its fields. The pool itself counts
+/// steps and truncates the episode at max_episode_steps.
 struct Outcome {
   float reward = 0.0f;
   bool terminated = false;
   bool truncated = false;
 };
 
-/// Where an environment writes one result: `field[i]` points at the row of the
-/// i-th entry of its Fields(). Valid only during the call it is passed to.
+/// The memory for one result of an environment: `field[i]` points to the row of
+/// the i-th entry of Fields(). Valid only during the call that receives it.
 struct Row {
   std::byte* const* field;
 
@@ -69,18 +70,19 @@ struct Row {
 /// What happens to an environment's random generator when it is restored.
 enum class RngMode : uint8_t { kSaved, kKeep };
 
-/// Where episodes begin if the caller says so: the stages that an environment
-/// has by itself, then saved states. Checked and immutable.
+/// The starts of episodes that a caller has chosen: the stages that the options
+/// name, then saved states. Checked and immutable.
 struct StartSet {
   int num_stages;
-  /// Of each start the sum of the weights up to it; the last one is > 0.
+  /// For each start, the sum of the weights up to and including it; the last
+  /// sum is > 0.
   std::vector<double> cumulative_weights;
-  std::vector<std::byte> blobs;  // the pool's, with its header before each
+  std::vector<std::byte> blobs;  // snapshots of the pool, each with its header
   size_t blob_bytes;
   size_t header_bytes;
 
-  /// The start on which `draw`, uniform in [0, 1), falls; never one of weight
-  /// 0.
+  /// Returns the start that `draw`, uniform in [0, 1), selects; never a start
+  /// of weight 0.
   int Pick(double draw) const {
     const double total = cumulative_weights.back();
     auto found = std::upper_bound(cumulative_weights.begin(),
@@ -92,7 +94,8 @@ struct StartSet {
     }
     return static_cast<int>(found - cumulative_weights.begin());
   }
-  /// What Env::Snapshot wrote of `start`, which is num_stages or more.
+  /// The data that Env::Snapshot wrote for `start`, which is num_stages or
+  /// more.
   const std::byte* state(int start) const {
     return blobs.data() + static_cast<size_t>(start - num_stages) * blob_bytes +
            header_bytes;
@@ -105,16 +108,16 @@ struct StartSet {
 //   struct Scratch;   per worker, constructible from `const Shared&`
 //   static std::vector<Field> Fields(const Shared&);
 //   static std::vector<std::string> FieldNames();
-//                   the names in Fields() under default options: EnvPool wants
+//                   the names in Fields() under default options: EnvPool needs
 //                   them as class attributes, before any Shared exists
 //   static int NumActions(const Shared&);   actions are 0 .. NumActions - 1
-//   static int NumStages(const Shared&);    where episodes begin by themselves
+//   static int NumStages(const Shared&);    stages that the options name
 //   Env(std::shared_ptr<const Shared>, int env_id, uint64_t seed);
 //   void Seed(uint64_t seed);               takes effect at the next Reset
 //   static uint64_t MaxSeed(const Shared&);
-//                   seeds above it would be cut: the pool refuses them
+//                   the largest seed; the pool refuses larger ones
 //   void Reset(Scratch&, const StartSet*);
-//                   with a set draws from it, with null does as the options say
+//                   draws a start from the set; null: the options decide
 //   Outcome Step(int32_t action, Scratch&);
 //   void Write(const Row&) const;           the fields of the last result
 //   size_t SnapshotBytes() const;           equal for all envs of one Shared
@@ -127,6 +130,6 @@ struct StartSet {
 //                   the picture, (kRenderHeight, kRenderWidth, 3) RGB
 //   static constexpr int kRenderHeight, kRenderWidth;
 //
-// Any of them may throw; the pool delivers the exception with the env id.
+// Any of these may throw; the pool rethrows the exception with the env id.
 
 }  // namespace pool

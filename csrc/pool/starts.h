@@ -1,4 +1,4 @@
-// The weights of SetStarts, checked.
+// Checks the weights of SetStarts and sums them up.
 #pragma once
 
 #include <cmath>
@@ -10,9 +10,10 @@
 
 namespace pool {
 
-/// The running sums of the weights of `num_stages` stages and `num_snapshots`
-/// snapshots. Throws std::invalid_argument if they are not as many, not all
-/// finite and >= 0, or all 0.
+/// Returns the running sums of the weights of `num_stages` stages and
+/// `num_snapshots` snapshots. Throws std::invalid_argument if there is not one
+/// weight per stage and snapshot, if a weight is negative or not finite, or if
+/// their sum is 0 or not finite.
 inline std::vector<double> CumulativeWeights(std::span<const double> weights,
                                              int num_stages,
                                              size_t num_snapshots) {
@@ -36,7 +37,7 @@ inline std::vector<double> CumulativeWeights(std::span<const double> weights,
   if (!(sum > 0) || std::isinf(sum)) {
     throw std::invalid_argument(
         "set_starts: the weights add up to " + std::to_string(sum) +
-        "; give a positive one, and none near the largest number there is");
+        "; at least one must be positive, and their sum must be finite");
   }
   return cumulative;
 }

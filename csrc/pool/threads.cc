@@ -1,4 +1,4 @@
-// Linux does all of it, other systems what they can.
+// Linux supports all functions; other systems support some of them.
 #include "pool/threads.h"
 
 #include <thread>

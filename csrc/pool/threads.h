@@ -1,5 +1,5 @@
-// The few things the pool asks of the operating system: which CPUs it may
-// use, pinning a thread to one, the process id, and a spin-wait hint.
+// The few functions of the operating system that the pool uses: allowed CPUs,
+// pinning of threads, the process id, and a spin-wait hint.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ bool PinThisThread(int cpu);
 /// Identifies the process: a forked child has none of the worker threads.
 int64_t ProcessId();
 
-/// The size that page-locking works in.
+/// The size of a memory page.
 size_t PageBytes();
 
 /// Tells the CPU that this is a spin loop.
@@ -29,9 +29,9 @@ inline void SpinHint() {
 #endif
 }
 
-/// How often to look for news before sleeping, some 30 us in all: a wake-up
-/// through the kernel costs 5 to 50 us, about one step, so to wait longer than
-/// that is not worth it.
+/// How often a thread polls before it sleeps, about 30 us in all. A wake-up
+/// through the kernel costs 5 to 50 us, about one step, so polling for longer
+/// does not pay off.
 constexpr int kSpins = 1000;
 
 }  // namespace pool

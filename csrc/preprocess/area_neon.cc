@@ -1,4 +1,4 @@
-// One row of an area resize with NEON; frame.h says what the plan holds.
+// One row of an area resize with NEON; frame.h describes the plan.
 #include "preprocess/frame.h"
 
 #ifdef PREPROCESS_NEON
@@ -73,7 +73,7 @@ void FrameMaker::AreaRowNeon(int row, const Lines& plane,
         const int16_t* weights =
             &window_weight_[((group * passes_ + pass) * kGroup + four * 4) *
                             kTaps];
-        // The 4 sums under one output, times their weights.
+        // Multiplies the 4 sums under one output by their weights.
         const auto products = [&](int j) {
           const int at =
               first[std::min(four * 4 + j, count - 1)] + pass * kTaps;

@@ -1,4 +1,5 @@
-// One row of an area resize in portable code: what the vector paths must equal.
+// One row of an area resize in portable code. The vector paths must give equal
+// results.
 #include <algorithm>
 
 #include "preprocess/frame.h"

@@ -1,5 +1,5 @@
-// One row of an area resize with AVX2 and with AVX-512; frame.h says what the
-// plan holds.
+// One row of an area resize with AVX2 and with AVX-512; frame.h describes the
+// plan.
 #include "preprocess/frame.h"
 
 #ifdef PREPROCESS_X86
@@ -72,12 +72,12 @@ PREPROCESS_AVX2 void FrameMaker::AreaRowsAvx2(int row, int end,
   }
 }
 
-// The sums down the columns, 16 bits each, in one row.
+// Computes the sums down the columns, 16 bits each, for one row.
 PREPROCESS_AVX2 void FrameMaker::SumLinesAvx2(int row, const Lines& plane,
                                               uint16_t* sums) const noexcept {
   std::memset(sums + kSourceWidth, 0, kRowSlack * sizeof(sums[0]));
   const int top = top_ + rows_.first[row];
-  // Two pairs of lines cover most frames; further ones are added to the sums.
+  // Two pairs of lines cover most frames; further pairs are added to the sums.
   for (int pair = 0; pair < pairs_; pair += 2) {
     const uint8_t* line[4];
     for (int k = 0; k < 4; ++k) line[k] = LineUnder(plane, top + 2 * pair + k);
@@ -111,7 +111,7 @@ PREPROCESS_AVX2 void FrameMaker::SumLinesAvx2(int row, const Lines& plane,
   }
 }
 
-// The sums along one row, and their division.
+// Computes the sums along one row and divides them.
 PREPROCESS_AVX2 void FrameMaker::SumColumnsAvx2(const uint16_t* sums,
                                                 uint8_t* out) const noexcept {
   const __m256i half = _mm256_set1_epi32(static_cast<int>(half_));

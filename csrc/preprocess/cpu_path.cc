@@ -1,4 +1,4 @@
-// What the CPU says of itself, asked when the program runs.
+// Detects the features of the CPU at run time.
 #include "preprocess/cpu_path.h"
 
 #include <initializer_list>

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-// The compilers that have code for x86 and for ARM: GCC and Clang.
+// The compilers that this project has x86 and ARM code for: GCC and Clang.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define PREPROCESS_X86 1
 #elif defined(__aarch64__) && defined(__GNUC__)
@@ -12,7 +12,7 @@
 
 namespace preprocess {
 
-/// Instruction sets with code of their own. All give equal results.
+/// Instruction sets with separate code. All give equal results.
 enum class Path : uint8_t { kScalar, kAvx2, kAvx512, kNeon };
 constexpr Path kPaths[] = {Path::kScalar, Path::kAvx2, Path::kAvx512,
                            Path::kNeon};

@@ -15,7 +15,7 @@ namespace preprocess {
 namespace {
 
 constexpr int kMaxSide = 1024;
-// So that 255 times it fits the signed 16 bits of a sum down the columns.
+// 255 times this value fits the signed 16 bits of a sum down the columns.
 constexpr int kMaxRowUnits = 128;
 
 void Check(bool good, const std::string& message) {
@@ -59,9 +59,9 @@ FrameMaker::FrameMaker(const FrameSpec& spec, Path path) : spec_(spec) {
   const int width = spec.width;
   Check(height >= 1 && height <= kMaxSide && width >= 1 && width <= kMaxSide,
         "a frame of " + std::to_string(height) + " x " + std::to_string(width) +
-            " pixels is outside 1 to 1024; choose img_height and img_width "
-            "in it, such as 84");
-  Check(Supports(path), std::string("this CPU has no ") + Name(path));
+            " pixels is outside 1 to 1024; choose img_height and img_width in "
+            "this range, such as 84");
+  Check(Supports(path), std::string("this CPU does not support ") + Name(path));
   if (spec.hud == Hud::kCrop) top_ = kHudRows;
   if (spec.hud == Hud::kMask) black_rows_ = kHudRows;
   const int in_height = kSourceHeight - top_;
@@ -85,7 +85,7 @@ FrameMaker::FrameMaker(const FrameSpec& spec, Path path) : spec_(spec) {
   }
   Check(height <= in_height && width <= kSourceWidth,
         "area resize only shrinks: " + std::to_string(height) + " x " +
-            std::to_string(width) + " was asked of a picture of " +
+            std::to_string(width) + " was asked for, from a picture of " +
             std::to_string(in_height) + " x " + std::to_string(kSourceWidth) +
             "; choose a smaller img_height and img_width, or "
             "use_inter_area_resize=False (nearest neighbour)");
@@ -98,7 +98,7 @@ FrameMaker::FrameMaker(const FrameSpec& spec, Path path) : spec_(spec) {
   PlanFast(path);
 }
 
-// Which lines a frame is made of, and how long each of them is needed.
+// Finds the lines that a frame needs, and how long each line is needed.
 void FrameMaker::FindNeededLines() {
   int most = 1;
   for (int i = 0; i < spec_.height; ++i) {
@@ -181,8 +181,8 @@ bool FrameMaker::PlanColumns() {
   return fits;
 }
 
-// The AVX2 path loads 8 sums for two outputs. Those of pairs 0 and 2 of a group
-// stand in one register, those of 1 and 3 in another.
+// The AVX2 path loads 8 sums for two outputs. The sums of pairs 0 and 2 of a
+// group are in one register, those of pairs 1 and 3 in another.
 void FrameMaker::PlanPairs() {
   constexpr int kPairs = kGroup / 2;
   constexpr int kOrder[kPairs] = {0, 2, 1, 3};

@@ -1,11 +1,11 @@
-// From a picture to one frame of an observation: colours to grey or RGB,
-// optional maximum of two pictures, hidden status bar, resize. It knows the
-// palette and nothing else of the console. Integers only: results are equal on
-// every machine and code path.
+// Turns a picture into one frame of an observation: converts colours to grey or
+// RGB, takes the maximum of two pictures (optional), hides the status bar, and
+// resizes. Of the console it uses only the palette. The arithmetic is integer,
+// so results are equal on every machine and code path.
 //
-// A picture comes whole, as palette indices (Make), or in lines of brightness,
-// a plane for each channel, while it is drawn (MakeRows): a row of the frame is
-// made as soon as the last line under it is there.
+// A picture is passed as a whole, as palette indices (Make), or in lines of
+// brightness while it is drawn, one plane per channel (MakeRows): a row of the
+// frame is made as soon as the last line under it is drawn.
 //
 // Area resize of one axis, `in` to `out` pixels with out <= in: a source pixel
 // weighs `out` units, an output pixel covers `in` of them, so every weight is
@@ -30,12 +30,12 @@ constexpr int kSourceWidth = 256;
 constexpr int kSourcePixels = kSourceHeight * kSourceWidth;
 constexpr int kHudRows = 32;  // the game's status bar at the top
 
-/// Bytes from one line of brightness to the next: its 256 pixels, and room for
-/// whoever draws it.
+/// Bytes from one line of brightness to the next: 256 pixels, and the free
+/// space that drawing needs.
 constexpr int kLineStride = 320;
-/// Lines that MakeRows is given at a time, about; at most eight more.
+/// About how many lines a call of MakeRows gets; at most eight more.
 constexpr int kLinesAtOnce = 48;
-/// Of FrameMaker::lines_kept(): enough for any picture.
+/// The largest FrameMaker::lines_kept(): enough for any picture.
 constexpr int kMostLinesKept = 256;
 
 /// The last lines of a picture, in planes: line y of plane c is at
@@ -46,10 +46,10 @@ struct Lines {
   unsigned mask;
 };
 
-/// What becomes of the status bar.
+/// How the status bar is treated.
 enum class Hud : uint8_t { kKeep, kMask, kCrop };
 
-/// Of "keep", "mask" and "crop"; nothing for another name.
+/// Returns the value of "keep", "mask" or "crop"; nothing for another name.
 std::optional<Hud> HudFromName(std::string_view name);
 
 struct FrameSpec {
@@ -80,16 +80,16 @@ class FrameMaker {
   explicit FrameMaker(const FrameSpec& spec, Path path = BestPath());
 
   int channels() const { return spec_.gray ? 1 : 3; }
-  /// channels x height x width.
+  /// Bytes of a frame: channels x height x width.
   size_t frame_bytes() const {
     return static_cast<size_t>(channels()) * spec_.height * spec_.width;
   }
-  /// The path taken, which for unusual sizes is kScalar.
+  /// The path that is used; for unusual sizes it is kScalar.
   Path path() const { return path_; }
 
-  /// `indices` and `previous` are (240, 256) palette indices 0-63; `previous`
-  /// may be null, else the brighter value of each pixel counts (per channel).
-  /// Writes frame_bytes() bytes, channels first.
+  /// `indices` and `previous` are (240, 256) palette indices 0-63. `previous`
+  /// may be null; otherwise the brighter value of each pixel is used (per
+  /// channel). Writes frame_bytes() bytes, channels first.
   void Make(const uint8_t* indices, const uint8_t* previous,
             uint8_t* out) const noexcept;
 
@@ -100,7 +100,7 @@ class FrameMaker {
   /// How many lines must be kept for MakeRows, a power of two.
   int lines_kept() const { return lines_kept_; }
   /// Makes the rows from `row` on that need no line from `end` on, in the frame
-  /// at `out`; returns the first that is left.
+  /// at `out`. Returns the first row that is not made.
   int MakeRows(int row, int end, const Lines& lines,
                uint8_t* out) const noexcept;
 
@@ -125,18 +125,19 @@ class FrameMaker {
   }
   /// The first row from `row` on that needs a line from `end` on.
   int RowsBefore(int row, int end) const;
-  /// The rows [row, end) of one channel; `out` is where its frame begins.
+  /// Makes the rows [row, end) of one channel; its frame begins at `out`.
   void MakePlaneRows(int row, int end, const Lines& plane,
                      uint8_t* out) const noexcept;
   void AreaRows(int row, int end, const Lines& plane,
                 uint8_t* out) const noexcept;
   void NearestRow(int row, const Lines& plane, uint8_t* out) const noexcept;
-  /// A line of palette indices as brightness; the brighter of two lines.
+  /// Converts a line of palette indices to brightness, or takes the brighter of
+  /// two lines.
   void BrightLine(const uint8_t* lut, const uint8_t* indices,
                   const uint8_t* previous, uint8_t* out) const noexcept;
-  // Lines of brightness, and rows of an area resize, kRowsAtOnce at most: with
-  // all sums down the columns before the first along a row, none of them waits
-  // for one to be stored.
+  // Make rows of an area resize from lines of brightness, at most kRowsAtOnce
+  // at a time. All sums down the columns precede the sums along a row, so that
+  // no load waits for a recent store.
   // area_scalar.cc
   void AreaRowScalar(int row, const Lines& plane, uint8_t* out) const noexcept;
   static void BrightLineScalar(const uint8_t* lut, const uint8_t* indices,
@@ -160,7 +161,7 @@ class FrameMaker {
                              const uint8_t* previous, uint8_t* out) noexcept;
 #endif
 
-  // What stands for a line that is hidden, or beyond the picture.
+  // The line that replaces a line that is hidden or beyond the picture.
   static constexpr std::array<uint8_t, kSourceWidth> kBlack{};
 
   FrameSpec spec_;
@@ -170,7 +171,7 @@ class FrameMaker {
   int black_rows_ = 0;  // source rows above this one count as black (mask)
   std::array<std::array<uint8_t, 64>, 3> luts_{};
   std::vector<int> nearest_rows_, nearest_columns_;
-  std::vector<int> row_ends_;  // (height,) behind the last line under a row
+  std::vector<int> row_ends_;  // (height,) end of the lines under a row
   std::array<bool, kSourceHeight> needed_{};
   int lines_kept_ = 0;
 
@@ -191,9 +192,9 @@ class FrameMaker {
   // (groups_, passes_, 8 outputs, 4 taps): column - window, and its weight.
   std::vector<uint16_t> window_index_;
   std::vector<int16_t> window_weight_;
-  // For 4 pairs of outputs in each group: the first of 8 sums; where among them
-  // the 4 taps of both lie, in bytes; their weights. The first is empty where
-  // they do not fit.
+  // For 4 pairs of outputs in each group: the first of 8 sums; the byte offsets
+  // of the 4 taps of both outputs among these sums; their weights. pair_first_
+  // is empty if the taps do not fit.
   std::vector<int> pair_first_;
   std::vector<uint8_t> pair_shuffle_;
   std::vector<int16_t> pair_weight_;

@@ -16,7 +16,7 @@ class FrameStack {
         frame_bytes_(frame_bytes),
         data_(static_cast<size_t>(frames) * frame_bytes) {}
 
-  /// Drops the oldest frame; returns where the newest one is to be written.
+  /// Drops the oldest frame; returns the memory for the newest frame.
   uint8_t* Push() {
     uint8_t* slot = data_.data() + oldest_ * frame_bytes_;
     oldest_ = oldest_ + 1 == frames_ ? 0 : oldest_ + 1;

@@ -1,5 +1,5 @@
-// From Python values to native ones and back, for the pools' bindings: every
-// refusal says which argument it was, what was given and what is allowed.
+// Converts Python values to native values and back, for the bindings of pools.
+// Every error names the argument, the given value and the allowed values.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -21,7 +21,7 @@ namespace envpool_protocol {
 
 namespace py = pybind11;
 
-/// Ctrl-C is looked for this often while a call blocks.
+/// How often a blocking call checks for Ctrl-C.
 constexpr std::chrono::milliseconds kSignalPeriod{100};
 
 inline bool InterpreterEnds() {
@@ -34,14 +34,15 @@ inline bool InterpreterEnds() {
 
 /// Runs `action` without the GIL and takes it again.
 ///
-/// A daemon thread may be in here while the interpreter ends, and is never
-/// given the GIL again. Until Python 3.13 asking for it unwinds the thread's
-/// stack, which ends the process if it begins in a destructor
-/// (py::gil_scoped_release); from 3.14 on the thread sleeps for ever, as it
-/// does here.
+/// A daemon thread may run `action` while the interpreter ends, and then never
+/// gets the GIL again. Until Python 3.13, a request for the GIL unwinds the
+/// thread's stack, which ends the process if the unwinding begins in a
+/// destructor (py::gil_scoped_release). From 3.14 on the thread sleeps for
+/// ever, as it does here.
 template <class Action>
 void WithoutGil(Action&& action) {
-  const bool is_who_ends = InterpreterEnds();  // nobody else has the GIL then
+  const bool is_who_ends =
+      InterpreterEnds();  // then no other thread has the GIL
   PyThreadState* const thread = PyEval_SaveThread();
   std::exception_ptr error;
   try {
@@ -73,7 +74,7 @@ const char* TypeName() {
   }
 }
 
-/// What an option's integers may be, for the end of a message.
+/// The range of an option's integers, as the end of a message.
 template <class T>
 const char* Range() {
   if constexpr (std::is_same_v<T, int> || std::is_same_v<T, std::vector<int>>) {
@@ -83,8 +84,8 @@ const char* Range() {
   }
 }
 
-/// bool, numpy.bool and the ints 0 and 1: not whatever has a truth value, as
-/// None and 'false' are mistakes that nobody would notice.
+/// Accepts bool, numpy.bool and the ints 0 and 1. Other values with a truth
+/// value, such as None and 'false', are mistakes that would pass unnoticed.
 inline bool IsBool(py::handle value) {
   if (py::isinstance<py::bool_>(value)) return true;
   if (py::isinstance<py::int_>(value)) {
@@ -93,8 +94,8 @@ inline bool IsBool(py::handle value) {
   return py::isinstance(value, py::module_::import("numpy").attr("bool_"));
 }
 
-/// Whether a value is of the option's type where pybind11 takes more than that:
-/// any truth value for a bool, bytes of any coding for a str.
+/// Whether a value has the option's type. pybind11 alone would accept more: any
+/// truth value for a bool, bytes in any encoding for a str.
 template <class T>
 bool IsOfType(py::handle value) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -103,7 +104,7 @@ bool IsOfType(py::handle value) {
     return py::isinstance<py::str>(value);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     if (!py::isinstance<py::sequence>(value)) return true;  // cast refuses it
-    // Not through py::sequence, which forgets an exception of its __len__.
+    // py::sequence is not used, because it ignores an exception of __len__.
     for (const py::handle item : py::iter(value)) {
       if (py::isinstance<py::bytes>(item)) return false;
     }
@@ -133,9 +134,10 @@ inline std::string Describe(py::handle value) {
          py::str(value.attr("shape")).cast<std::string>();
 }
 
-/// The numbers of a one-dimensional int32 array, or TypeError that says what
-/// was given. A copy: another thread may write to the array once the GIL is
-/// released, and what has been checked must be what is used.
+/// Returns the numbers of a one-dimensional int32 array; TypeError describes
+/// any other value. The result is a copy, because another thread may write to
+/// the array once the GIL is released, and the numbers that were checked must
+/// be the numbers that are used.
 inline std::vector<int32_t> ReadInt32(py::handle value,
                                       const std::string& what) {
   if (!py::isinstance<py::array_t<int32_t>>(value) ||
@@ -150,8 +152,8 @@ inline std::vector<int32_t> ReadInt32(py::handle value,
   return {array.data(), array.data() + array.size()};
 }
 
-/// The numbers of a one-dimensional array or sequence of real numbers, or
-/// TypeError. A copy, for the same reason.
+/// Returns the numbers of a one-dimensional array or sequence of real numbers,
+/// or throws TypeError. The result is a copy for the same reason.
 inline std::vector<double> ReadDoubles(py::handle value,
                                        const std::string& what) {
   const auto array = py::array::ensure(value);
@@ -177,8 +179,8 @@ struct Blobs {
   std::vector<std::byte> bytes;
 };
 
-/// The rows of a two-dimensional uint8 array, or TypeError. A copy, for the
-/// same reason.
+/// Returns the rows of a two-dimensional uint8 array, or throws TypeError. The
+/// result is a copy for the same reason.
 inline Blobs ReadBlobs(py::handle value, const std::string& what) {
   if (!py::isinstance<py::array_t<uint8_t>>(value) ||
       py::reinterpret_borrow<py::array>(value).ndim() != 2) {
@@ -193,8 +195,8 @@ inline Blobs ReadBlobs(py::handle value, const std::string& what) {
   return {static_cast<size_t>(array.shape(0)), {from, from + array.size()}};
 }
 
-/// Environment ids as users write them: a one-dimensional array of any integer
-/// type, or a sequence of integers. A copy, for the same reason.
+/// Returns environment ids from a one-dimensional array of any integer type, or
+/// from a sequence of integers. The result is a copy for the same reason.
 inline std::vector<int32_t> ReadIds(py::handle value, const std::string& what) {
   const auto array = py::array::ensure(value);
   if (!array) PyErr_Clear();
@@ -222,7 +224,8 @@ inline std::vector<int32_t> ReadIds(py::handle value, const std::string& what) {
   return ids;
 }
 
-/// Any integer from 0 to 2^64 - 1, NumPy's included; `call` names who asks.
+/// Returns any integer from 0 to 2^64 - 1, NumPy's included; `call` is the name
+/// of the call for messages.
 inline uint64_t ReadSeed(py::handle value, const std::string& call) {
   const py::object integer =
       py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));

@@ -22,7 +22,7 @@ std::span<const uint8_t> AsBytes(const std::string_view& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-/// Keeps the GIL, so that threads that share a console take turns.
+/// Does not release the GIL, so that threads that share a console take turns.
 class PyConsole {
  public:
   PyConsole(const py::bytes& rom, const std::string& timing,
@@ -44,7 +44,7 @@ class PyConsole {
                       draw ? indices_.data() : nullptr);
   }
 
-  // Frames per second without the interpreter in the loop.
+  // Runs many frames without the Python interpreter in the loop.
   void StepMany(const py::bytes& movie, int draw_every) {
     const std::string_view buttons(movie);
     for (size_t i = 0; i < buttons.size(); ++i) {
@@ -119,7 +119,7 @@ class PyConsole {
         state.cpu.p = value.cast<uint8_t>();
       } else {
         throw py::value_error("no CPU register " + name +
-                              "; there are pc, a, x, y, sp, p");
+                              "; the registers are pc, a, x, y, sp and p");
       }
     }
     console_.set_state(state);
@@ -165,14 +165,14 @@ class PyConsole {
   std::array<uint8_t, nes::kScreenPixels> indices_ = {};
 };
 
-// A CPU on the memory of the single-step vectors.
+// A CPU with the flat memory of the single-step test vectors.
 class FlatCpu {
  public:
   py::array_t<uint8_t> Memory(const py::object& self) {
     return py::array_t<uint8_t>({65536}, {1}, bus_.memory.data(), self);
   }
 
-  // One instruction from the given registers; the new ones and its cycles.
+  // Executes one instruction; returns the new registers and the cycles.
   py::tuple Step(uint16_t pc, uint8_t a, uint8_t x, uint8_t y, uint8_t sp,
                  uint8_t p) {
     nes::CpuState cpu = {};
@@ -286,8 +286,9 @@ void BindConsole(py::module_& m) {
         return py::make_tuple(
             problem.empty() ? nes::NameOf(engine) : "interpreter", problem);
       },
-      "The engine that runs programs here, and why it is not a faster one.");
+      "Returns the engine that runs programs here, and why it is not a faster "
+      "one.");
   m.def("opcode_table", &OpcodeTable);
   m.def("nes_cpu_path", &nes::simd::Path,
-        "Vector instructions that drawing uses here.");
+        "Returns the vector instructions that drawing uses here.");
 }

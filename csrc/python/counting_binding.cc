@@ -1,5 +1,5 @@
-// _CountingEnvSpec and _CountingEnvPool: the pool and the protocol around an
-// environment that is known in advance, for tests and benches.
+// _CountingEnvSpec and _CountingEnvPool: the pool and the protocol with an
+// environment whose results are known in advance, for tests and benches.
 #include "pool/counting_env.h"
 #include "python/envpool_protocol.h"
 

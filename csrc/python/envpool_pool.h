@@ -1,6 +1,6 @@
 // `_XxxEnvPool` of EnvPool's native class contract (envpool_protocol.h): a pool
-// that takes and gives NumPy arrays, and what is ours beside the contract:
-// snapshots, starts, status.
+// that takes and returns NumPy arrays. Additions to the contract are snapshots,
+// starts and status.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -21,13 +21,14 @@
 
 namespace envpool_protocol {
 
-/// `_XxxEnvPool`: NumPy in, NumPy out, the GIL released while it waits.
+/// `_XxxEnvPool`: takes and returns NumPy arrays, and releases the GIL while it
+/// waits.
 template <class Env>
 class PyPool {
  public:
   explicit PyPool(py::object spec) : spec_(std::move(spec)) {
-    // Not py::isinstance: a class that pybind11 gave the metaclass ABCMeta
-    // lacks the attribute that ABCMeta's __instancecheck__ looks at.
+    // py::isinstance does not work: a class that pybind11 gave the metaclass
+    // ABCMeta lacks the attribute that ABCMeta's __instancecheck__ reads.
     const PySpec<Env>* native = nullptr;
     try {
       native = spec_.cast<const PySpec<Env>*>();
@@ -52,7 +53,7 @@ class PyPool {
       return;
     }
     WithoutGil([&] {
-      pool_->Close();  // ends a recv of XLA's, which then drops the pool
+      pool_->Close();  // ends a recv in XLA, which then drops the pool
       port_.reset();
       pool_.reset();
     });
@@ -74,7 +75,8 @@ class PyPool {
     const std::vector<int32_t> actions = ReadInt32(arrays[2], "send: action");
     if (ids != players) {
       throw std::invalid_argument(
-          "send: players.env_id must equal env_id, every env has one player");
+          "send: players.env_id must equal env_id, as every env has one "
+          "player");
     }
     WithoutGil([&] { pool_->Send(ids, actions); });
   }
@@ -112,7 +114,7 @@ class PyPool {
     }
     if (camera_id != -1 && camera_id != 0) {
       throw std::invalid_argument(
-          "render: there is one camera, camera_id must be -1 or 0, got " +
+          "render: camera_id must be -1 or 0, as there is one camera, got " +
           std::to_string(camera_id));
     }
     if (width == 0) width = Env::kRenderWidth;
@@ -183,7 +185,7 @@ class PyPool {
 
   int num_stages() const { return pool_->num_stages(); }
 
-  /// What envpool.python.xla_template.make_xla takes.
+  /// Returns the description that envpool.python.xla_template.make_xla takes.
   py::list Xla() {
     pool_->RequireThisProcess();
     if (!port_) port_ = std::make_shared<PoolPort<Env>>(pool_);
@@ -247,7 +249,8 @@ class PyPool {
   }
 
  private:
-  /// Observations as views that keep their slab, all else as copies.
+  /// Returns observations as views that keep their slab, and all other fields
+  /// as copies.
   py::list Arrays(const pool::Batch& batch) const {
     const std::vector<pool::Field>& fields = pool_->layout().fields();
     py::list arrays(fields.size());
@@ -264,7 +267,7 @@ class PyPool {
       auto lease = std::make_unique<Lease>(batch.slab());
       const py::capsule owner(
           lease.get(), [](void* held) { delete static_cast<Lease*>(held); });
-      static_cast<void>(lease.release());  // the capsule has it now
+      static_cast<void>(lease.release());  // the capsule owns it now
       arrays[i] = py::array(types_[i], std::move(shape), batch.Bulk(i), owner);
     }
     return arrays;
@@ -282,7 +285,7 @@ class PyPool {
 
   py::object spec_;
   std::shared_ptr<pool::AsyncPool<Env>> pool_;
-  std::shared_ptr<xla_port::Port> port_;  // once xla() has been called
+  std::shared_ptr<xla_port::Port> port_;  // set once xla() has been called
   std::vector<py::dtype> types_;
 };
 
@@ -295,41 +298,44 @@ void BindPool(py::module_& module, const char* name) {
       .def_property_readonly("_spec", &Pool::spec)
       .def("_reset", &Pool::Reset, py::arg("env_ids"),
            py::arg("seeds") = py::none(),
-           "Starts new episodes; one seed per env reseeds, none keeps.")
+           "Starts new episodes. seeds: one per env; None: no reseeding.")
       .def("_send", &Pool::Send, py::arg("arrays"),
            "Sends [env_id, players.env_id, action], int32 (n,) each.")
       .def("_recv", &Pool::Recv,
-           "The next batch, one array for each of _state_keys.")
+           "Returns the next batch, one array for each of _state_keys.")
       .def("_render", &Pool::Render, py::arg("env_ids"), py::arg("width"),
            py::arg("height"), py::arg("camera_id"),
-           "uint8 (n, height, width, 3); 0: the native size.")
-      .def("_xla", &Pool::Xla, "Handlers of recv and send for jax.ffi.")
+           "Returns screens, uint8 (n, height, width, 3); size 0: native.")
+      .def("_xla", &Pool::Xla, "Returns handlers of recv and send for jax.ffi.")
       .def("_close", &Pool::Close, "Stops the workers; may be called again.")
       .def_property_readonly("_buffers", &Pool::Buffers,
                              "(address, bytes) of every observation slab.")
       .def_property_readonly("slab_growth", &Pool::slab_growth,
                              "Slabs allocated since construction.")
       .def("status", &Pool::Status,
-           "What each env and each worker is doing, as a dict.")
+           "Returns what each env and each worker is doing, as a dict.")
       .def("snapshot", &Pool::Snapshot, py::arg("env_ids"),
-           "Exact states of envs that are not in flight: uint8 (n, bytes).")
+           "Returns exact states of envs without an outstanding request, uint8 "
+           "(n, bytes).")
       .def("restore", &Pool::Restore, py::arg("env_ids"), py::arg("blobs"),
            py::arg("rng") = "saved",
-           "Puts snapshots back; the rows come by recv, like a reset's.")
+           "Restores snapshots; recv returns the rows, as after a reset.")
       .def_property_readonly(
           "num_stages", &Pool::num_stages,
-          "Stages the pool has by itself: the first weights of set_starts.")
+          "Number of stages of the options: the first weights of set_starts.")
       .def("set_starts", &Pool::SetStarts, py::arg("weights"),
            py::arg("snapshots") = py::none(),
-           "Draws where each episode begins, from the next resets on: float "
-           "weights (num_stages + n,) of the stages and of n snapshots; None: "
-           "as the options say.")
-      .def("set_replacement", &Pool::SetReplacement, py::arg("budget"),
-           py::arg("every_episodes") = 0,
-           "Lets so many envs be replaced that raise an exception; 0: the "
-           "first one closes the pool. A replacement begins in the env's last "
-           "kept start of an episode, of which each every_episodes-th is one "
-           "(0: at a start as after a reset). status()['replaced'] has them.");
+           "From the next resets on, draws where each episode begins. weights: "
+           "float (num_stages + n,), of the stages and of n snapshots; None: "
+           "the options decide.")
+      .def(
+          "set_replacement", &Pool::SetReplacement, py::arg("budget"),
+          py::arg("every_episodes") = 0,
+          "Lets up to budget envs that raise an exception be replaced; 0: the "
+          "first exception closes the pool. The replacement begins at the last "
+          "start of an episode that the env kept, one of every_episodes (0: at "
+          "a start as after a reset). status()['replaced'] lists "
+          "replacements.");
   cls.attr("_state_keys") = PySpec<Env>::StateKeys();
   cls.attr("_action_keys") = PySpec<Env>::ActionKeys();
 }

@@ -3,8 +3,8 @@
 // The installed EnvPool is the reference: tests/pool/test_envpool_contract.py
 // compares these classes with its CartPole.
 //
-// The Python side checks dtypes on the first call only and lengths and ids
-// never, so everything is checked here, on every call.
+// The Python side checks dtypes only on the first call, and never checks
+// lengths and ids. So the native side checks everything on every call.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -16,7 +16,7 @@
 
 namespace envpool_protocol {
 
-/// What a binding says about its environment `Env`:
+/// A binding specialises these traits for its environment `Env`:
 ///   using Config = ...;   default constructible, with Visit(visit) that calls
 ///                         visit("name", member, "help") for each option
 ///   static std::shared_ptr<const typename Env::Shared> MakeShared(Config);
@@ -40,7 +40,7 @@ inline py::tuple ArraySpec(const pool::Field& field, bool per_player) {
                         py::make_tuple(py::list(), py::list()), false);
 }
 
-/// `_XxxEnvSpec`: a checked configuration and what follows from it.
+/// `_XxxEnvSpec`: a checked configuration, and the properties derived from it.
 template <class Env>
 class PySpec {
  public:
@@ -86,7 +86,7 @@ class PySpec {
     for (const std::string& name : Env::FieldNames()) keys.append(name);
     return keys;
   }
-  /// Those of this configuration, which may have more of "obs:".
+  /// The state keys of this configuration, which may have several "obs:" keys.
   py::list OwnStateKeys() const {
     py::list keys;
     for (const pool::Field& field : pool::PoolFields()) keys.append(field.name);

@@ -1,5 +1,5 @@
 // _MarioEnvSpec and _MarioEnvPool: Super Mario Bros. as an EnvPool task. The
-// ROM's bytes come from mario_envpool.rom, which knows where to look for them.
+// ROM's bytes come from mario_envpool.rom, which finds the files.
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -21,7 +21,7 @@ struct envpool_protocol::EnvTraits<mario::Env> {
       throw std::invalid_argument(
           "rom='" + config.rom + "' does not go with lost_levels=" +
           (config.lost_levels ? "True" : "False") +
-          "; take a task id of the game that you want to play");
+          "; use a task id of the game that you want to play");
     }
     const auto image = pybind11::module_::import("mario_envpool.rom")
                            .attr("load")(config.rom, config.rom_path)
@@ -37,8 +37,8 @@ namespace {
 
 namespace py = pybind11;
 
-/// Snapshots for pools of `spec`, whatever its options: of new episodes that
-/// begin where consoles stand after some frames.
+/// Returns snapshots for pools of `spec`, with any options: new episodes that
+/// begin where saved consoles stand after some frames.
 py::array_t<uint8_t> StartSnapshots(
     const envpool_protocol::PySpec<mario::Env>& spec,
     const std::vector<py::bytes>& saves,
@@ -73,8 +73,9 @@ py::array_t<uint8_t> StartSnapshots(
 
 void BindMario(py::module_& module) {
   envpool_protocol::Bind<mario::Env>(module, "_MarioEnvSpec", "_MarioEnvPool");
-  module.def("start_snapshots", &StartSnapshots, py::arg("spec"),
-             py::arg("saves"), py::arg("buttons"),
-             "Snapshots, uint8 (n, bytes), of episodes that begin where n "
-             "saves of consoles stand after the buttons of 2 or more frames.");
+  module.def(
+      "start_snapshots", &StartSnapshots, py::arg("spec"), py::arg("saves"),
+      py::arg("buttons"),
+      "Returns snapshots, uint8 (n, bytes), of episodes that begin where n "
+      "console saves stand after the buttons of 2 or more frames.");
 }

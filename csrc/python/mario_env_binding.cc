@@ -1,5 +1,5 @@
-// One mario::Env without a pool, for tests and tools: it steps in the caller's
-// thread and lets work RAM be read and written between steps.
+// One mario::Env without a pool, for tests and tools. It steps in the caller's
+// thread, and callers can read and write work RAM between steps.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -66,8 +66,7 @@ class SingleEnv {
         scratch_(*shared_),
         env_(shared_, env_id, CheckedSeed(seed)) {}
 
-  /// `stage` is a number of the option `stages`; without one the options
-  /// choose.
+  /// `stage` is an index of the option `stages`; without it the options choose.
   py::dict Reset(py::handle seed, std::optional<int> stage) {
     if (!seed.is_none()) env_.Seed(CheckedSeed(seed));
     if (stage) {
@@ -80,14 +79,14 @@ class SingleEnv {
     return Read();
   }
 
-  /// Begins an episode as Reset does, and keeps the buttons of all frames since
-  /// power-on from there: skipped waits and the start screen too.
+  /// Begins an episode as Reset does, and keeps the buttons of all frames from
+  /// power-on, start screen and skipped waits included.
   py::dict ResetAndRecord() {
     if (shared_->num_stages() != 1 || shared_->config().noop_max != 0 ||
         !shared_->config().noops.empty()) {
       throw std::invalid_argument(
-          "a movie is of one stage or of the whole game, without idle frames; "
-          "give one of `stages` or none, and noop_max=0");
+          "a movie covers one level or the whole game, without idle frames; "
+          "give at most one entry in stages, noop_max=0 and no noops");
     }
     movie_ = shared_->start(0, 0).movie;
     env_.game().set_movie(&*movie_);
@@ -96,20 +95,22 @@ class SingleEnv {
     return Read();
   }
 
-  /// What ResetAndRecord keeps.
+  /// The buttons that ResetAndRecord keeps, one byte per frame.
   py::bytes Movie() const {
-    if (!movie_) throw std::runtime_error("call reset_and_record first");
+    if (!movie_)
+      throw std::runtime_error(
+          "there is no movie yet; call reset_and_record first");
     return {reinterpret_cast<const char*>(movie_->data()), movie_->size()};
   }
 
-  /// (reward, terminated, truncated, fields)
+  /// Returns (reward, terminated, truncated, fields).
   py::tuple Step(int action) {
     const pool::Outcome outcome = Run(action);
     return py::make_tuple(outcome.reward, outcome.terminated, outcome.truncated,
                           Read());
   }
 
-  /// (picture, reward, terminated, truncated, numbers): a step as
+  /// Returns (picture, reward, terminated, truncated, numbers): a step as
   /// gym-super-mario-bros shows it.
   py::tuple Play(int action) {
     const pool::Outcome outcome = Run(action);
@@ -117,17 +118,18 @@ class SingleEnv {
                           outcome.truncated, Numbers());
   }
 
-  /// Plays one frame beside the task: no reward, no end, no info.
+  /// Runs one frame outside the task: no reward, no end, no info.
   void RunFrame(int buttons) {
     if (buttons < 0 || buttons > 255) {
       throw std::out_of_range("buttons=" + std::to_string(buttons) +
-                              " is no byte; give 0 to 255");
+                              " is not a byte; give 0 to 255");
     }
     env_.game().RunFrame(static_cast<uint8_t>(buttons), nullptr);
   }
 
-  /// (frames, reward, terminated, truncated, fields): a step with the picture
-  /// of each frame it ran, (n, 240, 256, 3) RGB; skipped waits have none.
+  /// Returns (frames, reward, terminated, truncated, fields): a step with the
+  /// picture of each frame that it ran, (n, 240, 256, 3) RGB, without skipped
+  /// waits.
   py::tuple Film(int action) {
     RequireAction(action);
     std::vector<uint8_t> film;
@@ -143,7 +145,7 @@ class SingleEnv {
                           outcome.truncated, Read());
   }
 
-  /// Every field of the last result by name, "obs" included.
+  /// Returns every field of the last result by name, "obs" included.
   py::dict Read() const {
     py::dict result;
     std::vector<std::byte*> rows;
@@ -158,7 +160,7 @@ class SingleEnv {
     return result;
   }
 
-  /// The numbers among the info fields, by name without "info:", as Python's.
+  /// Returns the scalar info fields as Python numbers, by name without "info:".
   py::dict Numbers() const {
     constexpr std::string_view kPrefix = "info:";
     const Rows rows(fields_);
@@ -199,7 +201,7 @@ class SingleEnv {
     return Read();
   }
 
-  /// Puts a bare console's complete save (Console.save) into this game.
+  /// Loads the complete save of a bare console (Console.save) into this game.
   void LoadConsole(const py::bytes& save) {
     const std::string blob = save;
     env_.game().console().Load(
@@ -207,7 +209,7 @@ class SingleEnv {
     Moved();
   }
 
-  /// A bare console's complete save (Console.save) of this game.
+  /// Returns a complete save of this game, as Console.save does.
   py::bytes SaveConsole() {
     const nes::Console& console = env_.game().console();
     std::string save(console.SaveBytes(), '\0');
@@ -215,7 +217,7 @@ class SingleEnv {
     return py::bytes(save);
   }
 
-  /// The picture of the last frame; after a step it is there already.
+  /// Returns the picture of the last frame; after a step it is drawn already.
   py::array_t<uint8_t> Render() {
     py::array_t<uint8_t> picture(
         {mario::Env::kRenderHeight, mario::Env::kRenderWidth, 3});
@@ -230,7 +232,7 @@ class SingleEnv {
   }
 
   uint8_t* ram() { return env_.game().console().ram(); }
-  /// A copy of work RAM as it was when the info of the last result was read.
+  /// Returns a copy of work RAM at the moment at which the last info was read.
   py::array_t<uint8_t> InfoRam() const {
     return py::array_t<uint8_t>(static_cast<py::ssize_t>(info_ram_.size()),
                                 info_ram_.data());
@@ -272,7 +274,7 @@ class SingleEnv {
       case pool::DType::kUint8:
         return as(uint8_t{});
       case pool::DType::kInt8:
-        // Not int8_t itself, which pybind11 takes for a character.
+        // Converted because pybind11 takes int8_t for a character.
         return py::int_(static_cast<int>(static_cast<int8_t>(*at)));
       case pool::DType::kInt32:
         return as(int32_t{});
@@ -292,13 +294,14 @@ class SingleEnv {
     return outcome;
   }
 
-  /// What follows a step: its last picture is there, if one was observed.
+  /// To be called after a step: its last picture is available if it was
+  /// observed.
   void Observed() {
     if (shared_->observation().pictures() == 0) return;
     observed_ = env_.game().frames();
   }
 
-  /// What follows a jump to another state: no picture of it is there.
+  /// To be called after a jump to another state, which has no picture yet.
   void Moved() {
     observed_.reset();
     std::memcpy(info_ram_.data(), ram(), info_ram_.size());
@@ -363,7 +366,7 @@ void BindMarioEnv(py::module_& module) {
       .def_property_readonly("buttons", &SingleEnv::buttons)
       .def_property_readonly("frames", &SingleEnv::frames)
       .def_property_readonly("ram", [](py::object self) {
-        // A live view: writes change the game.
+        // The array is a live view: writes change the game.
         return py::array_t<uint8_t>({nes::kRamBytes}, {1},
                                     self.cast<SingleEnv&>().ram(), self);
       });

@@ -1,4 +1,4 @@
-// mario_envpool._core: where the native parts meet Python.
+// mario_envpool._core: the Python module of the native code.
 #include <pybind11/pybind11.h>
 
 #include "preprocess/cpu_path.h"
@@ -16,7 +16,7 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "Native code of mario_envpool: console, task and pool.";
   module.attr("version") = MARIO_VERSION;
   module.def("cpu_path", &preprocess::CpuPath,
-             "The vector instructions chosen for this CPU.");
+             "Returns the vector instructions chosen for this CPU.");
   BindConsole(module);
   BindMario(module);
   BindMarioEnv(module);

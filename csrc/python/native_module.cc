@@ -1,7 +1,7 @@
 // trainer._native: encoders and gradient steps on arrays that the caller has
-// allocated. Arrays come as addresses, which the trainer's modules check
-// (models/native.py, learn/fused.py, learn/native_steps.py): PyTorch's headers
-// are not needed, and its tensors of bfloat16 are no arrays of NumPy's.
+// allocated. Arrays are passed as addresses, which the trainer's modules check
+// (models/native.py, learn/fused.py, learn/native_steps.py). So PyTorch's
+// headers are not needed; NumPy has no arrays of bfloat16.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -31,7 +31,8 @@ encoders::Path PathFromName(const std::string& name) {
   for (const encoders::Path path : encoders::kPaths) {
     if (name == encoders::Name(path) && encoders::Supports(path)) return path;
   }
-  throw std::invalid_argument("path '" + name + "' is not one of this CPU's");
+  throw std::invalid_argument("path '" + name +
+                              "' is not supported by this CPU");
 }
 
 std::vector<std::string> Paths() {
@@ -53,14 +54,18 @@ encoders::CnnShape CnnShapeOf(const std::array<int, 10>& s) {
                                  .stride2 = s[7],
                                  .channels2 = s[8],
                                  .features = s[9]};
-  if (!shape.Valid()) throw std::invalid_argument("no code for such a network");
+  if (!shape.Valid())
+    throw std::invalid_argument(
+        "there are no kernels for a network of this shape");
   return shape;
 }
 
 encoders::TilesShape TilesShapeOf(const std::array<int, 3>& s) {
   const encoders::TilesShape shape{
       .channels1 = s[0], .channels2 = s[1], .features = s[2]};
-  if (!shape.Valid()) throw std::invalid_argument("no code for such a network");
+  if (!shape.Valid())
+    throw std::invalid_argument(
+        "there are no kernels for a network of this shape");
   return shape;
 }
 
@@ -99,7 +104,7 @@ PYBIND11_MODULE(_native, module) {
       "Encoders and gradient steps on a CPU. Arguments are addresses.";
   module.def(
       "paths", &Paths,
-      "The instruction sets of this CPU with code of their own, the best "
+      "Returns the instruction sets of this CPU that have kernels, the best "
       "one last.");
   module.def("cnn_valid", [](const std::array<int, 10>& s) {
     try {
@@ -143,7 +148,7 @@ PYBIND11_MODULE(_native, module) {
         const auto p = PathFromName(path);
         const py::gil_scoped_release release;
         if (!encoders::ValidCodes(rows, At<uint8_t>(frames))) {
-          throw py::index_error("a code of tiles is above 31");
+          throw py::index_error("a tile code is above 31; codes are 0 to 31");
         }
         encoders::TilesForward(
             s, p, rows, At<uint8_t>(frames), TilesWeightsOf(weights, scales),

@@ -1,5 +1,5 @@
-// Preprocessing on its own, for tests: one frame from palette indices, on a
-// chosen code path, and the list of paths this machine has.
+// Preprocessing without an environment, for tests: makes one frame from palette
+// indices on a chosen code path, and lists the paths of this machine.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -32,7 +32,8 @@ preprocess::Hud ParseHud(const std::string& name) {
                               "' is unknown; choose keep, mask or crop");
 }
 
-/// The picture in C order; its colours index tables, so they are checked too.
+/// Returns the picture in C order. Its colours index tables, so they are
+/// checked too.
 Picture Checked(py::handle value) {
   if (!py::isinstance<py::array_t<uint8_t>>(value)) {
     throw py::type_error("a picture must be an array of dtype uint8");
@@ -47,7 +48,7 @@ Picture Checked(py::handle value) {
   if (std::any_of(data, data + picture.size(),
                   [](uint8_t index) { return index > 63; })) {
     throw std::invalid_argument(
-        "a picture holds palette indices, which are 0 to 63");
+        "a picture consists of palette indices, which are 0 to 63");
   }
   return picture;
 }
@@ -82,7 +83,7 @@ py::list Paths() {
   return names;
 }
 
-/// (64, 3): RGB of the palette indices.
+/// Returns the RGB values of the palette indices, (64, 3).
 py::array_t<uint8_t> Palette() {
   py::array_t<uint8_t> colours({64, 3});
   std::memcpy(colours.mutable_data(), nes::kPalette.data(), 64 * 3);

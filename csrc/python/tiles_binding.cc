@@ -1,4 +1,4 @@
-// mario/tiles.h for Python: the legend, and both functions of work RAM.
+// Python bindings of mario/tiles.h: the legend, and both functions of work RAM.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -2,9 +2,9 @@
 // (typed FFI, https://openxla.org/xla/custom_call; jax.ffi). Built where
 // jaxlib, which brings XLA's headers, is installed.
 //
-// A handler runs in a thread of XLA's, without the GIL. It may block there: a
-// pool's own threads fill its batches, so none waits for another of XLA's, and
-// recv refuses to wait for what has not been sent.
+// A handler runs in one of XLA's threads, without the GIL. It may block there:
+// the pool's own threads fill its batches, so no handler waits for another
+// thread of XLA, and recv refuses to wait for rows that were not requested.
 #include <pybind11/pybind11.h>
 #include <xla/ffi/api/ffi.h>
 
@@ -40,8 +40,8 @@ class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Ports by number. Compiled code may live longer than a pool, so it knows the
-/// number only, and no number is given twice.
+/// Ports by number. Compiled code may outlive a pool, so it stores only the
+/// number, and no number is used twice.
 class Ports {
  public:
   int64_t Add(const std::shared_ptr<Port>& port) {
@@ -63,13 +63,14 @@ class Ports {
     if (found != ports_.end()) port = found->second.lock();
     if (!port) {
       throw std::runtime_error(
-          "the pool of this function is gone; keep the pool, or what its xla() "
-          "returned, for as long as you call it");
+          "the pool of this function is gone; keep a reference to the pool, or "
+          "to what its xla() returned, while you call the function");
     }
     return port;
   }
 
-  /// Ends what still runs when the interpreter does: jax waits for it.
+  /// Ends running handlers when the interpreter ends, because jax waits for
+  /// them.
   void Close() { closed_.store(true); }
   void RequireOpen() const {
     if (closed_.load()) throw Interrupted("the interpreter is ending");
@@ -86,9 +87,9 @@ Ports& ports = *new Ports;  // outlives XLA's threads
 
 unsigned long main_thread = 0;  // Python's
 
-/// Throws after Ctrl-C. Only Python's main thread can tell; where XLA runs a
-/// function in a thread of its own, the main one waits in jax, which looks
-/// for it. A short step never waits, so this is for every call.
+/// Throws after Ctrl-C. Only Python's main thread can detect it; if XLA runs a
+/// function in another thread, the main thread waits in jax, which checks for
+/// it. Every call checks, because a short step never waits.
 void CheckSignals() {
   if (PyThread_get_thread_ident() != main_thread) return;
   static std::chrono::steady_clock::time_point due;
@@ -102,7 +103,7 @@ void CheckSignals() {
                     py::str(error.type().attr("__name__")).cast<std::string>());
 }
 
-/// Carries out `call(port)`; an exception becomes an error of XLA's.
+/// Runs `call(port)`; an exception becomes an XLA error.
 template <class Call>
 ffi::Error WithPort(int64_t number, const Handle& in, ffi::Result<Handle> out,
                     Call&& call) {
@@ -113,8 +114,8 @@ ffi::Error WithPort(int64_t number, const Handle& in, ffi::Result<Handle> out,
     }
     if (given != number) {
       throw std::invalid_argument(
-          "this handle belongs to another pool than the function; give the one "
-          "that came with it from xla(), or from the last call");
+          "this handle belongs to another pool; pass the handle that xla() "
+          "returned with this function, or that the last call returned");
     }
     CheckSignals();
     call(*ports.Find(number));
@@ -140,13 +141,14 @@ ffi::Error Send(int64_t number, Handle in, Numbers ids, Numbers players,
   return WithPort(number, in, out, [&](Port& port) {
     if (!std::ranges::equal(Span(ids), Span(players))) {
       throw std::invalid_argument(
-          "send: players.env_id must equal env_id, every env has one player");
+          "send: players.env_id must equal env_id, as every env has one "
+          "player");
     }
     port.Send(Span(ids), Span(actions));
   });
 }
 
-/// The memory that XLA gives for the arrays of a batch.
+/// The memory that XLA provides for the arrays of a batch.
 std::vector<void*> OutputArrays(const ffi::RemainingRets& states,
                                 std::span<const size_t> bytes) {
   std::vector<void*> arrays;
@@ -156,7 +158,7 @@ std::vector<void*> OutputArrays(const ffi::RemainingRets& states,
       throw std::invalid_argument(
           "recv: array " + std::to_string(i) + " of a batch has " +
           std::to_string(bytes[i]) +
-          " bytes and no place of that size; int64 needs "
+          " bytes, but XLA reserved another size; int64 needs "
           "jax.config.update('jax_enable_x64', True) before xla()");
     }
     arrays.push_back((*array)->untyped_data());
@@ -203,13 +205,13 @@ int64_t AddPort(const py::capsule& capsule) {
 }  // namespace
 
 PYBIND11_MODULE(_xla, module) {
-  module.doc() = "Handlers of XLA's for the pools of mario_envpool._core.";
+  module.doc() = "XLA handlers for the pools of mario_envpool._core.";
   main_thread = py::module_::import("threading")
                     .attr("main_thread")()
                     .attr("ident")
                     .cast<unsigned long>();
   module.def("add", &AddPort, py::arg("port"),
-             "Numbers a port, which stays the caller's.");
+             "Returns a number for a port, which the caller keeps.");
   module.attr("send") = py::capsule(reinterpret_cast<const void*>(kSend));
   module.attr("recv") = py::capsule(reinterpret_cast<const void*>(kRecv));
   py::module_::import("atexit").attr("register")(

@@ -46,7 +46,8 @@ class PoolPort final : public xla_port::Port {
           "recv: the next batch has " + std::to_string(batch->rows()) +
           " rows, and a compiled function takes " +
           std::to_string(batch_size()) +
-          "; name all envs in one send or reset, or recv outside of it");
+          "; name all envs in one send or reset, or call recv outside of "
+          "compiled code");
     }
     const std::vector<pool::Field>& fields = pool_->layout().fields();
     for (size_t i = 0; i < fields.size(); ++i) {
@@ -66,7 +67,8 @@ class PoolPort final : public xla_port::Port {
   std::vector<size_t> array_bytes_;
 };
 
-/// The module with the handlers; RuntimeError says how to get it.
+/// Returns the module with the handlers; throws RuntimeError with the commands
+/// that build it.
 inline py::module_ ImportXla() {
   try {
     return py::module_::import("mario_envpool._xla");
@@ -79,7 +81,7 @@ inline py::module_ ImportXla() {
       "handlers (on Linux)");
 }
 
-/// (dtype, shape) of an array; -1 rows: any number.
+/// Returns (dtype, shape) of an array; -1 rows: any number of rows.
 inline py::tuple XlaSpec(const py::dtype& dtype, int rows,
                          const std::vector<int>& row = {}) {
   py::list shape;
@@ -88,14 +90,14 @@ inline py::tuple XlaSpec(const py::dtype& dtype, int rows,
   return py::make_tuple(dtype, shape);
 }
 
-/// For recv and send: (name, (handle, (inputs, outputs), (CPU, GPU))), of which
-/// the last two are handlers. Whoever owns the port keeps it; a function that
-/// is called without it gets an error.
+/// Returns, for recv and for send, (name, (handle, (inputs, outputs), (CPU,
+/// GPU))); the last two are handlers. The caller keeps the port; a function
+/// that is called after the port is destroyed fails.
 inline py::list XlaFunctions(const std::shared_ptr<xla_port::Port>& port,
                              const std::vector<pool::Field>& fields,
                              int batch_size) {
   const py::module_ xla = ImportXla();
-  auto shared = port;  // for the call
+  auto shared = port;  // for the duration of the call
   const auto number = xla.attr("add")(py::capsule(&shared, xla_port::kPortName))
                           .cast<int64_t>();
   const py::bytes handle(reinterpret_cast<const char*>(&number),

@@ -1,4 +1,4 @@
-"""A drop-in for gym-super-mario-bros: replace the imports, keep the program.
+"""A drop-in replacement for gym-super-mario-bros: only the imports change.
 
 ::
 
@@ -9,11 +9,11 @@
     env = gym_super_mario_bros.make("SuperMarioBros-v0")
     env = JoypadSpace(env, SIMPLE_MOVEMENT)
 
-Pictures are raw, (240, 256, 3) uint8, a step is one frame, an action a byte of the
+Pictures are raw, (240, 256, 3) uint8; a step is one frame; an action is a byte of the
 pad. For training, the environments of ``mario_envpool`` itself are many times faster.
-docs/migration.md lists what differs from upstream, and why.
+docs/migration.md lists the differences from upstream and their reasons.
 
-Importing it registers the ids of 9.x with Gymnasium as ``mario_envpool_compat/<id>``.
+The import registers the ids of 9.x with Gymnasium as ``mario_envpool_compat/<id>``.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def make(
 
     Args:
         id: an id of 7.4.0 or of 9.x, such as "SuperMarioBros-4-2-v0".
-        api: "gym" for 4-tuples or "gymnasium" for 5-tuples. None: Gymnasium's if
-            ``render_mode`` or ``apply_api_compatibility`` asks for it, which is when
-            upstream gives 5-tuples, else old Gym's.
+        api: "gym" for 4-tuples or "gymnasium" for 5-tuples. None: "gymnasium" if
+            ``render_mode`` or ``apply_api_compatibility`` is given, as upstream then
+            returns 5-tuples, else "gym".
         render_mode: "rgb_array" or "human"; with ``apply_api_compatibility`` "rgb"
             means "rgb_array".
-        max_episode_steps: an episode is cut after so many steps.
-        apply_api_compatibility: of gym 0.26; True asks for 5-tuples.
-        disable_env_checker: of gym 0.26 and Gymnasium; there is no checker.
+        max_episode_steps: steps after which an episode is truncated.
+        apply_api_compatibility: an argument of gym 0.26; True selects 5-tuples.
+        disable_env_checker: an argument of gym 0.26 and Gymnasium, without effect.
         **kwargs: arguments of ``SuperMarioBrosEnv`` (``reward="v9"``) or
             ``SuperMarioBrosRandomStagesEnv`` (``stages=[...]``).
 
@@ -103,9 +103,9 @@ def _spec(env_id: str) -> EnvSpec:
     keywords = keywords_of(env_id)
     if keywords is None:
         raise gymnasium.error.NameNotFound(
-            f"{env_id!r} is no id of gym-super-mario-bros 7.4.0, nor of 9.x for Super "
-            "Mario Bros. and The Lost Levels (its other games are not played here); "
-            "'SuperMarioBros-4-2-v0' is one, task_ids() lists those of 9.x"
+            f"{env_id!r} is not an id of gym-super-mario-bros 7.4.0, nor of 9.x for "
+            "Super Mario Bros. or The Lost Levels (other games are not supported); use "
+            "an id such as 'SuperMarioBros-4-2-v0'; task_ids() lists the ids of 9.x"
         )
     random_stages = keywords.pop("random_stages", False)
     return EnvSpec(

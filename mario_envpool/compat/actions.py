@@ -1,6 +1,6 @@
 """The three action lists of gym-super-mario-bros, for ``JoypadSpace``.
 
-Lists of lists of button names, as upstream has them: ``SIMPLE_MOVEMENT[2]`` is
+They are lists of lists of button names, as upstream: ``SIMPLE_MOVEMENT[2]`` is
 ``["right", "A"]``.
 """
 
@@ -13,11 +13,11 @@ def _buttons(names: tuple[str, ...]) -> list[list[str]]:
     return [name.split("+") for name in names]
 
 
-#: The five actions that only run to the right.
+#: Five actions, only to the right.
 RIGHT_ONLY = _buttons(_native.RIGHT_ONLY)
-#: Those, a jump on the spot, and left: seven.
+#: Seven actions: the five, a jump on the spot, and left.
 SIMPLE_MOVEMENT = _buttons(_native.SIMPLE_MOVEMENT)
-#: Twelve, with everything to the left, down and up.
+#: Twelve actions: the seven, and jumps and runs to the left, down and up.
 COMPLEX_MOVEMENT = _buttons(_native.COMPLEX_MOVEMENT)
 
 __all__ = ["COMPLEX_MOVEMENT", "RIGHT_ONLY", "SIMPLE_MOVEMENT"]

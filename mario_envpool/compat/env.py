@@ -1,7 +1,7 @@
-"""The environments of gym-super-mario-bros, raw pictures and pad bytes, natively.
+"""The environments of gym-super-mario-bros on native code: raw pictures, pad bytes.
 
 One step is one frame of the game. Reward, end and info come from the native task
-(csrc/mario); here they get the shapes and names that upstream's users expect.
+(csrc/mario); this module converts them to the shapes and names of upstream.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _U8 = npt.NDArray[np.uint8]
 APIS = ("gym", "gymnasium")
 _REWARDS = ("classic", "v9")
 ALL_STAGES = [f"{w}-{s}" for w in range(1, WORLDS + 1) for s in range(1, STAGES + 1)]
-# The observation of the native task is not used, its picture is: so the least one.
+# Only the picture of the native task is used, so its observation is as small as
+# possible.
 _NATIVE = {
     "frame_skip": 1,
     "stack_num": 1,
@@ -42,9 +43,9 @@ _NATIVE = {
     "img_width": 1,
     "use_inter_area_resize": False,
 }
-# Bytes in front of a native snapshot: the best position of the attempt.
+# Bytes before a native snapshot: the best position of the attempt.
 _X_MAX_BYTES = 4
-# Methods by which subclasses of upstream's class changed it. Nobody calls them here.
+# Methods that subclasses of upstream's class override. This class never calls them.
 _HOOKS = (
     "_get_reward",
     "_get_done",
@@ -63,9 +64,12 @@ def chosen_api(api: str | None, render_mode: str | None) -> str:
     """Returns the API of an environment: "gym" (4-tuples) or "gymnasium" (5-tuples).
 
     Args:
-        api: one of the two, or None: Gymnasium's if there is a render mode, which
-            7.4.0's constructor did not have.
-        render_mode: of the constructor.
+        api: "gym", "gymnasium" or None: "gymnasium" if there is a render mode, which
+            the constructor of 7.4.0 did not have, else "gym".
+        render_mode: the render mode of the constructor.
+
+    Raises:
+        ValueError: there is no such API.
     """
     if api is None:
         return "gym" if render_mode is None else "gymnasium"
@@ -84,23 +88,24 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         rom_mode: "vanilla", "downsample", "pixel" or "rectangle"; the Lost Levels have
             the first two.
         lost_levels: whether to play Super Mario Bros. 2 (The Lost Levels).
-        target: (world, stage) for episodes of one stage, None for the whole game.
+        target: (world, stage) for episodes of one level, None for the whole game.
         render_mode: "rgb_array" or "human".
         api: "gym": ``reset`` returns the observation, ``step`` a 4-tuple; "gymnasium":
-            a pair and a 5-tuple. None: "gymnasium" if there is a render mode.
-        reward: "classic" is 7.4.0's, with its info; "v9" is 9.x's, with its info.
+            a pair and a 5-tuple. None: "gymnasium" if there is a render mode, else
+            "gym".
+        reward: "classic": reward and info of 7.4.0; "v9": reward and info of 9.x.
         rom_path: as for ``mario_envpool.make``.
         timing: "nes_py" ends a frame where nes-py, the emulator of
-            gym-super-mario-bros, ends it, so that every step is upstream's; "console"
-            ends it where a console's does (docs/emulator.md, "Two timings").
+            gym-super-mario-bros, ends it, so that every step equals upstream's;
+            "console" ends it where a console does (docs/emulator.md, "Two timings").
 
     Attributes:
-        ram: (2048,) uint8, the work RAM of the game. Always the same array; writing to
-            it changes the game.
+        ram: (2048,) uint8, the work RAM of the game. It is always the same array, and
+            writing to it changes the game.
         done: whether the episode is over.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
+        TypeError: an argument has the wrong type.
         ValueError: there is no such ROM mode, world, stage, API, reward or timing.
         NotImplementedError: there is no such render mode.
         RomError: the ROM is not installed.
@@ -147,9 +152,9 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         hooks = [name for name in _HOOKS if name in vars(cls)]
         if hooks:
             raise TypeError(
-                f"{cls.__name__} overrides {', '.join(hooks)}, which nobody calls: "
-                "reward, end and info are computed natively; override step, or use a "
-                "wrapper"
+                f"{cls.__name__} overrides {', '.join(hooks)}, which this class never "
+                "calls, because reward, end and info are computed natively; override "
+                "step, or use a wrapper"
             )
 
     def _set_target(self, target: tuple[int, int] | None, lost_levels: bool) -> None:
@@ -159,7 +164,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         self._target_area: int | None = area
 
     def _open(self, stages: list[str]) -> None:
-        """Makes the native environment for some stages; none are the whole game."""
+        """Makes the native environment for some stages; []: the whole game."""
         given = self._arguments
         lost_levels, rom_mode = given.get("lost_levels", False), given["rom_mode"]
         modes = LOST_LEVELS_ROM_MODES if lost_levels else ROM_MODES
@@ -205,7 +210,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
             options: not used, as upstream.
 
         Returns:
-            The observation; with the API of Gymnasium, that and the info.
+            The observation; with the API of Gymnasium, the observation and the info.
         """
         self._opened()
         super().reset(seed=seed)
@@ -233,10 +238,10 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         return self.screen, self._info(self._numbers, 0.0)
 
     def step(self, action: SupportsIndex) -> Any:
-        """Plays one frame, and then through what cannot be played.
+        """Plays one frame, then the frames in which Mario cannot be controlled.
 
-        The info is of that frame; picture and RAM are of the moment in which Mario can
-        be controlled again (after a death, in a pipe, between stages).
+        The info describes the first frame. Picture and RAM are those of the moment at
+        which Mario can be controlled again (after a death, a pipe, or a level).
 
         Args:
             action: the byte of the pad, 0 to 255.
@@ -246,8 +251,8 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
             terminated, truncated, info``, where ``truncated`` is False.
 
         Raises:
-            ValueError: the episode is over, or the environment closed.
-            IndexError: the action is no byte.
+            ValueError: the episode is over, or the environment is closed.
+            IndexError: the action is not a byte.
         """
         native = self._opened()
         if self.done:
@@ -291,7 +296,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
 
     @property
     def is_single_stage_env(self) -> bool:
-        """Whether an episode is one stage."""
+        """Whether an episode is one level."""
         return self._target_world is not None
 
     def seed(self, seed: int | None = None) -> list[int]:
@@ -308,10 +313,11 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         return best + state
 
     def load_state(self, snapshot: bytes) -> None:
-        """Puts a state back that an environment with the same arguments has given.
+        """Restores a state from an environment with the same arguments.
 
         Raises:
-            ValueError: it is damaged, or of another ROM, stage, reward or timing.
+            ValueError: the state is damaged, or has another ROM, stage, reward or
+                timing.
         """
         self._opened().restore(bytes(snapshot[_X_MAX_BYTES:]))
         self._x_position_max = int.from_bytes(snapshot[:_X_MAX_BYTES], "little")
@@ -320,11 +326,11 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         self.done = False
 
     def _backup(self) -> None:
-        """Keeps the state; from now on ``reset`` goes back to it, as upstream."""
+        """Keeps the state; from now on ``reset`` restores it, as upstream."""
         self._backup_state = self.dump_state()
 
     def _restore(self) -> None:
-        """Goes back to the kept state, or to the start; ``done`` stays as it is."""
+        """Restores the kept state, or the start; ``done`` does not change."""
         done = self.done
         if self._backup_state is None:
             self._begin(self._start_number)
@@ -333,7 +339,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         self.done = done
 
     def _frame_advance(self, action: SupportsIndex) -> None:
-        """Plays one frame beside the task: nothing is rewarded, skipped or ended."""
+        """Plays one frame outside the task: no reward, no skipped waits, no end."""
         self._opened().advance(operator.index(action))
         self._screen = None
 
@@ -359,7 +365,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
             self._show()
         else:
             gymnasium.logger.warn(
-                "render() does nothing without a render_mode; give one to make"
+                "render() does nothing without a render_mode; give render_mode to make"
             )
         return None
 
@@ -369,7 +375,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
             raise NotImplementedError(f"render mode {mode!r} is not one of {modes}")
 
     def _show(self) -> None:
-        """Shows a picture once: ``render`` after a step that did costs no frame."""
+        """Shows each picture once, so ``render`` after a step does not wait again."""
         if self.viewer is None:
             self.viewer = Window(self.metadata["render_fps"])
         if self._shown is not self.screen:
@@ -380,8 +386,8 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         """Frees the game and closes the window.
 
         Raises:
-            ValueError: it is closed already, as upstream. With the API of Gymnasium,
-                which allows that, nothing happens.
+            ValueError: the environment is closed already, as upstream. With the API of
+                Gymnasium, which allows a second call, nothing happens.
         """
         if self._native is None and self._gymnasium:
             return

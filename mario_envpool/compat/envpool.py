@@ -1,13 +1,13 @@
-"""Old EnvPool's shapes (before 1.0) over the native pool, for scripts written for it.
+"""The native pool with the return values of EnvPool before 1.0, for older scripts.
 
-``from mario_envpool.compat import envpool, gym`` takes the place of ``import envpool``
-and ``import gym``, and CleanRL's ``ppo_atari_envpool.py`` plays Mario::
+Replace ``import envpool`` and ``import gym`` by ``from mario_envpool.compat import
+envpool, gym``, and CleanRL's ``ppo_atari_envpool.py`` plays Mario::
 
     envs = envpool.make("SuperMarioBros-1-1-v0", env_type="gym", num_envs=8)
     obs = envs.reset()
     obs, reward, done, info = envs.step(actions)
 
-EnvPool 1.2, which is installed, has Gymnasium's shapes only.
+The installed EnvPool 1.2 has only the return values of Gymnasium.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ _SHAPES = ("gym", "gymnasium")
 
 
 def make(task_id: str, env_type: str, **config: Any) -> Any:
-    """Makes a pool with old EnvPool's shapes.
+    """Makes a pool with the return values of old EnvPool.
 
     Args:
         task_id: an id of ``list_all_envs()``.
         env_type: "gym": ``step`` returns (obs, reward, done, info) and ``reset`` obs;
-            "gymnasium": five values, and obs and info; "dm": today's dm_env pool.
+            "gymnasium": ``step`` returns five values and ``reset`` obs and info; "dm":
+            the dm_env pool of ``mario_envpool.make_dm``.
         **config: the options of ``mario_envpool.make``, and ``gym_reset_return_info``:
-            whether a "gym" ``reset`` returns the info, too.
+            whether a "gym" ``reset`` also returns the info.
 
     Raises:
         RomError: the ROM of this id is not installed.
         ValueError: the id, or the value of an option, is not allowed.
-        TypeError: an option does not exist, or its value is of the wrong kind.
+        TypeError: an option does not exist, or its value has the wrong type.
     """
     if env_type == "dm":
         return make_dm(task_id, **config)
@@ -69,21 +70,21 @@ def make_gymnasium(task_id: str, **config: Any) -> EnvPool:
 
 
 class EnvPool(gymnasium.Env[Any, Any]):
-    """A pool in old EnvPool's shapes.
+    """A pool with the return values of old EnvPool.
 
-    ``info`` has besides the fields of the game
+    In addition to the fields of the game, ``info`` has
 
-    - ``lives``: lives left, the one in play included; 0 on a row after which a new game
-      begins. An episode of one stage has one life.
+    - ``lives``: lives left, the current one included; 0 on a row after which a new game
+      begins. An episode of one level has one life.
     - ``reward``: the reward before ``reward_clip``.
-    - ``terminated``: whether the game is over, and not just a life with
-      ``episodic_life``; an episode cut off by ``max_episode_steps`` is not.
-    - ``TimeLimit.truncated``: whether the episode was cut off.
-    - ``elapsed_step``, ``env_id``: as ever.
+    - ``terminated``: 1 if the game is over; 0 if only a life is lost with
+      ``episodic_life``, or if ``max_episode_steps`` truncated the episode.
+    - ``TimeLimit.truncated``: whether the episode was truncated.
+    - ``elapsed_step``, ``env_id``: as in the native pool.
 
-    Attributes can be set (``envs.num_envs = 8``); what this class lacks
-    (``all_env_ids``, ``config``, ``snapshot``, ...) is the native pool's. Autoreset is
-    as ever: the step after a ``done`` row returns the first row of the next episode.
+    Attributes can be set (``envs.num_envs = 8``). Other attributes (``all_env_ids``,
+    ``config``, ``snapshot``, ...) are those of the native pool. The step after a
+    ``done`` row returns the first row of the next episode.
 
     Args:
         task_id: an id of ``mario_envpool.list_all_envs()``.
@@ -94,10 +95,10 @@ class EnvPool(gymnasium.Env[Any, Any]):
     def __init__(self, task_id: str, env_type: str, **config: Any) -> None:
         self._five = env_type == "gymnasium"
         self._reset_info = config.pop("gym_reset_return_info", False) or self._five
-        # Clipped here, as info has the reward before that.
+        # Clipped here, because info has the unclipped reward.
         self._clip = config.pop("reward_clip", False)
         if not isinstance(self._clip, bool):
-            raise TypeError(f"reward_clip={self._clip!r} is no bool")
+            raise TypeError(f"reward_clip={self._clip!r} is not a bool")
         self._pool: Any = mario_envpool.make(task_id, **config)
         self._one_life = bool(self._pool.config["stages"])
         self._one_life |= self._pool.config["random_stages"]
@@ -122,7 +123,7 @@ class EnvPool(gymnasium.Env[Any, Any]):
         Args:
             env_id: environments; None: all of them.
             seed: seeds the environments with ``seed``, ``seed + 1``, and so on.
-            options: there are none.
+            options: None or an empty dictionary; there are no options.
         """
         if options:
             raise ValueError(
@@ -136,19 +137,19 @@ class EnvPool(gymnasium.Env[Any, Any]):
         return self.recv(reset=True, return_info=self._reset_info)
 
     def async_reset(self) -> None:
-        """Starts every environment; the results come by ``recv``."""
+        """Resets every environment; ``recv`` returns the results."""
         self._pool.async_reset()
 
     def send(self, action: Any, env_id: npt.NDArray[np.int32] | None = None) -> None:
-        """Gives actions to environments, and does not wait for them."""
+        """Sends actions to environments, and does not wait for the results."""
         self._pool.send(action, env_id)
 
     def recv(self, reset: bool = False, return_info: bool = True) -> Any:
         """Waits for the next batch.
 
         Args:
-            reset: return the observations and, with ``return_info``, the info.
-            return_info: whether to return the info, too, with ``reset``.
+            reset: return only the observations and, with ``return_info``, the info.
+            return_info: with ``reset``, whether to return the info too.
         """
         obs, reward, terminated, truncated, info = self._pool.recv()
         self._add_to(info, reward, terminated, truncated)
@@ -161,7 +162,7 @@ class EnvPool(gymnasium.Env[Any, Any]):
         return obs, reward, terminated | truncated, info
 
     def render(self, *arguments: Any, **keywords: Any) -> Any:
-        """Returns the screen, as the native pool's ``render``."""
+        """Returns the screens, as the native pool's ``render``."""
         return self._pool.render(*arguments, **keywords)
 
     def close(self) -> None:
@@ -173,7 +174,7 @@ class EnvPool(gymnasium.Env[Any, Any]):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            raise AttributeError(f"EnvPool has no {name!r}")
+            raise AttributeError(f"EnvPool has no attribute {name!r}")
         return getattr(self._pool, name)
 
     def _add_to(

@@ -1,7 +1,7 @@
 """Gymnasium under gym's old name, for scripts written for the API before 0.26.
 
-``from mario_envpool.compat import gym`` in the place of ``import gym``: everything is
-Gymnasium's, but for ``Wrapper``, which passes attributes on as old gym's did.
+Replace ``import gym`` by ``from mario_envpool.compat import gym``. All names are those
+of Gymnasium except ``Wrapper``, which passes attributes on as in old gym.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["Env", "Wrapper", "spaces", "wrappers"]
 
 
 class Wrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper that has the attributes of what it wraps, private ones excepted.
+    """A wrapper with the public attributes of the wrapped environment.
 
-    Gymnasium 1.0 dropped that, and scripts such as CleanRL's count on it. ``reset``
-    and ``step`` return what the wrapped environment returns, whatever its API.
+    Gymnasium 1.0 removed this behaviour, which scripts such as CleanRL's rely on.
+    ``reset`` and ``step`` return the values of the wrapped environment, in any API.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -1,7 +1,7 @@
-"""The info dictionaries of gym-super-mario-bros, 7.4.0's and 9.x's.
+"""The info dictionaries of gym-super-mario-bros 7.4.0 and 9.x.
 
-Numbers come from the native step. Fields that only 9.x has are read from a copy of
-work RAM as it was at that moment, before the waits of the game were skipped.
+Numbers come from the native step. Fields that only 9.x has are read from a copy of work
+RAM at the same moment, before the waits of the game are skipped.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from .ram import RamView
 from .tasks import task_id_of, world_label
 
 _KEYS = "coins flag_get life score stage status time world x_pos y_pos".split()
-# Of 9.x, those that are properties of RamView under the same name.
+# Fields of 9.x that are properties of RamView under the same name.
 _FACTS = (
     "area enemy_types is_dead is_dying is_game_over is_stage_over is_world_over level "
     "player_state powerup_level status_value y_pixel y_viewport"
 ).split()
-# Upstream's names of the parts of the reward, in its order, and the native ones.
+# Upstream's names of the reward terms, in its order, and the native names.
 _PARTS = {
     "progress": "reward_progress",
     "time": "reward_clock",
@@ -28,12 +28,12 @@ _PARTS = {
     "completion": "reward_flag",
     "death": "reward_death",
 }
-# Parts are hundredths; natively they are 32-bit floats.
+# Upstream's terms are multiples of 0.01; native terms are 32-bit floats.
 _DECIMALS = 4
 
 
 def as_float64(value: float) -> float:
-    """Returns a native reward as the number upstream computes in 64 bits."""
+    """Returns a native reward as the 64-bit float that upstream computes."""
     return round(value, _DECIMALS)
 
 
@@ -58,13 +58,13 @@ def full_info(
     """Returns all keys of 9.x.
 
     Args:
-        numbers: of the native step; their reward is "v9".
+        numbers: the numbers of the native step, with ``reward="v9"``.
         facts: work RAM at that moment.
-        reward: of the step, in [-15, 15].
+        reward: the reward of the step, in [-15, 15].
         x_pos_max: the best position of the attempt, in pixels.
         rom_mode: the ROM, as the constructor takes it.
-        version: its number in ids.
-        lost_levels: which of the two games it is.
+        version: the version number in ids.
+        lost_levels: whether the game is the Lost Levels.
         target: world and stage, or None for the whole game.
     """
     world, stage = target or (None, None)

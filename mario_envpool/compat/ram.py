@@ -1,7 +1,7 @@
-"""Work RAM of the game, read under the names of upstream's environment.
+"""Work RAM of the game under the attribute names of upstream's environment.
 
-Wrappers of other people read ``env.unwrapped._x_position`` and the like; here are
-those names. Addresses are those of csrc/mario/ram_map.h, which names their source.
+Third-party wrappers read ``env.unwrapped._x_position`` and similar names, which this
+module provides. Addresses are those of csrc/mario/ram_map.h, which names their source.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..codes import STATUS
 
 _ENEMY_TYPES = range(0x0016, 0x001B)
 _BOWSER_AND_FLAGPOLE = (0x2D, 0x31)
-# Player states in which the game moves Mario by itself, or not at all.
+# Player states in which the game controls Mario, or in which Mario does not move.
 _BUSY = (0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x07)
 
 
@@ -30,7 +30,7 @@ class RamView:
         return int(self.ram[address])
 
     def _read_mem_range(self, address: int, length: int) -> int:
-        """Reads a number of which each byte is one decimal digit."""
+        """Reads a number with one decimal digit per byte."""
         return int(
             "".join(str(digit) for digit in self.ram[address : address + length])
         )
@@ -77,7 +77,7 @@ class RamView:
 
     @property
     def _level(self) -> int:
-        """Stages before this one, if each world has four."""
+        """Number of earlier stages, at four per world."""
         return 4 * (self._world - 1) + self._stage - 1
 
     @property

@@ -19,12 +19,12 @@ class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
 
     Args:
         rom_mode: "vanilla", "downsample", "pixel" or "rectangle".
-        stages: stages to draw from, such as ``["1-4", "2-4"]``; None or none: all 32.
+        stages: stages to draw from, such as ``["1-4", "2-4"]``; None or []: all 32.
         render_mode: see ``SuperMarioBrosEnv``.
-        api: likewise.
-        reward: likewise.
-        rom_path: likewise.
-        timing: likewise.
+        api: see ``SuperMarioBrosEnv``.
+        reward: see ``SuperMarioBrosEnv``.
+        rom_path: see ``SuperMarioBrosEnv``.
+        timing: see ``SuperMarioBrosEnv``.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
 
     @property
     def env(self) -> SuperMarioBrosRandomStagesEnv:
-        """This environment; upstream has one for each stage, and the current here."""
+        """This environment; upstream has one per stage, and returns the current one."""
         return self
 
     def seed(self, seed: int | None = None) -> list[int]:
-        """Seeds what draws the stages; returns the seed in a list, empty for None."""
+        """Seeds the draws of stages; returns the seed in a list, empty for None."""
         if seed is not None:
             self._draws.seed(seed)
         return super().seed(seed)
@@ -71,10 +71,10 @@ class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
 
         Args:
             seed: seeds the draws, as ``seed`` does.
-            options: ``{"stages": [...]}`` draws from these instead, this time.
+            options: ``{"stages": [...]}``: the stages to draw from in this reset.
 
         Returns:
-            The observation; with the API of Gymnasium, that and the info.
+            The observation; with the API of Gymnasium, the observation and the info.
 
         Raises:
             ValueError: there is no such stage.
@@ -110,8 +110,8 @@ class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
 
 
 def _numbers_of(stages: Sequence[str]) -> list[int]:
-    """Returns the places of stages in the list of all 32."""
+    """Returns the indices of stages in the list of all 32."""
     for stage in stages:
         if stage not in ALL_STAGES:
-            raise ValueError(f"stages has {stage!r}; there are '1-1' to '8-4'")
+            raise ValueError(f"stages has {stage!r}; stages are '1-1' to '8-4'")
     return [ALL_STAGES.index(stage) for stage in stages]

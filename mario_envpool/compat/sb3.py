@@ -8,8 +8,8 @@
     venv = MarioVecEnv("SuperMarioBros-1-1-v0", num_envs=8)
     PPO("CnnPolicy", venv).learn(20_000)
 
-Needs Stable-Baselines3 (``pip install 'mario-envpool[sb3]'``), and is the only part
-of this package that does.
+This module needs Stable-Baselines3 (``pip install 'mario-envpool[sb3]'``); no other
+module of this package does.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ StepResult = tuple[
 
 
 class MarioVecEnv(VecEnv):
-    """Environments of one native pool, as Stable-Baselines3 wants them.
+    """Environments of one native pool, with the interface of Stable-Baselines3.
 
     An environment whose episode ends is reset in the same step, as Stable-Baselines3
-    expects, by a native reset of just those environments: no step is wasted. Its row
-    has the first observation of the next episode, and its info holds
+    expects. A native reset of only these environments does this, so no step is lost.
+    The row has the first observation of the next episode, and its info has
 
     - ``terminal_observation``: the last observation of the old episode,
-    - ``TimeLimit.truncated``: whether it was cut off rather than ended,
+    - ``TimeLimit.truncated``: whether the old episode was truncated,
     - ``episode``: return ``r``, length ``l`` and seconds ``t`` since the start, as
-      ``Monitor`` writes them; neither it nor ``VecMonitor`` is needed.
+      ``Monitor`` writes them; neither ``Monitor`` nor ``VecMonitor`` is needed.
 
     Args:
         task_id: an id of ``mario_envpool.list_all_envs()``.
         num_envs: how many environments.
         render_mode: "rgb_array" for ``render``, ``get_images`` and
             ``VecVideoRecorder``.
-        info_keys: the fields of the game that infos shall hold, None for all. With
-            many environments, fewer are faster; ``()`` is fastest.
+        info_keys: the fields of the game that infos contain, None for all. With many
+            environments, fewer fields are faster; ``()`` is fastest.
         **config: the options of the game and of the pool, as for
-            ``mario_envpool.make``; ``reward_fn``, too.
+            ``mario_envpool.make``, ``reward_fn`` included.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class MarioVecEnv(VecEnv):
         if config.get("batch_size", 0) not in (0, num_envs):
             raise ValueError(
                 f"batch_size={config['batch_size']!r} is not possible; all num_envs="
-                f"{num_envs} environments step at once: leave it out"
+                f"{num_envs} environments step at once: leave batch_size out"
             )
         self._pool: Any = make(task_id, num_envs=num_envs, **config)
         self._info_keys = self._checked_info_keys(info_keys)
@@ -91,7 +91,7 @@ class MarioVecEnv(VecEnv):
 
     @property
     def pool(self) -> Any:
-        """The native ``MarioGymnasiumEnvPool`` inside, for all that it can do."""
+        """The native ``MarioGymnasiumEnvPool`` inside, for its other methods."""
         if self._pool is None:
             raise RuntimeError("the environments are closed")
         return self._pool
@@ -99,8 +99,8 @@ class MarioVecEnv(VecEnv):
     def reset(self) -> Observations:
         """Starts an episode in every environment; returns the first observations.
 
-        Those of a step that was under way are dropped. Seeds are those of ``seed``;
-        without it, the first reset draws some from NumPy's global generator, unless
+        The results of a running step are dropped. Seeds are those of ``seed``; without
+        ``seed``, the first reset draws seeds from NumPy's global generator, unless
         ``seed=`` was given to the constructor.
         """
         options = {key: None for given in self._options for key in given}
@@ -124,7 +124,7 @@ class MarioVecEnv(VecEnv):
         return first[0]
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
-        """Gives every environment its action, and does not wait."""
+        """Sends an action to every environment, and does not wait."""
         if self._stepping:
             raise RuntimeError("a step is under way; call step_wait() first")
         self.pool.send(as_actions(actions, self.num_envs))
@@ -161,14 +161,14 @@ class MarioVecEnv(VecEnv):
     def get_attr(
         self, attr_name: str, indices: int | Iterable[int] | None = None
     ) -> list[Any]:
-        """Returns an attribute of the pool, once for each environment asked for."""
+        """Returns an attribute of the pool, once per environment of ``indices``."""
         owner = self if attr_name in ("render_mode", "metadata") else self.pool
         return [getattr(owner, attr_name) for _ in self._indices(indices)]
 
     def set_attr(
         self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None
     ) -> None:
-        """Raises: the environments of a pool share one configuration."""
+        """Raises AttributeError: the environments of a pool share one configuration."""
         raise AttributeError(
             f"{attr_name!r} cannot be set: the environments of a pool share one "
             "configuration, which is given to MarioVecEnv"
@@ -194,13 +194,13 @@ class MarioVecEnv(VecEnv):
             return [blob.tobytes() for blob in self.pool.snapshot(ids)]
         raise AttributeError(
             f"there is no method {method_name!r} of a single environment, only render "
-            "and snapshot; those of all are in .pool"
+            "and snapshot; .pool has the methods of all environments"
         )
 
     def env_is_wrapped(
         self, wrapper_class: type[Any], indices: int | Iterable[int] | None = None
     ) -> list[bool]:
-        """True for ``Monitor``, whose ``info["episode"]`` is there; else False."""
+        """Returns True for ``Monitor``, as ``info["episode"]`` exists; else False."""
         return [wrapper_class is Monitor for _ in self._indices(indices)]
 
     def _indices(self, indices: int | Iterable[int] | None) -> Iterable[int]:
@@ -216,7 +216,7 @@ class MarioVecEnv(VecEnv):
         for key in info_keys or ():
             if key not in known:
                 raise ValueError(
-                    f"info_keys has {key!r}, which no info has; there are "
+                    f"info_keys has {key!r}, which no info has; the keys are "
                     f"{', '.join(known)}"
                 )
         return known if info_keys is None else list(info_keys)
@@ -224,8 +224,8 @@ class MarioVecEnv(VecEnv):
     def _rows(self, info: dict[str, Any]) -> list[dict[str, Any]]:
         """Turns columns into a dictionary of Python numbers for each row.
 
-        Whole columns at a time, as this runs every step: an item() for each number
-        takes seven times as long.
+        Columns are converted as a whole, because this runs in every step: an item()
+        for each number takes seven times as long.
         """
         if not self._info_keys:
             return [{} for _ in range(len(info["elapsed_step"]))]
@@ -236,7 +236,7 @@ class MarioVecEnv(VecEnv):
         ]
 
     def _receive(self) -> StepResult:
-        """Receives a step and starts anew what has ended; those rows come next."""
+        """Receives a step and resets ended environments; recv returns these next."""
         obs, rewards, terminated, truncated, info = self.pool.recv()
         dones = terminated | truncated
         ended = self._ids[dones]

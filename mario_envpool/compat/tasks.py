@@ -1,8 +1,8 @@
 """The tasks of gym-super-mario-bros: ids, targets, and metadata as 9.x has it.
 
-Ids of both versions are known: 7.4.0 has four ROMs (``-v0`` to ``-v3``) and random
-stages, 9.x one ROM, ids without the first hyphen, and all stages of the Lost Levels.
-The metadata lists the ids that 9.x has for the two games that are played here.
+Ids of both versions are accepted: 7.4.0 has four ROMs (``-v0`` to ``-v3``) and random
+stages; 9.x has one ROM, ids without the first hyphen, and all stages of the Lost
+Levels. The metadata lists the ids of 9.x for these two games.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOST_LEVELS_ROM_MODES = ("vanilla", "downsample")
 WORLDS = 8
 LOST_LEVELS_WORLDS = 13
 STAGES = 4
-# Worlds of which the second room is a walk into a pipe, not a stage.
+# Worlds whose second room is a walk into a pipe, not a stage.
 _WORLDS_WITH_INTRO = {False: (1, 2, 4, 7), True: (1, 3)}
 
 
@@ -27,19 +27,19 @@ class MarioTask:
     """One task, described as in gym-super-mario-bros 9.x.
 
     Attributes:
-        env_id: its id.
+        env_id: the id.
         game: "smb1" or "lost_levels".
-        game_family: the same.
-        version: of the id; 9.x has version 0 only.
+        game_family: the same as ``game``.
+        version: the version of the id; 9.x has only version 0.
         rom_mode: "vanilla".
         world: from 1, or None for the whole game.
         stage: from 1, or None for the whole game.
         world_label: the world as the id writes it: A to D are the worlds 10 to 13.
-        single_stage: whether an episode is one stage.
-        alias_of: the id with a hyphen, for one without.
+        single_stage: whether an episode is one level.
+        alias_of: for an id without a hyphen, the id with it; else None.
         train_split: True; upstream has no other value yet.
-        eval_split: True, likewise.
-        validated: True, likewise.
+        eval_split: True; upstream has no other value yet.
+        validated: True; upstream has no other value yet.
     """
 
     env_id: str
@@ -107,7 +107,7 @@ def _tasks_of(lost_levels: bool, worlds: int) -> list[MarioTask]:
     return tasks
 
 
-#: Every task, aliases too.
+#: Every task, aliases included.
 TASKS = (*_tasks_of(False, WORLDS), *_tasks_of(True, LOST_LEVELS_WORLDS))
 _BY_ID = {task.env_id: task for task in TASKS}
 
@@ -121,18 +121,18 @@ def all_tasks(
     split: str | None = None,
     validated: bool | None = None,
 ) -> tuple[MarioTask, ...]:
-    """Lists tasks; each argument that is not None keeps those that agree with it.
+    """Lists tasks; each argument that is not None keeps the tasks with that value.
 
     Args:
-        include_aliases: the ids without a hyphen, too.
+        include_aliases: also list the ids without a hyphen.
         game_family: "smb1" or "lost_levels".
         rom_mode: "vanilla".
         single_stage: True for stages, False for whole games.
         split: "train" or "eval".
-        validated: as upstream; every task is.
+        validated: as upstream; it is True for every task.
 
     Raises:
-        ValueError: the split is neither.
+        ValueError: there is no such split.
     """
     if split not in (None, "train", "eval"):
         raise ValueError(f"split={split!r} is not known; choose 'train' or 'eval'")
@@ -167,7 +167,7 @@ def task_for_env_id(env_id: str) -> MarioTask:
         KeyError: there is no such id.
     """
     if env_id not in _BY_ID:
-        raise KeyError(f"{env_id!r} is no id of task_ids(include_aliases=True)")
+        raise KeyError(f"{env_id!r} is not an id of task_ids(include_aliases=True)")
     return _BY_ID[env_id]
 
 
@@ -188,8 +188,8 @@ def task_for_config(
         ):
             return task
     raise KeyError(
-        f"no task is game={game!r}, version={version!r}, world={world!r}, "
-        f"stage={stage!r}; all_tasks() lists them"
+        f"there is no task with game={game!r}, version={version!r}, "
+        f"world={world!r}, stage={stage!r}; all_tasks() lists all tasks"
     )
 
 
@@ -197,8 +197,8 @@ def keywords_of(env_id: str) -> dict[str, Any] | None:
     """Returns the constructor's arguments for an id of 7.4.0 or 9.x.
 
     Returns:
-        ``rom_mode``, ``lost_levels`` and ``target`` where they are not the default,
-        and ``random_stages`` for those ids. None: there is no such id.
+        ``rom_mode``, ``lost_levels`` and ``target`` if they differ from the default,
+        and ``random_stages`` for ids of random stages. None: there is no such id.
     """
     if env_id not in registration.TASKS:
         return None
@@ -220,11 +220,11 @@ def decode_target(
 ) -> tuple[int, int, int] | tuple[None, None, None]:
     """Returns the world, stage and area of a target; three times None for None.
 
-    The area is the room in which the stage begins, from 1: the stage, or one more
-    behind the walk into a pipe that some worlds have as a room of its own.
+    The area is the room in which the stage begins, from 1. It equals the stage, or is
+    one more after the walk into a pipe, which is a separate room in some worlds.
 
     Raises:
-        TypeError: the target is no tuple of two ints, or ``lost_levels`` no bool.
+        TypeError: the target is not a tuple of two ints, or ``lost_levels`` not a bool.
         ValueError: the game has no such world or stage.
     """
     if not isinstance(lost_levels, bool):

@@ -26,18 +26,18 @@ _BUTTONS = {
 
 
 class Passing(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper that hands everything through, as those of old Gym did.
+    """A wrapper that passes all calls and attributes on, as wrappers of old Gym did.
 
-    Public names that it does not have itself are those of the environment: ``env.ram``
-    and ``env.seed`` work through it. ``reset`` and ``render`` take what the
-    environment takes.
+    Public names that the wrapper lacks are those of the environment, such as
+    ``env.ram`` and ``env.seed``. ``reset`` and ``render`` take the arguments of the
+    environment.
     """
 
     def __init__(self, env: Any) -> None:
         if not isinstance(env, gymnasium.Env):
             raise TypeError(
-                f"{type(env).__name__} is no gymnasium.Env, which this wrapper needs; "
-                "put it around the environment first, and wrappers of old Gym around it"
+                f"{type(env).__name__} is not a gymnasium.Env, which this wrapper "
+                "needs; apply this wrapper first, and wrappers of old Gym after it"
             )
         super().__init__(env)
 
@@ -56,7 +56,7 @@ class Passing(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class JoypadSpace(Passing):
-    """Makes a few combinations of buttons the actions 0, 1, 2, ...
+    """Makes a list of button combinations the actions 0, 1, 2, ...
 
     It works with 4-tuples and 5-tuples, around the environments of this package or
     any ``gymnasium.Env`` whose 256 actions are the bytes of a pad.
@@ -67,8 +67,8 @@ class JoypadSpace(Passing):
             ``JoypadSpace.buttons()``.
 
     Raises:
-        TypeError: the environment is no ``gymnasium.Env``.
-        ValueError: its actions are no pad bytes, or there is no such button.
+        TypeError: the environment is not a ``gymnasium.Env``.
+        ValueError: its actions are not pad bytes, or there is no such button.
     """
 
     def __init__(self, env: Any, actions: Sequence[Sequence[str]]) -> None:
@@ -76,10 +76,10 @@ class JoypadSpace(Passing):
         pads = getattr(env.action_space, "n", None)
         if pads != 256:
             raise ValueError(
-                f"JoypadSpace needs the 256 actions of a pad, this environment has "
-                f"{env.action_space}. Make the raw one with mario_envpool.compat.make, "
-                "or gymnasium.make('mario_envpool_compat/SuperMarioBros-v0'); the "
-                "other environments of mario_envpool choose with action_set="
+                f"JoypadSpace needs the 256 actions of a pad, but this environment has "
+                f"{env.action_space}. Use mario_envpool.compat.make or "
+                "gymnasium.make('mario_envpool_compat/SuperMarioBros-v0'); other "
+                "environments of mario_envpool have the option action_set= for this"
             )
         self._bytes = [_pad_byte(buttons) for buttons in actions]
         self._meanings = [" ".join(buttons) for buttons in actions]
@@ -94,12 +94,13 @@ class JoypadSpace(Passing):
         """Steps with the buttons of an action.
 
         Raises:
-            ValueError: there is no such action.
+            ValueError: the action does not exist.
         """
         number = operator.index(action)
         if not 0 <= number < len(self._bytes):
             raise ValueError(
-                f"action {number} does not exist; there are 0 to {len(self._bytes) - 1}"
+                f"action {number} does not exist; actions are 0 to "
+                f"{len(self._bytes) - 1}"
             )
         return self.env.step(self._bytes[number])
 
@@ -121,10 +122,10 @@ class JoypadSpace(Passing):
 
 
 class OldTimeLimit(Passing):
-    """Ends an episode of 4-tuples after so many steps, as old Gym did.
+    """Ends an episode of 4-tuples after ``max_episode_steps`` steps, as old Gym did.
 
     The last step has ``done`` and ``info["TimeLimit.truncated"]``, which is False if
-    the episode ended by itself in that very step.
+    the game ended the episode in the same step.
     """
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:

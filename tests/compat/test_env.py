@@ -206,7 +206,7 @@ def test_a_state_goes_on_bit_for_bit() -> None:
         assert got[1:] == (reward, done, info)
     with pytest.raises(ValueError, match="snapshot"):
         make("SuperMarioBros-1-2-v0", reward="v9").load_state(state)
-    with pytest.raises(ValueError, match="under timing='nes_py', and here"):
+    with pytest.raises(ValueError, match="under timing='nes_py', but this"):
         make("SuperMarioBros-1-1-v0", reward="v9", timing="console").load_state(state)
     with pytest.raises(ValueError, match="snapshot"):
         env.load_state(b"")

@@ -15,6 +15,7 @@ from mario_envpool.compat.wrappers import JoypadSpace
 pytestmark = [pytest.mark.rom, pytest.mark.verification, pytest.mark.slow]
 
 
+@pytest.mark.slow
 def test_each_clears_its_level_in_as_many_decisions_as_upstream(
     verification: Path,
 ) -> None:

@@ -84,7 +84,7 @@ def test_infos_hold_what_was_asked_for() -> None:
     assert venv.step(np.full(2, RIGHT))[3] == [{}, {}]
     last = venv.step(np.full(2, RIGHT))[3][1]
     assert set(last) == {"terminal_observation", "TimeLimit.truncated", "episode"}
-    with pytest.raises(ValueError, match=r"'x'.*there are coins"):
+    with pytest.raises(ValueError, match=r"'x'.*the keys are coins"):
         MarioVecEnv(STAGE, 2, info_keys=("x",))
 
 
@@ -96,7 +96,8 @@ def test_seeds() -> None:
     venv.seed(2**32 - 1)
     np.testing.assert_array_equal(venv.reset(), first)
     np.testing.assert_array_equal(venv.reset(), drawn)
-    fresh = [MarioVecEnv(STAGE, 8, noop_max=30).reset() for _ in range(2)]
+    # Of 8 pictures in the first half second all are equal once in 150 times.
+    fresh = [MarioVecEnv(STAGE, 64, noop_max=30).reset() for _ in range(2)]
     assert (fresh[0] != fresh[1]).any()  # nobody gave a seed
     fixed = [MarioVecEnv(STAGE, 8, noop_max=30, seed=3).reset() for _ in range(2)]
     np.testing.assert_array_equal(fixed[0], fixed[1])
@@ -221,6 +222,7 @@ def test_a_reward_function_that_fails_loses_no_step() -> None:
     assert venv.step(np.full(2, RIGHT))[1].tolist() == [0.5, 0.5]
 
 
+@pytest.mark.slow
 def test_ppo_learns_saves_and_evaluates_without_a_warning(tmp_path: Path) -> None:
     venv = MarioVecEnv(STAGE, 2, max_episode_steps=20)
     with warnings.catch_warnings():

@@ -1,8 +1,8 @@
-// What happens when memory runs out: global operator new fails at the n-th
-// allocation of this thread, for n = 1, 2, 3 ... until the call succeeds. After
-// each failure everything must be as it was, and nothing be lost. The same
-// operator new fills what it gives with a pattern, so that bytes that nobody
-// wrote can be told in a snapshot.
+// Tests what happens when memory runs out: global operator new fails at the
+// n-th allocation of this thread, for n = 1, 2, 3 ... until the call succeeds.
+// After each failure all state must be unchanged, and no memory lost. The same
+// operator new fills its memory with a pattern, so that uninitialised bytes
+// show in a snapshot.
 #include <gtest/gtest.h>
 #ifdef _WIN32
 #include <malloc.h>
@@ -172,7 +172,7 @@ TEST(OutOfMemoryTest, AStoreKeepsAllItsSlabs) {
   std::shared_ptr<pool::Slab> lent;
   EXPECT_GT(FailEach([&] { lent = store->Lend(first); },
                      [&] {
-                       // Not free: it is still the caller's.
+                       // Not free: it still belongs to the caller.
                        pool::Slab* const other = store->Take(4);
                        EXPECT_NE(other, first);
                        store->Lend(other).reset();
@@ -223,7 +223,7 @@ TEST(OutOfMemoryTest, ABatchThatCannotBeTakenStaysInTheRing) {
     const int growth = store->growth();
     const size_t slabs = store->Buffers().size();
     kept.clear();
-    // And none was lost: what was lent can be taken again without growing.
+    // No slab was lost: the lent slabs can be taken again without growth.
     for (int i = 0; i < 5; ++i) store->Take(kRows);
     EXPECT_EQ(store->growth(), growth) << slabs;
   }
@@ -274,7 +274,7 @@ class PoolTest : public testing::TestWithParam<int> {
     pool_->Snapshot(ids_, blobs.data());
     return blobs;
   }
-  /// A call that may fail, between two states in which nothing is under way.
+  /// A call that may fail, between two states without outstanding requests.
   template <class Action>
   void Try(Action&& action) {
     const Bytes before = Snapshot();

@@ -1,7 +1,7 @@
-// Pictures, however they are drawn: against a slow definition of a picture, and
-// onto canvases of all kinds, while programs write the PPU's registers in the
-// middle of lines. And frames of observations that are made while a picture is
-// drawn, against those made of the whole picture.
+// Compares drawn pictures with a slow definition of a picture, and pictures on
+// canvases of all kinds while programs write the PPU's registers in the middle
+// of lines. Also compares frames of observations that are made while a picture
+// is drawn with frames made of the whole picture.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -70,7 +70,7 @@ std::shared_ptr<const nes::Cartridge> MakeCartridge(
   image.push_back(random() & 1);
   image.resize(16);
   image.insert(image.end(), prg.begin(), prg.end());
-  // With few pixels set sprites and background show through each other.
+  // With few pixels set, sprites and background show through each other.
   for (int i = 0; i < 8192 && has_chr; ++i) {
     image.push_back(static_cast<uint8_t>(random() & random()));
   }
@@ -193,7 +193,7 @@ TEST(Drawing, APictureIsAsItIsDefined) {
 
 // --- Canvases ----------------------------------------------------------------
 
-/// Keeps what it is told of in whole pictures, one for each plane.
+/// Copies the finished lines into whole pictures, one for each plane.
 class Collector : public nes::Canvas {
  public:
   Collector(Random& random, bool in_order) {

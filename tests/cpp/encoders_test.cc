@@ -1,6 +1,6 @@
-// The encoders' vector paths against the portable one, bit by bit, and that one
-// against plain loops, on buffers of exactly their size: under AddressSanitizer
-// a read or write beside one shows.
+// Compares the encoders' vector paths with the portable path, bit by bit, and
+// the portable path with plain loops. Buffers have exactly their size, so
+// AddressSanitizer detects accesses outside them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ using encoders::TilesWeights;
 using encoders::TrunkShape;
 using encoders::ValidCodes;
 
-// Not a vector: it may keep more room than it was asked for.
+// Not a vector, which may reserve more memory than requested.
 template <typename T>
 struct Buffer {
   explicit Buffer(int64_t count)
@@ -286,8 +286,8 @@ void ForProducts(int channels, int height, int width, int kernel, int stride,
   }
 }
 
-// Weights, inputs and gradients are small integers, so that every sum is exact,
-// whatever its order.
+// Weights, inputs and gradients are small integers, so that every sum is exact
+// in any order.
 TEST(Encoders, EqualsPlainLoopsOverIntegers) {
   Random random(3);
   const CnnShape& s = kSmall;

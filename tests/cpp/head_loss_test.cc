@@ -1,5 +1,5 @@
-// Heads and PPO's loss: gradients against differences of the loss, parts
-// against the whole, on buffers of exactly their size.
+// Tests the heads and PPO's loss: compares gradients with differences of the
+// loss, and parts with the whole, on buffers of exactly their size.
 #include "learner/head_loss.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ constexpr int kFeatures = 16, kActions = 3, kLevels = 2, kRows = 7;
 
 using Floats = std::vector<float>;
 
-// A network's heads, rows of features and what they are trained towards.
+// A network's heads, rows of features and their targets.
 struct Case {
   Floats policy, policy_bias, value, value_bias;
   Floats mean = {0.5f, -1.0f}, deviation = {2.0f, 0.5f};

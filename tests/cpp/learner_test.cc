@@ -1,5 +1,6 @@
-// The optimiser's native steps: the vector paths against the portable one, on
-// buffers of exactly their size, and all against plain loops in double.
+// Compares the vector paths of the optimiser's native steps with the portable
+// path, on buffers of exactly their size, and all paths with plain loops in
+// double.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ constexpr learner::MuonOptions kOptions = {
 
 State Stepped(Path path, int64_t rows, int64_t columns, State state,
               const Floats& gradients) {
-  // What is in the scratch must not matter.
+  // The initial contents of the scratch must not matter.
   Floats scratch(learner::MuonScratch(rows, columns),
                  std::numeric_limits<float>::quiet_NaN());
   learner::MuonStep(path,

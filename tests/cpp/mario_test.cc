@@ -1,5 +1,6 @@
-// The task's native code without the game: a cartridge that does nothing, whose
-// work RAM the test fills. So the sanitizers see snapshots and steps too.
+// Tests the task's native code without the game, on a cartridge that does
+// nothing and whose work RAM the test fills. So the sanitizers check snapshots
+// and steps too.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -96,8 +97,9 @@ TEST(SnapshotTest, OfAnEnvThatWasNeverResetIsTakenBack) {
   env.Restore(blob.data(), pool::RngMode::kSaved);
 }
 
-// What passes the checks is run: any index out of range ends this test under
-// the sanitizers. What does not must leave the environment as it was.
+// Snapshots that pass the checks are run: under the sanitizers an index out of
+// range ends this test. A refused snapshot must leave the environment
+// unchanged.
 TEST(SnapshotTest, DamageIsRefusedOrHarmless) {
   Played played(TestConfig());
   const std::vector<std::byte> good = played.Snapshot();
@@ -107,7 +109,7 @@ TEST(SnapshotTest, DamageIsRefusedOrHarmless) {
   for (int trial = 0; trial < kTrials; ++trial) {
     std::vector<std::byte> blob = good;
     for (int i = 0; i < 12; ++i) {
-      // Anywhere behind the hashes.
+      // Anywhere after the hashes.
       const size_t at = 32 + random() % (blob.size() - 32);
       blob[at] = static_cast<std::byte>(random());
     }
@@ -122,7 +124,7 @@ TEST(SnapshotTest, DamageIsRefusedOrHarmless) {
     try {
       played.env.Step(1, played.scratch);
     } catch (const std::runtime_error&) {
-      // A wait that would not end.
+      // A wait did not end.
     }
   }
   EXPECT_LT(refused, kTrials);
@@ -152,8 +154,8 @@ TEST(SnapshotTest, IndicesBeyondTheirTablesAreRefused) {
   refused(counter - offsetof(mario::FrameCounter, power_last));
 }
 
-// The spans end where the blobs end: under the sanitizers, a read behind one is
-// an error.
+// The spans end where the blobs end: under the sanitizers, a read beyond the
+// end is an error.
 TEST(SnapshotTest, AnotherLengthIsRefusedUnread) {
   Played played(TestConfig());
   const std::vector<std::byte> good = played.Snapshot();
@@ -168,8 +170,7 @@ TEST(SnapshotTest, AnotherLengthIsRefusedUnread) {
       FAIL() << bytes << " bytes were taken";
     } catch (const std::invalid_argument& error) {
       EXPECT_NE(std::string(error.what())
-                    .find(std::to_string(good.size()) + " bytes, not " +
-                          std::to_string(bytes)),
+                    .find("has " + std::to_string(bytes) + " bytes, but"),
                 std::string::npos)
           << error.what();
     }
@@ -246,7 +247,7 @@ TEST(SharedTest, CartridgeRamIsRefusedByName) {
     }
     return false;
   };
-  // In a step, in a snapshot of what came of it, and in a console's save.
+  // In a step, in a snapshot of the result, and in a console's save.
   EXPECT_TRUE(told([&] { env.Step(1, scratch); }));
   std::vector<std::byte> blob(env.SnapshotBytes());
   EXPECT_TRUE(told([&] { env.Snapshot(blob.data()); }));

@@ -1,5 +1,5 @@
-// What Python cannot see of the console: that the vector path of the renderer
-// equals its portable twin, and that States are comparable byte for byte.
+// Properties of the console that Python cannot test: the vector path of the
+// renderer equals its portable version, and States are comparable byte by byte.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -33,7 +33,7 @@ TEST(Simd, DrawTilesEqualsItsPortableTwin) {
     for (uint16_t& offset : offsets) offset = (random() & 1023) * 64;
     for (uint8_t& colour : colours) colour = static_cast<uint8_t>(random());
     constexpr int kBytes = nes::simd::kTilesInLine * 8;
-    // Bytes beside a line are left alone.
+    // Bytes beside a line are not written.
     std::vector<uint8_t> want[4], got[4];
     uint8_t *want_lines[4], *got_lines[4];
     for (int r = 0; r < 4; ++r) {
@@ -49,8 +49,8 @@ TEST(Simd, DrawTilesEqualsItsPortableTwin) {
   }
 }
 
-// Under the sanitizers this is also the proof that no program, however mad,
-// leaves the console's memory.
+// Under the sanitizers this test also shows that no program accesses memory
+// outside the console.
 TEST(Console, RandomProgramsDrawOrNotWithEqualStates) {
   for (uint32_t seed = 0; seed < 80; ++seed) {
     const auto cartridge = nes::Cartridge::Parse(RandomImage(seed));
@@ -70,7 +70,7 @@ TEST(Console, RandomProgramsDrawOrNotWithEqualStates) {
   }
 }
 
-// Such a state would wait for ever for an edge that lies behind it.
+// Such a state would wait for ever for an edge in the past.
 TEST(DamagedStates, ADotIsSkippedOnceAFrame) {
   for (const auto timing : {nes::Timing::kConsole, nes::Timing::kNesPy}) {
     nes::Console console(nes::Cartridge::Parse(RandomImage(1)), timing);
@@ -85,7 +85,7 @@ TEST(DamagedStates, ADotIsSkippedOnceAFrame) {
   }
 }
 
-// What may be the first of a pair is found out by running it.
+// Runs each instruction to find out whether it may be the first of a pair.
 TEST(FusedPairs, TheFirstIsAlwaysFollowedByTheInstructionBehindIt) {
   std::mt19937 random(5);
   nes::FlatBus bus;

@@ -1,6 +1,6 @@
-// What Python cannot see of the pool: the queue and the ring under many
-// threads, and the pool's C++ interface. Meant to run under ThreadSanitizer and
-// AddressSanitizer too; nothing here depends on how fast anything is.
+// Parts of the pool that Python cannot test: the queue and the ring under many
+// threads, and the pool's C++ interface. The tests also run under
+// ThreadSanitizer and AddressSanitizer; none depends on speed.
 #include <gtest/gtest.h>
 #if defined(__unix__) || defined(__APPLE__)
 #include <sys/wait.h>
@@ -169,7 +169,8 @@ TEST(SlabStoreTest, AForkedChildGivesNothingBack) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     slab.reset();
-    // Given back it would be taken again, and the store not grow.
+    // If the slab had been returned, the store would lend it again and not
+    // grow.
     store->Take(4);
     _exit(store->growth());
   }

@@ -1,6 +1,6 @@
-// Translated programs against the interpreter: each instruction from random
-// states, random programs, engines that are changed on the way, threads. The
-// game itself is played by tests/nes/test_engine.py.
+// Compares translated programs with the interpreter: each instruction from
+// random states, random programs, changes of the engine during a program,
+// threads. tests/nes/test_engine.py plays the game itself.
 //
 // MARIO_TRIALS in the environment is the number of random states of each
 // opcode.
@@ -52,8 +52,8 @@ int Trials() {
   return given != nullptr ? std::atoi(given) : 1'024;
 }
 
-// An instruction stands alone, before one that jams: its block may run although
-// the next event comes a cycle later.
+// Each instruction precedes one that jams: its block may run although the next
+// event comes a cycle later.
 void PlaceInstructions(uint8_t opcode, Image* image) {
   for (unsigned slot = 0; slot < kSlots; ++slot) {
     // Some at the end of a page, and the last one at the end of memory.

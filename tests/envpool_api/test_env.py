@@ -193,7 +193,7 @@ def test_snapshots_go_on_where_they_were_taken() -> None:
     assert back[1]["x_pos"] == info["x_pos"]
     assert back[1]["elapsed_step"] == 10
     assert_same_steps(following, played(env, 10))
-    # In another environment, which then goes on with the saved generator.
+    # In another environment, which then continues with the saved generator.
     other = MarioEnv(TASK, **config)
     other.restore(np.frombuffer(saved, np.uint8))
     assert_same_steps(following, played(other, 10))

@@ -127,7 +127,7 @@ def test_a_foreign_gymnasium_id_is_left_alone_with_one_warning() -> None:
     )
     message, theirs, ours, named = output.strip().splitlines()[-4:]
     assert "Gymnasium already has 'SuperMarioBros-v0' and 1 more ids" in message
-    assert "ours is 'mario_envpool/SuperMarioBros-v0'" in message
+    assert "for this package use 'mario_envpool/SuperMarioBros-v0'" in message
     assert theirs == "other.package:Env"
     assert ours == named == "mario_envpool.env:MarioEnv"
 

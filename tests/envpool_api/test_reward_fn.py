@@ -1,4 +1,4 @@
-"""reward_fn and custom_actions: a task of one's own, through every interface."""
+"""reward_fn and custom_actions: a custom task, through every interface."""
 
 from __future__ import annotations
 
@@ -230,8 +230,8 @@ def test_actions_as_lists_of_buttons(actions: Any) -> None:
 @pytest.mark.parametrize(
     ("actions", "error", "words"),
     [
-        ("right", TypeError, "custom_actions='right' is no list"),
-        (5, TypeError, "custom_actions=5 is no list"),
+        ("right", TypeError, "custom_actions='right' is not a list"),
+        (5, TypeError, "custom_actions=5 is not a list"),
         ([5], TypeError, "has the action 5"),
         ([["right", 3]], TypeError, r"has the action \['right', 3\]"),
         ([[]], ValueError, "is empty; write 'NOOP'"),

@@ -93,7 +93,7 @@ def test_a_rollout_of_10000_steps_equals_step() -> None:
     _, states = rollout(step)(handle, actions)
     expected = by_steps(twin, actions)
     assert_same(states, expected)
-    assert (expected[4]["elapsed_step"] == 0).sum() > 10  # episodes began anew
+    assert (expected[4]["elapsed_step"] == 0).sum() > 10  # episodes began
 
 
 @pytest.mark.rom

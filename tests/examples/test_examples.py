@@ -37,6 +37,7 @@ FOREIGN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.parametrize(
     "name",

@@ -1,5 +1,5 @@
-// Every option of the task and of the pool with any value. What is refused
-// must say why; with what is accepted and small, an environment plays.
+// Every option of the task and of the pool with any value. A refusal must have
+// a message; with small accepted values, an environment is stepped.
 #include <cmath>
 #include <limits>
 
@@ -61,7 +61,7 @@ void DrawSome(fuzz::Input& input, Config* config) {
   }
 }
 
-/// Rows of one environment, each field in memory of its own.
+/// Rows of one environment, with separate memory for each field.
 class Rows {
  public:
   explicit Rows(const std::vector<pool::Field>& fields) {

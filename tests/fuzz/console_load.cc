@@ -1,6 +1,6 @@
-// Console::Load: edited saves of three kinds of cartridge. A refused one must
-// leave the console as it was; an accepted one is saved again and played
-// for a frame or two.
+// Console::Load: edited saves of three kinds of cartridge. A refused save must
+// leave the console unchanged; an accepted save is saved again and run for a
+// frame or two.
 #include "fuzz.h"
 #include "nes/console.h"
 
@@ -20,7 +20,7 @@ std::shared_ptr<const nes::Cartridge> RamCartridge() {
   return nes::Cartridge::Parse(image);
 }
 
-/// Any program: what it does is nobody's intention.
+/// A program of random bytes.
 std::shared_ptr<const nes::Cartridge> WildCartridge() {
   std::vector<uint8_t> image(16 + 32768 + 8192);
   uint32_t state = 1;
@@ -64,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Saved& saved = kinds[input.Below(std::size(kinds))];
   std::vector<std::byte> blob =
       saved.blobs[input.Below(static_cast<uint32_t>(saved.blobs.size()))];
-  // Mostly behind magic, version and the ROM's hash.
+  // Mostly after magic, version and the ROM's hash.
   const size_t from = input.Once(8) ? 0 : 16;
   fuzz::Edit(input, blob, from);
   if (input.Once(8)) blob.resize(input.Below(2) ? blob.size() + 1 : 20);

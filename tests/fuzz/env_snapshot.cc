@@ -1,7 +1,7 @@
 // mario::Env::Restore: edited snapshots of games in many situations, under
-// options that use all of a snapshot's parts. A refused one must leave the
-// environment as it was; an accepted one is restored, or an episode begins from
-// it, and it is played, rendered and saved again.
+// options that use all of a snapshot's parts. A refused snapshot must leave the
+// environment unchanged. An accepted snapshot is restored, or an episode begins
+// from it, and the environment is stepped, rendered and saved again.
 #include "fuzz.h"
 #include "mario/env.h"
 
@@ -104,8 +104,8 @@ void Play(fuzz::Input& input, Played& played) {
   }
 }
 
-/// Puts a snapshot back, or begins an episode from it: in either case only
-/// after the check that the pool makes.
+/// Restores a snapshot or begins an episode from it, after the same check that
+/// the pool makes.
 void Start(fuzz::Input& input, Played& played,
            const std::vector<std::byte>& blob, pool::RngMode mode) {
   if (!input.Once(4)) return played.Restore(blob, mode);
@@ -131,7 +131,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Played& played = *games[input.Below(static_cast<uint32_t>(games.size()))];
   std::vector<std::byte> blob =
       played.blobs[input.Below(static_cast<uint32_t>(played.blobs.size()))];
-  // Half of the edits go behind the two states of the console, which are most
+  // Half of the edits are after the two states of the console, which are most
   // of the bytes.
   const size_t from = input.Once(16) ? 0
                       : input.Flag() ? kHashes

@@ -1,5 +1,5 @@
-// The frame maker: any size, kind and picture; every code path that this
-// machine has must write the same bytes, and nothing beside them.
+// The frame maker with any size, kind and picture. Every code path of this
+// machine must write the same bytes, and no bytes outside the frame.
 #include "preprocess/frame.h"
 
 #include "fuzz.h"

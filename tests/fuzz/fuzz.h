@@ -1,8 +1,8 @@
-// What the fuzz targets share: reading choices from an input, editing a valid
-// blob by it (plain bytes would end at the first check), and a cartridge to
-// play without a ROM. Each target is a file beside this one and defines
-// LLVMFuzzerTestOneInput, for libFuzzer (MARIO_BUILD_FUZZERS) and for the
-// driver with a generator of its own (replay.cc).
+// Shared by the fuzz targets: functions that read choices from an input and
+// edit a valid blob with them (plain bytes would fail the first check), and a
+// cartridge that runs without a ROM. Each target is a file beside this one and
+// defines LLVMFuzzerTestOneInput, for libFuzzer (MARIO_BUILD_FUZZERS) and for
+// the driver with a generator of its own (replay.cc).
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace fuzz {
 
-/// Ends the process with a word on what was wrong: a finding.
+/// Ends the process with a message: a finding.
 inline void Require(bool good, const char* what) {
   if (good) return;
   std::fprintf(stderr, "wrong: %s\n", what);

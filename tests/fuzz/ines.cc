@@ -1,5 +1,5 @@
-// The iNES parser: headers of any kind, images cut anywhere; what is accepted
-// is switched on and played for a frame.
+// The iNES parser with headers of any kind and images cut anywhere. Accepted
+// images are powered on and run for a frame.
 #include <array>
 
 #include "fuzz.h"
@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (input.Once(8)) body = body > 32 ? body - 32 : 0;
   std::vector<uint8_t> image(16 + body);
   std::memcpy(image.data(), header.data(), 16);
-  // A short allocation of its own, so that a read behind the end is seen.
+  // A separate short allocation, so that a read beyond the end is detected.
   if (!(mend & 1)) image.resize(input.Below(16 + 1));
   if (image.size() > 16) Fill(input, std::span(image).subspan(16));
 

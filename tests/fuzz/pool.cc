@@ -1,7 +1,7 @@
 // Sequences of pool calls, legal and not, against a model: the same
-// environments stepped one by one. Every row, picture and snapshot must be the
-// model's, and every refusal one that the model expects. Run under
-// ThreadSanitizer, this is also the proof that callers and workers keep apart.
+// environments stepped one by one. Every row, picture and snapshot must equal
+// the model's, and the model must expect every refusal. Under ThreadSanitizer
+// the target also checks that callers and workers do not race.
 #include <chrono>
 #include <deque>
 #include <numeric>
@@ -111,7 +111,7 @@ class Sequence {
 
   // -------------------------------------------------------------- choices
 
-  /// Mostly environments that may be named, now and then anything.
+  /// Mostly environments that a call may name, sometimes any number.
   Ids ChooseIds() {
     Ids ids;
     const bool wild = input_.Once(8);
@@ -314,8 +314,9 @@ class Sequence {
     Sent(ids);
   }
 
-  /// Stages, and the last snapshot taken some times. An environment under way
-  /// may take either set, so the model waits until there is none.
+  /// Sets stages and the last snapshot, repeated. An environment with an
+  /// outstanding request may use either set, so the model waits until there is
+  /// none.
   void SetStarts() {
     if (Outstanding() > 0) return;
     if (input_.Once(4)) {

@@ -1,4 +1,4 @@
-// Random programs that mostly go on, for fuzz targets and tests.
+// Random programs that rarely jam, for fuzz targets and tests.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,11 @@
-// Random bytes as programs: cartridges of random PRG and CHR are played under
-// random buttons. Every frame is run by three consoles, one of which draws and
-// has its shortcuts off, and one of which translates the program at once and
-// checks each run of translated code; all must hold the same state. Saves are
-// taken back now and then, into another of the three. The timing of each ROM is
-// drawn. A third of the programs may hold bytes that jam the CPU, and a third
-// are instructions that mostly go on: documented ones, on RAM and ROM as a
-// rule. One that is jammed gets other work RAM and a reset.
+// Runs random bytes as programs: cartridges of random PRG and CHR under random
+// buttons. Three consoles run every frame. One draws and has its shortcuts off;
+// one translates the program at once and checks each run of translated code.
+// All must have the same state. Saves are sometimes loaded into another of the
+// three. The timing of each ROM is drawn. A third of the programs may contain
+// bytes that jam the CPU, and a third are instructions that rarely jam:
+// documented ones, mostly on RAM and ROM. A jammed console gets other work RAM
+// and a reset.
 //
 //   random_roms [--roms N] [--frames N] [--seed S]    (frames of each ROM)
 #include <cstring>
@@ -51,7 +51,7 @@ bool Equal(const nes::Console& one, const nes::Console& other) {
   return std::memcmp(&one.state(), &other.state(), sizeof(nes::State)) == 0;
 }
 
-/// Plays one ROM; returns how often it had to be woken.
+/// Runs one ROM; returns how often the CPU jammed and was reset.
 int Play(std::mt19937& random, Program program, int frames) {
   const auto cartridge = RandomCartridge(random, program);
   const auto timing =

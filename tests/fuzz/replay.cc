@@ -5,9 +5,10 @@
 //   fuzz_<target> [--inputs N] [--first I] [--seed S] [--verbose]
 //                 [--collect FOLDER] [FILE | FOLDER]...
 //
-// --verbose prints what each kept input is refused with. --collect writes, of
-// the inputs that are made, the first of each refusal, cut to what that refusal
-// needs, under a name made of its text: so regressions/ was filled.
+// --verbose prints the message with which each kept input is refused. --collect
+// writes, for each new refusal, the first generated input, shortened to the
+// bytes that the refusal needs, under a name made from the message.
+// regressions/ was filled in this way.
 #include <unistd.h>
 
 #include <chrono>
@@ -21,7 +22,8 @@
 
 #include "fuzz.h"
 
-// Sanitizers ask for these: what they find ends in abort(), and so in OnSignal.
+// Sanitizers call these functions: their findings end in abort(), and so in
+// OnSignal.
 #define FUZZ_VISIBLE extern "C" __attribute__((visibility("default")))
 FUZZ_VISIBLE const char* __asan_default_options() { return "abort_on_error=1"; }
 FUZZ_VISIBLE const char* __ubsan_default_options() {
@@ -48,7 +50,7 @@ void KeepInput() {
   std::fprintf(stderr, "the input is in %s\n", path.c_str());
 }
 
-// Not safe in a signal handler by the letter; the process is lost already.
+// Strictly not safe in a signal handler, but the process ends anyway.
 extern "C" void OnSignal(int number) {
   std::signal(number, SIG_DFL);
   std::fprintf(stderr, "signal %d%s\n", number,
@@ -61,7 +63,7 @@ void Run(const std::string& name) {
   current_name = name;
   fuzz::refusals.clear();
   alarm(kHangSeconds);
-  // A copy of its exact size: reads behind it are errors.
+  // A copy of exactly its size, so that reads beyond the end are errors.
   const std::vector<uint8_t> bytes(current);
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }
@@ -76,7 +78,7 @@ void RunFile(const std::filesystem::path& path) {
   Run(path.filename().string());
 }
 
-/// The words of a refusal, without what was given: no digits, no quotations.
+/// The words of a refusal without the given values: no digits, no quotations.
 std::string NameOf(const std::string& refusal) {
   std::string name;
   bool quoted = false;

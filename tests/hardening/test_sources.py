@@ -13,7 +13,7 @@ WRITES = re.compile(
 )
 # A tool that sets registers by hand, between two runs.
 BY_HAND = {"python/console_binding.cc"}
-# The interpreter, and what runs translated code in its place.
+# The interpreter, and the one that runs translated code instead.
 ENGINES = {"cpu", "translation"}
 
 

@@ -1,4 +1,4 @@
-"""Action tables: upstream's three sets, all bytes, and lists of one's own."""
+"""Action tables: upstream's three sets, all bytes, and custom lists."""
 
 from __future__ import annotations
 

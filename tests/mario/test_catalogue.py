@@ -175,7 +175,7 @@ def test_frame_stacks_are_those_of_the_last_frames(
     np.testing.assert_array_equal(
         obs["gray"][0], np.concatenate(gray[-stack:]).reshape(stack, 84, 84)
     )
-    # And it goes on from there.
+    # And it continues from there.
     after = pool.step(np.zeros(1, np.int32))[0]
     for _ in range(skip):
         console.step(0)
@@ -226,7 +226,7 @@ def test_a_pool_knows_the_places_of_its_stages_only() -> None:
     pool = mario_envpool.make("SuperMarioBros-1-1-v0", num_envs=64, starts="*")
     assert set(pool.reset()[1]["stage"].tolist()) == {1}
     with pytest.raises(
-        ValueError, match="in 8-4, and these environments play 1-1 only"
+        ValueError, match="in 8-4, but these environments play 1-1 only"
     ):
         mario_envpool.make("SuperMarioBros-1-1-v0", num_envs=1, starts="8-4/*")
     whole = mario_envpool.make("SuperMarioBros-v0", num_envs=2, starts="8-4/page-18")
@@ -241,16 +241,20 @@ def test_a_pool_knows_the_places_of_its_stages_only() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ("1-1/page-3", ValueError, r"'1-1/page-3' here; near are '1-1/page-\d3'"),
-        ("1-1/strat", ValueError, "near are '1-1/start'"),
-        ("9-9/*", ValueError, r"near are '1-1/\*'"),
-        ("", ValueError, "nothing is called ''"),
+        (
+            "1-1/page-3",
+            ValueError,
+            r"start '1-1/page-3'; similar names are '1-1/page-\d3'",
+        ),
+        ("1-1/strat", ValueError, "similar names are '1-1/start'"),
+        ("9-9/*", ValueError, r"similar names are '1-1/\*'"),
+        ("", ValueError, "there is no start ''"),
         ({"1-1/start": -1}, ValueError, "the weight of '1-1/start' is -1"),
         ({"1-1/start": "2"}, ValueError, "the weight of '1-1/start' is '2'"),
-        ({"1-1/start": float("nan")}, ValueError, "weights are numbers of 0 or more"),
+        ({"1-1/start": float("nan")}, ValueError, "weights are finite numbers of 0"),
         ({"1-1/start": 0}, ValueError, "weight above 0"),
         ({"1-1/start": np.int64(0)}, ValueError, "weight above 0"),
-        ({"1-1/start": np.float32(-1)}, ValueError, "weights are numbers of 0 or more"),
+        ({"1-1/start": np.float32(-1)}, ValueError, "weights are finite numbers of 0"),
         ({5: 1}, TypeError, "starts has the name 5; give text"),
         ({}, ValueError, "weight above 0"),
         ([], ValueError, "weight above 0"),
@@ -342,7 +346,7 @@ def test_the_command_lists_them() -> None:
     command[-1] = "1-1/pages"
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "near are" in done.stderr
+    assert "similar names are" in done.stderr
 
 
 def test_saves_and_buttons_are_checked() -> None:

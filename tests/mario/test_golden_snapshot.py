@@ -87,6 +87,7 @@ print(locale.localeconv()["decimal_point"], blob[test.CONFIG_HASH].hex())
 """
 
 
+@pytest.mark.slow
 def test_the_hash_of_options_does_not_depend_on_the_locale(tmp_path: Path) -> None:
     localedef = shutil.which("localedef")
     if localedef is None:

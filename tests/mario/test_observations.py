@@ -184,7 +184,7 @@ def test_other_kinds_are_refused(kind: Any, message: str) -> None:
 
 @pytest.mark.parametrize("kind", [3, ["tiles", 1], None])
 def test_what_is_no_name_is_refused(kind: Any) -> None:
-    with pytest.raises(TypeError, match=r"obs_type=.* is no kind of observation"):
+    with pytest.raises(TypeError, match=r"obs_type=.* is not a kind of observation"):
         mario_envpool.make(TASK, obs_type=kind)
 
 

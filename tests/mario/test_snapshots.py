@@ -1,4 +1,4 @@
-"""Snapshots hold everything: an environment goes on bit for bit."""
+"""Snapshots hold everything: an environment continues bit for bit."""
 
 from __future__ import annotations
 
@@ -104,12 +104,12 @@ def test_foreign_snapshots_are_refused(make_env: Any) -> None:
         other.reset()
         with pytest.raises(ValueError, match=message):
             env.restore(other.snapshot())
-    there = "under timing='nes_py', and here is timing='console'"
+    there = "under timing='nes_py', but this environment has timing='console'"
     other = make_env(timing="nes_py")
     other.reset()
     with pytest.raises(ValueError, match=there):
         env.restore(other.snapshot())
-    with pytest.raises(ValueError, match="under timing='console', and here"):
+    with pytest.raises(ValueError, match="under timing='console', but this"):
         other.restore(blob)
     one, two = (make_env(custom_actions=a) for a in (["right,A"], ["right", "A"]))
     one.reset()
@@ -119,6 +119,6 @@ def test_foreign_snapshots_are_refused(make_env: Any) -> None:
         env.restore(b"X" + blob[1:])
     with pytest.raises(ValueError, match="this version"):
         env.restore(blob[:8] + b"\xff" + blob[9:])
-    with pytest.raises(ValueError, match=r"bytes, not \d+"):
+    with pytest.raises(ValueError, match=r"has \d+ bytes, but .* have \d+"):
         env.restore(blob[:-1])
     assert env.snapshot() == untouched

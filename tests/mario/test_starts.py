@@ -1,4 +1,4 @@
-"""Episodes that begin in saved states: what begins anew, and what goes on."""
+"""Episodes that begin in saved states: what is reset, and what continues."""
 
 from __future__ import annotations
 

@@ -206,6 +206,7 @@ def random_states(load_rom: Callable[[str], bytes]) -> list[State]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_background_agrees_with_the_picture(random_states: list[State]) -> None:
     seen: Counter[str] = Counter()

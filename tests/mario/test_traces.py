@@ -189,6 +189,7 @@ EUROPEAN = tuple(
 )
 
 
+@pytest.mark.slow
 def test_pictures_equal_nes_py(verification: Path, make_upstream: Any) -> None:
     """At least 95 % are equal (98.8 % are); the others are of two classes.
 

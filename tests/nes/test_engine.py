@@ -119,6 +119,7 @@ def as_rom(memory: dict[int, int]) -> bytes | None:
     return ines(prg)
 
 
+@pytest.mark.slow
 @pytest.mark.verification
 @pytest.mark.skipif(not TRANSLATES, reason="programs cannot be translated here")
 def test_single_step_vectors_as_code_in_a_rom(verification: Path) -> None:
@@ -188,6 +189,7 @@ def test_names_of_engines() -> None:
         console.set_engine("x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "line"),
     [
@@ -235,7 +237,7 @@ def test_where_memory_may_not_become_code_the_interpreter_plays() -> None:
     if "old kernel" in done.stderr:
         pytest.skip("this kernel cannot forbid a process to make code")
     said, played = done.stdout.splitlines()
-    assert said == "interpreter: this system lets no program make machine code"
+    assert said == "interpreter: this system does not let programs create machine code"
     console = _core.Console(image, engine="translated")
     for _ in range(20):
         console.step(0)

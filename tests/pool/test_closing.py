@@ -76,8 +76,8 @@ resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
     Pool(spec)
 except RuntimeError as error:
-    assert "needs 1000 of them" in str(error), error
-    assert "num_threads (here 1000)" in str(error), error
+    assert "needs 1000 threads" in str(error), error
+    assert "num_threads (now 1000)" in str(error), error
 else:
     raise AssertionError("1000 stacks in 200 MiB")
 """

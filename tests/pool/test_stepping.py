@@ -59,6 +59,7 @@ def test_async_gives_whole_batches_and_starves_nobody(make_pool: Any) -> None:
     assert seen.min() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [32, 64])
 def test_a_million_steps_lose_and_double_none(make_pool: Any, batch_size: int) -> None:
     num_envs, steps = 64, 1_000_000

@@ -92,6 +92,7 @@ def test_other_memory_is_no_alarm():
     assert lasts(quick) > alarms._LASTS_S  # a cache that fills
 
 
+@pytest.mark.slow
 def test_a_run_whose_memory_grows_is_an_alarm(tmp_path, pools, monkeypatch):
     """Every update leaks 64 MB, and takes a minute."""
     monkeypatch.setattr(alarms, "monotonic", lambda: 60.0 * len(leak))
@@ -106,9 +107,9 @@ def test_a_run_whose_memory_grows_is_an_alarm(tmp_path, pools, monkeypatch):
     display = Recorder()
     run_training(make_config(tmp_path, max_steps=5000, log_seconds=0.0), display)
     (line,) = (x for x in display.lines if x.startswith("ALARM: memory of the host"))
-    assert "it grows all the time, is " in line
+    assert "it grows without pause, is " in line
     assert "GB are left, which last 2" in line  # 25 hours
-    assert "--resume goes on" in line
+    assert "--resume continues" in line
 
 
 class Small:
@@ -149,7 +150,7 @@ def test_memory_that_is_nearly_used_up(tmp_path, where, left, alarm):
     over = "alarm is over: memory of the host"
     assert (over in display.lines) == alarm
     if alarm:
-        text = "ALARM: memory of the host: 0.90 of 20.0 GB are left, of which this run"
+        text = "ALARM: memory of the host: 0.90 of 20.0 GB are left; this run has"
         assert display.lines[0].startswith(text)
 
 
@@ -198,7 +199,7 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path, pools, monkeypatch):
     monkeypatch.setattr(Checkpoints, "_write", write)
     display = Recorder()
     run_training(make_config(tmp_path, checkpoint_seconds=0.0), display)
-    assert "not written" in display.ever["checkpoint"]
+    assert "could not be written" in display.ever["checkpoint"]
     assert display.alarms["checkpoint"] == ""
     assert "alarm is over: checkpoint" in display.lines
 
@@ -217,7 +218,7 @@ def test_a_loss_that_is_not_finite(tmp_path, pools, monkeypatch):
     with pytest.raises(RuntimeError, match="the loss is nan"):
         run_training(make_config(tmp_path, max_steps=5000), display)
     assert "learn/loss/total is nan" in display.alarms["NaN"]
-    assert display.alarms["weights"] == "the weights are not finite: they are not saved"
+    assert display.alarms["weights"] == "the weights are not finite; they are not saved"
 
 
 # -- the pool ----------------------------------------------------------------
@@ -237,6 +238,7 @@ class StallingPool(FakePool):
         return {"workers": [{"env_id": 4}, {"env_id": -1}, {"env_id": 1}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"lag": 1}, {"lag": 1, "mode": "async"}])
 def test_a_stalled_pool(tmp_path, monkeypatch, options):
     use_pools(monkeypatch, StallingPool)
@@ -300,6 +302,7 @@ def use_counting_pools(monkeypatch, **options):
 THROWS = {"throw_env": 3, "throw_step": 40, "episode_steps": 9}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"lag": 1}, {"lag": 1, "mode": "async"}])
 @pytest.mark.parametrize("every", [0, 2])
 def test_a_run_goes_on_where_an_environment_throws(
@@ -330,6 +333,7 @@ def test_the_budget_of_replacements_ends_a_run(tmp_path, monkeypatch, capsys):
     )
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_with_replacements(tmp_path, monkeypatch):
     use_counting_pools(monkeypatch, **THROWS)
     found = []
@@ -385,6 +389,7 @@ def service(request):
     made.server.server_close()
 
 
+@pytest.mark.slow
 def test_alarms_and_the_end_are_sent(tmp_path, pools, monkeypatch, service):
     """The URL comes from an environment variable, so that no file has it."""
     monkeypatch.setattr(alarms, "_DISK_BYTES", 2**60)
@@ -425,18 +430,19 @@ def test_failed_is_sent(tmp_path, monkeypatch, service, capsys):
     assert "error: env 3 failed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", [500], indirect=True)
 def test_a_service_that_takes_nothing_is_one_line(tmp_path, pools, service):
     display = Recorder()
     metrics = run_training(make_config(tmp_path, notify=service.url), display)
     assert metrics["steps"] >= 600
-    (line,) = (x for x in display.lines if "no notification" in x)
-    assert "max_steps reached': the service of --notify did not take it" in line
+    (line,) = (x for x in display.lines if "could not send" in x)
+    assert "max_steps reached': the service of --notify refused it" in line
 
 
 WRONG = {
-    "nonsense": "knows no service behind the URL that begins with 'nonsense'; give one",
-    "foo://secret-token": "the URL that begins with 'foo'; give one such as ntfy://",
+    "nonsense": "has no service for the URL that begins with 'nonsense'; give a",
+    "foo://secret-token": "the URL that begins with 'foo'; give a URL such as ntfy://",
     "json://localhost:9, foo://x": "the URL that begins with 'foo'",
     "$MARIO_NO_SUCH": "names the environment variable MARIO_NO_SUCH, which is not set",
 }

@@ -36,6 +36,7 @@ def train(folder, flags, steps=STEPS):
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", FLAGS)
 def test_a_feature_switches_on_by_its_own_flag(tmp_path, flags):
     metrics = train(tmp_path / "run", flags)
@@ -56,8 +57,9 @@ def test_a_feature_switches_on_by_its_own_flag(tmp_path, flags):
         assert 0 < metrics["learn/policy_lag"] <= 1  # the first batch has none
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own_trains_with_default_options(tmp_path, monkeypatch):
-    """The one of docs/training.md, by the command line."""
+    """The one of docs/algorithms.md, by the command line."""
     (tmp_path / "my_network.py").write_text(
         "import torch\n"
         "from torch import nn\n"
@@ -75,6 +77,7 @@ def test_a_network_of_ones_own_trains_with_default_options(tmp_path, monkeypatch
     sys.modules.pop("my_network")
 
 
+@pytest.mark.slow
 def test_a_whole_game_says_how_many_levels_were_passed(tmp_path):
     flags = "--task SuperMarioBros-v0 --stall-steps 20"
     metrics = train(tmp_path / "run", flags, steps=8192)

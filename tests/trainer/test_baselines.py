@@ -260,7 +260,7 @@ def test_the_command(config, played, capsys):
     assert main(flags) == 0
     out = capsys.readouterr().out
     assert "jumper" in out
-    assert "levels 1-1; 9 episodes of each" in out
+    assert "levels 1-1; 9 episodes per level" in out
     content = json.loads((config.out / "baselines.json").read_text())
     assert list(content["policies"]) == ["random", "right", "jumper", "one", "two"]
     assert content["policies"]["one"][0]["clears"] == 3

@@ -442,7 +442,7 @@ def test_a_level_with_much_time_begins_its_schedules_again(tmp_path):
     imitation = linear(learner.imitation, 0.0, learner.entropy_steps, 400_000)
     assert imitation == pytest.approx(0.05)
     assert rates(learner, 1_200_000) == pytest.approx((0.0, 0.0), abs=1e-9)
-    # Once only: the next slice goes on from there.
+    # Once only: the next slice continues from there.
     state = write_run(tmp_path, again, 800_000)
     learner = specialists._scheduled(Slice(config, 60.0, 400.0), state).learner
     assert rates(learner, 800_000) == pytest.approx([rate / 2 for rate in half])
@@ -469,7 +469,7 @@ def test_the_best_checkpoint_and_temperature_are_chosen(tmp_path, monkeypatch):
     newest, older, *_, oldest = steps
     for name in (*steps, checkpoint.BEST):
         (folder / name).touch()
-    # Sampled, likeliest: clear rates of both levels, and starts that are cleared.
+    # Sampled and greedy: clear rates of both levels, and starts that are cleared.
     sampled = {(name, 0.5): [0.6, 0.8] for name in (*steps, checkpoint.BEST)}
     sampled |= {(name, 1.0): [0.6, 0.7] for name in steps}
     sampled |= {(name, 0.25): [0.9, 0.7] for name in steps}
@@ -503,7 +503,7 @@ def test_the_best_checkpoint_and_temperature_are_chosen(tmp_path, monkeypatch):
     assert (checkpoint.BEST, 0.5) in written
     sampled[newest, 0.25] = [0.0, 0.0]
     assert choose()["temperature"] == 0.5
-    # More starts with the likeliest actions count, but not the one without idle frames.
+    # More starts with greedy actions count, but not the one without idle frames.
     starts[newest] = [1, 2]
     assert choose()["checkpoint"] == newest
     starts[older] = [1, 2, 3]
@@ -575,11 +575,10 @@ def test_a_level_without_a_policy_counts_as_never_cleared():
 def test_why_levels_have_no_policy(tmp_path):
     table = {"single": [result("1-1", 1.0, [], False)], "levels": ["1-1", "1-2"]}
     assert _missing(table, tmp_path) == (
-        "1 of 2 levels have no policy: the time was too short for them: give more "
-        "--max-seconds"
+        "1 of 2 levels have no policy: the time was too short: raise --max-seconds"
     )
     (tmp_path / "errors.txt").touch()
-    assert f"{tmp_path}/errors.txt says what failed" in _missing(table, tmp_path)
+    assert f"failed, see {tmp_path}/errors.txt" in _missing(table, tmp_path)
     assert _missing(table | {"levels": ["1-1"]}, tmp_path) == ""
 
 
@@ -620,7 +619,7 @@ def test_the_report_has_both_tables(tmp_path, capsys):
     assert "2 levels in 10:00" in page
     assert "<b>70%</b><span>cleared by a policy for each level" in page
     assert "1 of 2 levels at 90 % or more" in page
-    assert "Not there: one network for all levels, curves of the one network" in page
+    assert "No data for: one network for all levels, curves of the one network" in page
     assert report([str(tmp_path), str(tmp_path)]) == 2
     (tmp_path / "table.json").write_text("{")
     assert report([str(tmp_path)]) == 2
@@ -680,20 +679,20 @@ def test_a_live_board_shows_messages_at_once():
     ("flags", "message"),
     [
         ("--levels 9-1", "there is no level '9-1'"),
-        ("--max-seconds 0", "max_seconds must be a number of seconds from 1"),
-        ("--max-seconds 5", "of max_seconds 5 single levels have 3.5, and one trains"),
-        ("--levels 1-1 --max-seconds 4.5", "single levels have 4.5, and one trains f"),
-        ("--merge-share 1", "merge_share must be 0 to .9, got 1"),
+        ("--max-seconds 0", "max_seconds must be a finite number of seconds, at"),
+        ("--max-seconds 5", "max_seconds=5 leaves 3.5 s for single levels"),
+        ("--levels 1-1 --max-seconds 4.5", "leaves 4.5 s for single levels, which"),
+        ("--merge-share 1", "merge_share must be 0 to 0.9, got 1"),
         ("--jobs -1", "jobs must be at least 0"),
-        ("--resume nowhere", "no folder of a campaign"),
+        ("--resume nowhere", "is not the folder of a campaign"),
         ("--levels 1-1 -- --lr 0", "lr must be above 0"),
         ("--levels 1-1 -- --seed 3", "give it before --"),
         ("--merge-flags='--lr 0'", "lr must be above 0"),
         ("-- --frame-skip 4", "has frame_skip=4, this run has frame_skip=6"),
-        ("-- --log-seconds=5", "--log-seconds behind -- would be overruled: this"),
-        ("-- --no-videos", "--no-videos behind -- would be overruled: this command"),
+        ("-- --log-seconds=5", "--log-seconds after -- has no effect, because this"),
+        ("-- --no-videos", "--no-videos after -- has no effect, because this"),
         ("-- --memory gru --imitation 0", "--memory cannot be merged"),
-        ("-- --run-dir there", "each has a folder of its own"),
+        ("-- --run-dir there", "each run has its own folder"),
         ("--task SuperMarioBros-1-1-v0", "give --task SuperMarioBros-v0"),
         ("--task SuperMarioBros2-v0 --levels 5-1", "there is no level '5-1'"),
     ],
@@ -800,7 +799,7 @@ def test_what_was_evaluated_is_not_played_again(make, clock, monkeypatch, tmp_pa
     again.run()
     assert again.evaluate() == json.loads((tmp_path / "table.json").read_text())
     assert len(played) == len(LEVELS)
-    assert f"the results of {tmp_path / 'table.json'}" in (
+    assert f"played before, see {tmp_path / 'table.json'}" in (
         again._board._console.file.getvalue().replace("\n", "")
     )
     single = [row for row in table["single"] if row["level"] != "1-2"]
@@ -815,6 +814,7 @@ def test_what_was_evaluated_is_not_played_again(make, clock, monkeypatch, tmp_pa
     assert len(played) == len(LEVELS) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_a_small_campaign(tmp_path, capsys):
     folder = tmp_path / "campaign"
@@ -834,9 +834,9 @@ def test_a_small_campaign(tmp_path, capsys):
         assert (folder / "policies" / f"{name}.safetensors").exists()
     # Nothing is left to do.
     assert main(["--resume", str(folder)]) == 0
-    assert "all was played: the results of" in capsys.readouterr().out
+    assert "all policies were played before, see " in capsys.readouterr().out
     assert main(["--run-dir", str(folder)]) == 2
-    assert "go on with it" in capsys.readouterr().err
+    assert "resume it" in capsys.readouterr().err
     with FileLock(folder / ".lock"):
         assert main(["--resume", str(folder)]) == 2
     assert "another process is writing" in capsys.readouterr().err

@@ -369,10 +369,10 @@ def test_threads_are_at_most_those_of_a_group(monkeypatch):
 
 def test_unknown_task_is_an_error():
     # The first where EnvPool's own environments can be loaded, the second elsewhere.
-    says = "there is no task 'NoSuchGame-v5'|'NoSuchGame-v5' is no task of"
+    says = "unknown task 'NoSuchGame-v5'|'NoSuchGame-v5' is not a task of"
     with pytest.raises(ValueError, match=says):
         make_pool(EnvConfig(task="NoSuchGame-v5"), seed=1)
-    with pytest.raises(ValueError, match=r"near ids: SuperMarioBros-\d-\d-v0"):
+    with pytest.raises(ValueError, match=r"similar ids: SuperMarioBros-\d-\d-v0"):
         make_pool(EnvConfig(task="SuperMarioBros-1-9-v0"), seed=1)
-    with pytest.raises(ValueError, match=r"near ids: SuperMarioBros-1-1-v0, "):
+    with pytest.raises(ValueError, match=r"similar ids: SuperMarioBros-1-1-v0, "):
         make_pool(EnvConfig(task="SuperMarioBros-1-1"), seed=1)

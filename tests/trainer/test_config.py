@@ -136,7 +136,7 @@ SMALL = EnvConfig(num_envs=32)
     ("change", "text"),
     [
         ({"serial": True, "lag": 1}, "serial has no overlap: lag must be 0, got 1"),
-        (learner(advantages="one-step"), "one-step needs loss=impala; PPO's loss"),
+        (learner(advantages="one-step"), "one-step needs loss=impala; the loss of PPO"),
         (
             learner(unrolls_per_batch=96),
             "unrolls_per_batch=96 must be a multiple of num_envs=64",
@@ -374,7 +374,8 @@ def _values_of(hint):
 def test_a_choice_without_such_a_kind_is_refused():
     data = to_dict(RunConfig())
     data["learner"]["optimizer"] = {"kind": "sgd"}
-    with pytest.raises(ValueError, match="no kind 'sgd'; there are muon, adamw"):
+    text = "unknown kind 'sgd'; choose one of muon, adamw"
+    with pytest.raises(ValueError, match=text):
         from_dict(RunConfig, data)
 
 
@@ -413,13 +414,13 @@ def test_help_shows_what_most_runs_need_and_help_all_everything(capsys):
         ("--model femto", "--model femto is now --model cnn-72k"),
         ("--model pico", "--model pico is now --model cnn-157k"),
         ("--model nano", "--model nano is now --model cnn-345k"),
-        ("--hud keep", "--hud is no flag now, only Python's EnvConfig.hud"),
+        ("--hud keep", "--hud is no longer a flag; in Python it is EnvConfig.hud"),
         (
             "--no-normalise-advantages",
-            "--normalise-advantages is no flag now, only Python's "
+            "--normalise-advantages is no longer a flag; in Python it is "
             "LearnerConfig.normalise_advantages",
         ),
-        ("--novelty-end 1", "--novelty-end is gone; now it is 0"),
+        ("--novelty-end 1", "--novelty-end was removed; it is now 0"),
     ],
 )
 def test_an_old_name_is_refused_with_the_new_one(capsys, options, text):
@@ -465,7 +466,7 @@ def test_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert choose_device("auto").type == "cuda"
     assert choose_device("cuda:0").index == 0
-    with pytest.raises(RuntimeError, match="there are 1 GPUs"):
+    with pytest.raises(RuntimeError, match="the last GPU is cuda:0"):
         choose_device("cuda:3")
 
 

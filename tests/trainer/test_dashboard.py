@@ -104,6 +104,7 @@ def test_a_pipe_gets_plain_lines(capsys):
     assert ESCAPE not in "".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["closed pipe", "full disk"])
 def test_lines_that_cannot_be_printed_end_no_run(kind):
     """Ctrl-C also ends what a run is piped to."""

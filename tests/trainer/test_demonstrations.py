@@ -241,7 +241,7 @@ def test_ways_come_to_the_end_in_the_runs_own_environments():
     ways = find_ways(env, env.levels, 3, per_level=2, log=lines.append)
     assert [way.stage for way in ways] == [0, 0, 1, 1]
     # On a busy machine there are lines of the search, too.
-    results = [line for line in lines if "steps of search" in line]
+    results = [line for line in lines if "search steps" in line]
     assert [line.split(":")[0] for line in results] == [
         "demonstrations of 1-4",
         "demonstrations of 1-1",
@@ -270,6 +270,7 @@ def test_ways_come_to_the_end_in_the_runs_own_environments():
     pool.close()
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_ways_are_the_same_on_any_number_of_threads():
     env = EnvConfig()
@@ -301,7 +302,7 @@ def test_a_long_search_is_not_repeated(monkeypatch, cost, found):
     lines = []
     ways = find_ways(EnvConfig(), ("1-1",), 1, per_level=3, log=lines.append)
     assert len(ways) == found
-    assert f"{', '.join(['5'] * found)} steps ({found * cost:,} steps of" in lines[0]
+    assert f"{', '.join(['5'] * found)} steps ({found * cost:,} search" in lines[0]
 
 
 @pytest.mark.rom
@@ -368,7 +369,7 @@ def test_a_damaged_way_is_found_out(monkeypatch):
             return np.zeros((1, 2)), np.zeros(1), no, no, info
 
     way = demonstrations.Way(0, np.zeros(4, np.uint8), np.zeros(3, np.int64))
-    with pytest.raises(ValueError, match="does not come to the end"):
+    with pytest.raises(ValueError, match="does not reach the end"):
         demonstrations._walk(Pool(), [way], 32)
 
 
@@ -438,6 +439,7 @@ def test_the_gradient_does_not_depend_on_how_it_is_shared(shards):
     assert step._statistics.means()["loss/imitation"] == pytest.approx(loss.item())
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_imitation_is_learned_and_its_weight_falls(tmp_path):
     flags = (
@@ -486,6 +488,7 @@ def searches(monkeypatch, found):
     return asked
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.parametrize(
     "options", [{"starts": "backward"}, {"starts": "backward", "imitation": 0.5}]
@@ -522,6 +525,7 @@ def interrupted(monkeypatch, found):
     return search
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_search_goes_on(tmp_path, interrupted, capsys, number):
@@ -532,7 +536,7 @@ def test_an_interrupted_search_goes_on(tmp_path, interrupted, capsys, number):
     assert metrics["seconds"] > 0
     assert signal.getsignal(number) is before
     said = capsys.readouterr().out
-    assert f"the 1 that it found are kept; --resume {config.run_dir} goes on" in said
+    assert "the 1 found so far are saved; continue with --resume " in said
     state = checkpoint.load(config.run_dir, CPU)
     assert (state["steps"], state["ways"]["searches"]) == (0, [[1000]])
     assert state["progress"]["seconds"] == metrics["seconds"]
@@ -557,7 +561,7 @@ def test_a_search_of_a_run_that_goes_on_is_not_kept(tmp_path, interrupted, capsy
     more = change(config, max_steps=480, resume=config.run_dir, starts="backward")
     metrics = run_training(more)
     assert (metrics["signal"], metrics["steps"]) == (signal.SIGINT, steps)
-    assert "nothing of this search is kept, and the run is as it was" in (
+    assert "its results are not saved, and the run is unchanged" in (
         capsys.readouterr().out
     )
     assert checkpoint.list_files(config.run_dir) == [path]
@@ -577,6 +581,7 @@ def test_the_exit_status_of_an_interrupted_search(
     assert checkpoint.list_files(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_with_other_options_ways_are_found_anew(tmp_path, searches, capsys):
     config = small(tmp_path, max_steps=240, starts="backward")
@@ -587,7 +592,7 @@ def test_with_other_options_ways_are_found_anew(tmp_path, searches, capsys):
     with pytest.raises(ValueError, match="with these options"):
         run_training(change(config, resume=config.run_dir, max_steps=720, noop_max=7))
     assert [env.noop_max for env in searches] == [4, 7]
-    assert "searched for anew: restore: blob 0" in capsys.readouterr().out
+    assert "replaced by a new search: restore: blob 0" in capsys.readouterr().out
     run_training(change(config, resume=config.run_dir, max_steps=720, demonstrations=2))
     assert len(searches) == 3
 
@@ -599,7 +604,7 @@ def test_with_other_options_ways_are_found_anew(tmp_path, searches, capsys):
             {"task": "SuperMarioBros-v0"},
             "SuperMarioBros-v0 does not play those: choose",
         ),
-        ({"imitation": 0.1, "entropy_steps": 0}, "which must be above 0 then; got 0"),
+        ({"imitation": 0.1, "entropy_steps": 0}, "which must be above 0, got 0"),
         ({"repeat_action_probability": 0.25}, "leave out --repeat-action-probability"),
         ({"imitation": 0.1, "memory": "gru"}, "for networks without --memory"),
         ({"imitation": -1.0}, "imitation must be at least 0, got -1.0"),

@@ -71,7 +71,7 @@ def test_frames_become_steps(buttons, idle, steps):
     ],
 )
 def test_buttons_that_change_within_a_step_are_refused(buttons, frame):
-    with pytest.raises(ValueError, match=f"a.json changes .* in frame {frame}: a run"):
+    with pytest.raises(ValueError, match=f"a.json changes .* in frame {frame}: a rec"):
         recorded._steps("a.json", made_of(buttons), ENV)
 
 
@@ -83,7 +83,7 @@ def test_other_idle_frames_are_refused():
 
 def test_buttons_that_are_no_action_are_refused():
     some = {"a.json": np.array([128, 0]), "b.json": np.array([0, nes.DOWN, 0])}
-    with pytest.raises(ValueError, match=r"b\.json has down in step 1, which") as error:
+    with pytest.raises(ValueError, match=r"b\.json has down in step 1, but") as error:
         recorded._numbers(some, ENV)
     assert str(error.value).endswith("--custom-actions NOOP,down,right")
     some.pop("b.json")
@@ -100,7 +100,7 @@ def env():
 
 @pytest.fixture(scope="module")
 def kept(env, tmp_path_factory):
-    """Two ways through 1-1 that a search found, and their recordings, played anew."""
+    """Two ways through 1-1 that a search found, and their recordings, played again."""
     folder = tmp_path_factory.mktemp("kept")
     ways = find_ways(env, ("1-1",), 1, per_level=2, log=lambda _: None)
     game = FilmedEnv(game_config(env))
@@ -116,6 +116,7 @@ def kept(env, tmp_path_factory):
     return ways, paths
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_recordings_become_the_ways_they_were(env, kept, tmp_path):
     ways, paths = kept
@@ -125,7 +126,7 @@ def test_recordings_become_the_ways_they_were(env, kept, tmp_path):
     lines = []
     found = read_ways(env, ("1-1",), 7, [*paths, short], lines.append)
     assert "2 files" in lines[0]
-    assert "1 that end before it are left out" in lines[0]
+    assert "1 that end earlier are left out" in lines[0]
     for way, again in zip(ways, found, strict=True):
         # Without steps that press nothing before the first that presses something.
         cut = len(way.actions) - len(again.actions)
@@ -141,13 +142,13 @@ def test_recordings_become_the_ways_they_were(env, kept, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"level": "1-2"}, "is of 1-2, and the run plays 1-1"),
-        ({"level": ""}, "is of the whole game, and the run plays 1-1"),
+        ({"level": "1-2"}, "is a demonstration of 1-2, but the run plays 1-1"),
+        ({"level": ""}, "is a demonstration of the whole game, but the run plays 1-1"),
         (
             {"options": OPTIONS | {"cut_waits": False}},
-            "was made with cut_waits=False, and the run has True",
+            "was made with cut_waits=False, but the run has True",
         ),
-        ({"rom_sha1": "0" * 40}, "is for the ROM with SHA-1 0000"),
+        ({"rom_sha1": "0" * 40}, "needs the ROM with SHA-1 0000"),
     ],
 )
 def test_files_of_another_game_are_refused(env, kept, tmp_path, changes, message):
@@ -160,6 +161,7 @@ def test_files_of_another_game_are_refused(env, kept, tmp_path, changes, message
 # -- cloning -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cloning_takes_the_actions_that_were_shown(tmp_path):
     torch.manual_seed(0)
     model = build_model(make_config(tmp_path).model, (1, 36, 36), 5)
@@ -187,6 +189,7 @@ def small(folder, paths, **options):
     return replace(config, model=replace(config.model, name="tiles"))
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_a_run_is_cloned_first_and_goes_on_exactly(tmp_path, kept, capsys):
     whole = small(tmp_path / "whole", kept[1], max_steps=960, keep_checkpoints=99)
@@ -218,6 +221,7 @@ def test_files_are_used_wherever_ways_are(tmp_path, kept, options):
     assert row[name] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_the_command(tmp_path, kept, capsys):
     flags = "--obs tiles --noop-max 4 --max-steps 512 --no-videos --dashboard off"
@@ -226,7 +230,7 @@ def test_the_command(tmp_path, kept, capsys):
     assert main([*words, *map(str, kept[1]), *run]) == 0
     assert "cloned in 20 steps" in capsys.readouterr().out
     assert main([*words, "none.json", "--run-dir", str(tmp_path / "other")]) == 2
-    assert "error: none.json is not there" in capsys.readouterr().err
+    assert "error: none.json does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -234,7 +238,7 @@ def test_the_command(tmp_path, kept, capsys):
     [
         ({"memory": "gru"}, "--demos is for networks without --memory"),
         ({"task": "SuperMarioBros-v0"}, "--demos needs demonstrations of single"),
-        ({"repeat_action_probability": 0.25}, "--demos needs demonstrations, which do"),
+        ({"repeat_action_probability": 0.25}, "--demos needs demonstrations, which"),
         ({"cloning_steps": -1}, "cloning_steps must be at least 0, got -1"),
     ],
 )

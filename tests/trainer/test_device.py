@@ -62,7 +62,7 @@ def test_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert choose_device("auto") == choose_device("cuda") == CUDA
     assert choose_device("cuda:0").index == 0
-    with pytest.raises(RuntimeError, match="there are 1 GPUs"):
+    with pytest.raises(RuntimeError, match="the last GPU is cuda:0"):
         choose_device("cuda:1")
 
 

@@ -143,10 +143,10 @@ def test_where_teachers_are_looked_for(tmp_path):
     one = tmp_path / "1-1.pt"
     assert teacher_paths(one, LEVELS) == [one, one]
     with pytest.raises(
-        FileNotFoundError, match=r"teacher of 1-3: neither 1-3\.safetensors"
+        FileNotFoundError, match=r"teacher for 1-3: the folder must have 1-3\.safet"
     ):
         teacher_paths(tmp_path, ("1-1", "1-3"))
-    with pytest.raises(FileNotFoundError, match="neither a run nor a checkpoint"):
+    with pytest.raises(FileNotFoundError, match="must be a run or a checkpoint"):
         teacher_paths(tmp_path / "nowhere", ())
 
 
@@ -159,10 +159,10 @@ def test_a_loss_without_teachers_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"frame_skip": 4}, "frame_skip=4, this run has frame_skip=6"),
-        ({"action_set": "complex"}, "actions that this run has not: .*down"),
+        ({"frame_skip": 4}, "frame_skip=4, but this run has frame_skip=6"),
+        ({"action_set": "complex"}, "actions that this run does not have: .*down"),
         ({"memory": "gru"}, "has a memory"),
-        ({"timing": "nes_py"}, "timing=nes_py, this run has timing=console"),
+        ({"timing": "nes_py"}, "timing=nes_py, but this run has timing=console"),
     ],
 )
 def test_a_teacher_of_another_kind_is_refused(tmp_path, options, message, capsys):
@@ -174,6 +174,7 @@ def test_a_teacher_of_another_kind_is_refused(tmp_path, options, message, capsys
     assert re.search(message, error)
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_a_run_with_teachers_goes_on_with_rewards(tmp_path):
     """Of two levels: teachers with fewer actions, then PPO from the checkpoint."""

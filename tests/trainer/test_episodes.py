@@ -101,7 +101,7 @@ def test_the_seed_decides():
     assert play_fake(12, seed=1, sharpness=0.0)[0] == first
     assert play_fake(12, seed=2, sharpness=0.0)[0] != first
     assert not all(p.episode.cleared for p in first)
-    # The likeliest action needs no luck, however little it is ahead.
+    # The most probable action needs no luck, however little it is ahead.
     assert all(p.episode.cleared for p in play_fake(12, sharpness=0.01, argmax=True)[0])
 
 

@@ -124,9 +124,8 @@ def test_wrong_arguments_are_named():
     options = {"seed": 1, "device": CPU, "dtype": None}
     with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
         evaluate_policy(Counter(), EnvConfig(), episodes=0, **options)
-    with pytest.raises(
-        ValueError, match="repeat_action_probability must be 0 to below 1, got 1"
-    ):
+    text = "repeat_action_probability must be at least 0 and below 1, got 1"
+    with pytest.raises(ValueError, match=text):
         evaluate_policy(
             Counter(), EnvConfig(), episodes=1, repeat_action_probability=1.0, **options
         )
@@ -154,6 +153,7 @@ def test_levels_share_a_pool(pools):
     assert "noops" not in more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("episodes", [7, 100, 1001])
 def test_no_level_is_played_more_than_another(pools, monkeypatch, episodes):
     monkeypatch.setattr(protocol, "_MAX_ENVS", 20)
@@ -180,13 +180,13 @@ def test_argmax_plays_each_start_once(pools):
     ("options", "message"),
     [
         ({"levels": ["9-1"]}, "there is no level '9-1' in SuperMarioBros-v0"),
-        ({"levels": []}, "levels must name one at least, got none"),
+        ({"levels": []}, "levels must name at least one level, got none"),
         ({"stall_steps": -1}, "stall_steps must be at least 0, got -1"),
         ({"episodes": 0}, "episodes must be at least 1, got 0"),
         ({"episodes": -1}, "episodes must be at least 1, got -1"),
         (
             {"repeat_action_probability": 1.0},
-            "repeat_action_probability must be 0 to below 1, got 1",
+            "repeat_action_probability must be at least 0 and below 1, got 1",
         ),
         ({"noop_max": 128}, "noop_max must be 0 to 127, got 128"),
         ({"task": "Pong-v5"}, "task Pong-v5 has no levels"),
@@ -273,7 +273,7 @@ def test_each_sticky_chance_has_a_table(pools, run_dir, capsys):
     text = capsys.readouterr().out
     head = "SuperMarioBros-1-1-v0, 7 steps, averaged weights\nseed 3, 0 to 9 idle"
     assert head in text
-    plain, sticky = text.split("chance of 0.1 a frame")
+    plain, sticky = text.split("probability 0.1 per frame")
     assert plain.count("100.0 %") == sticky.count("100.0 %") == 1
     assert [p.env.repeat_action_probability for p in pools] == [0, 0.1]
     assert {(p.env.noop_max, p.seed) for p in pools} == {(9, first_seed(3))}
@@ -296,7 +296,7 @@ def test_errors_are_one_line(tmp_path, pools, run_dir, capsys):
     played = len(pools)
     assert "got 1.5" in error(*of_run, "--repeat-action-probability", 0, 1.5)
     assert "got 200" in error(*of_run, "--noop-max", 200)
-    assert "one chance or more, got none" in error(
+    assert "needs at least one value, got none" in error(
         *of_run, "--repeat-action-probability"
     )
     assert len(pools) == played
@@ -346,7 +346,7 @@ def test_a_folder_that_cannot_be_written_to(pools, run_dir, capsys):
     shown = capsys.readouterr()
     assert not shown.out
     assert shown.err.startswith(f"error: cannot write to the folder {run_dir}/eval")
-    assert shown.err.endswith("choose another with --out\n")
+    assert shown.err.endswith("choose another folder with --out\n")
     out = run_dir / "other"
     assert command(*words, "--out", out) == 0
     before = (out / "table.json").read_text()
@@ -367,7 +367,7 @@ def test_a_checkpoint_that_lies_in_no_run(pools, run_dir, capsys):
     assert command("--checkpoint", file, "--episodes", 2) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{file}: SuperMarioBros-1-1-v0")  # no markup
-    assert out.endswith(f"nothing is written: {file} is in no run; see --out\n")
+    assert out.endswith(f"wrote no files: {file} is not in a run folder; see --out\n")
     assert list(file.parent.iterdir()) == [file]
 
 
@@ -382,6 +382,7 @@ def test_the_run_of_a_checkpoint(run_dir, monkeypatch):
         assert policy.run_folder(path) is None
 
 
+@pytest.mark.slow
 @pytest.mark.families
 def test_on_envpool_atari(tmp_path, monkeypatch, capsys):
     """A task without clears and positions."""
@@ -471,6 +472,7 @@ def test_who_stands_still_has_stalled():
     assert result.deaths == []
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_argmax_starts_differ():
     """31 starts are 31 different games, and the same ones every time."""
@@ -523,6 +525,7 @@ def test_the_command_on_the_game(tmp_path):
     assert result.levels[0].best_x_median > 40
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.parametrize("levels", [(), ("1-1", "1-3")])
 def test_the_command_repeats_the_evaluations_of_a_run(tmp_path, monkeypatch, levels):

@@ -106,6 +106,7 @@ def test_the_learner_sees_what_reports_do_not(tmp_path, corridors, name):
     plain.close(), paid.close()
 
 
+@pytest.mark.slow
 def test_a_bonus_changes_what_is_learned_and_is_reported(tmp_path, corridors):
     config = make_config(tmp_path / "plain", max_steps=200)
     run_training(config)

@@ -441,7 +441,7 @@ def test_sync_runs_are_equal(tmp_path, monkeypatch, fake_pool):
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_resumed_runs_are_the_uninterrupted_one(tmp_path, monkeypatch, fake_pool, lag):
-    """Graphs are recorded anew, and streams wait for what was restored."""
+    """Graphs are recorded again, and streams wait for what was restored."""
 
     def make(env, seed, *, asynchronous=False):
         return fake_pool(env.num_envs, env.num_envs, seed)

@@ -54,8 +54,11 @@ class Rooms(FakePool):
     "options",
     [
         {"lag": 1},
-        {"mode": "async", "lag": 1},
-        {"replay_share": 0.5, "unrolls_per_batch": 24, "replay_capacity": 128},
+        pytest.param({"mode": "async", "lag": 1}, marks=pytest.mark.slow),
+        pytest.param(
+            {"replay_share": 0.5, "unrolls_per_batch": 24, "replay_capacity": 128},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["at lag 1", "async", "with replay"],
 )

@@ -238,7 +238,7 @@ def test_rows_carry_the_level_of_their_episode(fake_pool, burn_in, asynchronous)
 
 
 @pytest.mark.parametrize("loss", ["ppo", "impala"])
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_of_levels_goes_on_as_if_never_interrupted(
     tmp_path, monkeypatch, fake_pool, loss, lag
 ):
@@ -257,6 +257,7 @@ def test_a_run_of_levels_goes_on_as_if_never_interrupted(
     assert statistics["learn/popart/std_most"] > statistics["learn/popart/std_least"]
 
 
+@pytest.mark.slow
 def test_a_named_task_takes_the_place_of_a_runs_levels(
     tmp_path, monkeypatch, fake_pool
 ):
@@ -274,6 +275,7 @@ def test_a_named_task_takes_the_place_of_a_runs_levels(
     assert parse([*goes_on, *named]).env.levels == ("1-3",)
 
 
+@pytest.mark.slow
 def test_other_test_levels_keep_the_episodes(tmp_path, monkeypatch, fake_pool, capsys):
     use_levels(monkeypatch, fake_pool)
     both = {"levels": ("1-1", "1-3"), "value_heads": 0, "end_episodes": 0}
@@ -311,6 +313,7 @@ def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_
     resumed.close()
 
 
+@pytest.mark.slow
 def test_a_run_of_the_same_by_another_name_goes_on_in_its_folder(
     tmp_path, monkeypatch, fake_pool
 ):
@@ -321,7 +324,7 @@ def test_a_run_of_the_same_by_another_name_goes_on_in_its_folder(
     named = make_config(tmp_path, max_steps=400, levels=("1-3",), end_episodes=0)
     run_training(replace(named, resume=config.run_dir))
     other = make_config(tmp_path, max_steps=600, levels=("1-2",), end_episodes=0)
-    with pytest.raises(ValueError, match="is a run of levels 1-3: to go on from it"):
+    with pytest.raises(ValueError, match="is a run of levels 1-3: to continue it"):
         run_training(replace(other, resume=config.run_dir))
 
 
@@ -332,13 +335,13 @@ def test_tiles_bring_their_options_with_any_preset():
 
 
 def test_a_task_of_one_level_and_others_are_refused():
-    with pytest.raises(ValueError, match="1-2-v0 is 1-2 alone"):
+    with pytest.raises(ValueError, match="1-2-v0 plays only 1-2"):
         parse(["--task", "SuperMarioBros-1-2-v0", "--levels", "1-1,1-3"])
     several = ["--task", "SuperMarioBrosRandomStages-v0", "--levels", "1-1,1-3"]
     assert parse(several).env.levels == ("1-1,1-3",)
 
 
-# -- solved, best, and what is said at the end -------------------------------
+# -- solved, best, and what is printed at the end ----------------------------
 
 
 def test_missing_episodes_are_no_clears():
@@ -422,6 +425,7 @@ def levels_config(tmp_path, **options):
     )
 
 
+@pytest.mark.slow
 def test_solved_is_every_level(tmp_path, told, monkeypatch):
     monkeypatch.setattr(FinishedEpisodes, "clear_rates", lambda self: [1.0, 0.9])
     poor = [result("1-1", 10), result("1-2", 0, True), result("1-3", 8)]
@@ -434,6 +438,7 @@ def test_solved_is_every_level(tmp_path, told, monkeypatch):
     assert [line["worst_clear_rate"] for line in lines] == [0.8, 0.9, 0.8, 0.9, 0.9]
 
 
+@pytest.mark.slow
 def test_one_poor_level_is_not_solved(tmp_path, told, monkeypatch):
     monkeypatch.setattr(FinishedEpisodes, "clear_rates", lambda self: [1.0, 0.8])
     config = levels_config(tmp_path, stop_when_solved=True, end_episodes=0)
@@ -473,6 +478,7 @@ def small(tmp_path, threads=2, **options):
     return change(config, max_steps=1200, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_levels_are_played_and_evaluated(tmp_path):
     one, two = tmp_path / "1", tmp_path / "2"
@@ -519,13 +525,16 @@ def test_one_head_of_many_levels_is_their_mean():
 
 
 def test_heads_of_unknown_networks_are_not_moved():
-    with pytest.raises(ValueError, match="the levels of its checkpoint only"):
+    with pytest.raises(
+        ValueError, match="only continue with the levels of its checkpoint"
+    ):
         value_heads.move(
             {"model": {"critic.weight": torch.ones(2, 3)}, "learner": {}},
             torch.nn.Linear(1, 1), None, [[1], [0]],
         )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.parametrize("noisy", [False, True])
 def test_a_run_goes_on_with_other_levels(tmp_path, noisy, capsys):
@@ -535,7 +544,7 @@ def test_a_run_goes_on_with_other_levels(tmp_path, noisy, capsys):
     resumed = parse(["--resume", str(tmp_path), "--levels", "1-2,4-2", "--run-dir",
                      str(tmp_path / "more"), "--test-levels", "1-1"])  # fmt: skip
     made = Session(replace(resumed, max_steps=100_000))
-    assert "the critic's outputs are for other levels now" in capsys.readouterr().out
+    assert "known levels keep their output of the critic" in capsys.readouterr().out
     assert made.config.env.levels == ("1-2", "4-2")
     new = resume.capture(made.parts, complete=False)
     made.close()
@@ -561,6 +570,7 @@ def test_a_run_goes_on_with_other_levels(tmp_path, noisy, capsys):
     assert moments >= 4  # two of the weight and two of the bias
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_a_run_of_many_levels_goes_on_with_one(tmp_path):
     run_training(small(tmp_path))

@@ -290,6 +290,7 @@ def open_wandb(run_dir, **options):
     return writer, wandb.run
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::DeprecationWarning:wandb")
 def test_wandb_without_a_key_is_offline_and_warns_of_nothing(wandb_at_home, tmp_path):
     writer, run = open_wandb(tmp_path / "mine")

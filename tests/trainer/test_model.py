@@ -148,6 +148,7 @@ def test_forward_waits_for_no_data(memory):
         assert run(model).logits.shape == (3, 2, 5)
 
 
+@pytest.mark.slow
 def test_compiles_into_one_graph():
     model = build(memory=SMALL["gtrxl"], noisy=True)
     model.native = False  # what is compiled are PyTorch's operators
@@ -426,11 +427,11 @@ def test_the_trial_leaves_no_trace():
         (":A", "cannot be imported"),
         ("own_network:Missing", "has no 'Missing'; the name must be module:Class"),
         ("own_network:", "has no ''; the name must be module:Class"),
-        ("own_network:function", "gives a int; it must be a torch.nn.Module"),
+        ("own_network:function", "returns a int; it must return a torch.nn.Module"),
         (
             "own_network:Half",
-            r"gave \(\(float16 \(2, 3, 5\), float32 \(2, 3\)\), float32 \(3, 0\)\).*"
-            r"must give .* \(\(float32 \(2, 3, 5\)",
+            r"returned \(\(float16 \(2, 3, 5\), float32 \(2, 3\)\), float32 \(3, 0\)\)."
+            r".*must return .* \(\(float32 \(2, 3, 5\)",
         ),
         ("own_network:Forgetful", r"float32 \(3, 7\)\), where the state's size"),
     ],
@@ -455,7 +456,7 @@ def test_an_exception_inside_says_what_was_asked():
             {"name": "huge"},
             "unknown model 'huge'; choose one of cnn-72k, cnn-157k.*module:Class",
         ),
-        ({"blocks": 3}, "blocks=3, but cnn-157k has none.*impala or convnext"),
+        ({"blocks": 3}, "blocks=3, but cnn-157k has no blocks.*impala or convnext"),
         ({"widths": (16,)}, r"widths=\(16,\), but cnn-157k has 2 convolutions"),
         ({"name": "impala", "widths": (16, 0)}, "must be positive"),
         ({"features": -1}, "features=-1 must be positive"),

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import psutil
+import pynvml
 import pytest
 import torch
 
@@ -31,62 +32,52 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")
 RECORDED = 2
 
 
-class FakeNvml:
-    """NVML with two cards; torch sees only the second one, as its card 1 of 2."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self):
-        self.open = 0
-        self.uuids = {"GPU-aaaa": "first", "GPU-bbbb": "second"}
-        self.addresses = {"00000000:03:00.0": "first", "00000001:c4:0a.0": "second"}
-        self.loads = [30, 50]
-        self.mute = set()
-
-    def nvmlInit(self):
-        if "init" in self.mute:
-            raise self.NVMLError("Driver Not Loaded")
-        self.open += 1
-
-    def nvmlShutdown(self):
-        self.open -= 1
-
-    def _find(self, table, key):
-        if key not in table:
-            raise self.NVMLError("Not Found")
-        return table[key]
-
-    def nvmlDeviceGetHandleByUUID(self, uuid):
-        return self._find(self.uuids, uuid)
-
-    def nvmlDeviceGetHandleByPciBusId(self, address):
-        return self._find(self.addresses, address)
-
-    def _told(self, what, handle):
-        if what in self.mute or handle != "second":
-            raise self.NVMLError("Not Supported")
-
-    def nvmlDeviceGetUtilizationRates(self, handle):
-        self._told("load", handle)
-        load = self.loads.pop(0) if len(self.loads) > 1 else self.loads[0]
-        return SimpleNamespace(gpu=load)
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        self._told("memory", handle)
-        return SimpleNamespace(used=3 * 2**30, total=8 * 2**30)
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        self._told("power", handle)
-        return 125_000
-
-
 @pytest.fixture
 def nvml(monkeypatch):
-    fake = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    """The real pynvml with answers for two cards; torch sees the second, as cuda:1."""
+    card = SimpleNamespace(open=0, loads=[30, 50], mute=set())
+    keys = {"GPU-bbbb": "second", "00000001:c4:0a.0": "second", "GPU-aaaa": "first"}
+
+    def start():
+        if "init" in card.mute:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        card.open += 1
+
+    def stop():
+        card.open -= 1
+
+    def find(key):
+        if key not in keys:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return keys[key]
+
+    def load():
+        return card.loads.pop(0) if len(card.loads) > 1 else card.loads[0]
+
+    def answer(name, value):
+        def read(handle):
+            if name in card.mute or handle != "second":
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            return value()
+
+        return read
+
+    memory = SimpleNamespace(used=3 * 2**30, total=8 * 2**30)
+    functions = {
+        "nvmlInit": start,
+        "nvmlShutdown": stop,
+        "nvmlDeviceGetHandleByUUID": find,
+        "nvmlDeviceGetHandleByPciBusId": find,
+        "nvmlDeviceGetUtilizationRates": answer(
+            "load", lambda: SimpleNamespace(gpu=load())
+        ),
+        "nvmlDeviceGetMemoryInfo": answer("memory", lambda: memory),
+        "nvmlDeviceGetPowerUsage": answer("power", lambda: 125_000),
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(pynvml, name, function)
     see(monkeypatch, uuid="bbbb")
-    return fake
+    return card
 
 
 def see(monkeypatch, **properties):
@@ -165,9 +156,9 @@ def test_sampling_goes_on_by_itself_until_closed(nvml):
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        ("init", "NVML says Driver Not Loaded"),
-        ("unknown", "NVML does not find cuda:1 (Not Found)"),
-        ("untold", "NVML does not find cuda:1 (this PyTorch tells neither"),
+        ("init", "NVML reports Driver Not Loaded"),
+        ("unknown", "NVML has no cuda:1 (Not Found)"),
+        ("untold", "NVML has no cuda:1 (this PyTorch reports neither"),
         ("missing", "pip install nvidia-ml-py"),
     ],
 )
@@ -267,6 +258,7 @@ def test_the_trace_has_the_recorded_updates_and_no_others(tmp_path, capfd):
     assert f"wrote {tmp_path}/trace.json" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_profile_on_a_cpu_prints_no_errors(tmp_path):
     """In a process of its own: the profiler's library starts once in each."""
     code = (
@@ -315,7 +307,7 @@ def test_a_run_that_ends_while_recording_has_a_trace(tmp_path):
 def test_a_run_that_ends_too_early_says_so(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         run_updates(tmp_path, PROFILE_AFTER - 1)
-    assert "nothing was profiled" in caplog.text
+    assert "no profile was recorded" in caplog.text
     assert not (tmp_path / "trace.json").exists()
 
 
@@ -343,6 +335,7 @@ def test_marks_on_cuda_are_nvtx_ranges_too(monkeypatch):
     assert opened == ["learn", "learn"]
 
 
+@pytest.mark.slow
 def test_the_time_of_workers_is_theirs_alone():
     """One thread computes, another one sleeps; this one does both."""
     before, stop = thread_ids(), threading.Event()

@@ -124,7 +124,7 @@ def test_all_pictures_of_an_evaluation(tmp_path, monkeypatch, caplog):
         "deaths-1-2.png",
         "mine.png",
     }
-    assert "1-2 has no picture of its own: there is no room 0x63" in caplog.text
+    assert "no picture of a room of 1-2: there is no room 0x63" in caplog.text
     # One level needs no map of all.
     assert list(plots.draw(ABOUT, levels[:1], tmp_path)) == []
     assert not (tmp_path / "heatmap.png").exists()

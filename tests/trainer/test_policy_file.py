@@ -53,7 +53,7 @@ def test_a_temperature_divides_the_logits(tmp_path):
     state = checkpoint.load(tmp_path / "run.pt", CPU)
     other = {"model": {"mine": torch.ones(2)}, "ema": None}
     checkpoint.save(tmp_path / "other.pt", state | other)
-    with pytest.raises(ValueError, match="has no temperature"):
+    with pytest.raises(ValueError, match="a temperature needs an ActorCritic"):
         save_policy(tmp_path / "other.pt", path, temperature=0.5)
 
 
@@ -120,7 +120,7 @@ def test_another_rom_is_refused(policy, capsys):
         (lambda content: b"\x00" * 500, "is damaged"),
         (
             lambda content: content.replace(b"policy 2", b"policy 1"),
-            "no policy of this",
+            "not a policy of this",
         ),
         (lambda content: content.replace(b"precision", b"decision!"), "is damaged"),
     ],
@@ -144,7 +144,7 @@ def test_weights_that_are_not_finite_are_refused(policy):
 def test_a_file_of_others_is_refused(tmp_path):
     path = tmp_path / "other.safetensors"
     safetensors.torch.save_file({"w": torch.ones(2)}, path)
-    with pytest.raises(ValueError, match="no policy of this trainer"):
+    with pytest.raises(ValueError, match="not a policy of this trainer"):
         load_policy(path, CPU)
     with pytest.raises(FileNotFoundError, match="no policy at"):
         load_policy(tmp_path / "none.safetensors", CPU)

@@ -252,8 +252,8 @@ class Own(nn.Module):
     [
         (1, 1, False, ""),
         (2, 2, False, ""),
-        (1, 2, False, r"\(2, 3, 2\).*or choose --value-heads 1: there are 2 levels"),
-        (1, 1, True, "has no popart; choose --no-popart"),
+        (1, 2, False, r"\(2, 3, 2\).*or choose --value-heads 1: the run has 2 levels"),
+        (1, 1, True, "has no attribute popart; choose --no-popart"),
     ],
 )
 def test_networks_of_ones_own(tmp_path, monkeypatch, offers, wanted, popart, message):

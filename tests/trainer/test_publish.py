@@ -135,7 +135,7 @@ def test_a_folder_is_written_in_place_of_a_push(server, tmp_path, capsys):
     assert publish(words) == 2
     assert "holds a published policy" in capsys.readouterr().err
     assert publish([*words, "--private"]) == 2
-    assert "--private is for hf://user/name" in capsys.readouterr().err
+    assert "--private needs --to hf://user/name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm", "gtrxl"])
@@ -162,8 +162,8 @@ def test_every_network_has_its_shapes_without_memory(name, memory):
 def test_a_damaged_file_is_refused(server, capsys):
     content = server.repos[REPO]["1-2.safetensors"]
     server.repos[REPO]["1-2.safetensors"] = content[:-100]
-    assert "is not the policy of" in refused(capsys)
-    put(server, content[:-100])  # by whoever wrote the card, too
+    assert "its SHA-256 is not that of" in refused(capsys)
+    put(server, content[:-100])  # by the author of the card, too
     assert "is damaged" in refused(capsys)
 
 
@@ -179,11 +179,11 @@ def test_a_pickle_in_disguise_is_refused(server, capsys, zipped):
 @pytest.mark.rom
 def test_another_rom_is_refused(server, tmp_path, capsys):
     put(server, rewritten(server, tmp_path, rom_sha1="1" * 40))
-    assert "1111, and its card says" in refused(capsys)
+    assert "1111, but its card has" in refused(capsys)
     put(server, rom_sha1="0" * 40)
     said = refused(capsys)
-    assert f"{ADDRESS}: the policy is for the ROM with SHA-1 0000" in said
-    assert "an unknown revision, which is not here" in said
+    assert f"{ADDRESS}: the policy needs the ROM with SHA-1 0000" in said
+    assert "an unknown revision, which is not installed" in said
 
 
 @pytest.mark.rom
@@ -214,7 +214,7 @@ def test_code_and_files_of_this_machine_are_not_named(
     known = policy_file.read(path, torch.device("cpu"))._asdict()[part]
     put(server, rewritten(server, tmp_path, **{part: known | {name: value}}))
     said = refused(capsys)
-    assert f"is {value!r}, a file or code of the machine that published it" in said
+    assert f"is {value!r}, a file or code of another machine" in said
 
 
 @pytest.mark.rom
@@ -224,17 +224,17 @@ def test_what_is_missing_or_too_large_is_refused(server, capsys):
     card = card_of(server)
     card["policies"]["1-2"]["file"] = "model.pt"
     put(server, policies=card["policies"])
-    assert "the policy is 'model.pt'; only .safetensors files" in refused(capsys)
+    assert "the policy must be a .safetensors file, got 'model.pt'" in refused(capsys)
     card["policies"]["1-2"]["file"] = "../1-2.safetensors"
     put(server, policies=card["policies"])
-    assert "the file of 1-2 is not in its folder" in refused(capsys)
+    assert "the file of 1-2 must be in the card's folder" in refused(capsys)
     card["policies"]["1-2"]["file"] = "1-2.safetensors"
     put(server, policies=card["policies"] | {"1-3": card["policies"]["1-2"]})
-    assert f"it has the policies '1-2', '1-3': give one, such as {ADDRESS}/8-1" in (
+    assert f"it has the policies '1-2', '1-3': name one, such as {ADDRESS}/8-1" in (
         refused(capsys)
     )
     del server.repos[REPO][released.CARD]
-    assert "there is no card.json" in refused(capsys)
+    assert "card.json is missing" in refused(capsys)
     del server.repos[REPO]
     assert f"error: {ADDRESS}: " in refused(capsys)
 
@@ -245,13 +245,15 @@ def test_addresses():
     assert str(parse("hf://user/name@v1.0/8-1")) == "hf://user/name@v1.0/8-1"
     assert not hub.is_address(Path("runs/hf"))
     for wrong in ("hf://user", "hf://user/a/b/c", "hf://user/na me"):
-        with pytest.raises(ValueError, match="is no address on the Hub; give hf://"):
+        with pytest.raises(
+            ValueError, match="is not an address on the Hub; give hf://"
+        ):
             parse(wrong)
 
 
 def test_a_policy_is_no_run(tmp_path, capsys):
     assert run(["--resume", ADDRESS, "--device", "cpu"]) == 2
-    assert "is a policy, weights alone" in capsys.readouterr().err
+    assert "is a policy (weights only)" in capsys.readouterr().err
 
 
 def test_without_the_library(monkeypatch, tmp_path, capsys):
@@ -271,8 +273,8 @@ def test_without_the_library(monkeypatch, tmp_path, capsys):
     ("words", "message"),
     [
         (["none", "--to", "a"], "no checkpoint at none"),
-        (["none", "--to", "hf://user"], "is no address on the Hub"),
-        (["none", "--to", "hf://user/a/1-1"], "--to is hf://user/name"),
+        (["none", "--to", "hf://user"], "is not an address on the Hub"),
+        (["none", "--to", "hf://user/a/1-1"], "--to must be hf://user/name"),
         (["none", "--to", "a", "--episodes", "0"], "episodes must be at least 1"),
         (["none", "--to", "a", "--seed", "-1"], "seed must be 0 to 20000, got -1"),
     ],

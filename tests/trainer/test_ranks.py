@@ -78,6 +78,7 @@ def ran(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_what_ranks_tell_each_other(ran):
     files = [ran / f"exchange-{rank}.json" for rank in range(2)]
     one, other = (json.loads(file.read_text()) for file in files)
@@ -124,6 +125,7 @@ def test_the_resumed_run_is_the_uninterrupted_one(ran, kind):
     assert differences(whole, parts) == []
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_goes_on(ran, tmp_path, pools, capsys):
     source, alone = ran / "turns" / "whole" / "run", tmp_path / "run"
     options = ranks_program.RESUMED["turns"]
@@ -219,7 +221,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path, start):
     output += process.communicate()[0]
     assert process.returncode == 0, output
     assert output.count("resumed from") == KILLS
-    assert "torchrun starts all again, from the last checkpoint" in output
+    assert "torchrun restarts all processes from the last checkpoint" in output
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert differences(essence(tmp_path / "whole"), essence(run_dir)) == []
     steps = [point["step"] for point in read_points(run_dir)]
@@ -249,21 +251,22 @@ def test_a_signal_ends_all_ranks_with_one_checkpoint(number, tmp_path, start):
     process.send_signal(number)
     output, _ = process.communicate()
     assert process.returncode
-    assert "; --resume run goes on" in output
+    assert "; continue with --resume run" in output
     state = checkpoint.load(tmp_path / "run", CPU)
     assert 500 <= state["steps"] < STEPS
     assert len(state["others"]) == 1
     assert state["collecting"] is not None
 
 
+@pytest.mark.slow
 def test_what_cannot_be_divided_is_said_once(start):
     process = start(["--minibatch-size", "33", "--device", "cpu"])
     output, _ = process.communicate()
     assert process.returncode
     lines = [row for row in output.splitlines() if row.startswith("error: ")]
     assert lines == [
-        "error: minibatch_size=33 is of the whole run and cannot be divided over 2 "
-        "processes: choose a multiple of 2"
+        "error: minibatch_size=33 counts for the whole run and cannot be divided among "
+        "2 processes: choose a multiple of 2"
     ]
 
 
@@ -301,11 +304,11 @@ def test_a_share_is_of_environments_batches_and_replay():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"num_envs": 6}, "num_envs=6 is of the whole run"),
+        ({"num_envs": 6}, "num_envs=6 counts for the whole run"),
         ({"unrolls_per_batch": 66}, "unrolls_per_batch=66"),
         ({"minibatch_size": 1023}, "minibatch_size=1023"),
         ({"replay_share": 0.5, "replay_capacity": 6}, "replay_capacity=6"),
-        ({"num_envs": 4}, "choose a multiple of 8"),
+        ({"num_envs": 4}, "choose a num_envs that is a multiple of 8"),
     ],
 )
 def test_what_cannot_be_divided_is_named(options, text):
@@ -350,7 +353,7 @@ def test_ranks_meet_whatever_those_before_them_have_left():
     store = HashStore()
     store.set("here/1", "of one that was killed")
     store.set("here/2", "of one that was killed")
-    with pytest.raises(RuntimeError, match="not there: 1, 2"):
+    with pytest.raises(RuntimeError, match="missing: 1, 2"):
         ranks._meet(store, 0, 3, 0.1)
     with ThreadPoolExecutor(3) as pool:
         met = [pool.submit(ranks._meet, store, rank, 3, 60.0) for rank in range(3)]
@@ -381,7 +384,7 @@ def test_a_restarted_run_goes_on_from_its_own_folder(tmp_path, pools, monkeypatc
 
     assert config_again() is other
     restart.note(config.run_dir, None, ALONE)
-    # Before the first checkpoint it begins anew, in the same folder.
+    # Before the first checkpoint it begins again, in the same folder.
     assert config_again().run_dir == config.run_dir.resolve()
     assert config_again().resume is None
     run_training(change(config, log_seconds=100.0))

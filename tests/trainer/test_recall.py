@@ -74,7 +74,7 @@ class Recall:
         return pixels(torch.where(self.left == 0, QUESTION, shown))
 
     def step(self, actions):
-        """Goes on to the next rows; an ended episode takes any action for a reset."""
+        """Moves to the next rows; an ended episode takes any action for a reset."""
         over, answered = self.done, self.left == 0
         self.reward = (answered & ~over & (actions == self.cue)).float()
         self.done = answered & ~over
@@ -151,6 +151,7 @@ def train(memory):
     return model, torch.tensor(player.answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_a_memory_recalls(memory):
     """Episodes end at any row of an unroll, and many cues are of an earlier unroll."""
@@ -159,6 +160,7 @@ def test_a_memory_recalls(memory):
     assert answers[-20:].mean() > 0.95
 
 
+@pytest.mark.slow
 def test_without_a_memory_every_answer_is_a_guess():
     _, answers = train("none")
     assert answers[-40:].mean() < 1 / CUES + 0.05

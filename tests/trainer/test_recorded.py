@@ -111,12 +111,14 @@ def test_what_cannot_be_played_again_is_refused(tmp_path):
     sticky = EnvConfig(repeat_action_probability=0.25)
     game = FilmedEnv(game_config(sticky, level="1-1"))
     game.reset()
-    with pytest.raises(ValueError, match="sticky actions cannot be recorded"):
+    with pytest.raises(
+        ValueError, match="episodes with sticky actions cannot be recorded"
+    ):
         recorder.begin(game)
     game = FilmedEnv(game_config(EnvConfig(), level="1-1"))
     game.reset()
     game.step(1)
-    with pytest.raises(ValueError, match="does not begin at the start of 1-1"):
+    with pytest.raises(ValueError, match="must begin at the start of 1-1"):
         recorder.begin(game)
     assert recorder.end() == ""
     assert not list(tmp_path.iterdir())
@@ -126,10 +128,10 @@ def test_what_cannot_be_played_again_is_refused(tmp_path):
     ("words", "message"),
     [
         (["--record", "play.txt"], "give play.txt.json"),
-        (["--display", "none"], "--display none shows nothing: give --record FILE"),
+        (["--display", "none"], "--display none only records: also give --record"),
         (
             ["--display", "none", "--record", "a.json", "--episodes", "1"],
-            "--human plays in a window: leave --display none out",
+            "--human plays in a window: leave out --display none",
         ),
     ],
 )
@@ -164,7 +166,9 @@ def test_buttons_of_a_movie_come_back(sprilo, tmp_path, kind):
     found = movies.read(path)
     assert found.buttons == buttons
     assert found.rom_sum in movies._sums(image)
-    with pytest.raises(ValueError, match="the movie is for another ROM: the checksum"):
+    with pytest.raises(
+        ValueError, match="the movie is for another ROM: no installed ROM"
+    ):
         movies.rom_of(found)
 
 
@@ -206,7 +210,7 @@ FM2 = "version 3\npalFlag 0\nport0 1\nromChecksum base64:AAAA\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "it is no .fm2 file"),
+        ("", "it is not an .fm2 file"),
         (FM2, "it has no frames"),
         (FM2 + "|0|R.......", "frame 0 is damaged"),
         (FM2 + "|0|R.......|||\n|0|....|||", "frame 1 is damaged"),
@@ -214,7 +218,7 @@ FM2 = "version 3\npalFlag 0\nport0 1\nromChecksum base64:AAAA\n"
         (FM2 + "|0|........|R.......||", "the second controller is used in frame 0"),
         (FM2.replace("palFlag 0", "palFlag 1"), "it is for a PAL console"),
         (FM2 + "savestate base64:AAAA\n", "it begins from a saved state"),
-        (FM2 + "binary 1\n", "it is in the binary form"),
+        (FM2 + "binary 1\n", "it is in the binary format"),
         (FM2.replace("AAAA", "???") + "|0|........|||", "romChecksum is damaged"),
         (b"\xff\xfe\x00", "cannot be imported"),
     ],
@@ -238,8 +242,8 @@ LOG = "[Input]\n" + movies._BK2_KEY + "\n|..|........|\n"
         ("StartsFromSavestate True\n", LOG, "it begins from a saved state"),
         ("", LOG.replace("|..|", "|P.|"), "frame 0 is damaged|Reset is pressed"),
         ("", LOG + "|..|....|\n", "frame 1 is damaged"),
-        ("", "|..|........|\n", "has 0 lines LogKey"),
-        ("", LOG.replace("P1", "P2"), "its LogKey has no gamepad P1"),
+        ("", "|..|........|\n", "has 0 LogKey lines, must have one"),
+        ("", LOG.replace("P1", "P2"), "its LogKey does not have the gamepad P1"),
     ],
 )
 def test_a_movie_of_bizhawk_that_is_damaged_or_more(tmp_path, header, log, message):
@@ -260,11 +264,11 @@ def test_files_that_are_no_movies(tmp_path, capsys):
     text.write_text("none")
     assert command.main(["--import", str(text), str(tmp_path / "none.fm2")]) == 1
     first, second = capsys.readouterr().err.splitlines()
-    assert first == f"error: {text} is no movie that is read; give .fm2 or .bk2"
-    assert second.startswith(f"error: {tmp_path / 'none.fm2'} is not there")
+    assert first == f"error: {text} is not a supported movie; give .fm2 or .bk2"
+    assert second.startswith(f"error: {tmp_path / 'none.fm2'} does not exist")
     for words, message in (
         (["--import", "a.fm2", "--replay", "a.json"], "either --replay or --import"),
-        (["--import", "a.fm2", "--levels", "1-1"], "--import searches nothing"),
+        (["--import", "a.fm2", "--levels", "1-1"], "--import does not search"),
         (["--minari", "a-v0"], "--minari makes a data set of files"),
         (["--bk2", "--levels", "1-2"], "--bk2 writes movies from power-on"),
     ):
@@ -317,7 +321,7 @@ def test_minari_loads_the_data_set(played, tmp_path, monkeypatch, capsys):
     assert (obs == first.observations[0]).all()
     again.close()
     assert command.main([*words, "--minari", "mario/1-1-v0"]) == 2
-    assert "there is a data set mario/1-1-v0 already" in capsys.readouterr().err
+    assert "the data set mario/1-1-v0 already exists" in capsys.readouterr().err
 
 
 @pytest.mark.rom
@@ -325,12 +329,14 @@ def test_a_data_set_is_of_one_kind(played, tmp_path, monkeypatch):
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
     other = replace(played, level="1-2")
-    with pytest.raises(ValueError, match="a data set is of one level"):
+    with pytest.raises(ValueError, match="a data set needs one level"):
         minari_data.export([played, other], "a-v0")
     movie = replace(played, start="power-on")
-    with pytest.raises(ValueError, match="a movie from power-on is no episode"):
+    with pytest.raises(ValueError, match="a movie from power-on is not an episode"):
         minari_data.export([movie], "a-v0")
-    with pytest.raises(ValueError, match="and should after 63 with 99"):
+    with pytest.raises(
+        ValueError, match="but was recorded with 63 frames and reward 99"
+    ):
         minari_data.export([replace(played, reward=99.0)], "a-v0")
     with pytest.raises(ValueError, match="Malformed dataset ID"):
         minari_data.export([played], "no name")
@@ -356,5 +362,5 @@ def test_a_file_says_how_it_ends_and_begins(played, tmp_path):
         demonstration.load(path)
     with pytest.raises(ValueError, match="do not reach the flag within"):
         demonstration.verify(replace(played, ending="cleared"))
-    with pytest.raises(ValueError, match=r"\(stopped\), and should after"):
+    with pytest.raises(ValueError, match=r"\(stopped\), but was recorded"):
         demonstration.verify(replace(played, ending="died"))

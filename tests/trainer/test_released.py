@@ -143,7 +143,7 @@ def test_verdicts_fit_a_terminal(monkeypatch, capsys):
     assert first.split()[-2:] == ["outside", "within"]
     assert first.startswith("policy   8-4 100.0 % 100.0 %")
     assert max(map(len, [head, first, *more])) <= 80
-    assert more[-2] == "two verdicts: of sampled actions, then of argmax"
+    assert more[-2] == "two verdicts: first sampled actions, then greedy actions"
     assert more[-1].startswith("132 results: 130 equal to the card's, 1 within")
     show_replayed(others)
     assert "two verdicts" not in capsys.readouterr().out
@@ -153,7 +153,7 @@ def test_verdicts_fit_a_terminal(monkeypatch, capsys):
     ("break_it", "message"),
     [
         (lambda f: (f / "campaign.json").unlink(), "campaign.json is missing: a rel"),
-        (lambda f: (f / "table.json").unlink(), "campaign --resume {} goes on"),
+        (lambda f: (f / "table.json").unlink(), "campaign --resume {} continues"),
         (lambda f: (f / "table.json").write_text("{"), "is damaged: JSONDecodeError"),
         (lambda f: (f / "table.json").write_text("{}"), "is damaged: KeyError"),
     ],
@@ -200,7 +200,9 @@ def test_a_card_names_files_of_its_own_folder(made):
     policies = released.read_card(made).policies
     policies["one"]["file"] = "../one.safetensors"
     rewrite(made, policies=policies)
-    with pytest.raises(ValueError, match="the file of one is not in its folder"):
+    with pytest.raises(
+        ValueError, match="the file of one must be in the card's folder"
+    ):
         released.read_card(made)
 
 
@@ -212,17 +214,17 @@ def test_a_changed_or_missing_policy_is_refused(made, monkeypatch, capsys):
     for command in (evaluate, watch, video):
         assert command(["--policy", "released:1-2"]) == 2
         error = capsys.readouterr().err
-        assert "1-2.safetensors is not the policy of" in error
+        assert "1-2.safetensors has changed" in error
         assert len(error.splitlines()) == 1
     path.unlink()
     assert evaluate(["--policy", "released:all"]) == 2
     assert "1-2.safetensors is missing" in capsys.readouterr().err
     assert evaluate(["--policy", "released:9-1"]) == 2
-    assert "no released policy '9-1'; there are 1-2, 1-3, one" in (
+    assert "unknown released policy '9-1'; choose one of 1-2, 1-3" in (
         capsys.readouterr().err
     )
     assert watch(["--policy", "released:all"]) == 2
-    assert "all is for python -m trainer.evaluate alone" in capsys.readouterr().err
+    assert "only python -m trainer.evaluate takes all" in capsys.readouterr().err
 
 
 @pytest.mark.rom
@@ -268,17 +270,17 @@ def test_a_folder_is_no_policy(command, tmp_path, monkeypatch, capsys):
         released.Path(path).parent.mkdir(parents=True, exist_ok=True)
         released.Path(path).touch()
     expected = {
-        "some": "a folder with policies: give one of them, such as some/1-1.saf",
-        "campaign": "a campaign with policies: give one of them, such as campaign/p",
-        "young": "a folder with runs: give one of them, such as young/levels/1-1",
-        "runs": "a folder with runs: give one of them, such as runs/a",
-        "new": "a run without a checkpoint so far",
-        "empty": "no checkpoint at empty; runs write theirs to RUN_DIR/checkpoints/",
+        "some": "a folder with several policies: give one of them, such as some/",
+        "campaign": "a campaign with several policies: give one of them, such as ca",
+        "young": "a folder with several runs: give one, such as young/levels/1-1",
+        "runs": "a folder with several runs: give one, such as runs/a",
+        "new": "a run without a checkpoint yet",
+        "empty": "no checkpoint at empty; runs write their checkpoints to RUN_DIR/",
         "8-1": "and the policies of this package are released:1-1 and so on",
     }
     if command is not evaluate:  # which takes all at once
         (released.Path("release") / released.CARD).touch()
-        expected["release"] = "a release with policies: give one of them, such as rel"
+        expected["release"] = "a release with several policies: give one of them, such"
     for path, message in expected.items():
         assert command(["--policy", path]) == 2
         error = capsys.readouterr().err
@@ -290,8 +292,8 @@ def test_a_folder_is_no_policy(command, tmp_path, monkeypatch, capsys):
 def test_two_policies_are_refused(command, capsys):
     assert command(["--policy", "released:1-1", "--checkpoint=x"]) == 2
     assert capsys.readouterr().err == (
-        "error: --policy and --checkpoint: give --checkpoint once, of which --policy "
-        "is another name\n"
+        "error: --policy and --checkpoint: give --checkpoint once; --policy is another "
+        "name of it\n"
     )
     assert command(["--policy", "a", "--policy", "b"]) == 2
     assert "--policy and --policy: give" in capsys.readouterr().err
@@ -300,7 +302,7 @@ def test_two_policies_are_refused(command, capsys):
 def test_levels_by_two_names_are_refused(capsys):
     words = ["--policy", "released:one", "--level", "1-1", "--levels", "all"]
     assert video(words) == 2
-    assert "give --levels once, of which --level is" in capsys.readouterr().err
+    assert "give --levels once; --level is another name" in capsys.readouterr().err
 
 
 @pytest.mark.rom
@@ -329,7 +331,7 @@ def test_a_card_for_another_rom_is_refused(made, capsys):
 
 @pytest.mark.rom
 def test_a_released_policy_plays_in_a_loop_of_ones_own():
-    """That of docs/training.md."""
+    """That of docs/evaluating.md."""
     policy = load_policy("released:1-1")
     pool = make_pool(replace(policy.env, num_envs=2, groups=1, num_threads=1), seed=1)
     obs, _ = pool.reset()
@@ -346,7 +348,7 @@ def test_a_released_policy_plays_in_a_loop_of_ones_own():
 @pytest.mark.rom
 def test_its_protocol_cannot_be_changed(made, capsys):
     assert evaluate(["--policy", str(made), "--episodes", "5"]) == 2
-    assert "is played as its card says: leave all options but" in (
+    assert "is played as its card says: leave out all options but" in (
         capsys.readouterr().err
     )
 

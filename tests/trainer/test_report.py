@@ -122,7 +122,7 @@ def test_levels_that_were_trained_and_others(tmp_path):
     assert "1-3 (test)" in shown
     assert "4-2 (test)" not in shown
     assert (
-        "after 30,000 steps; trained levels 93% (86% to 97%), test levels 2%" in shown
+        "after 30,000 steps; training levels 93% (86% to 97%), test levels 2%" in shown
     )
     assert "x 777" in shown
 
@@ -144,23 +144,23 @@ def test_a_page_has_everything(tmp_path):
     parsed = Page(text)
     shown = " ".join(" ".join(parsed.text).split())
     for section in (
-        "Curves", "Levels in training", "Evaluation", "Evaluation by level", "Heat-map",
+        "Curves", "Levels in training", "Evaluation", "Evaluation by level", "Heat map",
         "Deaths", "Videos", "Checkpoints", "Settings", "Messages",
     ):  # fmt: skip
         assert f"<h2>{section}</h2>" in text
     for part in (
         "SuperMarioBros-1-1-v0 solved", "93%", "(86% to 97%)", "30,000", "2:30", "300",
         "abc123", "second evaluation", "step-000030000.pt", "2 damaged lines", "95%",
-        "Shares of the time", "Clear rate over time", "Entropy",
+        "Shares of time", "Clear rate over time", "Entropy",
         "Clear rate by level", "Furthest snapshot",
     ):  # fmt: skip
         assert part in shown, part
-    row = "4-2 likeliest 0 31 16% (7% to 33%) 1.00 900 - 23 3 0"
+    row = "4-2 greedy 0 31 16% (7% to 33%) 1.00 900 - 23 3 0"
     cells = re.findall(r"<tr>(.*?)</tr>", text)
     assert row in [" ".join(re.findall(r"<td>(.*?)</td>", cell)) for cell in cells]
     assert parsed.tags.count("img") == 2
     assert parsed.tags.count("video") == 1
-    assert "Not there" not in shown
+    assert "No data for" not in shown
     assert "Loss of the" not in shown  # there is no such curve
 
 
@@ -206,7 +206,7 @@ def test_a_damaged_or_empty_run_gives_a_page(tmp_path):
     Page(text)
     assert "step-000000001.pt" in text
     assert "not solved" in text
-    assert "Not there: curves, " in text
+    assert "No data for: curves, " in text
 
 
 def test_a_batch_is_no_checkpoint(tmp_path):
@@ -287,7 +287,7 @@ def test_every_part_of_a_chart_has_its_own_colour(tmp_path):
     shares = {f"time/share_{name}": 0.14 for name in names}
     rows = [{"step": step} | shares for step in (1000, 2000, 3000)]
     text = curves([RunFiles(tmp_path, points=rows)])
-    chart = text[text.index("Shares of the time") :].partition("</figure>")[0]
+    chart = text[text.index("Shares of time") :].partition("</figure>")[0]
     # What is filled are the areas, and a square beside each name.
     found = re.findall(r"fill: (#[0-9a-f]{6})", chart)
     assert len(set(found)) == len(names)
@@ -310,7 +310,7 @@ def test_the_defaults_need_no_table(tmp_path):
     folder.mkdir()
     config = to_dict(RunConfig().resolved())
     (folder / "config.json").write_text(json.dumps(config))
-    assert "All as by default." in write([folder]).read_text()
+    assert "All settings have their defaults." in write([folder]).read_text()
 
 
 def test_damaged_lines_are_left_out(tmp_path):
@@ -329,7 +329,7 @@ def test_the_command(tmp_path, capsys):
         ([str(tmp_path)], "is not the folder of a run"),
         ([str(tmp_path / "none")], "is not the folder of a run"),
         ([str(folder), "--output", str(tmp_path / "no" / "x.html")], "No such file"),
-        ([], "name at least one folder"),
+        ([], "name at least one run folder"),
     ):
         assert main(arguments) == 2
         error = capsys.readouterr().err

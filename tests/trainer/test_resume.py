@@ -45,7 +45,12 @@ EXACT = [
 ]
 
 
-@pytest.mark.parametrize("options", EXACT, ids=lambda o: "-".join(o) or "default")
+# The default alone in plain `pytest`; all of them in .ci/run.
+@pytest.mark.parametrize(
+    "options",
+    [EXACT[0], *(pytest.param(o, marks=pytest.mark.slow) for o in EXACT[1:])],
+    ids=lambda o: "-".join(o) or "default",
+)
 def test_the_resumed_run_is_the_uninterrupted_one(tmp_path, pools, options, capsys):
     whole = make_config(tmp_path / "whole", max_steps=1_200, **options)
     run_training(replace(whole, log_seconds=100.0))
@@ -61,6 +66,7 @@ def test_the_resumed_run_is_the_uninterrupted_one(tmp_path, pools, options, caps
     assert threads_of_runs() == []
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.parametrize("lag", [0, 1])
 def test_the_game_goes_on_exactly(tmp_path, lag):
@@ -73,6 +79,7 @@ def test_the_game_goes_on_exactly(tmp_path, lag):
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
 
 
+@pytest.mark.slow
 def test_memories_go_on_in_episodes_longer_than_unrolls(
     tmp_path, pools, fake_pool, monkeypatch
 ):
@@ -107,6 +114,7 @@ def go_on(config, **options):
     return resumed
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_its_folder(done, capsys):
     before = checkpoint.load(done.run_dir, CPU)
     # What another course of the run left there.
@@ -138,6 +146,7 @@ def test_a_run_goes_on_in_its_folder(done, capsys):
     assert json.loads((done.run_dir / "config.json").read_text())["max_steps"] == 500
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_no_step_twice(done):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -148,6 +157,7 @@ def test_tensorboard_shows_no_step_twice(done):
     assert steps == [point["step"] for point in read_points(done.run_dir)]
 
 
+@pytest.mark.slow
 def test_an_earlier_checkpoint_begins_another_course(done):
     config = replace(done, resume=done.run_dir, max_steps=700, keep_checkpoints=5)
     run_training(replace(config, checkpoint_seconds=0.0))
@@ -162,6 +172,7 @@ def test_an_earlier_checkpoint_begins_another_course(done):
     )
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_another_folder(tmp_path, done):
     """As population-based training does: with other options, and none disturbed."""
     before = {p: p.read_bytes() for p in done.run_dir.rglob("*") if p.is_file()}
@@ -171,6 +182,7 @@ def test_a_run_goes_on_in_another_folder(tmp_path, done):
     assert read_points(tmp_path / "other")[0]["step"] > 300
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_its_folder_begins_a_new_one(tmp_path, done, monkeypatch):
     monkeypatch.chdir(tmp_path)
     alone = tmp_path / "alone.pt"
@@ -184,6 +196,7 @@ def test_a_new_run_spoils_no_other(done):
         run_training(done)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_spoils_no_other(tmp_path, done):
     other = replace(done, run_dir=tmp_path / "other", max_steps=500)
     run_training(other)
@@ -207,7 +220,7 @@ def test_a_run_that_was_killed_early_leaves_nothing_to_the_next(
         killed.write(step, {"time/sps": 1.0})
     killed.close()
     run_training(config)
-    says = f"{config.run_dir} had 2 lines of a run without a checkpoint, which are dr"
+    says = f"dropped 2 lines of a run without a checkpoint from {config.run_dir}"
     assert says in capsys.readouterr().out
     steps = [point["step"] for point in read_points(config.run_dir)]
     assert steps == sorted(set(steps))
@@ -244,11 +257,11 @@ def test_two_runs_in_one_folder_at_a_time(done):
     [
         ({"lr": 5e-4, "gamma": 0.9}, "max_steps 300 -> 500, gamma 0.93 -> 0.9, lr 0.0"),
         ({"num_envs": 3, "groups": 1}, "new episodes begin: with another num_envs, gr"),
-        ({"unroll": 4}, "new episodes begin: with another unroll; the run is not, bit"),
+        ({"unroll": 4}, "new episodes begin: with another unroll; the result will"),
         ({"seed": 5}, "new episodes begin: with another seed"),
         ({"mode": "async"}, "new episodes begin: with another mode"),
         ({"ema": 0.5, "value_coef": 0.25}, "value_coef 0.5 -> 0.25, ema 0.0 -> 0.5"),
-        (REPLAY, "replay begins empty; the run is not"),
+        (REPLAY, "replay starts empty; the result will"),
     ],
     ids=lambda o: next(iter(o)) if isinstance(o, dict) else "",
 )
@@ -259,6 +272,7 @@ def test_what_can_change_is_said(done, capsys, options, says):
     assert all(p.isfinite().all() for p in resumed.model.parameters())
 
 
+@pytest.mark.slow
 def test_the_same_checkpoint_with_another_seed_goes_another_way(tmp_path, done):
     one, two, three = (
         go_on(done, run_dir=tmp_path / name, seed=seed).model.state_dict()
@@ -279,9 +293,9 @@ def test_the_same_checkpoint_with_another_seed_goes_another_way(tmp_path, done):
         ({"max_seconds": 1e-3}, "max_seconds is 0.001: raise --max-seconds"),
         (
             {"task": "SuperMarioBros-1-2-v0", "run_dir": None},
-            "give a folder of its own",
+            "choose another folder with --run-dir",
         ),
-        ({"task": "SuperMarioBros-1-2-v0"}, "give a folder of its own"),
+        ({"task": "SuperMarioBros-1-2-v0"}, "choose another folder with --run-dir"),
     ],
     ids=lambda o: next(iter(o)) if isinstance(o, dict) else "",
 )
@@ -311,6 +325,7 @@ def test_other_pictures_or_actions_are_an_error(done, name):
         go_on(done)
 
 
+@pytest.mark.slow
 def test_another_task_in_a_folder_of_its_own(tmp_path, done, capsys):
     path = checkpoint.find(done.run_dir)
     state = checkpoint.load(path, CPU)
@@ -326,9 +341,10 @@ def test_another_task_in_a_folder_of_its_own(tmp_path, done, capsys):
     assert resumed.progress.steps >= 500
 
 
-# -- why episodes may begin anew -------------------------------------------------
+# -- why new episodes may begin -------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_without_games(tmp_path, done, capsys):
     trained = Session(replace(done, resume=done.run_dir, max_steps=2_000))
     trained.start()
@@ -342,18 +358,20 @@ def test_the_best_weights_are_without_games(tmp_path, done, capsys):
     state = checkpoint.load(light, CPU)
     assert state["collecting"] is state["explore"] is state["replay"] is None
     go_on(done, resume=light, run_dir=tmp_path / "new", max_steps=2_000)
-    assert "second Ctrl-C, or is best.pt; the run is not" in capsys.readouterr().out
+    assert "second Ctrl-C, or is best.pt; the result wi" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_pool_without_snapshots(tmp_path, pools, fake_pool, monkeypatch, capsys):
     monkeypatch.delattr(fake_pool, "snapshot")
     config = make_config(tmp_path, max_steps=300)
     run_training(config)
     go_on(config)
-    says = f"new episodes begin: {config.env.task} has no snapshots; the run is not, b"
+    says = f"new episodes begin: {config.env.task} has no snapshots; the result will"
     assert says in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_gpu(done, capsys):
     """Its generators have other states; the games and all else could go on."""
     path = checkpoint.find(done.run_dir)
@@ -364,10 +382,11 @@ def test_a_checkpoint_of_a_gpu(done, capsys):
     checkpoint.save(path, state)
     resumed = go_on(done)
     output = capsys.readouterr().out
-    assert "new episodes begin: with another kind of device; the run is not" in output
+    assert "new episodes begin: with another kind of device; the result" in output
     assert resumed.progress.steps >= 500
 
 
+@pytest.mark.slow
 def test_snapshots_that_are_refused(done, fake_pool, monkeypatch, capsys):
     monkeypatch.setattr(fake_pool, "refuses", True)
     go_on(done)
@@ -375,18 +394,20 @@ def test_snapshots_that_are_refused(done, fake_pool, monkeypatch, capsys):
     assert says in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_async_mode(tmp_path, pools, capsys):
     config = make_config(
         tmp_path, max_steps=300, mode="async", lag=1, unrolls_per_batch=4
     )
     run_training(config)
     resumed = go_on(config)
-    assert "in async mode environments are never all at rest" in capsys.readouterr().out
+    assert "async mode the environments never all wait" in capsys.readouterr().out
     assert resumed.learner.version > 500 / 8 / 4
     # Videos are named by the collector's count.
     assert resumed.collector.steps >= resumed.progress.steps
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_failure(tmp_path, pools, monkeypatch, capsys):
     config = make_config(tmp_path, max_steps=300)
     failing = Session(config)
@@ -405,12 +426,13 @@ def test_a_checkpoint_of_a_failure(tmp_path, pools, monkeypatch, capsys):
     assert "the checkpoint was written after a failure" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_replay_that_was_not_saved(tmp_path, pools, capsys):
     options = REPLAY | {"checkpoint_replay": False}
     config = make_config(tmp_path, max_steps=300, **options)
     run_training(config)
     go_on(config)
-    assert "replay begins empty (--checkpoint-replay keeps" in capsys.readouterr().out
+    assert "replay starts empty (--checkpoint-replay keeps" in capsys.readouterr().out
 
 
 # -- the command -----------------------------------------------------------------
@@ -420,6 +442,7 @@ SMALL = (
 ).split()
 
 
+@pytest.mark.slow
 def test_a_file_is_read_once_by_the_command_and_once_by_the_run(done, monkeypatch):
     """It may hold replay, and be large."""
     read, original = [], checkpoint._read
@@ -435,6 +458,7 @@ def test_a_file_is_read_once_by_the_command_and_once_by_the_run(done, monkeypatc
     assert read.count(path.name) == 2
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_with_the_options_of_the_run(tmp_path, pools, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([*SMALL, "--max-steps", "300", "--no-stop-when-solved"]) == 0
@@ -467,10 +491,10 @@ def make_run(name, task="SuperMarioBros-1-1-v0", ended="", age=0.0):
 def test_auto_finds_the_run_to_go_on_with(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["--resume", "auto"]) == 2
-    assert "finds no run to go on with in" in capsys.readouterr().err
+    assert "finds no run to resume in" in capsys.readouterr().err
     make_run("solved", ended="solved: 95% cleared", age=0)
     assert main(["--resume", "auto"]) == 2
-    assert "(passed over: solved (solved: 95% cleared))" in capsys.readouterr().err
+    assert "(skipped: solved (solved: 95% cleared))" in capsys.readouterr().err
     make_run("damaged", age=1).write_bytes(b"")
     running = make_run("running", age=2)
     lock = checkpoints.Checkpoints(running.parent.parent, 3, print)
@@ -488,4 +512,4 @@ def test_auto_finds_the_run_to_go_on_with(tmp_path, monkeypatch, capsys):
 
 def test_a_preset_and_a_run_exclude_each_other(done, capsys):
     assert main(["--resume", str(done.run_dir), "--preset", "cpu"]) == 2
-    assert "leave --preset cpu out" in capsys.readouterr().err
+    assert "leave out --preset cpu" in capsys.readouterr().err

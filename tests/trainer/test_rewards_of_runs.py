@@ -75,6 +75,7 @@ class Generous(FakePool):
         return obs, 100 * reward, *rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "popart", "told"),
     [(FakePool, False, 0), (Generous, False, 1), (Generous, True, 0)],
@@ -86,7 +87,7 @@ def test_returns_that_are_too_large_are_named_once(
     metrics = run_training(make_config(tmp_path, popart=popart))
     assert (metrics["learn/largest_return"] > 45) == (kind is Generous)
     output = capsys.readouterr().out
-    assert output.count("the losses are made for up to 15: choose --rew") == told
+    assert output.count("the losses are made for at most 15: choose --rew") == told
 
 
 OWN = """
@@ -112,6 +113,7 @@ def own_rewards(tmp_path, monkeypatch):
     sys.modules.pop("own_rewards", None)
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.usefixtures("own_rewards")
 @pytest.mark.parametrize("obs", ["pixels", "tiles"])
@@ -133,6 +135,7 @@ def test_a_reward_of_ones_own(tmp_path, obs):
     assert BEST in index
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.usefixtures("own_rewards")
 def test_a_run_with_a_reward_of_ones_own_is_filmed_without_it(tmp_path, monkeypatch):
@@ -201,6 +204,7 @@ def test_wrong_actions_are_one_line(tmp_path, capsys, action):
     assert f"has the action {action!r}; give buttons" in line
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_a_rom_of_ones_own(tmp_path, monkeypatch, capsys):
     own = tmp_path / "own.nes"

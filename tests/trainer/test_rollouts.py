@@ -284,7 +284,7 @@ def test_running_out_of_slots_is_an_error(fake_pool):
 
     with pytest.raises(RuntimeError, match="slots are free"):
         act_without_learning()
-    with pytest.raises(ValueError, match="99 unrolls wanted"):
+    with pytest.raises(ValueError, match="needs 99 full unrolls"):
         rollouts.take(99)
 
 
@@ -294,7 +294,7 @@ def test_running_out_of_slots_is_an_error(fake_pool):
         ({"extra": 0}, "must exceed"),
         ({"burn_in": T + 1}, "burn_in must be 0 to unroll=4, got 5"),
         ({"burn_in": -1}, "burn_in must be 0 to unroll=4, got -1"),
-        ({"stack_num": 3}, "do not hold 3 frames"),
+        ({"stack_num": 3}, "cannot hold 3 frames"),
     ],
 )
 def test_numbers_that_do_not_fit_are_errors(options, says):

@@ -45,6 +45,7 @@ from trainer.show.display import QuietDisplay
 from trainer.show.run_files import read_run
 
 
+@pytest.mark.slow
 def test_a_run_leaves_everything(tmp_path, pools, capsys):
     metrics = run_training(make_config(tmp_path))
     folder = tmp_path / "run"
@@ -81,6 +82,7 @@ def test_a_run_leaves_everything(tmp_path, pools, capsys):
     assert any("bound" in line or "balanced" in line for line in output.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "least", "most"),
     [
@@ -124,9 +126,10 @@ def test_the_first_lines_say_that_emulation_is_of_low_priority(
     run_training(make_config(tmp_path, max_steps=100))
     first, _, _ = capsys.readouterr().out.partition("columns:")
     assert ("emulation threads at nice 5: " in first) == (nice == "5")
-    assert ("MARIO_NICE=0 turns it off" in first) == (nice == "5")
+    assert ("MARIO_NICE=0 turns this off" in first) == (nice == "5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -182,6 +185,7 @@ def test_a_network_of_ones_own(tmp_path, pools, monkeypatch):
     sys.modules.pop("mine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [100, 10_000])
 def test_who_clears_nothing_hears_of_the_frontier(
     tmp_path, pools, monkeypatch, capsys, steps
@@ -216,6 +220,7 @@ def test_it_learns_and_stops_when_solved(tmp_path, pools, loss, capsys):
     assert "solved: " in output
 
 
+@pytest.mark.slow
 def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatch):
     """Both have to pass; the next attempt is after 50 more episodes."""
     rates, calls = [0.2, 0.95, 0.89, 0.97, 0.9], []
@@ -375,6 +380,7 @@ EFFECTS = [  # of one option, and how a run with it differs from one without
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "changed", "effect"), EFFECTS, ids=[str(row[1]) for row in EFFECTS]
 )
@@ -421,6 +427,7 @@ def watched(tmp_path, pools, monkeypatch, options):
     return _WATCHED[key]
 
 
+@pytest.mark.slow
 def test_serial_is_the_same_in_one_thread(tmp_path, pools, monkeypatch):
     config = make_config(tmp_path / "one", learner_threads=1)
     run_training(config)
@@ -452,7 +459,7 @@ def test_resume_continues(tmp_path, pools, capsys):
     assert "where it had ended: max_steps reached" in output
     assert output.count("first clear of ") == 1  # of both runs together
     assert metrics["learn/updates"] > old["updates"]
-    # The versions of the policy go on as well.
+    # The versions of the policy continue, too.
     points = read_points(tmp_path / "more")
     assert max(point["learn/policy_lag"] for point in points) == 0
     other = replace(first, resume=path, model=replace(first.model, name="cnn-345k"))
@@ -461,10 +468,11 @@ def test_resume_continues(tmp_path, pools, capsys):
     state["model"]["head.value.bias"] = torch.zeros(2)
     checkpoint.save(path, state)
     first = replace(first, max_steps=900)
-    with pytest.raises(ValueError, match=r"head\.value\.bias is \(2,\) there"):
+    with pytest.raises(ValueError, match=r"head\.value\.bias is \(2,\) in the"):
         run_training(replace(first, resume=tmp_path / "run"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -551,10 +559,12 @@ def test_a_signal_ends_the_run_with_a_checkpoint(
     assert state["steps"] == metrics["steps"]
     assert metrics["signal"] == number
     out = capsys.readouterr().out
-    assert re.search(rf"interrupted after .*; --resume {tmp_path}/run goes on\n", out)
+    command = f"--resume {tmp_path}/run"
+    assert re.search(rf"interrupted after .*; continue with {command}\n", out)
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
@@ -569,7 +579,7 @@ def test_the_exit_status_names_the_signal(tmp_path, pools, signal_soon, number, 
 
 
 def test_a_signal_amid_the_last_evaluation(tmp_path, pools, monkeypatch):
-    """The run is at its end all the same; whoever runs several hears of the signal."""
+    """The run has ended; the caller of several runs sees the signal."""
 
     def fake(model, env, **options):
         os.kill(os.getpid(), signal.SIGINT)
@@ -675,7 +685,7 @@ def test_a_checkpoint_that_fails_hides_no_failure(tmp_path, pools, monkeypatch, 
     monkeypatch.setattr(build.Learner, "update", fail)
     with pytest.raises(RuntimeError, match="env 3: it broke"):
         run_training(make_config(tmp_path))
-    assert "no checkpoint of this moment: the device is lost" in capsys.readouterr().out
+    assert "could not write a checkpoint: the device is lost" in capsys.readouterr().out
 
 
 def test_a_profile_is_written(tmp_path, pools):
@@ -704,7 +714,7 @@ def test_a_full_device_is_explained(tmp_path, pools, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"burn_in": 4}, "burn_in=4 is for a network with a memory"),
+        ({"burn_in": 4}, "burn_in=4 needs a network with a memory"),
         ({"burn_in": 9, "memory": "gru"}, "burn_in must be at most unroll=8, got 9"),
         (
             {
@@ -730,15 +740,15 @@ def test_options_that_do_not_fit_are_errors(tmp_path, pools, options, says):
     ("options", "says"),
     [
         ("--device cuda", "--device cuda"),
-        ("--task Pong-v6", "there is no task 'Pong-v6'; near ids: Pong-v5"),
+        ("--task Pong-v6", "unknown task 'Pong-v6'; similar ids: Pong-v5"),
         ("--task CartPole-v1", "CartPole-v1 has observations (4,)"),
         ("--task Ant-v4", "Ant-v4 has observations (27,)"),
         ("--task Pong-v5 --run-dir {file}", "cannot write to the run folder"),
         ("--task Pong-v5 --run-dir {file}/below", "cannot write to the run folder"),
         ("--task Pong-v5 --resume {file}", "is not a checkpoint of this trainer"),
         ("--task Pong-v5 --resume {folder}", "no checkpoint at"),
-        ("--resume released:1-1", "released:1-1 is a policy, weights alone: --resume"),
-        ("--resume x/1-1.safetensors", "1-1.safetensors is a policy, weights alone"),
+        ("--resume released:1-1", "released:1-1 is a policy (weights only): --resume"),
+        ("--resume x/1-1.safetensors", "1-1.safetensors is a policy (weights only)"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_status_2(
@@ -791,6 +801,7 @@ def test_default_run_dirs_do_not_collide(tmp_path, monkeypatch):
 # -- real pools --------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.families
 def test_a_short_run_on_envpool_atari(tmp_path):
     """The whole loop on a real pool, whose ROM comes with EnvPool."""

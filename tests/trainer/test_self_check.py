@@ -69,10 +69,31 @@ class HostAdam(torch.optim.Adam):
         super().__init__(params, lr.item(), eps=eps)
 
 
+class TimedCuda(FakeCuda):
+    """Kernels of 3 ms that share their time if two streams overlap."""
+
+    def __init__(self):
+        super().__init__()
+        self.overlapping = True
+        self.spins = []  # the stream of each kernel that was not timed yet
+
+    def _sleep(self, cycles):
+        self.spins.append(self.current)
+
+    def Event(self, enable_timing=False):
+        event = super().Event(enable_timing)
+        event.elapsed_time = self._elapsed_time
+        return event
+
+    def _elapsed_time(self, end):
+        spins, self.spins = self.spins, []
+        return 3.0 * (len(set(spins)) == 1 or not self.overlapping or 0.5) * len(spins)
+
+
 @pytest.fixture
 def fake(monkeypatch):
     """A GPU that works, whose tensors are on the CPU."""
-    result = FakeCuda()
+    result = TimedCuda()
     for module in (cuda, self_check):
         monkeypatch.setattr(module, "_cuda", result)
     monkeypatch.setattr(cuda, "_idle_streams", defaultdict(list))
@@ -136,10 +157,10 @@ def test_streams_of_which_nothing_is_known(fake, caplog, monkeypatch):
     def fails(self, cycles):
         raise AttributeError("no such kernel\nat all")
 
-    monkeypatch.setattr(FakeCuda, "_sleep", fails)
+    monkeypatch.setattr(TimedCuda, "_sleep", fails)
     assert check_gpu(GPU, graphs=True) == SelfCheck(overlap=False)
     (line,) = lines(caplog)
-    assert "cannot be told (no such kernel)" in line
+    assert "could not check whether streams overlap (no such kernel)" in line
 
 
 @pytest.mark.parametrize(
@@ -149,10 +170,10 @@ def test_streams_of_which_nothing_is_known(fake, caplog, monkeypatch):
         ("draw", "raises", "illegal instruction"),
         ("step", "is not recorded", "operation not permitted"),
         ("draw", "is not recorded", "operation not permitted"),
-        ("step", "does nothing", "a recorded gradient step has another result"),
-        ("step", "keeps its inputs", "a recorded gradient step has another result"),
-        ("draw", "does nothing", "a recorded draw has other random numbers"),
-        ("draw", "draws the same again", "a recorded draw has other random numbers"),
+        ("step", "does nothing", "a recorded gradient step differs"),
+        ("step", "keeps its inputs", "a recorded gradient step differs"),
+        ("draw", "does nothing", "random numbers of a recorded draw differ"),
+        ("draw", "draws the same again", "random numbers of a recorded draw differ"),
     ],
 )
 def test_graphs_that_do_something_else(fake, caplog, monkeypatch, of, fault, said):
@@ -160,7 +181,7 @@ def test_graphs_that_do_something_else(fake, caplog, monkeypatch, of, fault, sai
     monkeypatch.setattr(FakeGraphed, "of", of)
     assert check_gpu(GPU, graphs=True) == SelfCheck(graphs=False)
     (line,) = lines(caplog)
-    assert line.startswith("no CUDA graphs in this run, which is slower: ")
+    assert line.startswith("this run is slower, without CUDA graphs: ")
     assert said in line
     assert "\n" not in line
 
@@ -184,7 +205,7 @@ def test_slabs_that_arrive_changed(fake, caplog):
     fake.spoil = lambda t: t if len(pinned) > 1 else spoilt(t)
     assert check_gpu(GPU, graphs=True) == SelfCheck(copies=Copies.PAGE_LOCKED)
     (line,) = lines(caplog)
-    assert "from page-locked slabs do not work here (they arrive changed)" in line
+    assert "from page-locked slabs do not work here (the data arrives changed)" in line
     to_device = HostToDevice(GPU, locked_pool())
     count = len(fake.calls)
     to_device(np.zeros(8, np.uint8))
@@ -219,7 +240,7 @@ def test_nothing_page_locked_arrives(fake, caplog, raises):
         "copies to the GPU from page-locked slabs",
         "copies to the GPU through page-locked memory",
     ]
-    reason = "invalid argument" if raises else "they arrive changed"
+    reason = "invalid argument" if raises else "the data arrives changed"
     assert all(f"({reason})" in line for line in lines(caplog))
     # And so those of the run: on the current stream, nothing locked.
     fake.spoil = lambda tensor: tensor

@@ -69,17 +69,17 @@ def test_lists_are_accepted_where_a_config_has_tuples():
     ("values", "message"),
     [
         ({"learning_rate": 1}, "there is no option 'learning_rate'"),
-        ({"learner.gama": 1}, "near names: .*gamma"),
+        ({"learner.gama": 1}, "similar: .*gamma"),
         ({"seed": 1}, "seed cannot be searched"),
         ({"run_dir": "a"}, "run_dir cannot be searched"),
-        ({"lr": "big"}, "lr is a number, got 'big'"),
-        ({"epochs": 1.5}, "epochs is a whole number, got 1.5"),
-        ({"epochs": True}, "epochs is a whole number, got True"),
+        ({"lr": "big"}, "lr must be a number, got 'big'"),
+        ({"epochs": 1.5}, "epochs must be a whole number, got 1.5"),
+        ({"epochs": True}, "epochs must be a whole number, got True"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"gamma": 1.5}, "gamma must be 0 to 1, got 1.5"),
-        ({"optimizer": "sgd"}, "optimizer is one of muon, .*got 'sgd'"),
-        ({"widths": 8}, "widths is a list, got 8"),
-        ({"popart": 1}, "popart is True or False, got 1"),
+        ({"optimizer": "sgd"}, "optimizer must be one of muon, .*got 'sgd'"),
+        ({"widths": 8}, "widths must be a list, got 8"),
+        ({"popart": 1}, "popart must be True or False, got 1"),
     ],
 )
 def test_wrong_options_are_named(values, message):
@@ -118,7 +118,7 @@ def test_the_space_of_the_package_is_valid_and_holds_the_recipe(study):
     [
         (lambda t: {"lr": t.suggest_float("x", 1e-3, 1e-4)}, "low.*high"),
         (lambda t: {"learning_rate": t.suggest_float("x", 0, 1)}, "learning_rate"),
-        (lambda t: {"epochs": t.suggest_float("x", 1, 4)}, "is a whole number, got"),
+        (lambda t: {"epochs": t.suggest_float("x", 1, 4)}, "must be a whole number"),
         (lambda t: {"epochs": t.suggest_int("x", 0, 4)}, "at least 1, got 0"),
         (lambda t: {"gamma": t.suggest_float("x", 0.9, 1.5)}, "gamma must be 0 to 1"),
         (
@@ -161,8 +161,8 @@ def test_a_space_is_loaded_from_a_module_or_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ("space.toml", "--space is MODULE:NAME or FILE.py:NAME, got 'space.toml'"),
-        ("mine.py:", "--space is MODULE:NAME"),
+        ("space.toml", "--space must be MODULE:NAME or FILE.py:NAME, got 'space.toml'"),
+        ("mine.py:", "--space must be MODULE:NAME"),
         ("no.such:space", "cannot load no.such .ModuleNotFoundError"),
         ("none.py:space", "cannot load none.py .FileNotFoundError"),
         ("trainer.tuning.spaces:none", "trainer.tuning.spaces has no none"),
@@ -239,7 +239,7 @@ def test_values_of_a_list_move_to_neighbours():
         ({"lr": Range(1e-3, 1e-3)}, "low must be below high"),
         ({"entropy": Range(0.0, 1.0, log=True)}, "low must be below high"),
         ({"gamma": Range(0.9, 1.5)}, "gamma must be 0 to 1, got 1.5"),
-        ({"epochs": Range(1, 2.5)}, "epochs is a whole number, got 2.5"),
+        ({"epochs": Range(1, 2.5)}, "epochs must be a whole number, got 2.5"),
         ({"epochs": [0, 1]}, "epochs must be at least 1, got 0"),
         ({"epochs": [1]}, "a Range or a list of two or more values"),
         ({"epochs": 1}, "a Range or a list of two or more values"),
@@ -256,7 +256,7 @@ def test_wrong_mutations_are_named(table, message):
 @pytest.mark.parametrize("name", ["resume", "run_dir"])
 def test_runs_have_folders_of_their_own(name, tmp_path):
     command.check_base(BASE)
-    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} cannot hold"):
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} cannot apply"):
         command.check_base(dataclasses.replace(BASE, **{name: tmp_path}))
 
 
@@ -265,7 +265,7 @@ def test_runs_have_folders_of_their_own(name, tmp_path):
 )
 def test_flags_that_would_be_overruled_are_refused(flag):
     command.check_flags(["--model", "cnn-345k"], {"--max-steps": "--steps"})
-    with pytest.raises(ValueError, match=r"--max-steps behind -- .* give --steps"):
+    with pytest.raises(ValueError, match=r"--max-steps after -- .* give --steps"):
         command.check_flags(["--model", "cnn-345k", *flag], {"--max-steps": "--steps"})
 
 

@@ -239,6 +239,7 @@ def exploring(tmp_path, **options):
     return make_config(tmp_path, **options)
 
 
+@pytest.mark.slow
 def test_a_run_begins_half_of_its_episodes_at_the_frontier(
     tmp_path, corridors, monkeypatch
 ):
@@ -272,6 +273,7 @@ def test_a_run_from_levels_sets_no_starts(tmp_path, corridors):
     assert not [name for name in names if name.startswith("explore/")]
 
 
+@pytest.mark.slow
 def test_starts_are_set_while_all_environments_wait(tmp_path, corridors, monkeypatch):
     def set_starts(self, *args):
         assert not self.requests
@@ -285,6 +287,7 @@ def test_starts_are_set_while_all_environments_wait(tmp_path, corridors, monkeyp
         assert len(pool.sets) > 5
 
 
+@pytest.mark.slow
 def test_an_async_run_begins_at_the_frontier(tmp_path, corridors):
     config = exploring(tmp_path, mode="async", lag=1, max_steps=2_000)
     run_training(config)
@@ -308,6 +311,7 @@ def test_evaluations_begin_at_the_level(tmp_path, corridors, monkeypatch):
     assert all(pool.starts is None for pool in corridors[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"lag": 1}, {"novelty": 0.1, "memory": "gru"}])
 def test_an_exploring_run_goes_on_exactly(tmp_path, corridors, options, capsys):
     whole = exploring(tmp_path / "whole", max_steps=2_400, **options)
@@ -318,11 +322,12 @@ def test_an_exploring_run_goes_on_exactly(tmp_path, corridors, options, capsys):
         start = None if steps == 700 else parts.run_dir
         run_training(replace(parts, max_steps=steps, resume=start))
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
-    assert "anew" not in capsys.readouterr().out
+    assert "starts again" not in capsys.readouterr().out
     same = zip(corridors[0].sets[-3:], corridors[-1].sets[-3:], strict=True)
     assert all(np.array_equal(one[0], two[0]) for one, two in same)
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.parametrize("lag", [0, 1])
 def test_the_game_goes_on_exactly_from_the_frontier(tmp_path, monkeypatch, lag):
@@ -339,13 +344,14 @@ def test_the_game_goes_on_exactly_from_the_frontier(tmp_path, monkeypatch, lag):
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
 
 
+@pytest.mark.slow
 def test_a_frontier_of_other_cells_begins_anew(tmp_path, corridors, capsys):
     config = exploring(tmp_path)
     run_training(config)
     again = change(config, resume=config.run_dir, max_steps=1_200, cell_size=16)
     run_training(again)
     output = capsys.readouterr().out
-    assert "exploration begins anew: its cells are of another size" in output
+    assert "exploration starts again: its cells are of another size" in output
 
 
 def test_a_frontier_of_other_levels_begins_anew(tmp_path, corridors, capsys):
@@ -360,6 +366,7 @@ def test_a_frontier_of_other_levels_begins_anew(tmp_path, corridors, capsys):
     made.close()
 
 
+@pytest.mark.slow
 def test_a_frontier_that_is_refused_begins_anew(tmp_path, corridors, capsys):
     config = exploring(tmp_path, max_steps=1_500)
     run_training(config)
@@ -373,18 +380,19 @@ def test_a_frontier_that_is_refused_begins_anew(tmp_path, corridors, capsys):
     finally:
         corridors[0].__class__.refuses = False
     output = capsys.readouterr().out
-    assert "exploration begins anew: blob 0 is refused" in output
+    assert "exploration starts again: blob 0 is refused" in output
 
 
 @pytest.mark.families
 def test_runs_without_places_cannot_explore(tmp_path):
     config = make_config(tmp_path, task="Pong-v5", starts="frontier")
-    with pytest.raises(ValueError, match="Pong-v5 does not tell places"):
+    with pytest.raises(ValueError, match="Pong-v5 reports no positions"):
         Session(config)
 
 
+@pytest.mark.slow
 def test_first_clears_are_filmed_from_the_start_only(tmp_path, corridors, monkeypatch):
-    """The recorder hears of no other episode that ended."""
+    """The recorder receives no other episode that ended."""
     heard = []
 
     class Recorder:
@@ -404,6 +412,7 @@ def test_first_clears_are_filmed_from_the_start_only(tmp_path, corridors, monkey
     assert steps
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_without_the_archive(tmp_path, corridors, capsys):
     config = exploring(tmp_path, max_steps=900)
     trained = Session(config)
@@ -422,5 +431,5 @@ def test_the_best_weights_are_without_the_archive(tmp_path, corridors, capsys):
     again = replace(config, resume=folder / checkpoint.BEST, run_dir=tmp_path / "new")
     run_training(again)
     assert (
-        "exploration begins anew: the checkpoint has nothing" in capsys.readouterr().out
+        "exploration starts again: the checkpoint has no st" in capsys.readouterr().out
     )

@@ -85,6 +85,7 @@ def wait_for_server(port, process, log):
             time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_three_processes_share_a_search_and_one_is_killed(postgresql, tmp_path):
     """All begin at once, on an empty database; no trial is lost or doubled."""
     space = tmp_path / "mine.py"

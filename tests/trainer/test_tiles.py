@@ -116,9 +116,11 @@ def test_options_of_the_network_do_something():
     assert isinstance(large.encoder[1], torch.nn.LayerNorm)
     assert large.encoder[0].cells[0].out_channels == 8
     assert small.encoder[0].join.out_features == 128
-    with pytest.raises(ValueError, match="blocks=2, but tiles has none"):
+    with pytest.raises(ValueError, match="blocks=2, but tiles has no blocks"):
         network(blocks=2)
-    with pytest.raises(ValueError, match=r"for --obs tiles, \(1, 16, 16\).*4, 84, 84"):
+    with pytest.raises(
+        ValueError, match=r"needs --obs tiles, of shape \(1, 16, 16\).*4, 84, 84"
+    ):
         build_model(ModelConfig(name="tiles"), (4, 84, 84), 5)
 
 
@@ -183,6 +185,7 @@ def small(tmp_path, threads=2, **options):
     return change(config, max_steps=400, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_the_seed_decides_the_weights(tmp_path):
     for number in (1, 2):
@@ -191,6 +194,7 @@ def test_the_seed_decides_the_weights(tmp_path):
     assert torch.equal(one, two)
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_replay_and_memory_work_on_tiles(tmp_path):
     config = small(

@@ -144,15 +144,16 @@ def test_marks_of_other_threads_are_no_phases(timeline):
     assert len(phases.changes) == 4
 
 
+@pytest.mark.slow
 @linux
 def test_tables_and_a_picture(timeline, tmp_path, pools):
     console = Console(record=True, width=100)
     path = tmp_path / "pictures" / "timeline.png"
     timeline.run_timeline(make_config(tmp_path), path, 3, console)
     text = console.export_text()
-    for word in ("collect", "optimizer", "update", "idle", "the sampler itself ran"):
+    for word in ("collect", "optimizer", "update", "idle", "the sampler ran"):
         assert word in text
-    assert "of it taken by other processes" in text
+    assert "used by other processes" in text
     phases = text.partition("idle time of the cores")[0].strip().splitlines()
     last = phases[-1].split()
     assert last[0] == "update"
@@ -165,7 +166,7 @@ def test_tables_and_a_picture(timeline, tmp_path, pools):
 
 def test_elsewhere_it_says_so(timeline, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(RuntimeError, match="only Linux"):
+    with pytest.raises(RuntimeError, match="needs Linux"):
         timeline.run_timeline(
             make_config(tmp_path), tmp_path / "x.png", 1, Console(quiet=True)
         )

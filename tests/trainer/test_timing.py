@@ -11,6 +11,7 @@ from trainer.models.policy import load_policy
 from trainer.run import main
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_a_checkpoint_knows_its_timing(tmp_path):
     results = {}
@@ -35,6 +36,7 @@ def test_a_checkpoint_knows_its_timing(tmp_path):
     assert results["console"] != results["nes_py"]
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_another_timing_begins_new_episodes(tmp_path, capsys):
     flags = "--device cpu --num-envs 4 --unrolls-per-batch 4 --minibatch-size 64 "

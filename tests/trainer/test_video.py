@@ -143,14 +143,14 @@ def test_without_ffmpeg(tmp_path, monkeypatch):
         raise RuntimeError("No ffmpeg exe could be found.")
 
     monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", missing)
-    with pytest.raises(OSError, match="no ffmpeg found; imageio-ffmpeg brings one"):
+    with pytest.raises(OSError, match="no ffmpeg found; imageio-ffmpeg includes one"):
         VideoWriter(tmp_path / "a.mp4", width=64, height=48, fps=30)
 
 
 def test_wrong_pictures_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"ends in \.mp4 or \.gif"):
         VideoWriter(tmp_path / "a.webm", width=64, height=48, fps=30)
-    with pytest.raises(ValueError, match="even size, got 63 x 48"):
+    with pytest.raises(ValueError, match="even width and height, got 63 x 48"):
         VideoWriter(tmp_path / "a.mp4", width=63, height=48, fps=30)
     writer = VideoWriter(tmp_path / "a.mp4", width=64, height=48, fps=30)
     with pytest.raises(ValueError, match=r"uint8 \(48, 64, 3\), got uint8 \(64, 48"):
@@ -349,7 +349,7 @@ def test_a_replay_that_differs_is_noticed():
         list(replay(recording._replace(episode=episode), config))
     short = [getattr(recording, f)[:-1] for f in ("actions", "logits", "values")]
     cut = recording._replace(actions=short[0], logits=short[1], values=short[2])
-    with pytest.raises(RuntimeError, match="went on after its last action"):
+    with pytest.raises(RuntimeError, match="did not end after its last action"):
         list(replay(cut, config))
     with pytest.raises(ValueError, match="not a snapshot for an environment with"):
         list(replay(recording, config | {"frame_skip": 4}))
@@ -470,7 +470,7 @@ def test_the_best_episode_is_filmed(tmp_path):
     known = json.loads((tmp_path / INDEX).read_text())
     assert known[BEST]["return"] == best.episode.total_reward
     assert known[BEST]["run_steps"] == best.run_steps
-    # A resumed run goes on from it: the same episode is not better.
+    # A resumed run continues from it: the same episode is not better.
     said, board = film(tmp_path, taken)
     assert (said, board.videos) == ([], [])
 
@@ -480,7 +480,9 @@ def test_what_goes_wrong_is_said_once(tmp_path):
     taken, _, _ = record(ENV, 60)
     (tmp_path / "videos").write_text("no folder")
     said, board = film(tmp_path / "videos", taken)
-    problems = [text for text in said if text.startswith("no more videos are made: ")]
+    problems = [
+        text for text in said if text.startswith("filming stopped, the run continues")
+    ]
     assert len(problems) == 1
     assert board.videos == []
 
@@ -489,10 +491,11 @@ def test_what_goes_wrong_is_said_once(tmp_path):
 def test_what_waits_is_filmed_at_the_end(tmp_path):
     taken, _, _ = record(ENV, 60)
     said, board = film(tmp_path, taken, seconds_between=1e6)
-    assert said[0] == "filming what is left, a few seconds"
+    assert said[0] == "filming the remaining episodes (a few seconds)"
     assert len(board.videos) == len(said) - 1 >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_videos_change_no_weights(tmp_path):
     weights = []
@@ -632,7 +635,7 @@ def test_the_command_films_a_grid(run_dir, capsys):
         (("--level", "9-9"), "there is no level '9-9' in SuperMarioBros-v0; levels"),
         (("--episodes", 0), "episodes must be at least 1, got 0"),
         (("--grid", "--episodes", 2), "a grid shows one episode of each level"),
-        (("--out", "a.avi"), "a.avi is neither MP4 nor GIF; give a name that ends in"),
+        (("--out", "a.avi"), "the video a.avi must be MP4 or GIF: give a name that"),
         (("--scale", -1), "scale must be at least 0, got -1"),
         (("--seed", -1), "seed must be 0 to 20000, got -1"),
         (
@@ -660,5 +663,5 @@ def test_levels_are_those_of_the_game():
 
 
 def test_films_are_of_our_own_game():
-    with pytest.raises(ValueError, match="this run's is Pong-v5"):
+    with pytest.raises(ValueError, match="got the task Pong-v5"):
         game_config(EnvConfig(task="Pong-v5"))

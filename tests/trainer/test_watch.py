@@ -219,7 +219,7 @@ def test_a_display_that_is_not_there(monkeypatch):
     pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "none-such")
     with pytest.raises(
-        ValueError, match=r"none-such .*can also be watched with --display terminal"
+        ValueError, match=r"none-such .*without one, use --display terminal"
     ):
         Window()
 
@@ -293,7 +293,7 @@ def test_the_pace(monkeypatch):
     now = 0.19  # late: pictures are left out, but never many in a row
     assert [pace.wait() for _ in range(5)] == [False, False, False, True, True]
     assert len(slept) == 2, "on time again"
-    now = 9.0  # far behind: goes on from here
+    now = 9.0  # far behind: continues from here
     assert [pace.wait() for _ in range(2)] == [False, True]
     assert slept[-1] == pytest.approx(2 / 60.0988)
 

@@ -132,7 +132,7 @@ def test_the_page(server, open_page):
     other = open_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
     until(other, "state.viewers === 2 && state.player !== null")
     assert other.is_disabled("#take")
-    assert other.inner_text("#notice") == "Another viewer plays."
+    assert other.inner_text("#notice") == "Another viewer is playing."
     page.keyboard.press("t")
     until(other, "state.player === null && state.buttons === 128")
     assert other.is_enabled("#take")

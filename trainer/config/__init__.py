@@ -1,1 +1,1 @@
-"""What a run is asked to do: options, presets, tasks and levels by name."""
+"""The configuration of a run: options, presets, and the names of tasks and levels."""

@@ -1,4 +1,4 @@
-"""What a number of the options may be: seeds, and the range of each field."""
+"""Checks of numeric options: seeds, and the range of each field."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Any
 
 from trainer.config.options import about
 
-# Pools take seeds of 32 bits; a run uses a block of them per seed (envs/pool.py).
+# Pools take 32-bit seeds, and each seed of a run stands for a block of them
+# (envs/pool.py).
 MAX_SEED = 20_000
 
 
 def check_seed(seed: int) -> None:
-    """Raises ValueError unless a run or an evaluation can have this seed."""
+    """Raises ValueError if the seed is out of range for a run or an evaluation."""
     if not 0 <= seed <= MAX_SEED:
         raise ValueError(f"seed must be 0 to {MAX_SEED}, got {seed}")
 
 
 def check_ranges(config: Any) -> None:
-    """Checks each number of a dataclass, and of the dataclasses in its fields.
+    """Checks each number of a dataclass and of its nested dataclasses.
 
     Raises:
-        ValueError: a number outside of the range that its field has.
+        ValueError: a number is outside the range of its field.
     """
     for field in dataclasses.fields(config):
         value, known = getattr(config, field.name), about(field)

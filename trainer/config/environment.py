@@ -1,4 +1,4 @@
-"""Options of the environments, and of where and why a run explores."""
+"""Options of the environments and of exploration."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mario_envpool.actions import ACTION_SETS
 from trainer.config.options import Need, in_use, one_of, option
 from trainer.config.tasks import is_native
 
-# Rows and columns of observations (Mnih et al. 2015), and of the networks that are
-# made for others.
+# Rows and columns of observations (Mnih et al. 2015), and those of networks that
+# need another size.
 IMAGE_SIZE = 84
 IMAGE_SIZES = {"cnn-72k": 40}
-# Of `obs` tiles, whatever the network (models/tiles.py): rows of tiles come first,
-# and then those of motion.
+# The shape for `obs` tiles with any network (models/tiles.py): first the rows of
+# tiles, then those of motion.
 TILES_SHAPE = (1, 16, 16)
 TILES_ROWS = 13
 
@@ -40,146 +40,150 @@ _A_BONUS = ((in_use("novelty"), in_use("count_bonus")),)
 
 @dataclasses.dataclass(frozen=True)
 class EnvConfig:
-    """Environments: which, how many, and their rewards."""
+    """The environments: task, number and rewards."""
 
     task: str = "SuperMarioBros-1-1-v0"
-    """Environment id: any of mario_envpool's, or an image task of EnvPool with
-    discrete actions."""
+    """Environment id: any task of mario_envpool, or an EnvPool task with image
+    observations and discrete actions."""
 
     levels: tuple[str, ...] = ()
     """Levels to train on, such as 1-1,4-2, or all; each episode plays one of them.
-    With several levels, or any level but 1-1 on tiles, other defaults apply
-    (docs/training.md has a table). By default the task says what is played."""
+    The default is the level or levels of --task. Several levels, or any level but 1-1
+    on tiles, change other defaults (see the table in docs/many-levels.md)."""
 
     test_levels: tuple[str, ...] = ()
-    """Levels never to train on, such as 1-3,2-2, or a number of --levels to hold out,
-    the same ones for every seed. Evaluations report both sets."""
+    """Levels to test on and never to train on, such as 1-3,2-2. A number holds out this
+    many of --levels, the same ones for every seed. Evaluations report training and test
+    levels separately."""
 
     obs: Literal["pixels", "tiles"] = "pixels"
-    """Observations. pixels: grey images; tiles: the contents of the cells around Mario
-    and the motion of the objects there (docs/observations.md), without images, for the
-    network of the same name."""
+    """Observations. pixels: grey images. tiles: no images, but the contents of the
+    cells around Mario and the motion of the objects there, for --model tiles
+    (docs/observations.md)."""
 
     num_envs: int = 64
-    """Environments of the run; several processes (torchrun) have equal shares."""
+    """Number of environments of the run. The processes of a torchrun job have equal
+    shares."""
 
     groups: int = 2
-    """Groups of environments: the network acts for one group while the others
-    emulate. In sync mode the groups are fixed; in async mode a group is whichever
-    environments are ready first."""
+    """Groups of environments: the network acts for one group while the other
+    groups emulate. In sync mode the groups are fixed; in async mode a group is the
+    environments that are ready first."""
 
     num_threads: int = 0
-    """Emulation threads of each process; 0: the number of cores, at most one per
-    environment of a group, or an equal share of the cores for each process of a
-    machine."""
+    """Emulation threads of each process. 0: one per core, but at most one per
+    environment of a group; several processes on one machine share its cores equally."""
 
     max_replacements: int = option(0, needs=_MARIO, least=0)
-    """Environments that may be replaced, from a run's start or --resume on, because
-    they raised an exception; their episodes end there, truncated. Each is told like an
-    alarm. 0: the first exception ends the run."""
+    """Environments that may be replaced after an exception, counted since the start or
+    the last --resume. The episode of a replaced environment is truncated. Each
+    replacement is reported like an alarm. 0: the first exception ends the run."""
 
     replacement_episodes: int = option(
         0, needs=(_MARIO, in_use("max_replacements")), least=0
     )
-    """Of every environment the start of each so-many-th episode is kept, for the one
-    that replaces it to begin in. 0: it begins as any episode does."""
+    """Each environment keeps a snapshot of the start of every n-th episode, where n is
+    this number. An environment that replaces it begins its first episode there. 0: the
+    first episode begins like any other."""
 
     frame_skip: int = 6
-    """Frames per step. Mnih et al. 2015 use 4, which gives finer control; with 6, half
-    of all episodes cleared 1-1 after 155-180 k steps instead of 240-330 k."""
+    """Frames per step. Mnih et al. 2015 use 4, which gives finer control. With 6 the
+    clear rate of 1-1 reached 50 % after 155-180 k steps, with 4 after 240-330 k."""
 
     stack_num: int = 4
     """Frames in an observation (Mnih et al. 2015, table 1)."""
 
     img_height: int = option(0, flag=False, least=0)
-    """Rows of an observation; 0: what the network is made for, 40 with cnn-72k and 84
-    with the others."""
+    """Rows of an observation. 0: the size that the network is made for, 40 for cnn-72k
+    and 84 for the other networks."""
 
     img_width: int = option(0, flag=False, least=0)
-    """Columns of an observation; 0: as img_height."""
+    """Columns of an observation; 0: the same as img_height."""
 
     hud: Literal["keep", "mask", "crop"] = option("crop", flag=False)
-    """The 32 rows of the status bar; without them more pixels show the level."""
+    """Whether to keep, mask or crop the 32 rows of the status bar. Without them more
+    pixels show the level."""
 
     action_set: Literal["right_only", "simple", "complex"] = option(
         "right_only", needs=_ACTION_SET
     )
-    """5, 7 or 12 actions. With 5 actions half of all episodes cleared 1-1 after 218-267
-    k steps, with 7 after 340 k."""
+    """Set of 5, 7 or 12 actions. With 5 actions the clear rate of 1-1 reached 50 %
+    after 218-267 k steps, with 7 after 340 k."""
 
     custom_actions: tuple[str, ...] = option((), needs=_MARIO)
-    """Actions of your own instead of --action-set, with commas between: buttons (A, B,
-    up, down, left, right, start, select) joined by +, or NOOP. Example:
+    """Your own actions instead of --action-set, separated by commas. An action is NOOP,
+    or buttons (A, B, up, down, left, right, start, select) joined by +. Example:
     NOOP,right+B,right+A+B,down."""
 
     rom_path: str = option("", needs=_MARIO)
-    """ROM file, or a folder with ROMs. By default the one that the variable MARIO_ROM
-    names, else those of the installed package gym-super-mario-bros."""
+    """ROM file, or a folder with ROMs. The default is the environment variable
+    MARIO_ROM, else the ROMs of the installed package gym-super-mario-bros."""
 
     timing: Literal["console", "nes_py"] = option("console", needs=_MARIO)
     """Where a frame ends. console: as on a console. nes_py: as in nes-py, the emulator
-    of gym-super-mario-bros, for policies that are to play there (docs/migration.md)."""
+    of gym-super-mario-bros, for policies that will play in it (docs/migration.md)."""
 
     noop_max: int = 30
-    """Most idle frames before an episode, drawn from 0 to this number. Without them a
-    policy memorises one sequence of buttons."""
+    """Largest number of idle frames at the start of an episode; each episode draws from
+    0 to this number. Without idle frames a policy memorises one sequence of buttons."""
 
     repeat_action_probability: float = option(0.0, needs=_MARIO)
-    """Chance per frame that the buttons stay as they were (sticky actions)."""
+    """Probability per frame that the buttons stay as they were (sticky actions)."""
 
     stall_steps: int = option(100, needs=_MARIO)
     """Truncate an episode after this many steps without a new best position."""
 
     max_episode_steps: int = 2000
-    """Truncate an episode after this many steps; the game's clock is shorter."""
+    """Truncate an episode after this many steps. The game's clock runs out earlier."""
 
     reward: Literal["progress", "classic", "v9"] = option("progress", needs=_REWARD)
-    """progress: new best positions and the weights below; classic, v9: the rewards of
-    gym-super-mario-bros 7.4 and 9.1 (docs/rewards.md). All are multiplied by
-    --reward-scale."""
+    """progress: a reward for new best positions, with the weights below. classic, v9:
+    the rewards of gym-super-mario-bros 7.4 and 9.1 (docs/rewards.md). Each is
+    multiplied by --reward-scale."""
 
     reward_fn: str = option("", needs=_MARIO)
-    """Reward of your own as module:function, instead of --reward. The function takes
-    the arrays of a batch and returns its rewards (docs/rewards.md). Discounted returns
-    within +-15 fit the losses. Films show the built-in reward."""
+    """Your own reward as module:function, instead of --reward. The function takes the
+    arrays of a batch and returns the rewards (docs/rewards.md). The losses are made for
+    discounted returns within +-15. Videos show the built-in reward."""
 
     reward_progress: float = option(1.0, needs=_PROGRESS)
     """Reward per pixel of a new best position."""
 
     reward_step: float = option(-0.5, needs=_PROGRESS)
-    """Reward per step; a run to the flag of 1-1 takes about 260 steps."""
+    """Reward per step; a clear of 1-1 takes about 260 steps."""
 
     reward_death: float = option(-50.0, needs=_PROGRESS)
     """Reward for a death."""
 
     reward_flag: float = option(50.0, needs=_PROGRESS)
-    """Reward for the flag; 100 and more made other levels worse."""
+    """Reward for the flag; values from 100 on made other levels worse."""
 
     reward_score: float = option(0.0, needs=_PROGRESS)
-    """Reward per point of the game's score; a Goomba has 100, the flag up to 5,000."""
+    """Reward per point of the game's score; a Goomba gives 100 points, the flag up to
+    5,000."""
 
     reward_coins: float = option(0.0, needs=_PROGRESS)
     """Reward per coin."""
 
     reward_clock: float = option(0.0, needs=_PROGRESS)
-    """Reward per unit of time that the game's clock lost; 1-1 begins with 400."""
+    """Reward per unit that the game's clock counts down; 1-1 begins with 400."""
 
     reward_wrong_pass: float = option(-25.0, needs=_PROGRESS)
-    """Reward for a wrong way through a maze (4-4, 7-4, 8-4)."""
+    """Reward for a wrong lane in a maze (4-4, 7-4, 8-4)."""
 
     reward_scale: float = option(0.01, needs=_REWARD, above=0)
-    """Factor of --reward, whichever it is. Discounted returns within +-15 fit the
-    critic's Huber loss and the clip of the gradient; with .01 those of all three
-    rewards are."""
+    """Factor of any --reward. The critic's Huber loss and the gradient clip are made
+    for discounted returns within +-15; with 0.01 the returns of all three rewards are
+    within this range."""
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The buttons of every action, such as "right+A", of a Super Mario Bros. task.
+        """The buttons of every action of a Super Mario Bros. task, such as "right+A".
 
-        Those of `custom_actions` may be several in one text, with commas between.
+        A text of `custom_actions` may hold several actions, separated by commas.
 
         Raises:
-            ValueError: an action of `custom_actions` has a button that is none.
+            ValueError: `custom_actions` has an unknown button.
         """
         own = ",".join(self.custom_actions)
         if own:
@@ -187,7 +191,7 @@ class EnvConfig:
         return ACTION_SETS[self.action_set]
 
     def check(self) -> None:
-        """Raises ValueError for groups or observations that cannot be."""
+        """Raises ValueError for groups or observations that are not possible."""
         if not 1 <= self.groups <= self.num_envs or self.num_envs % self.groups:
             raise ValueError(
                 f"groups must divide num_envs={self.num_envs}, got {self.groups}"
@@ -197,7 +201,7 @@ class EnvConfig:
         if self.stack_num != 1:
             raise ValueError(
                 f"obs=tiles needs stack_num=1, got {self.stack_num}: an observation "
-                "holds speeds; for more of the past use --memory gru"
+                "already holds speeds; for more of the past use --memory gru"
             )
         size = self.img_height or TILES_SHAPE[1], self.img_width or TILES_SHAPE[2]
         if size != TILES_SHAPE[1:]:
@@ -208,10 +212,10 @@ class EnvConfig:
 
 
 def _action(text: str) -> str:
-    """An action of the user's own as the action sets have it: "right+A".
+    """A custom action as the action sets spell it: "right+A".
 
     Raises:
-        ValueError: it has a button that is none.
+        ValueError: the action has an unknown button.
     """
     words = text.replace("+", " ").split()
     names = [_BUTTONS.get(word.casefold(), "") for word in words]
@@ -226,76 +230,76 @@ def _action(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ExploreConfig:
-    """Where training episodes begin, and bonuses for new places."""
+    """Starts of training episodes, and bonuses for new places."""
 
     starts: Literal["level", "frontier", "backward"] = "level"
     """Where episodes begin. level: at the starts of levels. frontier: a share of them
     at snapshots of places that the run has reached (as in Go-Explore, Ecoffet et al.
     2021). backward: a share of them on a demonstration, first near its end, then
-    earlier and earlier (Salimans & Chen 2018). Only episodes from the start of a level
-    count in rates, films and evaluations."""
+    earlier and earlier (Salimans & Chen 2018). Clear rates, videos and evaluations
+    count only episodes from the start of a level."""
 
     demonstrations: int = option(4, needs=_DEMONSTRATIONS, least=1)
-    """Demonstrations of each level, at most: ways to its end that a search over
-    snapshots finds when the run begins, in seconds each (docs/planning.md). After
-    500,000 steps of search it looks for no further one."""
+    """Largest number of demonstrations per level. When the run begins, a search over
+    snapshots finds these ways to the end of the level, each within seconds
+    (docs/planning.md). After 500,000 steps it starts no further search."""
 
     demos: tuple[str, ...] = ()
     """Files of demonstrations to learn from instead of a search: recordings of
-    trainer.watch --record, or what trainer.plan found. Before the first update the
+    trainer.watch --record, or the files of trainer.plan. Before the first update the
     policy is cloned from them (--cloning-steps); --imitation, --guide and --starts
-    backward use them, too."""
+    backward use them too."""
 
     guide: float = option(0.0, least=0)
-    """Reward for each step of a demonstration that an episode has got on by: it leads
-    past dead ends of the game's own progress, such as the warp zone of 1-2 and wrong
-    lanes of mazes; 0: none."""
+    """Reward for each step by which an episode advances along a demonstration; 0: none.
+    It leads past places where more progress in the game is a dead end, such as the warp
+    zone of 1-2 and the wrong lanes of mazes."""
 
     snapshot_share: float = option(
         0.5, needs=one_of("starts", "frontier", "backward"), between=(0, 1)
     )
-    """Share of episodes from snapshots in a level that is never cleared from its
-    start; the share falls to 0 as that clear rate rises to 1."""
+    """Share of episodes that begin at snapshots while a level is never cleared from its
+    start. The share falls to 0 as the clear rate from the start rises to 1."""
 
     level_sampling: LevelSampling = option(  # noqa: RUF009 (a string)
         "success", needs=_SEVERAL_LEVELS
     )
-    """How often each of several levels is played, by its share p of clears in the
-    last episodes. success: by 1 - p. learnability: by 4 p (1 - p) (Rutherford et al.
-    2024), or by the drop from the highest p. curriculum: four levels at a time, in the
-    order of the game, until p is .9 or for 250,000 steps; learned levels are
-    rehearsed. uniform: all alike."""
+    """How often each of several levels is played, by its clear rate p in the last
+    episodes. success: by 1 - p. learnability: by 4 p (1 - p) (Rutherford et al. 2024),
+    or by the drop from the highest p. curriculum: four levels at a time, in the order
+    of the game, until p is 0.9 or for 250,000 steps; learned levels are rehearsed.
+    uniform: all levels equally often."""
 
     cell_size: int = option(32, flag=False, least=1)
-    """Width and height in pixels of the cells by which places are told apart, for
-    the frontier and for the bonuses."""
+    """Width and height in pixels of the cells that distinguish places, for the frontier
+    and for the bonuses."""
 
     novelty: float = option(0.0, least=0)
-    """Bonus for the first visit of a cell in an episode, at the start of the run (32
-    pixels of progress give a reward of 0.32); it falls to 0 over --bonus-steps. No gain
-    on 1-1 with .1."""
+    """Bonus at the start of the run for the first visit of a cell in an episode. It
+    falls to 0 over --bonus-steps. For comparison, 32 pixels of progress give a reward
+    of 0.32. With 0.1 there was no gain on 1-1."""
 
     novelty_by_count: bool = option(False, flag=False)
-    """Divide novelty by the square root of the number of episodes that were in the
-    cell (as in Badia et al. 2020, whose life-long part is a network)."""
+    """Divide novelty by the square root of the number of episodes that have visited the
+    cell (as in Badia et al. 2020, who use a network for this count)."""
 
     count_bonus: float = option(0.0, least=0)
     """Weight, at the start of the run, of a bonus for rarely entered cells, UCB1's
-    sqrt(2 ln t / n) (Auer et al. 2002); it falls to 0 over --bonus-steps. No gain on
-    1-1 with .1."""
+    sqrt(2 ln t / n) (Auer et al. 2002). It falls to 0 over --bonus-steps. With 0.1
+    there was no gain on 1-1."""
 
     bonus_steps: int = option(1_000_000, needs=_A_BONUS, least=0)
-    """Environment steps of the linear schedule of both bonuses."""
+    """Environment steps of the linear schedule of the novelty and count bonuses."""
 
     @property
     def pays(self) -> bool:
-        """Whether there is any bonus at any time."""
+        """Whether the run ever has a bonus."""
         return self.novelty > 0 or self.count_bonus > 0
 
     def check(self) -> None:
-        """Raises ValueError where no episode would begin at the start of a level."""
+        """Raises ValueError if no episode would begin at the start of a level."""
         if self.starts != "level" and self.snapshot_share == 1:
             raise ValueError(
                 "snapshot_share must be below 1, got 1: no episode would begin at the "
-                "start of a level, and only those count in clear rates"
+                "start of a level, and clear rates count only such episodes"
             )

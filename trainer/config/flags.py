@@ -1,9 +1,9 @@
-"""The options of a run as one flat list: what flags, search and tests go by.
+"""The options of a run as one flat list, for flags, searches and tests.
 
-Every field of the schema is an option with a name of its own. A choice, such as
+Every field of the schema is an option with a unique name. A choice, such as
 `learner.optimizer`, is an option whose values are words, and the fields of the
 dataclasses behind these words are further options: `muon_lr` is the field `matrix_lr`
-of `Muon`. `values` takes a config apart, `build` puts one together.
+of `Muon`. `values` splits a config into options, `build` makes a config from them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Option(NamedTuple):
     """One option of a run.
 
     Attributes:
-        name: without dashes, such as muon_lr; no other option has it.
+        name: unique, without dashes, such as muon_lr.
         path: of the field: ("learner", "lr"), or of a choice's field
             ("learner", "optimizer", "matrix_lr").
-        hint: type of its values; of a choice the words.
-        help: what it does.
-        about: what else is known of it.
+        hint: type of its values; for a choice, a Literal of the words.
+        help: what the option does.
+        about: its range, needs and other properties.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Option(NamedTuple):
 
     @property
     def part(self) -> str:
-        """env, model, learner, replay, explore or augmentation; "" for the run's."""
+        """env, model, learner, replay, explore or augmentation; "" for RunConfig."""
         return self.path[0] if len(self.path) > 1 else ""
 
 
@@ -60,12 +60,12 @@ def options() -> dict[str, Option]:
 
 
 def values(config: RunConfig) -> dict[str, Any]:
-    """The value of every option; of a choice's fields that are not in use, defaults."""
+    """The value of every option; the default for fields of a kind not chosen."""
     return _values(config)
 
 
 def build(given: Mapping[str, Any]) -> RunConfig:
-    """The inverse of `values`; options that are not given have their defaults."""
+    """The inverse of `values`; missing options have their defaults."""
     unknown = sorted(set(given) - set(options()))
     if unknown:
         raise TypeError(f"no option {', '.join(unknown)}")
@@ -74,19 +74,19 @@ def build(given: Mapping[str, Any]) -> RunConfig:
 
 
 def change(config: RunConfig, **given: Any) -> RunConfig:
-    """A config with other values of some options."""
+    """A config with some options changed."""
     return build(values(config) | given)
 
 
 def idle(config: RunConfig, given: Mapping[str, Any]) -> dict[str, str]:
-    """Options that cannot matter beside the others.
+    """Options that have no effect in this config.
 
     Args:
         config: of the run.
-        given: the options to look at, with the values that they were given.
+        given: names and values of the options to check.
 
     Returns:
-        A sentence for each of them, by name.
+        An explanation for each option without effect, by name.
     """
     now = values(config.resolved())
     lines: dict[str, str] = {}
@@ -101,7 +101,7 @@ def idle(config: RunConfig, given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _options(kind: type[Any], path: tuple[str, ...]) -> Iterable[Option]:
-    hints, texts = typing.get_type_hints(kind), _help(kind)
+    hints, texts = typing.get_type_hints(kind), help_of(kind)
     for field in dataclasses.fields(kind):
         hint, known, where = hints[field.name], about(field), (*path, field.name)
         text = texts.get(field.name, "")
@@ -118,7 +118,7 @@ def _options(kind: type[Any], path: tuple[str, ...]) -> Iterable[Option]:
 def _fields_of_kinds(
     choice: str, path: tuple[str, ...], kinds: Mapping[str, type[Any] | None]
 ) -> Iterable[Option]:
-    """The options of a choice's dataclasses; a name that several have is one option."""
+    """The options of a choice's dataclasses; a shared name is one option."""
     found: dict[str, Option] = {}
     users: dict[str, list[str]] = {}
     for word, kind in kinds.items():
@@ -166,8 +166,8 @@ def _build(kind: type[Any], given: Mapping[str, Any]) -> Any:
     return kind(**made)
 
 
-def _help(kind: type[Any]) -> dict[str, str]:
-    """The text under each field of a dataclass, in one line."""
+def help_of(kind: type[Any]) -> dict[str, str]:
+    """The docstring under each field of a dataclass, as one line."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
     texts = {}

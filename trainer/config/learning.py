@@ -29,19 +29,19 @@ class Impala:
 
 @dataclasses.dataclass(frozen=True)
 class Distillation:
-    """Towards the policies of teachers, on the run's own states (Rusu et al. 2016)."""
+    """Imitates teachers' policies on the run's own states (Rusu et al. 2016)."""
 
     kind: ClassVar[str] = "distillation"
 
     teachers: str = ""
-    """Policies to learn from: a run or checkpoint, which teaches all levels, or a
-    folder with one for each level (1-1.safetensors, 1-1.pt, or a run 1-1). Their
-    observations and frames a step must be those of this run, their actions among its
-    actions."""
+    """Policies to learn from: a run or a checkpoint, which teaches all levels, or a
+    folder with one policy per level (1-1.safetensors, 1-1.pt, or a run folder 1-1).
+    Teachers must have the observations and the frame skip of this run, and no actions
+    that this run lacks."""
 
     temperature: float = option(1.0, name="teacher_temperature", above=0)
-    """Temperature of the teachers' policies: below 1 their likely actions become more
-    likely (Rusu et al. 2016, equation 3)."""
+    """Temperature of the teachers' policies: values below 1 make their probable actions
+    more probable (Rusu et al. 2016, equation 3)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Muon:
 
     matrix_lr: float = option(0.06, name="muon_lr", above=0)
     """Learning rate of the hidden matrices at the start; same schedule as --lr. The
-    default is .045 on tiles, .015 with --loss impala, .03 with several levels."""
+    default is 0.045 on tiles, 0.015 with --loss impala, and 0.03 with several
+    levels."""
 
     momentum: float = option(0.95, flag=False, between=(0, 1))
     """Momentum of the hidden matrices (Jordan et al. 2024)."""
@@ -100,18 +101,18 @@ class RMSprop:
     """Epsilon beside the root (as in Cleanba and TorchBeast)."""
 
 
-# The policy of distillation has no entropy bonus.
+# Distillation has no entropy bonus.
 _A_REWARD = one_of("loss", "ppo", "impala")
 
 
 @dataclasses.dataclass(frozen=True)
 class LearnerConfig:
-    """How the network learns. Values without a source are those of the CPU recipe."""
+    """How the network learns. Values without a source belong to the CPU recipe."""
 
     loss: Ppo | Impala | Distillation = Ppo()
     """ppo: PPO's clipped ratio, several epochs per batch (Schulman et al. 2017);
-    impala: V-trace policy gradient (Espeholt et al. 2018); distillation: towards the
-    policies of --teachers (Rusu et al. 2016), without a reward."""
+    impala: V-trace policy gradient (Espeholt et al. 2018); distillation: imitates the
+    policies of --teachers, without a reward (Rusu et al. 2016)."""
 
     advantages: Literal["vtrace", "one-step", "gae"] = option(
         "vtrace",
@@ -121,76 +122,77 @@ class LearnerConfig:
     """vtrace: corrected for policy lag (Espeholt et al. 2018); gae: not corrected
     (Schulman et al. 2016), without replay; one-step: for the impala loss, GAE with
     the gradient of each step times its clipped ratio (1-step importance sampling,
-    section 5.2.2 of Espeholt et al.). PPO without lag has the same numbers from
-    vtrace and gae, as V-trace then clips nothing."""
+    section 5.2.2 of Espeholt et al.). For PPO without lag, vtrace and gae are equal,
+    because V-trace then clips nothing."""
 
     unroll: int = option(32, least=1)
     """Steps of one environment in an unroll, T."""
 
     unrolls_per_batch: int = option(64, least=1)
-    """Fresh unrolls in an update of the run, over all processes; with --replay-share
-    replayed ones are added."""
+    """Fresh unrolls per update, over all processes; --replay-share adds replayed
+    unrolls."""
 
     epochs: int = option(2, least=1)
-    """Passes over a batch; 3 with several levels. 1-1 took a tenth more steps with one
-    pass, and with three as many as with two."""
+    """Epochs over a training batch. The default is 3 with several levels. 1-1 took 10 %
+    more environment steps with one epoch, and as many with three as with two."""
 
     minibatch_size: int = option(1024, least=1)
     """Rows per gradient step, over all processes; with --loss impala or a memory,
-    whole unrolls of this many rows in total. 1-1 took as many steps with 512, in twice
-    as many gradient steps, and fewer rates fit them."""
+    whole unrolls with this many rows in total. With 512 rows 1-1 took as many
+    environment steps and twice as many gradient steps, and fewer learning rates
+    worked."""
 
     grad_accum_steps: int = option(1, least=1)
-    """Parts of a minibatch, computed one after the other; their gradients are added,
-    which is the same step with less memory."""
+    """Parts of a minibatch, computed one after the other; the sum of their gradients
+    gives the same gradient step with less memory."""
 
     gamma: float = option(0.93, between=(0, 1))
-    """Discount per step of 6 frames (.95 per 4 frames). The default is .95 with
+    """Discount per step of 6 frames (0.95 per 4 frames). The default is 0.95 with
     several levels, and with any level but 1-1 on tiles."""
 
     lam: float = option(0.95, between=(0, 1))
-    """Lambda of the value targets and advantages (V-trace in its paper has 1)."""
+    """Lambda of the value targets and advantages (1 in the paper of V-trace)."""
 
     rho_bar: float = option(1.0, flag=False, least=0)
     """Clip of the ratios in V-trace's temporal differences (Espeholt et al. 2018).
-    Replay needs both clips: with half of it replayed PPO cleared 8 % without them,
-    68 with them."""
+    Replay needs rho_bar and c_bar: with --replay-share 0.5, PPO cleared 8 % without
+    them and 68 % with them."""
 
     c_bar: float = option(1.0, flag=False, least=0)
     """Clip of the ratios in V-trace's trace (Espeholt et al. 2018)."""
 
     normalise_advantages: bool = option(True, flag=False)
-    """Shift and scale the advantages of each minibatch to mean 0, deviation 1."""
+    """Shift and scale the advantages of each minibatch to mean 0 and deviation 1."""
 
     value_loss: Literal["huber", "squared"] = option("huber", flag=False)
     """Loss of the critic. The default is squared with several levels, and with any
-    level but 1-1 on tiles: with huber the critic does not see a death that is less
-    than likely."""
+    level but 1-1 on tiles: with huber the critic predicts a median, which ignores
+    deaths with a probability below 50 %."""
 
     value_coef: float = option(0.5, least=0)
-    """Weight of the critic's loss (as in IMPALA's own code)."""
+    """Weight of the critic's loss (as in the code of IMPALA)."""
 
     optimizer: Muon | AdamW | Adam | RMSprop = Muon()
     """Optimiser. muon (Jordan et al. 2024) orthogonalises the steps of hidden matrices
-    at --muon-lr and leaves all other weights to AdamW at --lr; with it 1-1 takes half
-    as many steps (docs/results.md)."""
+    at --muon-lr and leaves all other weights to AdamW at --lr. 1-1 takes half as many
+    steps with muon (docs/lab-book.md)."""
 
     lr: float = option(2e-3, above=0)
-    """Learning rate at the start. The default is 1e-3 with several levels and with
-    other optimisers than muon, 1.5e-3 on tiles."""
+    """Learning rate at the start. The default is 1e-3 with several levels and with any
+    optimiser but muon, and 1.5e-3 on tiles."""
 
     lr_end: float = option(1e-4, least=0)
     """Learning rate at the end of its schedule."""
 
     lr_steps: int = 800_000
-    """Environment steps of the schedule. With adam and 500 k steps one seed of two
-    stayed at 50 % of clears (docs/results.md)."""
+    """Environment steps of the schedule. With adam and 500 k steps, the clear rate of
+    one of two seeds stayed at 50 % (docs/lab-book.md)."""
 
     lr_schedule: Literal["linear", "cosine"] = "linear"
     """Shape of the schedule from --lr to --lr-end."""
 
     warmup_updates: int = option(0, least=0)
-    """Updates over which the rate first rises from 0."""
+    """Updates over which the learning rate rises from 0 to --lr."""
 
     entropy: float = option(0.01, least=0, needs=_A_REWARD)
     """Weight of the entropy bonus at the start."""
@@ -202,44 +204,44 @@ class LearnerConfig:
     """Environment steps of the linear schedule of the entropy bonus."""
 
     imitation: float = option(0.0, least=0)
-    """Weight at the start of the loss of imitation: the cross-entropy of the actions of
-    --demonstrations (as in Rajeswaran et al. 2018, section 4.2); 0: none. It falls to 0
-    over --entropy-steps."""
+    """Weight of the imitation loss at the start; 0: none. The loss is the cross-entropy
+    of the demonstrated actions (as in Rajeswaran et al. 2018, section 4.2). The weight
+    falls to 0 over --entropy-steps."""
 
     cloning_steps: int = option(1000, least=0, needs=in_use("demos"))
-    """Gradient steps of the cross-entropy of the demonstrations of --demos before the
-    first update, of 256 rows each; 0: none."""
+    """Gradient steps that clone the policy from --demos before the first update; 0:
+    none. Each minimises the cross-entropy of 256 rows."""
 
     max_grad_norm: float = option(0.5, above=0)
-    """Clip of the norm of the gradient; .5 to 1 fits losses that are means."""
+    """Clip of the norm of the gradient; 0.5 to 1 suits losses that are means."""
 
     ema: float = option(0.9, between=(0, 1))
     """Decay per update of an exponential moving average of the weights, which
-    evaluations, videos and saved policies use; 0: none. With it four seeds of four
-    passed their first evaluation, without it one of three."""
+    evaluations, videos and saved policies use; 0: none. Four of four seeds passed their
+    first evaluation with the average, and one of three without."""
 
     learner_threads: int = option(0, least=0)
-    """CPU threads that share a minibatch; 0: one per core, with at least 64 rows for
-    each. A GPU needs none."""
+    """CPU threads that share a minibatch; 0: one per core, with at least 64 rows per
+    thread. Not used on a GPU."""
 
     def check(self) -> None:
-        """Raises ValueError for a loss and advantages that exclude each other."""
+        """Raises ValueError if the loss and the advantages exclude each other."""
         if isinstance(self.loss, Ppo) and self.advantages == "one-step":
             raise ValueError(
-                "advantages=one-step needs loss=impala; PPO's loss has the ratio of "
-                "each step, so with it this is advantages=gae"
+                "advantages=one-step needs loss=impala; the loss of PPO already has "
+                "the ratio of each step: choose advantages=gae"
             )
         if isinstance(self.loss, Distillation) and not self.loss.teachers:
             raise ValueError(
                 "loss=distillation needs --teachers: a run, a checkpoint, or a folder "
-                "with one for each level"
+                "with one policy per level"
             )
 
 
 _REPLAY = in_use("replay_share")
 
-# Environment steps after which the importance weights correct all of the bias of
-# prioritized replay: their exponent is then 1 (Schaul et al. 2016, section 3.4).
+# Environment steps after which the exponent of the importance weights is 1, so that
+# they correct all of the bias of prioritized replay (Schaul et al. 2016, section 3.4).
 BETA_STEPS = 1_000_000
 
 # Largest share of replayed unrolls: replay alone biases the policy (Schmitt et al.
@@ -252,33 +254,33 @@ class ReplayConfig:
     """Prioritized replay of unrolls (Schaul et al. 2016; Schmitt et al. 2020)."""
 
     replay_share: float = option(0.0, between=(0, MAX_REPLAY_SHARE))
-    """Share of replayed unrolls in an update, at most .75; 0: no replay. With .5 an
-    update has as many replayed unrolls as fresh ones, and takes twice as long. No share
-    was a gain on 1-1 (docs/results.md)."""
+    """Share of replayed unrolls in an update, at most 0.75; 0: no replay. With 0.5 an
+    update has as many replayed unrolls as fresh ones and takes twice as long. No share
+    gave a gain on 1-1 (docs/results.md)."""
 
     replay_capacity: int = option(256, needs=_REPLAY)
     """Unrolls kept, over all processes. Larger replays hold older unrolls: 512 and
-    1,024 unrolls gave worse results on this game (docs/results.md)."""
+    1,024 unrolls gave worse results on this game."""
 
     replay_alpha: float = option(0.7, needs=_REPLAY, between=(0, 1))
-    """Exponent of the priorities, which are the mean |advantage| of an unroll; 0:
-    uniform, which did as well on 1-1."""
+    """Exponent of the priorities, which are the mean |advantage| of an unroll. 0
+    samples uniformly, which gave the same results on 1-1."""
 
     replay_beta: float = option(0.4, flag=False, between=(0, 1))
     """Exponent of the importance weights at the start (Schaul et al. 2016)."""
 
     replay_max_kl: float = option(1.0, flag=False)
-    """Unrolls whose mean KL(pi || mu) is above are left out of the loss."""
+    """The loss leaves out unrolls whose mean KL(pi || mu) is above this."""
 
     replay_min_rho: float = option(0.3, flag=False)
-    """Unrolls whose mean clipped ratio pi / mu is below are left out of the loss."""
+    """The loss leaves out unrolls whose mean clipped ratio pi / mu is below this."""
 
     burn_in: int = option(0, least=0)
-    """Rows before an unroll that only update the state of a memory (R2D2, Kapturowski
-    et al. 2019)."""
+    """Rows before each unroll that only update the state of the memory (R2D2,
+    Kapturowski et al. 2019)."""
 
     def check(self) -> None:
-        """Raises ValueError for a replay that keeps nothing."""
+        """Raises ValueError if replay has no capacity."""
         if self.replay_share and self.replay_capacity < 1:
             raise ValueError(
                 f"replay_capacity must be at least 1, got {self.replay_capacity}"
@@ -289,14 +291,15 @@ class ReplayConfig:
 class AugmentConfig:
     """Data augmentation on the device (DrAC, Raileanu et al. 2021).
 
-    The policy's output for changed images is drawn to its output for the true ones.
+    A loss term pulls the policy's output for changed images towards its output for the
+    original images.
     """
 
     augment: tuple[str, ...] = ()
-    """Changes of images, with commas between: shift (Kostrikov et al. 2021; of tiles by
-    one cell), brightness, flip (with mirrored actions, for --action-set complex). A
-    gradient step takes about twice as long with them, and shift cost a fifth of the
-    clears of 1-1, which is one level with one look."""
+    """Changes to observations, separated by commas: shift (Kostrikov et al. 2021; by
+    one cell for tiles), brightness, flip (with mirrored actions, for --action-set
+    complex). A gradient step takes about twice as long. With shift, 1-1 had a fifth
+    fewer clears, because all of its images look alike."""
 
     augment_coef: float = option(0.1, flag=False, least=0)
-    """Weight of the difference (Raileanu et al. 2021, appendix F)."""
+    """Weight of the augmentation loss (Raileanu et al. 2021, appendix F)."""

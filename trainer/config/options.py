@@ -1,9 +1,9 @@
-"""What the schema says of an option beside its type, its default and its help.
+"""Properties of an option beyond its type, default and help.
 
-A field of the schema is `option(default, ...)` where there is more to say: the range of
-its number, another option without which it does not matter, another name on the command
-line, or that it has no flag. A field whose type is a union of dataclasses is a choice:
-one flag with a word for each of them, and their fields are further flags.
+A field of the schema is `option(default, ...)` if it has such a property: a range,
+another option that it needs to have an effect, another name on the command line, or no
+flag. A field whose type is a union of dataclasses is a choice: one flag with a word for
+each dataclass, whose fields are further flags.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any, NamedTuple, cast
 # In the metadata of a dataclass field.
 _KEY = "option"
 
-# The word for None among the kinds of a choice.
+# The word that stands for None in a choice.
 NONE = "none"
 
 
 class Need(NamedTuple):
-    """Another option, and the values of it beside which an option matters.
+    """Another option, and those of its values with which an option has an effect.
 
     Attributes:
-        option: its name.
-        text: those values, for people, such as "--memory gtrxl".
-        met: whether a value is one of them.
+        option: name of the other option.
+        text: the values as a user reads them, such as "--memory gtrxl".
+        met: whether a value is one of the values.
     """
 
     option: str
@@ -35,12 +35,12 @@ class Need(NamedTuple):
     met: Callable[[Any], bool]
 
 
-# Of each tuple at least one must be met.
+# At least one Need of each tuple must be met.
 Needs = tuple[tuple[Need, ...], ...]
 
 
 class About(NamedTuple):
-    """What a field is as an option; see `option`."""
+    """The properties of an option; see `option`."""
 
     name: str
     flag: bool = True
@@ -62,15 +62,15 @@ def option(
     above: float | None = None,
     between: tuple[float, float] | None = None,
 ) -> Any:
-    """A dataclass field with what is known of it as an option.
+    """A dataclass field with the properties of an option.
 
     Args:
         default: of the field.
         name: of the option, by default the field's.
         flag: False for a field that only Python sets.
-        needs: what must be so for the option to matter: all of these, and of a tuple
-            among them any one.
-        needed_by: the one value that does not matter without `needs`; None: all values.
+        needs: what the option needs to have an effect: all of these, and of each tuple
+            any one.
+        needed_by: the only value that has no effect without `needs`; None: all values.
         least: smallest number.
         above: number that the value must exceed.
         between: smallest and largest number.
@@ -82,25 +82,25 @@ def option(
 
 
 def about(field: dataclasses.Field[Any]) -> About:
-    """What is known of a field as an option."""
+    """The properties of a field as an option."""
     known: About = field.metadata.get(_KEY, About(field.name))
     return known if known.name else known._replace(name=field.name)
 
 
 def one_of(option: str, *values: str) -> Need:
-    """The need of an option that it has one of these values."""
+    """The need that an option has one of these values."""
     *others, last = values
     words = f"{', '.join(others)} or {last}" if others else last
     return Need(option, f"{flag_of(option)} {words}", lambda value: value in values)
 
 
 def in_use(option: str) -> Need:
-    """The need of an option that it is on, above 0, or not empty."""
+    """The need that an option is on, above 0, or not empty."""
     return Need(option, flag_of(option), bool)
 
 
 def flag_of(name: str, value: object = None) -> str:
-    """An option as on the command line, with its value if that is given."""
+    """An option as on the command line, with its value if one is given."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{flag}" if value else f"--no-{flag}"
@@ -113,7 +113,7 @@ def flag_of(name: str, value: object = None) -> str:
 
 
 def unmet(needs: Needs, values: Mapping[str, Any]) -> tuple[Need, ...]:
-    """The first need that no value meets, with its alternatives; () if there is none.
+    """The first unmet need, with its alternatives; () if all needs are met.
 
     Args:
         needs: of an option.
@@ -126,11 +126,11 @@ def unmet(needs: Needs, values: Mapping[str, Any]) -> tuple[Need, ...]:
 
 
 def kinds_of(hint: Any) -> dict[str, type[Any] | None]:
-    """The dataclasses of a choice by their words; {} if a type is no choice.
+    """The dataclasses of a choice by their words; {} if a type is not a choice.
 
     Args:
         hint: type of a field. A choice is a union of dataclasses, each with its word
-            in `kind`, and None where nothing may be chosen.
+            in `kind`, and of None if the choice may be empty.
     """
     if not isinstance(hint, types.UnionType):
         return {}
@@ -141,5 +141,5 @@ def kinds_of(hint: Any) -> dict[str, type[Any] | None]:
 
 
 def kind_of(value: Any) -> str:
-    """The word of a chosen dataclass, or of one of its objects."""
+    """The word of a chosen dataclass, or of an instance of one."""
     return NONE if value is None else str(value.kind)

@@ -18,8 +18,8 @@ T = TypeVar("T")
 def to_dict(config: Any) -> dict[str, Any]:
     """Turns a config into plain JSON types.
 
-    A choice becomes a table that begins with its word, {"kind": "gru", "size": 256},
-    or None.
+    A choice becomes None or a table that begins with its word, such as
+    {"kind": "gru", "size": 256}.
     """
 
     def plain(value: Any) -> Any:
@@ -37,9 +37,9 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """What `to_dict` gave by dotted names, such as "learner.lr".
+    """The result of `to_dict` as a flat table with dotted names, such as "learner.lr".
 
-    A choice has its word by its own name, and its fields below that:
+    A choice is an entry with its word, and its fields are entries below it:
     "learner.optimizer" and "learner.optimizer.momentum".
     """
     result: dict[str, Any] = {}
@@ -59,10 +59,10 @@ def from_dict(kind: type[T], data: Mapping[str, Any]) -> T:
 
     Args:
         kind: the dataclass.
-        data: what `to_dict` gave.
+        data: the result of `to_dict`.
 
     Raises:
-        ValueError: a key is not a field, or a choice has no such kind.
+        ValueError: a key is not a field, or a choice does not have this kind.
     """
     hints = typing.get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(cast(Any, kind))}
@@ -76,7 +76,7 @@ def from_dict(kind: type[T], data: Mapping[str, Any]) -> T:
 
 
 def _typed(hint: Any, value: Any) -> Any:
-    """A value of JSON as the type of a field."""
+    """A JSON value converted to the type of a field."""
     kinds = kinds_of(hint)
     if value is None and (not kinds or NONE in kinds):
         return None
@@ -85,17 +85,17 @@ def _typed(hint: Any, value: Any) -> Any:
         word = value.pop("kind", "")
         chosen = kinds.get(word)
         if chosen is None:
-            raise ValueError(f"no kind {word!r}; there are {', '.join(kinds)}")
+            raise ValueError(f"unknown kind {word!r}; choose one of {', '.join(kinds)}")
         return from_dict(chosen, value)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_dict(hint, value)
     if hint is Path or Path in typing.get_args(hint):
         return Path(value)
     if typing.get_origin(hint) is tuple:
-        return tuple(value)  # JSON has lists only
+        return tuple(value)  # JSON has no tuples
     return value
 
 
 def save(config: RunConfig, path: Path, **extra: object) -> None:
-    """Writes a config, and what else is known of the run, as JSON."""
+    """Writes a config and further facts about the run as JSON."""
     write_json(path, to_dict(config) | extra)

@@ -1,6 +1,6 @@
-"""Defaults by hardware, what they need, and what to lower where it is too much.
+"""Defaults by hardware, loss, optimiser and levels.
 
-The CPU's are those of the dataclasses themselves.
+The defaults for a CPU are those of the dataclasses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.config.schema import (
 )
 from trainer.machine.cpu import available_cores
 
-# Whom a preset is for; GB as cards are sold, which is 2^30 bytes.
+# The hardware of each preset. A GB is 2^30 bytes, as in the names of GPUs.
 PRESETS: dict[PresetName, str] = {
     "cpu": "no GPU",
     "tiles": "no GPU, --obs tiles",
@@ -32,7 +32,7 @@ PRESETS: dict[PresetName, str] = {
 }
 
 
-# 22 minutes with 4 frames a step: a playthrough without warps takes less than 20.
+# 22 minutes with 4 frames per step; a playthrough without warps takes less than 20.
 _WHOLE_GAME_STEPS = 20_000
 
 
@@ -40,8 +40,8 @@ def preset(name: PresetName) -> RunConfig:
     """The configuration a run starts from on a kind of device.
 
     On a GPU: batches of 8,192 steps and IMPALA's network (Espeholt et al. 2018),
-    one pass, the learning rate warmed up and annealed as a cosine. The level's own
-    discount and reward are the CPU recipe's.
+    one epoch, a learning rate with warm-up and a cosine schedule. Discount and reward
+    are those of the CPU recipe.
     """
     if name == "cpu":
         return RunConfig()
@@ -50,13 +50,13 @@ def preset(name: PresetName) -> RunConfig:
             RunConfig(),
             env=replace(EnvConfig(), obs="tiles", stack_num=1),
             model=ModelConfig(name="tiles"),
-            # With pixels' rates 1-1 took 160 k steps instead of 140.
+            # With the learning rates for pixels 1-1 took 160 k steps instead of 140 k.
             learner=replace(
                 LearnerConfig(), optimizer=Muon(matrix_lr=0.045), lr=1.5e-3
             ),
         )
     if name == "impala":
-        # The paper's loss and overlap, and its replay by priority.
+        # The loss and overlap of the paper, with prioritized replay.
         return replace(
             for_algorithm(RunConfig(), "impala"),
             lag=1,
@@ -99,12 +99,12 @@ def preset(name: PresetName) -> RunConfig:
 def for_algorithm(config: RunConfig, loss: str = "", optimizer: str = "") -> RunConfig:
     """A preset with the defaults that fit a loss and an optimiser.
 
-    PPO's clip ends the pull of a row when its action has become 1.2 times as likely.
-    IMPALA's policy gradient has no such end: a row pulls as long as it is learned from,
-    and Muon's steps are as long for a small gradient as for a large one. With PPO's
-    rates no run with policy lag learned 1-1; with a quarter of Muon's all did
-    (docs/results.md). Adam and the others take half of the rate that AdamW has beside
-    Muon, which is for heads, biases and the first layer alone.
+    PPO's clip stops the gradient of a row when its action has become 1.2 times as
+    probable. IMPALA's policy gradient has no such limit: a row contributes in every
+    gradient step, and Muon's steps have the same length for a small gradient as for a
+    large one. With PPO's learning rates no run with lag learned 1-1; with a quarter of
+    Muon's rate all did (docs/lab-book.md). Other optimisers take half of the rate that
+    AdamW has beside Muon, where it trains only heads, biases and the first layer.
 
     Args:
         config: a preset.
@@ -131,22 +131,23 @@ def for_levels(
 ) -> RunConfig:
     """A preset with the defaults of a run over some levels.
 
-    The presets themselves are for 1-1 and for tasks without levels. Other levels on
-    tiles, and several of any kind, have returns that look further, patience, more
-    actions than running right, and starts at the frontier, whose cost beside a GPU has
-    not been measured. One level on pictures learned more slowly so. 8-4 has pipes that
-    one enters from above, so DOWN is among its actions.
+    The presets are for 1-1 and for tasks without levels. Any other level on tiles, and
+    several levels of any kind, have a higher discount, more steps without progress
+    before an episode is truncated, more actions than running right, and starts at the
+    frontier (only in sync mode: the cost beside a GPU has not been measured). A single
+    level on pixels learned more slowly with these values. 8-4 has pipes that Mario
+    enters from above, so its actions include DOWN.
 
-    Several levels differ in their returns, hence a value head for each. What is learned
-    of one in a small batch is unlearned in the next, so batches grow. The schedules
-    have half a million steps for each level (docs/results.md).
+    Several levels have different returns, so each has a value head. In small batches,
+    learning one level undoes what the previous batch taught about another, so batches
+    are larger. The schedules have 500,000 steps per level (docs/lab-book.md).
 
-    A whole game is longer than any level, and its last castle has pipes as well.
+    A whole game is longer than any level, and its last castle, 8-4, has such pipes.
 
     Args:
         config: a preset.
         levels: to train on; () where the task has none.
-        test_levels: to be tested on.
+        test_levels: to test on.
         whole_game: whether the task is a whole game.
     """
     if whole_game:
@@ -165,9 +166,9 @@ def for_levels(
             env=replace(config.env, action_set="simple", stall_steps=200),
             explore=replace(config.explore, starts=starts),
             model=replace(config.model, popart=True),
-            # Found with 6 frames a step; for others it looks as far ahead.
-            # Huber's loss makes the critic a median: it does not see a death that is
-            # less than likely.
+            # 0.95 was found with 6 frames per step; with another frame skip the
+            # discount per frame stays the same. With the Huber loss the critic predicts
+            # a median, which ignores deaths with a probability below 50 %.
             learner=replace(
                 config.learner,
                 gamma=round(0.95 ** (config.env.frame_skip / 6), 3),
@@ -195,7 +196,7 @@ def for_levels(
 
 
 def _several_levels_rates(learner: LearnerConfig) -> LearnerConfig:
-    """The rates and passes of PPO and Muon that several levels were measured with."""
+    """The learning rates and epochs of PPO with Muon for several levels."""
     if not (isinstance(learner.loss, Ppo) and isinstance(learner.optimizer, Muon)):
         return learner
     muon = replace(learner.optimizer, matrix_lr=0.03)
@@ -206,7 +207,7 @@ def choose_preset(device: torch.device) -> PresetName:
     """The preset for a device, by its memory."""
     if device.type != "cuda":
         return "cpu"
-    # A card sold with 12 GB reports 11.6 to 12.0.
+    # A GPU sold with 12 GB reports 11.6 to 12.0.
     size = round(torch.cuda.get_device_properties(device).total_memory / 2**30)
     if size < 12:
         return "gpu-small"
@@ -214,7 +215,7 @@ def choose_preset(device: torch.device) -> PresetName:
 
 
 def share_cores(config: RunConfig, jobs: int) -> RunConfig:
-    """The config of one of several runs at the same time: its share of the threads."""
+    """The config of one of several concurrent runs, with its share of the threads."""
     if jobs == 1:
         return config
     cores = max(1, available_cores() // jobs)

@@ -1,17 +1,17 @@
-"""Old names of options, so that a command line with one of them says the new one."""
+"""Old names of options: a command line with one of them gets the new name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Old flags and what they are now.
+# Old flags and their new names.
 FLAGS = {
     "passes": "epochs",
     "accumulate": "grad_accum_steps",
     "value_cost": "value_coef",
     "frontier_share": "snapshot_share",
 }
-# Old values of flags and what they are now.
+# Old values of flags and their new names.
 VALUES = {
     ("loss", "clip"): "ppo",
     ("model", "femto"): "cnn-72k",
@@ -49,9 +49,9 @@ CONSTANTS = {
     "pg_rho_bar": "rho_bar (trainer/config/learning.py)",
     "targets": "chosen by --lag, --mode and --replay-share (trainer/learn/ppo.py)",
     "target_updates": "0: there is no target network",
-    "target_rho": "without use: there is no target network",
+    "target_rho": "not used: there is no target network",
     "noisy_sigma": "0.5 (trainer/models/heads.py)",
-    "replay_bytes": "no limit but --replay-capacity",
+    "replay_bytes": "limited only by --replay-capacity",
     "replay_min_fresh": "0.25 (trainer/config/learning.py)",
     "replay_beta_end": "1 (trainer/config/learning.py)",
     "replay_beta_steps": "1,000,000 (trainer/config/learning.py)",
@@ -79,6 +79,8 @@ def check_names(argv: Sequence[str]) -> None:
             if (name, value) in VALUES:
                 raise ValueError(f"{flag} {value} is now {flag} {VALUES[name, value]}")
             if name in PYTHON:
-                raise ValueError(f"{flag} is no flag now, only Python's {PYTHON[name]}")
+                raise ValueError(
+                    f"{flag} is no longer a flag; in Python it is {PYTHON[name]}"
+                )
             if name in CONSTANTS:
-                raise ValueError(f"{flag} is gone; now it is {CONSTANTS[name]}")
+                raise ValueError(f"{flag} was removed; it is now {CONSTANTS[name]}")

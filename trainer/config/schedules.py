@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def linear(start: float, end: float, horizon: int, step: int) -> float:
-    """Goes from `start` to `end` over `horizon` steps and stays there.
+    """A value that moves from `start` to `end` over `horizon` steps and stays there.
 
     Args:
         start: value at step 0.

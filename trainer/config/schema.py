@@ -1,8 +1,8 @@
-"""What a run is: every option of it, as frozen dataclasses.
+"""Every option of a run, as frozen dataclasses.
 
-The command line is built from these classes (the text under a field is its help)
-and the whole is written to `config.json` of the run. Defaults are those of the CPU
-recipe; `presets.py` has those for tiles and for GPUs. This module imports no torch.
+The command line is built from these classes (the text under a field is its help), and
+`config.json` of a run holds the whole config. Defaults are those of the CPU recipe;
+`presets.py` has the defaults for tiles and for GPUs. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainer.config.network import GTrXL, ModelConfig
 from trainer.config.options import Need, in_use, one_of, option
 from trainer.config.tasks import game_of, own_levels, split_levels
 
-# The parts can be imported from here, too.
+# The parts can also be imported from here.
 __all__ = [
     "IMAGE_SIZE",
     "IMAGE_SIZES",
@@ -59,44 +59,44 @@ class RunConfig:
     """Trains a policy and writes curves and checkpoints to a run folder."""
 
     preset: Literal["auto", PresetName] = "auto"
-    """Source of the defaults. auto: tiles with --obs tiles, else by the hardware
-    (docs/training.md has a table)."""
+    """Source of the defaults. auto: tiles with --obs tiles, else the preset for the
+    hardware (see the table in docs/training.md)."""
 
     device: str = "auto"
-    """auto (cuda where there is a GPU), cpu, cuda or cuda:N."""
+    """auto (cuda if there is a usable GPU, else cpu), cpu, cuda or cuda:N."""
 
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Arithmetic of the network. auto: bf16 where the hardware has it, and on a CPU for
-    networks with native code (cnn-* and tiles, without --memory); else fp16 on a GPU
-    (with a scaled loss) and fp32 on a CPU."""
+    """Arithmetic of the network. auto: on a GPU bf16 if the hardware has it, else fp16
+    with a scaled loss; on a CPU bf16 if the hardware has it or the network has
+    native code (cnn-* and tiles, without --memory), else fp32."""
 
     mode: Literal["sync", "async"] = "sync"
     """sync: the same seed gives the same weights, bit for bit, on any number of
-    emulation threads. async: environments never wait for each other, and results
-    depend on timing."""
+    emulation threads. async: environments never wait for each other, and the
+    results depend on timing."""
 
     lag: int = option(0, least=0)
-    """Batches by which collecting may be ahead of learning. 0: one after the other,
-    the best on a CPU; 300 k steps of 1-1 came to 89 % of clears with it, 72 % with 1
-    and 18 % with 2. 1 and more: at the same time, in two threads. In sync mode each
-    batch is exactly so many policies old; in async mode so many batches may wait, and
-    the lag of each row is measured (policy_lag)."""
+    """Training batches by which collecting may be ahead of learning. 0: collecting and
+    learning take turns, which is best on a CPU: after 300 k steps of 1-1 the clear rate
+    was 89 % with 0, 72 % with 1 and 22 % with 2. From 1 on: both run at the same time,
+    in two threads. In sync mode each training batch is exactly this many updates old.
+    In async mode up to this many may wait, and policy_lag reports the measured lag."""
 
     serial: bool = False
-    """For debugging: one thread, no overlap, no CUDA graphs, no compilation."""
+    """For debugging: one thread, no overlap, no CUDA graphs and no compilation."""
 
     compile: bool = option(
         False, needs=Need("serial", "--no-serial", lambda on: not on), needed_by=True
     )
-    """torch.compile for V-trace and the loss, not for the network (needs a C++ or
-    Triton compiler). No gain on a CPU, where compiling the network would cost a tenth
-    of the speed (docs/results.md)."""
+    """Use torch.compile for V-trace and the loss, but not for the network (needs a C++
+    or Triton compiler). No gain on a CPU, where a compiled network would lose a tenth
+    of the speed (docs/lab-book.md)."""
 
     cuda_graphs: bool = True
-    """Record acting and the gradient step once and replay them; CUDA only."""
+    """Record acting and the gradient step as CUDA graphs and replay them; GPU only."""
 
     seed: int = option(1, between=(0, MAX_SEED))
-    """Seed of weights, actions and environments, 0 to 20,000."""
+    """Seed of weights, actions and environments, 0 to 20000."""
 
     max_steps: int = option(1_000_000, least=1)
     """End after this many environment steps."""
@@ -105,69 +105,71 @@ class RunConfig:
     """End after this many seconds; 0: no limit."""
 
     stop_when_solved: bool = True
-    """End when the level (of several levels: each) is solved: 90 % of the last 100
-    training episodes cleared it, and then 90 % of 100 episodes in each of two
-    evaluations, with fresh seeds, sampled actions and no sticky actions. A whole game
-    is solved when these episodes reach its end."""
+    """End when the level, or each of several levels, is solved: 90 % of the last 100
+    training episodes clear it, and then 90 % of the 100 episodes in each of two
+    evaluations, with new seeds, sampled actions and no sticky actions. A whole game is
+    solved when 90 % of these episodes reach its end."""
 
     solve_rate: float = option(0.9, flag=False, between=(0, 1))
-    """Share of clears that counts as solved."""
+    """Clear rate from which a level counts as solved."""
 
     solve_episodes: int = option(100, flag=False, least=1)
-    """Episodes of each of the two evaluations; of several levels, of each of them."""
+    """Episodes of each of the two evaluations; with several levels, episodes per
+    level."""
 
     end_episodes: int = option(10, needs=_LEVELS, least=0)
-    """Episodes of each level, test levels too, that are played at the end of the
-    run; 0: none."""
+    """Episodes per level, including test levels, in the evaluation at the end of the
+    run; 0: no such evaluation."""
 
     run_dir: Path | None = None
-    """Folder to write to; by default runs/TASK-TIME."""
+    """Folder to write to; the default is runs/TASK-TIME."""
 
     resume: Path | None = None
-    """Checkpoint, or folder of a run, to resume. auto: the run under runs/ with the
-    newest checkpoint that is not running and has not finished (with --task: of that
-    task). The run keeps its folder and its options, unless others are given here."""
+    """Checkpoint or run folder to resume. auto: of the runs under runs/ that have not
+    finished and are not running, the one with the newest checkpoint (with --task: of
+    this task). The run keeps its folder and its options, except those given here."""
 
     log_seconds: float = option(5.0, least=0)
     """Seconds between progress lines and points of the curves."""
 
     dashboard: Literal["auto", "on", "off"] = "auto"
-    """Terminal output: a live dashboard, or a line every --log-seconds. auto: live
-    where stdout is a terminal that can move its cursor, else lines."""
+    """Terminal output: a live dashboard, or a line every --log-seconds. auto: the
+    dashboard if stdout is a terminal that can move its cursor, else lines."""
 
     checkpoint_seconds: float = option(60.0, least=0)
-    """Seconds between checkpoints. There is always one at the end, and best.pt holds
-    the policy with the highest clear rate in training; of a whole game, the one with
-    the most levels_passed (mean of 100 episodes)."""
+    """Seconds between checkpoints. A run always writes one at its end. best.pt holds
+    the policy with the highest clear rate in training or, for a whole game, the most
+    levels_passed (mean of 100 episodes)."""
 
     keep_checkpoints: int = option(3, flag=False, least=1)
-    """Checkpoints that stay, the last ones; best.pt is not counted."""
+    """Number of checkpoints to keep, the newest ones; best.pt does not count."""
 
     checkpoint_replay: bool = option(
         False, needs=(in_use("replay_share"), one_of("mode", "sync"))
     )
-    """Write replay into checkpoints, which then are as large as replay is on the
-    device. Without it a resumed run begins with an empty replay."""
+    """Write replay into checkpoints, which then grow by the size of replay on the
+    device. Otherwise a resumed run begins with an empty replay."""
 
     videos: bool = True
-    """Film the first clear and the best episode so far, for videos/ in the run folder,
-    TensorBoard and W&B."""
+    """Film the first clear and the best episode so far. The videos go to videos/ in the
+    run folder, to TensorBoard and to W&B."""
 
     notify: str = ""
-    """Where to send alarms (docs/long-runs.md), and how the run ended: a URL
-    of apprise such as ntfy://TOPIC, or several with commas between. '$NAME', in single
-    quotes, is an environment variable: what is given here is written to config.json."""
+    """Where to send alarms and the outcome of the run (docs/long-runs.md): a URL of
+    apprise such as ntfy://TOPIC, or several URLs separated by commas. config.json
+    records this text; '$NAME', in single quotes, keeps a secret in an environment
+    variable instead."""
 
     profile: int = option(0, least=0)
-    """Updates to record with PyTorch's profiler (trace.json in the run folder, with
-    NVTX ranges on CUDA), from the tenth on; 0: none."""
+    """Number of updates to record with PyTorch's profiler, from the tenth update on; 0:
+    none. The trace is trace.json in the run folder, with NVTX ranges on a GPU."""
 
     wandb: bool = False
-    """Also log to Weights & Biases; offline where no API key is found. Its own
-    environment variables apply: WANDB_MODE, WANDB_PROJECT (else mario-envpool),
-    WANDB_ENTITY, WANDB_NAME (else the name of the run folder), WANDB_RUN_GROUP,
-    WANDB_TAGS (with commas between), WANDB_DIR (else the run folder), and so on. A
-    resumed run stays the same run there."""
+    """Also log to Weights & Biases, offline if there is no API key. Its environment
+    variables apply: WANDB_MODE, WANDB_PROJECT (default: mario-envpool), WANDB_ENTITY,
+    WANDB_NAME (default: the name of the run folder), WANDB_RUN_GROUP, WANDB_TAGS
+    (separated by commas), WANDB_DIR (default: the run folder), and so on. A resumed run
+    keeps its W&B run."""
 
     env: EnvConfig = dataclasses.field(default=EnvConfig())
     model: ModelConfig = dataclasses.field(default=ModelConfig())
@@ -177,13 +179,13 @@ class RunConfig:
     augmentation: AugmentConfig = dataclasses.field(default=AugmentConfig())
 
     def resolved(self) -> RunConfig:
-        """This, with all that follows from other options.
+        """This config with the values that follow from other options.
 
-        That is the size of observations that the network is made for, the names of
-        the levels, the task that plays them, and a value head for each.
+        They are the size of observations that the network needs, the names of the
+        levels, the task that plays these levels, and the number of value heads.
 
         Raises:
-            ValueError: the task has no such levels.
+            ValueError: the task does not have the levels.
         """
         size = IMAGE_SIZES.get(self.model.name, IMAGE_SIZE)
         if self.env.obs == "tiles":
@@ -200,7 +202,7 @@ class RunConfig:
             img_height=height,
             img_width=self.env.img_width or height,
             custom_actions=self.env.actions if self.env.custom_actions else (),
-            # A checkpoint of the run may be played from another folder.
+            # A checkpoint of the run may be loaded from another working directory.
             rom_path=self.env.rom_path and str(Path(self.env.rom_path).resolve()),
         )
         heads = self.model.value_heads or max(1, len(levels))
@@ -215,14 +217,14 @@ class RunConfig:
     def share(self, ranks: int) -> RunConfig:
         """The part of a run that each of several processes has.
 
-        Environments, batches, minibatches and replay are those of the whole run, so
-        that it learns as one process does with the same options.
+        The options count environments, training batches, minibatches and replay of the
+        whole run, so that it learns like a single process with the same options.
 
         Args:
             ranks: number of processes.
 
         Raises:
-            ValueError: something cannot be divided by their number.
+            ValueError: a number cannot be divided by `ranks`.
         """
         if ranks == 1:
             return self
@@ -243,14 +245,14 @@ class RunConfig:
             raise ValueError(
                 f"groups={groups} must divide the environments of a process, which "
                 f"are {num_envs} of num_envs={self.env.num_envs} with {ranks} "
-                f"processes: choose a multiple of {groups * ranks}"
+                f"processes: choose a num_envs that is a multiple of {groups * ranks}"
             )
         env = dataclasses.replace(self.env, num_envs=num_envs)
         return dataclasses.replace(self, env=env, learner=learner, replay=replay)
 
     @property
     def replayed_unrolls(self) -> int:
-        """Replayed unrolls of an update, beside the fresh `unrolls_per_batch`."""
+        """Replayed unrolls per update, in addition to the fresh `unrolls_per_batch`."""
         share = self.replay.replay_share
         count = self.learner.unrolls_per_batch * share / (1 - share)
         return max(1, round(count)) if share else 0
@@ -259,18 +261,18 @@ class RunConfig:
     def working_slots(self) -> int:
         """Unrolls in the store without replay.
 
-        One for each environment, batches that wait and the one that is learned
-        from, and what a recv of a whole group may complete beyond a batch.
+        One per environment, the training batches that wait, the one that the update
+        learns from, and the unrolls that one recv may complete beyond a training batch.
         """
         env = self.env
         batches = (self.lag + 1) * self.learner.unrolls_per_batch
         return env.num_envs + env.num_envs // env.groups + batches
 
     def validate(self) -> None:
-        """Checks the range of each number, and what goes together.
+        """Checks the range of each number, and combinations of options.
 
         Raises:
-            ValueError: what was given, what is allowed.
+            ValueError: an option is not allowed; the message says what is.
         """
         check_ranges(self)
         for part in (self.env, self.learner, self.replay, self.explore):
@@ -283,7 +285,7 @@ class RunConfig:
 
     @property
     def learns_from_demonstrations(self) -> bool:
-        """Whether there are ways through the levels, searched for or out of files."""
+        """Whether the run learns from demonstrations, from a search or from files."""
         explore = self.explore
         return (
             bool(explore.demos)
@@ -293,7 +295,7 @@ class RunConfig:
         )
 
     def _check_demonstrations(self) -> None:
-        """Raises ValueError where there can be none, or a network cannot use them."""
+        """Raises ValueError if the run cannot have or use its demonstrations."""
         if not self.learns_from_demonstrations:
             return
         env, learner = self.env, self.learner
@@ -310,29 +312,29 @@ class RunConfig:
             )
         if env.repeat_action_probability:
             raise ValueError(
-                f"{what} needs demonstrations, which do not play again with sticky "
+                f"{what} needs demonstrations, which cannot be replayed with sticky "
                 "actions: leave out --repeat-action-probability"
             )
         if learner.imitation and learner.entropy_steps <= 0:
             raise ValueError(
-                "--imitation falls to 0 over --entropy-steps, which must be above 0 "
-                f"then; got {learner.entropy_steps}"
+                "--imitation falls to 0 over --entropy-steps, which must be above 0, "
+                f"got {learner.entropy_steps}"
             )
         clones = self.explore.demos and learner.cloning_steps
         if (learner.imitation or clones) and self.model.memory is not None:
             what = "--imitation" if learner.imitation else "--demos"
             raise ValueError(
-                f"{what} is for networks without --memory: what a memory holds on "
-                "a demonstration depends on the weights"
+                f"{what} is for networks without --memory: the state of a memory "
+                "along a demonstration depends on the weights"
             )
 
     def _check_network(self) -> None:
-        """Raises ValueError for a network that does not fit observations or levels."""
+        """Raises ValueError if the network does not fit the observations or levels."""
         name, obs = self.model.name, self.env.obs
         if ":" not in name and (name == "tiles") != (obs == "tiles"):
             raise ValueError(
-                f"model={name} does not take obs={obs}; the model for tiles is "
-                "tiles, or one of your own as module:Class"
+                f"model={name} does not take obs={obs}; obs=tiles needs model=tiles, "
+                "or your own class as module:Class"
             )
         levels, heads = len(self.resolved().env.levels), self.model.value_heads
         if heads > 1 and heads != levels:
@@ -342,7 +344,7 @@ class RunConfig:
             )
 
     def _check_batches(self) -> None:
-        """Raises ValueError for batches that cannot be collected or learned."""
+        """Raises ValueError if batches cannot be collected or learned from."""
         learner, replay, num_envs = self.learner, self.replay, self.env.num_envs
         if replay.burn_in > learner.unroll:
             raise ValueError(
@@ -352,27 +354,27 @@ class RunConfig:
             raise ValueError(f"serial has no overlap: lag must be 0, got {self.lag}")
         if self.mode == "sync" and learner.unrolls_per_batch % num_envs:
             raise ValueError(
-                f"in sync mode a batch holds whole rounds of unrolls: "
+                "in sync mode each environment adds equally many unrolls to a batch: "
                 f"unrolls_per_batch={learner.unrolls_per_batch} must be a multiple of "
                 f"num_envs={num_envs}; raise unrolls_per_batch, lower num_envs, or "
                 "choose mode=async"
             )
         if replay.replay_share and learner.advantages == "gae":
             raise ValueError(
-                "replay needs advantages=vtrace, got gae: an older policy took the "
-                "replayed actions"
+                "replay needs advantages=vtrace, got gae: replayed actions come from "
+                "older policies"
             )
 
 
 def _divided(name: str, number: int, ranks: int) -> int:
-    """A number of the whole run for each of its processes.
+    """The share of each process in a number of the whole run.
 
     Raises:
-        ValueError: it cannot be divided.
+        ValueError: the number cannot be divided.
     """
     if number % ranks:
         raise ValueError(
-            f"{name}={number} is of the whole run and cannot be divided over {ranks} "
-            f"processes: choose a multiple of {ranks}"
+            f"{name}={number} counts for the whole run and cannot be divided among "
+            f"{ranks} processes: choose a multiple of {ranks}"
         )
     return number // ranks

@@ -1,4 +1,4 @@
-"""Tasks and levels by name: which there are, and which ones a run trains on."""
+"""Names of tasks and levels, and the levels that a run trains on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def game_of(task: str) -> str:
     """
     match = _TASK.fullmatch(task)
     if match is None:
-        raise ValueError(f"task {task} has no levels; leave --levels out")
+        raise ValueError(f"task {task} has no levels; leave out --levels")
     return f"{match['game']}-v{match['version']}"
 
 
@@ -41,9 +41,9 @@ def all_levels(task: str) -> tuple[str, ...]:
 
 
 def own_levels(task: str) -> tuple[str, ...]:
-    """The levels whose episodes a task plays one by one; () if it has none.
+    """The levels that a task plays in separate episodes; () if it has none.
 
-    Some worlds of the Lost Levels have tasks, and are none of its levels here.
+    Worlds of the Lost Levels beyond the fourth have tasks but do not count as levels.
     """
     match = _TASK.fullmatch(task)
     if match is None:
@@ -55,28 +55,28 @@ def own_levels(task: str) -> tuple[str, ...]:
 
 
 def game_levels(task: str) -> tuple[str, ...]:
-    """The levels that an episode of a whole game goes through, in order; else ()."""
+    """The levels of a whole-game task, in order; () for other tasks."""
     match = _TASK.fullmatch(task)
     single = match is None or match["level"] or "RandomStages" in task
     return () if single else all_levels(task)
 
 
 def played(task: str, levels: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """What a run plays: equal for other names of the same.
+    """What a run plays, equal for different names of the same selection.
 
     Args:
         task: EnvConfig.task.
         levels: EnvConfig.levels.
 
     Returns:
-        The game's task and the levels; the task itself and () if it has none.
+        The task of the game and the levels; the task itself and () if it has none.
     """
     own = tuple(levels) or own_levels(task)
     return (game_of(task), own) if own else (task, ())
 
 
 def check_level(level: str, task: str, hint: str = "") -> None:
-    """Raises ValueError, which ends with a hint, unless a task's game has a level."""
+    """Raises ValueError, with a hint at its end, if a game does not have a level."""
     known = all_levels(task)
     if level not in known:
         raise ValueError(
@@ -86,14 +86,14 @@ def check_level(level: str, task: str, hint: str = "") -> None:
 
 
 def parse_levels(text: str, task: str) -> tuple[str, ...]:
-    """Levels from what a user wrote: "1-1,4-2" or "all".
+    """Levels from a user's text: "1-1,4-2" or "all".
 
     Returns:
-        Each of them once, in the order of the game: what is learned of a level, by a
-        number, does not depend on how they were typed.
+        Each level once, in the order of the game, so that the number of a level does
+        not depend on the order in the text.
 
     Raises:
-        ValueError: there is no such level, or the task has none.
+        ValueError: the game does not have a level, or the task has no levels.
     """
     levels = {part.strip() for part in text.split(",")}
     if "all" in levels:
@@ -104,7 +104,7 @@ def parse_levels(text: str, task: str) -> tuple[str, ...]:
 
 
 def levels_of(levels: Sequence[str], test: Sequence[str], task: str) -> tuple[str, ...]:
-    """The levels that a run is about, in the order of the game; () if it has none.
+    """Training and test levels of a run, in the order of the game; () for none.
 
     Args:
         levels: EnvConfig.levels of the run.
@@ -120,8 +120,8 @@ class Split(NamedTuple):
     """The levels of a run, in the order of its pool.
 
     Attributes:
-        train: those that it plays; () where the task has one level, or none.
-        test: those that it never trains on.
+        train: the levels to train on; () if the task has one level or none.
+        test: the levels to test on and never to train on.
     """
 
     train: tuple[str, ...]
@@ -129,23 +129,22 @@ class Split(NamedTuple):
 
 
 def split_levels(levels: Sequence[str], test: Sequence[str], task: str) -> Split:
-    """Which levels a run trains on, and which ones it is only tested on.
+    """Splits the levels of a run into training levels and test levels.
 
     Args:
-        levels: what a user wrote, in one piece or several: "1-1,4-2", "all"; none:
-            those of the task, one by one.
+        levels: texts of a user, such as "1-1,4-2" or "all"; (): the levels of the task.
         test: likewise, or a number of levels to draw from `levels`. The draw is the
             same for every seed, so that runs can be compared.
         task: of the run.
 
     Raises:
-        ValueError: a level is not there, or none is left to train on.
+        ValueError: a level does not exist, or none is left to train on.
     """
     train = parse_levels(",".join(levels), task) if levels else own_levels(task)
     if not levels and not test:
         return Split(train if len(train) > 1 else (), ())
     if not train:
-        raise ValueError(f"test_levels needs --levels in the task {task}")
+        raise ValueError(f"test_levels needs --levels with the task {task}")
     text = ",".join(test)
     if text.isdecimal():
         count = int(text)
@@ -168,7 +167,7 @@ def split_levels(levels: Sequence[str], test: Sequence[str], task: str) -> Split
 
 
 def describe_levels(task: str, levels: Sequence[str], test: Sequence[str]) -> str:
-    """A task and which of its levels a run trains on and is tested on, for people."""
+    """A readable description of a task, its training levels and its test levels."""
     parts = [task]
     for names, verb in ((levels, "on"), (test, "tested on")):
         if names:
@@ -178,5 +177,5 @@ def describe_levels(task: str, levels: Sequence[str], test: Sequence[str]) -> st
 
 
 def is_native(task: str) -> bool:
-    """Whether the task is one of ours; EnvPool's own pools can do less."""
+    """Whether the task is one of mario_envpool; pools of EnvPool can do less."""
     return task in mario_envpool.list_all_envs()

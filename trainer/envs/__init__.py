@@ -1,1 +1,1 @@
-"""Environments: the pool of a run, tiles as observations, levels in its info."""
+"""Environments: the pool of a run, tiles as observations, levels in the info."""

@@ -1,4 +1,4 @@
-"""Levels and positions in what a pool tells of its rows."""
+"""Levels and positions, decoded from a pool's info."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
-# A level's number has its stage in so many bits, and its world, below a limit, above.
+# The low bits of a level's number hold the stage, the bits above the world, which is
+# below a limit.
 _STAGE_BITS, _WORLD_LIMIT = 4, 16
 
 
 def level_numbers(info: Mapping[str, Any]) -> IntArray:
-    """A number for each row's level, as `level_number` has it."""
+    """The number of each row's level, as in `level_number`."""
     worlds = info["world"].astype(np.int64)
     numbers: IntArray = (worlds << _STAGE_BITS) | info["stage"]
     return numbers
 
 
 def x_in_room(info: Mapping[str, Any]) -> IntArray:
-    """Positions of rows from the left end of their rooms, (n,) int64.
+    """Positions of rows in pixels from the left end of their rooms, (n,) int64.
 
-    Some pixels to the left of it `x_pos` is near 65,535, as the game counts.
+    A few pixels left of that end, the game's own `x_pos` is near 65,535.
     """
     x: IntArray = info["x_pos"].astype(np.int64)
     x *= x < 0x8000
@@ -37,24 +38,24 @@ def level_number(name: str) -> int:
 
 
 def level_name(number: int) -> str:
-    """The name of the level with a number."""
+    """The name, such as "4-2", of the level with a number."""
     return f"{number >> _STAGE_BITS}-{number & (1 << _STAGE_BITS) - 1}"
 
 
 class LevelPlaces:
-    """Which of a run's levels an environment is in, counted from 0."""
+    """Maps the numbers of levels to indices among a run's levels."""
 
     def __init__(self, levels: Sequence[str]) -> None:
-        """Takes the levels in their order."""
-        # The last place is for worlds that are none, as the minus world, 36.
+        """Takes the names of the run's levels, in order."""
+        # The last entry is for worlds outside the game, such as the minus world (36).
         self._places = np.full((_WORLD_LIMIT << _STAGE_BITS) + 1, -1, np.int64)
         for place, level in enumerate(levels):
             self._places[level_number(level)] = place
 
     def __call__(self, numbers: IntArray) -> IntArray:
-        """The places of levels, (n,) int64; -1 for another level.
+        """The indices of levels, (n,) int64; -1 for a level outside the run.
 
         Args:
-            numbers: (n,) int64 of the levels, as `level_numbers` has them.
+            numbers: (n,) int64 numbers of levels, from `level_numbers`.
         """
         return self._places[np.minimum(numbers, len(self._places) - 1)]

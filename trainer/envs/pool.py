@@ -1,4 +1,4 @@
-"""Makes the environments of a run: a pool of ours, or an image task of EnvPool."""
+"""Makes the environments of a run: a mario_envpool pool or an image task of EnvPool."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from trainer.envs.tiles import OBS_TYPE, TilesPool
 from trainer.machine.cpu import available_cores, step_aside, thread_ids
 from trainer.machine.imports import load
 
-# Of EnvConfig, what any image task of EnvPool takes.
+# Fields of EnvConfig that every image task of EnvPool takes.
 _COMMON = ("frame_skip", "stack_num", "img_height", "img_width", "noop_max")
 _COUNTS = ("num_envs", "max_episode_steps")
-# Of EnvConfig, what no pool knows under that name.
+# Fields of EnvConfig that no pool takes under these names.
 _OURS = (
     "task", "groups", "obs", "levels", "test_levels", "reward_fn",
     "max_replacements", "replacement_episodes",
 )  # fmt: skip
 
-# Runs seed their pools with multiples of this, environment i with i more.
+# Runs seed their pools with multiples of this; environment i adds i to the seed.
 SEED_STRIDE = 100_003
 
 
 def make_pool(
     config: EnvConfig, seed: int, *, asynchronous: bool = False, **more: Any
 ) -> Any:
-    """Builds environments, an EnvPool object (gymnasium kind).
+    """Builds environments: a pool with EnvPool's API (env_type="gymnasium").
 
     Args:
-        config: which and how many.
-        seed: environment i is seeded seed + i.
-        asynchronous: recv gives the num_envs / groups that are ready first;
-            otherwise what was sent, in that order.
-        more: other options of our own tasks, such as stages.
+        config: options of the environments, and their number.
+        seed: environment i gets the seed seed + i.
+        asynchronous: recv returns the num_envs / groups environments that are ready
+            first; otherwise the environments of the send, in the same order.
+        more: other options of the mario_envpool tasks, such as stages.
 
     Raises:
-        ValueError: there is no such task, or it is not one for the trainer.
+        ValueError: the task does not exist, or the trainer does not support it.
     """
     others = thread_ids()
     pool = _make_pool(config, seed, asynchronous=asynchronous, **more)
@@ -77,8 +77,8 @@ def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any)
         return TilesPool(pool) if config.obs == "tiles" else pool
     if config.obs == "tiles":
         raise ValueError(
-            f"task {config.task} has no tiles; they are for the Super Mario Bros. "
-            "tasks: leave out --obs"
+            f"task {config.task} has no tiles: leave out --obs, or use a Super Mario "
+            "Bros. task"
         )
     import envpool
 
@@ -87,10 +87,10 @@ def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any)
 
 
 def load_reward_fn(name: str) -> Callable[..., Any]:
-    """The function that `module:function` names.
+    """Imports the function that `module:function` names.
 
     Raises:
-        ValueError: there is no such module, or no such function in it.
+        ValueError: the module or the function does not exist.
     """
     found = load(name, "reward_fn", "module:function")
     if not callable(found):
@@ -103,15 +103,15 @@ def load_reward_fn(name: str) -> Callable[..., Any]:
 
 
 def groups_of(config: EnvConfig, *, asynchronous: bool) -> int:
-    """Groups to serve in turn; EnvPool's own pools answer one request at a time.
+    """Number of groups to serve in turn; 1 for EnvPool's own pools in sync mode.
 
-    Given two, their recv in sync mode returns rows of both, and others twice.
+    With two open requests, their sync-mode recv mixes rows of both and repeats rows.
     """
     return config.groups if asynchronous or is_native(config.task) else 1
 
 
 def busy_envs(pool: Any) -> list[int]:
-    """Environments in the middle of a step; [] where a pool does not tell."""
+    """Environments in the middle of a step; [] if the pool does not report them."""
     if not hasattr(pool, "status"):
         return []
     workers = pool.status()["workers"]
@@ -119,9 +119,9 @@ def busy_envs(pool: Any) -> list[int]:
 
 
 def replacements(pool: Any) -> list[str]:
-    """What the environments raised that a pool has replaced, the oldest first.
+    """Errors of the environments that a pool has replaced, the oldest first.
 
-    [] where a pool replaces none.
+    [] for a pool that replaces no environments.
     """
     if not hasattr(pool, "set_replacement"):
         return []
@@ -129,27 +129,27 @@ def replacements(pool: Any) -> list[str]:
 
 
 def _check_task(task: str) -> None:
-    """Raises ValueError unless a task that is not ours is one of EnvPool."""
+    """Raises ValueError unless a task outside mario_envpool is one of EnvPool's."""
     try:
         import envpool
     except ImportError as error:
         near = _near(task, mario_envpool.list_all_envs())
         raise ValueError(
-            f"{task!r} is no task of mario_envpool{near}. {error}"
+            f"{task!r} is not a task of mario_envpool{near}. {error}"
         ) from None
     known = envpool.list_all_envs()
     if task not in known:
         raise ValueError(
-            f"there is no task {task!r}{_near(task, known)} (all: "
+            f"unknown task {task!r}{_near(task, known)} (for all tasks, call "
             "envpool.list_all_envs() after import mario_envpool)"
         )
 
 
 def _near(task: str, known: Sequence[str]) -> str:
-    """Names ids that are like a task's, for an error message."""
+    """Names ids that resemble a task's id, for an error message."""
     near = [other for other in known if other.startswith(task)][:4]
     near = near or difflib.get_close_matches(task, known, n=4, cutoff=0.4)
-    return f"; near ids: {', '.join(near)}" if near else "; no id is near"
+    return f"; similar ids: {', '.join(near)}" if near else "; no id is similar"
 
 
 def _check_image_task(task: str) -> None:
@@ -157,7 +157,7 @@ def _check_image_task(task: str) -> None:
     import envpool
 
     with warnings.catch_warnings():
-        # Gymnasium's remarks on the bounds of spaces that are not used.
+        # Gymnasium warns about the bounds of spaces that are not used.
         warnings.simplefilter("ignore")
         spec: Any = envpool.make_spec(task)
         shape, actions = spec.observation_space.shape, spec.action_space
@@ -165,7 +165,7 @@ def _check_image_task(task: str) -> None:
     if shape is None or len(shape) != 3 or not hasattr(actions, "n"):
         raise ValueError(
             f"task {task} has observations {shape or 'of several parts'} and actions "
-            f"{actions}; {expected}"
+            f"{actions}, but {expected}"
         )
     missing = [name for name in _COMMON if name not in spec._config_keys]
     if missing:

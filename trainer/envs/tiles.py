@@ -1,8 +1,8 @@
-"""Tiles and motion as one array of bytes, which the trainer takes for a picture.
+"""Tiles and motion as one array of bytes, which the trainer treats as a picture.
 
-A frame is 16 x 16 bytes: 13 rows of tiles, and the 8 x 6 numbers of motion in the
-last three (docs/observations.md). All between pool and network, the store of unrolls
-and replay included, then works as with pictures, with 256 bytes a row.
+A frame is 16 x 16 bytes: 13 rows of tiles, and the 8 x 6 numbers of motion in the last
+three rows (docs/observations.md). Everything between pool and network, such as the
+store of unrolls and replay, works as with pictures, with 256 bytes a row.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ OBS_TYPE = ["tiles", "motion"]
 def packed(
     grids: npt.NDArray[np.uint8], motion: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.uint8]:
-    """Joins the two.
+    """Joins tiles and motion to frames.
 
     Args:
         grids: tiles, (..., 1, 13, 16).
-        motion: (..., 8, 6); its bytes stay as they are, so 255 is -1.
+        motion: (..., 8, 6); its bytes are copied unchanged, so -1 becomes 255.
 
     Returns:
-        (..., 1, 16, 16).
+        (..., 1, 16, 16) uint8.
     """
     frames = np.empty((*grids.shape[:-3], *TILES_SHAPE), np.uint8)
     frames[..., :TILES_ROWS, :] = grids
@@ -46,10 +46,10 @@ def tiles_picture(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 class TilesPool:
-    """A pool whose observations are packed; all else is the pool's own."""
+    """A pool with packed observations; everything else is the wrapped pool's."""
 
     def __init__(self, pool: Any) -> None:
-        """Takes over a pool that was made with `OBS_TYPE`."""
+        """Wraps a pool that was made with `OBS_TYPE`."""
         self._pool = pool
         self.observation_space = Box(0, 255, TILES_SHAPE, np.uint8)
 
@@ -59,12 +59,12 @@ class TilesPool:
         return packed(obs["tiles"], obs["motion"]), *results
 
     def reset(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The pool's `reset`, with observations as of `recv`."""
+        """The pool's `reset`, with observations as from `recv`."""
         obs, info = self._pool.reset(*args, **kwargs)
         return packed(obs["tiles"], obs["motion"]), info
 
     def step(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The pool's `step`, with observations as of `recv`."""
+        """The pool's `step`, with observations as from `recv`."""
         obs, *results = self._pool.step(*args, **kwargs)
         return packed(obs["tiles"], obs["motion"]), *results
 

@@ -1,1 +1,1 @@
-"""What a policy is worth: the protocol, its results, tables and plots."""
+"""Evaluations of policies: the protocol, results, tables and plots."""

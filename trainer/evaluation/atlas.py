@@ -1,12 +1,12 @@
 """Pictures of whole rooms, drawn by the game itself while its screen moves along.
 
 A level has one room or several: caves, water, bonus rooms behind pipes. The player
-is led through a room high above the screen, where nothing reaches him, and every
-picture adds the columns that are new. Sprites (enemies, lifts) are left out. Nothing
-is kept: pictures are those of the user's own ROM, made when they are asked for.
+moves through a room high above the screen, where nothing reaches him, and every frame
+adds the columns that are new. Sprites (enemies, lifts) are left out. Pictures are drawn
+on demand from the user's ROM and never stored.
 
-Names in quotes are those of doppelganger's commented disassembly; the meaning of
-each address is also on the Data Crystal RAM map page of the game.
+Names in quotes come from doppelganger's commented disassembly; the RAM map of the game
+at Data Crystal also explains each address.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from trainer.config.tasks import game_of
 # The status bar, above the room.
 HUD_ROWS = 32
 
-# What work RAM holds at every frame: address, value. The player is one screen above
-# this one, at no vertical speed and at his greatest horizontal one (2.5 pixels a
-# frame), under control, and passes through everything; the screen is not locked, no
-# maze throws him back, and no colour is cycled.
+# Values written to work RAM before every frame, by address. They keep the player one
+# screen above this one, without vertical speed, at his highest horizontal speed (2.5
+# pixels per frame), under control and without collisions. The screen is not locked, no
+# maze throws him back, and no colour cycles.
 _HELD = {
     0x000E: 8,  # "GameEngineSubroutine": under control
     0x00B5: 0,  # "Player_Y_HighPos"
@@ -38,8 +38,8 @@ _HELD = {
 }
 _HELD_AT, _HELD_VALUES = np.array(list(_HELD)), np.array(list(_HELD.values()), np.uint8)
 
-# "Sprite_Y_Position" of all sprites but the first, by which the game finds the end of
-# the status bar; and a row below the screen.
+# "Sprite_Y_Position" of all sprites but the first, which marks the end of the status
+# bar for the game; and a row below the screen.
 _SPRITES, _BELOW = slice(0x0204, 0x0300, 4), 248
 
 _AREA_POINTER = 0x0750  # "AreaPointer": the room to load
@@ -51,10 +51,10 @@ _OBJECTS = slice(0x0730, 0x0733)  # "AreaObjectLength", $FF where none is being 
 _DATA, _OFFSET = (0x00E7, 0x00E8), 0x072C  # "AreaData", "AreaDataOffset"
 _END_OF_DATA = 0xFD
 
-_LOADING_STEPS = 100  # more than it takes
+_LOADING_STEPS = 100  # more than the game needs
 
 _COLUMN = 16  # pixels
-_MARGIN = 64  # behind the last object: the rest of a castle, say
+_MARGIN = 64  # after the last object: the rest of a castle, for example
 _SCREEN = 256
 _LAST_X = 32 * _SCREEN  # no room has more pages
 _SLOWEST = 2  # pixels a frame, on average
@@ -67,13 +67,13 @@ _HEADER, _PROGRAM = 16, 0x8000
 def room_picture(
     task: str, level: str, area: int, rom_path: str = ""
 ) -> npt.NDArray[np.uint8]:
-    """The whole of a room, without status bar and sprites.
+    """A picture of a whole room, without status bar and sprites.
 
     Args:
         task: an id of the game, such as "SuperMarioBros-1-1-v0", for its ROM.
-        level: such as "1-1"; it decides some colours.
+        level: such as "1-1"; some colours depend on it.
         area: info's area_pointer.
-        rom_path: file or folder of the ROM; "": the installed one.
+        rom_path: file or folder of the ROM; "": the installed ROM.
 
     Returns:
         (208, width, 3) uint8 RGB. Column x is at info's x_pos = x; row 207 is the
@@ -120,7 +120,7 @@ def _scan(env: Any, image: bytes) -> npt.NDArray[np.uint8]:
         if end is None and _is_complete(ram, image):
             page, column = (int(ram[at]) for at in _BUILDING)
             end = max(_SCREEN, page * _SCREEN + column * _COLUMN + _MARGIN)
-        # Whole columns: a block is then of one frame.
+        # Whole columns only, so that a block comes from one frame.
         new = min(camera + _SCREEN, _LAST_X) // _COLUMN * _COLUMN
         if new > done:
             screen = env.render()[HUD_ROWS:]

@@ -12,14 +12,14 @@ from trainer.models.policy import run_folder
 
 
 def make_folder(checkpoint: Path, out: Path | None) -> Path | None:
-    """Makes the folder of an evaluation's files; call it before anything is played.
+    """Makes the folder for the files of an evaluation, before the evaluation plays.
 
     Args:
-        checkpoint: that is played.
-        out: the folder; None for `evaluation` in the folder of the run.
+        checkpoint: that the evaluation plays.
+        out: the folder; None: `evaluation` in the run folder.
 
     Returns:
-        The folder; None for a checkpoint that is in no run.
+        The folder; None for a checkpoint outside a run folder.
 
     Raises:
         OSError: the folder cannot be made.
@@ -52,7 +52,7 @@ def write(evaluation: Evaluation, folder: Path, *, pictures: bool) -> str:
     with _writing_to(folder):
         write_json(folder / "table.json", evaluation.to_dict())
         if pictures and evaluation.levels:
-            # Here: without pictures Matplotlib is not loaded.
+            # Imported here, so that Matplotlib loads only for pictures.
             from trainer.evaluation.plots import draw
 
             count = len(list(draw(evaluation.about, evaluation.levels, folder)))
@@ -62,11 +62,11 @@ def write(evaluation: Evaluation, folder: Path, *, pictures: bool) -> str:
 
 @contextmanager
 def _writing_to(folder: Path) -> Iterator[None]:
-    """Adds the folder, and what to do, to an OSError."""
+    """Adds the folder and advice to an OSError."""
     try:
         yield
     except OSError as error:
         raise OSError(
             f"cannot write to the folder {folder} ({error.strerror or error}); choose "
-            "another with --out"
+            "another folder with --out"
         ) from error

@@ -1,7 +1,7 @@
-"""Plays an exact number of episodes, and says what can be said of a rate.
+"""Plays an exact number of episodes, and computes the interval of a rate.
 
-Every environment plays a number of episodes that is fixed beforehand. Taking the
-first N that end would favour the short ones, which are the early deaths.
+Every environment plays a number of episodes that is fixed in advance. The first N
+episodes to end would be the short ones, which are the early deaths.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from trainer.machine.cuda import HostToDevice
 from trainer.rollout.actor import sample
 from trainer.rollout.episodes import Episode, OpenEpisodes
 
-# Seeds of an evaluation: its environments have at most so many different ones.
+# Number of seeds of an evaluation, and so the most environments with different seeds.
 MAX_SEEDS = 128
 
-# Evaluations have the seeds from here to 2^31, above those of all runs, in blocks
-# of MAX_SEEDS. As many blocks as fit, but no common factor with MAX_SEED + 1.
+# Evaluations use the seeds from here to 2^31, above the seeds of all runs, in blocks of
+# MAX_SEEDS. The number of blocks is as large as fits without a common factor with
+# MAX_SEED + 1.
 _FIRST_SEED = (MAX_SEED + 1) * SEED_STRIDE
 _BLOCKS = 1_150_000
 
-# Rows of one forward pass on a CPU. The activations of more leave its caches.
+# Rows of one forward pass on a CPU. The activations of more rows exceed its caches.
 _CPU_ROWS = 128
 
-# What is kept of the row that ends an episode, where the task tells it.
+# Fields of `info` to keep from the row that ends an episode, if the task has them.
 _LAST = ("x_pos", "y_pos", "area_pointer", "time", "end_reason", "flag_get")
 
 
@@ -41,9 +42,9 @@ class Played(NamedTuple):
     """One episode of an evaluation.
 
     Attributes:
-        env: which environment played it.
-        episode: what it brought.
-        last: numbers of `info` at its end, by name.
+        env: number of the environment.
+        episode: its steps, reward and outcome.
+        last: values of `info` at its end, by name.
     """
 
     env: int
@@ -52,15 +53,15 @@ class Played(NamedTuple):
 
 
 def first_seed(seed: int, stream: int = 0) -> int:
-    """The seed of environment 0 of an evaluation; environment i has i more.
+    """The seed of environment 0 of an evaluation; environment i adds i.
 
-    A run with seed s trains with s * SEED_STRIDE + i, all below; no evaluation
-    uses such a seed. The streams of one seed differ from each other, and up to
-    the 57th also from those of other seeds.
+    A run with seed s trains with the seeds s * SEED_STRIDE + i, which are all lower, so
+    no evaluation uses a seed of a run. The streams of one seed differ from each other,
+    and up to the 57th also from the streams of other seeds.
 
     Args:
         seed: 0 to MAX_SEED.
-        stream: which evaluation with this seed; the command is stream 0.
+        stream: number of the evaluation with this seed; the command is stream 0.
     """
     check_seed(seed)
     if not 0 <= stream < _BLOCKS:
@@ -69,7 +70,7 @@ def first_seed(seed: int, stream: int = 0) -> int:
 
 
 def wilson(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """The interval of a rate (Wilson 1927), by default with 95 % confidence."""
+    """The confidence interval of a rate (Wilson 1927), 95 % by default."""
     rate, square = successes / count, z * z / count
     centre = (rate + square / 2) / (1 + square)
     spread = math.sqrt(rate * (1 - rate) * square + square * square / 4) / (1 + square)
@@ -88,21 +89,21 @@ def play(
     game: Sequence[str] = (),
     tell: Callable[[int], None] | None = None,
 ) -> list[Played]:
-    """Plays `num_episodes` episodes, as evenly as can be over the environments.
+    """Plays `num_episodes` episodes, divided evenly among the environments.
 
-    An environment stops when it has played its share. The weights must stay as
-    they are meanwhile.
+    An environment stops when it has played its share. The weights must not change
+    meanwhile.
 
     Args:
-        pool: in sync mode, which decides the order of all that is sampled.
+        pool: in sync mode, so that the order of sampling is fixed.
         model: the policy, on the device; its noise is off while it plays.
         num_episodes: to play.
         device: of the model.
         dtype: autocast type of the network, None for float32.
-        generator: of the sampled actions; None takes the likeliest.
-        groups: one group is acted for while the others emulate. More than one
-            needs a pool that takes several requests at a time.
-        game: levels that an episode goes through, where the task is a whole game.
+        generator: of the sampled actions; None: greedy actions.
+        groups: the network acts for one group while the other groups emulate. More
+            than one group needs a pool that takes several requests at a time.
+        game: levels of an episode, if the task is a whole game.
         tell: called with the number of episodes that have just ended.
     """
     num_envs = len(pool.all_env_ids)
@@ -112,7 +113,7 @@ def play(
     actor = _Actor(pool, model, device, generator)
     played: list[Played] = []
     pool.async_reset()
-    # All answer at first, then group by group.
+    # The first recv returns all environments, later ones return groups.
     waiting, parts = 1, groups
     with _evaluating(model, device, dtype), closing(actor):
         while waiting:
@@ -127,7 +128,7 @@ def play(
             going = np.flatnonzero(left[env_id] > 0)
             for rows in np.array_split(going, parts):
                 if rows.size:
-                    # A slice is a view, the pool's own memory.
+                    # A slice is a view of the pool's memory, without a copy.
                     pick = rows if rows.size < len(env_id) else slice(None)
                     actor.send(obs[pick], env_id[pick], opening[pick])
                     waiting += 1
@@ -136,7 +137,7 @@ def play(
 
 
 def _last(info: Mapping[str, Any], row: int) -> dict[str, int]:
-    """What is kept of a row that ended an episode."""
+    """The fields to keep from a row that ended an episode."""
     return {name: int(info[name][row]) for name in _LAST if name in info}
 
 
@@ -144,13 +145,14 @@ def _last(info: Mapping[str, Any], row: int) -> dict[str, int]:
 def _evaluating(
     model: nn.Module, device: torch.device, dtype: torch.dtype | None
 ) -> Iterator[None]:
-    """Switches a network to evaluation without gradients, and back."""
+    """Switches a network to evaluation mode without gradients, then back."""
     training, search = model.training, torch.backends.cudnn.benchmark
     model.eval()
-    # The last episodes are few, then fewer: no search for the fastest way of each.
+    # Batches shrink at the end; a search for the fastest convolution for each size
+    # would cost more than it saves.
     torch.backends.cudnn.benchmark = False
     try:
-        # One autocast for all: it casts the weights once.
+        # A single autocast casts the weights only once.
         with torch.no_grad(), torch.autocast(device.type, dtype, dtype is not None):
             yield
     finally:
@@ -159,7 +161,7 @@ def _evaluating(
 
 
 class _Actor:
-    """The policy with the memory of every environment."""
+    """The policy, with the memory state of every environment."""
 
     def __init__(
         self,

@@ -17,18 +17,18 @@ from trainer.config.tasks import STAGES, all_levels
 from trainer.evaluation.atlas import room_picture
 from trainer.evaluation.results import LevelResult, Place, by_options, levels_in_a_row
 
-# Shades of a rate; even for the colour-blind, light is more than dark.
+# Shades of a rate; lighter is higher, also for colour-blind readers.
 SHADES = "cividis"
 _COLOURS = colormaps[SHADES]
 _DPI = 100
 
-# A strip of a room is at most so wide, in pixels; so are margins around the strips.
+# The largest width of a strip of a room, and margins around the strips, in pixels.
 _STRIP, _LEFT, _RIGHT, _TOP, _GAP = 1408, 24, 24, 76, 40
 _TILE = 16
-# Ends less than so many pixels apart are one mark.
+# Ends closer than this many pixels share a mark.
 _NEAR = 24
-# From info's x_pos and y_pos, as 255 - y is the row of the screen, to the middle of
-# the small player: the lower half of 16 x 32 pixels that begin there.
+# Offset from info's x_pos and y_pos (255 - y is the row of the screen) to the middle of
+# the small player, the lower half of the 16 x 32 pixels that begin there.
 _BODY = 8, 255 - 240 + 24
 
 _logger = logging.getLogger(__name__)
@@ -39,16 +39,16 @@ def draw(
 ) -> Iterator[Path]:
     """Draws an evaluation: heatmap.png, and deaths-1-1.png and so on.
 
-    Of several chances of sticky actions the first is drawn. Pictures of an earlier
-    evaluation are replaced or removed.
+    With several probabilities of sticky actions, only the first is drawn. Pictures of
+    an earlier evaluation are replaced or removed.
 
     Args:
         about: `Evaluation.about`.
         results: of levels.
-        folder: to write to; it exists.
+        folder: existing folder to write to.
 
     Yields:
-        Each picture's path, when it is written.
+        The path of each picture, after it is written.
     """
     for old in (folder / "heatmap.png", *folder.glob("deaths-?-?.png")):
         old.unlink(missing_ok=True)
@@ -82,14 +82,14 @@ def draw(
 def _rooms(
     task: str, result: LevelResult, rom_path: str
 ) -> dict[int, npt.NDArray[np.uint8]]:
-    """Pictures of the rooms in which episodes ended, the busiest one first."""
+    """Pictures of the rooms in which episodes ended, the room with most ends first."""
     ends = [place.area for place in (*result.deaths, *result.stalls)]
     rooms = {}
     for area in sorted(set(ends), key=ends.count, reverse=True):
         try:
             rooms[area] = room_picture(task, result.level, area, rom_path)
         except RuntimeError as error:
-            _logger.warning("%s has no picture of its own: %s", result.level, error)
+            _logger.warning("no picture of a room of %s: %s", result.level, error)
     return rooms
 
 
@@ -104,11 +104,11 @@ def heat_map(
     """Draws the clear rates, a row for each world and a column for each stage.
 
     Args:
-        sampled: results of sampled actions: the colours and the large numbers.
-        argmax: results of the likeliest actions, or none: the small numbers.
+        sampled: results with sampled actions, for the colours and the large numbers.
+        argmax: results with greedy actions, or none, for the small numbers.
         path: of the PNG.
-        worlds: of the game.
-        title: above it.
+        worlds: number of worlds of the game.
+        title: text above the map.
     """
     starts = {result.level: result for result in argmax}
     figure = Figure(figsize=(6.4, 0.9 + 0.82 * worlds), dpi=_DPI, layout="constrained")
@@ -152,7 +152,7 @@ def _write_cell(
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": colour}
     axes.text(x, y - above, text, fontsize=14, fontweight="bold", **style)
     if argmax:
-        small = f"argmax {argmax.clears}/{argmax.episodes}"
+        small = f"greedy {argmax.clears}/{argmax.episodes}"
         axes.text(x, y + 0.25, small, fontsize=8, **style)
     if result.unseen:
         axes.text(x, y - 0.36, "test level", fontsize=8, fontstyle="italic", **style)
@@ -165,17 +165,17 @@ def death_map(
     *,
     title: str,
 ) -> None:
-    """Draws where episodes of a level ended over the pictures of its rooms.
+    """Draws where episodes of a level ended, over the pictures of its rooms.
 
-    Pixels of the rooms are pixels of the PNG. Ends near each other are one mark,
-    with their number.
+    A pixel of a room is a pixel of the PNG. Ends near each other share a mark, which
+    shows their number.
 
     Args:
         result: of the level.
         rooms: by area, (208, width, 3) uint8 (`atlas.room_picture`); ends in other
             rooms are not drawn.
         path: of the PNG.
-        title: one line above it.
+        title: one line above the map.
     """
     strips = [
         (area, left, picture[:, left : left + width])
@@ -200,7 +200,7 @@ def death_map(
         for end, places in (("died", result.deaths), ("stalled", result.stalls)):
             here = [p for p in places if p.area == area]
             _mark(axes, here, (left, left + columns), rows, end)
-        # Marks at the edge show whole.
+        # Limits that do not cut off marks at the edge.
         axes.set_xlim(left, left + columns)
         axes.set_ylim(0, rows)
         if left == 0 and len(rooms) > 1:
@@ -230,7 +230,7 @@ _NUMBERS = {"died": "white", "stalled": "black"}
 def _mark(
     axes: Axes, places: Sequence[Place], span: tuple[int, int], rows: int, end: str
 ) -> None:
-    """Marks the places of a strip, the larger the more there are."""
+    """Marks the places of a strip; a mark grows with its number of places."""
     for members in sorted(_clusters(places), key=len):
         x, y = position(members, rows)
         if not span[0] <= x < span[1]:
@@ -250,7 +250,7 @@ def _mark(
 
 
 def _clusters(places: Sequence[Place]) -> list[list[Place]]:
-    """Places in groups; one within _NEAR pixels of a group's first belongs to it."""
+    """Places in groups: each within _NEAR pixels of the first place of its group."""
     groups: list[list[Place]] = []
     for place in places:
         for group in groups:
@@ -264,11 +264,11 @@ def _clusters(places: Sequence[Place]) -> list[list[Place]]:
 
 
 def position(places: Sequence[Place], rows: int) -> tuple[float, float]:
-    """The middle of players' bodies on a room's picture, from its lower left.
+    """The mean position of the player's body, from the lower left of a room's picture.
 
     Args:
         places: near each other.
-        rows: of the picture; it is cut to them.
+        rows: of the picture; the result is clipped to them.
     """
     x = float(np.mean([place.x for place in places])) + _BODY[0]
     y = float(np.mean([place.y for place in places])) - _BODY[1]

@@ -1,8 +1,8 @@
-"""The protocol of all evaluations: fresh seeds, idle frames, limits of an episode.
+"""The protocol of all evaluations: seeds, idle frames and limits of episodes.
 
-`evaluate` is the one function behind them, for runs and commands alike: it plays levels
-one by one (`evaluate_levels`) or a task without levels (`evaluate_policy`).
-`evaluate_checkpoint` is all that `python -m trainer.evaluate` plays.
+Runs and commands share the function `evaluate`: it plays levels one at a time
+(`evaluate_levels`) or a task without levels (`evaluate_policy`). `evaluate_checkpoint`
+does the work of `python -m trainer.evaluate`.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from trainer.evaluation.results import (
 )
 from trainer.models.policy import load_policy, playing_device
 
-# Environments that play at the same time, at most; and per level, one at least.
+# Most environments that play at the same time, unless there are more levels.
 _MAX_ENVS = 512
 
-# The game's own clock ends an episode sooner.
+# No limit; the game's clock ends an episode.
 _NO_LIMIT = 2**31 - 1
 
 
 def evaluate(
     model: nn.Module, env: EnvConfig, *, levels: Sequence[str], **options: Any
 ) -> list[LevelResult] | dict[str, Any]:
-    """Plays levels one by one, or a task that has none.
+    """Plays levels one at a time, or a task without levels.
 
     Args:
         model: the policy, on the device.
-        env: of its run.
+        env: environment options of its run.
         levels: such as "1-1", distinct; () plays the task itself.
         options: of `evaluate_levels`, or of `evaluate_policy`.
 
     Returns:
-        One result for each level, or the numbers of the task.
+        One result per level, or the summary of the task.
     """
     if levels:
         return evaluate_levels(model, env, levels=levels, **options)
@@ -77,42 +77,44 @@ def evaluate_levels(
     stream: int = 0,
     on_episodes: Callable[[int], None] | None = None,
 ) -> list[LevelResult]:
-    """Plays levels, all at once; the same arguments, the same episodes.
+    """Plays levels, all at once. The same arguments give the same episodes.
 
-    Any number of emulation threads gives the same result. The game's clock and
+    The result does not depend on the number of emulation threads. The game's clock and
     `stall_steps` are the only limits of an episode.
 
     Args:
         model: the policy, on the device; its noise is off while it plays.
-        env: of its run; counts, idle frames and limits are replaced.
+        env: environment options of its run; counts, idle frames and limits are
+            replaced.
         levels: such as "1-1", distinct.
-        episodes: of each level, exactly. With argmax it means nothing: each start
-            of 0 to `noop_max` idle frames is played once.
+        episodes: exact number per level. Ignored with argmax, which plays each start
+            after 0 to `noop_max` idle frames once.
         seed: of environments and actions, 0 to MAX_SEED.
         device: of the model.
         dtype: autocast type of the network, None for float32.
-        noop_max: idle frames before an episode, 0 to this many.
-        repeat_action_probability: chance at every frame that the buttons stay as
-            they were.
-        argmax: take the likeliest action instead of a sample.
-        stall_steps: steps without a new best position that end an episode; 0: none do.
-        stream: which evaluation with this seed (`first_seed`).
+        noop_max: each episode begins with 0 to this many idle frames.
+        repeat_action_probability: probability per frame that the buttons stay as they
+            were.
+        argmax: greedy instead of sampled actions.
+        stall_steps: steps without a new best position that end an episode; 0: no limit.
+        stream: number of the evaluation with this seed (`first_seed`).
         on_episodes: called with the number of episodes that have just ended.
 
     Returns:
-        One result for each level, in the order of `levels`.
+        One result per level, in the order of `levels`.
 
     Raises:
         ValueError: an argument is out of range, or the task has no levels.
     """
     if not levels:
-        raise ValueError("levels must name one at least, got none")
+        raise ValueError("levels must name at least one level, got none")
     parse_levels(",".join(levels), env.task)
     _check(env, episodes, repeat_action_probability)
     _check_limits(noop_max, stall_steps)
     copies = noop_max + 1 if argmax else _copies(episodes, len(levels))
     share = copies if argmax else episodes
-    # Environment i plays level i % n. The seeds do not depend on the other levels.
+    # Environment i plays level i % n. The seeds of a level do not depend on other
+    # levels.
     copy_of = np.repeat(np.arange(copies), len(levels))
     first = first_seed(seed, stream)
     seeds = first + copy_of
@@ -148,20 +150,20 @@ def evaluate_levels(
 
 
 def _check(env: EnvConfig, episodes: int, repeat_action_probability: float) -> None:
-    """Raises ValueError for what no task can do."""
+    """Raises ValueError if an argument is out of range for any task."""
     chance = repeat_action_probability
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
     if not 0 <= chance < 1:
         raise ValueError(
-            f"repeat_action_probability must be 0 to below 1, got {chance:g}"
+            f"repeat_action_probability must be at least 0 and below 1, got {chance:g}"
         )
     if chance and not is_native(env.task):
         raise ValueError(f"task {env.task} has no sticky actions, got {chance:g}")
 
 
 def _check_limits(noop_max: int, stall_steps: int) -> None:
-    """Raises ValueError for what no level can do."""
+    """Raises ValueError if an argument is out of range for levels."""
     if not 0 <= noop_max < MAX_SEEDS:
         raise ValueError(f"noop_max must be 0 to {MAX_SEEDS - 1}, got {noop_max}")
     if stall_steps < 0:
@@ -169,7 +171,7 @@ def _check_limits(noop_max: int, stall_steps: int) -> None:
 
 
 def _copies(episodes: int, levels: int) -> int:
-    """Environments of each level: no more than play as often as another, or once."""
+    """Number of environments per level."""
     return max(1, min(episodes, MAX_SEEDS, _MAX_ENVS // levels))
 
 
@@ -188,32 +190,33 @@ def evaluate_policy(
     stall_steps: int = STALL_STEPS,
     on_episodes: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Plays a policy in the task of its run; the same arguments, the same episodes.
+    """Plays a policy in the task of its run. The same arguments give the same episodes.
 
-    Any number of emulation threads gives the same result. The weights must stay
-    as they are meanwhile.
+    The result does not depend on the number of emulation threads. The weights must not
+    change meanwhile.
 
     Args:
         model: the policy, on the device; its noise is off while it plays.
-        env: of its run; counts, idle frames, sticky actions and limits are replaced.
-        episodes: to count, exactly.
+        env: environment options of its run; counts, idle frames, sticky actions and
+            limits are replaced.
+        episodes: exact number to play.
         seed: of environments and actions, 0 to MAX_SEED.
         device: of the model.
         dtype: autocast type of the network, None for float32.
-        stream: which evaluation with this seed (`first_seed`). A trainer gives
-            each of its own a new one, from 1 on.
-        noop_max: idle frames before an episode, 0 to this many.
-        repeat_action_probability: chance at every frame that the buttons stay as
-            they were.
-        argmax: take the likeliest action instead of a sample.
-        stall_steps: steps without a new best position that end an episode; 0: none do.
+        stream: number of the evaluation with this seed (`first_seed`). A run numbers
+            its evaluations from 1 on.
+        noop_max: each episode begins with 0 to this many idle frames.
+        repeat_action_probability: probability per frame that the buttons stay as they
+            were.
+        argmax: greedy instead of sampled actions.
+        stall_steps: steps without a new best position that end an episode; 0: no limit.
             Only the Super Mario Bros. tasks have this limit; EnvPool's tasks keep their
             `max_episode_steps`.
         on_episodes: called with the number of episodes that have just ended.
 
     Returns:
-        `summarise`'s numbers, and the arguments noop_max, repeat_action_probability,
-        argmax, seed and stream.
+        The result of `summarise`, and the arguments noop_max,
+        repeat_action_probability, argmax, seed and stream.
 
     Raises:
         ValueError: an argument is out of range, or the task has no sticky actions.
@@ -303,28 +306,28 @@ def evaluate_checkpoint(
     device: str = "auto",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Plays a checkpoint with sampled actions, and with the likeliest ones.
+    """Plays a checkpoint with sampled actions, then with greedy actions.
 
     Args:
-        path: the checkpoint, or the folder of a run.
-        levels: such as "1-1,4-2", or "all"; "" for those of the run, test levels
-            included. A task without levels is played itself.
-        episodes: of each level with sampled actions.
+        path: the checkpoint, or a run folder.
+        levels: such as "1-1,4-2", or "all"; "": the training and test levels of the
+            run. A task without levels is played as a whole.
+        episodes: number per level with sampled actions.
         seed: of environments and actions, 0 to MAX_SEED.
-        stream: which evaluation with this seed. 0 is one that no run plays; a run
-            with this seed plays 1, 2, ... (`stream` in its evaluations.jsonl).
-        noop_max: idle frames before an episode, 0 to this many.
-        repeat_action_probability: chances of sticky actions, each evaluated once.
-        argmax: play the likeliest actions as well.
+        stream: number of the evaluation with this seed. No run plays 0; a run with this
+            seed plays 1, 2, ... (`stream` in its evaluations.jsonl).
+        noop_max: each episode begins with 0 to this many idle frames.
+        repeat_action_probability: probabilities of sticky actions, each evaluated once.
+        argmax: also play greedy actions.
         stall_steps: as for `evaluate_levels`.
-        ema: play the averaged weights where the checkpoint has them.
+        ema: play the averaged weights if the checkpoint has them.
         device: auto, cpu, cuda or cuda:N.
-        on_progress: called with the episodes that have ended, and those of the
-            whole evaluation.
+        on_progress: called with the number of episodes that have ended, and their total
+            number.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        ValueError: an argument is out of range. Nothing has been played then.
+        ValueError: an argument is out of range; raised before any play.
     """
     policy = load_policy(path, playing_device(device), ema=ema)
     env = policy.env
@@ -334,17 +337,15 @@ def evaluate_checkpoint(
         else levels_of(env.levels, env.test_levels, env.task)
     )
     if not repeat_action_probability:
-        raise ValueError("repeat_action_probability takes one chance or more, got none")
+        raise ValueError("repeat_action_probability needs at least one value, got none")
     chances = list(dict.fromkeys(repeat_action_probability))
     for chance in chances:
         _check(env, episodes, chance)
     if played:
         _check_limits(noop_max, stall_steps)
-    # Sampled actions first, for each chance.
+    # Sampled actions first, for each probability of sticky actions.
     ways = [(chance, a) for chance in chances for a in (False, True)[: 1 + argmax]]
-    shares = [
-        noop_max + 1 if likeliest and played else episodes for _, likeliest in ways
-    ]
+    shares = [noop_max + 1 if greedy and played else episodes for _, greedy in ways]
     done, total = 0, max(1, len(played)) * sum(shares)
 
     def count(ended: int) -> None:
@@ -373,7 +374,7 @@ def evaluate_checkpoint(
         about["rom_path"] = env.rom_path
     results: list[LevelResult] = []
     rows: list[dict[str, Any]] = []
-    for chance, likeliest in ways:
+    for chance, greedy in ways:
         options: dict[str, Any] = {
             "episodes": episodes,
             "seed": seed,
@@ -382,7 +383,7 @@ def evaluate_checkpoint(
             "dtype": policy.dtype,
             "noop_max": noop_max,
             "repeat_action_probability": chance,
-            "argmax": likeliest,
+            "argmax": greedy,
             "stall_steps": stall_steps,
             "on_episodes": count,
         }

@@ -1,4 +1,4 @@
-"""Numbers of an evaluation: of a task, of levels one by one, and in a row."""
+"""Results of an evaluation: of a task, of single levels, and of levels in a row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainer.evaluation.play import Played, wilson
 # Steps without a new best position after which an episode of a level has failed.
 STALL_STEPS = 250
 
-# Above this, info's y_pos at a death is that of a fall out of the screen: y is a byte,
-# which has wrapped around.
+# From this value on, info's y_pos at a death means a fall out of the screen: y is a
+# byte that has wrapped around.
 _FELL = 248
 
 
@@ -35,31 +35,31 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class LevelResult:
-    """How a policy did in one level.
+    """The result of a policy in one level.
 
-    Every episode is one of: cleared, died, stalled, timed out.
+    Every episode either cleared, died, stalled or timed out.
 
     Attributes:
         level: such as "1-1".
-        argmax: the likeliest actions were played, not sampled ones.
-        repeat_action_probability: chance at every frame that the buttons stayed as
+        argmax: whether actions were greedy instead of sampled.
+        repeat_action_probability: probability per frame that the buttons stayed as
             they were (sticky actions).
-        episodes: how many were played.
-        clears: how many of them reached the flag or the axe.
-        clear_rate: their share.
-        interval: of the clear rate with 95 % confidence. With argmax and no sticky
-            actions the starts are all there are, and it means little.
-        return_mean: mean sum of the run's rewards.
-        best_x_median: median of each episode's largest x.
+        episodes: number of episodes.
+        clears: number of episodes that reached the flag or the axe.
+        clear_rate: clears / episodes.
+        interval: 95 % confidence interval of the clear rate. It means little with
+            argmax and no sticky actions, where the episodes are all possible starts.
+        return_mean: mean return, in rewards of the run.
+        best_x_median: median of the largest x of an episode.
         steps_to_clear_median: median length of the cleared episodes.
-        stalled: episodes that made no progress for too long.
-        timed_out: episodes in which the game's clock ran out.
-        deaths: where the others died.
-        stalls: where the stalled ones stood.
+        stalled: number of episodes without progress for too long.
+        timed_out: number of episodes in which the game's clock ran out.
+        deaths: where episodes died.
+        stalls: where episodes stalled.
         cleared_starts: with argmax, the idle frames before the cleared episodes.
         episode_steps: length of each episode, in the order in which they ended.
-        episode_best_x: largest x of each, in the same order.
-        unseen: a run of several levels never trained on this one.
+        episode_best_x: largest x of each episode, in the same order.
+        unseen: whether a run of several levels never trained on this level.
     """
 
     level: str
@@ -97,11 +97,11 @@ def level_result(
     """The result of one level's episodes.
 
     Args:
-        level: its name.
-        played: its episodes.
+        level: name of the level.
+        played: episodes of the level.
         repeat_action_probability: of the evaluation.
         starts: with argmax, the idle frames of each environment; else None.
-        unseen: whether its run never trained on it.
+        unseen: whether the run never trained on the level.
     """
     ends = [_end(p.last) for p in played]
     clears = [p.episode.steps for p in played if p.episode.cleared]
@@ -154,12 +154,12 @@ def _place(last: dict[str, int]) -> Place:
 
 
 def summarise(played: Sequence[Played], *, whole_game: bool = False) -> dict[str, Any]:
-    """Rates, means and medians of a task; None where there is no number.
+    """Rates, means and medians of a task; None for a number that it does not have.
 
     Args:
-        played: its episodes.
-        whole_game: whether an episode goes through several levels; a clear is then an
-            episode that reached the end of the game.
+        played: episodes of the task.
+        whole_game: whether an episode plays the whole game; a clear is then an episode
+            that reached the end of the game.
     """
     episodes = [p.episode for p in played]
     has_flag = "flag_get" in played[0].last
@@ -189,8 +189,8 @@ def summarise(played: Sequence[Played], *, whole_game: bool = False) -> dict[str
 def summarise_levels(results: Sequence[LevelResult]) -> dict[str, Any]:
     """One evaluation of several levels, for a line of evaluations.jsonl.
 
-    Rates and means are those of the levels that the run trains on; `test_clear_rate`,
-    None without test levels, is of the others, and `levels` has each by itself.
+    Rates and means are those of the training levels. `test_clear_rate` is the rate of
+    the test levels, None if there are none. `levels` has the result of each level.
     """
     train = [r for r in results if not r.unseen]
     test = [r for r in results if r.unseen]
@@ -214,18 +214,18 @@ def summarise_levels(results: Sequence[LevelResult]) -> dict[str, Any]:
 
 
 def levels_in_a_row(results: Sequence[LevelResult]) -> float | None:
-    """How many levels from 1-1 on are cleared at the first attempt, on average.
+    """The mean number of levels from 1-1 on that are cleared at the first attempt.
 
-    With sampled actions the sum of p1, p1 p2, p1 p2 p3, ...: the expected number if
-    the levels are independent of each other. With argmax the mean over the starts
-    of the number of levels that are cleared one after the other from that start.
+    With sampled actions it is the sum of p1, p1 p2, p1 p2 p3, ..., the expected number
+    for independent levels. With greedy actions it is the number of successive levels
+    that are cleared from a start, as a mean over the starts.
 
     Args:
-        results: of one policy, all sampled or all argmax, in the order of the game.
+        results: of one policy, all sampled or all greedy, in the order of the game.
 
     Returns:
-        The mean; None unless they begin with 1-1, 1-2. The first level that was
-        not evaluated ends the row.
+        The mean; None unless the results begin with 1-1, 1-2. The first missing level
+        ends the row.
     """
     row = []
     for level, result in zip(all_levels("SuperMarioBros-v0"), results, strict=False):
@@ -258,9 +258,9 @@ class Evaluation(NamedTuple):
 
     Attributes:
         about: what was played: task, steps of the checkpoint, levels and options.
-        levels: results by level; for each chance of sticky actions those of sampled
-            actions, then those of the likeliest ones.
-        rows: `evaluate_policy`'s results, for tasks without levels.
+        levels: results by level; for each probability of sticky actions first with
+            sampled actions, then with greedy actions.
+        rows: results of `evaluate_policy`, for tasks without levels.
     """
 
     about: dict[str, Any]

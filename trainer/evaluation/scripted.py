@@ -1,4 +1,4 @@
-"""Policies that nobody trained: random, right, jumper."""
+"""Policies without training: random, right, jumper."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 from trainer.config.schema import EnvConfig
 from trainer.models import PolicyModel, PolicyOutput
 
-# A logit beside zeros that is as good as certain.
+# A logit that makes an action practically certain beside zeros.
 _SURE = 100.0
 
-# The jumper's rhythm. A jump is as high as its button is held; the game ignores the
-# button until it is released once.
+# The jumper's rhythm. The height of a jump depends on how long the button is held. The
+# game ignores the button until it is released.
 _RUN_FRAMES = 36
 _JUMP_FRAMES = 30
 
-# Mean difference of two pictures, in grey levels. Against a pipe it was below .7 in
-# 95 of 100 steps of 6 frames, while the picture scrolls above 1.2 in 95 of 100.
+# Mean difference of two pictures, in grey levels. Against a pipe it was below 0.7 in 95
+# of 100 steps of 6 frames; while the picture scrolls, it is above 1.2 in 95 of 100.
 _STILL = 1.0
 
 
@@ -44,7 +44,7 @@ class Constant(PolicyModel):
 class Jumper(PolicyModel):
     """Runs, and jumps in a fixed rhythm or when the picture stands still.
 
-    Its state (B, 1) counts the steps since it began to run.
+    The state (B, 1) counts the steps since the run began.
     """
 
     state_size = 1
@@ -54,7 +54,7 @@ class Jumper(PolicyModel):
     def __init__(
         self, run: Sequence[float], jump: Sequence[float], frame_skip: int
     ) -> None:
-        """Keeps the logits (A,) of both actions, and the frames of a step."""
+        """Keeps the logits (A,) of both actions, and the frames per step."""
         super().__init__()
         self.register_buffer("run", torch.tensor(run))
         self.register_buffer("jump", torch.tensor(jump))
@@ -81,10 +81,10 @@ class Jumper(PolicyModel):
 
 
 def scripted(env: EnvConfig) -> dict[str, PolicyModel]:
-    """The policies that nobody trained, by name.
+    """The policies without training, by name.
 
     Args:
-        env: whose actions they take.
+        env: environment options, for the actions.
     """
     actions = env.actions
 

@@ -1,4 +1,4 @@
-"""Tables of an evaluation for a terminal, and the bar while it plays."""
+"""Tables of an evaluation for a terminal, and the progress bar."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ from trainer.evaluation.results import (
     levels_in_a_row,
 )
 
-# A result of a release in its card, and here.
+# Keys of a replayed result: from this machine, and from the card of the release.
 _SIDES = ("here", "card")
 
-# Deaths within so many pixels of each other are at one place.
+# Deaths in the same strip of this many pixels count as one place.
 _PLACE_WIDTH = 32
 
 _LEGEND = (
-    "{} sampled episodes a level; argmax: starts cleared; best x, steps to clear:\n"
-    "medians; stall, time: ended so; dies at: x where most died, and how many"
+    "{} sampled episodes per level; greedy: cleared starts, with greedy actions;\n"
+    "best x, steps: medians, steps of clears only; died, stall, time: how many\n"
+    "episodes ended this way; dies at: x where most died, and how many"
 )
-_TEST_LEGEND = "levels behind train: the run never trained on them"
+_TEST_LEGEND = "below the row train: levels that the run never trained on"
 
 
 @contextmanager
 def progress(
     what: str = "episodes",
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar of episodes on stderr while they are played, if that is a terminal.
+    """A progress bar on stderr, if stderr is a terminal.
 
     Args:
-        what: is counted.
+        what: the items that the bar counts.
 
     Yields:
-        A function of the episodes that have ended and of all; None without a bar.
+        A function that receives the finished and the total number; None without a bar.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -78,7 +79,7 @@ def show(evaluation: Evaluation) -> None:
         sampled = parts[chance, False]
         argmax = parts.get((chance, True), [])
         if chance:
-            console.print(f"\nsticky actions, with a chance of {chance:g} a frame:")
+            console.print(f"\nsticky actions, with probability {chance:g} per frame:")
         console.print(level_table(sampled, argmax))
         console.print(_LEGEND.format(about["episodes"]), style="dim")
         if any(result.unseen for result in sampled):
@@ -87,17 +88,16 @@ def show(evaluation: Evaluation) -> None:
 
 
 def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -> Table:
-    """A row for each level, and one for all; at most 80 columns wide.
+    """A row per level, and a row for all levels; at most 80 columns wide.
 
-    Levels that their run never trained on follow the others, with a row of their own
-    for all of them.
+    Test levels follow the training levels, with a separate row for all of them.
 
     Args:
-        sampled: results of sampled actions: all columns but one are theirs.
-        argmax: results of the likeliest actions for the same levels, or none.
+        sampled: results with sampled actions, for all columns but one.
+        argmax: results with greedy actions for the same levels, or none.
     """
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
-    names = "level cleared 95_%_range argmax return best_x steps died stall time"
+    names = "level cleared 95_%_range greedy return best_x steps died stall time"
     for name in (*names.split(), "dies_at"):
         table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
     split = any(result.unseen for result in sampled)
@@ -119,18 +119,18 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
 def campaign_table(
     title: str, results: Sequence[Mapping[str, Any]], levels: Sequence[str]
 ) -> Table:
-    """A row for each level, and one for all; at most 80 columns wide.
+    """A row per level, and a row for all levels; at most 80 columns wide.
 
     Args:
-        title: who played.
-        results: `LevelResult.to_dict` of levels, with sampled and with argmax actions.
-        levels: of the campaign; one without results counts as never cleared.
+        title: the policies that played.
+        results: `LevelResult.to_dict` of levels, with sampled and with greedy actions.
+        levels: of the campaign; a level without results counts as never cleared.
     """
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False,
         padding=(0, 1), header_style="bold",
     )  # fmt: skip
-    for column in ("level", "cleared", "95 % range", "argmax", "without idle frames"):
+    for column in ("level", "cleared", "95 % range", "greedy", "without idle frames"):
         table.add_column(column, justify="right")
     pairs = pairs_of(results)
     for level in levels:
@@ -147,31 +147,30 @@ def campaign_table(
             "cleared" if 0 in argmax["cleared_starts"] else "-",
         )
     rates = [sampled["clear_rate"] for sampled, _ in pairs.values()]
-    likeliest = [argmax for _, argmax in pairs.values()]
+    greedy = [argmax for _, argmax in pairs.values()]
     table.add_section()
     table.add_row(
         "all",
         _rate(sum(rates) / len(levels)),
         f"{sum(rate >= 0.9 for rate in rates)} at 90+",
-        f"{sum(r['clears'] for r in likeliest)}/"
-        f"{sum(r['episodes'] for r in likeliest)}",
-        f"{sum(0 in r['cleared_starts'] for r in likeliest)}/{len(levels)}",
+        f"{sum(r['clears'] for r in greedy)}/{sum(r['episodes'] for r in greedy)}",
+        f"{sum(0 in r['cleared_starts'] for r in greedy)}/{len(levels)}",
     )
     return table
 
 
 def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints what the policies of a release reach here, beside their card.
+    """Prints the results of a release on this machine beside those of its card.
 
     The table is at most 80 columns wide.
 
     Args:
-        rows: `policy`, `card`, `here` and `verdict`, with results as a card has them;
-            of each level the sampled ones, then those of the likeliest actions.
+        rows: `policy`, `card`, `here` and `verdict`, with results in the format of a
+            card; for each level first with sampled, then with greedy actions.
     """
     console = Console(highlight=False)
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
-    columns = ("policy", "level", "cleared", "card", "95 % range", "argmax", "card", "")
+    columns = ("policy", "level", "cleared", "card", "95 % range", "greedy", "card", "")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     pairs: dict[tuple[str, str], dict[bool, Mapping[str, Any]]] = {}
@@ -184,7 +183,7 @@ def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
         two |= len(verdicts) > 1
         sampled, argmax = pair[False], pair.get(True)
         low, high = sampled["card"]["interval"]
-        likeliest = (
+        greedy = (
             [f"{argmax[who]['clears']}/{argmax[who]['episodes']}" for who in _SIDES]
             if argmax
             else ["-", "-"]
@@ -195,12 +194,13 @@ def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
             _rate(sampled["here"]["clear_rate"]),
             f"{100 * sampled['card']['clear_rate']:.1f} %",
             f"{100 * low:.0f}-{100 * high:.0f}",
-            *likeliest,
+            *greedy,
             " ".join(verdicts),
         )
     console.print(table)
     if two:
-        console.print("two verdicts: of sampled actions, then of argmax", style="dim")
+        text = "two verdicts: first sampled actions, then greedy actions"
+        console.print(text, style="dim")
     count = Counter(row["verdict"] for row in rows)
     console.print(
         f"{len(rows)} results: {count['equal']} equal to the card's, "
@@ -211,14 +211,14 @@ def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
 def pairs_of(
     results: Sequence[Mapping[str, Any]],
 ) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Results with sampled and with the likeliest actions, by level."""
+    """Results with sampled and with greedy actions, by level."""
     sampled = {r["level"]: r for r in results if not r["argmax"]}
     argmax = {r["level"]: r for r in results if r["argmax"]}
     return {level: (sampled[level], argmax[level]) for level in sampled}
 
 
 def policies_table(results: Mapping[str, Sequence[LevelResult]]) -> Table:
-    """A row for each policy, over all levels; at most 80 columns wide."""
+    """A row per policy, over all levels; at most 80 columns wide."""
     many = len(next(iter(results.values()))) > 1
     shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1), header_style="bold")
     shown.add_column("policy")
@@ -290,7 +290,7 @@ def _cells_of_all(
 
 
 def _rate(rate: float) -> str:
-    """A percentage, green, yellow or red as well."""
+    """A percentage in green, yellow or red."""
     colour = "green" if rate >= 0.9 else "yellow" if rate >= 0.5 else "red"
     return f"[{colour}]{100 * rate:.1f} %[/]"
 
@@ -304,7 +304,7 @@ def _number(value: float | None) -> str:
 
 
 def _deadliest(deaths: Sequence[Place]) -> str:
-    """About where most died, and how many."""
+    """The place where most episodes died, and their number."""
     if not deaths:
         return "-"
     spots = Counter((place.area, place.x // _PLACE_WIDTH) for place in deaths)
@@ -320,12 +320,12 @@ def _print_in_a_row(
         return
     text = f"levels in a row from 1-1: {expected:.2f} with sampled actions"
     if argmax:
-        text += f", {levels_in_a_row(argmax):.2f} with argmax"
+        text += f", {levels_in_a_row(argmax):.2f} with greedy actions"
     console.print(text)
 
 
 def _task_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """A row for each way to play a task without levels."""
+    """A row per way to play a task without levels."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
     for number, row in enumerate(rows):
         cells = _cells(row)
@@ -339,7 +339,7 @@ def _task_table(rows: Sequence[dict[str, Any]]) -> Table:
 def _cells(row: dict[str, Any]) -> dict[str, str]:
     """A row of the table, by the names of its columns."""
     cells = {
-        "actions": "argmax" if row["argmax"] else "sampled",
+        "actions": "greedy" if row["argmax"] else "sampled",
         "return": f"{row['return_mean']:.2f}",
         "steps": f"{row['episode_steps_mean']:.0f}",
     }

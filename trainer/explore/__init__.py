@@ -1,1 +1,1 @@
-"""Where episodes begin, and what is paid for new places."""
+"""Exploration: where episodes begin, and bonuses for new places."""

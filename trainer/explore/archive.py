@@ -1,15 +1,13 @@
-"""The archive: snapshots of cells that episodes can begin from, and what each is worth.
+"""The archive: snapshots of cells that episodes can begin from, and their weights.
 
-Half of the episodes from the archive begin where it is least certain whether they will
-get a screen further, by what became of those that were there lately; and on the last
-screen that was reached, until they get on from there, however seldom that is. Where the
-policy always gets on there is little to learn, and where it never does it may be on a
-wrong way.
+Half of the episodes from the archive begin where it is least certain that they get a
+screen further, judged by recent episodes that were there; and on the last screen that
+was reached, until episodes get on from it, however rarely. Where the policy always gets
+on, there is little to learn; where it never does, it may be on a wrong way.
 
-The other half begin where episodes from the level's start come through and fail, though
-it is proven that one can get on: the bottleneck between what the policy does and what
-others have reached. Without them it learns a level's end from snapshots, but not the
-way there.
+The other half begin where episodes from the level's start fail, although another
+episode has proven that one can get on. Without these starts, the policy learns the end
+of a level from snapshots, but not the way from the level's start to there.
 """
 
 from __future__ import annotations
@@ -26,26 +24,26 @@ from trainer.rollout.arrays import IntArray
 FloatArray = npt.NDArray[np.float64]
 Snapshot = npt.NDArray[np.uint8]
 
-# Snapshots in the archive, and of them those that are offered at a time: at least so
-# many, and so many for each stage.
+# The most snapshots in the archive, and the number of them offered at a time: at least
+# the first number, and the second per stage.
 _CAPACITY, _CAPACITY_PER_STAGE = 1024, 128
 _OFFERED, _OFFERED_PER_STAGE = 128, 16
-# A full archive makes room for one in so many of its snapshots.
+# A full archive drops one in this many of its snapshots.
 _ROOM_SHARE = 16
-# A snapshot that so many episodes began from makes room for another one of its cell
-# that is as proven: a policy should not learn a single state by heart.
+# After this many episodes from a snapshot, another snapshot of its cell replaces it if
+# it is as proven: a policy should not memorize a single state.
 _USES = 8
-# A snapshot from which nobody was seen to get on is given up when so many episodes
-# began there and none lived on.
+# A snapshot that is not proven is dropped if this many episodes began from it and none
+# lived on.
 _HOPELESS = 16
-# Share of the bottlenecks in what is offered.
+# Share of the bottlenecks in the offered weight.
 _BOTTLENECKS = 0.5
 
-# What is known of a snapshot: number of its cell; which of the pool's stages it is in;
-# pixels of progress since the level's start; the game's clock; whether an episode has
-# got on from it; how many snapshots came before it; episodes that began there, that
-# have ended, and how many of these lived on; and how many from the level's start came
-# through its cell and did not get on, recent ones counting more.
+# The record of a snapshot: number of its cell; index of its level among the pool's
+# stages; pixels of progress since the level's start; the game's clock; whether an
+# episode has got on from it; number of earlier snapshots; episodes that began there,
+# how many of them have ended, and how many lived on; and how many episodes from the
+# level's start passed its cell and did not get on, with more weight for recent ones.
 _ENTRY = np.dtype([
     *((name, np.int64) for name in "cell stage progress clock proven".split()),
     *((name, np.int64) for name in "number uses ended lived".split()),
@@ -58,9 +56,9 @@ class Candidate(NamedTuple):
 
     Attributes:
         cell: number of its cell.
-        stage: which of the pool's stages it is in.
+        stage: index of its level among the pool's stages.
         progress: pixels since the level's start.
-        clock: the game's.
+        clock: the game's countdown.
         snapshot: (bytes,) uint8.
     """
 
@@ -72,50 +70,51 @@ class Candidate(NamedTuple):
 
 
 class Archive:
-    """The best snapshot of each cell, and those of them that are on offer."""
+    """The best snapshot of each cell, and the snapshots that are on offer."""
 
-    #: Pixels of progress from a cell on that count as getting on, and that the edge of
-    #: what was reached is wide: a screen.
+    #: Pixels (one screen): an episode that progresses this far beyond a cell gets on
+    #: from it; cells within this distance of the farthest one form the edge.
     SCREEN: ClassVar[int] = 256
 
     def __init__(self, counts: CellCounts, num_levels: int) -> None:
         """Begins with no snapshots.
 
         Args:
-            counts: of the cells; tells how likely an episode gets on from each.
+            counts: counts of the cells; estimates how likely an episode gets on from
+                each cell.
             num_levels: stages of the pool that are levels; 0 for the whole game.
         """
         self._counts = counts
         self._capacity = max(_CAPACITY, _CAPACITY_PER_STAGE * num_levels)
         self._num_offered = max(_OFFERED, _OFFERED_PER_STAGE * num_levels)
         self._offered_per_stage = self._num_offered // max(1, num_levels)
-        self._slots: dict[int, int] = {}  # of cells
-        self._slot_of = np.full(MOST_CELLS, -1, np.int32)  # the same, -1: none
+        self._slots: dict[int, int] = {}  # slot of each cell
+        self._slot_of = np.full(MOST_CELLS, -1, np.int32)  # as an array; -1: none
         self._entries = np.zeros(self._capacity, _ENTRY)
         self._snapshots: Snapshot = np.empty((self._capacity, 0), np.uint8)
         self._free = list(range(self._capacity))
         self._added = 0
-        #: Shares of clears in the episodes from each stage's snapshots, late ones
-        #: counting more.
+        #: Clear rates of the episodes from each stage's snapshots, with more weight
+        #: for recent ones.
         self.clear_rates: FloatArray = np.zeros(max(1, num_levels))
-        # Progress and number of the snapshots on offer, by cell. An environment may
-        # still begin from those of before, where nobody waits for all of them.
+        # Progress and number of the snapshots on offer, by cell. In async mode an
+        # environment may still begin from an earlier offer.
         self._offered: dict[int, tuple[int, int]] = {}
         self._offered_before = self._offered
 
     def __len__(self) -> int:
-        """Snapshots in the archive."""
+        """Number of snapshots in the archive."""
         return len(self._slots)
 
     @property
     def progress(self) -> int:
-        """Most pixels from a level's start to a cell of the archive."""
+        """Largest progress of a cell in the archive, in pixels from a level's start."""
         return int(self._entries["progress"][self._used()].max(initial=0))
 
     # -- snapshots ------------------------------------------------------------
 
     def wants(self, cell: int, clock: int, *, proven: bool = True) -> bool:
-        """Whether a cell has no snapshot as good: as proven, as new, as much time."""
+        """Whether a new snapshot would be better: proven, less used, or more time."""
         slot = self._slots.get(cell)
         if slot is None:
             return True
@@ -127,7 +126,7 @@ class Archive:
     def wants_proven(
         self, cells: IntArray, clocks: npt.NDArray[np.integer]
     ) -> BoolArray:
-        """As `wants`, of n cells and clocks: (n,) bool, about proven snapshots."""
+        """As `wants`, for proven snapshots of n cells with n clocks: (n,) bool."""
         slots = self._slot_of[cells]
         known = self._entries[slots]
         wanted: BoolArray = (known["proven"] == 0) | (known["uses"] >= _USES)
@@ -135,7 +134,7 @@ class Archive:
         return wanted
 
     def take(self, new: Candidate, *, proven: bool) -> None:
-        """Adds a snapshot, unless a better one came meanwhile.
+        """Adds a snapshot, unless a better one has been added in the meantime.
 
         Args:
             new: the snapshot.
@@ -145,11 +144,11 @@ class Archive:
             self._add(new, proven=proven)
 
     def _add(self, new: Candidate, *, proven: bool) -> None:
-        """Puts a snapshot in the place of its cell's last one."""
+        """Adds a snapshot; it replaces the last one of its cell."""
         progress, failed = new.progress, 0.0
         if new.cell in self._slots:
             known = self._entries[self._slots[new.cell]]
-            # A short cut through a pipe does not count, and leads no less far.
+            # A short cut through a pipe adds no progress, but leads as far.
             progress = max(progress, int(known["progress"]))
             failed = float(known["failed"])
         else:
@@ -165,7 +164,7 @@ class Archive:
         self._added += 1
 
     def _make_room(self) -> None:
-        """Gives up what is worth least, some at a time, as weighing takes time."""
+        """Drops the snapshots of least weight, several at a time to save time."""
         used = self._used()
         count = max(1, self._capacity // _ROOM_SHARE)
         worst = used[np.argsort(self._weights(used), kind="stable")[:count]]
@@ -173,26 +172,26 @@ class Archive:
             self._drop(slot)
 
     def _used(self) -> IntArray:
-        """The slots of the archive that hold something, the oldest cell first."""
+        """The occupied slots of the archive, the oldest cell first."""
         return np.fromiter(self._slots.values(), np.int64, len(self._slots))
 
     def _weights(self, slots: IntArray) -> FloatArray:
-        """What slots are worth to begin from; those of each stage add up to 1."""
+        """The weights of slots as starts; the weights of each stage add up to 1."""
         entries = self._entries[slots]
         stages, progress = entries["stage"], entries["progress"]
         furthest = np.zeros(stages.max(initial=0) + 1, np.int64)
         np.maximum.at(furthest, stages, progress)
         at_edge = progress > furthest[stages] - self.SCREEN
         chance = self._counts.chance(entries["cell"])
-        # The variance p (1 - p) of whether it gets on; at the edge 1 - p more.
+        # The variance p (1 - p) of whether an episode gets on; at the edge 1 - p more.
         uncertain = _shares((1.0 - chance) * (chance + at_edge), stages)
         failed = _shares(entries["failed"] * entries["proven"], stages)
-        # Together they are less than 1 where there is no bottleneck.
+        # The sum is below 1 if a stage has no bottleneck.
         parts = (1.0 - _BOTTLENECKS) * uncertain + _BOTTLENECKS * failed
         return _shares(parts, stages)
 
     def _drop(self, slot: int) -> None:
-        """Gives up a snapshot."""
+        """Removes a snapshot."""
         cell = int(self._entries["cell"][slot])
         del self._slots[cell]
         self._slot_of[cell] = -1
@@ -201,16 +200,16 @@ class Archive:
     # -- episodes -------------------------------------------------------------
 
     def begin(self, cell: int) -> tuple[int, int]:
-        """Notes that an episode begins from the snapshot of a cell.
+        """Records that an episode begins from the snapshot of a cell.
 
         Returns:
-            The snapshot's number, for `end`; -1 where it is not known which one it
-            was; and the pixels from the level's start to it.
+            The snapshot's number for `end`, -1 if it is unknown; and the pixels from
+            the level's start to the snapshot.
         """
         slot = self._slots.get(cell)
         offered = self._offered.get(cell) or self._offered_before.get(cell)
         if offered is None and slot is not None:
-            # On offer longer ago; the distance of what is there now is near it.
+            # From an earlier offer; the cell's current snapshot is about as far.
             offered = int(self._entries["progress"][slot]), -1
         progress, number = offered or (0, -1)
         known = self._find(cell, number)
@@ -219,7 +218,7 @@ class Archive:
         return number, progress
 
     def end(self, cell: int, number: int, *, lived: bool) -> None:
-        """Notes that an episode from a snapshot is over, and whether it lived on."""
+        """Records that an episode from a snapshot has ended, and if it lived on."""
         slot = self._find(cell, number)
         if slot is None:
             return
@@ -230,7 +229,7 @@ class Archive:
             self._drop(slot)
 
     def prove(self, cell: int, number: int) -> None:
-        """Notes that an episode has got on from a snapshot."""
+        """Records that an episode has got on from a snapshot."""
         slot = self._find(cell, number)
         if slot is not None:
             self._entries["proven"][slot] = True
@@ -240,19 +239,23 @@ class Archive:
         add_clear(self.clear_rates, stage, cleared)
 
     def add_failures(self, stage: int, cells: IntArray) -> None:
-        """Notes where an episode from a level's start did not get on."""
+        """Records the cells from which an episode from a level's start did not get on.
+
+        Args:
+            stage: index of the level among the pool's stages.
+            cells: (n,) the cells.
+        """
         slots = self._slot_of[cells]
         slots = slots[slots >= 0]
         failed, here = self._entries["failed"], self._entries["stage"] == stage
         np.multiply(failed, DECAY, out=failed, where=here)
-        # Who has warped to another level says nothing of the way there.
+        # Cells of another level, after a warp, tell nothing about this level.
         failed[slots] += here[slots]
 
     def _find(self, cell: int, number: int) -> int | None:
-        """The slot of a snapshot; None if it is not there any more.
+        """The slot of a snapshot; None if the snapshot has been replaced or dropped.
 
-        How episodes end that began at an older one of the cell says nothing of the
-        newest.
+        The outcome of an episode from an older snapshot tells nothing about the newest.
         """
         slot = self._slots.get(cell)
         if slot is None or self._entries["number"][slot] != number:
@@ -276,7 +279,7 @@ class Archive:
         )
         self._offered_before = self._offered
         self._offered = dict(zip(entries["cell"].tolist(), about, strict=True))
-        # What these few lack of a stage's share because others are not on offer.
+        # Weigh only the offered snapshots, so that they get the stage's whole share.
         stages, weights = entries["stage"], self._weights(slots)
         return stages, weights * shares[stages], self._snapshots[slots]
 
@@ -306,14 +309,14 @@ class Archive:
 
 
 def _shares(weights: FloatArray, groups: IntArray) -> FloatArray:
-    """Weights divided by the sum of their group's; 0 where that is 0."""
+    """Weights divided by the sum of their group; 0 where that sum is 0."""
     sums = np.bincount(groups, weights)
     result: FloatArray = weights / np.where(sums > 0.0, sums, 1.0)[groups]
     return result
 
 
 def _ranks(groups: IntArray) -> IntArray:
-    """How many of its group come before each element: 0, 0, 1, 2, 1 for a b a a b."""
+    """Number of earlier elements of the same group: 0, 0, 1, 2, 1 for a b a a b."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     ranks = np.empty(len(groups), np.int64)

@@ -1,13 +1,14 @@
-"""Starts that move backwards along demonstrations, as fast as the policy earns it.
+"""Starts that move backwards along demonstrations as the policy improves.
 
-The method of Salimans & Chen 2018 ("Learning Montezuma's Revenge from a single
-demonstration", arXiv:1812.03381, section 2; Go-Explore's second phase, Ecoffet et al.
-2021, is the same): episodes begin a little before the end of a demonstration, and as
-soon as a fifth of them come to the end, a little earlier.
+The method is that of Salimans & Chen 2018 ("Learning Montezuma's Revenge from a single
+demonstration", arXiv:1812.03381, section 2), also the second phase of Go-Explore
+(Ecoffet et al. 2021): episodes begin a little before the end of a demonstration, and
+move a little earlier as soon as a fifth of them clear the level.
 
-Two things are added, without which a policy forgot a level's end while it learned what
-comes before, and then got no further: half of these episodes begin anywhere behind
-that place, and where none comes to the end, they begin later again.
+There are two additions. Half of these episodes begin anywhere between that place and
+the end, and if no episode clears the level, the place moves towards the end again.
+Without the additions, a policy forgot the end of a level while it learned the part
+before, and then made no more progress.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from trainer.rollout.episodes import StepColumns
 FloatArray = npt.NDArray[np.float64]
 Snapshot = npt.NDArray[np.uint8]
 
-# The place where episodes begin is so many snapshots wide.
+# The place where episodes begin is this many snapshots wide.
 _WINDOW = 4
-# It moves by what became of so many episodes from there: backwards where at least this
-# share of them cleared, by at most so many snapshots; forwards where none did.
+# The place moves after this many episodes from it: backwards, by at most the third
+# number in snapshots, if at least this share of them cleared; forwards if none did.
 _EPISODES, _EARNED, _FURTHEST = 16, 0.2, 4
-# Share of the episodes that begin behind it, and at how many snapshots.
+# Share of the episodes that begin between the place and the end, and the number of
+# snapshots that they begin from.
 _REHEARSED, _BEHIND = 0.5, 8
 
 
@@ -39,26 +41,26 @@ class Backward:
     """Where episodes begin on the demonstrations of each level.
 
     Attributes:
-        clear_rates: (stages,) shares of clears in the episodes from each stage's
-            snapshots, late ones counting more.
+        clear_rates: (stages,) clear rates of the episodes from each stage's snapshots,
+            with more weight for recent ones.
     """
 
     def __init__(self, num_stages: int, num_envs: int) -> None:
         """Begins without demonstrations.
 
         Args:
-            num_stages: of the pool.
-            num_envs: of the pool.
+            num_stages: stages of the pool.
+            num_envs: environments of the pool.
         """
         self.clear_rates: FloatArray = np.zeros(num_stages)
         self._ways: list[Walked] = []
-        # Of each stage: snapshots from the demonstrations' ends to the place where
-        # episodes begin, and episodes from there so far, and clears among them.
+        # Of each stage: snapshots from the demonstrations' ends back to the place where
+        # episodes begin, episodes from there so far, and clears among these episodes.
         self._back, self._longest = np.zeros((2, num_stages), np.int64)
         self._ended, self._cleared = np.zeros((2, num_stages), np.int64)
-        self._at_place: BoolArray = np.zeros(0, bool)  # of what is on offer
-        # Of the open episode of each environment: where the place was, if it began
-        # there; else -1.
+        self._at_place: BoolArray = np.zeros(0, bool)  # of each snapshot on offer
+        # Of the open episode of each environment: the position of the place, if the
+        # episode began there; else -1.
         self._begun = np.full(num_envs, -1, np.int64)
 
     def __len__(self) -> int:
@@ -66,14 +68,14 @@ class Backward:
         return len(self._ways)
 
     def take(self, ways: Sequence[Walked]) -> None:
-        """Gets its demonstrations; where they are at stays."""
-        # What was seen is much, and for imitation alone.
+        """Takes the demonstrations; the places on them do not change."""
+        # Observations are large, and only imitation needs them.
         self._ways = [way._replace(obs=np.empty(0, np.uint8)) for way in ways]
         for way in ways:
             self._longest[way.stage] = max(self._longest[way.stage], _most_back(way))
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """The snapshots at the places and behind them, see `starts.Offers`."""
+        """The snapshots from the places to the ends, see `starts.Offers`."""
         self._move()
         per_stage = np.bincount([way.stage for way in self._ways])
         stages, weights, snapshots, at_place = [], [], [], []
@@ -106,7 +108,7 @@ class Backward:
             self._ended[stage] = self._cleared[stage] = 0
 
     def _some(self, way: Walked) -> IntArray:
-        """Snapshots on offer: those of the place, and a few from there to the end."""
+        """Snapshots on offer: those at the place, and a few from there to the end."""
         count, first = len(way.snapshots), self._first(way)
         behind = np.arange(first + _WINDOW, count)
         if len(behind) > _BEHIND:
@@ -115,34 +117,34 @@ class Backward:
         return np.concatenate([np.arange(first, min(first + _WINDOW, count)), behind])
 
     def _first(self, way: Walked) -> int:
-        """The first snapshot of the place on a way."""
+        """Index of the place's first snapshot on a way."""
         return max(0, _most_back(way) - int(self._back[way.stage]))
 
     def observe(self, columns: StepColumns) -> None:
         """Takes the rows of one recv."""
         c = columns
-        if np.count_nonzero(c.is_first):  # seldom
+        if np.count_nonzero(c.is_first):  # rare
             envs, stages = c.env_id[c.is_first], c.first_place[c.is_first]
             there = c.from_snapshot[c.is_first].copy()
             numbers = c.start[c.is_first][there] - len(self.clear_rates)
-            # Where nobody waits for all environments, one may be of an older offer.
+            # In async mode an episode may begin from an earlier offer.
             numbers = np.minimum(numbers, len(self._at_place) - 1)
             there[there] = self._at_place[numbers]
             self._begun[envs] = np.where(there, self._back[stages], -1)
-        if np.count_nonzero(c.done):  # seldom
+        if np.count_nonzero(c.done):  # rare
             for row in (c.done & c.from_snapshot).nonzero()[0].tolist():
                 about = int(c.env_id[row]), int(c.first_place[row])
                 self._add(*about, bool(c.cleared[row]))
 
     def _add(self, env: int, stage: int, cleared: bool) -> None:
-        """Counts an episode, if it began at the place and that has not moved."""
+        """Counts an episode that began at the place, unless the place has moved."""
         add_clear(self.clear_rates, stage, cleared)
         if self._begun[env] == self._back[stage]:
             self._ended[stage] += 1
             self._cleared[stage] += cleared
 
     def statistics(self) -> dict[str, float]:
-        """`demonstration_left`: mean share of the demonstrations before the starts."""
+        """`demonstration_left`: mean fraction of a demonstration before its start."""
         left = [self._first(way) / max(1, _most_back(way)) for way in self._ways]
         return {"demonstration_left": float(np.mean(left))} if left else {}
 
@@ -160,8 +162,9 @@ class Backward:
         """Continues from `state()`.
 
         Args:
-            state: of a run over the same levels.
-            going_on: whether the open episodes go on, in as many environments.
+            state: state of a run over the same levels.
+            going_on: whether the open episodes continue, with the same number of
+                environments.
         """
         self.clear_rates = np.array(state["clear_rates"])
         for name in ("back", "ended", "cleared"):
@@ -171,12 +174,12 @@ class Backward:
 
 
 def _most_back(way: Walked) -> int:
-    """Snapshots from the last place on a way to the first one."""
+    """Number of snapshots from the last possible place on a way to the first."""
     return max(0, len(way.snapshots) - _WINDOW)
 
 
 def _weights(at_place: BoolArray) -> FloatArray:
-    """Weights of snapshots at a place and behind it, which add up to 1."""
+    """Weights of the snapshots from a place to the end; they add up to 1."""
     weights: FloatArray = at_place / at_place.sum()
     behind = (~at_place).sum()
     if behind:

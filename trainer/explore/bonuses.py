@@ -1,4 +1,4 @@
-"""Bonuses: what the trainer pays for places that are new."""
+"""Bonuses: rewards that the trainer adds for new places."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ FloatArray = npt.NDArray[np.float32]
 
 
 class Bonuses:
-    """Pays for cells that are new, or that were seldom entered."""
+    """Rewards episodes for cells that are new or were rarely entered."""
 
     def __init__(self, config: ExploreConfig, counts: CellCounts) -> None:
-        """Prepares to pay.
+        """Takes the configuration and the counts.
 
         Args:
             config: the weights and their schedules.
-            counts: of cells, which already hold the visits that are paid for.
+            counts: counts of the cells; they already include the rewarded visits.
         """
         self._config, self._counts = config, counts
         self._paid = dict.fromkeys(("novelty", "count_bonus"), 0.0)
         self._rows = 0
 
     def pay(self, is_first: BoolArray, entered: Entered, run_steps: int) -> FloatArray:
-        """What the rows of one recv earn, beside the game's reward.
+        """The bonuses for the rows of one recv, in addition to the game's reward.
 
         Args:
-            is_first: (n,) bool, the rows begin episodes: nobody walked there.
-            entered: who came into another cell.
+            is_first: (n,) bool, the row begins an episode: no action led to its cell.
+            entered: the rows that entered another cell.
             run_steps: environment steps of the run, for the schedules.
 
         Returns:
@@ -44,7 +44,7 @@ class Bonuses:
         if c.novelty_by_count:
             novelty /= np.sqrt(self._counts.episodes[cells])
         novelty *= linear(c.novelty, 0.0, c.bonus_steps, run_steps)
-        # UCB1's term (Auer et al. 2002), of cells instead of a bandit's arms.
+        # The term of UCB1 (Auer et al. 2002), with cells as the bandit's arms.
         entries = self._counts.entries[cells]
         ucb = np.sqrt(2.0 * np.log(max(self._counts.total, 1)) / entries)
         ucb *= linear(c.count_bonus, 0.0, c.bonus_steps, run_steps)

@@ -1,9 +1,9 @@
-"""Cells: where Mario is, in steps of some pixels, and how often he was there.
+"""Cells: Mario's position on a grid, and the number of visits to each cell.
 
-A cell is a level, a room of it, a square of the room, and what the game knows of the
-way through a maze (its loop counters), without which the same square could be on the
-right way or the wrong one. One integer names it (Ecoffet et al. 2021, "Go-Explore",
-call this a cell representation with domain knowledge).
+A cell is a level, a room of the level, a square of the room, and the game's loop
+counters, which record the way through a maze: without them, the same square could be on
+the right way or on a wrong one. One integer identifies a cell. Ecoffet et al. 2021
+("Go-Explore") call this a cell representation with domain knowledge.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from trainer.rollout.episodes import StepColumns
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Cells that are told apart; later ones count as one. 32 levels in squares of 16 pixels
-# have fewer.
+# The most distinct cells; later ones share one number. 32 levels in squares of 16
+# pixels have fewer.
 MOST_CELLS = 2**18
-_ROOM = 1024  # for cells at first; it doubles
+_ROOM = 1024  # initial capacity in cells; it doubles when full
 _COUNTS = ("episodes", "entries", "passed", "got_on")
-# Weight of what became of earlier episodes with every later one.
+# Every later episode multiplies the weight of earlier outcomes by this factor.
 DECAY = 0.98
 
-# Bits of a cell's parts, below those of its room: what the fields can hold at most, and
-# of the loop counters many times what the game's mazes reach.
+# Bits of a cell's parts, below those of its room: enough for the largest values of the
+# fields, and for loop counters many times those of the game's mazes.
 _LOOP_BITS, _X_BITS, _Y_BITS = 12, 16, 9
 
 
@@ -48,10 +48,10 @@ def cell_keys(columns: StepColumns, size: int) -> IntArray:
 
 
 class Entered(NamedTuple):
-    """Who came into another cell in one batch of rows.
+    """The rows of one batch that entered another cell.
 
     Attributes:
-        rows: (m,) int64 positions in the batch, rising.
+        rows: (m,) int64 positions in the batch, ascending.
         cells: (m,) int64 numbers of their cells.
         new: (m,) bool, not visited in this episode before.
     """
@@ -75,23 +75,23 @@ class CellCounts:
         self.passed, self.got_on = np.zeros((2, _ROOM))
         self.total = 0  # of `entries`
         self._last = np.full(num_envs, -1, np.int64)
-        # The cells that the open episode was in, in their order, each with the
-        # progress of the episode when it first was there.
+        # The cells of the open episode in the order of first visits, each with the
+        # progress of the episode at that visit.
         self._trails: list[dict[int, int]] = [{} for _ in range(num_envs)]
 
     def __len__(self) -> int:
-        """Cells that were ever seen."""
+        """Number of cells seen so far."""
         return len(self._numbers)
 
     def enter(self, columns: StepColumns, keys: IntArray) -> Entered:
-        """Counts where environments are now.
+        """Counts the cells that environments are in now.
 
         Args:
             columns: the rows.
-            keys: (n,) their cells, of `cell_keys`.
+            keys: (n,) their cells, from `cell_keys`.
         """
         env_id, is_first, at = columns.env_id, columns.is_first, span(columns.env_id)
-        # Most steps end in the cell they began in: those cost no loop.
+        # Most steps end in the cell in which they began: these skip the loop.
         (rows,) = (is_first | (keys != self._last[at])).nonzero()
         self._last[at] = keys
         cells: list[int] = []
@@ -117,7 +117,7 @@ class CellCounts:
         return entered
 
     def trail(self, env: int) -> tuple[IntArray, IntArray]:
-        """The cells of an open episode, and its progress when it came into each.
+        """The cells of an open episode, and its progress when it first entered each.
 
         Both are (m,) int64, in the order of first visits.
         """
@@ -127,26 +127,26 @@ class CellCounts:
         return cells, np.fromiter(trail.values(), np.int64, count)
 
     def add_outcomes(self, cells: IntArray, got_on: BoolArray) -> None:
-        """Adds what became of an episode.
+        """Adds the outcome of an episode.
 
         Args:
-            cells: (n,) different ones, that it passed.
-            got_on: (n,) whether it got on from each.
+            cells: (n,) distinct cells that the episode passed.
+            got_on: (n,) whether the episode got on from each cell.
         """
         self.passed[cells] = DECAY * self.passed[cells] + 1.0
         self.got_on[cells] = DECAY * self.got_on[cells] + got_on
 
     def chance(self, cells: IntArray) -> npt.NDArray[np.float64]:
-        """Estimate of whether an episode gets on from each cell, 0 to 1.
+        """Estimated probability that an episode gets on from each cell, 0 to 1.
 
-        Of nothing known it is that of a coin (Laplace's rule of succession).
+        Without any outcome it is 0.5 (Laplace's rule of succession).
         """
         rate: npt.NDArray[np.float64]
         rate = (self.got_on[cells] + 1.0) / (self.passed[cells] + 2.0)
         return rate
 
     def _add(self, key: int) -> int:
-        """The number of a cell that is seen for the first time."""
+        """Gives a number to a cell that is seen for the first time."""
         number = min(len(self._numbers), MOST_CELLS - 1)
         self._numbers[key] = number
         if number == len(self.episodes):
@@ -171,8 +171,9 @@ class CellCounts:
         """Continues from `state()`.
 
         Args:
-            state: of counts of the same cells.
-            going_on: whether the open episodes go on, in as many environments.
+            state: state of counts of the same cells.
+            going_on: whether the open episodes continue, with the same number of
+                environments.
         """
         keys = state["keys"].tolist()
         self._numbers = {k: min(i, MOST_CELLS - 1) for i, k in enumerate(keys)}
@@ -188,5 +189,5 @@ class CellCounts:
 
 
 def add_clear(rates: npt.NDArray[np.float64], stage: int, cleared: bool) -> None:
-    """Takes an episode into the share of clears of its stage; late ones count more."""
+    """Adds an episode to its stage's clear rate; recent episodes have more weight."""
     rates[stage] += (1.0 - DECAY) * (cleared - rates[stage])

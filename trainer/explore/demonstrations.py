@@ -1,9 +1,9 @@
 """Demonstrations of a run's levels, found by search when the run begins.
 
-The search (trainer/planning/search.py) takes the run's own actions, each from a start
-as the run's episodes have it, idle frames included, and what it finds is played again
-in environments with the run's own options. So snapshots on the way are starts of
-episodes, and the actions are labels for the run's own observations.
+Each search (trainer/planning/search.py) uses the run's actions and begins as the run's
+episodes do, with idle frames. Environments with the run's options then replay the ways
+that the searches find. So snapshots on a way can be starts of episodes, and its actions
+are labels for the run's observations.
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from trainer.rollout.episodes import OpenEpisodes
 
 Bytes = npt.NDArray[np.uint8]
 
-# A snapshot is kept of every so many steps.
+# One snapshot is kept per this many steps.
 SPACING = 4
 _NUM_ENVS = 256
-# Environment steps of the search until a way is found. 8-4 took 600,000.
+# The most environment steps of a search without a result. 8-4 took 600,000.
 _MOST_STEPS = 2_000_000
-# After so many for one level no further way is searched: a run learns more from its
-# time. 8-4 spent 2,100,000 on four ways, half of the time that it had in a campaign.
+# After this many search steps for one level, no further way is searched, because a run
+# learns more by training. Four ways through 8-4 took 2,100,000 steps, half of the time
+# for that level in a campaign.
 _ENOUGH = 500_000
-# Resets of so many environments to meet the start of a way again: with 31 numbers of
-# idle frames one of them fails in an eighth of all cases.
+# Environments and resets that look for the start of a way: with 31 possible numbers of
+# idle frames, one reset fails in an eighth of all cases.
 _LIKELY, _RESETS = 64, 16
-# How often actions are tried that the planner does not know.
+# Weight of actions that the planner's list does not have.
 _SELDOM = 3
 
 
 class Way(NamedTuple):
-    """From near a level's start to its end.
+    """Actions from near a level's start to its end.
 
     Attributes:
-        stage: place of the level among the pool's stages.
-        start: (bytes,) snapshot from which it begins.
-        actions: (steps,) of the run's environments.
+        stage: index of the level among the pool's stages.
+        start: (bytes,) snapshot from which the way begins.
+        actions: (steps,) actions of the run's environments.
     """
 
     stage: int
@@ -63,9 +64,9 @@ class Ways:
     """The demonstrations of a run.
 
     Attributes:
-        found: so far.
-        searches: of each stage, environment steps of every search that has ended.
-        complete: whether no search is left.
+        found: ways so far.
+        searches: for each stage, the environment steps of every search that has ended.
+        complete: whether all searches have ended.
     """
 
     found: list[Way] = field(default_factory=list)
@@ -73,14 +74,14 @@ class Ways:
     complete: bool = False
 
     def forget(self) -> None:
-        """Begins anew."""
+        """Drops all ways and searches."""
         self.found, self.searches, self.complete = [], [], False
 
     def state(self) -> Any:
         """What a resumed run needs, in plain types and tensors.
 
-        A list of the ways; before all searches have ended a dictionary, with these,
-        and None before the first one.
+        A list of the ways once all searches have ended; before that, a dictionary that
+        also has the searches; None before the first search has ended.
         """
         if not (self.complete or self.searches):
             return None
@@ -95,7 +96,7 @@ class Ways:
         return found if self.complete else {"found": found, "searches": self.searches}
 
     def restore(self, state: Any) -> None:
-        """Takes the ways of `state()`."""
+        """Continues from `state()`."""
         if state is None:
             return
         self.complete = isinstance(state, list)
@@ -111,13 +112,13 @@ class Ways:
 
 
 class Walked(NamedTuple):
-    """What the environment was like on the steps of a way.
+    """The observations, snapshots and cells along a way.
 
     Attributes:
-        stage: place of the level among the pool's stages.
+        stage: index of the level among the pool's stages.
         actions: (steps,) int64.
-        obs: (steps, ...) uint8, what each action was taken on; (0,) where it is not
-            needed any more.
+        obs: (steps, ...) uint8 observation before each action; (0,) if no longer
+            needed.
         snapshots: (n, bytes) before the first step and every `SPACING` steps.
         cells: (steps + 1,) int64 cells before each step, and at the end.
     """
@@ -142,16 +143,17 @@ def find_ways(
 
     Args:
         env: options of the run's environments.
-        levels: names of the pool's stages, in its order.
-        seed: of the run.
-        per_level: how many ways through each level, or fewer where the search is long.
-        log: is told what was found, a line for each level.
-        ways: gets them, so that they are there if the search is interrupted. Where it
-            has some of an interrupted search with the same arguments, that goes on.
+        levels: names of the pool's stages, in the pool's order.
+        seed: seed of the run.
+        per_level: ways through each level; fewer if the searches take long.
+        log: receives a line about the ways of each level.
+        ways: receives the ways as they are found, so that an interruption keeps them.
+            If it has ways of an interrupted search with the same arguments, that search
+            continues.
 
     Returns:
-        Those that were found, the same on any number of threads. After an interrupted
-        search they may begin after other numbers of idle frames.
+        The ways, the same on any number of threads. After an interrupted search they
+        may begin after other numbers of idle frames.
     """
     ways = Ways() if ways is None else ways
     random = np.random.default_rng(seed)
@@ -174,7 +176,7 @@ def find_ways(
                     ways.found.append(Way(stage, start, actions))
                 steps.append(searched)
                 if actions is None:
-                    break  # another search would take as long
+                    break  # another search would take equally long
             if len(steps) > before:
                 log(_describe(level, ways, stage, time.monotonic() - began))
         ways.complete = True
@@ -184,17 +186,17 @@ def find_ways(
 
 
 def _describe(level: str, ways: Ways, stage: int, seconds: float) -> str:
-    """What was found of a level, in a line."""
+    """One line about the ways through a level."""
     lengths = [str(len(way.actions)) for way in ways.found if way.stage == stage]
     found = f"{', '.join(lengths)} steps" if lengths else "none found"
     return (
-        f"demonstrations of {level}: {found} ({sum(ways.searches[stage]):,} steps of "
-        f"search, {seconds:.1f} s)"
+        f"demonstrations of {level}: {found} ({sum(ways.searches[stage]):,} search "
+        f"steps, {seconds:.1f} s)"
     )
 
 
 def pool_like(env: EnvConfig, seed: int, num_envs: int, **more: Any) -> Any:
-    """A pool as the run's, of another size, in which its snapshots play."""
+    """A pool like the run's, with another size; it accepts the run's snapshots."""
     config = replace(env, num_envs=num_envs, groups=1, reward_fn="")
     return make_pool(config, seed * SEED_STRIDE, **more)
 
@@ -202,20 +204,20 @@ def pool_like(env: EnvConfig, seed: int, num_envs: int, **more: Any) -> Any:
 def _search(
     env: EnvConfig, level: str, seed: int, noops: int, log: Callable[[str], None]
 ) -> tuple[IntArray | None, int]:
-    """Actions from a level's start to its end, and steps of the search.
+    """Searches for actions from a level's start to its end; also returns its steps.
 
-    The search observes RAM, which costs nothing and tells who stands from who jumps.
+    The search observes RAM, which costs nothing and tells standing from jumping.
 
     Args:
         env: options of the run's environments.
-        level: its name.
-        seed: of the search.
+        level: name of the level.
+        seed: seed of the search.
         noops: idle frames at the start.
-        log: is given a line every ten seconds.
+        log: receives a line every ten seconds.
     """
 
     def elsewhere(rows: Rows) -> BoolArray:
-        # By a warp zone.
+        # A warp zone leads to another level.
         there: BoolArray = level_numbers(rows.info) != level_number(level)
         return there
 
@@ -249,9 +251,9 @@ def _search(
 
 
 def _start_of(pool: Any, stage: int, actions: IntArray) -> Bytes | None:
-    """A start in the run's own environments from which actions lead to the end.
+    """A start of the run's environments from which actions lead to the level's end.
 
-    Their idle frames are drawn at random, so it is looked for among many.
+    The idle frames of a start are random, so this tries many resets.
     """
     envs = np.arange(_LIKELY, dtype=np.int32)
     pool.set_starts(np.eye(pool.num_stages)[stage])
@@ -274,16 +276,16 @@ def _start_of(pool: Any, stage: int, actions: IntArray) -> Bytes | None:
 def walk(
     env: EnvConfig, ways: Sequence[Way], seed: int, cell_size: int
 ) -> list[Walked]:
-    """Plays ways once more, for what is seen on them.
+    """Replays ways and keeps their observations, snapshots and cells.
 
     Args:
         env: options of the run's environments.
-        ways: to play.
-        seed: of the run.
+        ways: the ways to replay.
+        seed: seed of the run.
         cell_size: width and height of a cell in pixels.
 
     Raises:
-        ValueError: a way does not come to its end.
+        ValueError: a way does not reach the end of its level.
     """
     if not ways:
         return []
@@ -295,7 +297,7 @@ def walk(
 
 
 def _walk(pool: Any, ways: Sequence[Way], cell_size: int) -> list[Walked]:
-    """See `walk`; all at the same time, each in an environment of its own."""
+    """See `walk`; replays all ways at the same time, one environment per way."""
     envs = np.arange(len(ways), dtype=np.int32)
     lengths = np.array([len(way.actions) for way in ways])
     actions = np.zeros((lengths.max(), len(ways)), np.int32)
@@ -306,7 +308,7 @@ def _walk(pool: Any, ways: Sequence[Way], cell_size: int) -> list[Walked]:
     record = OpenEpisodes(len(ways), num_stages=pool.num_stages)
 
     def cells_of(rows: Sequence[Any]) -> IntArray:
-        """The cells that all are in, by what recv gave."""
+        """The cells that all environments are in, from the results of recv."""
         return cell_keys(record.observe(*rows[1:]), cell_size)
 
     rows = pool.recv()
@@ -327,7 +329,7 @@ def _walk(pool: Any, ways: Sequence[Way], cell_size: int) -> list[Walked]:
         cells.append(cells_of(rows))
         ended = lengths == step + 1
         if not (terminated & info["flag_get"])[ended].all():
-            raise ValueError("a demonstration does not come to the end of its level")
+            raise ValueError("a demonstration does not reach the end of its level")
     return [
         Walked(
             way.stage,

@@ -1,7 +1,7 @@
-"""Exploration: what new places pay, and where episodes begin.
+"""Exploration: bonuses for new places, and starts of episodes.
 
-Both look at the same cells (cells.py). Bonuses are added to the reward that is learned
-from, and to nothing that is reported.
+Both use the same cells (cells.py). Bonuses are added only to the reward that the policy
+learns from; reported returns do not include them.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ def make_explorer(
     rates: Callable[[], list[float]],
     ranks: int = 1,
 ) -> Explorer | None:
-    """What a run needs for exploring, None if that is nothing.
+    """Makes the explorer of a run; None if the run does not need one.
 
     Args:
-        pool: of the run.
-        config: of the run.
-        levels: names of the pool's stages, in its order; () for the whole game.
-        rates: gives the clear rates of the levels from their starts, or that of
+        pool: pool of the run.
+        config: configuration of the run.
+        levels: names of the pool's stages, in the pool's order; () for the whole game.
+        rates: returns the clear rates of the levels from their starts, or that of
             the game.
-        ranks: processes that collect as much each.
+        ranks: processes that collect the same amount.
 
     Raises:
-        ValueError: the task is not one in which places are known.
+        ValueError: the task reports no positions.
     """
     explore, task = config.explore, config.env.task
     wanted = explore.starts != "level" or explore.pays or explore.guide > 0
     if not is_native(task):
         if wanted:
             raise ValueError(
-                f"task {task} does not tell places: --starts frontier, --starts "
-                "backward, --guide, --novelty and --count-bonus are for the Super "
-                "Mario Bros. tasks"
+                f"task {task} reports no positions, which --starts frontier, --starts "
+                "backward, --guide, --novelty and --count-bonus need: use a Super "
+                "Mario Bros. task, or leave these options out"
             )
         return None
     if wanted or len(levels) > 1:
@@ -62,7 +62,7 @@ def make_explorer(
 class Explorer:
     """Sets where the pool's episodes begin, and pays bonuses for new places.
 
-    It is the collector's `ExplorerProtocol`. One thread may observe while another
+    Implements the collector's `ExplorerProtocol`. One thread may observe while another
     reads statistics or the state.
     """
 
@@ -75,15 +75,16 @@ class Explorer:
         rates: Callable[[], list[float]],
         ranks: int = 1,
     ) -> None:
-        """Prepares.
+        """Makes the parts that the configuration asks for.
 
         Args:
-            pool: of Super Mario Bros. environments.
-            config: what to do.
-            levels: names of the pool's stages, in its order; () for the whole game.
-            rates: gives the clear rates of the levels from their starts, or that of
+            pool: a pool of Super Mario Bros. environments.
+            config: configuration of the run.
+            levels: names of the pool's stages, in the pool's order; () for the whole
+                game.
+            rates: returns the clear rates of the levels from their starts, or that of
                 the game.
-            ranks: processes that collect as much each.
+            ranks: processes that collect the same amount.
         """
         num_envs = len(pool.all_env_ids)
         self._config, self._levels, self._rates = config, levels, rates
@@ -109,7 +110,7 @@ class Explorer:
         self._lock = threading.Lock()
 
     def take_demonstrations(self, ways: Sequence[Walked]) -> None:
-        """Gets the demonstrations, before the run starts."""
+        """Takes the demonstrations, before the run starts."""
         if self._backward is not None:
             self._backward.take(ways)
         if self._guide is not None:
@@ -130,7 +131,7 @@ class Explorer:
             run_steps: environment steps of the run so far.
 
         Returns:
-            (n,) float32 bonuses, or None: there are none.
+            (n,) float32 bonuses; None if there are none.
         """
         with self._lock:
             if self._starts is not None:
@@ -152,10 +153,10 @@ class Explorer:
             return bonuses if paid is None else paid + bonuses
 
     def statistics(self) -> dict[str, float]:
-        """What curves show; means and shares are since the last call.
+        """Statistics for the curves; means and shares are since the last call.
 
-        `cells` counts those that were ever seen, `frontier_x` is the most pixels from
-        a level's start to one that an episode can begin from.
+        `cells` counts the cells seen so far; `frontier_x` is the largest distance in
+        pixels from a level's start to a cell that an episode can begin from.
         """
         result: dict[str, float] = {}
         with self._lock:
@@ -191,12 +192,13 @@ class Explorer:
         """Continues from `state()`, before the run has started.
 
         Args:
-            state: of any run; parts of it that are not for this config are ignored.
-            going_on: whether the open episodes go on, in as many environments.
+            state: state of any run; parts that this config does not use are ignored.
+            going_on: whether the open episodes continue, with the same number of
+                environments.
 
         Raises:
-            ValueError: its cells are not of the same size, its levels are others, or
-                the pool refuses its snapshots; cells and snapshots are as before then.
+            ValueError: the cell size or the levels differ, or the pool rejects the
+                snapshots; cells and snapshots are then unchanged.
         """
         if state["levels"] != list(self._levels):
             raise ValueError("its levels are others")

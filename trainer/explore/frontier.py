@@ -1,11 +1,12 @@
-"""The frontier: what episodes prove of the cells that they come into.
+"""The frontier: fills the archive with snapshots that episodes have proven good.
 
-An archive as of Go-Explore (Ecoffet et al. 2021), filled while the policy is trained:
-where Mario comes into a cell, the environment's snapshot is kept, with its frame stack.
+The archive is that of Go-Explore (Ecoffet et al. 2021), filled while the policy trains:
+when Mario enters a cell, the frontier keeps the environment's snapshot with its frame
+stack.
 
-A snapshot may be of one who is about to die. It therefore waits until its episode gets
-a screen further, which proves that one can from there; or until the episode ends, and
-then joins the archive only if it was taken well before.
+A snapshot may precede a death by a few frames. It therefore waits until its episode
+gets a screen further, which proves that one can get on from there. If the episode ends
+first, the snapshot joins the archive only if it was taken well before.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from trainer.explore.cells import BoolArray, CellCounts, Entered
 from trainer.rollout.arrays import IntArray, span
 from trainer.rollout.episodes import StepColumns
 
-# Steps that an episode must live on if its snapshot is to be a good one: a fall into a
-# pit, or a jump that will end in an enemy, is over by then.
+# Steps that an episode must live on after a good snapshot: a fall into a pit, or a jump
+# into an enemy, is over by then.
 _CONFIRM_STEPS = 16
 _NEVER = np.iinfo(np.int64).max
-# Where an episode began: the cell of its snapshot, or one of two others; the snapshot's
-# number; and pixels from the level's start to it.
+# Where an episode began: the cell of its snapshot (or one of the two values below), the
+# snapshot's number, and the pixels from the level's start to the snapshot.
 _ORIGIN = np.dtype([(name, np.int64) for name in ("cell", "number", "progress")])
-# At the level's start; and where its first row was not seen, as where an archive begins
-# anew in a run that goes on.
+# At the level's start; and unknown, because the first row was not seen, as in a resumed
+# run with a new archive.
 _START, _UNKNOWN = -1, -2
 
 
 class _Waiting(NamedTuple):
-    """A snapshot of a step, whose episode has to get on to a progress of `proof`."""
+    """A snapshot that waits for its episode to reach the progress `proof`."""
 
     step: int
     proof: int
@@ -51,17 +52,17 @@ class Frontier:
         """Begins with an empty archive.
 
         Args:
-            pool: with snapshot, set_starts and num_stages.
-            counts: of the cells, with the trails of open episodes.
-            levels: names of the pool's stages, in its order; () if episodes begin
-                at one place and may get to any level, as in the whole game.
+            pool: has snapshot, set_starts and num_stages.
+            counts: counts of the cells, with the trails of open episodes.
+            levels: names of the pool's stages, in the pool's order; () if all episodes
+                begin at one place and may reach any level, as in the whole game.
             num_envs: environments in the pool.
         """
         self._pool, self._counts, self._has_levels = pool, counts, bool(levels)
         self.archive = Archive(counts, len(levels))
-        # About the open episode of each environment.
+        # For the open episode of each environment.
         self._origins = np.full(num_envs, np.array((_UNKNOWN, -1, 0), _ORIGIN))
-        # The progress that proves the first snapshot that waits.
+        # The progress that proves the first waiting snapshot.
         self._proof = np.full(num_envs, _NEVER)
         self._waiting: list[deque[_Waiting]] = [deque() for _ in range(num_envs)]
 
@@ -70,13 +71,13 @@ class Frontier:
 
         Args:
             columns: the rows; their environments are at rest.
-            entered: who came into another cell.
+            entered: the rows that entered another cell.
         """
         c = columns
-        if np.count_nonzero(c.is_first):  # seldom
+        if np.count_nonzero(c.is_first):  # rare
             self._begin(c, entered)
-        # Where several lives make an episode, the next one proves nothing of the last.
-        if np.count_nonzero(c.lost_life):  # seldom
+        # If an episode has several lives, the next life proves nothing about the last.
+        if np.count_nonzero(c.lost_life):  # rare
             for env in c.env_id[c.lost_life & ~c.done].tolist():
                 self._forget(env)
         gets_on = c.progress >= self._proof[span(c.env_id)]
@@ -90,7 +91,7 @@ class Frontier:
             self._save(c, entered.rows[keep], entered.cells[keep])
 
     def _begin(self, c: StepColumns, entered: Entered) -> None:
-        """Episodes begin, from snapshots of cells or at the starts of levels."""
+        """Begins episodes, from snapshots of cells or at the starts of levels."""
         begun = np.flatnonzero(c.is_first)
         # A first row always enters a cell.
         cells = entered.cells[np.searchsorted(entered.rows, begun)]
@@ -101,14 +102,14 @@ class Frontier:
             self._origins[env] = (cell, *known)
 
     def _save(self, c: StepColumns, rows: IntArray, cells: IntArray) -> None:
-        """Snapshots of environments whose cells want one begin to wait."""
+        """Takes snapshots for cells that need one; the snapshots begin to wait."""
         wanted = self._at_home(c, rows)
         wanted &= self.archive.wants_proven(cells, c.clock[rows])
         rows, cells = rows[wanted], cells[wanted]
         if not rows.size:
             return
         envs = c.env_id[rows]
-        # He may have been further, and thrown back by a maze.
+        # Mario may have been further, and a maze may have sent him back.
         progress = self._origins["progress"][envs] + c.progress[rows]
         progress -= c.room_best_x[rows] - c.x[rows]
         stages = np.maximum(c.place[rows], 0)
@@ -117,7 +118,7 @@ class Frontier:
         values = (column.tolist() for column in columns)
         snapshots = self._pool.snapshot(envs)
         for env, step, proof, *about, snapshot in zip(*values, snapshots, strict=True):
-            # A copy, as the others of its batch may not wait as long.
+            # A copy, because the other snapshots of its batch may not wait as long.
             candidate = Candidate._make([*about, snapshot.copy()])
             waiting = self._waiting[env]
             waiting.append(_Waiting(step, proof, candidate))
@@ -125,9 +126,9 @@ class Frontier:
                 self._proof[env] = proof
 
     def _at_home(self, c: StepColumns, rows: IntArray) -> BoolArray:
-        """Whether rows are in the level of their episode, one of the pool's.
+        """Whether rows are in the level in which their episode began.
 
-        Who has gone on to another level is not at a distance from that one's start.
+        Progress in another level is not a distance from that level's start.
         """
         if not self._has_levels:
             return np.ones(len(rows), bool)
@@ -135,7 +136,7 @@ class Frontier:
         return same & (c.place[rows] >= 0)
 
     def _prove(self, c: StepColumns, row: int) -> None:
-        """The archive takes the snapshots from which an episode has got on."""
+        """Adds the snapshots from which an episode has got on to the archive."""
         env = int(c.env_id[row])
         waiting, progress = self._waiting[env], int(c.progress[row])
         while waiting and (c.cleared[row] or waiting[0].proof <= progress):
@@ -143,7 +144,7 @@ class Frontier:
         self._await(env)
 
     def _end(self, c: StepColumns, row: int) -> None:
-        """An episode is over; what still waits after this was too close to its end."""
+        """Ends an episode; snapshots that still wait were too close to its end."""
         env, cleared = int(c.env_id[row]), bool(c.cleared[row])
         cell, number, _ = self._origins[env].tolist()
         if cell == _UNKNOWN:
@@ -158,7 +159,7 @@ class Frontier:
         self._origins["cell"][env] = _UNKNOWN
 
     def _add_outcome(self, c: StepColumns, row: int, cell: int, number: int) -> None:
-        """Notes of every cell of an episode whether it got on from there."""
+        """Records, for every cell of an episode, whether the episode got on from it."""
         cleared = bool(c.cleared[row])
         cells, progress = self._counts.trail(int(c.env_id[row]))
         got_on = cleared | (c.progress[row] >= progress + self.archive.SCREEN)
@@ -172,12 +173,12 @@ class Frontier:
             self.archive.prove(cell, number)
 
     def _await(self, env: int) -> None:
-        """Notes what would prove the first snapshot that waits."""
+        """Sets the progress that proves the first waiting snapshot."""
         waiting = self._waiting[env]
         self._proof[env] = waiting[0].proof if waiting else _NEVER
 
     def _forget(self, env: int) -> None:
-        """Nothing waits any more."""
+        """Drops all waiting snapshots of an environment."""
         self._waiting[env].clear()
         self._proof[env] = _NEVER
 
@@ -199,11 +200,12 @@ class Frontier:
         """Continues from `state()`.
 
         Args:
-            state: of a frontier with the same cells and levels.
-            going_on: whether the open episodes go on, in as many environments.
+            state: state of a frontier with the same cells and levels.
+            going_on: whether the open episodes continue, with the same number of
+                environments.
 
         Raises:
-            ValueError: the pool refuses the snapshots; nothing has changed then.
+            ValueError: the pool rejects the snapshots; nothing has changed.
         """
         snapshots = state["snapshots"].cpu().numpy()
         if len(snapshots):

@@ -1,14 +1,14 @@
-"""A guide: what the trainer pays for getting on along demonstrations.
+"""A guide: a bonus for progress along demonstrations.
 
 The game's own progress, pixels to the right, leads into dead ends: to the warp zone
-behind the way out of 1-2, or onto the wrong lane of a maze. A demonstration says of
-each cell that it passes how many steps from there it needs to the end of the level. Who
-comes into a cell with fewer steps left than all before it in this episode is paid for
-the difference; places that no demonstration passes pay nothing.
+behind the exit of 1-2, or into the wrong lane of a maze. A demonstration gives, for
+each cell that it passes, the number of steps left to the end of the level. An episode
+that enters a cell with fewer steps left than all its cells before gets a bonus for the
+difference; cells that no demonstration passes give no bonus.
 
-It is like the potential of Ng et al. 1999 ("Policy invariance under reward
-transformations"), but what was paid is not taken back where an episode moves away
-again, so that it does change which policy is the best one.
+The bonus resembles the potential of Ng et al. 1999 ("Policy invariance under reward
+transformations"), but an episode that moves back does not lose it, so the bonus can
+change which policy is optimal.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from trainer.rollout.episodes import StepColumns
 
 FloatArray = npt.NDArray[np.float32]
 
-# Steps left of an episode that has not yet met a demonstration.
+# Steps left for an episode that has not yet met a demonstration.
 _UNKNOWN = -1
 
 
 class Guide:
-    """Knows the steps that are left from every cell on a demonstration."""
+    """Stores the steps left from every cell on a demonstration, and pays bonuses."""
 
     def __init__(self, weight: float, num_envs: int) -> None:
         """Begins without demonstrations.
 
         Args:
             weight: reward for each step of a demonstration.
-            num_envs: of the pool.
+            num_envs: environments of the pool.
         """
         self._weight = weight
         self._cells, self._steps = np.zeros((2, 1), np.int64)
@@ -47,23 +47,23 @@ class Guide:
         self._paid, self._rows = 0.0, 0
 
     def take(self, ways: Sequence[Walked]) -> None:
-        """Gets its demonstrations."""
+        """Takes the demonstrations."""
         left: dict[int, int] = {}
         for way in ways:
             last = len(way.cells) - 1
             for step, cell in enumerate(way.cells.tolist()):
                 left[cell] = min(left.get(cell, last), last - step)
         if not left:
-            return  # nothing was found: nothing is paid
+            return  # no demonstrations: no bonuses
         self._cells = np.array(sorted(left), np.int64)
         self._steps = np.array([left[cell] for cell in sorted(left)], np.int64)
 
     def pay(self, columns: StepColumns, keys: IntArray) -> FloatArray:
-        """What the rows of one recv earn, beside the game's reward.
+        """The bonuses for the rows of one recv, in addition to the game's reward.
 
         Args:
             columns: the rows.
-            keys: (n,) their cells, of `cell_keys`.
+            keys: (n,) their cells, from `cell_keys`.
 
         Returns:
             (n,) float32.
@@ -82,7 +82,7 @@ class Guide:
         return paid
 
     def statistics(self) -> dict[str, float]:
-        """`guide`: mean pay per step since the last call."""
+        """`guide`: mean bonus per step since the last call."""
         mean = self._paid / max(self._rows, 1)
         self._paid, self._rows = 0.0, 0
         return {"guide": mean}
@@ -95,8 +95,9 @@ class Guide:
         """Continues from `state()`.
 
         Args:
-            state: of a run over the same levels.
-            going_on: whether the open episodes go on, in as many environments.
+            state: state of a run over the same levels.
+            going_on: whether the open episodes continue, with the same number of
+                environments.
         """
         if going_on:
             self._left = state["left"].cpu().numpy().copy()

@@ -1,11 +1,11 @@
-"""Demonstrations of a run's levels out of files: recordings, and what was planned.
+"""Demonstrations of a run's levels from files: recordings and plans.
 
-Files have the buttons of every frame (trainer/planning/demonstration.py), a run takes
-an action for each step of several frames. A file fits a run if its buttons change only
-between the run's steps and each is an action of the run: so do recordings of policies
-with the same frames a step, and what `trainer.plan` finds. Idle frames at the beginning
-are taken for those of the run's own episodes. Whatever does not fit is refused with the
-frame where it does not.
+Files have the buttons of every frame (trainer/planning/demonstration.py), but a run
+takes one action per step of several frames. A file fits a run if its buttons change
+only between the run's steps and each combination is an action of the run. Recordings of
+policies with the same frame skip fit, and so do the plans of `trainer.plan`. Idle
+frames at the beginning count as those of the run's episodes. A file that does not fit
+raises an error that names the frame.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from trainer.planning import demonstration
 from trainer.planning.demonstration import GAME_OPTIONS, Demonstration, byte_of, text_of
 from trainer.rollout.arrays import IntArray
 
-# Resets of so many environments to meet a number of idle frames: with 31 of them one
-# fails in an eighth of all cases.
+# Resets and environments that look for a given number of idle frames: with 31 possible
+# numbers, one reset fails in an eighth of all cases.
 _NUM_ENVS, _MOST_RESETS = 64, 100
 
 
@@ -38,24 +38,25 @@ def read_ways(
 
     Args:
         env: options of the run's environments.
-        levels: names of the pool's stages, in its order.
-        seed: of the run.
-        paths: of the files.
-        log: is told how many there are, and which are left out.
+        levels: names of the pool's stages, in the pool's order.
+        seed: seed of the run.
+        paths: paths of the files.
+        log: receives a line with the numbers of files that are used and left out.
 
     Returns:
-        Those that come to the end of their level, in the order of the files.
+        The ways that reach the end of their level, in the order of the files.
 
     Raises:
-        FileNotFoundError: a file is not there.
-        ValueError: a file is damaged, or does not fit the run, or none reaches the end.
+        FileNotFoundError: a file does not exist.
+        ValueError: a file is damaged or does not fit the run, or no file reaches the
+            end of its level.
     """
     known = {path: demonstration.load(path) for path in paths}
     made = {path: d for path, d in known.items() if d.ending == "cleared"}
     if not made:
         raise ValueError(
-            f"none of the {len(known)} demonstrations of --demos comes to the end of "
-            "its level; only those that do are learned from"
+            f"none of the {len(known)} demonstrations of --demos reaches the end of "
+            "its level; give at least one that does"
         )
     pool = pool_like(env, seed, _NUM_ENVS)
     try:
@@ -64,13 +65,13 @@ def read_ways(
         cut = {path: _steps(path, one, env) for path, one in made.items()}
         actions = _numbers({path: some for path, (_, some) in cut.items()}, env)
         abouts = {p: (levels.index(one.level), cut[p][0]) for p, one in made.items()}
-        # One for each number of idle frames.
+        # One start per number of idle frames.
         wanted = {abouts[path]: one for path, one in made.items()}
         starts = {about: _start(pool, *about, one) for about, one in wanted.items()}
     finally:
         pool.close()
     left_out = len(known) - len(made)
-    more = f"; {left_out} that end before it are left out" * bool(left_out)
+    more = f"; {left_out} that end earlier are left out" * bool(left_out)
     steps = sum(map(len, actions.values()))
     log(f"demonstrations: {len(made)} files, {steps:,} steps to the flag{more}")
     return [Way(abouts[path][0], starts[abouts[path]], actions[path]) for path in made]
@@ -83,28 +84,28 @@ def _check_game(
     if made.level not in levels:
         what = made.level or "the whole game"
         raise ValueError(
-            f"{path} is of {what}, and the run plays {', '.join(levels)}: leave it "
-            "out, or choose --levels"
+            f"{path} is a demonstration of {what}, but the run plays "
+            f"{', '.join(levels)}: leave the file out, or change --levels"
         )
     for name in GAME_OPTIONS:
         here = pool.config[name]
         if made.options[name] != here:
             raise ValueError(
-                f"{path} was made with {name}={made.options[name]}, and the run has "
-                f"{here}: demonstrations play with the same only"
+                f"{path} was made with {name}={made.options[name]}, but the run has "
+                f"{here}: a demonstration needs the same value"
             )
 
 
 def _steps(path: Path, made: Demonstration, env: EnvConfig) -> tuple[int, IntArray]:
-    """Idle frames at the beginning, and the buttons of the run's steps behind them.
+    """Idle frames at the beginning, and the buttons of the run's steps after them.
 
     Raises:
-        ValueError: its buttons are not those of the run's steps.
+        ValueError: the buttons change within a step of the run.
     """
     frames = np.frombuffer(made.buttons, np.uint8)
     held = np.flatnonzero(frames)
     most = min(int(held[0]) if len(held) else 0, env.noop_max)
-    # With as many idle frames as can be, as nobody decided on them.
+    # Take as many idle frames as possible, because no policy decided on them.
     cuts = {
         idle: _first_change(frames[idle:], env.frame_skip) for idle in range(most + 1)
     }
@@ -113,18 +114,18 @@ def _steps(path: Path, made: Demonstration, env: EnvConfig) -> tuple[int, IntArr
     if change is not None:
         raise ValueError(
             f"{path} changes buttons within a step of the run, in frame "
-            f"{idle + change:,}: a run learns from recordings with its own "
-            f"--frame-skip {env.frame_skip} and at most --noop-max {env.noop_max} idle "
-            "frames, so record with those"
+            f"{idle + change:,}: a recording needs the run's --frame-skip "
+            f"{env.frame_skip} and at most --noop-max {env.noop_max} idle frames; "
+            "record it with these options"
         )
     return idle, frames[idle :: env.frame_skip].astype(np.int64)
 
 
 def _numbers(bytes_: Mapping[Path, IntArray], env: EnvConfig) -> dict[Path, IntArray]:
-    """The run's actions by their numbers, of bytes of buttons.
+    """Converts bytes of buttons to the indices of the run's actions.
 
     Raises:
-        ValueError: some of them are no actions of the run.
+        ValueError: some buttons are not an action of the run.
     """
     numbers = {byte_of(action): n for n, action in enumerate(env.actions)}
     used = set(np.concatenate(list(bytes_.values())).tolist())
@@ -133,9 +134,9 @@ def _numbers(bytes_: Mapping[Path, IntArray], env: EnvConfig) -> dict[Path, IntA
             if byte not in numbers:
                 texts = [text_of(b).replace("none", "NOOP") for b in sorted(used)]
                 raise ValueError(
-                    f"{path} has {text_of(byte)} in step {step:,}, which is no action "
-                    f"of the run ({', '.join(env.actions)}); all that the files have: "
-                    f"--custom-actions {','.join(texts)}"
+                    f"{path} has {text_of(byte)} in step {step:,}, but the run's "
+                    f"actions are {', '.join(env.actions)}; for all actions of the "
+                    f"files, give --custom-actions {','.join(texts)}"
                 )
     table = np.zeros(256, np.int64)
     table[list(numbers)] = list(numbers.values())
@@ -143,20 +144,20 @@ def _numbers(bytes_: Mapping[Path, IntArray], env: EnvConfig) -> dict[Path, IntA
 
 
 def _first_change(frames: Bytes, frame_skip: int) -> int | None:
-    """The first frame whose buttons differ from the one before within a step."""
+    """The first frame whose buttons differ from the frame before in the same step."""
     (changes,) = (np.diff(frames.astype(np.int64)) != 0).nonzero()
     within = changes[(changes + 1) % frame_skip != 0]
     return int(within[0]) + 1 if len(within) else None
 
 
 def _start(pool: Any, stage: int, idle: int, made: Demonstration) -> Bytes:
-    """A start of the run's own episodes with so many idle frames.
+    """A start of the run's episodes with a given number of idle frames.
 
-    They are drawn at random, so it is looked for among many. Work RAM has the game's
-    counters of frames, so no two starts have the same.
+    The number is random, so this tries many resets. Work RAM has the game's counters of
+    frames, so it differs between numbers of idle frames.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no reset gave such a start.
     """
     console = demonstration.environment(made)
     console.reset()
@@ -172,6 +173,6 @@ def _start(pool: Any, stage: int, idle: int, made: Demonstration) -> Bytes:
                 start: Bytes = blob.copy()
                 return start
     raise ValueError(
-        f"no episode of the run begins as the demonstrations of {made.level} with "
-        f"{idle} idle frames do"
+        f"no episode of the run begins like the demonstrations of {made.level} with "
+        f"{idle} idle frames: record them with the run's options"
     )

@@ -1,9 +1,9 @@
 """Where episodes begin: at the starts of levels, at the frontier, on demonstrations.
 
-The pool draws the start of every episode by weight (`set_starts`). Between two
-batches, when all environments wait, `Starts` gives it new weights: some levels get more
-of the episodes than others, and within a level a share of them begins from snapshots:
-of the frontier of what is reached, or of demonstrations.
+The pool draws the start of every episode by weight (`set_starts`). Between two batches,
+when all environments wait, `Starts` sets new weights: some levels get more episodes
+than others, and a share of a level's episodes begins from snapshots of the frontier or
+of demonstrations.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Snapshot = npt.NDArray[np.uint8]
 
-# Least weight of a level, where 1 is that of one that is being learned.
+# Lowest weight of a level, relative to 1 for a level that is being learned.
 LEVEL_FLOOR = 0.1
 
-# The curriculum: levels at a time, and the clear rate from which on, or the steps after
-# which, another one has its turn. A hard level alone takes some 250,000 steps.
+# The curriculum: levels at a time, and the clear rate or the steps after which the next
+# level follows. A single hard level takes about 250,000 steps.
 _AT_A_TIME, _LEARNED, _TURN_STEPS = 4, 0.9, 250_000
 
 
@@ -37,17 +37,17 @@ def level_weights(
     floor: float,
     chances: FloatArray | None = None,
 ) -> FloatArray:
-    """How often each level is to be played.
+    """How often to play each level.
 
     Args:
         rates: (levels,) clear rates of episodes that began at the level's start.
-        best: (levels,) the highest they have been.
-        kind: ExploreConfig.level_sampling: as the outcome of an episode is uncertain,
-            or by what was lost of its best rate (learnability), as often as it is
-            failed (success), or all alike (uniform).
+        best: (levels,) the highest clear rates so far.
+        kind: ExploreConfig.level_sampling. learnability: by the uncertainty of an
+            episode's outcome, or by the loss since the level's best rate; success: by
+            the rate of failures; uniform: all levels equally.
         chances: (levels,) clear rates of all episodes, wherever they begin; None:
             `rates`.
-        floor: least weight against 1, so that what is solved is not forgotten.
+        floor: lowest weight relative to 1, so that the policy keeps learned levels.
 
     Returns:
         (levels,) float64 weights, which add up to 1.
@@ -56,8 +56,8 @@ def level_weights(
     if kind == "success":
         weights = 1.0 - rates
     elif kind == "learnability":
-        # The variance of the outcome, 1 where it is largest. It is 0 again for what
-        # was learned and forgotten while others were played.
+        # The variance of the outcome, scaled to a maximum of 1. It is also 0 for a
+        # level that was learned and then forgotten while other levels were played.
         p = rates if chances is None else chances
         weights = np.maximum(4.0 * p * (1.0 - p), best - rates)
     weights = np.maximum(weights, floor)
@@ -67,20 +67,20 @@ def level_weights(
 def curriculum_weights(
     rates: FloatArray, best: FloatArray, steps: IntArray, *, floor: float
 ) -> FloatArray:
-    """How often each level is to be played, where a few are learned at a time.
+    """How often to play each level if the policy learns a few levels at a time.
 
-    All at once are in each other's way, and so many have too few episodes each.
+    Many levels at once disturb each other, and each gets too few episodes.
 
     Args:
         rates: (levels,) clear rates of episodes that began at the level's start.
-        best: (levels,) the highest they have been.
-        steps: (levels,) environment steps in each so far.
-        floor: weight, against 1 for those being learned, of what has been.
+        best: (levels,) the highest clear rates so far.
+        steps: (levels,) environment steps in each level so far.
+        floor: weight of learned levels, relative to 1 for those being learned.
 
     Returns:
         (levels,) float64 weights, which add up to 1.
     """
-    # What was learned is rehearsed, the more of it is lost the more.
+    # Learned levels are repeated, more often the further their clear rate has fallen.
     weights = np.maximum(floor * best, best - rates)
     turns = steps // _TURN_STEPS
     waiting = np.flatnonzero(rates < _LEARNED)
@@ -89,40 +89,39 @@ def curriculum_weights(
 
 
 def _add_up_to_1(weights: FloatArray) -> FloatArray:
-    """Weights divided by their sum; all alike where that is 0."""
+    """Weights divided by their sum; equal weights if the sum is 0."""
     total = weights.sum()
-    # It is 0 with no floor and nothing left to learn.
+    # The sum is 0 if the floor is 0 and there is nothing left to learn.
     return weights / total if total else np.full(len(weights), 1.0 / len(weights))
 
 
 class Offers(Protocol):
-    """Snapshots to begin from: of the frontier, or of demonstrations.
+    """Snapshots to begin from, of the frontier or of demonstrations.
 
     Attributes:
-        clear_rates: (stages,) shares of clears in the episodes from each stage's
-            snapshots, late ones counting more.
+        clear_rates: (stages,) clear rates of the episodes from each stage's snapshots,
+            with more weight for recent ones.
     """
 
     clear_rates: FloatArray
 
     def __len__(self) -> int:
-        """Snapshots that there are, or the demonstrations that have them."""
+        """Number of snapshots, or of the demonstrations that have them."""
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """The starts that are best to begin from now.
+        """The best snapshots to begin from now.
 
         Args:
-            shares: (stages,) weight that the starts of each stage are to have
-                together.
+            shares: (stages,) total weight of the starts of each stage.
 
         Returns:
-            Of n starts: (n,) int64 their stages; (n,) weights, which add up to the
-            shares of those stages; (n, bytes) uint8 snapshots.
+            For n starts: (n,) int64 stages; (n,) weights, which add up to the shares of
+            these stages; (n, bytes) uint8 snapshots.
         """
 
 
 class Starts:
-    """Composes the starts of a pool's episodes, and counts who began where."""
+    """Sets the starts of a pool's episodes, and counts where episodes began."""
 
     def __init__(
         self,
@@ -132,36 +131,36 @@ class Starts:
         offers: Offers | None = None,
         ranks: int = 1,
     ) -> None:
-        """Prepares; the pool gets its first starts with `apply`.
+        """Prepares; `apply` sets the pool's first starts.
 
         Args:
-            pool: with set_starts and num_stages.
+            pool: has set_starts and num_stages.
             config: how to sample.
-            offers: snapshots that are starts, too.
-            ranks: processes that collect as much each; steps are those of all.
+            offers: snapshots that are also starts.
+            ranks: processes that collect the same amount; steps count all of them.
         """
         self._pool, self._config = pool, config
         self._offers, self._ranks = offers, ranks
         self._begun, self._ended = np.zeros((2, 2), np.int64)
         #: The highest clear rate of each of the pool's stages so far.
         self.best_rates: FloatArray = np.zeros(pool.num_stages)
-        #: Environment steps in each of them so far.
+        #: Environment steps in each of the pool's stages so far.
         self.steps: IntArray = np.zeros(pool.num_stages, np.int64)
 
     def apply(self, rates: Sequence[float]) -> None:
         """Gives the pool new weights.
 
         Args:
-            rates: of the pool's stages, the clear rates from their starts.
+            rates: clear rates of the pool's stages, from their starts.
         """
         c = self._config
         cleared = np.array(rates)
         self.best_rates = np.maximum(self.best_rates, cleared)
         shares, chances = np.zeros(len(cleared)), cleared
         if self._offers is not None and len(self._offers):
-            # What is cleared from its start needs no more practice at its end.
+            # A level that is cleared from its start needs no more practice at its end.
             shares = c.snapshot_share * (1.0 - cleared)
-            # What is cleared from snapshots is about to be cleared from the start.
+            # A level cleared from snapshots will soon be cleared from its start.
             chances = (1.0 - shares) * cleared + shares * self._offers.clear_rates
         about = cleared, self.best_rates
         if c.level_sampling == "curriculum":
@@ -181,20 +180,20 @@ class Starts:
     def observe(self, columns: StepColumns) -> None:
         """Takes the rows of one recv."""
         c = columns
-        # The first bin is for levels that are none of the run's.
+        # The first bin is for levels that are not among the run's.
         counts = np.bincount(c.place + 1, minlength=len(self.steps) + 1)[1:]
         self.steps += self._ranks * counts
-        if np.count_nonzero(c.is_first):  # seldom
+        if np.count_nonzero(c.is_first):  # rare
             self._begun += (c.is_first.sum(), (c.is_first & c.from_snapshot).sum())
-        if np.count_nonzero(c.done):  # seldom
+        if np.count_nonzero(c.done):  # rare
             ended = c.done & c.from_snapshot
             self._ended += (ended.sum(), (ended & c.cleared).sum())
 
     def statistics(self) -> dict[str, float]:
-        """About the episodes since the last call.
+        """Statistics of the episodes since the last call.
 
-        `snapshot_share` of them began from snapshots; `snapshot_clear_rate` is of
-        those alone.
+        `snapshot_share` is the share of episodes that began from snapshots;
+        `snapshot_clear_rate` is the clear rate of these episodes.
         """
         (all_begun, begun), (ended, cleared) = self._begun, self._ended
         self._begun, self._ended = np.zeros((2, 2), np.int64)

@@ -1,1 +1,1 @@
-"""Pictures of play: videos, and what people watch live."""
+"""Pictures of play: videos and live screens."""

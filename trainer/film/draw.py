@@ -1,7 +1,7 @@
 """The panel beside the game's picture: the pad, the policy's probabilities, the score.
 
-Everything is measured in units of the picture's own pixels and multiplied by the
-scale, so that the panel looks the same at every size.
+All sizes are in pixels of the game's picture and are multiplied by the scale, so the
+panel looks the same at every size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainer.film.filmed_env import HEIGHT
 Picture = npt.NDArray[np.uint8]
 Colour = tuple[int, int, int]
 
-# A dark panel, one accent, and a colour each for good and bad ends.
+# A dark panel, one accent, and a colour each for good and bad endings.
 BACKGROUND: Colour = (20, 22, 28)
 SURFACE: Colour = (38, 42, 52)
 MUTED: Colour = (139, 147, 163)
@@ -46,7 +46,7 @@ _TITLE, _BODY = 10, 6.5
 
 @functools.cache
 def font(size: float, bold: bool = False) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which matplotlib brings along."""
+    """DejaVu Sans, which matplotlib includes."""
     spec = importlib.util.find_spec("matplotlib")
     assert spec is not None
     assert spec.submodule_search_locations
@@ -58,7 +58,7 @@ def font(size: float, bold: bool = False) -> ImageFont.FreeTypeFont:
 def gif_palette() -> Picture:
     """The 256 colours of a GIF, (16, 16, 3): the console's 64, and the panel's."""
     colours = [tuple(map(int, c)) for c in _core.preprocess_palette()]
-    colours += [(v, v, v) for v in range(4, 256, 8)]  # what the network sees
+    colours += [(v, v, v) for v in range(4, 256, 8)]  # for the network's observation
     inks = (TEXT, MUTED, ACCENT, BAR, *ENDINGS.values())
     for ground in (BACKGROUND, SURFACE):
         for ink in (*inks, BACKGROUND if ground == SURFACE else SURFACE):
@@ -72,28 +72,28 @@ def gif_palette() -> Picture:
 
 
 def enlarge(picture: Picture, scale: int) -> Picture:
-    """Every pixel becomes scale x scale ones; (H, W, 3) or (H, W)."""
-    # Rows last, which are copied whole: four times as fast as the other way round.
+    """Repeats every pixel scale x scale times; (H, W, 3) or (H, W)."""
+    # Rows last, because whole rows are copied: four times as fast as rows first.
     return picture.repeat(scale, axis=1).repeat(scale, axis=0)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the panel shows of one step.
+    """The data that the panel shows for one step.
 
     Attributes:
         level: such as "1-1".
-        caption: the line under it.
-        buttons: pad byte that is pressed.
-        names: of all actions, for the bars.
-        action: index of the one taken.
-        probabilities: (A,) of the policy, None where they are not known.
-        value: the critic's, None where it is not known.
+        caption: the line below the level.
+        buttons: pad byte of the pressed buttons.
+        names: names of all actions, for the bars.
+        action: index of the action taken.
+        probabilities: (A,) of the policy, None if unknown.
+        value: value of the critic, None if unknown.
         total: return so far.
         step: steps so far.
         x: position in pixels.
         obs: (C, H, W) uint8 that the network saw, None to leave it out.
-        ending: cleared, died, stopped, or "" while the episode goes on.
+        ending: cleared, died, stopped, or "" while the episode is open.
     """
 
     level: str
@@ -110,7 +110,7 @@ class Reading:
     ending: str = ""
 
     def __str__(self) -> str:
-        """How far the episode is, in a line."""
+        """One line about the state of the episode."""
         return (
             f"{self.level}: {self.ending or 'not over'} after {self.step} steps at x "
             f"{self.x}, return {self.total:.2f}"
@@ -118,7 +118,7 @@ class Reading:
 
 
 class Panel:
-    """Draws readings, each (240 * scale, 128 * scale, 3)."""
+    """Draws readings as pictures, each (240 * scale, 128 * scale, 3) uint8."""
 
     def __init__(self, scale: int) -> None:
         self._scale = scale
@@ -158,7 +158,7 @@ class Panel:
         bold: bool = False,
         anchor: str = "ls",
     ) -> None:
-        """Text on a baseline; an anchor "rs" ends at x."""
+        """Writes text on a baseline; with the anchor "rs" it ends at x."""
         where = (self._px(x), self._px(y))
         kind = font(self._scale * size, bold)
         pen.text(where, text, fill=colour, font=kind, anchor=anchor)
@@ -183,7 +183,7 @@ class Panel:
         )
 
     def _bars(self, pen: ImageDraw.ImageDraw, reading: Reading) -> None:
-        """The policy's odds; of more than twelve actions the likeliest."""
+        """The policy's probabilities; at most the twelve most probable actions."""
         odds = reading.probabilities
         assert odds is not None
         shown = range(len(odds))
@@ -242,8 +242,8 @@ class Panel:
 
 @functools.lru_cache(maxsize=256)
 def controller(buttons: int, scale: int) -> Image.Image:
-    """A pad with the pressed buttons lit, 112 x 40 units."""
-    fine = 4  # drawn larger and shrunk: Pillow has no smooth edges
+    """A pad with the pressed buttons lit, 112 x 40 pixels of the game's picture."""
+    fine = 4  # drawn larger and then reduced, because Pillow does not smooth edges
     unit = scale * fine
     image = Image.new("RGB", (112 * unit, 40 * unit), BACKGROUND)
     pen = ImageDraw.Draw(image)

@@ -1,4 +1,4 @@
-"""Pictures to MP4 and GIF, with the ffmpeg that imageio-ffmpeg brings along."""
+"""Encodes pictures as MP4 and GIF, with the ffmpeg that imageio-ffmpeg includes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from PIL import Image
 
 from trainer.film.draw import gif_palette
 
-# H.264 with 4:2:0 chroma is what every browser, chat and player shows. The colour
-# tags keep players from guessing by the size of the picture, and faststart lets
-# them begin before all of the file is there.
+# Every browser, chat and player shows H.264 with 4:2:0 chroma. The colour tags keep
+# players from guessing by the size of the picture, and faststart lets them begin
+# before the whole file has arrived.
 _MP4 = (
     *("-vf", "scale=out_color_matrix=bt709:out_range=tv"),
     *("-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709"),
@@ -34,14 +34,15 @@ def check_suffix(path: Path) -> None:
     """Raises ValueError unless a file of this name can be written."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(
-            f"{path} is neither MP4 nor GIF; give a name that ends in .mp4 or .gif"
+            f"the video {path} must be MP4 or GIF: give a name that ends in .mp4 or "
+            ".gif"
         )
 
 
 class VideoWriter:
-    """Encodes pictures into a file, which appears when all of it is there.
+    """Encodes pictures into a file, which appears when it is complete.
 
-    A context manager: an exception inside leaves no file behind.
+    A context manager: after an exception inside it there is no file.
     """
 
     def __init__(
@@ -56,20 +57,22 @@ class VideoWriter:
         """Starts ffmpeg.
 
         Args:
-            path: ends in .mp4 or .gif; its folder is made.
-            width: of the pictures in pixels; even for MP4, as is the height.
-            height: of the pictures.
+            path: ends in .mp4 or .gif; its folder is created.
+            width: width of the pictures in pixels; even for MP4.
+            height: height of the pictures in pixels; even for MP4.
             fps: pictures per second.
-            background: take one core at most, and that at a low priority.
+            background: use at most one core, at a low priority.
 
         Raises:
-            ValueError: it is neither MP4 nor GIF, or the size is odd.
-            OSError: there is no ffmpeg, or the folder cannot be written to.
+            ValueError: the path is neither MP4 nor GIF, or the size is odd.
+            OSError: there is no ffmpeg, or the folder is not writable.
         """
         check_suffix(path)
         gif = path.suffix.lower() == ".gif"
         if not gif and (width % 2 or height % 2):
-            raise ValueError(f"MP4 needs an even size, got {width} x {height}")
+            raise ValueError(
+                f"MP4 needs an even width and height, got {width} x {height}"
+            )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -79,7 +82,7 @@ class VideoWriter:
         ffmpeg = _ffmpeg()
         self._path, self._shape, self._fps = path, (height, width, 3), fps
         self.count = 0
-        """Pictures so far."""
+        """Number of pictures so far."""
         self._partial = path.with_name(f".partial-{path.name}")
         self._scratch = tempfile.TemporaryDirectory()
         self._log = Path(self._scratch.name) / "ffmpeg.log"
@@ -101,7 +104,7 @@ class VideoWriter:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                # Ctrl-C is for us: the file is finished all the same.
+                # Ctrl-C must not reach ffmpeg: this process finishes the file.
                 start_new_session=True,
             )
 
@@ -109,12 +112,12 @@ class VideoWriter:
         """Adds one picture, (height, width, 3) uint8.
 
         Raises:
-            ValueError: its shape is another one.
+            ValueError: the shape or the dtype is wrong.
             OSError: ffmpeg has failed, for instance on a full disk.
         """
         if picture.shape != self._shape or picture.dtype != np.uint8:
             raise ValueError(
-                f"pictures here are uint8 {self._shape}, got {picture.dtype} "
+                f"a picture must be uint8 {self._shape}, got {picture.dtype} "
                 f"{picture.shape}"
             )
         assert self._process.stdin is not None
@@ -125,7 +128,7 @@ class VideoWriter:
         self.count += 1
 
     def summary(self) -> str:
-        """A line about the file; it is to be closed."""
+        """One line about the file; call it after `close`."""
         height, width, _ = self._shape
         seconds, megabytes = self.count / self._fps, self._path.stat().st_size / 1e6
         return (
@@ -145,10 +148,10 @@ class VideoWriter:
                 raise OSError(self._failure())
             self._partial.replace(self._path)
         finally:
-            self.abort()  # what is left of it
+            self.abort()  # removes the incomplete file
 
     def abort(self) -> None:
-        """Ends ffmpeg; a file that is not finished is removed."""
+        """Ends ffmpeg and removes an incomplete file."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -158,12 +161,12 @@ class VideoWriter:
 
     def _close_pipe(self) -> None:
         assert self._process.stdin is not None
-        # If ffmpeg is gone, nothing reads the rest of the buffer.
+        # If ffmpeg has ended, nothing reads the rest of the buffer.
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def _failure(self) -> str:
-        """An error with the last line of ffmpeg's."""
+        """An error message with the last line of ffmpeg's output."""
         self._process.wait()
         lines = self._log.read_text(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else f"exit status {self._process.returncode}"
@@ -191,12 +194,12 @@ def _ffmpeg() -> str:
         return str(imageio_ffmpeg.get_ffmpeg_exe())
     except RuntimeError as error:
         raise OSError(
-            "no ffmpeg found; imageio-ffmpeg brings one (pip install --force-reinstall "
-            "imageio-ffmpeg), or set IMAGEIO_FFMPEG_EXE"
+            "no ffmpeg found; imageio-ffmpeg includes one (pip install "
+            "--force-reinstall imageio-ffmpeg), or set IMAGEIO_FFMPEG_EXE"
         ) from error
 
 
 def _low_priority() -> list[str]:
-    """The start of a command line that runs with a low priority."""
+    """The command prefix that lowers the priority."""
     nice = shutil.which("nice")
     return [nice, "-n", "10"] if nice else []

@@ -1,9 +1,9 @@
-"""The game as a film: one environment whose steps come with every picture.
+"""The game as a film: one environment whose steps return every picture.
 
-A pool shows the last picture of a step; a film has all of them, which is the
-difference between 10 and 60 pictures a second. Game, observations and rewards are
-those of the pool, bit for bit: both are the same native code. Only a `reward_fn` is not
-called: a film shows the built-in reward.
+A pool shows only the last picture of a step, about 10 a second; a film has all 60.
+Game, observations and rewards equal the pool's bit for bit, because both run the same
+native code. The only difference: a film does not call a `reward_fn`, but shows the
+built-in reward.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.envs.tiles import packed
 # Rows and columns of the game's picture.
 HEIGHT, WIDTH = 240, 256
 
-# Keys of a pool's configuration that are the pool's and not the game's.
+# Keys of a pool's configuration that configure the pool and not the game.
 _OF_THE_POOL = {
     *("num_envs", "batch_size", "num_threads", "max_num_players", "base_path"),
     *("thread_affinity_offset", "seed", "env_seed", "gym_reset_return_info"),
@@ -41,17 +41,17 @@ def button_names(buttons: int) -> str:
 
 
 class Step(NamedTuple):
-    """What one step shows and yields.
+    """The results of one step.
 
     Attributes:
-        frames: (n, 240, 256, 3) uint8 RGB, every picture of the step; waits that
-            the environment skips have none.
-        obs: (C, H, W) uint8, as a pool gives it.
-        reward: of the step; 0 at the beginning of an episode.
+        frames: (n, 240, 256, 3) uint8 RGB, every picture of the step, without the
+            waits that the environment skips.
+        obs: (C, H, W) uint8, as a pool returns it.
+        reward: reward of the step; 0 at the start of an episode.
         terminated: the episode has ended.
-        truncated: it was cut off.
+        truncated: the episode was cut off.
         info: the fields of a pool's info, as Python numbers.
-        opening: it is the beginning of an episode, before its first action.
+        opening: whether this is the start of an episode, before its first action.
     """
 
     frames: npt.NDArray[np.uint8]
@@ -64,7 +64,7 @@ class Step(NamedTuple):
 
     @property
     def ending(self) -> str:
-        """How the episode ended: cleared, died or stopped; "" while it goes on."""
+        """The ending of the episode: cleared, died or stopped; "" while it is open."""
         if self.info["flag_get"] and self.terminated:
             return "cleared"
         if self.terminated:
@@ -76,16 +76,16 @@ def game_config(env: EnvConfig, *, level: str = "", **changes: Any) -> dict[str,
     """The options of the game in the environments of a run.
 
     Args:
-        env: of the run.
-        level: play this one, such as "4-2", instead of the task's own.
-        **changes: other fields of `EnvConfig`.
+        env: configuration of the run's environments.
+        level: play this level, such as "4-2", instead of the task's levels.
+        **changes: new values of other fields of `EnvConfig`.
 
     Raises:
-        ValueError: there is no such level, or the task is none of ours.
+        ValueError: the level does not exist, or the task is not Super Mario Bros.
     """
     if not is_native(env.task):
         raise ValueError(
-            f"films are of the Super Mario Bros. tasks; this run's is {env.task}"
+            f"only Super Mario Bros. tasks can be filmed, got the task {env.task}"
         )
     if level:
         check_level(level, env.task)
@@ -105,9 +105,9 @@ class FilmedEnv:
         """Starts the game.
 
         Args:
-            config: of a pool (`pool.config`), or from `game_config`.
-            number: of the environment in its pool.
-            seed: of its idle frames and sticky actions.
+            config: configuration of a pool (`pool.config`), or from `game_config`.
+            number: number of the environment in its pool.
+            seed: seed of its idle frames and sticky actions.
 
         Raises:
             RomError: the ROM is not installed.
@@ -121,11 +121,11 @@ class FilmedEnv:
         self._limit = int(config["max_episode_steps"])
         self._elapsed = 0
         self.buttons = self._env.buttons
-        """The pad byte of every action."""
+        """The pad byte of each action."""
         self.level = ""
-        """In which the episode began, such as 1-1."""
+        """The level in which the episode began, such as 1-1."""
         self.played = bytearray()
-        """The pad byte of every frame since the episode began; idle ones have none."""
+        """The pad byte of every frame since the episode began, without idle frames."""
 
     @property
     def ram(self) -> npt.NDArray[np.uint8]:
@@ -141,16 +141,16 @@ class FilmedEnv:
         return self._env.snapshot()
 
     def restore(self, snapshot: bytes) -> Step:
-        """Goes back to where a snapshot was taken; counts steps from there.
+        """Restores a snapshot; steps count from there.
 
         Args:
-            snapshot: of `snapshot`, or one row of `pool.snapshot`, of a pool with the
-                same options.
+            snapshot: from `snapshot`, or one row of the `pool.snapshot` of a pool with
+                the same options.
 
         Raises:
             ValueError: the options, the ROM or the version differ.
         """
-        # The pool puts a header in front.
+        # The pool prepends a header.
         size = len(self._env.snapshot())
         return self._opening(self._env.restore(snapshot[-size:]))
 
@@ -171,13 +171,13 @@ class FilmedEnv:
         return Step(frames, _seen(fields), reward, terminated, truncated, _info(fields))
 
     def aftermath(self, frames: int) -> Iterator[npt.NDArray[np.uint8]]:
-        """Pictures after a death or the flag: the fall, the slide down the pole.
+        """Yields pictures after a death or the flag: the fall, the slide down the pole.
 
         Args:
-            frames: at most; each is (240, 256, 3) uint8.
+            frames: the most pictures; each is (240, 256, 3) uint8.
         """
         for _ in range(frames):
-            # As long as the end lasts, a step is one frame and ends anew.
+            # While the end lasts, every step is one frame and ends the episode again.
             pictures, _, terminated, *_ = self._env.film(0)
             if not terminated:
                 return
@@ -185,7 +185,7 @@ class FilmedEnv:
 
 
 def _seen(fields: Mapping[str, Any]) -> npt.NDArray[np.uint8]:
-    """The observation as the network takes it."""
+    """The observation in the network's format."""
     if "obs" in fields:
         obs: npt.NDArray[np.uint8] = fields["obs"]
         return obs

@@ -22,14 +22,14 @@ from trainer.film.encode import VideoWriter
 from trainer.film.filmed_env import HEIGHT, WIDTH, FilmedEnv
 from trainer.film.play import Player
 
-HEADER_HEIGHT = 12  # of a tile, in pixels of the game's picture
+HEADER_HEIGHT = 12  # of a game's place in the grid, in pixels of the game's picture
 
 _STILL_SECONDS = 1.5  # at the end
 _MAX_COLUMNS = 8
 
 
 class Grid:
-    """Pictures of several games side by side, each under its level's name."""
+    """Pictures of several games side by side, each with its level's name above."""
 
     GAP = 4
 
@@ -41,7 +41,7 @@ class Grid:
         self.width = columns * self._step[0] + self.GAP
         self.height = rows * self._step[1] + self.GAP
         self.canvas: Picture = np.empty((self.height, self.width, 3), np.uint8)
-        """The whole picture, (height, width, 3)."""
+        """The whole picture, (height, width, 3) uint8."""
         self.canvas[:] = BACKGROUND
         for i, level in enumerate(levels):
             self.label(i, level)
@@ -73,14 +73,14 @@ class Grid:
 
 
 def tint(picture: Picture, ending: str) -> Picture:
-    """A picture in shades of the colour of how its episode ended."""
+    """A picture in shades of the colour of its episode's ending."""
     grey = picture.mean(axis=-1, keepdims=True) / 255
     tinted: Picture = (ENDINGS[ending] * (0.25 + 0.65 * grey)).astype(np.uint8)
     return tinted
 
 
 def best_columns(tiles: int) -> int:
-    """Columns of a grid without gaps, if possible as wide as a screen."""
+    """The number of columns for a grid without gaps, close to a screen's shape."""
 
     def badness(columns: int) -> tuple[int, float]:
         rows = -(-tiles // columns)
@@ -90,7 +90,7 @@ def best_columns(tiles: int) -> int:
 
 
 class _Tile:
-    """One game of a grid: its last step, and how it ended."""
+    """One game of a grid: its last step and its ending."""
 
     def __init__(self, game: FilmedEnv) -> None:
         self.game, self.step = game, game.reset()
@@ -119,16 +119,16 @@ def film_grid(
     every: int,
     max_seconds: float,
 ) -> str:
-    """Films games until all have ended, and prints a line about each.
+    """Films games until all have ended, and prints a line about each game.
 
     Args:
-        games: to film, a tile each.
-        player: of as many games.
-        path: of the video.
+        games: the games to film, one per place in the grid.
+        player: plays this number of games.
+        path: path of the video.
         frame_skip: frames of a step.
-        scale: enlarges every pixel, a whole number of times.
-        every: keeps one of so many frames.
-        max_seconds: of the video; games that have not ended are then cut off.
+        scale: integer factor that enlarges the pixels.
+        every: keeps one of this many frames.
+        max_seconds: longest video; games that have not ended by then are cut off.
 
     Returns:
         A line about the file.
@@ -140,7 +140,8 @@ def film_grid(
     grid = Grid([tile.level for tile in tiles], best_columns(len(tiles)), scale)
     fps = FRAMES_PER_SECOND / every
     limit = int(max_seconds * fps)
-    print(f"filming {len(tiles)} levels at once", flush=True)  # it may take minutes
+    # Filming may take minutes.
+    print(f"filming {len(tiles)} levels at once", flush=True)
     with VideoWriter(path, width=grid.width, height=grid.height, fps=fps) as writer:
         frame_number = 0
         while writer.count < limit and not all(tile.ending for tile in tiles):
@@ -167,7 +168,7 @@ def film_grid(
 
 
 def _show(grid: Grid, number: int, tile: _Tile, frame: int) -> None:
-    """Shows one frame of a tile; tints it, and prints a line, when its episode ends."""
+    """Shows one frame of a game; at the end, tints it and prints a line."""
     frames = tile.step.frames
     if frame < len(frames):
         grid.show(number, frames[frame])

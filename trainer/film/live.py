@@ -1,4 +1,4 @@
-"""Episodes on a screen at the game's own speed: of a policy, or of a person."""
+"""Shows the episodes of a policy or a person on a screen, at the game's own speed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from trainer.models.policy import load_policy, playing_device
 
 Episodes = Iterator[Iterator[Shot]]
 
-# Further behind than this the game is slowed down, not shown in jumps.
+# If the screen is further behind, the game slows down instead of jumping.
 _MAX_DELAY_SECONDS = 0.25
-# Pictures that may be left out in a row.
+# The most consecutive pictures that may be left out.
 _MAX_LEFT_OUT = 3
 
-#: What a person plays: one frame per step, as people are faster than policies.
+#: The game of a person: one frame per step, so that buttons act on every frame.
 HUMAN = EnvConfig(frame_skip=1, noop_max=0, stall_steps=0, max_episode_steps=10**9)
 
 
@@ -35,12 +35,12 @@ def show_episodes(
     pace: Pace,
     on_end: Callable[[str], None],
 ) -> None:
-    """Shows episodes until there are no more, or the person who watches quits.
+    """Shows episodes until the last one has ended or the viewer quits.
 
     Args:
-        episodes: to show.
-        screen: where.
-        pace: of the pictures.
+        episodes: the episodes to show.
+        screen: shows the pictures.
+        pace: times the pictures.
         on_end: called with a line about each episode that has ended.
     """
     try:
@@ -71,16 +71,17 @@ class PolicyEpisodes:
         """Loads the policy.
 
         Args:
-            checkpoint: a file, or the folder of a run: its newest one in each episode.
-            level: such as "1-1"; "" for the run's own.
-            argmax: take the likeliest action instead of a sample.
-            seed: of environments and actions, one more in each episode.
+            checkpoint: a file, or a run folder, whose newest checkpoint is loaded for
+                each episode.
+            level: such as "1-1"; "" for the run's levels.
+            argmax: act greedily instead of sampling.
+            seed: seed of environments and actions; grows by one with each episode.
             device: auto, cpu, cuda or cuda:N.
-            recorder: is told of each episode that begins.
+            recorder: records each episode.
 
         Raises:
             FileNotFoundError: there is no checkpoint.
-            ValueError: there is no such level.
+            ValueError: the level does not exist.
         """
         self._path, self._argmax, self._seed = checkpoint, argmax, seed
         self._device, self._recorder = playing_device(device), recorder
@@ -91,7 +92,7 @@ class PolicyEpisodes:
         self._game = FilmedEnv(options, seed=seed)
 
     def __iter__(self) -> Episodes:
-        """One after the other, without end."""
+        """Yields episodes without end."""
         for seed in count(self._seed):
             player = Player(self._policy, 1, seed=seed, argmax=self._argmax)
             caption = trained(self._policy.steps)
@@ -102,7 +103,7 @@ class PolicyEpisodes:
 
 
 class HumanEpisodes:
-    """Episodes of a person; after a clear the next level begins."""
+    """Episodes of a person; after a clear, the next level begins."""
 
     def __init__(
         self,
@@ -115,13 +116,13 @@ class HumanEpisodes:
         """Chooses the first level.
 
         Args:
-            level: such as "1-1"; "" for the first one.
-            seed: of the environments.
-            frame_skip: frames for which buttons stay.
-            recorder: is told of each episode that begins.
+            level: such as "1-1"; "" for the first level.
+            seed: seed of the environments.
+            frame_skip: frames for which the buttons are held.
+            recorder: records each episode.
 
         Raises:
-            ValueError: there is no such level.
+            ValueError: the level does not exist.
         """
         self._env = replace(HUMAN, frame_skip=frame_skip)
         if level:
@@ -131,10 +132,10 @@ class HumanEpisodes:
         self._seed, self._recorder = seed, recorder
 
     def play(self, buttons: Callable[[], int]) -> Episodes:
-        """One after the other, without end.
+        """Yields episodes without end.
 
         Args:
-            buttons: the pad byte of the buttons that are held now.
+            buttons: returns the pad byte of the buttons that are held now.
         """
         level, endings = self._first, [""]
 
@@ -159,7 +160,7 @@ class HumanEpisodes:
 
 
 def _begin(game: FilmedEnv, recorder: Recorder | None) -> Step:
-    """Begins an episode, which is recorded if there is who does."""
+    """Begins an episode, and its recording if there is a recorder."""
     start = game.reset()
     if recorder is not None:
         recorder.begin(game)
@@ -167,20 +168,20 @@ def _begin(game: FilmedEnv, recorder: Recorder | None) -> Step:
 
 
 class Pace:
-    """Keeps the game's time, and leaves pictures out where that is too fast."""
+    """Keeps the game's speed, and leaves out pictures if the screen is too slow."""
 
     def __init__(self, speed: float) -> None:
         self.speed = speed
-        """1 is the game's own; may be changed at any time."""
+        """Sets the speed, a factor (1 is the console's); it may change at any time."""
         self.restart()
 
     def restart(self) -> None:
-        """Counts from now: the game has waited for something else."""
+        """Counts from now, because the game has waited for something else."""
         self._due = time.monotonic()
         self._left_out = 0
 
     def wait(self) -> bool:
-        """Waits until the next frame is due; False if it is to be left out."""
+        """Waits until the next frame is due; False if the frame must be left out."""
         self._due += 1 / (FRAMES_PER_SECOND * self.speed)
         left = self._due - time.monotonic()
         if left < -_MAX_DELAY_SECONDS:

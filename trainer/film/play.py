@@ -1,4 +1,4 @@
-"""Plays episodes in front of the camera: who decides, and what is shown of it."""
+"""Plays episodes for videos: the players, the shots and the camera."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from trainer.film.filmed_env import HEIGHT, WIDTH, FilmedEnv, Step, button_names
 from trainer.models.policy import Policy
 from trainer.rollout.actor import sample
 
-# After the end: the fall or the flag, then a still.
+# Lengths after the end: the fall or the flag, then a still picture.
 _AFTERMATH_FRAMES, _STILL_FRAMES = 100, 50
 
 
 class Decision(NamedTuple):
-    """An action, and what the policy thought when it chose it.
+    """An action, with the policy's probabilities and value.
 
     Attributes:
-        action: index.
-        probabilities: (A,) float32; a person's are not known.
-        value: the critic's, None for a person and for a level without a head.
+        action: index of the action.
+        probabilities: (A,) float32; None for a person.
+        value: value of the critic; None for a person and for a level without a head.
     """
 
     action: int
@@ -44,10 +44,10 @@ class Player:
         """Prepares to act.
 
         Args:
-            policy: from a checkpoint.
-            games: n, how many.
-            seed: of the sampled actions.
-            argmax: take the likeliest action instead of a sample.
+            policy: a policy from a checkpoint.
+            games: n, the number of games.
+            seed: seed of the sampled actions.
+            argmax: act greedily instead of sampling.
         """
         self._policy = policy
         self._generator = None
@@ -59,17 +59,17 @@ class Player:
 
     @property
     def memory(self) -> Tensor:
-        """What the network remembers, (n, state size); for `recall`."""
+        """The network's memory, (n, state size); for `recall`."""
         return self._state
 
     def recall(self, memory: Tensor) -> None:
-        """Puts back what `memory` was at an earlier moment of the games."""
+        """Restores the `memory` of an earlier moment of the games."""
         self._state = memory
         self._first[:] = False
 
     @torch.no_grad()
     def decide(self, steps: Sequence[Step]) -> list[Decision]:
-        """Acts in all games, on what the last step of each gave."""
+        """Chooses an action in each game, from the game's last step."""
         policy = self._policy
         obs = torch.from_numpy(np.stack([step.obs for step in steps]))
         obs = obs.to(policy.device)
@@ -90,11 +90,11 @@ class Player:
         return list(map(Decision, actions.tolist(), odds, values))
 
     def _value(self, step: Step, values: Tensor) -> float | None:
-        """The value of a game; None where no head is of its level.
+        """The value of a game; None if the network has no head for its level.
 
         Args:
-            step: of the game.
-            values: (), or (L,) of all heads.
+            step: last step of the game.
+            values: (), or (L,) with one value per head.
         """
         if not values.ndim:
             return float(values)
@@ -103,7 +103,7 @@ class Player:
         return float(values[levels.index(level)]) if level in levels else None
 
     def alone(self, step: Step) -> Decision:
-        """Acts in the only game; its memory is empty where an episode begins."""
+        """Acts in the only game; clears the memory at the start of an episode."""
         self._first[:] |= step.opening
         return self.decide([step])[0]
 
@@ -113,7 +113,7 @@ class Shot(NamedTuple):
 
     Attributes:
         frames: (n, 240, 256, 3) uint8.
-        reading: for the panel.
+        reading: data for the panel.
     """
 
     frames: Picture
@@ -123,13 +123,13 @@ class Shot(NamedTuple):
 def film_episode(
     game: FilmedEnv, start: Step, decide: Decide, caption: str
 ) -> Iterator[Shot]:
-    """Plays an episode to its end, and some pictures beyond.
+    """Plays an episode to its end, and yields some pictures after it.
 
     Args:
-        game: at the beginning of the episode.
-        start: what the game gave there.
-        decide: who plays.
-        caption: for the panel.
+        game: a game at the start of an episode.
+        start: the game's first step.
+        decide: chooses the actions.
+        caption: text for the panel.
     """
     names = [button_names(buttons) for buttons in game.buttons]
     step, total, count = start, 0.0, 0
@@ -160,8 +160,8 @@ def after_the_end(game: FilmedEnv, step: Step) -> Iterator[Picture]:
     """Pictures after an episode's last step: the fall or the flag, then a still.
 
     Args:
-        game: whose episode it was.
-        step: the last one.
+        game: the game of the episode.
+        step: the last step of the episode.
     """
     last = step.frames[-1]
     if step.terminated:
@@ -178,15 +178,15 @@ def trained(steps: int) -> str:
 
 
 class Camera:
-    """Makes of shots the pictures of a video, at a lower rate if asked."""
+    """Turns shots into the pictures of a video, at a lower rate if requested."""
 
     def __init__(self, *, scale: int, every: int = 1, overlay: bool = True) -> None:
-        """Prepares.
+        """Sets the size and the rate.
 
         Args:
-            scale: enlarges the game's 256 x 240 pixels, a whole number of times.
-            every: keeps one of so many frames.
-            overlay: with the panel beside the picture.
+            scale: integer factor that enlarges the game's 256 x 240 pixels.
+            every: keeps one of this many frames.
+            overlay: show the panel beside the picture.
         """
         self._scale, self._every = scale, every
         self._panel = Panel(scale) if overlay else None

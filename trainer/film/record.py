@@ -1,10 +1,10 @@
 """Films the first clear and the best episode of a run while it trains.
 
-The collector notes every action it sends, and what the policy thought; where an
-episode begins it takes a snapshot of the environment. That is enough to play the
-episode again, exactly, frame by frame (`film`), in a thread of its own that is idle
-most of the time. So training pays for a few bytes per step, and for pictures of
-very few episodes. Probabilities and values are those of the moment of acting.
+The recorder keeps every action that the collector sends, with the policy's logits and
+value, and a snapshot of the environment at the start of each episode. With these, a
+separate thread that is idle most of the time replays the episode exactly, frame by
+frame (`replay`). So training pays for a few bytes per step, and for the pictures of
+very few episodes. Probabilities and values are those at the time of acting.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from trainer.film.play import Camera, Decision, Shot, film_episode, trained
 from trainer.machine.files import write_json
 from trainer.rollout.episodes import Episode, StepColumns
 
-# Shows a video: environment step of the run, name, MP4, and a small GIF of it.
+# Shows a video; arguments: environment step of the run, name, MP4, and a small GIF.
 ShowVideo = Callable[[int, str, Path, bytes], None]
 
 FIRST_CLEAR, BEST = "first-clear", "best"
-# What is known of each video, for resumed runs and reports.
+# Index of the videos, for resumed runs and reports.
 INDEX = "videos.json"
 
 # Longer episodes are not filmed: the arrays below would be mostly empty.
 _MOST_STEPS = 4096
-# From the start of one film to the next, and half of it before the first: a film is
-# about four seconds of one core.
+# From the start of one film to the next; the first film waits half as long. A film
+# takes about four seconds of one core.
 _SECONDS_BETWEEN = 120.0
 # Seconds of rest per second of work, while a run trains.
 _REST = 4.0
@@ -46,16 +46,16 @@ _EVERY, _EVERY_IN_GIF = 2, 6
 
 
 class Recording(NamedTuple):
-    """All that it takes to play an episode again.
+    """Everything that a replay of an episode needs.
 
     Attributes:
         start: snapshot of its environment at its first row.
         actions: (n,) int16, one per step.
-        logits: (n, A) float16 that they were sampled from.
+        logits: (n, A) float16 that the actions were sampled from.
         values: (n,) float16 of the critic.
-        episode: what the run counted.
+        episode: the episode's totals in the run.
         env: number of its environment.
-        run_steps: environment steps of the run when it ended.
+        run_steps: environment steps of the run at the end of the episode.
     """
 
     start: bytes
@@ -68,13 +68,13 @@ class Recording(NamedTuple):
 
 
 class Video(NamedTuple):
-    """One that is finished.
+    """A finished video.
 
     Attributes:
         name: FIRST_CLEAR or BEST.
         path: the MP4.
-        gif: a small one without the panel.
-        recording: what it shows.
+        gif: a small GIF without the panel.
+        recording: the episode that the video shows.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Video(NamedTuple):
 
 
 class Recorder:
-    """Notes the running episodes of a pool; the collector calls it."""
+    """Records the open episodes of a pool; the collector calls it."""
 
     def __init__(
         self,
@@ -92,18 +92,18 @@ class Recorder:
         take: Callable[[Recording], None],
         wanted: Callable[[Episode], bool],
     ) -> None:
-        """Prepares.
+        """Allocates the arrays.
 
         Args:
-            pool: with snapshots.
-            take: gets the episodes that are wanted.
-            wanted: asked about every episode that has ended.
+            pool: must support snapshots.
+            take: receives the wanted episodes.
+            wanted: decides, for every episode that has ended, whether it is wanted.
         """
         num_envs = len(pool.all_env_ids)
         self._pool, self._take, self._wanted = pool, take, wanted
         self._limit = min(pool.config["max_episode_steps"], _MOST_STEPS) + 1
-        # The last column takes what is not to be kept: of episodes that are too long,
-        # or whose beginning was not seen.
+        # The last column takes the steps that are not kept: those of episodes that are
+        # too long or whose beginning was not seen.
         shape = (num_envs, self._limit + 1)
         self._actions = np.zeros(shape, np.int16)
         self._logits = np.zeros((*shape, int(pool.action_space.n)), np.float16)
@@ -149,7 +149,7 @@ class Recorder:
         logits: npt.NDArray[np.float32],
         values: npt.NDArray[np.float32],
     ) -> None:
-        """Takes what was decided: (n,) actions, (n, A) logits, (n,) values."""
+        """Takes the decisions: (n,) actions, (n, A) logits, (n,) values."""
         at = self._length[env_id]
         self._actions[env_id, at] = actions
         self._logits[env_id, at] = logits
@@ -173,13 +173,13 @@ class Filmer:
         """Prepares; nothing is filmed before `open`.
 
         Args:
-            pool: whose episodes are filmed.
-            log: receives a message about every video, and about failures.
-            seconds_between: of the starts of two films, while the run trains.
+            pool: the pool of the filmed episodes.
+            log: receives a message about every video and every failure.
+            seconds_between: time between the starts of two films while the run trains.
         """
         self.recorder = Recorder(pool, self.take, self.wanted)
         self._config, self._log = dict(pool.config), log
-        # Films are without a reward of the user's own: returns may differ then.
+        # A film does not call the user's reward function, so its return may differ.
         self._same_reward = getattr(pool, "reward_fn", None) is None
         self._between = seconds_between
         self._folder = Path()
@@ -197,10 +197,10 @@ class Filmer:
         """Begins to film.
 
         Args:
-            folder: for the videos; where a resumed run finds those it has.
+            folder: for the videos; a resumed run finds its earlier videos there.
         """
         self._folder = folder
-        # An index that is not there, or not ours, is as none.
+        # A missing or foreign index counts as an empty one.
         with suppress(OSError, ValueError, TypeError, KeyError):
             known = dict(json.loads((folder / INDEX).read_text()))
             if BEST in known:
@@ -217,7 +217,7 @@ class Filmer:
         return first_clear or episode.total_reward > self._best
 
     def take(self, recording: Recording) -> None:
-        """Films an episode that was wanted, as soon as there is time."""
+        """Queues a wanted episode for filming."""
         episode = recording.episode
         with self._changed:
             if episode.cleared and not self._cleared:
@@ -237,9 +237,9 @@ class Filmer:
             show_video(step, video.name, video.path, video.gif)
 
     def finish(self, show_video: ShowVideo) -> None:
-        """Films what waits, without rests, and shows it."""
+        """Films the queued episodes without rests, and shows the videos."""
         if self._waiting:
-            self._log("filming what is left, a few seconds")
+            self._log("filming the remaining episodes (a few seconds)")
         self._end("hurrying")
         self.show(show_video)
 
@@ -257,7 +257,7 @@ class Filmer:
         self._state = "closed"
 
     def _work(self) -> None:
-        """The thread: one film after the other."""
+        """The body of the thread: makes one film after the other."""
         try:
             while (job := self._next()) is not None:
                 video = self._film(*job)
@@ -271,13 +271,13 @@ class Filmer:
                 )
         except _ClosedError:
             return
-        # A film is an extra: whatever is wrong with it, the run goes on.
+        # Films are optional: no failure to film may end the run.
         except Exception as error:
             self._state = "closed"
-            self._log(f"no more videos are made: {error}")
+            self._log(f"filming stopped, the run continues without videos: {error}")
 
     def _next(self) -> tuple[str, Recording] | None:
-        """Waits for something to film, and until it is time; None at the end."""
+        """Waits for an episode to film and for its time; returns None at the end."""
         with self._changed:
             while self._state != "closed":
                 left = self._due - time.monotonic()
@@ -332,21 +332,21 @@ class Filmer:
 
 
 class _ClosedError(Exception):
-    """The run ended while a film was made."""
+    """The run ended before a film was complete."""
 
 
 def replay(
     recording: Recording, config: dict[str, Any], *, same_reward: bool = True
 ) -> Iterator[Shot]:
-    """Plays a recorded episode again; yields its shots.
+    """Replays a recorded episode; yields its shots.
 
     Args:
         recording: of an environment of a pool.
-        config: of that pool.
-        same_reward: False if the pool had a `reward_fn`, which a film does not have.
+        config: configuration of that pool.
+        same_reward: False if the pool had a `reward_fn`, which a film does not call.
 
     Raises:
-        RuntimeError: it did not go as it was recorded.
+        RuntimeError: the replay differs from the recorded episode.
     """
     game = FilmedEnv(config, number=recording.env)
     start = game.restore(recording.start)
@@ -355,11 +355,11 @@ def replay(
     def decide(step: Step) -> Decision:
         decision = next(decisions, None)
         if decision is None:
-            raise RuntimeError(f"{differs}: it went on after its last action")
+            raise RuntimeError(f"{differs}: it did not end after its last action")
         return decision
 
     expected = recording.episode
-    differs = "an episode was not the same when it was played again"
+    differs = "the replay of an episode differs from the recording"
     for shot in film_episode(game, start, decide, trained(recording.run_steps)):
         yield shot
     got = (shot.reading.step, shot.reading.ending == "cleared")
@@ -375,7 +375,7 @@ def replay(
 
 def _decisions(recording: Recording) -> Iterator[Decision]:
     logits = recording.logits.astype(np.float32)
-    # Of a network that is very sure, exp alone would be infinite.
+    # The logits of a network that is very sure may be so large that exp overflows.
     odds = np.exp(logits - logits.max(-1, keepdims=True))
     odds /= odds.sum(-1, keepdims=True)
     values = recording.values.astype(float)

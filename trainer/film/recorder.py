@@ -1,4 +1,4 @@
-"""Records what is watched: each episode of a policy or a person as a demonstration."""
+"""Records each watched episode of a policy or a person as a demonstration."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ from trainer.film.filmed_env import FilmedEnv
 from trainer.planning import demonstration
 from trainer.planning.demonstration import GAME_OPTIONS, Demonstration
 
-# The most idle frames that an environment begins with, and a step.
+# Idle frames at the start of an episode are at most these, plus one step.
 _MOST_IDLE = 256
 
 
 class Recorder:
-    """Writes the buttons of episodes to files, one for each episode.
+    """Writes the buttons of episodes to files, one file per episode.
 
-    The files are those of the planner (trainer/planning/demonstration.py), with the
-    buttons of every frame, and play out the same in `trainer.plan --replay`.
+    The files have the planner's format (trainer/planning/demonstration.py), with the
+    buttons of every frame; `trainer.plan --replay` replays them exactly.
     """
 
     def __init__(self, path: Path) -> None:
-        """Prepares.
+        """Creates the folder.
 
         Args:
-            path: of the first episode, .json. Those that follow have numbers behind
-                the name, as what is there already is never replaced.
+            path: .json file of the first episode. Later files get a number after the
+                name; an existing file is never replaced.
 
         Raises:
-            ValueError: it is no .json file.
-            OSError: its folder cannot be made.
+            ValueError: the path does not end in .json.
+            OSError: the folder cannot be created.
         """
         if path.suffix != ".json":
-            raise ValueError(f"--record writes demonstrations: give {path}.json")
+            raise ValueError(
+                f"--record writes a .json file, got {path}: give {path}.json"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._open: tuple[FilmedEnv, Demonstration] | None = None
 
     def begin(self, game: FilmedEnv) -> None:
-        """Notes that an episode has begun in a game, by `reset` and nothing else.
+        """Begins to record an episode that a game has just begun with `reset`.
 
         Raises:
-            ValueError: it could not be played again.
+            ValueError: a recording of this episode could not be replayed.
         """
         self._open = game, _opening(game)
 
@@ -50,11 +52,11 @@ class Recorder:
         """Writes the episode up to here; a second call does nothing.
 
         Returns:
-            A line that says what was written; "" if nothing was played.
+            A line about the file; "" if nothing was played.
 
         Raises:
             OSError: the file cannot be written.
-            RuntimeError: the episode does not play again.
+            RuntimeError: the replay differs from the episode.
         """
         if self._open is None:
             return ""
@@ -71,14 +73,15 @@ class Recorder:
         if made.frames != opening.frames + len(game.played):
             raise RuntimeError(
                 f"the episode of {opening.level or 'the whole game'} was not recorded: "
-                f"its {len(game.played):,} frames end after {made.frames:,} in a replay"
+                f"it has {len(game.played):,} frames, but its replay ends after "
+                f"{made.frames:,}"
             )
         path = self._free()
         made.save(path)
         return f"recorded {path}: {made.frames:,} frames, {made.ending}"
 
     def _free(self) -> Path:
-        """The first name that is not taken."""
+        """The first path that does not exist yet."""
         path, number = self._path, 1
         while path.exists():
             number += 1
@@ -90,12 +93,14 @@ def _opening(game: FilmedEnv) -> Demonstration:
     """The demonstration of an episode that has just begun: its idle frames.
 
     Raises:
-        ValueError: it does not begin at a level's start, or its buttons are not all.
+        ValueError: the episode does not begin at a level's start, or sticky actions
+            change its buttons.
     """
     config = game.config
     if config["repeat_action_probability"]:
         raise ValueError(
-            "sticky actions cannot be recorded: leave out repeat_action_probability"
+            "episodes with sticky actions cannot be recorded: leave out "
+            "repeat_action_probability"
         )
     whole = not config["stages"] and not config["random_stages"]
     lost = bool(config["lost_levels"])
@@ -115,6 +120,6 @@ def _opening(game: FilmedEnv) -> Demonstration:
             return replace(made, buttons=bytes(idle))
         env.step(0)
     raise ValueError(
-        f"the episode cannot be recorded: it does not begin at the start of "
+        f"the episode cannot be recorded: it must begin at the start of "
         f"{made.level or 'the game'}"
     )

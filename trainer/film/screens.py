@@ -1,4 +1,4 @@
-"""Where a game is watched live: a window, or a terminal in half-block characters."""
+"""Screens to watch a game live: a window, or a terminal with half-block characters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mario_envpool import nes
 from trainer.film.draw import Picture, Reading
 from trainer.film.play import Camera, Shot
 
-# The status bar; the terminal has a status line of its own.
+# Height of the game's status bar, left out because the terminal has a status line.
 _HUD_ROWS = 32
 # A television shows the console's pixels 8 wide and 7 high.
 _PIXEL_ASPECT = 8 / 7
@@ -44,15 +44,15 @@ class Screen(Protocol):
         """
 
     def close(self) -> None:
-        """Leaves everything as it was; a second call does nothing."""
+        """Restores the display; a second call does nothing."""
 
 
 def open_screen(kind: str) -> Screen:
     """Opens a window or the terminal.
 
     Args:
-        kind: "window", "terminal", "none", or "auto": a window where there is a
-            display.
+        kind: "window", "terminal", "none", or "auto" (a window if there is a display,
+            otherwise the terminal).
 
     Raises:
         ValueError: there is neither a display nor a terminal.
@@ -66,14 +66,14 @@ def open_screen(kind: str) -> Screen:
         return Window()
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
         raise ValueError(
-            "there is neither a display nor a terminal to watch on; python -m "
-            "trainer.video writes a file instead"
+            "cannot show the game: there is neither a display nor a terminal; use "
+            "python -m trainer.video to write a file instead"
         )
     return Terminal()
 
 
 class NoScreen:
-    """Shows nothing: episodes are only recorded."""
+    """A screen that shows nothing, for episodes that are only recorded."""
 
     def show(self, frame: Picture, reading: Reading) -> None:
         """See `Screen.show`."""
@@ -83,7 +83,7 @@ class NoScreen:
 
 
 class Window:
-    """A window with the picture and the panel, twice as large as the game's own."""
+    """A window with the picture and the panel, at twice the game's size."""
 
     def __init__(self) -> None:
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -91,8 +91,8 @@ class Window:
             import pygame
         except ImportError:
             raise ValueError(
-                "a window needs pygame (pip install 'mario-envpool[human]'); a policy "
-                "can also be watched with --display terminal"
+                "a window needs pygame (pip install 'mario-envpool[human]'); to watch "
+                "a policy without it, use --display terminal"
             ) from None
         self._pygame = pygame
         self._camera = Camera(scale=2)
@@ -102,7 +102,7 @@ class Window:
             self._surface: Any = pygame.display.set_mode(self._camera.size)
         except pygame.error as error:
             raise ValueError(
-                f"no window can be opened ({error}); a policy can also be watched with "
+                f"cannot open a window ({error}); to watch a policy without one, use "
                 "--display terminal"
             ) from error
 
@@ -120,7 +120,7 @@ class Window:
         pygame.display.flip()
 
     def buttons(self) -> int:
-        """The pad byte of the keys that are held."""
+        """The pad byte of the held keys."""
         pygame = self._pygame
         pygame.event.pump()
         keys = pygame.key.get_pressed()
@@ -137,13 +137,13 @@ class Window:
 
 
 class Terminal:
-    """The terminal: two pixels in each character, in 24-bit or 256 colours."""
+    """A terminal as a screen: two pixels per character, in 24-bit or 256 colours."""
 
     def __init__(self, output: TextIO | None = None) -> None:
         """Takes over the terminal until `close`.
 
         Args:
-            output: instead of the standard output.
+            output: stream to write to instead of standard output.
         """
         self._output = output or sys.stdout
         truecolour = Console().color_system == "truecolor"
@@ -154,7 +154,7 @@ class Terminal:
         self._opened = True
         # SIGTERM leaves the terminal as it was, as Ctrl-C does.
         self._on_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        # Another screen, so that what was there comes back; no cursor.
+        # The alternate screen, so that `close` restores the old contents; no cursor.
         self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
 
     def show(self, frame: Picture, reading: Reading) -> None:
@@ -172,7 +172,7 @@ class Terminal:
             for row, line in enumerate(lines, start=1)
             if row > len(self._shown) or line != self._shown[row - 1]
         ]
-        # A terminal that supports these two shows the lines between them at once.
+        # Terminals that support these two sequences show the lines between at once.
         self._write("\x1b[?2026h" + "".join(changed) + "\x1b[?2026l")
         self._shown = lines
 
@@ -190,10 +190,10 @@ class Terminal:
 
 
 class QuitKey:
-    """Whether q was pressed in the terminal; without Enter and without echo."""
+    """Detects the key q in the terminal, without Enter and without echo."""
 
     def __init__(self) -> None:
-        # Not on Windows, which has windows.
+        # Windows has no termios; it always has a window.
         import termios
         import tty
 
@@ -203,7 +203,7 @@ class QuitKey:
         tty.setcbreak(self._fd)  # Ctrl-C still interrupts
 
     def pressed(self) -> bool:
-        """Whether q was typed since the last call, or the terminal is gone."""
+        """Whether q was typed since the last call, or the terminal is closed."""
         while select.select([self._fd], [], [], 0)[0]:
             typed = os.read(self._fd, 1024)
             if not typed or b"q" in typed.lower():
@@ -219,7 +219,7 @@ Colour = Callable[[npt.NDArray[np.uint8]], list[str]]
 
 
 def rgb_colour(pixels: npt.NDArray[np.uint8]) -> list[str]:
-    """24-bit colours of (n, 3) pixels, as they stand in an escape sequence."""
+    """24-bit colours of (n, 3) pixels, in the format of an escape sequence."""
     return [f"2;{r};{g};{b}" for r, g, b in pixels.tolist()]
 
 
@@ -239,13 +239,13 @@ def palette_colour(pixels: npt.NDArray[np.uint8]) -> list[str]:
 def picture_lines(
     frame: Picture, columns: int, rows: int, colour: Colour = rgb_colour
 ) -> list[str]:
-    """A frame as lines of text, one less than the terminal has, in the middle.
+    """A frame as centred lines of text, one line fewer than the terminal has.
 
     Args:
         frame: (240, 256, 3) uint8; its status bar is left out.
-        columns: of the terminal.
-        rows: of the terminal.
-        colour: how to write colours.
+        columns: columns of the terminal.
+        rows: rows of the terminal.
+        colour: formats colours.
     """
     if columns < _SMALLEST[0] or rows < _SMALLEST[1]:
         wanted = f"{_SMALLEST[0]}x{_SMALLEST[1]}"
@@ -266,7 +266,7 @@ def picture_lines(
 
 
 def _cells(tops: list[str], bottoms: list[str]) -> str:
-    """A line of cells; a colour is written only where it changes."""
+    """A line of cells; writes a colour only where it changes."""
     parts, top, bottom = [], "", ""
     for new_top, new_bottom in zip(tops, bottoms, strict=True):
         if new_top != top:
@@ -280,7 +280,7 @@ def _cells(tops: list[str], bottoms: list[str]) -> str:
 
 
 def status_line(reading: Reading, columns: int) -> str:
-    """The numbers of a reading, as many as there is room for."""
+    """The numbers of a reading, as many as fit into the line."""
     cells = [f" {reading.level}", reading.ending or reading.names[reading.action]]
     cells[1] = f"{cells[1]:9}"
     if reading.probabilities is not None:

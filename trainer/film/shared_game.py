@@ -1,9 +1,9 @@
-"""One game that several people watch and steer: a policy plays it, or one of them.
+"""One game that several people watch and steer; a policy or one of them plays.
 
-The game goes frame by frame, so that a person's buttons act on every frame. The policy
-decides as in its run, every `frame_skip` frames, and goes on deciding while a person
-plays; then its decisions are only shown. Whoever watches may pause, step, rewind, and
-choose level and speed; one viewer at a time holds the pad.
+The game advances frame by frame, so a person's buttons act on every frame. The policy
+decides as in its run, every `frame_skip` frames. While a person plays, the policy
+continues to decide, but its decisions are only shown. Every viewer may pause, step,
+rewind, and choose the level and the speed; one viewer at a time holds the pad.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from trainer.film.play import Decision, Player, Shot, after_the_end, trained
 from trainer.film.screens import QuitError
 from trainer.models.policy import load_policy, playing_device
 
-# From one snapshot to the next, and how many are kept: two minutes.
+# Frames between two snapshots, and how many snapshots are kept (two minutes).
 _FRAMES_BETWEEN, _MOST_MOMENTS = 30, 240
 
 
 class Command(NamedTuple):
-    """What a viewer asks for.
+    """A viewer's request.
 
     Attributes:
         viewer: number of the viewer.
         name: join, leave, take, give, buttons, pause, step, rewind, restart, level or
             speed; "quit" ends the game.
-        value: a pad byte for buttons, on or off for pause, seconds for rewind, a level
-            ("" for the run's own), a factor for speed; else None.
+        value: a pad byte for buttons, a bool for pause, seconds for rewind, a level
+            ("" for the run's levels), a factor for speed; None for other names.
     """
 
     viewer: int
@@ -48,14 +48,14 @@ class Command(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How the game stands, beside what a `Reading` has of it.
+    """The state of the game that is not part of a `Reading`.
 
     Attributes:
-        viewers: how many there are.
+        viewers: number of viewers.
         player: the viewer who holds the pad; None: the policy plays.
         paused: whether the game waits for `step` or for the end of the pause.
-        speed: 1 is the game's own.
-        chosen: the level that was asked for, "" for the run's own.
+        speed: factor; 1 is the console's speed.
+        chosen: the chosen level, "" for the run's levels.
         history: seconds that `rewind` can go back.
     """
 
@@ -69,14 +69,14 @@ class Status(NamedTuple):
 
 @dataclass
 class _Progress:
-    """How far an episode is, beside the console's own state.
+    """The progress of an episode that the console's state does not have.
 
     Attributes:
         frame: frames of this episode.
         total: its return.
         stack: the frames that the network sees, (1, H, W) each, the newest last.
-        alone: frames since a person played.
-        stalled: frames without a new best position while nobody played.
+        alone: frames since a person last played.
+        stalled: frames without a new best position while no person played.
         best: level, area and best position.
     """
 
@@ -89,13 +89,13 @@ class _Progress:
 
 
 class _Moment(NamedTuple):
-    """What it takes to go back to a moment at which the policy decides.
+    """The state at a decision of the policy, for `rewind`.
 
     Attributes:
         clock: frames since the level was chosen, over all episodes.
-        snapshot: of the game.
-        progress: of the episode.
-        memory: of the network, None without one.
+        snapshot: exact state of the game.
+        progress: progress of the episode.
+        memory: memory of the network; None if it has none.
     """
 
     clock: int
@@ -120,17 +120,18 @@ class SharedGame:
         """Loads the policy and begins the first episode.
 
         Args:
-            checkpoint: of the policy, or the folder of a run: its newest one in each
-                episode; None: people play, and nothing moves until one does.
-            level: such as "1-1"; "" for the run's own.
-            argmax: take the likeliest action instead of a sample.
-            seed: of environments and actions, one more in each episode.
+            checkpoint: checkpoint of the policy, or a run folder, whose newest
+                checkpoint is loaded for each episode; None: people play, and the game
+                waits for the first player.
+            level: such as "1-1"; "" for the run's levels.
+            argmax: act greedily instead of sampling.
+            seed: seed of environments and actions; grows by one with each episode.
             device: auto, cpu, cuda or cuda:N.
-            pace: of the pictures; its speed is changed.
+            pace: times the pictures; viewers change its speed.
 
         Raises:
             FileNotFoundError: there is no checkpoint.
-            ValueError: there is no such level.
+            ValueError: the level does not exist.
         """
         self._path, self._argmax, self._seed = checkpoint, argmax, seed
         self._pace = pace
@@ -138,18 +139,18 @@ class SharedGame:
         self._policy = load_policy(checkpoint, self._device) if checkpoint else None
         self._env = self._policy.env if self._policy else HUMAN
         self.frame_skip = self._env.frame_skip
-        """Frames from one decision of the policy to the next; 1 without one."""
+        """Frames from one decision of the policy to the next; 1 without a policy."""
         self._order = all_levels(self._env.task)
         self.levels = self._order if self._policy is None else ("", *self._order)
-        """What may be chosen; "" stands for the run's own levels."""
+        """The levels that viewers may choose; "" stands for the run's levels."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called when a viewer has changed how the game stands."""
+        """Called when a viewer has changed the game's status."""
         self._action_bytes: list[int] = []
         if self._policy:
             own = FilmedEnv(game_config(self._env), seed=seed)
             self._action_bytes = own.buttons
         self._names = [button_names(byte) for byte in self._action_bytes]
-        # Whoever serves viewers puts commands here, from any thread.
+        # The server puts the viewers' commands here, from any thread.
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._viewers: set[int] = set()
         self._holder: int | None = None
@@ -161,17 +162,17 @@ class SharedGame:
         self._begin()
 
     def ask(self, command: Command) -> None:
-        """Passes a viewer's command on; from any thread."""
+        """Queues a viewer's command; may be called from any thread."""
         self._commands.put(command)
 
     @property
     def waiting(self) -> int:
-        """How many commands wait to be done."""
+        """Number of queued commands."""
         return self._commands.qsize()
 
     @property
     def status(self) -> Status:
-        """How the game stands now; for the thread that plays."""
+        """The current status; for the thread that plays."""
         history = 0
         if self._moments:
             history = self._clock - self._moments[0].clock
@@ -185,7 +186,7 @@ class SharedGame:
         )
 
     def episodes(self) -> Episodes:
-        """One after the other, without end; QuitError after "quit"."""
+        """Yields episodes without end; raises QuitError after "quit"."""
         while True:
             yield self._episode()
             self._seed += 1
@@ -194,10 +195,10 @@ class SharedGame:
             self._begin()
 
     def _choose(self, level: str) -> None:
-        """Makes the game of a level, whose first episode is to be begun."""
+        """Makes the game of a level; the first episode has yet to begin."""
         env, skip = self._env, self._env.frame_skip
-        # Frame by frame, with rewards that add up to those of the run's steps. Where
-        # the limits of the run end an episode is decided here: people have none.
+        # One frame per step; the rewards of the frames sum to those of the run's steps.
+        # `_limit` applies the run's limits, because they do not apply to people.
         options = game_config(
             env,
             level=level,
@@ -234,7 +235,7 @@ class SharedGame:
         self._decide()
 
     def _episode(self) -> Iterator[Shot]:
-        """Every frame; ends with the episode, or where a viewer wants another one."""
+        """Yields every frame until the episode ends or a viewer wants another one."""
         yield self._shot(self._step.frames)
         while self._attend():
             frames = self._advance()
@@ -246,13 +247,13 @@ class SharedGame:
             yield self._shot(frames)
 
     def _shot(self, frames: Picture) -> Shot:
-        """What is shown of a frame; no picture is left out where the game may stop."""
+        """The shot of a frame; keeps every picture if the game may stop there."""
         if self._paused or not self._progress.frame:
             self._pace.restart()
         return Shot(frames, self._reading())
 
     def _advance(self) -> Picture | None:
-        """The next pictures; None when there are no more."""
+        """The next pictures; None after the last."""
         self._frames_to_step = max(0, self._frames_to_step - 1)
         if self._turned_back:
             self._turned_back = False
@@ -271,7 +272,7 @@ class SharedGame:
             self._pressed = self._pad
         elif self._decision is not None:
             self._pressed = self._action_bytes[self._decision.action]
-        # Of the action set "raw" an action is its pad byte.
+        # In the action set "raw" an action is its pad byte.
         self._step = step = self._game.step(self._pressed)
         self._clock += 1
         progress.frame += 1
@@ -301,7 +302,7 @@ class SharedGame:
         return "stopped" if stalled or too_long else ""
 
     def _decide(self) -> None:
-        """Lets the policy decide, on what it sees now; before it, takes a snapshot."""
+        """Takes a snapshot, then lets the policy decide on the current observation."""
         moments, memory = self._moments, self._pilot.memory if self._pilot else None
         if not moments or self._clock - moments[-1].clock >= _FRAMES_BETWEEN:
             snapshot, progress = self._game.snapshot(), replace(self._progress)
@@ -326,7 +327,7 @@ class SharedGame:
         self._decide()
 
     def _reading(self) -> Reading:
-        """What is shown beside the picture."""
+        """The data to show beside the picture."""
         info, decision, policy = self._step.info, self._decision, self._policy
         return Reading(
             level=f"{info['world']}-{info['stage']}",
@@ -344,13 +345,13 @@ class SharedGame:
         )
 
     def _stands_still(self) -> bool:
-        """Whether nothing moves before the next command."""
+        """Whether the game waits for the next command."""
         if not self._viewers or (self._policy is None and self._holder is None):
             return True
         return self._paused and not (self._frames_to_step or self._turned_back)
 
     def _attend(self) -> bool:
-        """Does what viewers ask for; False: another episode is to begin."""
+        """Executes the viewers' commands; False: another episode must begin."""
         waited = False
         while not self._leaves and (self._stands_still() or not self._commands.empty()):
             waited |= self._commands.empty()
@@ -364,7 +365,7 @@ class SharedGame:
         return not leaves
 
     def _do(self, command: Command) -> None:
-        """Does what one viewer asks for; what is not the viewer's to do is ignored."""
+        """Executes one viewer's command; ignores it if the viewer may not give it."""
         viewer, name, value = command
         match name:
             case "quit":
@@ -396,12 +397,12 @@ class SharedGame:
                 self._leaves = True
 
     def _frames_of_a_step(self) -> int:
-        """Until the policy decides again; one while a person plays."""
+        """Frames until the policy decides again; 1 while a person plays."""
         if self._holder is not None or self._ending:
             return 1
         return self.frame_skip - self._progress.frame % self.frame_skip
 
 
 def _best(step: Step) -> tuple[int, ...]:
-    """Level, area and best position; changes where an episode gets on."""
+    """Level, area and best position; changes when an episode makes progress."""
     return tuple(step.info[name] for name in ("world", "stage", "area", "best_x"))

@@ -1,11 +1,11 @@
-"""A web page on which a game is watched and played, as a third screen.
+"""A web page to watch and play a game on: a third screen beside window and terminal.
 
-    GET /       the page (page/index.html), which asks for nothing else
-    /live       a WebSocket: pictures (PNG) and what stands beside them (JSON) to the
+    GET /       the page (page/index.html), which loads no other files
+    /live       a WebSocket: pictures (PNG) and the status beside them (JSON) to the
                 viewer, commands (JSON, `COMMANDS`) from the viewer
 
-A text to the viewer has the fields that have changed since the last one. A viewer whose
-connection is slow gets fewer pictures, always the newest.
+A text message to the viewer has the fields that have changed since the last message. A
+viewer with a slow connection receives fewer pictures, always the newest.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ except ImportError:
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 MOST_VIEWERS = 32
-# Bytes of a message, and messages that may wait for the game.
+# Limits: bytes of a message, and messages that wait for the game.
 MOST_BYTES, MOST_WAITING = 256, 500
-# More than 75 pictures a second are not sent: at a high speed some are left out.
+# At most 75 pictures a second are sent: at a high speed some are left out.
 _SECONDS_BETWEEN = 1 / 75
 # Why a connection is closed (RFC 6455, section 7.4.1).
 _REFUSED, _TOO_LARGE, _LATER = 1008, 1009, 1013
 
 _PAGE = Path(__file__).with_name("page") / "index.html"
-# Nothing is loaded from elsewhere, and no other page may show this one in a frame.
+# The page loads nothing from elsewhere, and no other page may show it in a frame.
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -81,9 +81,9 @@ def _number(low: float, high: float) -> Callable[[Any], bool]:
     return check
 
 
-#: What a viewer may ask for: {"do": NAME}, or {"do": NAME, "value": VALUE}. Of each
-#: name what a value must be, in words, and its check; None where there is no value.
-#: Levels are checked against the game's, too.
+#: Commands of a viewer: {"do": NAME}, or {"do": NAME, "value": VALUE}. Maps each name
+#: to a description of the allowed value and its check; None if there is no value.
+#: A level must also be one of the game's levels.
 COMMANDS: Mapping[str, tuple[str, Callable[[Any], bool]] | None] = {
     "take": None,
     "give": None,
@@ -101,40 +101,40 @@ COMMANDS: Mapping[str, tuple[str, Callable[[Any], bool]] | None] = {
 
 
 def read_command(text: str, viewer: int, levels: tuple[str, ...]) -> Command:
-    """A command from a viewer's message.
+    """Parses a viewer's message into a command.
 
     Args:
-        text: of the message.
-        viewer: its number.
-        levels: that may be chosen.
+        text: text of the message.
+        viewer: number of the viewer.
+        levels: levels that the viewer may choose.
 
     Raises:
-        ValueError: it is none; the message is short enough for a close reason.
+        ValueError: not a command; the error text is short enough for a close reason.
     """
     try:
         message = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("a message must be JSON") from None
     if not isinstance(message, dict) or not isinstance(message.get("do"), str):
-        raise ValueError('a message must be an object with "do"')
+        raise ValueError('a message must be a JSON object with a "do" field')
     name = message["do"]
     if name not in COMMANDS:
-        raise ValueError(f"no such command; there are {', '.join(COMMANDS)}")
+        raise ValueError(f"unknown command; use {', '.join(COMMANDS)}")
     kind = COMMANDS[name]
     if set(message) != ({"do"} if kind is None else {"do", "value"}):
         has = "no other field" if kind is None else '"value" and no other field'
-        raise ValueError(f'"{name}" has {has}')
+        raise ValueError(f'"{name}" takes {has}')
     value = message.get("value")
     if kind is not None and not kind[1](value):
         raise ValueError(f'the value of "{name}" must be {kind[0]}')
     if name == "level" and value not in levels:
-        raise ValueError(f"no such level; the last one is {levels[-1]}")
+        raise ValueError(f"unknown level; the last level is {levels[-1]}")
     return Command(viewer, name, value)
 
 
 # Pictures.
 
-# The console has 64 colours, some of them twice; the index of a colour by 24 bits.
+# Palette index by 24-bit colour; the console has 64 colours, some of them twice.
 _COLOURS = np.asarray(_core.preprocess_palette())
 _INDEX = np.zeros(1 << 24, np.uint8)
 _INDEX[_COLOURS.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)] = (
@@ -145,7 +145,7 @@ _INDEX[_COLOURS.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)] =
 def png(frame: Picture) -> bytes:
     """A picture of the game, (240, 256, 3) uint8, as a PNG with a palette.
 
-    It takes a third of the time of one in RGB: .3 ms, and 2 to 3 KB.
+    Encoding takes 0.3 ms, a third of the time of an RGB PNG; the size is 2 to 3 KB.
     """
     red, green, blue = np.moveaxis(frame, -1, 0).astype(np.uint32)
     image = Image.fromarray(_INDEX[red << 16 | green << 8 | blue])
@@ -154,13 +154,13 @@ def png(frame: Picture) -> bytes:
 
 
 def view_png(obs: Picture) -> bytes:
-    """What the network sees: its frames side by side, the oldest on the left.
+    """The observation as a PNG: its frames side by side, the oldest on the left.
 
     Args:
         obs: (C, H, W) uint8, or a packed frame of tiles.
     """
     if obs.shape == TILES_SHAPE:
-        # A pixel for each cell; the page enlarges it.
+        # One pixel for each tile; the page enlarges the picture.
         return _encoded(Image.fromarray(tiles_picture(obs)[8::16, 8::16]))
     return _encoded(Image.fromarray(np.concatenate(list(obs), axis=1)))
 
@@ -175,7 +175,7 @@ def _encoded(image: Image.Image) -> bytes:
 
 
 class _Viewer:
-    """What is to be sent to one viewer: what has changed, and the newest picture."""
+    """The data to send to one viewer: the changed fields and the newest picture."""
 
     def __init__(self, fields: Mapping[str, Any], picture: bytes | None) -> None:
         self._fields, self._picture = dict(fields), picture
@@ -200,10 +200,10 @@ class _Viewer:
 
 
 class WebScreen:
-    """A screen (`trainer.film.screens.Screen`) on every page that is open."""
+    """A screen (`trainer.film.screens.Screen`) on every open page."""
 
     def __init__(self, game: SharedGame) -> None:
-        """Shows a game, which says when its status has changed."""
+        """Shows a game, and registers for changes of the game's status."""
         self._game = game
         game.on_change = lambda: self._publish(None)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -231,10 +231,10 @@ class WebScreen:
         self._loop = None
 
     def _publish(self, picture: bytes | None) -> None:
-        """Passes a picture and what has changed on to the thread of the server."""
+        """Passes a picture and the changed fields to the server's thread."""
         if self._loop is not None and self._reading is not None:
             fields = self._game.status._asdict() | self._as_fields(self._reading)
-            with suppress(RuntimeError):  # the server has ended meanwhile
+            with suppress(RuntimeError):  # the server may have ended meanwhile
                 self._loop.call_soon_threadsafe(self._distribute, fields, picture)
 
     def _as_fields(self, reading: Reading) -> dict[str, Any]:
@@ -261,10 +261,10 @@ class WebScreen:
             "view_frames": 0 if reading.obs is None else len(reading.obs),
         }
 
-    # What follows runs in the thread of the server.
+    # The methods below run in the server's thread.
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Sends from now on, from the server's thread."""
+        """Begins to send, from the server's thread."""
         self._loop = loop
 
     def _distribute(self, fields: Mapping[str, Any], picture: bytes | None) -> None:
@@ -276,15 +276,15 @@ class WebScreen:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many viewers as there may be."""
+        """Whether the maximum number of viewers is connected."""
         return len(self._viewers) >= MOST_VIEWERS
 
     async def serve(self, number: int, socket: WebSocket) -> None:
-        """Shows the game to one viewer and passes its commands on.
+        """Shows the game to one viewer and passes on the viewer's commands.
 
         Args:
-            number: of the viewer.
-            socket: accepted.
+            number: number of the viewer.
+            socket: an accepted connection.
         """
         fields = self._fields | {"you": number}
         viewer = self._viewers[number] = _Viewer(fields, self._picture)
@@ -324,29 +324,29 @@ class WebScreen:
 
 
 class Door:
-    """Who may come in: the right host, the right origin and the right token."""
+    """Access control: checks a connection's host, origin and token."""
 
     def __init__(self, host: str, token: str) -> None:
-        """Remembers what is allowed.
+        """Sets what is allowed.
 
         Args:
             host: address that the server listens on.
-            token: that every connection must bring; "" for none.
+            token: token that every connection must send; "" for none.
         """
         self._hosts = {*LOCAL, host} if host in LOCAL else None
         self._token = token
 
     def refusal(self, connection: HTTPConnection) -> str:
-        """Why a connection is refused; "" if it is not."""
-        # A foreign page whose name leads to this machine (DNS rebinding).
+        """The reason to refuse a connection; "" if it is allowed."""
+        # A foreign page whose host name resolves to this machine (DNS rebinding).
         host = connection.headers.get("host", "")
         name = re.sub(r":\d*$", "", host).strip("[]")
         if self._hosts is not None and name not in self._hosts:
-            return "this server has another name: open the address that it printed"
-        # A foreign page that connects to this machine; programs send no origin.
+            return "wrong host name: open the address that the server printed"
+        # A foreign page that connects to this machine; other programs send no origin.
         origin = connection.headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
-            return "pages of other origins may not connect"
+            return "pages from other origins may not connect"
         given = connection.query_params.get("token", "")
         if self._token and not secrets.compare_digest(
             given.encode(), self._token.encode()
@@ -358,13 +358,13 @@ class Door:
 def make_app(
     game: SharedGame, screen: WebScreen, door: Door, play: Callable[[], None]
 ) -> Starlette:
-    """The application.
+    """Makes the web application.
 
     Args:
-        game: that viewers steer.
-        screen: where it is shown.
-        door: who may come in.
-        play: plays the game; called in a thread of its own.
+        game: the game that viewers steer.
+        screen: shows the game.
+        door: decides which connections to accept.
+        play: plays the game; called in a separate thread.
     """
     page = _PAGE.read_text("utf-8")
     numbers = count(1)
@@ -375,12 +375,12 @@ def make_app(
         return HTMLResponse(page, headers=_HEADERS)
 
     async def live(socket: WebSocket) -> None:
-        # Accepted first: a browser's page is told no reason otherwise.
+        # Accept first: otherwise the page in the browser receives no reason.
         await socket.accept()
         if why := door.refusal(socket):
             await socket.close(_REFUSED, why)
         elif screen.is_full:
-            await socket.close(_LATER, f"there are {MOST_VIEWERS} viewers already")
+            await socket.close(_LATER, f"the limit is {MOST_VIEWERS} viewers")
         else:
             await screen.serve(next(numbers), socket)
 
@@ -409,15 +409,15 @@ def serve(
     """Serves a game until it ends, or until Ctrl-C.
 
     Args:
-        game: to show.
-        play: plays it on a screen; when it returns, the server ends.
-        host: address to listen on; one that others reach needs a token.
-        port: to listen on; 0 for a free one.
-        token: that viewers must bring; "" for none on this machine, and for one that
-            is made elsewhere.
+        game: the game to show.
+        play: plays the game on a screen; when it returns, the server ends.
+        host: address to listen on; an address that other machines reach needs a token.
+        port: port to listen on; 0 for a free one.
+        token: token that viewers must send; "" for none on a local address, and for a
+            generated one on any other address.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: cannot listen on the address.
     """
     if not token and host not in LOCAL:
         token = secrets.token_urlsafe(16)
@@ -451,10 +451,10 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """Opens a listening socket.
 
     Raises:
-        OSError: it cannot.
+        OSError: cannot listen on the address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -467,11 +467,11 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def address(listener: socket.socket, host: str, token: str) -> str:
-    """Where a browser finds the page.
+    """The page's address, for a browser.
 
     Args:
-        listener: the socket.
-        host: that was asked for.
+        listener: the listening socket.
+        host: the requested host.
         token: "" for none.
     """
     name = socket.gethostname() if host in ("0.0.0.0", "::") else host

@@ -1,1 +1,1 @@
-"""From batches to gradient steps."""
+"""Learning: from training batches to gradient steps."""

@@ -1,4 +1,4 @@
-"""What the learner asks of an algorithm, and what it gives to one."""
+"""The interface of an algorithm, and the parts that the learner gives to it."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from trainer.rollout.batch import Batch
 
 
 class Algorithm(Protocol):
-    """Turns a batch into gradient steps: `trainer.learn.ppo`, `.impala`, `.distil`.
+    """Turns a training batch into gradient steps; see `ppo`, `impala`, `distil`.
 
     Attributes:
-        step: the gradient step as a function of tensors, which a GPU records.
+        step: the gradient step as a function of tensors, recorded on a GPU.
     """
 
     step: Graphed
 
     def update(self, batch: Batch) -> Tensor:
-        """Trains on a batch of B unrolls; gives the priority (B,) of each."""
+        """Trains on a batch of B unrolls; returns the priority (B,) of each unroll."""
 
 
 @dataclass(frozen=True)
 class AlgorithmParts:
-    """What all algorithms are made of.
+    """The parts that all algorithms share.
 
     Attributes:
-        config: of the run.
-        device: of the model and the batches.
+        config: configuration of the run.
+        device: device of the model and the batches.
         dtype: autocast type of the network, None for float32.
         obs_shape: (C, H, W) of an observation.
-        model: what is trained.
-        generator: of minibatches, noise and augmentation.
-        augmentation: of the observations.
+        model: the network to train.
+        generator: random generator of minibatches, noise and augmentation.
+        augmentation: augmentation of the observations.
         forward: runs the model.
         target_maker: makes targets.
         gradient_step: steps the optimiser.
-        entropy_coef: scalar tensor; it changes between updates.
+        entropy_coef: scalar tensor, which changes between updates.
         graphs: whether the gradient step is recorded as a CUDA graph.
     """
 
@@ -66,14 +66,14 @@ class AlgorithmParts:
 
     @property
     def unrolls_per_minibatch(self) -> int:
-        """Whole unrolls with about as many rows as a minibatch has."""
+        """Number of whole unrolls that have about as many rows as a minibatch."""
         c = self.config.learner
         return max(1, c.minibatch_size // c.unroll)
 
     def minibatches(self, count: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Random disjoint minibatches of `count` items, near `size` each, every epoch.
+        """Random disjoint minibatches of `count` items, about `size` each, every epoch.
 
-        The network has new noise for each one.
+        The network gets new noise for each minibatch.
 
         Returns:
             The items (n,), and random numbers (4, n) for their augmentation.

@@ -1,12 +1,12 @@
-"""Augmented observations, on which a policy and its values should stay the same.
+"""Augmented observations, for which a policy and its values should not change.
 
-The losses are computed on the true observations. A further term penalises how much
-logits and values differ on changed ones (`losses.consistency`). That is DrAC (Raileanu
-et al. 2021, arXiv:2006.12862, section 3): a policy gradient on changed observations
-would be wrong, because the actions were sampled on the true ones.
+The losses are computed on the true observations. An extra term penalises the change of
+logits and values on augmented observations (`losses.consistency`). That is DrAC
+(Raileanu et al. 2021, arXiv:2006.12862, section 3): a policy gradient on augmented
+observations would be wrong, because the actions were sampled on the true ones.
 
-Shifts are those of DrQ (Kostrikov et al. 2021, arXiv:2004.13649). Everything happens on
-the device, from random numbers that were drawn before: nothing here waits for the
+Shifts are those of DrQ (Kostrikov et al. 2021, arXiv:2004.13649). Everything runs on
+the device, from random numbers that were drawn earlier: nothing here waits for the
 device.
 """
 
@@ -23,12 +23,13 @@ from trainer.learn.losses import Loss, Targets, consistency
 from trainer.models import PolicyOutput
 
 KINDS = ("shift", "brightness", "flip")
-# Pixels to any side, at most, of 84 (Kostrikov et al. 2021); and cells of tiles.
+# Largest shift to any side: in pixels of an 84x84 picture (Kostrikov et al. 2021), and
+# in tiles.
 SHIFT = 4
 TILES_SHIFT = 1
-# Pictures are multiplied by 1 less this to 1 plus this.
+# Pictures are multiplied by a factor from 1 - BRIGHTNESS to 1 + BRIGHTNESS.
 BRIGHTNESS = 0.2
-# Chance that a picture is mirrored.
+# Probability that a picture is mirrored.
 FLIP = 0.5
 
 # Random numbers of an item: shift down, shift to the right, brightness, flip.
@@ -36,11 +37,11 @@ _NUMBERS = 4
 
 
 class Augmentation:
-    """The changes that a run makes to observations; without any it is false.
+    """The changes that a run makes to observations; false if there are none.
 
     Attributes:
-        kinds: of `KINDS`.
-        coef: weight of the `losses.consistency`.
+        kinds: names from `KINDS`.
+        coef: weight of `losses.consistency`.
     """
 
     def __init__(
@@ -49,12 +50,12 @@ class Augmentation:
         """Prepares for a run.
 
         Args:
-            config: which changes, and how strong they are.
-            env: whose observations and actions they are for.
-            device: of the observations.
+            config: the changes and their strength.
+            env: the environments whose observations and actions are changed.
+            device: device of the observations.
 
         Raises:
-            ValueError: there is no such change, or it does not fit the environments.
+            ValueError: a change does not exist or does not fit the environments.
         """
         self.kinds = tuple(
             dict.fromkeys(k.strip() for k in ",".join(config.augment).split(",") if k)
@@ -78,7 +79,7 @@ class Augmentation:
     ) -> Tensor:
         """Random numbers for `items` rows or unrolls, (4, items) in [0, 1).
 
-        Without changes there are none, (0, items), and the generator stays as it is.
+        Without changes the result is (0, items), and the generator does not advance.
         """
         shape = (_NUMBERS if self.kinds else 0, items)
         return torch.rand(shape, generator=generator, device=device)
@@ -91,7 +92,7 @@ class Augmentation:
             numbers: (4, n), from `draw`.
 
         Returns:
-            As `obs`.
+            Shape and dtype of `obs`.
         """
         down, right, bright, flip = numbers
         if "shift" in self.kinds:
@@ -105,13 +106,13 @@ class Augmentation:
         return obs
 
     def logits(self, logits: Tensor, numbers: Tensor) -> Tensor:
-        """Logits of the actions in the true observations, from those in changed ones.
+        """Maps logits on changed observations to the actions in the true ones.
 
-        The action in a mirrored picture is the mirrored action.
+        In a mirrored picture every action becomes the mirrored action.
 
         Args:
             logits: (T, n, A) for the result of `observations`.
-            numbers: (4, n), those that `observations` was given.
+            numbers: (4, n), the same that `observations` got.
         """
         if "flip" not in self.kinds:
             return logits
@@ -129,11 +130,11 @@ class Augmentation:
         """A loss with the weighted `losses.consistency` in its total.
 
         Args:
-            loss: of N = T * n rows.
+            loss: loss of N = T * n rows.
             logits: (N, A) of the true observations.
             values: (N,) of the true observations.
-            augmented: logits (T, n, A) and values (T, n) of the changed ones.
-            targets: N rows.
+            augmented: logits (T, n, A) and values (T, n) of the changed observations.
+            targets: targets of the N rows.
         """
         difference = consistency(
             logits,
@@ -147,7 +148,7 @@ class Augmentation:
         )
 
     def _shifted(self, obs: Tensor, down: Tensor, right: Tensor) -> Tensor:
-        """Moves pictures, or the grid of tiles; the rows of motion stay."""
+        """Moves pictures, or the grid of tiles; the rows of motion do not change."""
         if not self._tiles:
             return shifted(obs, down, right, self._most)
         rows = [TILES_ROWS, obs.shape[-2] - TILES_ROWS]
@@ -155,7 +156,7 @@ class Augmentation:
         return torch.cat([shifted(grid, down, right, self._most), motion], -2)
 
     def _offsets(self, numbers: Tensor) -> Tensor:
-        """Equally likely whole numbers, as many to either side of 0."""
+        """Uniform integers in a range that is symmetric around 0."""
         return (numbers * (2 * self._most + 1)).floor().long() - self._most
 
     def _flipped(self, numbers: Tensor) -> Tensor:
@@ -167,19 +168,19 @@ def _check(kinds: Sequence[str], env: EnvConfig) -> None:
     for kind in kinds:
         if kind not in KINDS:
             raise ValueError(
-                f"augment must be of {', '.join(KINDS)}, with commas between; got "
+                f"augment must be a comma-separated list of {', '.join(KINDS)}; got "
                 f"{kind!r}"
             )
     others = [kind for kind in kinds if kind != "shift"]
     if others and env.obs == "tiles":
         raise ValueError(
-            f"augment={','.join(others)} is for pictures; tiles can only be shifted: "
-            "choose --augment shift"
+            f"augment={','.join(others)} needs pictures, but observations are tiles, "
+            "which can only be shifted: use --augment shift"
         )
     if "flip" in kinds and env.task not in list_all_envs():
         raise ValueError(
-            f"augment=flip needs the actions of the Super Mario Bros. tasks, and "
-            f"{env.task} has its own; leave flip out"
+            f"augment=flip needs the actions of the Super Mario Bros. tasks, but "
+            f"{env.task} has other actions; leave flip out"
         )
 
 
@@ -190,7 +191,7 @@ def shifted(obs: Tensor, down: Tensor, right: Tensor, most: int) -> Tensor:
         obs: (T, n, C, H, W).
         down: (n,) int64 pixels, negative for up.
         right: (n,) int64 pixels, negative for left.
-        most: pixels to any side, at least those of all items.
+        most: the largest shift to any side, in pixels.
     """
     if not most:
         return obs
@@ -207,19 +208,19 @@ def shifted(obs: Tensor, down: Tensor, right: Tensor, most: int) -> Tensor:
 
 
 def brightened(obs: Tensor, factor: Tensor) -> Tensor:
-    """Multiplies pictures (T, n, C, H, W) uint8 by factors (n,), within 0 to 255."""
+    """Multiplies pictures (T, n, C, H, W) uint8 by factors (n,), clipped to 0..255."""
     bright = obs * factor[:, None, None, None]
     return bright.round_().clamp_(0, 255).to(torch.uint8)
 
 
 def mirrored(actions: Sequence[str]) -> list[int]:
-    """The number of each action with left and right exchanged.
+    """The index of each action with left and right exchanged.
 
     Args:
         actions: such as "NOOP", "right+A".
 
     Raises:
-        ValueError: one of them is not there.
+        ValueError: a mirrored action is not among the actions.
     """
     other = {"left": "right", "right": "left"}
     buttons = [frozenset(action.split("+")) for action in actions]
@@ -228,8 +229,8 @@ def mirrored(actions: Sequence[str]) -> list[int]:
         wanted = frozenset(other.get(button, button) for button in pressed)
         if wanted not in buttons:
             raise ValueError(
-                f"augment=flip needs every action mirrored, and {action!r} is not; "
-                "--action-set complex has them all"
+                f"augment=flip needs the mirror image of every action, but that of "
+                f"{action!r} is missing; --action-set complex has all of them"
             )
         result.append(buttons.index(wanted))
     return result

@@ -1,10 +1,10 @@
-"""Distillation: towards the policies of teachers, on the states that this one reaches.
+"""Distillation: a student learns the policies of teachers on the states it reaches.
 
-The network collects with its own actions; of every row of a batch its level's teacher
-says what it would do there, and the loss is KL(teacher || policy) (Rusu et al. 2016,
-arXiv:1511.06295, section 3; that the student's own states are the ones to learn on:
-Ross et al. 2011, DAgger, and Czarnecki et al. 2019, arXiv:1902.02186). Minibatches and
-the critic's targets are PPO's (ppo.py), so that a run may go on with `--loss ppo`.
+The student collects with its own actions. For every row of a batch, the teacher of the
+row's level gives its policy, and the loss is KL(teacher || policy) (Rusu et al. 2016,
+arXiv:1511.06295, section 3; for the use of the student's own states: Ross et al. 2011,
+DAgger, and Czarnecki et al. 2019, arXiv:1902.02186). Minibatches and critic targets are
+PPO's (ppo.py), so a run can continue with `--loss ppo`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainer.rollout.batch import Batch, observations
 # Log-probability of actions that a teacher does not have.
 _NEVER = -30.0
 
-# Options of the environments that decide what is observed, and what a step is.
+# Options of the environments that determine observations and the length of a step.
 _SAME = ("obs", "frame_skip", "stack_num", "img_height", "img_width", "hud", "timing")
 
 
@@ -40,8 +40,8 @@ class Teacher(NamedTuple):
     """The policy of some levels.
 
     Attributes:
-        policy: the network, and what it was trained in.
-        columns: (its actions,) int64 places of these among the run's actions.
+        policy: the network and its environments.
+        columns: (its actions,) int64 indices of its actions among the run's actions.
     """
 
     policy: Policy
@@ -49,7 +49,7 @@ class Teacher(NamedTuple):
 
 
 class Distil(PPO):
-    """An `Algorithm`; the top of the file says how it works."""
+    """An `Algorithm`; the module docstring describes it."""
 
     loss: ClassVar[Callable[..., Loss]] = staticmethod(distillation_loss)
 
@@ -57,11 +57,11 @@ class Distil(PPO):
         """Loads the teachers.
 
         Args:
-            parts: what the algorithm is made of.
+            parts: the parts that all algorithms share.
 
         Raises:
-            FileNotFoundError: there is none for a level.
-            ValueError: one has other observations or actions, or a memory.
+            FileNotFoundError: a level has no teacher.
+            ValueError: a teacher has other observations or actions, or a memory.
         """
         super().__init__(parts)
         assert isinstance(self._config.loss, Distillation)
@@ -78,7 +78,7 @@ class Distil(PPO):
         actions = batch.logits.shape[-1]
         found = torch.full((len(levels), actions), _NEVER, device=levels.device)
 
-        @torch.no_grad()  # which belongs to a thread
+        @torch.no_grad()  # this setting is per thread
         def teach(part: slice) -> None:
             for number, teacher in enumerate(self._teachers):
                 (some,) = (levels[part] == number).nonzero(as_tuple=True)
@@ -120,11 +120,11 @@ def teacher_paths(where: Path, levels: Sequence[str]) -> list[Path]:
     """The checkpoint or run that teaches each level.
 
     Args:
-        where: one that teaches all of them, or a folder with one for each.
-        levels: of the run; () for a task without levels.
+        where: one checkpoint or run for all levels, or a folder with one per level.
+        levels: levels of the run; () for a task without levels.
 
     Raises:
-        FileNotFoundError: there is none for a level.
+        FileNotFoundError: a level has no teacher.
     """
     if where.is_file() or run_folder(where) is not None:
         return [where] * max(1, len(levels))
@@ -137,52 +137,60 @@ def teacher_paths(where: Path, levels: Sequence[str]) -> list[Path]:
             found.append(run)
         if not found:
             raise FileNotFoundError(
-                f"--teachers {where}: no teacher of {level}: neither "
-                f"{known[0].name} nor a run {level}/ with checkpoints is there"
+                f"--teachers {where}: no teacher for {level}: the folder must have "
+                f"{known[0].name} or a run {level}/ with checkpoints"
             )
         paths.append(found[0])
     if not paths:
-        raise FileNotFoundError(f"--teachers {where} is neither a run nor a checkpoint")
+        raise FileNotFoundError(f"--teachers {where} must be a run or a checkpoint")
     return paths
 
 
 def check_fits(teacher: EnvConfig, env: EnvConfig, name: str) -> None:
-    """Raises ValueError where a teacher sees, or does, something else than a run.
+    """Raises ValueError if a teacher's observations or actions do not fit a run.
 
     Args:
         teacher: environments of the teacher, resolved.
         env: environments of the run, resolved.
-        name: of the teacher, for the message.
+        name: name of the teacher, for the message.
     """
     for task in (teacher.task, env.task):
         if not is_native(task):
-            raise ValueError(f"distillation is for Super Mario Bros. tasks, not {task}")
+            raise ValueError(
+                f"distillation needs a Super Mario Bros. task, got the task {task}"
+            )
     if game_of(teacher.task) != game_of(env.task):
-        raise ValueError(f"{name} plays {teacher.task}, this run {env.task}")
+        raise ValueError(
+            f"{name} plays {teacher.task}, but this run plays {env.task}; give a "
+            "teacher of the same task"
+        )
     for option in _SAME:
         there, here = getattr(teacher, option), getattr(env, option)
         if there != here:
             raise ValueError(
-                f"{name} has {option}={there}, this run has {option}={here}; give the "
-                "run its teachers' options"
+                f"{name} has {option}={there}, but this run has {option}={here}; give "
+                "the run its teachers' options"
             )
     foreign = sorted(set(teacher.actions) - set(env.actions))
     if foreign:
         raise ValueError(
-            f"{name} has actions that this run has not: {', '.join(foreign)}; choose a "
-            "larger --action-set"
+            f"{name} has actions that this run does not have: {', '.join(foreign)}; "
+            "choose a larger --action-set"
         )
 
 
 def _load(path: Path, env: EnvConfig, device: torch.device) -> Teacher:
-    """A teacher for the environments of a run.
+    """Loads a teacher for the environments of a run.
 
     Raises:
-        ValueError: it has other observations or actions, or a memory.
+        ValueError: the teacher has other observations or actions, or a memory.
     """
     policy = load_policy(path, device)
     if policy.model.state_size:
-        raise ValueError(f"teacher {path} has a memory, which distillation cannot use")
+        raise ValueError(
+            f"teacher {path} has a memory, which distillation does not support; give a "
+            "teacher without memory"
+        )
     check_fits(policy.env, env, f"teacher {path}")
     places = [env.actions.index(action) for action in policy.env.actions]
     return Teacher(policy, torch.tensor(places, device=device))

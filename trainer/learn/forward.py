@@ -1,8 +1,8 @@
 """The network's forward pass over rows of a batch.
 
-Observations are built from the frames of the store with one gather, the rows of the
-burn-in bring the memory's state up to date without a gradient (R2D2, Kapturowski et
-al. 2019, section 3), and the rest runs under autocast.
+One gather builds the observations from the frames of the store. The burn-in rows update
+the memory's state without a gradient (R2D2, Kapturowski et al. 2019, section 3). All
+other rows run under autocast.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from trainer.rollout.batch import Batch, observations
 
 
 class Inputs(NamedTuple):
-    """What the network runs on: K rows of n unrolls.
+    """The network's inputs: K rows of n unrolls.
 
     Attributes:
-        stacks: (K, n, stack) int64 frames of the observations.
+        stacks: (K, n, stack) int64 indices of the observations' frames.
         state: (n, S) float32 memory before the first row.
         first: (K, n) bool, the row begins an episode.
         levels: (K, n) int64 level of each row, for its value.
@@ -45,7 +45,7 @@ class Inputs(NamedTuple):
         )
 
     def without_last(self) -> Inputs:
-        """All rows but the last, which only bootstraps."""
+        """All rows except the last, which only bootstraps."""
         stacks, state, first, levels = self
         return Inputs(stacks[:-1], state, first[:-1], levels[:-1])
 
@@ -55,7 +55,7 @@ class Forward:
 
     Attributes:
         frames: (all frames, words) of the store that the inputs point into. A recorded
-            CUDA graph reads this memory where it is, without a copy.
+            CUDA graph reads this memory in place.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Forward:
         """Prepares to run `model`.
 
         Args:
-            model: on the device already.
+            model: network on the device.
             obs_shape: (C, H, W) of an observation.
-            burn_in: rows at the start that only bring the state up to date.
-            device: of the model and the batches.
+            burn_in: rows at the start that only update the memory's state.
+            device: device of the model and the batches.
             dtype: autocast type, None for float32.
-            augmentation: of `augmented`.
+            augmentation: for `augmented`.
         """
         self.frames = torch.empty(0)
         self._model = model
@@ -87,7 +87,7 @@ class Forward:
         self._augmentation = augmentation
 
     def __call__(self, inputs: Inputs, numbers: Tensor | None = None) -> PolicyOutput:
-        """Logits (T, n, A) and values (T, n), of the rows behind the burn-in.
+        """Logits (T, n, A) and values (T, n) of the rows after the burn-in.
 
         Each value is that of the row's level.
 
@@ -113,7 +113,7 @@ class Forward:
         return output._replace(values=output.values_at(inputs.levels[burn_in:]))
 
     def augmented(self, inputs: Inputs, numbers: Tensor) -> PolicyOutput | None:
-        """The same of augmented observations; None without augmentation.
+        """The output for augmented observations; None without augmentation.
 
         The logits are for the actions in the true observations.
 

@@ -1,11 +1,11 @@
-"""The gradient of PPO's loss on a CPU, by native code from the frames to the weights.
+"""The gradient of PPO's loss on a CPU, in native code from the frames to the weights.
 
-Where the network is an encoder that there is native code for (trainer/models/native.py)
-with two linear heads, a part of a minibatch is four calls: its frames are gathered,
-encoded, the heads and the loss evaluated with their gradients (csrc/learner), and the
-encoder's gradients computed. PyTorch's operators and its autograd compute the same in a
-few hundred steps, which cost more than the numbers; they do it for all other networks,
-and tests/trainer/test_fused.py compares both.
+If the network is an encoder with native code (trainer/models/native.py) and two linear
+heads, a part of a minibatch takes four calls: gather the frames, encode them, evaluate
+the heads and the loss with their gradients (csrc/learner), and compute the encoder's
+gradients. PyTorch needs a few hundred operators for the same result, and their overhead
+exceeds the arithmetic; it computes the gradients of all other networks.
+tests/trainer/test_fused.py compares the two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.models.native import EncoderPass, has_hooks
 from trainer.models.popart import PopArt
 from trainer.rollout.batch import observations
 
-with suppress(ImportError):  # not built: then there is no `EncoderPass` either
+with suppress(ImportError):  # if it is not built, there is no `EncoderPass` either
     from trainer import _native
 
 _TERMS = tuple(f"loss/{name}" for name in Loss._fields if name != "augmented")
@@ -34,13 +34,13 @@ _TERMS = tuple(f"loss/{name}" for name in Loss._fields if name != "augmented")
 class FusedGradient:
     """The gradient steps of PPO on the rows of one batch.
 
-    It knows where the weights lie, so it is made anew for each batch.
+    It stores the addresses of the weights, so each batch needs a new object.
     """
 
     def __init__(
         self, parts: AlgorithmParts, encoder: EncoderPass, head: PolicyValueHead
     ) -> None:
-        """Of a network that this is for; `of` finds out."""
+        """Takes a supported network; `of` checks whether a network is supported."""
         self._parts, self._encoder, self._head = parts, encoder, head
         self._config: LearnerConfig = parts.config.learner
         assert isinstance(self._config.loss, Ppo)
@@ -49,7 +49,7 @@ class FusedGradient:
         places = {id(param): i for i, param in enumerate(params)}
         self._of_encoder = [places[id(weight)] for weight in encoder.weights]
         self._of_head = [places[id(weight)] for weight in _weights(head)]
-        # Shards have memory of their own.
+        # Each shard has separate memory.
         self._gradients = [
             [torch.zeros_like(param) for param in params]
             for _ in range(parts.gradient_step.shards.count)
@@ -57,7 +57,7 @@ class FusedGradient:
 
     @classmethod
     def of(cls, parts: AlgorithmParts) -> FusedGradient | None:
-        """That of a network as it is now; None: PyTorch has to do it."""
+        """The fused gradient of a network's current weights; None if unsupported."""
         model, c = parts.model, parts.config
         if (
             not isinstance(c.learner.loss, Ppo)
@@ -87,10 +87,10 @@ class FusedGradient:
         """Makes a gradient step.
 
         Args:
-            stacks: (N, stack) int64 frames of the observations of all rows.
+            stacks: (N, stack) int64 indices of the frames of all rows.
             targets: actions, levels (N,) int64, log_mu, advantages, values, weights
-                and scales (N,) float32, without gaps.
-            rows: (n,) int64 of the minibatch.
+                and scales (N,) float32, contiguous.
+            rows: (n,) int64 rows of the minibatch.
         """
         parts, c = self._parts, self._config
         options = (

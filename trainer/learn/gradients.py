@@ -1,11 +1,11 @@
-"""The gradient step that both algorithms share.
+"""The gradient step that all algorithms share.
 
 The losses are sums over rows, so a minibatch can be computed in parts: on a CPU in one
 shard per thread, and each shard in `grad_accum_steps` parts one after the other, which
 needs less memory. The gradients of the parts are added in a fixed order, clipped by
 their norm (Pascanu et al. 2013, arXiv:1211.5063, section 3.2), and given to the
-optimiser. Where a run has several processes, each computes its share of a minibatch,
-and before the clip the gradients are averaged over all of them, as one flat tensor.
+optimiser. If a run has several ranks, each computes its share of a minibatch, and the
+gradients are averaged over the ranks before the clip, as one flat tensor.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from trainer.models import PolicyModel
 
 
 class Gradient(NamedTuple):
-    """What a part of a minibatch adds to the gradient.
+    """The contribution of a part of a minibatch to the gradient.
 
     Attributes:
         terms: names of the loss and its parts.
-        losses: (n,) float32 of these.
-        gradients: one for each trainable parameter, in their order.
+        losses: (n,) float32 values of the terms.
+        gradients: one for each trainable parameter, in the order of the parameters.
     """
 
     terms: tuple[str, ...]
@@ -45,10 +45,10 @@ class GradientStep:
     """One step of the optimiser on a loss.
 
     Attributes:
-        params: that are trained.
+        params: the parameters to train.
         shards: threads that share a minibatch.
-        grad_accum_steps: parts in which each of them computes its share.
-        imitation: a loss of demonstrations that is added; None: there is none.
+        grad_accum_steps: parts in which each thread computes its share.
+        imitation: a loss of demonstrations to add; None if there is none.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class GradientStep:
         """Prepares steps of the trainable parameters of `model`.
 
         Args:
-            model: what is trained.
-            optimizer: of its parameters.
-            scaler: of the loss; enabled for fp16.
+            model: the network to train.
+            optimizer: optimiser of the parameters.
+            scaler: scales the loss; enabled for fp16.
             max_grad_norm: clip of the gradient's norm.
             grad_accum_steps: parts of a shard, one after the other.
             shards: threads that share a minibatch.
-            device: of the model and the minibatches.
-            statistics: where the loss is logged.
+            device: device of the model and the minibatches.
+            statistics: receives the losses.
             ranks: processes whose gradients are averaged.
         """
         self.shards = shards
@@ -98,9 +98,9 @@ class GradientStep:
         """Makes one step.
 
         Args:
-            items: of each shard, from `split`.
-            part_loss: the loss of some items of a shard, given the shard's number and
-                the items. The losses of all parts add up to that of the minibatch.
+            items: the items of each shard, from `split`.
+            part_loss: takes a shard's number and some of its items, returns their loss.
+                The losses of all parts add up to the minibatch's loss.
         """
 
         def gradient(shard: int, some: slice) -> Gradient:
@@ -112,11 +112,11 @@ class GradientStep:
     def make(
         self, items: list[slice], gradient: Callable[[int, slice], Gradient]
     ) -> None:
-        """Makes one step, whoever computes the gradients.
+        """Makes one step from gradients that any code may compute.
 
         Args:
-            items: of each shard, from `split`.
-            gradient: of the items of a shard, given the shard's number and the items.
+            items: the items of each shard, from `split`.
+            gradient: takes a shard's number and items, returns their gradient.
         """
         imitation = self.imitation if self.imitation and self.imitation.weight else None
         rows = imitation.draw().tensor_split(len(items)) if imitation else ()
@@ -139,20 +139,20 @@ class GradientStep:
     def _add_imitation(
         self, imitation: Imitation, gradients: list[Tensor], rows: Tensor
     ) -> Tensor:
-        """Adds the gradient of rows of demonstrations, in place; gives their loss."""
+        """Adds the gradient of rows of demonstrations, in place; returns their loss."""
         total = torch.zeros((), device=self._device)
         for some in _chunks(slice(0, len(rows)), self.grad_accum_steps):
             loss = imitation.loss(rows[some])
             scaled = self._scaler.scale(imitation.weight * loss)
             own = torch.autograd.grad(scaled, self.params, allow_unused=True)
-            # The critic's weights have none.
+            # The critic's weights have no imitation gradient.
             pairs = [p for p in zip(gradients, own, strict=True) if p[1] is not None]
             torch._foreach_add_([one for one, _ in pairs], [more for _, more in pairs])
             total += loss.detach()
         return total
 
     def _gradient(self, loss: Loss) -> Gradient:
-        # Not backward(): shards would add to the same .grad at the same time.
+        # Not backward(): shards would add to the same .grad concurrently.
         gradients = torch.autograd.grad(self._scaler.scale(loss.total), self.params)
         terms = {
             name: value for name, value in loss._asdict().items() if value is not None
@@ -172,7 +172,7 @@ class GradientStep:
         norm = _clip(gradients, self._max_grad_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        # A scaled loss may overflow, and then there is no step.
+        # If a scaled loss overflows, the scaler skips the step.
         overflows = self._scaler.is_enabled()
         self._statistics.log("gradient_norm", norm, finite_only=overflows)
         self._statistics.log_all(terms, losses)
@@ -181,10 +181,10 @@ class GradientStep:
 def _clip(gradients: list[Tensor], max_norm: float) -> Tensor:
     """Scales gradients down, in place, as torch.nn.utils.clip_grad_norm_ does.
 
-    Without native code in a quarter of its time on a CPU.
+    Takes a quarter of PyTorch's time on a CPU, even without native code.
 
     Returns:
-        () float32, the norm over all gradients before.
+        () float32, the norm over all gradients before the clip.
     """
     if native_steps.BEST and native_steps.plain(*gradients):
         path = native_steps.BEST
@@ -201,7 +201,7 @@ def _add(total: Gradient, part: Gradient) -> Gradient:
 
 
 def _chunks(items: slice, count: int) -> list[slice]:
-    """At most `count` contiguous parts, all but the last of the same size."""
+    """At most `count` contiguous parts, all except the last of the same size."""
     size = max(1, -(-(items.stop - items.start) // count))
     starts = range(items.start, items.stop, size)
     return [slice(start, min(start + size, items.stop)) for start in starts]

@@ -1,9 +1,8 @@
-"""Imitation: the cross-entropy of demonstrated actions, alone or beside another loss.
+"""Imitation: the cross-entropy of demonstrated actions, as the only loss or added.
 
-Alone it is behavioural cloning (Pomerleau 1989, "ALVINN"). Beside the policy gradient,
-as in DAPG (Rajeswaran et al. 2018, arXiv:1709.10087, section 4.2): the gradient of the
-log-probability of demonstrated actions is added to that of the policy, with a weight
-that falls to 0.
+As the only loss it is behavioural cloning (Pomerleau 1989, "ALVINN"). Added to the
+policy gradient it is DAPG (Rajeswaran et al. 2018, arXiv:1709.10087, section 4.2): the
+gradient of the log-probability of demonstrated actions, with a weight that falls to 0.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from trainer.models import PolicyModel
 
 # Rows of demonstrations in a gradient step.
 _ROWS = 256
-# Learning rate of cloning, which falls to 0: Adam's usual one (Kingma & Ba 2015).
+# Learning rate of cloning, which falls to 0: Adam's default (Kingma & Ba 2015).
 _CLONING_RATE = 1e-3
 
 
@@ -26,7 +25,7 @@ class Imitation:
     """The loss of some rows of demonstrations.
 
     Attributes:
-        weight: of the loss; it changes between updates.
+        weight: weight of the loss, which changes between updates.
     """
 
     def __init__(
@@ -38,14 +37,14 @@ class Imitation:
         dtype: torch.dtype | None,
         generator: torch.Generator,
     ) -> None:
-        """Prepares.
+        """Takes the demonstrations.
 
         Args:
-            model: without a memory.
+            model: network without a memory.
             obs: (n, C, H, W) uint8 of demonstrations, on the model's device.
-            actions: (n,) int64, what was done there.
+            actions: (n,) int64 demonstrated actions.
             dtype: autocast type of the network, None for float32.
-            generator: of the rows, on the device.
+            generator: draws the rows, on the device.
         """
         self.weight = 0.0
         self._model, self._obs, self._actions = model, obs, actions
@@ -59,7 +58,7 @@ class Imitation:
         )
 
     def loss(self, rows: Tensor) -> Tensor:
-        """The loss of some of the rows that were drawn; those of all parts add up."""
+        """The loss of some of the drawn rows; the losses of all parts add up."""
         n, device = len(rows), self._actions.device
         state = torch.zeros(n, 0, device=device)
         first = torch.zeros(1, n, dtype=torch.bool, device=device)
@@ -75,10 +74,10 @@ class Imitation:
         )
 
     def clone(self, steps: int) -> Iterator[float]:
-        """Trains on this loss alone, with an optimiser of its own.
+        """Trains on only this loss, with a separate optimiser.
 
         Args:
-            steps: how many.
+            steps: number of gradient steps.
 
         Yields:
             The loss of each step.

@@ -3,16 +3,16 @@
 How a batch becomes gradient steps (Espeholt et al. 2018, arXiv:1802.01561,
 section 4.2): in every epoch, random minibatches of whole unrolls, and for each one
 
-    1. a forward pass gives the current policy and values of all rows;
+    1. one forward pass gives the current policy and values of all rows;
     2. V-trace corrects the returns for the policy that acted (section 4.1);
-    3. row weights and priorities are those of this minibatch (targets.py), the
-       advantages are normalised and multiplied by min(rho_bar, pi / mu), which
-       `advantages=gae` leaves out;
-    4. one step is made on the policy gradient, the critic's loss and the entropy
-       bonus, through the same forward pass.
+    3. row weights and priorities are computed for this minibatch (targets.py), and
+       the advantages are normalised and multiplied by min(rho_bar, pi / mu), a factor
+       that `advantages=gae` leaves out;
+    4. one gradient step follows the policy gradient, the critic's loss and the
+       entropy bonus, through the same forward pass.
 
-With `grad_accum_steps` above 1 step 4 computes the forward pass again, part by part, so
-that the graph of the whole minibatch is never kept.
+With `grad_accum_steps` above 1, step 4 computes the forward pass again, part by part,
+so that the graph of the whole minibatch is never in memory.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from trainer.rollout.batch import Batch, select
 
 
 class Impala:
-    """An `Algorithm`; the top of the file says how it works.
+    """An `Algorithm`; the module docstring describes it.
 
     Attributes:
-        step: the gradient step; given random numbers (4, n) for the augmentation and
-            the fields of a `Batch` without frames, it gives priorities (n,).
+        step: the gradient step; takes random numbers (4, n) for the augmentation and
+            the fields of a `Batch` without frames, returns priorities (n,).
     """
 
     def __init__(self, parts: AlgorithmParts) -> None:
-        """Prepares.
+        """Makes the gradient step.
 
         Args:
-            parts: what the algorithm is made of.
+            parts: the parts that all algorithms share.
         """
         self._parts = parts
         self._config = parts.config.learner
@@ -60,7 +60,7 @@ class Impala:
         )
 
     def update(self, batch: Batch) -> Tensor:
-        """Makes the gradient steps of a batch of B unrolls; gives priorities (B,)."""
+        """Makes the gradient steps of B unrolls; returns priorities (B,)."""
         parts, count = self._parts, batch.weights.numel()
         priorities = torch.empty(count, device=parts.device)
         for picked, numbers in parts.minibatches(count, parts.unrolls_per_minibatch):
@@ -69,12 +69,12 @@ class Impala:
         return priorities
 
     def _step(self, numbers: Tensor, *fields: Tensor) -> Tensor:
-        """One gradient step on unrolls, the arguments of `step`; gives priorities."""
+        """One gradient step on unrolls; arguments and result are those of `step`."""
         forward, maker = self._parts.forward, self._parts.target_maker
         gradient_step = self._parts.gradient_step
         whole = Batch(forward.frames, *fields)
         shards = gradient_step.split(whole.weights.numel())
-        # With several parts the graph of the whole is not kept, but computed again.
+        # With several parts, `part_loss` computes each part's graph again.
         keep_graph = gradient_step.grad_accum_steps == 1
 
         def run(items: slice) -> tuple[PolicyOutput, VTrace]:
@@ -84,7 +84,7 @@ class Impala:
             return output, self._trace(part, output)
 
         outputs, traces = zip(*gradient_step.shards.map(run, shards), strict=True)
-        # The weights and the normalisation are the whole minibatch's.
+        # Weights and normalisation are those of the whole minibatch.
         trace = VTrace(*(torch.cat(field, 1) for field in zip(*traces, strict=True)))
         logits = torch.cat([output.logits.detach() for output in outputs], 1)
         values = torch.cat([output.values.detach() for output in outputs], 1)
@@ -105,7 +105,7 @@ class Impala:
             return loss._replace(total=mean_weight * loss.total)
 
         gradient_step(shards, part_loss)
-        # Not earlier: it changes weights that the gradient is of.
+        # Not earlier, because PopArt changes weights that the gradient depends on.
         maker.update_popart(whole, trace)
         return priorities
 
@@ -121,7 +121,7 @@ class Impala:
     def _part_loss(
         self, output: PolicyOutput, augmented: PolicyOutput | None, targets: Targets
     ) -> Loss:
-        """The loss of unrolls of T + 1 rows, of which the last only bootstraps."""
+        """The loss of unrolls of T + 1 rows; the last row only bootstraps."""
         c = self._config
         logits, values = flat(PolicyOutput(output.logits[:-1], output.values[:-1]))
         loss: Loss = self._loss(

@@ -1,11 +1,10 @@
-"""Trains the network: what PPO, IMPALA and distillation share.
+"""Trains the network: the learner that PPO, IMPALA and distillation share.
 
-`Learner.update` turns a batch of unrolls into gradient steps. It sets the learning rate
-and the entropy bonus of the schedules, lets the algorithm (ppo.py, impala.py or
-distil.py) make the steps, and takes the new weights into their moving average. The
-parts:
+`Learner.update` turns a training batch into gradient steps. It sets the learning rate
+and the entropy bonus from their schedules, lets the algorithm (ppo.py, impala.py or
+distil.py) make the steps, and updates the moving average of the weights. The parts:
 
-    fused.py        all of a gradient in native code, for small networks on a CPU
+    fused.py        a whole gradient in native code, for small networks on a CPU
     forward.py      the network's forward pass on rows of a batch
     vtrace.py       V-trace and GAE
     targets.py      critic targets, advantages, weights of the rows
@@ -17,7 +16,7 @@ parts:
     statistics.py   sums on the device
 
 On a GPU a gradient step is one recorded CUDA graph, and nothing waits for the device
-until `statistics()` is asked for.
+until `statistics()` is called.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from trainer.rollout.batch import Batch
 
 _logger = logging.getLogger(__name__)
 
-# By the word of `LearnerConfig.loss`.
+# Keys are the values of `LearnerConfig.loss`.
 _ALGORITHMS: dict[str, Callable[[AlgorithmParts], Algorithm]] = {
     "ppo": PPO,
     "impala": Impala,
@@ -63,11 +62,11 @@ class Learner:
     """Owns the optimiser and the update; the model may be shared with the actor.
 
     Attributes:
-        model: what is trained.
+        model: the network to train.
         version: updates so far.
-        optimizer: of the model.
+        optimizer: optimiser of the model.
         ema: moving average of the weights, None without one.
-        generator: of minibatches, noise and augmentation.
+        generator: random generator of minibatches, noise and augmentation.
     """
 
     def __init__(
@@ -84,13 +83,13 @@ class Learner:
         """Prepares to train `model`.
 
         Args:
-            model: on the device already.
-            config: how to learn, and with what arithmetic.
+            model: network on the device.
+            config: configuration of the run.
             obs_shape: (C, H, W) of an observation.
-            device: of the model and the batches.
+            device: device of the model and the batches.
             dtype: autocast type of the network, None for float32.
             shards: threads that share a minibatch.
-            ranks: processes that train the same weights, each on its own batches.
+            ranks: processes that train the same weights, each on separate batches.
 
         Raises:
             ValueError: the augmentation does not fit the environments.
@@ -106,7 +105,9 @@ class Learner:
             graphs = False
         if graphs and c.imitation:
             # A recorded step would draw the same demonstrations each time.
-            _logger.warning("no CUDA graph of the gradient step: it imitates")
+            _logger.warning(
+                "no CUDA graph of the gradient step: it draws demonstrations"
+            )
             graphs = False
         self.model = model
         self.version = 0
@@ -158,11 +159,11 @@ class Learner:
         self._algorithm = _ALGORITHMS[c.loss.kind](self._parts)
 
     def take_demonstrations(self, obs: Tensor, actions: Tensor) -> None:
-        """Gets what is imitated, before the run starts.
+        """Takes the demonstrations to imitate, before the run starts.
 
         Args:
-            obs: (n, C, H, W) uint8.
-            actions: (n,) int64, what was done there.
+            obs: (n, C, H, W) uint8 observations.
+            actions: (n,) int64 demonstrated actions.
         """
         parts = self._parts
         parts.gradient_step.imitation = Imitation(
@@ -174,10 +175,10 @@ class Learner:
         )
 
     def clone(self, steps: int) -> Iterator[float]:
-        """Trains on what is imitated alone, before the first update.
+        """Trains only on the demonstrations, before the first update.
 
         Args:
-            steps: of the gradient.
+            steps: number of gradient steps.
 
         Yields:
             The loss of each step.
@@ -186,7 +187,7 @@ class Learner:
         assert imitation is not None, "there are no demonstrations"
         yield from imitation.clone(steps)
         if self.ema:
-            # An average of the weights from here on.
+            # The moving average begins with the cloned weights.
             self.ema.load_state_dict(self.model.state_dict())
 
     def update(self, batch: Batch, step: int) -> Tensor:
@@ -225,10 +226,10 @@ class Learner:
             imitation.weight = linear(c.imitation, 0.0, c.entropy_steps, step)
 
     def _update_average(self) -> None:
-        """Takes the new weights into the moving average, if there is one."""
+        """Updates the moving average of the weights, if there is one."""
         if self.ema is None:
             return
-        # The average is one of weights on the same scale.
+        # PopArt rescales the critic; rescale its average to the same scale.
         averaged = cast(PolicyModel, self.ema.model).popart
         latest = self.model.popart
         if averaged is not None and latest is not None:
@@ -265,11 +266,11 @@ class Learner:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues from `state()`, after the model has got its weights.
+        """Continues from `state()`, after the model's weights have been loaded.
 
-        A resumed run may have another config: an average that the saved run did not
-        have starts from these weights, and the state of a generator of another kind of
-        device is not used.
+        A resumed run may have another config: a moving average that the saved run did
+        not have starts from these weights, and the generator's state is not used if it
+        is from another kind of device.
         """
         self.optimizer.load_state_dict(state["optimizer"])
         if state["scaler"]:  # empty unless the saved run was fp16

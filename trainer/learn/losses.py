@@ -5,14 +5,14 @@
 The policy's term is PPO's clipped ratio (Schulman et al. 2017, arXiv:1707.06347,
 equation 7, with the ratio taken against the behaviour policy mu) or IMPALA's policy
 gradient (Espeholt et al. 2018, arXiv:1802.01561, section 4.2). The critic's term and
-the entropy bonus are the same for both. Of distillation it is the difference from the
+the entropy bonus are the same for both. Distillation uses the KL divergence from the
 teachers' policies, without an entropy bonus.
 
 Every mean is a sum against `weights` that add up to 1 over the whole minibatch, so the
 losses and gradients of the parts of a minibatch add up to those of the whole.
 
-Nothing here reads the content of a tensor on the host, so that all of it can be
-compiled and recorded in a CUDA graph.
+Nothing here reads the contents of a tensor on the host, so everything can be compiled
+and recorded in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ ValueLossName = Literal["huber", "squared"]
 
 
 class Targets(NamedTuple):
-    """What rows are trained towards; all (N,) float32, without gradients.
+    """The targets of rows; all (N,) float32 unless noted, without gradients.
 
     Attributes:
         actions: (N,) int64 actions taken.
-        log_mu: log-probability of them when they were taken.
+        log_mu: log-probability of the actions when they were taken.
         advantages: policy-gradient weight of each row.
         values: critic target of each row.
         weights: share of each row in the mean; 0 for ignored rows.
-        scales: what the critic's errors are divided by before their loss (PopArt);
-            None: 1.
+        scales: divisors of the critic's errors in its loss (PopArt); None: 1.
     """
 
     actions: Tensor
@@ -58,15 +57,15 @@ class Targets(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Scalars of one part of a minibatch; `total` alone has a gradient.
+    """Scalars of one part of a minibatch; only `total` has a gradient.
 
     Attributes:
-        total: what is minimised.
-        policy: the policy's term; of distillation the KL from the teachers.
+        total: the loss to minimise.
+        policy: the policy's term; for distillation, the KL from the teachers.
         value: the critic's term, without its coefficient.
-        entropy: of the policy.
+        entropy: entropy of the policy.
         kl: an estimate of KL(mu || pi) that is never negative.
-        clipped: share of rows whose ratio is outside of PPO's clip range; 0 for IMPALA.
+        clipped: share of rows whose ratio is outside PPO's clip range; 0 for IMPALA.
         augmented: the `consistency`, None without augmentation.
     """
 
@@ -94,13 +93,13 @@ def ppo_loss(
     Args:
         logits: (N, A) float32 of the current policy.
         values: (N,) float32 of the current critic.
-        targets: N rows. The advantages do not carry an importance weight: the ratio
-            in the loss is that weight.
+        targets: N rows. The advantages have no importance weight: the ratio in the
+            loss is that weight.
         clip_range: epsilon of the clip.
         value_coef: weight of the critic's loss.
         value_kind: "huber" or "squared".
-        entropy_coef: weight of the entropy bonus; a scalar tensor where it has to
-            change under a recorded CUDA graph.
+        entropy_coef: weight of the entropy bonus; a scalar tensor if it must change
+            under a recorded CUDA graph.
     """
     log_probs = F.log_softmax(logits, dim=-1)
     log_pi = _of_actions(log_probs, targets.actions)
@@ -135,11 +134,11 @@ def impala_loss(
     Args:
         logits: (N, A) float32 of the current policy.
         values: (N,) float32 of the current critic.
-        targets: N rows. The advantages carry the clipped importance weight already.
+        targets: N rows. The advantages include the clipped importance weight.
         value_coef: weight of the critic's loss.
         value_kind: "huber" or "squared".
-        entropy_coef: weight of the entropy bonus; a scalar tensor where it has to
-            change under a recorded CUDA graph.
+        entropy_coef: weight of the entropy bonus; a scalar tensor if it must change
+            under a recorded CUDA graph.
     """
     log_probs = F.log_softmax(logits, dim=-1)
     log_pi = _of_actions(log_probs, targets.actions)
@@ -196,7 +195,7 @@ def consistency(
     augmented_values: Tensor,
     targets: Targets,
 ) -> Tensor:
-    """How much the output of a network changes with augmented observations, a scalar.
+    """How much augmented observations change the output of a network, a scalar.
 
     KL(pi(s) || pi(f(s))) and the squared difference of the values, both without a
     gradient through the true observations (Raileanu et al. 2021, equations 3 to 5).
@@ -204,7 +203,7 @@ def consistency(
     Args:
         logits: (N, A) float32 of the true observations.
         values: (N,) float32.
-        augmented_logits: (N, A) of the augmented ones, for the same actions.
+        augmented_logits: (N, A) of the augmented observations, for the same actions.
         augmented_values: (N,).
         targets: N rows; only weights and scales are used.
     """

@@ -1,9 +1,9 @@
-"""Steps of the optimiser on a CPU in native code (csrc/learner), many tensors a call.
+"""Optimiser steps on a CPU in native code (csrc/learner), many tensors per call.
 
-PyTorch's operators cost more here than the numbers: forty of them for Muon's two
-matrices of the default network, between work that empties the caches. Tensors that the
-native code does not take are left to PyTorch: on another device, not float32, with
-gaps or in another order than their shape's.
+The overhead of PyTorch's operators exceeds the arithmetic here: Muon needs forty of
+them for the two matrices of the default network, and other work empties the caches in
+between. PyTorch handles tensors that the native code does not support: on another
+device, not float32, or not contiguous.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ except ImportError:  # not built
 else:
     PATHS = _native.paths()
 
-# The portable code is there to be compared with; PyTorch is faster.
+# The portable code exists only for comparison; PyTorch is faster.
 BEST = PATHS[-1] if len(PATHS) > 1 else None
 
 
 def plain(*tensors: Tensor | None) -> bool:
-    """Whether native code can work on the memory of tensors."""
+    """Whether the native code supports the memory of tensors."""
     return all(
         tensor is not None
         and tensor.dtype == torch.float32
@@ -47,7 +47,7 @@ def muon(
 
     Args:
         matrices: weights, gradients and momentum, (M, ...) of one shape each, `plain`.
-        lr: of the step.
+        lr: learning rate of the step.
         momentum: decay of the mean gradient.
         weight_decay: decoupled.
         path: one of `PATHS`.
@@ -73,14 +73,14 @@ def adamw(
     eps: float,
     path: str,
 ) -> None:
-    """A step of AdamW with betas .9 and .999, in place.
+    """A step of AdamW with betas 0.9 and 0.999, in place.
 
     Args:
         tensors: weights, gradients, mean gradients, mean squares, and () steps so far;
             all `plain`.
-        lr: of the step.
+        lr: learning rate of the step.
         weight_decay: decoupled.
-        eps: beside the root of the squares.
+        eps: added to the root of the squares.
         path: one of `PATHS`.
     """
     rows = [
@@ -94,11 +94,11 @@ def clip_norm(gradients: Sequence[Tensor], max_norm: float, path: str) -> float:
 
     Args:
         gradients: all `plain`.
-        max_norm: that they have at most after it.
+        max_norm: largest norm after the call.
         path: one of `PATHS`.
 
     Returns:
-        The norm before.
+        The norm before the call.
     """
     rows = [(gradient.numel(), gradient.data_ptr()) for gradient in gradients]
     return _native.clip_norm(path, rows, max_norm)

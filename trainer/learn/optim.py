@@ -1,7 +1,7 @@
 """The optimiser and its schedules.
 
-`build_optimizer` gives a `torch.optim.Optimizer` whose groups know the rate they
-start with (`base_lr`), so that one factor moves them all.
+`build_optimizer` returns a `torch.optim.Optimizer` whose groups store their initial
+rate (`base_lr`), so one factor scales all rates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 def learning_rate_factor(config: LearnerConfig, step: int, updates: int) -> float:
-    """What the starting rates are multiplied by: warm-up times schedule.
+    """The factor of the initial rates: warm-up times schedule.
 
     Args:
         config: the schedule.
@@ -36,13 +36,13 @@ def learning_rate_factor(config: LearnerConfig, step: int, updates: int) -> floa
     share = linear(0.0, 1.0, config.lr_steps, step)
     if config.lr_schedule == "cosine":
         share = (1 - math.cos(math.pi * share)) / 2
-    # The first update has a share of the rate already: at 0 it would be wasted.
+    # The first update already has a share of the rate: at 0 it would have no effect.
     warm_up = min(1.0, (updates + 1) / max(1, config.warmup_updates))
     return warm_up * (1 + (config.lr_end / config.lr - 1) * share)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Sets the rate of every group to `factor` times the one it started with."""
+    """Sets the rate of every group to `factor` times its initial rate."""
     for group in optimizer.param_groups:
         rate = factor * group["base_lr"]
         if isinstance(group["lr"], Tensor):
@@ -54,21 +54,21 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
 def build_optimizer(
     model: nn.Module, config: LearnerConfig, capturable: bool
 ) -> torch.optim.Optimizer:
-    """The optimiser of a run.
+    """Builds the optimiser of a run.
 
-    Its `load_state_dict` takes what was learned from the checkpoint, the rates and
-    other options from `config`: a resumed run can have other ones, or continue on
-    another device. Muon leaves a network without hidden matrices to AdamW, and the log
-    says so.
+    Its `load_state_dict` takes the moments from the checkpoint, but the rates and other
+    options from `config`: a resumed run may change options, or continue on another
+    device. If a network has no hidden matrices, AdamW replaces Muon, with a warning in
+    the log.
 
     Args:
-        model: on its device already.
-        config: which optimiser, and its options.
+        model: network on its device.
+        config: the optimiser's name and options.
         capturable: whether steps are recorded in CUDA graphs; rates are then
             tensors.
 
     Raises:
-        ValueError: an option out of its range.
+        ValueError: an option is out of its range.
     """
     check_ranges(config)
     kind, lr = config.optimizer, config.lr
@@ -78,8 +78,8 @@ def build_optimizer(
         hidden = hidden_matrices(model)
         if not hidden:
             _logger.warning(
-                "muon works on weights between the first layer and the heads, and this "
-                "network has none: AdamW updates all weights, at --lr"
+                "muon updates the weights between the first layer and the heads, but "
+                "this network has none: AdamW updates all weights, with --lr"
             )
         chosen = set(hidden)
         others = [p for p in params if p not in chosen]
@@ -103,7 +103,7 @@ def build_optimizer(
         decay = 0.0
         if isinstance(kind, learning.AdamW):
             decay, made = kind.weight_decay, torch.optim.AdamW
-        # Fused: one kernel over all parameters, on CPU and CUDA alike.
+        # Fused: one kernel over all parameters, on both CPU and CUDA.
         optimizer = made(
             [_group(params, lr, kind.kind, capturable)],
             eps=kind.eps,
@@ -119,7 +119,7 @@ def build_optimizer(
 
 
 def _group(params: list[nn.Parameter], lr: float, kind: str, capturable: bool) -> Group:
-    """A parameter group with the rate it starts with, and its optimiser's name."""
+    """A parameter group with its initial rate and its optimiser's name."""
     rate: float | Tensor = lr
     if capturable and params:
         rate = torch.tensor(lr, device=params[0].device)
@@ -129,16 +129,16 @@ def _group(params: list[nn.Parameter], lr: float, kind: str, capturable: bool) -
 def _keep_options(
     optimizer: torch.optim.Optimizer, state: dict[str, Any]
 ) -> dict[str, Any]:
-    """Puts an optimiser's own options in the place of those of a checkpoint.
+    """Replaces the options of a checkpoint with the optimiser's own.
 
     Raises:
-        ValueError: the checkpoint is of another kind of optimiser.
+        ValueError: the checkpoint has another kind of optimiser.
     """
     own, saved = optimizer.param_groups, state["param_groups"]
     if own[0]["kind"] != saved[0]["kind"]:
         raise ValueError(
-            f"the checkpoint was trained with optimizer={saved[0]['kind']}, this run "
-            f"has {own[0]['kind']}; resume with --optimizer {saved[0]['kind']}"
+            f"the checkpoint was trained with optimizer={saved[0]['kind']}, but this "
+            f"run has {own[0]['kind']}; resume with --optimizer {saved[0]['kind']}"
         )
     groups = [
         mine | {"params": theirs["params"]}
@@ -151,8 +151,8 @@ def _keep_options(
 def _lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
     """Gives moments from a checkpoint the strides of their weights.
 
-    They have those of their run, which may have had another device; fused kernels go
-    over both by their order in memory.
+    The saved run may have had another device and other strides, but fused kernels read
+    weights and moments in the order of memory.
     """
     for param, state in optimizer.state.items():
         for name, value in state.items():
@@ -162,11 +162,12 @@ def _lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that Muon is for: weights between the first layer and the heads.
+    """The parameters that Muon updates: weights between the first layer and the heads.
 
-    A weight has a name that begins so and two dimensions or more. The first in the
-    order of registration belongs to the first layer; the heads are the submodule
-    `head`, in a model without one the last two weights, logits' and value's.
+    A weight is a parameter whose name begins with "weight" and that has two or more
+    dimensions. The first in the order of registration belongs to the first layer. The
+    heads are the submodule `head`, or, in a model without it, the last two weights
+    (logits and value).
     """
     weights = [
         param
@@ -183,20 +184,20 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised, for matrices; AdamW for all else.
+    """Momentum, orthogonalised, for matrices; AdamW for all other parameters.
 
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural
     networks". A convolution's kernel is a matrix with one row per output channel.
-    `torch.optim.Muon` takes neither these nor rates that are tensors.
+    `torch.optim.Muon` supports neither convolutions nor rates that are tensors.
 
-    On a CPU native code makes both steps where it can (native_steps.py). The figures
+    On a CPU native code makes both steps where it can (native_steps.py). The results
     differ from PyTorch's by rounding.
 
     Attributes:
-        native_path: instruction set of the native code; None: all is PyTorch's.
+        native_path: instruction set of the native code; None: use only PyTorch.
     """
 
-    # Of the class: copies of an optimiser have no attributes of their own.
+    # A class attribute, because copies of an optimiser have no other attributes.
     native_path: str | None = native_steps.BEST
 
     def __init__(
@@ -209,14 +210,14 @@ class Muon(torch.optim.Optimizer):
         eps: float,
         capturable: bool,
     ) -> None:
-        """Takes one group of either kind, each with its lr.
+        """Takes one group for each of the two optimisers, each with its lr.
 
         Args:
-            matrices: parameters of two dimensions or more.
-            others: those for AdamW.
+            matrices: parameters of two or more dimensions, for Muon.
+            others: parameters for AdamW.
             momentum: decay of the matrices' mean gradient.
-            weight_decay: of all parameters, decoupled.
-            eps: AdamW's.
+            weight_decay: decoupled weight decay of all parameters.
+            eps: epsilon of AdamW.
             capturable: whether steps are recorded in CUDA graphs.
         """
         options = {
@@ -230,7 +231,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step from the gradients there are."""
+        """Makes one step from the parameters' gradients."""
         assert closure is None, "closures are not supported"
         matrices, others = self.param_groups
         self._step_matrices(matrices)
@@ -260,11 +261,11 @@ class Muon(torch.optim.Optimizer):
             )
             return
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
-        # Nesterov: where the average will be after one more gradient like this.
+        # Nesterov: the average after one more gradient like this one.
         ahead = torch._foreach_lerp(gradients, averages, group["momentum"])
         for param, direction in zip(params, ahead, strict=True):
             step = orthogonalise(direction.flatten(1))
-            # Entries of a tall matrix of orthogonal columns are smaller.
+            # A tall matrix with orthogonal columns has smaller entries.
             scale = max(1.0, step.shape[0] / step.shape[1]) ** 0.5
             param.mul_(1 - group["lr"] * group["weight_decay"])
             param.sub_(group["lr"] * scale * step.reshape(param.shape))
@@ -319,19 +320,19 @@ class Muon(torch.optim.Optimizer):
 
 
 # Jordan et al. 2024: x -> 3.4445 x - 4.775 x^3 + 2.0315 x^5, five times, brings
-# singular values from (0, 1] to about 1 (.7 to 1.2).
+# singular values from (0, 1] to about 1 (0.7 to 1.2).
 _LINEAR, _CUBIC, _QUINTIC = 3.4445, -4.7750, 2.0315
 _ITERATIONS = 5
-# Larger matrices are cut into blocks of as many rows (Khaled et al. 2025, "MuonBP",
+# Larger matrices are cut into blocks of this many rows (Khaled et al. 2025, "MuonBP",
 # between two full steps): the work is then linear in the rows instead of quadratic.
-# For nature's 512 x 3136 on one core that is 16 ms instead of 84; in native code 5 ms.
+# For nature's 512 x 3136 on one core it takes 16 ms instead of 84; native code 5 ms.
 _BLOCK_ROWS = 128
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
     """Brings all singular values near 1 and keeps the singular vectors.
 
-    Of blocks of 128 rows each, or of columns where there are fewer of them.
+    Works on blocks of 128 rows each, or of 128 columns if there are fewer columns.
 
     Args:
         matrix: (M, N) float32.
@@ -355,24 +356,24 @@ def orthogonalise(matrix: Tensor) -> Tensor:
 
 
 def _factor(square: Tensor) -> Tensor:
-    """What one iteration multiplies x by, given square = x x^T."""
+    """The matrix that one iteration multiplies x by, given square = x x^T."""
     factor = torch.baddbmm(square, square, square, beta=_CUBIC, alpha=_QUINTIC)
     factor.diagonal(dim1=-2, dim2=-1).add_(_LINEAR)
     return factor
 
 
 def _iterate(x: Tensor) -> Tensor:
-    """The iteration as published, of blocks (n, rows, N); stands TF32's rounding."""
+    """The iteration as published, of blocks (n, rows, N); tolerates TF32's rounding."""
     for _ in range(_ITERATIONS):
         x = _factor(x @ x.mT) @ x
     return x
 
 
 def _iterate_squares(x: Tensor) -> Tensor:
-    """The same on x x^T, from left and right, with x multiplied once at the end.
+    """The same iteration on x x^T, from both sides; multiplies x once at the end.
 
-    On a CPU 2.7 and 4.6 times as fast for the linear layers of cnn-157k and cnn-345k,
-    which are 9 and 20 times as wide as tall. It needs true float32: rounding
+    On a CPU this is 2.7 and 4.6 times as fast for the linear layers of cnn-157k and
+    cnn-345k, which are 9 and 20 times as wide as tall. It needs true float32: rounding
     errors in x x^T grow twelvefold per iteration.
     """
     square = x @ x.mT

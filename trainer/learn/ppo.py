@@ -4,12 +4,12 @@ How a batch becomes gradient steps (Schulman et al. 2017, arXiv:1707.06347,
 algorithm 1; targets by V-trace, Espeholt et al. 2018, arXiv:1802.01561, section 4.1,
 or GAE):
 
-    1. Values and probabilities of all rows: those stored when acting where they are
-       the learner's own (no lag, no replay), else from one forward pass.
+    1. Values and probabilities of all rows: those stored when acting if they are
+       the learner's own (no lag, no replay), otherwise from one forward pass.
     2. Targets, row weights and priorities of the whole batch, once (targets.py).
-    3. In every epoch, random minibatches: of single rows, or of whole unrolls where
-       the network has a memory. In each, advantages are normalised, and one step
-       made on the clipped loss (equation 7), whose ratio is taken against the
+    3. In every epoch, random minibatches: of single rows, or of whole unrolls if the
+       network has a memory. In each, the advantages are normalised, and one gradient
+       step follows the clipped loss (equation 7), whose ratio is taken against the
        behaviour policy mu.
 """
 
@@ -38,19 +38,19 @@ class Minibatch(NamedTuple):
     """Items (rows or unrolls) on dimension 1 of everything: (rows, items, ...).
 
     Attributes:
-        stacks: (T, n, stack) int64 frames of the observations; with a memory also the
-            rows of the burn-in, like first and levels.
+        stacks: (T, n, stack) int64 indices of the observations' frames; with a memory
+            also the rows of the burn-in, like first and levels.
         first: (T, n) bool.
         levels: (T, n) int64.
         state: (1, n, S) float32 memory before the first row.
-        actions: (T, n) int64, like the rest the fields of `Targets`.
+        actions: (T, n) int64; this and the next five are the fields of `Targets`.
         log_mu: (T, n) float32.
         advantages: (T, n) float32.
         values: (T, n) float32.
         weights: (T, n) float32.
         scales: (T, n) float32, 1 without PopArt.
         teachers: (T, n, A) float32 log-probabilities of distillation's teachers; A = 0
-            without.
+            without distillation.
     """
 
     stacks: Tensor
@@ -71,30 +71,30 @@ class Minibatch(NamedTuple):
 
     @property
     def inputs(self) -> Inputs:
-        """What the network runs on."""
+        """The network's inputs."""
         return Inputs(self.stacks, self.state[0], self.first, self.levels)
 
     @property
     def targets(self) -> Targets:
-        """What the network is trained towards."""
+        """The network's targets."""
         return Targets(*(getattr(self, name) for name in Targets._fields))
 
 
 class PPO:
-    """An `Algorithm`; the top of the file says how it works.
+    """An `Algorithm`; the module docstring describes it.
 
     Attributes:
-        step: the gradient step; given random numbers (4, n) for the augmentation and
+        step: the gradient step; takes random numbers (4, n) for the augmentation and
             the fields of a `Minibatch`.
     """
 
     loss: ClassVar[Callable[..., Loss]] = staticmethod(ppo_loss)
 
     def __init__(self, parts: AlgorithmParts) -> None:
-        """Prepares.
+        """Makes the gradient step.
 
         Args:
-            parts: what the algorithm is made of.
+            parts: the parts that all algorithms share.
         """
         self._parts = parts
         self._config = parts.config.learner
@@ -112,7 +112,7 @@ class PPO:
         )
 
     def update(self, batch: Batch) -> Tensor:
-        """Makes the gradient steps of a batch of B unrolls; gives priorities (B,)."""
+        """Makes the gradient steps of B unrolls; returns priorities (B,)."""
         with mark("targets"):
             targets, priorities = self._targets(batch)
         items = self._items(batch, targets)
@@ -171,7 +171,7 @@ class PPO:
         return logits, values
 
     def _items(self, batch: Batch, targets: Targets) -> Minibatch:
-        """All that minibatches are drawn from: T * B rows, or B unrolls."""
+        """The items that minibatches are drawn from: T * B rows, or B unrolls."""
         stacks, state, first, levels = Inputs.of(batch).without_last()
         fields = [field for field in targets if field is not None]
         fields.append(self.teachers_of(batch))
@@ -191,7 +191,7 @@ class PPO:
         return torch.empty(T - 1 - self._burn_in, B, 0, device=self._parts.device)
 
     def _step(self, numbers: Tensor, *fields: Tensor) -> None:
-        """One gradient step on a minibatch, the arguments of `step`."""
+        """One gradient step on a minibatch; takes the arguments of `step`."""
         whole = Minibatch(*fields)
         targets, mean_weight = normalised(
             whole.targets, advantages=self._config.normalise_advantages
@@ -227,7 +227,7 @@ class PPO:
         )
 
     def loss_options(self, part: Minibatch) -> dict[str, Any]:
-        """What `loss` takes beside logits, values, targets and the critic's options."""
+        """Arguments of `loss` besides logits, values, targets and critic options."""
         del part
         assert isinstance(self._config.loss, Ppo)
         return {
@@ -239,8 +239,7 @@ class PPO:
 def _stored_targets_are_exact(config: RunConfig) -> bool:
     """Whether the values stored when acting are those of the learner's weights.
 
-    That is so where nothing is learned in between and nothing is replayed; it saves a
-    forward pass.
+    They are if there is no lag and no replay; this saves a forward pass.
     """
     in_turns = config.mode == "sync" and config.lag == 0
     return in_turns and not config.replay.replay_share

@@ -1,7 +1,7 @@
 """The reverse scan of V-trace as one CUDA kernel, written in Triton.
 
-Only `trainer.learn.vtrace` imports this module, and only before its first use: Triton
-comes with PyTorch's CUDA builds alone.
+Only `trainer.learn.vtrace` imports this module, and only before its first use, because
+only PyTorch's CUDA builds include Triton.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Columns per program: one warp, so that few columns still fill several SMs.
+# Columns per program: one warp, so that even few columns occupy several SMs.
 BLOCK = 32
 
 
@@ -37,7 +37,7 @@ _kernel = triton.jit(_scan)
 
 
 def reverse_scan(decay: Tensor, increment: Tensor) -> Tensor:
-    """As `trainer.learn.vtrace.reverse_scan`, on (T, B) float32 tensors.
+    """Computes `trainer.learn.vtrace.reverse_scan` on (T, B) float32 tensors.
 
     Args:
         decay: (T, B) factors, on a GPU (or anywhere under TRITON_INTERPRET=1).
@@ -50,7 +50,7 @@ def reverse_scan(decay: Tensor, increment: Tensor) -> Tensor:
     result = torch.empty_like(increment)
     steps, columns = increment.shape
     grid = (triton.cdiv(columns, BLOCK),)
-    with torch.cuda.device(result.get_device()):  # kernels go to the current GPU
+    with torch.cuda.device(result.get_device()):  # kernels run on the current GPU
         _kernel[grid](
             decay, increment, result, steps, columns, BLOCK=BLOCK, num_warps=1
         )

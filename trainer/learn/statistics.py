@@ -1,6 +1,6 @@
-"""Statistics of the updates: sums on the device, fetched only when they are read.
+"""Statistics of the updates: sums on the device, copied to the host only when read.
 
-A CUDA graph of the gradient step records the additions too, so a replay logs again.
+A CUDA graph of the gradient step also records the additions, so each replay logs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ class Statistics:
     """Means of scalars since the last call of `means`."""
 
     def __init__(self, device: torch.device) -> None:
-        """Starts without any.
+        """Starts without statistics.
 
         Args:
-            device: of the scalars.
+            device: device of the scalars.
         """
         self._device = device
         self._sums: dict[str, Tensor] = {}
@@ -27,9 +27,9 @@ class Statistics:
         """Adds a scalar to its sum, in place and without waiting for the device.
 
         Args:
-            name: of the statistic.
+            name: name of the statistic.
             value: a scalar on the device.
-            finite_only: leave values out that are infinite or not a number.
+            finite_only: leave out values that are infinite or NaN.
         """
         if name not in self._sums:
             self._sums[name] = torch.zeros(2, device=self._device)
@@ -41,10 +41,10 @@ class Statistics:
         self._sums[name].add_(torch.stack([value, counted]))
 
     def log_all(self, names: tuple[str, ...], values: Tensor) -> None:
-        """Adds scalars that come together, in one operation.
+        """Adds scalars that are always logged together, in one operation.
 
         Args:
-            names: of n statistics, always in this company.
+            names: names of n statistics, always in the same combination.
             values: (n,) float32 on the device.
         """
         if names not in self._joint:
@@ -54,7 +54,7 @@ class Statistics:
         sums[-1] += 1
 
     def means(self) -> dict[str, float]:
-        """Means by name, and starts again; this waits for the device."""
+        """Returns the means by name and resets them; this waits for the device."""
         result = {}
         if self._sums:
             sums = torch.stack(list(self._sums.values())).tolist()

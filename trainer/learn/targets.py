@@ -1,18 +1,18 @@
-"""The targets of both losses: from rewards and values to advantages and row weights.
+"""The targets of all losses: from rewards and values to advantages and row weights.
 
     1. V-trace or GAE gives critic targets and advantages (vtrace.py).
-    2. PopArt's statistics take in the critic targets; advantages are divided by the
+    2. The critic targets update PopArt's statistics; advantages are divided by the
        deviation of the row's level (Hessel et al. 2019, arXiv:1809.04474, section 3).
     3. Rows get weights: 0 for ignored actions, the importance weight of replay
        (Schaul et al. 2016, arXiv:1511.05952, section 3.4), and 0 for replayed unrolls
        from which the policy has moved too far (Schmitt et al. 2020, arXiv:1909.11583).
     4. In each minibatch the advantages are normalised, and the loss is the sum over
        rows of weight times loss, divided by the number of rows (`normalised`). Unlike
-       the sum of the weights, that number does not depend on which unrolls are in the
-       minibatch: a replayed unroll weighs the same in whatever company it is drawn.
+       the sum of the weights, this number does not depend on which unrolls are in the
+       minibatch, so the weight of a replayed unroll does not depend on the others.
 
-PPO does the first three once for each batch, IMPALA all four in every gradient step.
-Functions of tensors only, without waiting for the device: a CUDA graph records them.
+PPO does steps 1 to 3 once per batch, IMPALA all four in every gradient step. These are
+functions of tensors that never wait for the device: a CUDA graph records them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trainer.rollout.batch import Batch
 
 
 class TargetMaker:
-    """Makes `Targets` (T, B) out of batches of K = burn-in + T + 1 rows.
+    """Makes `Targets` (T, B) from batches of K = burn-in + T + 1 rows.
 
     Attributes:
         version: scalar int64 tensor, the version of the policy that learns.
@@ -52,11 +52,11 @@ class TargetMaker:
         """Prepares.
 
         Args:
-            model: whose PopArt statistics are used and brought up to date.
+            model: the network whose PopArt statistics are used and updated.
             config: gamma, lambda, clips and limits of replay.
-            device: of the batches.
-            statistics: where targets are logged.
-            ranks: processes that have PopArt's statistics in common.
+            device: device of the batches.
+            statistics: receives the targets' statistics.
+            ranks: processes that share PopArt's statistics.
         """
         self.version = torch.zeros((), dtype=torch.int64, device=device)
         self._model = model
@@ -75,7 +75,7 @@ class TargetMaker:
         Args:
             batch: B unrolls.
             log_ratios: (T, B) log pi / mu of the actions.
-            values: (T + 1, B) of the critic; the last row bootstraps.
+            values: (T + 1, B) values of the critic; the last row bootstraps.
         """
         c = self._config
         rows = slice(self._replay.burn_in, None)
@@ -103,14 +103,14 @@ class TargetMaker:
     ) -> tuple[Targets, Tensor]:
         """Targets (T, B), and the priority (B,) of each unroll: its mean |advantage|.
 
-        Rows without weight may hold anything; with mu = 1 their ratio is finite, and
-        0 times it is 0.
+        Rows with weight 0 may hold any data; mu = 1 keeps their ratio finite, so that
+        their product with the weight is 0.
 
         Args:
             batch: B unrolls.
-            trace: of them.
+            trace: V-trace of the unrolls.
             logits: (T, B, A) of the policy that learns.
-            values: (T, B) that the trace corrects.
+            values: (T, B) values that the trace corrects.
         """
         rows = slice(self._replay.burn_in, -1)
         actions = batch.actions[rows]
@@ -137,11 +137,11 @@ class TargetMaker:
         """Weights (T, B) of the rows of fresh and replayed unrolls.
 
         Replayed unrolls from which the policy has moved too far get weight 0: V-trace
-        clips them nearly away, and its fixed point is that of another policy.
+        clips them to almost nothing, and its fixed point is that of another policy.
 
         Args:
             batch: B unrolls.
-            trace: of them.
+            trace: V-trace of the unrolls.
             logits: (T, B, A) of the policy that learns.
         """
         rows = slice(self._replay.burn_in, -1)
@@ -166,7 +166,7 @@ class TargetMaker:
         return trace.weights * batch.weights * kept
 
     def update_popart(self, batch: Batch, trace: VTrace) -> None:
-        """Takes the critic targets of a batch into PopArt's statistics, if any."""
+        """Updates PopArt's statistics, if any, with the critic targets of a batch."""
         popart = self._model.popart
         if popart is None:
             return
@@ -182,14 +182,14 @@ class TargetMaker:
         self._statistics.log("popart/std_most", popart.std.max())
 
     def _scales(self, levels: Tensor) -> Tensor:
-        """What returns of levels (T, B) are divided by, (T, B); 1 without PopArt."""
+        """The divisors (T, B) of returns of levels (T, B); 1 without PopArt."""
         popart = self._model.popart
         if popart is None:
             return torch.ones(levels.shape, device=levels.device)
         return popart.scales(levels)
 
     def _log(self, trace: VTrace, values: Tensor) -> None:
-        """Statistics of targets (T, B) and the values (T, B) they correct."""
+        """Logs targets (T, B) and the values (T, B) that they correct."""
         log = self._statistics.log
         shares = trace.weights / trace.weights.sum().clamp(min=1)
         log("rho", (shares * trace.rhos).sum())
@@ -200,14 +200,14 @@ class TargetMaker:
 
 
 def normalised(targets: Targets, *, advantages: bool) -> tuple[Targets, Tensor]:
-    """Those of a whole minibatch with weights that sum to 1, and the mean weight.
+    """Scales the weights of a minibatch to sum 1; also returns the mean weight.
 
-    The losses of rows with such weights are means, which statistics show. Times the
-    mean weight they are the loss that is minimised.
+    With these weights the losses are means, as the statistics show them. Multiplied by
+    the mean weight, they are the loss to minimise.
 
     Args:
-        targets: of a minibatch, of any shape.
-        advantages: whether they get the weighted mean 0 and deviation 1.
+        targets: targets of a minibatch, of any shape.
+        advantages: whether to normalise advantages to weighted mean 0 and deviation 1.
 
     Returns:
         The targets, and the mean weight of all rows, a scalar.
@@ -221,7 +221,7 @@ def normalised(targets: Targets, *, advantages: bool) -> tuple[Targets, Tensor]:
 
 
 def log_prob(logits: Tensor, actions: Tensor) -> Tensor:
-    """Gives log pi(a) for logits (..., A) and actions (...)."""
+    """Returns log pi(a) for logits (..., A) and actions (...)."""
     return F.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 

@@ -17,9 +17,9 @@ Rows are what an EnvPool-style pool with *next-step* autoreset returns:
 
 Transition t goes from row t to row t+1; T+1 rows hold T transitions. The
 transition that starts at a `done` row is the reset: its action was ignored, so
-it has weight 0, no temporal difference and carries nothing backwards. The
-transition before it bootstraps from its own final observation when it was
-truncated and from nothing when it terminated.
+it has weight 0 and no temporal difference, and passes nothing backwards. The
+transition before it bootstraps from its own final observation if it was
+truncated, and from 0 if it terminated.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ class VTrace(NamedTuple):
 def reverse_scan(decay: Tensor, increment: Tensor) -> Tensor:
     """Solves x_t = increment_t + decay_t * x_{t+1} with x_T = 0.
 
-    One kernel on a GPU with Triton, `vectorised_scan` elsewhere.
+    On a GPU with Triton this is one kernel, elsewhere `vectorised_scan`.
 
     Args:
         decay: (T, B) float32 factors.
         increment: (T, B) float32 terms.
 
     Returns:
-        (T, B) the solution; the arguments are left alone.
+        (T, B) the solution; the arguments do not change.
     """
-    # Compiled, the vectorised form is fused by the compiler.
+    # In compiled code, the compiler fuses the vectorised form.
     if increment.is_cuda and not torch.compiler.is_compiling():
         return scan_for(increment.device)(decay, increment)
     return vectorised_scan(decay, increment)
@@ -90,10 +90,10 @@ def vectorised_scan(decay: Tensor, increment: Tensor) -> Tensor:
 
 @functools.cache
 def scan_for(device: torch.device) -> Scan:
-    """Chooses a device's scan by trying the Triton kernel once.
+    """Chooses a device's scan; tries the Triton kernel once.
 
-    Triton can be missing, or lack the C compiler that it starts kernels with;
-    the log then gives the reason, once.
+    Triton, or the C compiler that it needs, may be missing; the log then gives the
+    reason, once.
     """
     try:
         from trainer.learn.scan_triton import reverse_scan as fused_scan
@@ -101,7 +101,7 @@ def scan_for(device: torch.device) -> Scan:
         fused_scan(torch.ones(2, 1, device=device), torch.ones(2, 1, device=device))
     except Exception as error:
         _logger.warning(
-            "V-trace without its Triton kernel, in log2(T) small ones: %s: %s",
+            "V-trace runs in log2(T) small kernels, as the Triton one failed: %s: %s",
             type(error).__name__,
             error,
         )
@@ -130,7 +130,7 @@ def vtrace(
             bootstrap.
         rewards: (T+1, B) the reward that arrived *with* row t (row 0's is unused).
         done: (T+1, B) bool, row t ended its episode.
-        truncated: (T+1, B) bool, it ended by a limit and not by the task.
+        truncated: (T+1, B) bool, row t ended its episode by a limit.
         gamma: discount per decision.
         lam: lambda, 1 for the paper's V-trace.
         rho_bar: clip of the ratios in the temporal differences and in `rhos`.
@@ -140,7 +140,7 @@ def vtrace(
         A `VTrace` of (T, B) tensors.
 
     Raises:
-        ValueError: a shape does not fit.
+        ValueError: a shape is wrong.
     """
     steps, batch = log_ratios.shape
     for name, tensor in (
@@ -151,9 +151,9 @@ def vtrace(
     ):
         if tensor.shape != (steps + 1, batch):
             raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}; log_ratios is "
-                f"{(steps, batch)}, so it must be {(steps + 1, batch)} "
-                "(one more row: the bootstrap)"
+                f"{name} must have shape {(steps + 1, batch)}, one more row than "
+                f"log_ratios {(steps, batch)} for the bootstrap; got "
+                f"{tuple(tensor.shape)}"
             )
     values = values.float()
     ratios = log_ratios.float().exp()
@@ -170,7 +170,7 @@ def vtrace(
     )
     targets = values[:-1] + corrections
 
-    # v_{t+1} at the last row is the bootstrap itself; behind a done row the
+    # v_{t+1} at the last row is the bootstrap itself; after a done row the
     # correction is 0, so a truncated transition bootstraps from V(final x).
     next_corrections = torch.cat([corrections[1:], torch.zeros_like(values[:1])])
     next_values = values[1:] + lam * next_corrections
@@ -194,8 +194,8 @@ def gae(
 ) -> VTrace:
     """Generalised advantage estimation (Schulman et al. 2016, equation 16).
 
-    It is V-trace for a policy that has not changed: every ratio is 1, so that
-    `targets` are V plus the advantages. Arguments as in `vtrace`.
+    This is V-trace for a policy that has not changed: every ratio is 1, so `targets`
+    are V plus the advantages. Takes the arguments of `vtrace`.
     """
     return vtrace(
         log_ratios=torch.zeros_like(values[:-1]),

@@ -1,1 +1,1 @@
-"""The machine: CUDA, processor threads, files, clocks, and what is measured of it."""
+"""The machine: CUDA, CPU threads, processes, files, seeds and measurements."""

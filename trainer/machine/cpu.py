@@ -19,21 +19,22 @@ import torch
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
-# By how much `step_aside` lowers the priority of a pool's threads, and the environment
-# variable with another number. Not an option of a run: it changes no result.
+# The nice value that `step_aside` adds to a pool's threads, and the environment
+# variable that overrides it. It is not an option of a run, because it does not change
+# results.
 _NICE = 5
 NICE_VARIABLE = "MARIO_NICE"
 
 
 def available_cores() -> int:
-    """Cores that this process may run on (under taskset fewer than there are)."""
+    """Number of cores that this process may run on (taskset can limit it)."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """The name of the processor, as the system gives it."""
+    """The name of the processor, from the system."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -45,8 +46,8 @@ def cpu_name() -> str:
 def keep_large_blocks() -> bool:
     """Makes glibc keep freed activations instead of unmapping them.
 
-    By default every block above 32 MB, and often smaller ones, returns to the
-    kernel and is page-faulted in again at the next minibatch.
+    By default every block above 32 MB, and often a smaller one, returns to the kernel
+    and causes page faults at the next minibatch.
 
     Returns:
         Whether the C library accepted the setting (only glibc does).
@@ -62,12 +63,12 @@ def keep_large_blocks() -> bool:
 
 @contextmanager
 def startup_objects_frozen() -> Iterator[None]:
-    """Keeps Python's garbage collector from objects that exist already.
+    """Makes Python's garbage collector skip the objects that already exist.
 
-    Those of PyTorch and other libraries are half a million. Looking through them takes
-    a quarter of a second in which neither environments nor learner get on.
+    PyTorch and other libraries have half a million objects. A collection takes a
+    quarter of a second, in which neither environments nor the learner make progress.
     """
-    gc.collect()  # what is garbage now would be kept, too
+    gc.collect()  # otherwise current garbage would be kept too
     gc.freeze()
     try:
         yield
@@ -81,13 +82,13 @@ def thread_ids() -> frozenset[int]:
 
 
 def emulation_nice() -> int:
-    """What nice(2) is raised by for the threads of a pool: 5, or MARIO_NICE.
+    """The nice value that is added for the threads of a pool: 5, or MARIO_NICE.
 
     Returns:
-        0 to 19; 0: not at all, as on systems other than Linux.
+        0 to 19; always 0 on systems other than Linux.
 
     Raises:
-        ValueError: MARIO_NICE is something else.
+        ValueError: MARIO_NICE is not a number from 0 to 19.
     """
     given = os.environ.get(NICE_VARIABLE, "").strip() or str(_NICE)
     if not (given.isdecimal() and int(given) <= 19):
@@ -101,16 +102,16 @@ def emulation_nice() -> int:
 def step_aside(threads: Iterable[int]) -> None:
     """Lowers the priority of the threads of a pool below that of the network (Linux).
 
-    All emulation waits for the thread that acts. Where that thread has to share its
-    core, other cores idle later. With two cores and two threads of a pool, runs with
-    small networks were 16 to 21 % faster with the lower priority. Beside other work
-    they are slower, and a still lower priority is worse (docs/results.md).
+    All emulation waits for the thread that acts. If that thread shares its core, other
+    cores idle later. With two cores and two threads of a pool, runs with small networks
+    were 16 to 21 % faster with the lower priority. Beside other busy processes they are
+    slower, and an even lower priority is worse (docs/lab-book.md).
 
     Args:
-        threads: their ids.
+        threads: ids of the threads.
 
     Raises:
-        ValueError: MARIO_NICE is no number that can be, see `emulation_nice`.
+        ValueError: MARIO_NICE is out of range, see `emulation_nice`.
     """
     lower = emulation_nice()
     for thread in threads if lower else ():
@@ -123,14 +124,14 @@ def step_aside(threads: Iterable[int]) -> None:
 class Shards:
     """Threads that each take a share of a minibatch; the caller is one of them.
 
-    PyTorch's own threads meet at a barrier in every operation. That costs little on
-    an idle machine, but makes small kernels slow when emulation or another process
-    has a core: on 2 cores with a load of 3, one gradient of `cnn-157k` on 256 rows took
-    150-310 us a row with two OpenMP threads, 50-70 us with two shards.
+    PyTorch's threads synchronise in every operation. That costs little on an idle
+    machine, but makes small kernels slow when emulation or another process occupies a
+    core: on 2 cores with a load of 3, one gradient of `cnn-157k` on 256 rows took
+    150-310 us per row with two OpenMP threads, and 50-70 us with two shards.
     """
 
     def __init__(self, count: int) -> None:
-        """Starts `count - 1` threads, and makes each one compute alone."""
+        """Starts `count - 1` threads that each compute without further threads."""
         if count < 1:
             raise ValueError(f"shards must be at least 1, got {count}")
         self.count = count
@@ -154,7 +155,7 @@ class Shards:
         try:
             first = function(parts[0])
         finally:
-            # The caller changes the weights next: no thread may still read them.
+            # The caller changes the weights next, so no thread may still read them.
             rest = [future.result() for future in futures]
         return [first, *rest]
 

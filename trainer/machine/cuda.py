@@ -1,7 +1,7 @@
 """CUDA: transfers to the device, order between streams, recorded graphs.
 
-On a CPU everything here is a plain call or does nothing, so the rest of the trainer is
-written once for both.
+On a CPU everything here is a plain call or does nothing, so the rest of the trainer
+needs no second version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 # PyTorch records one graph at a time in a process.
 _recording = threading.Lock()
 
-# torch.cuda is not fully typed; Any keeps the checker out of it.
+# torch.cuda is not fully typed; Any disables type checks for it.
 _cuda: Any = torch.cuda
 
 
@@ -36,7 +36,7 @@ _idle_streams: defaultdict[tuple[torch.device, int], list[Any]] = defaultdict(li
 
 
 def _take_stream(device: torch.device, priority: int = 0) -> Any:
-    """A stream that nobody else uses, until `_return_stream`."""
+    """A stream for exclusive use, until `_return_stream`."""
     try:
         return _idle_streams[device, priority].pop()
     except IndexError:
@@ -49,7 +49,7 @@ def _return_stream(stream: Any, device: torch.device, priority: int = 0) -> None
 
 
 def wait_for_device(device: torch.device) -> None:
-    """Waits for all streams, and for a recording that another thread makes."""
+    """Waits for all streams, and for a recording in another thread."""
     if device.type == "cuda":
         with no_recording():
             _cuda.synchronize(device)
@@ -57,9 +57,10 @@ def wait_for_device(device: torch.device) -> None:
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Work inside the `with` block is ordered by a stream of its own; GPU only.
+    """Runs the work of the `with` block on a separate stream; GPU only.
 
-    It begins after all work queued on the current stream, such as copies of weights.
+    The work begins after all work queued on the current stream, such as copies of
+    weights.
     """
     if device.type != "cuda":
         yield
@@ -81,10 +82,10 @@ def no_recording() -> Iterator[None]:
 
 
 class Fence:
-    """Makes the work of one stream wait for that of another, never the host."""
+    """Makes one stream wait for the work of another, without blocking the host."""
 
     def __init__(self, device: torch.device) -> None:
-        """Does nothing unless the device is a GPU."""
+        """Makes a fence, which does nothing unless the device is a GPU."""
         self._device = device
         self._events: deque[Any] | None = deque() if device.type == "cuda" else None
 
@@ -103,7 +104,7 @@ class Fence:
 
 @dataclass
 class _Recording:
-    """A graph for tensors of certain shapes, or None before it is recorded."""
+    """The graph for tensors of certain shapes; `graph` is None before recording."""
 
     calls: int = 0
     graph: Any = None
@@ -114,24 +115,22 @@ class _Recording:
 class Graphed:
     """A function of tensors that a GPU records once and then replays.
 
-    Kernels of small networks are shorter than the time a host needs to launch
-    them; a graph is one launch. The function must read and write the same memory
-    at every call, and only tensors: dtypes and everything else that it reads are
-    fixed by the recording. There is one recording for each of the first few lists of
-    shapes. Calls with other shapes, and all calls where graphs are off, run the
-    function directly.
+    Kernels of small networks are shorter than the time that a host needs to launch
+    them; a graph is a single launch. The function must read and write the same memory
+    in every call, and only tensors: the recording fixes dtypes and everything else that
+    the function reads. Each of the first few lists of shapes has a recording. Calls
+    with other shapes, and all calls if graphs are off, run the function directly.
 
-    The first calls run directly too: they are real work, and let libraries and
-    optimisers allocate their permanent memory. The next call overwrites the tensors
-    that a call returned.
+    The first calls also run directly: they do real work, and let libraries and
+    optimisers allocate their permanent memory. Each call overwrites the tensors that
+    the previous call returned.
 
-    Each function is recorded on a stream of its own, of another priority than those
-    for work: cuBLAS keeps one workspace per stream, whose address a graph contains,
-    and graphs that share a workspace must not run at the same time (PyTorch issue
-    193402).
+    Each function is recorded on a separate stream, with another priority than streams
+    for work: cuBLAS keeps one workspace per stream, whose address a graph contains, and
+    graphs that share a workspace must not run at the same time (PyTorch issue 193402).
 
     Attributes:
-        failure: why the last recording failed, in a line; "" if none did.
+        failure: why the last recording failed, in one line; "" if none failed.
     """
 
     _WARM_UP = 3
@@ -154,9 +153,9 @@ class Graphed:
             function: returns tensors, in any nesting of tuples, or None.
             name: for messages.
             device: of the tensors.
-            enabled: whether to record; the device must be a GPU then.
-            generator: of the random numbers that the function draws, on that device.
-            quiet: a failure is kept in `failure` only.
+            enabled: whether to record, which needs a GPU.
+            generator: of the random numbers that the function draws, on the device.
+            quiet: whether not to log a failure, only to keep it in `failure`.
         """
         self.failure = ""
         self._quiet = quiet
@@ -194,9 +193,9 @@ class Graphed:
         return sum(r.graph is not None for r in self._recordings.values())
 
     def reset(self) -> None:
-        """Drops all recordings; needed when memory that the function uses has moved."""
+        """Drops all recordings, after memory that the function uses has moved."""
         if self.recorded:
-            # No graph may run while it is freed, and no thread may record.
+            # A graph must not run while it is freed, and no thread may record.
             wait_for_device(self._device)
         self._recordings.clear()
 
@@ -225,8 +224,8 @@ class Graphed:
             self.failure = str(error).partition("\n")[0]
             if not self._quiet:
                 _logger.warning(
-                    "no CUDA graph of %s, it runs without (%s); --no-cuda-graphs hides "
-                    "this message",
+                    "no CUDA graph of %s, so it runs without one (%s); "
+                    "--no-cuda-graphs hides this message",
                     self._name,
                     self.failure,
                 )
@@ -235,14 +234,14 @@ class Graphed:
     def _capture(self, graph: Any, inputs: tuple[Tensor, ...]) -> Any:
         """Runs the function into a graph, as `torch.cuda.graph` does.
 
-        After a failed capture `torch.cuda.graph` leaves its stream current, and its
-        memory pool open for all later allocations of the process.
+        Unlike this method, `torch.cuda.graph` leaves its stream current after a failed
+        capture, and its memory pool open for all later allocations of the process.
         """
         _cuda.synchronize(self._device)
         _cuda.empty_cache()
         pool = _cuda.graph_pool_handle()
         with _cuda.stream(self._stream):
-            # Another thread may be collecting: check only calls of this one.
+            # Another thread may be collecting, so check only calls of this thread.
             try:
                 graph.capture_begin(pool, capture_error_mode="thread_local")
                 output = self._function(*inputs)
@@ -263,7 +262,7 @@ class Graphed:
 
 
 def _forget_error(device: torch.device) -> None:
-    """Clears the last CUDA error, which the next kernel would raise."""
+    """Clears the last CUDA error, which the next kernel would raise again."""
     with suppress(RuntimeError):
         torch.zeros(1, device=device).add_(1)
 
@@ -272,14 +271,14 @@ def _close_pool(device: torch.device, pool: Any) -> None:
     """Ends the use of a memory pool whose capture has failed."""
     index = device.index if device.index is not None else _cuda.current_device()
     allocator: Any = torch._C
-    # Not documented; torch.cuda.use_mem_pool calls the same functions.
+    # These functions are not documented; torch.cuda.use_mem_pool calls them.
     with suppress(AttributeError):
         allocator._cuda_endAllocateToPool(index, pool)
         allocator._cuda_releasePool(index, pool)
 
 
 def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
-    """torch.compile, or the function itself where that fails, with a warning.
+    """torch.compile of a function, or the function if that fails, with a warning.
 
     Args:
         function: of tensors and numbers.
@@ -292,15 +291,15 @@ def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
         nonlocal fast, works
         if works:
             try:
-                # Not earlier: where compiling is not supported, this raises.
+                # Not earlier, because this raises if compilation is not supported.
                 fast = fast or torch.compile(function, dynamic=False)
                 return fast(*args, **kwargs)
             except Exception as error:
-                # Compilers raise dozens of types; if the function itself has
-                # failed, the call below raises its error.
+                # Compilers raise dozens of types. If the function failed, the call
+                # below raises its error.
                 works = False
                 _logger.warning(
-                    "torch.compile of %s failed, it runs without (%s)",
+                    "torch.compile of %s failed, so it runs without (%s)",
                     name,
                     str(error).partition("\n")[0],
                 )
@@ -310,33 +309,33 @@ def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
 
 
 class Copies(Enum):
-    """How `HostToDevice` copies to a GPU, the fastest first."""
+    """How `HostToDevice` copies to a GPU, the fastest way first."""
 
     IN_PLACE = "from page-locked slabs"
     PAGE_LOCKED = "through page-locked memory"
     PAGEABLE = "through pageable memory"
 
 
-# What `set_copies` was told; of the machine, so all transfers to a device share it.
+# The way of `set_copies` for each device, shared by all transfers of the process.
 _copies: dict[torch.device, Copies] = {}
 
 
 def set_copies(device: torch.device, way: Copies) -> None:
-    """Says how each `HostToDevice` of this device that is made from now on copies."""
+    """Sets how every later `HostToDevice` of this device copies."""
     _copies[device] = way
 
 
 class HostToDevice:
     """Copies the pool's arrays to the device.
 
-    On a CPU a NumPy array becomes a tensor on the same memory. On CUDA it is
-    copied on a stream of its own from page-locked memory, the compute stream
-    waits for the copy's event, and the array is held until that event fires, so
-    that the pool cannot reuse the slab under a running copy. The slabs of the pool
-    (`_buffers`) are page-locked in place, once, and again after the pool has
-    allocated more (`slab_growth`); other arrays go through page-locked copies. Where
-    one of these does not work (`set_copies`), it is not used; copies through pageable
-    memory are on the current stream, and the host waits for them.
+    On a CPU a NumPy array becomes a tensor on the same memory. On a GPU it is copied on
+    a separate stream from page-locked memory, and the compute stream waits for the
+    event of the copy. The array is held until that event, so that the pool cannot reuse
+    the slab under a running copy. The slabs of the pool (`_buffers`) are page-locked in
+    place, at first and after the pool has allocated more (`slab_growth`); other arrays
+    go through page-locked copies. Ways that do not work are not used (`set_copies`).
+    Copies through pageable memory are on the current stream, and the host waits for
+    them.
     """
 
     def __init__(self, device: torch.device, pool: Any) -> None:
@@ -373,7 +372,7 @@ class HostToDevice:
         self._held.append((copied, (array, source)))
         current = _cuda.current_stream(self.device)
         current.wait_event(copied)
-        # Allocated on the copy stream, read on this one: the allocator must know.
+        # Allocated on the copy stream but used on this one: tell the allocator.
         result.record_stream(current)
         return result
 
@@ -421,5 +420,5 @@ class HostToDevice:
 
 
 def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Copies read-only memory, for which torch has no tensors and warns."""
+    """A writable copy of read-only memory, which torch does not support."""
     return array if array.flags.writeable else np.array(array)

@@ -1,4 +1,4 @@
-"""The device of a run and the type that its network computes in."""
+"""The device of a run, and the data type of its network."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def choose_device(name: str) -> torch.device:
         name: auto, cpu, cuda or cuda:N.
 
     Raises:
-        ValueError: not one of these.
-        RuntimeError: CUDA was asked for and there is none, or not as many.
+        ValueError: the name is not one of these.
+        RuntimeError: the GPU does not exist or is not usable.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -31,21 +31,21 @@ def choose_device(name: str) -> torch.device:
         )
     if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
         raise RuntimeError(
-            f"--device {name}, but there are {torch.cuda.device_count()} GPUs"
+            f"--device {name}, but the last GPU is cuda:{torch.cuda.device_count() - 1}"
         )
     return torch.device(name)
 
 
 def device_of(name: str, ranks: Ranks) -> torch.device:
-    """The device of this process: of several on one machine, each has its own GPU.
+    """The device of this process; each of several on one machine has its own GPU.
 
     Args:
         name: auto, cpu, cuda or cuda:N.
         ranks: of the run.
 
     Raises:
-        ValueError: not one of these, or one GPU for several processes.
-        RuntimeError: there are not as many GPUs.
+        ValueError: the name is not one of these, or is one GPU for several processes.
+        RuntimeError: there are fewer GPUs than processes.
     """
     device = choose_device(name)
     if device.type != "cuda" or ranks.size == 1:
@@ -54,16 +54,16 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
     if numbered and wanted > 1:
         raise ValueError(
             f"--device {name} is one GPU, and each of the {wanted} processes of this "
-            "machine needs its own: leave --device out"
+            "machine needs its own: leave out --device"
         )
     if wanted > found:
         raise RuntimeError(
-            f"{wanted} processes on this machine and {found} GPUs: start as many as "
-            f"there are GPUs (--nproc-per-node {found}), or use --device cpu"
+            f"{wanted} processes on this machine and {found} GPUs: start one process "
+            f"per GPU (--nproc-per-node {found}), or use --device cpu"
         )
     if not numbered:
         device = torch.device("cuda", ranks.local_rank)
-    # What PyTorch puts on "the" GPU, and NCCL, must mean this one.
+    # The default GPU of PyTorch and NCCL must be this one.
     torch.cuda.set_device(device)
     return device
 
@@ -71,22 +71,23 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
 def autocast_dtype(
     device: torch.device, precision: str, *, own_code: bool = False
 ) -> torch.dtype | None:
-    """The type that the network computes in, None for float32 without autocast.
+    """The data type of the network, None for float32 without autocast.
 
     Args:
         device: of the run.
-        precision: auto, bf16, fp16 or fp32. auto takes bf16 where it is fast. Without
-            instructions for it PyTorch's operators convert back and forth and lose
-            against fp32 on a CPU, and against fp16 on a GPU.
-        own_code: the network runs in native code on a CPU (trainer/models/native.py),
-            which is faster in bf16 than PyTorch in fp32 on any processor that it
-            knows: 1.4 times for all of a run from pixels, 1.7 times on tiles.
+        precision: auto, bf16, fp16 or fp32. auto chooses bf16 if it is fast. Without
+            bf16 instructions PyTorch converts back and forth, which is slower than
+            fp32 on a CPU and slower than fp16 on a GPU.
+        own_code: whether the network has native code on a CPU
+            (trainer/models/native.py). In bf16 it is faster than PyTorch in fp32 on
+            any supported processor: 1.4 times for a whole run on pixels, and 1.7 times
+            on tiles.
     """
     named = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
     if precision in named:
         return named[precision]
     if device.type == "cuda":
-        # Native from Ampere on; is_bf16_supported() counts emulation as well.
+        # Hardware bf16 from Ampere on; is_bf16_supported() also counts emulation.
         native = torch.cuda.get_device_capability(device)[0] >= 8
         return torch.bfloat16 if native else torch.float16
     return torch.bfloat16 if own_code or _cpu_has_bf16() else None
@@ -102,7 +103,7 @@ def _cpu_has_bf16() -> bool:
 
 
 def describe(device: torch.device, dtype: torch.dtype | None) -> str:
-    """One line for the start of a run."""
+    """Device and data type, as text."""
     name = (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"

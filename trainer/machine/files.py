@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever happens while they are written."""
+"""Atomic writes: a file is complete or unchanged, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ TEMPORARY = ".tmp"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Replaces a file atomically: another file first, then a rename.
+    """Replaces a file atomically: writes a temporary file, then renames it.
 
     Args:
         path: of the file; its folder exists.
 
     Yields:
-        What to write to. When the block ends, the file is on the disk.
+        A file to write to. When the block ends, its content is at `path`, on the disk.
 
     Raises:
-        OSError: the disk is full, for example. What was at `path` is as before, and
-            nothing else is; the same after any other exception.
+        OSError: the disk is full, for example. After any exception `path` is unchanged,
+            and the temporary file is removed.
     """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
@@ -40,7 +40,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
     if os.name == "nt":
         return  # folders cannot be opened there
-    # The rename itself lives in the folder.
+    # The folder records the rename.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -49,28 +49,28 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replaces a file by a JSON object that people can read; see `replacing`."""
+    """Replaces a file by an indented JSON object; see `replacing`."""
     with replacing(path) as file:
         file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 class Lines:
-    """A file of JSON objects, one per line; a full disk loses lines, not the run."""
+    """A file of JSON objects, one per line; a full disk loses lines but no run."""
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
         """Opens the file to append to it.
 
         Args:
             path: of the file.
-            log: receives a message when lines begin to be lost, and when that ends.
+            log: receives a message when writing fails, and when it works again.
         """
         self._path, self._log = path, log
         self._file = path.open("ab", buffering=0)
         self._lost = 0
 
     def write(self, row: Mapping[str, Any]) -> bool:
-        """Appends a line, whole or not at all; returns whether it is there."""
-        # Python writes NaN as a bare word, which is not JSON.
+        """Appends a whole line or nothing; returns whether the line is written."""
+        # Python writes NaN as a bare word, which is not valid JSON.
         plain = {
             k: None if isinstance(v, float) and not math.isfinite(v) else v
             for k, v in row.items()
@@ -85,7 +85,7 @@ class Lines:
             if not self._lost:
                 self._log(
                     f"could not write to {self._path} ({error.strerror}); training "
-                    "goes on without these lines"
+                    "continues without these lines"
                 )
             self._lost += 1
             return False
@@ -100,22 +100,22 @@ class Lines:
 
 
 def same_folder(one: Path | None, other: Path | None) -> bool:
-    """Whether two paths lead to one folder; False where one is None."""
+    """Whether two paths lead to the same folder; False if one is None."""
     return one is not None and other is not None and one.resolve() == other.resolve()
 
 
 def drop_after(run_dir: Path, step: int) -> int:
-    """Drops the rows of a run beyond a step, and what was cut off at the end.
+    """Drops the rows of a run beyond a step, and incomplete rows.
 
     Returns:
-        How many.
+        The number of dropped rows.
     """
     dropped = 0
     for name, key in (("metrics.jsonl", "step"), ("evaluations.jsonl", "steps")):
         path = run_dir / name
         if not path.is_file():
             continue
-        # Bytes: after a power cut there may be anything.
+        # Bytes, because the file may contain anything after a power cut.
         lines = path.read_bytes().splitlines(keepends=True)
         kept = [line for line in lines if _step_in(line, key) <= step]
         if kept != lines:
@@ -126,7 +126,7 @@ def drop_after(run_dir: Path, step: int) -> int:
 
 
 def _step_in(line: bytes, key: str) -> float:
-    """The step of a row; infinite if it is not a whole one."""
+    """The step of a row; infinite if the row is damaged or incomplete."""
     try:
         return float(json.loads(line)[key]) if line.endswith(b"\n") else math.inf
     except (ValueError, KeyError, TypeError):

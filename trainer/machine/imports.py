@@ -1,4 +1,4 @@
-"""Objects of the user's own by name, as module:name."""
+"""Imports objects of the user by name, module:name."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ def load(name: str, option: str, form: str) -> Any:
     """The object that `module:name` names.
 
     Args:
-        name: what the user gave.
-        option: for which option, as errors name it.
-        form: what the name must look like, such as "module:Class".
+        name: text of the user.
+        option: name of the option, for errors.
+        form: required form of the name, such as "module:Class".
 
     Raises:
-        ValueError: there is no such module, or no such object in it.
+        ValueError: the module cannot be imported, or does not have the object.
     """
     module, _, attribute = name.partition(":")
     try:
@@ -23,9 +23,9 @@ def load(name: str, option: str, form: str) -> Any:
     except ImportError as error:
         raise ValueError(
             f"{option} {name!r}: module {module!r} cannot be imported ({error}); run "
-            "in the folder that holds it, or add that to PYTHONPATH"
+            "in the folder that holds it, or add that folder to PYTHONPATH"
         ) from error
-    except Exception as error:  # whatever the module does when it is imported
+    except Exception as error:  # code of the user, which raises anything
         raise ValueError(
             f"{option} {name!r}: module {module!r} cannot be imported "
             f"({type(error).__name__}: {error}); the name must be {form}"

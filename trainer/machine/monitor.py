@@ -1,6 +1,6 @@
-"""What the machine does meanwhile: GPU, memory, CPU, and the profiler.
+"""Measurements of GPU, memory and CPU during a run, and the profiler.
 
-`Monitor` samples in a thread of its own, so the loop never waits for a driver.
+`Monitor` samples in a separate thread, so that the loop never waits for a driver.
 `profiler` records some updates, and `mark` names their parts.
 """
 
@@ -28,21 +28,21 @@ from trainer.machine.cuda import no_recording
 
 _logger = logging.getLogger(__name__)
 
-# Updates before the profiler records: memory and graphs have settled by then.
+# Updates before the profiler records; by then graphs are recorded and memory is stable.
 PROFILE_AFTER = 10
 
 
 class Monitor:
     """Samples the hardware once a second.
 
-    Of the host: `host_memory_gb` (resident memory of this process),
-    `host_memory_left_gb` and `host_memory_total_gb` (of the machine, or of what a
-    container or a batch system allows; not means, but the last ones),
-    `cpu_percent` (its CPU time, 100 is one core) and, with workers,
-    `emulate` (share of the time that one of them computes). Of a GPU, through NVML and
-    together with all others who use it: `gpu_utilisation` (share of the time
-    that a kernel ran, 0 to 1), `gpu_memory_gb`, `gpu_memory_total_gb` and
-    `gpu_power_w`; what the driver does not tell is left out. GB are 2^30 bytes.
+    For the host: `host_memory_gb` (resident memory of this process),
+    `host_memory_left_gb` and `host_memory_total_gb` (of the machine, or of the limit of
+    a container or a batch system; last values instead of means), `cpu_percent` (CPU
+    time of this process, 100 is one core) and, with workers, `emulate` (mean share of
+    time that a worker computes). For a GPU, through NVML and for all processes that use
+    it: `gpu_utilisation` (share of time that a kernel ran, 0 to 1), `gpu_memory_gb`,
+    `gpu_memory_total_gb` and `gpu_power_w`, each only if the driver reports it. A GB is
+    2^30 bytes.
 
     Attributes:
         workers: ids of the threads that emulate.
@@ -58,7 +58,7 @@ class Monitor:
         """Starts to sample.
 
         Args:
-            device: of the run; a GPU is sampled, too.
+            device: of the run; a GPU is also sampled.
             interval: seconds between samples.
             workers: `cpu.thread_ids` of the emulation.
         """
@@ -91,7 +91,7 @@ class Monitor:
                 self._counts[name] = self._counts.get(name, 0) + 1
 
     def _clocks(self) -> tuple[float, float, float]:
-        """Seconds: of the wall, of the process, of the workers."""
+        """Seconds of wall-clock time, and CPU time of the process and the workers."""
         threads = self._process.threads() if self.workers else []
         emulated = sum(
             thread.user_time + thread.system_time
@@ -101,7 +101,7 @@ class Monitor:
         return time.perf_counter(), time.process_time(), emulated
 
     def statistics(self) -> dict[str, float]:
-        """Means since the last call; the last ones where nothing was sampled."""
+        """Means since the last call; earlier values if nothing was sampled since."""
         with self._lock:
             means = {name: self._sums[name] / self._counts[name] for name in self._sums}
             self._sums, self._counts = {}, {}
@@ -129,13 +129,13 @@ class Monitor:
 
 
 def memory_left(groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
-    """Bytes of memory that this process may still take, and of all of it.
+    """Bytes of memory that this process may still take, and bytes in total.
 
-    Containers and batch systems set a limit to a control group, or to one that it is
-    in: the machine has more, and the process is killed nevertheless.
+    Containers and batch systems limit a control group or one of its parents. A process
+    that exceeds the limit is killed, even if the machine has more memory.
 
     Args:
-        groups: where the control groups (version 2) are.
+        groups: folder of the control groups (version 2).
     """
     memory = psutil.virtual_memory()
     least = memory.available, memory.total
@@ -150,24 +150,25 @@ def memory_left(groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
                 used = int((folder / "memory.current").read_text())
                 lines = (folder / "memory.stat").read_text().splitlines()
                 stat = dict(line.split() for line in lines)
-                # What files are kept in memory is given back when it is wanted.
+                # The kernel frees cached files on demand.
                 left = limit - used + int(stat["inactive_file"])
                 least = min(least, (left, limit))
     return least
 
 
 class _Gpu:
-    """One GPU as NVML sees it."""
+    """One GPU in NVML."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
 
     def read(self) -> dict[str, float]:
-        """One sample. A figure that the driver or the card does not tell is missing."""
+        """One sample, without values that the driver or the GPU does not report."""
         nvml, handle = self._nvml, self._handle
         values: dict[str, float] = {}
-        # Each figure alone: a MIG slice, for one, has memory and no utilisation.
+        # Each value separately: a MIG slice, for example, has memory but no
+        # utilisation.
         with suppress(nvml.NVMLError):
             rates = nvml.nvmlDeviceGetUtilizationRates(handle)
             values["gpu_utilisation"] = rates.gpu / 100
@@ -185,41 +186,41 @@ class _Gpu:
 
 
 def _open_gpu(device: torch.device) -> _Gpu | None:
-    """NVML's handle of torch's device; None, which is logged, without one."""
+    """The device of torch in NVML; None if that fails, which is logged."""
     if device.type != "cuda":
         return None
     try:
         import pynvml
     except ImportError as error:
-        _logger.warning("no GPU figures: %s; pip install nvidia-ml-py", error)
+        _logger.warning("no GPU measurements: %s; pip install nvidia-ml-py", error)
         return None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        _logger.warning("no GPU figures: NVML says %s", error)
+        _logger.warning("no GPU measurements: NVML reports %s", error)
         return None
     try:
         return _Gpu(pynvml, _find_handle(pynvml, device))
     except (pynvml.NVMLError, LookupError) as error:
-        _logger.warning("no GPU figures: NVML does not find %s (%s)", device, error)
+        _logger.warning("no GPU measurements: NVML has no %s (%s)", device, error)
         pynvml.nvmlShutdown()
         return None
 
 
 def _find_handle(nvml: Any, device: torch.device) -> Any:
-    """The same card in NVML.
+    """The handle of the same GPU in NVML.
 
-    torch counts the cards of CUDA_VISIBLE_DEVICES, in an order of its own; NVML
-    counts all. UUID and PCI address are the same for both.
+    torch numbers the GPUs of CUDA_VISIBLE_DEVICES in its own order, and NVML numbers
+    all GPUs. The UUID and the PCI address are the same in torch and NVML.
     """
     found: Any = torch.cuda.get_device_properties(device)
     uuid = getattr(found, "uuid", None)
     if uuid is not None:
-        # A MIG slice has a UUID of another kind; its card has an address.
+        # A MIG slice has another kind of UUID, but its GPU has an address.
         with suppress(nvml.NVMLError):
             return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     if not hasattr(found, "pci_bus_id"):
-        raise LookupError("this PyTorch tells neither a UUID that fits nor an address")
+        raise LookupError("this PyTorch reports neither a known UUID nor a PCI address")
     domain, bus, slot = found.pci_domain_id, found.pci_bus_id, found.pci_device_id
     return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08x}:{bus:02x}:{slot:02x}.0")
 
@@ -230,10 +231,10 @@ _open_range: Callable[[str], AbstractContextManager[Any]] | None = None
 
 
 def mark(name: str) -> AbstractContextManager[Any]:
-    """Names a `with` block in the profile; free when nothing is recorded.
+    """Names a `with` block in the profile; costs nothing without a recording.
 
     Args:
-        name: shown in trace.json, and on CUDA as an NVTX range too.
+        name: shown in trace.json, and on a GPU also as an NVTX range.
     """
     return _NOTHING if _open_range is None else _open_range(name)
 
@@ -242,10 +243,10 @@ def mark(name: str) -> AbstractContextManager[Any]:
 def watch_marks(
     open_range: Callable[[str], AbstractContextManager[Any]],
 ) -> Iterator[None]:
-    """Gives the marks of all threads to a function; not for runs that are profiled.
+    """Passes the marks of all threads to a function; not with the profiler.
 
     Args:
-        open_range: returns what is entered for a mark, given its name.
+        open_range: returns a context manager for a mark, given its name.
     """
     _set_range(open_range)
     try:
@@ -271,9 +272,9 @@ def profiler(
     """Records some updates of a run to RUN_DIR/trace.json.
 
     Args:
-        updates: to record, after the first PROFILE_AFTER; 0 records nothing.
+        updates: number to record, after the first PROFILE_AFTER; 0: none.
         run_dir: existing folder.
-        device: of the run; on CUDA its kernels are recorded too.
+        device: of the run; the kernels of a GPU are also recorded.
 
     Yields:
         A function to call after every update.
@@ -286,9 +287,10 @@ def profiler(
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     else:
-        # PyTorch's library of profiling reads this when it is first used. It writes to
-        # stderr what it does, and in a build with CUDA that there is no GPU; neither
-        # is an error of a run on a CPU. 6 is above its highest level.
+        # PyTorch's profiling library reads this at its first use. Without it, the
+        # library writes its progress to stderr and, in a CUDA build, that there is no
+        # GPU, neither of which is an error of a run on a CPU. 6 is above its highest
+        # level.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     recording = torch.profiler.profile(
         activities=activities,
@@ -304,17 +306,17 @@ def profiler(
         try:
             yield lambda: _step(recording, device)
         finally:
-            with no_recording():  # the profile's end waits for the device
+            with no_recording():  # the end of the profile waits for the device
                 stack.close()
     if not path.is_file():
         _logger.warning(
-            "nothing was profiled: the run ended within its first %d updates",
+            "no profile was recorded: the run ended within its first %d updates",
             PROFILE_AFTER,
         )
 
 
 def _all_threads() -> Any:
-    """Records what other threads do as well, where this PyTorch can."""
+    """A config that also records other threads, if this PyTorch can do that."""
     config: Any = torch._C._profiler._ExperimentalConfig
     try:
         return config(profile_all_threads=True)
@@ -323,7 +325,7 @@ def _all_threads() -> Any:
 
 
 def _step(recording: torch.profiler.profile, device: torch.device) -> None:
-    """Tells the profiler that an update is over; marks only where it records."""
+    """Ends an update for the profiler; marks are active only while it records."""
     with no_recording():
         recording.step()
     action = torch.profiler.ProfilerAction
@@ -338,6 +340,6 @@ def _set_range(kind: Callable[[str], AbstractContextManager[Any]] | None) -> Non
 
 
 def _export(recording: torch.profiler.profile, path: Path) -> None:
-    """Writes the trace and says so."""
+    """Writes the trace and prints its path."""
     recording.export_chrome_trace(str(path))
     print(f"wrote {path} (chrome://tracing, ui.perfetto.dev)", flush=True)

@@ -1,11 +1,11 @@
-"""The processes of one run, its ranks: who is which, and what they tell each other.
+"""The processes of one run, called ranks, and their communication.
 
-torchrun starts them and says in environment variables which one each is; PyTorch
-carries what they exchange (torch.distributed: Gloo between CPUs, NCCL between GPUs).
-A run of one process has the ranks `ALONE`, for which every exchange is nothing at all.
+torchrun starts them and sets environment variables with the rank of each; they
+communicate through torch.distributed (Gloo between CPUs, NCCL between GPUs). A run with
+one process has the ranks `ALONE`, whose exchanges do nothing.
 
-All ranks call the same exchanges in the same order, on their main threads. Rank 0
-decides what is decided once (`first`) and writes what a run writes.
+All ranks call the same exchanges in the same order, on their main threads. Rank 0 makes
+the decisions (`first`) and writes the files.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ from trainer.machine.timings import Timings
 
 Value = TypeVar("Value")
 
-# How long a rank waits for the others at the start, in seconds, and the environment
-# variable with another number.
+# How long a rank waits for the other ranks at the start, in seconds, and the
+# environment variable that overrides it.
 _JOIN_S = 300
 JOIN_VARIABLE = "MARIO_JOIN_SECONDS"
 _POLL_S = 0.02
-# Later they wait for what rank 0 does alone, such as an evaluation of many levels. The
-# end of a process is noticed at once; torchrun notices that of a machine.
+# Later, ranks wait for work of rank 0, such as an evaluation of many levels. The end of
+# a process is detected at once, and torchrun detects the loss of a machine.
 _PATIENCE = timedelta(hours=12)
 
 
 class LostRankError(RuntimeError):
-    """Another rank has ended, or cannot be reached any more."""
+    """Another rank has ended or cannot be reached."""
 
 
 class FirstRankError(RuntimeError):
-    """Rank 0 has failed, and says itself why."""
+    """Rank 0 has failed, and reports the reason itself."""
 
 
 class Ranks:
-    """The ranks of a run, as one of them sees them.
+    """The ranks of a run, from the view of one rank.
 
     Attributes:
         rank: of this process, from 0.
         size: number of ranks.
-        local_rank: of this process among those of its machine.
-        local_size: ranks on its machine.
+        local_rank: of this process among the ranks of its machine.
+        local_size: number of ranks on its machine.
         timings: counts the time of exchanges, as `allreduce` (gradients; on a GPU only
-            the time to start it) and `ranks` (all else, waiting included).
+            the time to start it) and `ranks` (all other exchanges, with waiting).
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Ranks:
         local_size: int = 1,
         group: Any = None,
     ) -> None:
-        """One rank; `join` makes them.
+        """Makes the view of one rank; use `join`.
 
         Args:
             rank: of this process.
             size: number of ranks.
-            local_rank: among those of its machine.
-            local_size: ranks on its machine.
-            group: process group of PyTorch; None: a run of one process.
+            local_rank: among the ranks of its machine.
+            local_size: number of ranks on its machine.
+            group: process group of PyTorch; None: a run with one process.
         """
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
@@ -93,12 +93,12 @@ class Ranks:
         return self.rank == 0
 
     def first(self, function: Callable[[], Value]) -> Value:
-        """What a function gives on rank 0, which alone calls it; for all ranks.
+        """Calls a function on rank 0 only, and returns its result on all ranks.
 
         Raises:
-            FirstRankError: it failed there, where its own exception is raised.
-            SystemExit: as there.
-            LostRankError: a rank is gone.
+            FirstRankError: the function failed; rank 0 raises its exception.
+            SystemExit: the function raised it.
+            LostRankError: a rank is lost.
         """
         if self._group is None:
             return function()
@@ -136,7 +136,7 @@ class Ranks:
         return [value, *values[1:]] if values else []
 
     def scatter(self, values: Sequence[Value]) -> Value:
-        """To each rank its own of the values that rank 0 has, one for each."""
+        """Returns on each rank its value from a list on rank 0, one per rank."""
         if self._group is None:
             return values[0]
         own: list[Any] = [None]
@@ -156,14 +156,14 @@ class Ranks:
         return int(numbers)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of the tensors of all ranks, in the place of this one's."""
+        """Replaces a tensor by the sum over all ranks, in place; returns it."""
         if self._group is not None:
             with self._exchange("ranks"):
                 dist.all_reduce(tensor, group=self._group)
         return tensor
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Replaces tensors by their means over all ranks, with the same bits on each.
+        """Replaces tensors by their means over all ranks, bit for bit the same on each.
 
         Args:
             tensors: of one type and device, with the same shapes on all ranks.
@@ -177,7 +177,7 @@ class Ranks:
             _spread(flat, tensors)
 
     def copy_first(self, tensors: Sequence[Tensor]) -> None:
-        """Replaces tensors by those of rank 0; arguments as of `average`."""
+        """Replaces tensors by the tensors of rank 0; arguments as in `average`."""
         if self._group is None or not tensors:
             return
         with self._exchange("ranks"):
@@ -186,7 +186,7 @@ class Ranks:
             _spread(flat, tensors)
 
     def close(self) -> None:
-        """Ends the connections; may be called again."""
+        """Closes the connections; may be called again."""
         if self._group is not None:
             self._group = None
             dist.destroy_process_group()
@@ -196,7 +196,7 @@ class Ranks:
         """Counts the time of an exchange, and explains its errors.
 
         Raises:
-            LostRankError: another rank is gone.
+            LostRankError: another rank is lost.
         """
         try:
             with self.timings(name):
@@ -204,7 +204,7 @@ class Ranks:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            # torchrun is about to end this process, which has something to say first.
+            # torchrun is about to end this process, which must report the error first.
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             raise LostRankError(
@@ -212,18 +212,18 @@ class Ranks:
             ) from error
 
 
-# Of a run of one process.
+# The ranks of a run with one process.
 ALONE = Ranks()
 
 
 def join() -> Ranks:
-    """This process's ranks: those that torchrun started, or `ALONE`.
+    """The ranks of this process: those that torchrun started, or `ALONE`.
 
-    Waits until all have come.
+    Waits until all ranks have joined.
 
     Raises:
-        RuntimeError: some have not come, or cannot be reached.
-        ValueError: MARIO_JOIN_SECONDS is no number.
+        RuntimeError: some ranks have not joined, or cannot be reached.
+        ValueError: MARIO_JOIN_SECONDS is not a number.
     """
     given = os.environ
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= given.keys():
@@ -231,7 +231,7 @@ def join() -> Ranks:
     rank, size = int(given["RANK"]), int(given["WORLD_SIZE"])
     seconds = _join_seconds()
     where = f"{given['MASTER_ADDR']}:{given.get('MASTER_PORT', '?')}"
-    # NCCL connects when the first tensor of a GPU is exchanged.
+    # NCCL connects with the first exchange of a GPU tensor.
     on_gpus = torch.cuda.is_available() and dist.is_nccl_available()
     patience = timedelta(seconds=seconds)
     try:
@@ -247,10 +247,10 @@ def join() -> Ranks:
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(
             f"rank {rank} of {size} on {socket.gethostname()} could not reach the "
-            f"others at {where} within {seconds:g} s ({_line(error)}): start all of "
-            f"them, open the ports between their machines, and name the network with "
-            f"GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME where there are several; "
-            f"{JOIN_VARIABLE} is how long to wait"
+            f"others at {where} within {seconds:g} s ({_line(error)}): start all "
+            f"ranks, open the ports between their machines, and if there are several "
+            f"networks, name one with GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME; "
+            f"{JOIN_VARIABLE} sets the time to wait"
         ) from error
     return Ranks(
         rank,
@@ -264,11 +264,11 @@ def join() -> Ranks:
 def _meet(store: Any, rank: int, size: int, seconds: float) -> str:
     """Waits for all ranks, and agrees on a name that no earlier start has used.
 
-    torchrun's store outlives its processes: what those that have died left in it, such
-    as addresses, would be taken for that of their successors.
+    torchrun's store outlives the processes. Without a new name, entries of dead
+    processes, such as addresses, would be mistaken for those of their successors.
 
     Raises:
-        RuntimeError: some ranks have not come.
+        RuntimeError: some ranks have not joined.
     """
     own = uuid.uuid4().hex
     if rank:
@@ -281,21 +281,21 @@ def _meet(store: Any, rank: int, size: int, seconds: float) -> str:
     while missing:
         for other in tuple(missing):
             here = f"here/{other}"
-            # Perhaps of one that has died: then its successor comes later.
+            # The entry may be of a dead process, whose successor joins later.
             if store.check([here]):
                 store.set(f"start/{store.get(here).decode()}", own)
             if store.check([f"met/{own}/{other}"]):
                 missing.remove(other)
         if missing and time.monotonic() > deadline:
-            raise RuntimeError(f"not there: {', '.join(map(str, sorted(missing)))}")
+            raise RuntimeError(f"missing: {', '.join(map(str, sorted(missing)))}")
         time.sleep(_POLL_S)
     return own
 
 
 def agent_folder() -> Path | None:
-    """The folder of torchrun's process on this machine, the same after each restart.
+    """The folder of torchrun on this machine, the same after each restart.
 
-    None where there is none: not started by torchrun, or with --log-dir /dev/null.
+    None without torchrun, or with --log-dir /dev/null.
     """
     # LOG_DIR/attempt_N/LOCAL_RANK/error.json
     file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
@@ -304,7 +304,7 @@ def agent_folder() -> Path | None:
 
 
 def restarts_left() -> int:
-    """How often torchrun will still start the ranks anew."""
+    """The number of restarts that torchrun still allows."""
     most, count = (
         int(os.environ.get(f"TORCHELASTIC_{name}", "0"))
         for name in ("MAX_RESTARTS", "RESTART_COUNT")
@@ -313,9 +313,9 @@ def restarts_left() -> int:
 
 
 def says_first(text: str) -> bool:
-    """Whether no other rank of this machine has said the same since the last restart.
+    """Whether no rank of this machine has reported this text since the last restart.
 
-    What all ranks find wrong, such as an option, is then said once.
+    An error that all ranks find, such as a wrong option, is then reported once.
     """
     folder = agent_folder()
     if folder is None:
@@ -331,7 +331,7 @@ def says_first(text: str) -> bool:
 
 
 def on_device(value: Any, device: torch.device) -> Any:
-    """A nest of dicts and lists with its tensors on a device."""
+    """Nested dicts and lists with their tensors moved to a device."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):
@@ -343,14 +343,14 @@ def on_device(value: Any, device: torch.device) -> Any:
 
 @torch.no_grad()
 def _spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Writes the parts of a flat tensor to tensors of other shapes."""
+    """Copies the parts of a flat tensor to tensors of other shapes."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view(tensor.shape))
 
 
 def _join_seconds() -> float:
-    """How long to wait for the others at the start."""
+    """Seconds to wait for the other ranks at the start."""
     given = os.environ.get(JOIN_VARIABLE, "").strip() or str(_JOIN_S)
     try:
         seconds = float(given)
@@ -362,6 +362,6 @@ def _join_seconds() -> float:
 
 
 def _line(error: BaseException) -> str:
-    """The first sentence of an error of PyTorch's, without the place in its source."""
+    """The first sentence of an error of PyTorch, without the source location."""
     line = str(error).strip().partition("\n")[0].partition(". ")[0]
     return re.sub(r"\[\S*\.\w+:\d+\] *", "", line).rstrip(". ")

@@ -1,8 +1,8 @@
 """Seeds of the random generators of a run: one for each purpose.
 
-Generators with the same seed give the same numbers, so that weights, actions and
-minibatches would be drawn from one sequence. NumPy's `SeedSequence` derives independent
-seeds from one (O'Neill 2015, "Developing a seed_seq alternative").
+Generators with the same seed would draw weights, actions and minibatches from the same
+sequence. NumPy's `SeedSequence` derives independent seeds from one seed (O'Neill 2015,
+"Developing a seed_seq alternative").
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Stream(enum.IntEnum):
-    """What a generator is for; the numbers are part of the derived seeds."""
+    """The purpose of a generator; its number is part of the derived seed."""
 
     WEIGHTS = 0
     ACTIONS = 1
@@ -25,8 +25,8 @@ def seed_of(seed: int, stream: Stream, rank: int = 0) -> int:
 
     Args:
         seed: of the run, at least 0.
-        stream: what the generator is for.
-        rank: of the process, where each is to draw other numbers.
+        stream: purpose of the generator.
+        rank: of the process, if each process draws other numbers.
     """
     key = (int(stream), rank) if rank else (int(stream),)
     sequence = np.random.SeedSequence(seed, spawn_key=key)

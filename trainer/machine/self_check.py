@@ -1,7 +1,7 @@
-"""What a run on a GPU relies on, tried before it begins: streams, graphs, copies.
+"""Checks of the GPU before a run: streams, graphs and copies.
 
-Each part that does not work is said in one line, and the run goes on without it.
-Nothing is drawn from PyTorch's own generators.
+Each feature that does not work is reported in one line, and the run works without it.
+The checks draw nothing from PyTorch's global generators.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from trainer.machine.cuda import (
 
 _logger = logging.getLogger(__name__)
 
-# torch.cuda is not fully typed; Any keeps the checker out of it.
+# torch.cuda is not fully typed; Any disables type checks for it.
 _cuda: Any = torch.cuda
 
-# A kernel of some milliseconds on one multiprocessor: long beside its launch, and
-# leaving room for another.
+# Cycles of a kernel that takes some milliseconds on one multiprocessor: much longer
+# than its launch, with room for a second kernel.
 _CYCLES = 5_000_000
-# Two such kernels take half the time if they overlap and the same if they do not.
+# Two such kernels take half the time if they overlap, and the same time if not.
 _MOST_OVERLAPPED = 0.75
 _TIMES = 3
 # More calls than `Graphed` makes before it records, and some replays.
 _CALLS = 8
-# Of the adaptive optimiser: differences of rounding stay below this, a call that was
-# not made or had the wrong input does not.
+# Settings of the adaptive optimiser with which rounding errors stay below the
+# tolerances, but a missing call or a wrong input does not.
 _LR, _EPS = 1e-2, 1e-3
 _RTOL, _ATOL = 1e-2, 1e-3
 _HOST = torch.device("cpu")
@@ -50,12 +50,12 @@ _COPIES, _COPY_BYTES = 4, 1 << 18
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """What works; the default is also what a CPU has, where nothing of it is used.
+    """The features that work; a CPU has the defaults and uses none of them.
 
     Attributes:
-        overlap: kernels of two streams run at the same time.
-        graphs: recorded functions do what they do when they are called.
-        copies: how arrays arrive on the device intact.
+        overlap: whether kernels of two streams run at the same time.
+        graphs: whether recorded functions have the same results as calls.
+        copies: the fastest way to copy arrays to the device correctly.
     """
 
     overlap: bool = True
@@ -64,11 +64,11 @@ class SelfCheck:
 
 
 def check_gpu(device: torch.device, *, graphs: bool) -> SelfCheck:
-    """Tries streams, graphs and copies; sets how `HostToDevice` copies from now on.
+    """Checks streams, graphs and copies; sets how `HostToDevice` copies.
 
     Args:
-        device: a GPU, with the arithmetic of the run set up.
-        graphs: whether the run records any.
+        device: a GPU, with the arithmetic settings of the run.
+        graphs: whether the run records graphs.
     """
     with own_stream(device):
         overlap = _overlaps(device)
@@ -79,8 +79,8 @@ def check_gpu(device: torch.device, *, graphs: bool) -> SelfCheck:
 
 
 def _overlaps(device: torch.device) -> bool:
-    """Whether two kernels on two streams take clearly less than in a row."""
-    lost = "collecting and learning (--lag) then only take turns on the GPU"
+    """Whether two kernels are clearly faster on two streams than on one."""
+    lost = "with --lag, collecting and learning only take turns on the GPU"
     try:
         with own_stream(device):
             first = _cuda.current_stream(device)
@@ -93,7 +93,7 @@ def _overlaps(device: torch.device) -> bool:
         )
     except Exception as error:
         _logger.warning(
-            "whether streams overlap cannot be told (%s); if not, %s",
+            "could not check whether streams overlap (%s); if not, %s",
             _first_line(error),
             lost,
         )
@@ -112,7 +112,7 @@ def _overlaps(device: torch.device) -> bool:
 
 
 def _elapsed_ms(device: torch.device, streams: list[Any]) -> float:
-    """Milliseconds from the begin of a kernel on each of the streams to their end."""
+    """Milliseconds that one kernel on each of the streams takes in total."""
     current = _cuda.current_stream(device)
     begin, end = (_cuda.Event(enable_timing=True) for _ in range(2))
     begin.record(current)
@@ -128,23 +128,23 @@ def _elapsed_ms(device: torch.device, streams: list[Any]) -> float:
 
 
 def _graphs_work(device: torch.device) -> bool:
-    """Whether a gradient step and a draw do the same recorded and called."""
+    """Whether a gradient step and a draw have the same results as graphs."""
     reason = ""
     try:
         with warnings.catch_warnings():
-            # That calls before the recording are slower than they might be.
+            # The warning says that calls before the recording are slow.
             warnings.filterwarnings("ignore", ".*constructed with capturable=True")
             for check in (_check_step, _check_draws):
                 reason = reason or check(device)
     except Exception as error:
         reason = _first_line(error)
     if reason:
-        _logger.warning("no CUDA graphs in this run, which is slower: %s", reason)
+        _logger.warning("this run is slower, without CUDA graphs: %s", reason)
     return not reason
 
 
 def _check_step(device: torch.device) -> str:
-    """Gradient steps of a tiny network; gives what is wrong, "" if nothing is."""
+    """Checks gradient steps of a tiny network; returns the problem, "" for none."""
     inputs = [
         x.to(device)
         for x in torch.randn(_CALLS, 16, 4, 12, 12, generator=_generator(_HOST))
@@ -157,7 +157,7 @@ def _check_step(device: torch.device) -> str:
             return losses
         found.append(torch.cat([*losses, *(p.detach().flatten() for p in params)]))
     if not torch.allclose(found[0], found[1], rtol=_RTOL, atol=_ATOL):
-        return "a recorded gradient step has another result than the step itself"
+        return "a recorded gradient step differs from the step itself"
     return ""
 
 
@@ -174,7 +174,7 @@ def _make_step(device: torch.device) -> tuple[Callable[[Tensor], Tensor], list[T
 
     def step(x: Tensor) -> Tensor:
         hidden = F.conv2d(x, params[0]).relu().flatten(1)
-        # Labels that nothing can learn, so that each input has a loss of its own.
+        # Random labels, so that each input has a different loss.
         loss = F.cross_entropy(F.linear(hidden, params[1]), x[:, 0, 0, :5].argmax(-1))
         gradients = torch.autograd.grad(loss, params)
         for param, gradient in zip(params, gradients, strict=True):
@@ -187,7 +187,7 @@ def _make_step(device: torch.device) -> tuple[Callable[[Tensor], Tensor], list[T
 
 
 def _check_draws(device: torch.device) -> str:
-    """Draws by a generator of its own; gives what is wrong, "" if nothing is."""
+    """Checks draws of a separate generator; returns the problem, "" for none."""
     inputs = [torch.zeros(16, 8).to(device)] * _CALLS
     found = []
     for recorded in (False, True):
@@ -201,7 +201,7 @@ def _check_draws(device: torch.device) -> str:
             return draws
         found.append(torch.stack(draws))
     if not torch.allclose(found[0], found[1], rtol=1e-5, atol=1e-6):
-        return "a recorded draw has other random numbers than the draw itself"
+        return "random numbers of a recorded draw differ from the draw itself"
     return ""
 
 
@@ -213,7 +213,7 @@ def _call(
     recorded: bool,
     generator: torch.Generator | None = None,
 ) -> list[Tensor] | str:
-    """Results of all calls, copied; or why nothing was recorded."""
+    """Copies of the results of all calls; or why nothing was recorded."""
     graphed = Graphed(
         function,
         name="the self-check",
@@ -232,10 +232,10 @@ def _call(
 
 
 def _working_copies(device: torch.device) -> Copies:
-    """The fastest way in which arrays arrive intact."""
+    """The fastest way that copies arrays correctly."""
     for way, others in (
-        (Copies.IN_PLACE, "page-locked copies of them are tried"),
-        (Copies.PAGE_LOCKED, "they go through pageable memory, which is slower"),
+        (Copies.IN_PLACE, "trying page-locked copies"),
+        (Copies.PAGE_LOCKED, "using pageable memory, which is slower"),
     ):
         try:
             set_copies(device, way)
@@ -244,9 +244,9 @@ def _working_copies(device: torch.device) -> Copies:
             reason = _first_line(error)
         else:
             if arrived:
-                # Where slabs cannot be locked, that was said there.
+                # If slabs cannot be locked, `HostToDevice` has logged it.
                 return way if works else Copies.PAGE_LOCKED
-            reason = "they arrive changed"
+            reason = "the data arrives changed"
         _logger.warning(
             "copies to the GPU %s do not work here (%s): %s", way.value, reason, others
         )
@@ -254,13 +254,13 @@ def _working_copies(device: torch.device) -> Copies:
 
 
 def _try_copies(device: torch.device) -> tuple[bool, bool]:
-    """Copies arrays of a slab and one outside it, all under way at the same time.
+    """Copies arrays inside and outside of a slab, all at the same time.
 
     Returns:
-        Whether all arrived unchanged, and whether the slab could be page-locked.
+        Whether all arrays arrived unchanged, and whether the slab is page-locked.
     """
     rng = np.random.default_rng(0)
-    # Page-aligned and in whole pages, as the slabs of a pool are.
+    # Page-aligned and in whole pages, like the slabs of a pool.
     memory = mmap.mmap(-1, _COPIES * _COPY_BYTES)
     slab = np.frombuffer(memory, np.uint8)
     slab[:] = rng.integers(0, 256, slab.size, np.uint8)

@@ -22,14 +22,14 @@ class PolicyOutput(NamedTuple):
     values: Tensor
 
     def values_at(self, levels: Tensor) -> Tensor:
-        """The value of each row's own level, (T, B), for places of levels (T, B)."""
+        """The value of each row's own level, (T, B), for indices of levels (T, B)."""
         if self.values.ndim == levels.ndim:
             return self.values
         return self.values.gather(-1, levels.unsqueeze(-1)).squeeze(-1)
 
 
 class PolicyModel(nn.Module):
-    """What collector, learner and evaluation may ask of a network.
+    """The interface of a network for collector, learner and evaluation.
 
     Attributes:
         state_size: S, floats of state per environment; 0 without memory.
@@ -39,7 +39,7 @@ class PolicyModel(nn.Module):
 
     @property
     def popart(self) -> PopArt | None:
-        """What normalises the values; None: nothing does."""
+        """The layer that normalises the values; None if there is none."""
         return None
 
     def forward(
@@ -47,8 +47,9 @@ class PolicyModel(nn.Module):
     ) -> tuple[PolicyOutput, Tensor]:
         """Runs T rows of B environments; acting is T = 1.
 
-        Nothing in the module may change, and nothing be drawn: several threads
-        run it at once. Nor may it wait for the device: CUDA graphs record it.
+        The module must not change and must not draw random numbers, because several
+        threads run it at once. It must not wait for the device, because CUDA graphs
+        record it.
 
         Args:
             obs: (T, B, C, H, W) uint8.
@@ -64,15 +65,15 @@ class PolicyModel(nn.Module):
         """Draws new noise, if any; called before each act and gradient step.
 
         Args:
-            generator: on the model's device; None: the device's own.
+            generator: on the model's device; None: the device's default generator.
         """
 
 
 class ActorCritic(PolicyModel):
     """Shared encoder, memory, policy head and value head.
 
-    The easy way to a network of your own is another encoder, with everything else
-    as configured. In a file `mine.py`, for `--model mine:Small`:
+    The easiest custom network is another encoder, with everything else as configured.
+    In a file `mine.py`, for `--model mine:Small`:
 
         import torch
         from torch import nn
@@ -88,12 +89,12 @@ class ActorCritic(PolicyModel):
                 return body, size
 
     Pixels arrive as 0..255; `CentredConv2d` (encoders.py) centres them. To change
-    one of the encoders there, return `build_encoder(replace(config, name="cnn-345k"),
+    an encoder of encoders.py, return `build_encoder(replace(config, name="cnn-345k"),
     shape)`, or parts of it.
 
     Attributes:
-        native: on a CPU and in bfloat16, the encoders that models/native.py knows run
-            there; PyTorch's operators otherwise.
+        native: whether native code (models/native.py) runs supported encoders on a CPU
+            in bfloat16; if not, PyTorch's operators do.
     """
 
     native: bool = True
@@ -107,7 +108,7 @@ class ActorCritic(PolicyModel):
         self.head = PolicyValueHead(features, num_actions, config)
 
     def make_encoder(self, config: ModelConfig, shape: Shape) -> tuple[nn.Module, int]:
-        """The encoder, pixels (N, C, H, W) to (N, F), and F."""
+        """The encoder, from pixels (N, C, H, W) to (N, F), and the number F."""
         return build_encoder(config, shape)
 
     @property
@@ -125,9 +126,9 @@ class ActorCritic(PolicyModel):
     ) -> tuple[PolicyOutput, Tensor]:
         """See `PolicyModel.forward`.
 
-        Pixels become the autocast type where autocast is on (0..255 are exact
-        in bfloat16), float32 elsewhere; the first layer centres them. Native
-        encoders take them as they are.
+        Pixels become the autocast type if autocast is on (0..255 are exact in
+        bfloat16), otherwise float32; the first layer centres them. Native encoders
+        take uint8 pixels.
         """
         rows = obs.shape[:2]
         pixels = obs.flatten(0, 1)

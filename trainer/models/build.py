@@ -1,4 +1,4 @@
-"""Builds the network of a run, ours or the user's, and measures its size."""
+"""Builds the network of a run, built-in or custom, and measures its size."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ModelSize(NamedTuple):
 
     Attributes:
         parameters: trained scalars.
-        forward_flops: operations of one row's forward pass as PyTorch's counter
-            has them: convolutions, matrix products and attention, a multiply-add
-            being two; element-wise work is not counted.
+        forward_flops: operations of one row's forward pass by PyTorch's counter:
+            convolutions, matrix products and attention (a multiply-add is two),
+            without element-wise work.
     """
 
     parameters: int
@@ -32,8 +32,8 @@ class ModelSize(NamedTuple):
 
 
 # Networks of many small kernels, which PyTorch's bf16 convolutions on a CPU compute
-# faster with the channels last: training impala takes half of the time, acting a
-# third; cnn-157k and cnn-345k would take 1.2 to 1.6 times as long.
+# faster with the channels last: impala trains in half of the time and acts in a third;
+# cnn-157k and cnn-345k would take 1.2 to 1.6 times as long.
 _CHANNELS_LAST_ON_CPU = ("impala", "convnext")
 
 
@@ -41,13 +41,13 @@ def to_device(model: PolicyModel, name: str, device: torch.device) -> PolicyMode
     """Moves a network to its device, in the layout that is fastest there.
 
     Args:
-        model: what `build_model` gave.
+        model: a network from `build_model`.
         name: ModelConfig.name.
-        device: where it goes.
+        device: the target device.
     """
     model = model.to(device)
     if device.type == "cuda" or name in _CHANNELS_LAST_ON_CPU:
-        # nn.Module.to has it, its annotations do not.
+        # nn.Module.to takes memory_format, but its annotations lack it.
         cast(Any, model).to(memory_format=torch.channels_last)
     return model
 
@@ -58,20 +58,20 @@ def build_model(
     """Builds the network of a run.
 
     Args:
-        config: which one. `module:Class` as its name calls Class(config, shape,
-            num_actions), which must give an nn.Module with the forward of
-            `PolicyModel`; its state_size and resample_noise may be left out. With
-            value_heads above 1 its values have one more dimension.
+        config: configuration of the network. The name `module:Class` calls
+            Class(config, shape, num_actions), which must return an nn.Module with the
+            forward of `PolicyModel`; state_size and resample_noise are optional. With
+            value_heads above 1, its values have one more dimension.
         shape: observation shape; must be (channels, height, width).
         num_actions: size of the discrete action space.
 
     Raises:
-        ValueError: observations are not images, there is no such network, or it
-            does not give what it must.
+        ValueError: observations are not images, the network does not exist, or its
+            outputs are wrong.
     """
     if len(shape) != 3:
         raise ValueError(
-            f"observations have shape {shape}; the encoders take images "
+            f"observations have shape {shape}, but encoders take images "
             "(channels, height, width)"
         )
     image = (shape[0], shape[1], shape[2])
@@ -80,15 +80,15 @@ def build_model(
     model = _load(config.name)(config, image, num_actions)
     if not isinstance(model, nn.Module):
         raise ValueError(
-            f"model {config.name!r} gives a {type(model).__name__}; it must be a "
+            f"model {config.name!r} returns a {type(model).__name__}; it must return a "
             "torch.nn.Module, for instance a subclass of trainer.models.ActorCritic"
         )
     _check_contract(config, model, image, num_actions)
     result = model if isinstance(model, PolicyModel) else _Adapted(model)
     if config.popart and result.popart is None:
         raise ValueError(
-            f"model {config.name!r} has no popart; choose --no-popart, or make it a "
-            "subclass of trainer.models.ActorCritic"
+            f"model {config.name!r} has no attribute popart; choose --no-popart, or "
+            "make it a subclass of trainer.models.ActorCritic"
         )
     return result
 
@@ -96,7 +96,7 @@ def build_model(
 def describe_model(model: PolicyModel, shape: tuple[int, ...]) -> ModelSize:
     """Counts parameters and operations; runs one row of zeros of this shape."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    # The counter does not know the fused attention of a CPU; it knows its parts.
+    # The counter does not support a CPU's fused attention, but supports its parts.
     parts = sdpa_kernel(SDPBackend.MATH)
     with _evaluating(model), parts, FlopCounterMode(display=False) as counter:
         model(*_blank_rows(model, shape, 1, 1, device))
@@ -105,7 +105,7 @@ def describe_model(model: PolicyModel, shape: tuple[int, ...]) -> ModelSize:
 
 
 class _Adapted(PolicyModel):
-    """A user's module, completed with what it may leave out."""
+    """A custom module, with defaults for the parts that it leaves out."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class _Adapted(PolicyModel):
 
 
 def _load(name: str) -> Callable[[ModelConfig, Shape, int], Any]:
-    """The class that `module:Class` names."""
+    """Imports the class that `module:Class` names."""
     found = load(name, "model", "module:Class")
     if not callable(found):
         raise ValueError(
@@ -141,7 +141,7 @@ def _load(name: str) -> Callable[[ModelConfig, Shape, int], Any]:
 def _check_contract(
     config: ModelConfig, model: nn.Module, shape: Shape, num_actions: int
 ) -> None:
-    """Raises ValueError unless blank rows come back as they must."""
+    """Raises ValueError unless the outputs for blank rows are right."""
     T, B, L = 2, 3, config.value_heads
     name, values = config.name, (T, B) if L == 1 else (T, B, L)
     given = _blank_rows(model, shape, T, B, torch.device("cpu"))
@@ -150,7 +150,7 @@ def _check_contract(
             result = model(*given)
     except Exception as error:
         error.add_note(
-            f"This came from a trial of model {name!r} with (obs, state, first) = "
+            f"This error is from a trial of model {name!r} with (obs, state, first) = "
             f"{_outline(given)}."
         )
         raise
@@ -159,11 +159,11 @@ def _check_contract(
         f"((float32 {(T, B, num_actions)}, float32 {values}), float32 {(B, size)})"
     )
     if _outline(result) != expected:
-        one = f" (or choose --value-heads 1: there are {L} levels)" if L > 1 else ""
+        one = f" (or choose --value-heads 1: the run has {L} levels)" if L > 1 else ""
         raise ValueError(
-            f"model {name!r} gave {_outline(result)} for {T} rows of {B} environments; "
-            f"it must give ((logits, values), state) as {expected}, where the state's "
-            f"size is the model's state_size, {size}{one}"
+            f"model {name!r} returned {_outline(result)} for {T} rows of {B} "
+            f"environments; it must return ((logits, values), state) as {expected}, "
+            f"where the state's size is the model's state_size, {size}{one}"
         )
 
 
@@ -194,7 +194,7 @@ def _outline(value: object) -> str:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients: nothing is drawn, no statistics move."""
+    """Evaluation mode without gradients, random numbers or changes of statistics."""
     training = model.training
     model.eval()
     try:

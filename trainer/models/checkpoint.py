@@ -1,9 +1,9 @@
-"""Checkpoints: everything that has to continue, written whole or not at all.
+"""Checkpoints: the state that a resumed run needs, written atomically.
 
-A run keeps the last few in RUN_DIR/checkpoints, step-000204800.pt and so on, and
-best.pt from when most of its episodes were clears. A file is a zip archive of
-tensors and plain types (`torch.load(weights_only=True)`): reading one never runs
-code from it, and the checksums of the archive tell when a bit of it has changed.
+A run keeps the last few checkpoints in RUN_DIR/checkpoints (step-000204800.pt and so
+on), and best.pt from the time of its highest score. A file is a zip archive of
+tensors and plain types (`torch.load(weights_only=True)`): reading a file never runs
+code from it, and the archive's checksums detect a changed bit.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
     """Writes a checkpoint atomically.
 
     Args:
-        path: of the file, which may exist; its folder does.
+        path: path of the file, which may exist; its folder must exist.
         state: tensors, numbers, strings, and lists and dicts of these.
 
     Raises:
-        OSError: the disk is full, for example. What was at `path` is as before, and
-            nothing else is.
+        OSError: the disk is full, for example. A file at `path` is unchanged, and no
+            other file is left behind.
     """
     with replacing(path) as file:
         _dump({"version": VERSION, **state}, file)
 
 
 def _dump(state: dict[str, Any], file: Any) -> None:
-    """torch.save, with the file's own error where there is one."""
+    """Calls torch.save, but raises the file's own error if there is one."""
     try:
         torch.save(state, file)
     except RuntimeError as error:
@@ -61,26 +61,26 @@ def load(path: Path, device: torch.device, needs: Iterable[str] = ()) -> dict[st
     """Reads a checkpoint without running any code from it.
 
     Args:
-        path: the file, or the folder of its run: then the newest valid one. Where
-            newer ones are damaged, the log says so.
-        device: where its tensors go.
-        needs: names that must be in it.
+        path: the file, or a run folder, whose newest valid checkpoint is read. The log
+            has a warning for each damaged newer one.
+        device: the device of the tensors.
+        needs: names that the checkpoint must have.
 
     Raises:
-        FileNotFoundError: there is none.
-        OSError: it cannot be read.
-        ValueError: it is damaged, of another version, or none of ours.
+        FileNotFoundError: there is no checkpoint.
+        OSError: the file cannot be read.
+        ValueError: the file is damaged, of another version, or not a checkpoint.
     """
     return _load(path, device, needs)[1]
 
 
 def find(path: Path, needs: Iterable[str] = ()) -> Path:
-    """The file that `load` reads, given a file, itself unread, or a run's folder.
+    """The file that `load` reads, given a file (returned unread) or a run folder.
 
     Raises:
-        FileNotFoundError: there is none in the folder.
-        OSError: it cannot be read.
-        ValueError: it is damaged, of another version, or none of ours.
+        FileNotFoundError: the folder has no checkpoint.
+        OSError: a file cannot be read.
+        ValueError: all files are damaged, of another version, or not checkpoints.
     """
     return _load(path, torch.device("cpu"), needs)[0] if path.is_dir() else path
 
@@ -106,18 +106,18 @@ def _load(
 
 def _none_at(path: Path) -> FileNotFoundError:
     return FileNotFoundError(
-        f"no checkpoint at {path}; runs write theirs to RUN_DIR/{FOLDER}/"
+        f"no checkpoint at {path}; runs write their checkpoints to RUN_DIR/{FOLDER}/"
     )
 
 
 def hand_over(source: Path, run_dir: Path) -> None:
     """Makes a checkpoint the only one of another run.
 
-    Whenever it is interrupted, doing it again brings it to its end.
+    After an interruption, call it again to complete it.
 
     Args:
-        source: file, named by its step.
-        run_dir: folder of a run that is not going on.
+        source: checkpoint file, named by its step.
+        run_dir: folder of a run that is not active.
     """
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def hand_over(source: Path, run_dir: Path) -> None:
 
 
 def list_files(run_dir: Path) -> list[Path]:
-    """Checkpoints of a run (or in a folder of them), newest first, best.pt last."""
+    """Checkpoints of a run or of a checkpoint folder, newest first, best.pt last."""
     folder = run_dir if run_dir.name == FOLDER else run_dir / FOLDER
     steps = [path for path in folder.glob("step-*.pt") if step_of(path) is not None]
     best = [folder / BEST] if (folder / BEST).exists() else []
@@ -137,13 +137,13 @@ def list_files(run_dir: Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int | None:
-    """Environment steps in the name of a checkpoint, None if it has none."""
+    """Environment steps in the name of a checkpoint, None if the name has none."""
     match = re.fullmatch(r"step-(\d+)\.pt", path.name)
     return int(match[1]) if match else None
 
 
 def run_dir_of(path: Path) -> Path | None:
-    """The folder of the run that a checkpoint file lies in, None if it is elsewhere."""
+    """The run folder that has a checkpoint file, None if the file is elsewhere."""
     if path.resolve().parent.name != FOLDER:
         return None
     # The parent of "." is "." in pathlib.
@@ -151,7 +151,7 @@ def run_dir_of(path: Path) -> Path | None:
 
 
 def _read(path: Path, device: torch.device, needs: list[str]) -> dict[str, Any]:
-    """Reads one file, after its checksums."""
+    """Checks the checksums of one file and reads it."""
     _check_archive(path)
     foreign = f"{path} is not a checkpoint of this trainer"
     try:
@@ -159,36 +159,35 @@ def _read(path: Path, device: torch.device, needs: list[str]) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:
-        # Whatever else is in an archive ends in any of a dozen types, with pages
-        # of advice on how to load it unsafely.
+        # Other archives raise one of a dozen error types, with long advice on how to
+        # load them unsafely.
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         if code:
             raise ValueError(
-                f"{foreign}: it holds {code[1]}, which is code and not data; it was "
-                "not run"
+                f"{foreign}: it contains the code {code[1]}, which was not run"
             ) from error
         raise ValueError(f"{path} is damaged: PyTorch cannot read it") from error
     if not isinstance(state, dict) or "version" not in state:
-        raise ValueError(f"{foreign}: it is another file of PyTorch's, with no version")
+        raise ValueError(f"{foreign}: it is another PyTorch file, without a version")
     if state["version"] != VERSION:
         raise ValueError(
-            f"{path} is a checkpoint of version {state['version']}; this trainer reads "
-            f"version {VERSION}; use the trainer that wrote it, or train again"
+            f"{path} is a checkpoint of version {state['version']}, but this trainer "
+            f"reads version {VERSION}: use the trainer that wrote it, or train again"
         )
     missing = [name for name in needs if name not in state]
     if missing:
-        raise ValueError(f"{path} is incomplete: no {', '.join(missing)} in it")
+        raise ValueError(f"{path} is incomplete: {', '.join(missing)} is missing")
     _check_finite(path, state)
     return state
 
 
 def _check_archive(path: Path) -> None:
-    """Raises unless a file is a whole archive of PyTorch's."""
+    """Raises an error unless a file is a complete PyTorch archive."""
     try:
         with path.open("rb") as file:
             start = file.read(4)
             if not start:
-                raise ValueError(f"{path} is empty: its writing was cut off")
+                raise ValueError(f"{path} is empty: writing it was interrupted")
             if not b"PK\x03\x04".startswith(start):
                 raise ValueError(
                     f"{path} is not a checkpoint of this trainer: it begins like "
@@ -203,11 +202,11 @@ def _check_archive(path: Path) -> None:
     except FileNotFoundError:
         raise _none_at(path) from None
     except OSError as error:
-        if error.errno == errno.EINVAL:  # a place before the beginning
+        if error.errno == errno.EINVAL:  # a position before the beginning
             raise ValueError(f"{path} is damaged: wrong table of contents") from error
         raise OSError(f"cannot read {path} ({error.strerror})") from error
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
-        # What zipfile says to bits of its table of contents that have changed.
+        # zipfile raises these errors if bits of its table of contents have changed.
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
@@ -219,7 +218,7 @@ def _check_records(path: Path, archive: zipfile.ZipFile) -> None:
     if not any(name.endswith("/data.pkl") for name in archive.namelist()):
         raise ValueError(
             f"{path} is not a checkpoint of this trainer: it is a zip archive, but not "
-            "one of PyTorch's"
+            "a PyTorch archive"
         )
 
 
@@ -229,29 +228,29 @@ def _check_finite(path: Path, state: Mapping[str, Any]) -> None:
         for name, tensor in (state.get(kind) or {}).items():
             if not bool(tensor.isfinite().all()):
                 raise ValueError(
-                    f"{path} is of no use: {name} in {kind} is not finite, which "
-                    "happens when a run diverges; take an older one"
+                    f"{path} cannot be used: {name} in {kind} is not finite, because "
+                    "the run diverged; take an older checkpoint"
                 )
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Puts a checkpoint's weights into a network.
+    """Loads a checkpoint's weights into a network.
 
     Raises:
-        ValueError: they are those of a network of another shape.
+        ValueError: the weights have other shapes.
     """
     check_shapes(model, weights)
     model.load_state_dict(weights)
 
 
 def check_shapes(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Raises ValueError for weights of a network of another shape."""
+    """Raises ValueError for weights with other shapes than the network's."""
     own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     for name in sorted({*own, *given}):
         if own.get(name) != given.get(name):
             raise ValueError(
-                f"the checkpoint's weights do not fit: {name} is {given.get(name)} "
-                f"there and {own.get(name)} here; choose the model, the actions and "
-                "the image that it was trained with"
+                f"the checkpoint's weights do not fit: {name} is {given.get(name)} in "
+                f"the checkpoint, but {own.get(name)} in this network; use the model, "
+                "the actions and the image size of its training"
             )

@@ -1,9 +1,10 @@
 """Image encoders: uint8 pixels (N, C, H, W) to features (N, F).
 
-`cnn-72k`, `cnn-157k` and `cnn-345k` have as many parameters and are sized for acting
-and learning on a CPU, the first for images of 40x40; `nature` is Mnih et al. 2015;
-`impala` is the residual network of Espeholt et al. 2018 (figure 3, right) with 16-32-32
-channels; `convnext` has the blocks of Liu et al. 2022 in three stages that fit 84x84.
+`cnn-72k`, `cnn-157k` and `cnn-345k` are named by their number of parameters and sized
+for acting and learning on a CPU, `cnn-72k` for images of 40x40. `nature` is Mnih et al.
+2015. `impala` is the residual network of Espeholt et al. 2018 (figure 3, right) with
+16-32-32 channels. `convnext` has the blocks of Liu et al. 2022 in three stages that fit
+84x84.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from torch import Tensor, nn
 from trainer.config.schema import TILES_SHAPE, ModelConfig
 from trainer.models.tiles import TilesEncoder
 
-# Super Mario Bros frames are mostly one grey, the sky, near 144, and sprites
-# differ little from it. Six runs of six that fed x/255 never passed the first
-# goombas in 276 k steps; (x - 144) / 64 learned in the first run.
+# Frames of Super Mario Bros. are mostly one grey near 144, the sky, and sprites differ
+# little from it. With x / 255 as the input, six of six runs did not pass the first
+# goombas in 276 k steps; with (x - 144) / 64 the first run learned.
 PIXEL_MEAN = 144.0
 PIXEL_SCALE = 64.0
 
@@ -30,16 +31,16 @@ Shape = tuple[int, int, int]
 class CentredConv2d(nn.Conv2d):
     """A convolution of (pixel - 144) / 64 that never builds the centred image.
 
-    The scale goes into the weights and the shift into the bias, a few hundred
-    numbers instead of 28,224 per sample; the result is the same. Padding is
-    filled with the mean, which is what zero is to a centred image.
+    The scale is applied to the weights and the shift to the bias, a few hundred
+    numbers instead of 28,224 per sample; the result is the same. The padding value is
+    the mean, which is zero in a centred image.
     """
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Maps pixels (N, C, H, W), any float type holding 0..255."""
         weight = self.weight / PIXEL_SCALE
         if not pixels.is_meta and torch.is_autocast_enabled(pixels.device.type):
-            # Round once, so that weight and shift agree on what was rounded.
+            # Round once, so that weight and shift use the same rounded numbers.
             weight = weight.to(pixels.dtype)
         shift = PIXEL_MEAN * weight.sum((1, 2, 3), dtype=torch.float32)
         assert self.bias is not None
@@ -51,7 +52,7 @@ class CentredConv2d(nn.Conv2d):
 
 
 class _Residual(nn.Module):
-    """relu-conv-relu-conv, added to its input."""
+    """A residual block: relu-conv-relu-conv, added to its input."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -65,7 +66,7 @@ class _Residual(nn.Module):
 
 
 class _ConvNeXt(nn.Module):
-    """Depthwise 7x7, norm, four times wider and back (Liu et al. 2022, figure 4)."""
+    """Depthwise 7x7, norm, an MLP of four times the width (Liu et al. 2022, fig. 4)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -73,14 +74,14 @@ class _ConvNeXt(nn.Module):
         self.norm = nn.LayerNorm(channels)
         self.expand = nn.Linear(channels, 4 * channels)
         self.reduce = nn.Linear(4 * channels, channels)
-        # .1 is for networks of up to 18 blocks (Touvron et al. 2021, section 2).
+        # 0.1 is for networks of up to 18 blocks (Touvron et al. 2021, section 2).
         self.scale = nn.Parameter(torch.full((channels,), 0.1))
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) to the same shape."""
         y = self.norm(self.mix(x).permute(0, 2, 3, 1))
         y = self.reduce(F.gelu(self.expand(y)))
-        # The product would be float32 under autocast, and all that follows.
+        # Under autocast the product, and everything after it, would be float32.
         branch: Tensor = self.scale.to(y.dtype) * y
         return x + branch.permute(0, 3, 1, 2)
 
@@ -131,7 +132,7 @@ def _convnext(channels: int, widths: tuple[int, ...], blocks: int) -> list[nn.Mo
 
 
 class _Plan(NamedTuple):
-    """An encoder's own values; `kernels` for plain ones, `blocks` for the others."""
+    """An encoder's defaults; plain encoders have `kernels`, the others `blocks`."""
 
     widths: tuple[int, ...]
     features: int
@@ -142,7 +143,7 @@ class _Plan(NamedTuple):
 ENCODERS = {
     "cnn-72k": _Plan((16, 32), 128, kernels=((4, 4), (3, 2))),  # for 40x40
     "cnn-157k": _Plan((16, 32), 128, kernels=((8, 6), (3, 2))),  # half the work
-    "cnn-345k": _Plan((16, 32), 128, kernels=((8, 4), (4, 2))),  # Mnih et al. 2013's
+    "cnn-345k": _Plan((16, 32), 128, kernels=((8, 4), (4, 2))),  # Mnih et al. 2013
     "nature": _Plan((32, 64, 64), 512, kernels=((8, 4), (4, 2), (3, 1))),
     "impala": _Plan((16, 32, 32), 256, blocks=2),
     "convnext": _Plan((32, 64, 96), 256, blocks=2),
@@ -154,16 +155,16 @@ def build_encoder(config: ModelConfig, shape: Shape) -> tuple[nn.Sequential, int
     """Builds an encoder by its name.
 
     Args:
-        config: `name` is a key of `ENCODERS`; widths, blocks and features replace
-            its own values, layer_norm normalises what the last layer gives.
+        config: `name` is a key of `ENCODERS`; widths, blocks and features replace its
+            defaults, layer_norm normalises the output of the last layer.
         shape: (C, H, W) of the images.
 
     Returns:
         The module and its number of features F.
 
     Raises:
-        ValueError: no such encoder, the images are too small for it, or an option
-            that it does not have.
+        ValueError: the encoder does not exist, the images are too small for it, or it
+            does not have an option.
     """
     plan = _customised(config)
     if config.name == "tiles":
@@ -183,11 +184,11 @@ def build_encoder(config: ModelConfig, shape: Shape) -> tuple[nn.Sequential, int
 
 
 def _tiles(config: ModelConfig, plan: _Plan, shape: Shape) -> nn.Sequential:
-    """The encoder of tiles, with its norm where the config has one."""
+    """The encoder of tiles, with layer_norm if the config has it."""
     if shape != TILES_SHAPE:
         raise ValueError(
-            f"the network tiles is for --obs tiles, {TILES_SHAPE}; observations here "
-            f"have shape {shape}"
+            f"the network tiles needs --obs tiles, of shape {TILES_SHAPE}, but the "
+            f"observations have shape {shape}"
         )
     encoder = nn.Sequential(TilesEncoder(plan.widths, plan.features))
     if config.layer_norm:
@@ -197,28 +198,29 @@ def _tiles(config: ModelConfig, plan: _Plan, shape: Shape) -> nn.Sequential:
 
 
 def _customised(config: ModelConfig) -> _Plan:
-    """The encoder's values with the config's in their place."""
+    """The encoder's defaults, replaced by the config's values."""
     name = config.name
     if name not in ENCODERS:
         raise ValueError(
-            f"unknown model {name!r}; choose one of {', '.join(ENCODERS)}, or give "
-            "your own as module:Class"
+            f"unknown model {name!r}; choose one of {', '.join(ENCODERS)}, or give a "
+            "custom model as module:Class"
         )
     plan = ENCODERS[name]
     if min(config.features, config.blocks, *config.widths, 0) < 0 or 0 in config.widths:
         raise ValueError(
             f"widths={config.widths}, blocks={config.blocks} and features="
-            f"{config.features} must be positive (0 blocks or features: {name}'s own)"
+            f"{config.features} must be positive (0 blocks or features: the default of "
+            f"{name})"
         )
     if config.blocks and not plan.blocks:
         raise ValueError(
-            f"blocks={config.blocks}, but {name} has none; leave it 0, or take "
+            f"blocks={config.blocks}, but {name} has no blocks; leave blocks 0, or use "
             "impala or convnext"
         )
     if config.widths and not plan.blocks and len(config.widths) != len(plan.widths):
         raise ValueError(
             f"widths={config.widths}, but {name} has {len(plan.widths)} convolutions; "
-            f"give as many, like its own {plan.widths}"
+            f"give one width each, such as the default {plan.widths}"
         )
     return plan._replace(
         widths=config.widths or plan.widths,
@@ -228,7 +230,7 @@ def _customised(config: ModelConfig) -> _Plan:
 
 
 def _flat_size(modules: list[nn.Module], shape: Shape) -> int:
-    """Numbers per image behind `modules`, found by running one image."""
+    """Numbers per image in the output of `modules`, found by running one image."""
     try:
         with torch.no_grad():
             flat: Tensor = nn.Sequential(*modules)(torch.zeros(1, *shape))
@@ -247,5 +249,5 @@ def _orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
         if module.bias is not None:
             nn.init.zeros_(module.bias)
     elif isinstance(module, _Residual):
-        # Six blocks would multiply the variance of the stem by dozens.
+        # Six blocks would multiply the variance of the stem by several dozen.
         nn.init.orthogonal_(module.second.weight, 0.1)

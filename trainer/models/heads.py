@@ -1,4 +1,4 @@
-"""Output heads on features: action logits and values, with noise or without."""
+"""Output heads on features: action logits and values, with or without noise."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SIGMA = 0.5
 class NoisyLinear(nn.Linear):
     """A linear layer with learned noise in its weights (Fortunato et al. 2018).
 
-    Factorised as in their section 3.1 (b): one number per input and one per
-    output, f(x) = sign(x) sqrt|x| of Gaussians; section 3.2 has the scale at the
-    start, sigma / sqrt(inputs). `weight` and `bias` are the means.
+    The noise is factorised as in their section 3.1 (b): one number per input and one
+    per output, f(x) = sign(x) sqrt|x| of Gaussians. Its initial scale is that of
+    section 3.2, sigma / sqrt(inputs). `weight` and `bias` are the means.
 
-    The noise changes in `resample_noise` only, so that several threads may run one
-    module, and it is no part of the state dict. In evaluation mode it is off.
+    Only `resample_noise` changes the noise, so several threads may run one module. The
+    noise is not part of the state dict, and is off in evaluation mode.
     """
 
     noise_in: Tensor
@@ -43,14 +43,14 @@ class NoisyLinear(nn.Linear):
         """Draws new noise in place, so that a recorded CUDA graph sees it.
 
         Args:
-            generator: on the layer's device; None: the device's own.
+            generator: on the layer's device; None: the device's default generator.
         """
         for noise in (self.noise_in, self.noise_out):
             noise.normal_(generator=generator)
             noise.copy_(noise.sign() * noise.abs().sqrt())
 
     def forward(self, features: Tensor) -> Tensor:
-        """(..., inputs) to (..., outputs), all rows with the same noise."""
+        """Maps (..., inputs) to (..., outputs), with the same noise for all rows."""
         if not self.training:
             return super().forward(features)
         noise = torch.outer(self.noise_out, self.noise_in)
@@ -75,7 +75,7 @@ class PolicyValueHead(nn.Module):
         self._noisy = config.noisy
         self.policy = linear(num_actions)
         value = linear(config.value_heads)
-        # A policy near uniform at the start; gains as in Schulman et al. 2017.
+        # The initial policy is near uniform; gains as in Schulman et al. 2017.
         nn.init.orthogonal_(self.policy.weight, 0.01)
         nn.init.orthogonal_(value.weight, 1.0)
         nn.init.zeros_(self.policy.bias)

@@ -1,9 +1,9 @@
 """Policies on the Hugging Face Hub: pushed with their card, fetched and checked.
 
-`hf://user/name` stands wherever a policy's file does; `hf://user/name@revision` is one
-version of it, and `hf://user/name/8-1` one of several policies. What others wrote is
-looked at before it is used: sizes before anything is downloaded, the card's ROM, the
-SHA-256 of the file, that it is safetensors and names no code of this machine.
+`hf://user/name` works wherever a policy's file does; `hf://user/name@revision` is one
+version of it, and `hf://user/name/8-1` one of several policies. Foreign files are
+checked before use: their sizes before the download, then the card's ROM, the SHA-256 of
+the file, that it is safetensors, and that it names no code of this machine.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _PREFIX = re.compile(r"hf:/+")
 _ADDRESS = re.compile(
     r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+?))?(?:/(?P<name>[\w-]+))?"
 )
-# A card is a few KB for each policy, a policy .1 to 20 MB.
+# Limits in bytes: a card has a few KB per policy, a policy 0.1 to 20 MB.
 _MOST_CARD_BYTES = 4 << 20
 _MOST_POLICY_BYTES = 1 << 30
 
 
 class Address(NamedTuple):
-    """What `hf://user/name@revision/policy` names.
+    """The parts of `hf://user/name@revision/policy`.
 
     Attributes:
         repo: such as user/name.
         revision: a branch, tag or commit; None: the newest.
-        policy: its name in the card; "": the only one.
+        policy: name of the policy in the card; "": the only policy.
     """
 
     repo: str
@@ -55,37 +55,37 @@ def is_address(path: Path | str) -> bool:
 
 
 def parse(path: Path | str) -> Address:
-    """Reads an address.
+    """Parses an address.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not an address.
     """
     match = _ADDRESS.fullmatch(_PREFIX.sub("", str(path)))
     if match is None:
-        raise ValueError(f"{path} is no address on the Hub; give hf://user/name")
+        raise ValueError(f"{path} is not an address on the Hub; give hf://user/name")
     return Address(match["repo"], match["revision"], match["name"] or "")
 
 
 def locate(path: Path) -> Path:
-    """The file of a policy on the Hub or of `released:NAME`; other paths as they are.
+    """The file of a policy on the Hub or of `released:NAME`; other paths unchanged.
 
     Raises:
-        ImportError, OSError, ValueError: as of `fetch` and `released.locate`.
+        ImportError, OSError, ValueError: from `fetch` and `released.locate`.
     """
     return fetch(parse(path)) if is_address(path) else released.locate(path)
 
 
 def fetch(address: Address) -> Path:
-    """Downloads a policy, unless the Hub's cache on this machine has it; checks it.
+    """Downloads a policy, unless it is in the Hub's cache on this machine; checks it.
 
     Returns:
-        The file, in the Hub's cache, with the card beside it.
+        The file, in the Hub's cache, with the card in the same folder.
 
     Raises:
         ImportError: huggingface_hub is not installed.
-        OSError: the Hub does not answer, or has no such policy.
-        ValueError: the card or the policy is damaged, too large, for another ROM, or
-            not what it says that it is.
+        OSError: the Hub does not answer, or does not have the policy.
+        ValueError: the card or the policy is damaged, too large or for another ROM, or
+            the two do not match.
     """
     hub = library()
     try:
@@ -97,19 +97,19 @@ def fetch(address: Address) -> Path:
 
 
 def push(folder: Path, address: Address, *, private: bool) -> str:
-    """Writes a folder to the Hub; the repository is made if it is not there.
+    """Uploads a folder to the Hub; creates the repository if it does not exist.
 
     Args:
-        folder: its files.
-        address: without a policy.
-        private: whether a repository that is made can be read by its owner alone.
+        folder: folder to upload.
+        address: address without a policy.
+        private: whether only the owner can read a new repository.
 
     Returns:
-        Where it is.
+        The URL of the upload.
 
     Raises:
         ImportError: huggingface_hub is not installed.
-        OSError: the Hub does not answer, or does not take it.
+        OSError: the Hub does not answer, or rejects the upload.
     """
     hub = library()
     api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
@@ -123,8 +123,8 @@ def push(folder: Path, address: Address, *, private: bool) -> str:
         )
     except (hub.errors.HTTPError, hub.errors.LocalTokenNotFoundError) as error:
         raise OSError(
-            f"{address}: {_first_line(error)}; hf auth login tells this machine who "
-            "you are"
+            f"{address}: {_first_line(error)}; run hf auth login if this machine is "
+            "not logged in"
         ) from error
     return str(url)
 
@@ -133,7 +133,7 @@ def library() -> Any:
     """The library of the Hub.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: the library is not installed.
     """
     try:
         import huggingface_hub
@@ -152,9 +152,9 @@ def _fetch(hub: Any, address: Address) -> Path:
 
     def download(name: str, most: int) -> Path:
         if name not in sizes:
-            raise ValueError(f"there is no {name}; a policy is published with one")
+            raise ValueError(f"{name} is missing; a published policy must have one")
         if sizes[name] > most:
-            raise ValueError(f"{name} has {sizes[name]:,} bytes, more than {most:,}")
+            raise ValueError(f"{name} has {sizes[name]:,} bytes; the most is {most:,}")
         return Path(api.hf_hub_download(address.repo, name, revision=info.sha))
 
     folder = download(CARD, _MOST_CARD_BYTES).parent
@@ -163,7 +163,7 @@ def _fetch(hub: Any, address: Address) -> Path:
     name = _name_in(card, address)
     file = str(card.policies[name]["file"])
     if not file.endswith(SUFFIX):
-        raise ValueError(f"the policy is {file!a}; only {SUFFIX} files are loaded")
+        raise ValueError(f"the policy must be a {SUFFIX} file, got {file!a}")
     download(file, _MOST_POLICY_BYTES)
     path = released.policy_of(folder, name)
     _check(policy_file.read(path, torch.device("cpu")), card)
@@ -171,26 +171,26 @@ def _fetch(hub: Any, address: Address) -> Path:
 
 
 def _name_in(card: Card, address: Address) -> str:
-    """The policy that is meant.
+    """The name of the addressed policy.
 
     Raises:
-        ValueError: there are several, or not that one.
+        ValueError: the policy does not exist, or the address must name one of several.
     """
     names = list(card.policies)
     if address.policy or len(names) != 1:
         if address.policy in names:
             return address.policy
         raise ValueError(
-            f"it has the policies {', '.join(map(ascii, names))}: give one, such as "
+            f"it has the policies {', '.join(map(ascii, names))}: name one, such as "
             f"hf://{address.repo}/8-1"
         )
     return names[0]
 
 
 def _check_rom(card: Card) -> None:
-    """Raises ValueError unless the ROM of a card is here."""
+    """Raises ValueError unless the ROM of a card is installed."""
     if not re.fullmatch("[0-9a-f]{40}", str(card.rom_sha1)):
-        raise ValueError(f"{CARD} is damaged: its rom_sha1 is no SHA-1")
+        raise ValueError(f"{CARD} is damaged: its rom_sha1 is not a SHA-1")
     for name in rom.ROMS:
         try:
             if hashlib.sha1(rom.load(name)).hexdigest() == card.rom_sha1:
@@ -198,17 +198,17 @@ def _check_rom(card: Card) -> None:
         except rom.RomError:
             continue
     raise ValueError(
-        f"the policy is for the ROM with SHA-1 {card.rom_sha1}, "
-        f"{rom.describe(card.rom_sha1)}, which is not here"
+        f"the policy needs the ROM with SHA-1 {card.rom_sha1}, "
+        f"{rom.describe(card.rom_sha1)}, which is not installed"
     )
 
 
 def _check(policy: PolicyFile, card: Card) -> None:
-    """Raises ValueError for a file that its card is not about, or that names code."""
+    """Raises ValueError for a file that does not match its card, or that names code."""
     if policy.rom_sha1 != card.rom_sha1:
         raise ValueError(
-            f"the policy is for the ROM with SHA-1 {policy.rom_sha1}, and its card "
-            f"says {card.rom_sha1}"
+            f"the policy needs the ROM with SHA-1 {policy.rom_sha1}, but its card has "
+            f"{card.rom_sha1}"
         )
     named = {name: policy.env.get(name) for name in ("rom_path", "reward_fn")}
     kind = str(policy.model.get("name"))
@@ -217,12 +217,12 @@ def _check(policy: PolicyFile, card: Card) -> None:
     for name, value in named.items():
         if value:
             raise ValueError(
-                f"its {name} is {value!a}, a file or code of the machine that "
-                "published it; a policy of others may name none"
+                f"its {name} is {value!a}, a file or code of another machine; a "
+                "published policy must not name any"
             )
 
 
 def _first_line(error: Exception) -> str:
-    """What went wrong, without the lines of advice behind it."""
+    """The first line of an error's message, without the advice after it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -1,10 +1,10 @@
-"""Memory between encoder and heads: what a policy knows of earlier rows.
+"""Memory between encoder and heads: a policy's information about earlier rows.
 
 Every memory maps features (T, B, F), its state (B, S) and `first` (T, B) to
 outputs (T, B, H) and the state after the last row. The state is one flat float32
-vector per environment, whatever is inside, so that stores and queues need not
-know. It is zeros at the start, and becomes zeros before each row that is the
-first of its episode. T rows in one call equal T calls of one row.
+vector per environment for every kind of memory, so stores and queues treat all kinds
+alike. The state is zeros at the start, and becomes zeros before the first row of each
+episode. T rows in one call equal T calls of one row.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Memory(nn.Module):
 
 
 class _Recurrent(Memory):
-    """A cell stepped over the rows.
+    """A recurrent cell, stepped over the rows.
 
-    Only the recurrence is stepped: what the inputs contribute is one product for
-    all rows. The steps are in float32, because their rounding errors add up from
-    row to row, and because products this small gain nothing from less.
+    Only the recurrence runs row by row: the contribution of the inputs is one product
+    for all rows. The steps are in float32, because their rounding errors accumulate
+    from row to row, and because products this small are not faster in bfloat16.
     """
 
     def __init__(self, features: int, size: int, gates: int, state_size: int) -> None:
@@ -52,7 +52,7 @@ class _Recurrent(Memory):
         """The next state; its first H columns are the output.
 
         Args:
-            row: (B, gates * H) what the input contributes to the gates.
+            row: (B, gates * H) contribution of the input to the gates.
             state: (B, S).
         """
         raise NotImplementedError
@@ -93,7 +93,7 @@ class LSTM(_Recurrent):
 
     def __init__(self, features: int, size: int) -> None:
         super().__init__(features, size, gates=4, state_size=2 * size)
-        # Remember at first (Jozefowicz et al. 2015, section 2.2).
+        # Bias of the forget gate: remember at first (Jozefowicz et al. 2015, 2.2).
         nn.init.ones_(self.inputs.bias[size : 2 * size])
 
     def step(self, row: Tensor, state: Tensor) -> Tensor:
@@ -109,8 +109,8 @@ class _Gate(nn.Module):
     """Adds a branch to the stream, in the manner of a GRU.
 
     Parisotto et al. 2020, section 3.2, "Gated-Recurrent-Unit-type gating". The
-    bias of 2 leaves the gate nearly shut at the start: a policy without memory is
-    learned first.
+    bias of 2 nearly closes the gate at the start, so the network first learns a policy
+    without memory.
     """
 
     def __init__(self, size: int) -> None:
@@ -121,7 +121,7 @@ class _Gate(nn.Module):
         self.shut = nn.Parameter(torch.full((size,), 2.0))
 
     def forward(self, stream: Tensor, branch: Tensor) -> Tensor:
-        """Two (..., D) to one; float32 where the stream is."""
+        """Combines two (..., D) into one; float32 if the stream is."""
         reset, update, new = self.of_branch(branch).chunk(3, -1)
         old_reset, old_update = self.of_stream(stream).chunk(2, -1)
         reset = torch.sigmoid(reset + old_reset)
@@ -135,21 +135,21 @@ def attend(
 ) -> Tensor:
     """Attention with a learned bias on its scores, and a boolean mask.
 
-    Fused ("flash") kernels take no mask that has a gradient. So the bias is a part of
-    the inner product: query t has a 1 in column t, and key n has bias[t, n] there.
+    Fused ("flash") kernels do not support a mask with a gradient. So the bias is part
+    of the inner product: query t has a 1 in column t, and key n has bias[t, n] there.
 
     Args:
         query: (B, heads, T, D).
         key: (B, heads, N, D).
         value: (B, heads, N, D).
-        bias: (heads, T, N) what is added to the scaled scores.
-        seen: (B, 1, T, N) bool, which keys row t attends to.
+        bias: (heads, T, N) added to the scaled scores.
+        seen: (B, 1, T, N) bool, whether row t attends to key n.
 
     Returns:
         (B, heads, T, D); zeros for a row that attends to nothing.
     """
     batch, heads, rows, size = query.shape
-    spare = -(size + rows) % 8  # kernels of GPUs take multiples of 8
+    spare = -(size + rows) % 8  # kernels of GPUs need multiples of 8
     column = torch.eye(rows, rows + spare, dtype=query.dtype, device=query.device)
     biases = F.pad(bias.mT, (0, spare)).to(key.dtype)
     query = torch.cat([query * size**-0.5, column.expand(batch, heads, -1, -1)], -1)
@@ -174,18 +174,18 @@ class _GatedBlock(nn.Module):
         self.expand = nn.Linear(size, 4 * size)
         self.reduce = nn.Linear(4 * size, size)
         self.forward_gate = _Gate(size)
-        # How much each head likes what is 0, 1, .. steps rows old: learned
-        # relative positions in the form of Raffel et al. 2020, section 2.1.
+        # Each head's bias for rows that are 0, 1, .. steps rows old: learned relative
+        # positions in the form of Raffel et al. 2020, section 2.1.
         self.age_bias = nn.Parameter(torch.zeros(heads, steps + 1))
 
     def forward(self, x: Tensor, older: Tensor, age: Tensor, hidden: Tensor) -> Tensor:
-        """Lets T rows look at M older ones and at each other.
+        """Lets T rows attend to M older rows and to each other.
 
         Args:
             x: (T, B, D) the layer's inputs.
             older: (M, B, D) its inputs at the M rows before.
-            age: (T, M + T) how many rows each is older than row t, within 0..M.
-            hidden: (B, 1, T, M + T) bool, what row t must not see.
+            age: (T, M + T) age of each row relative to row t, in rows, within 0..M.
+            hidden: (B, 1, T, M + T) bool, the rows that row t must not attend to.
 
         Returns:
             (T, B, D).
@@ -195,7 +195,7 @@ class _GatedBlock(nn.Module):
         key, value = map(self._split, self.key_value(rows).chunk(2, -1))
         found = attend(query, key, value, self.age_bias[:, age], ~hidden)
         found = self.output(found.permute(2, 0, 1, 3).flatten(2))
-        # ReLU, because two linear layers would meet else (section 3.1).
+        # ReLU, because otherwise two linear layers would follow each other (3.1).
         x = self.attention_gate(x, F.relu(found))
         y = self.reduce(F.relu(self.expand(self.forward_norm(x))))
         result: Tensor = self.forward_gate(x, F.relu(y))
@@ -211,8 +211,8 @@ class GTrXL(Memory):
 
     Each layer attends to its own row and to the `steps` rows before it in the same
     episode. The state holds the inputs of all layers at the last `steps` rows, then
-    one number for each of these rows: 1, or 0 where there is none. The stream
-    between the layers is float32, so that what is kept is not rounded again.
+    one number for each of these rows: 1, or 0 if the row does not exist. The stream
+    between the layers is float32, so the stored inputs are not rounded again.
     """
 
     def __init__(
@@ -253,16 +253,16 @@ class GTrXL(Memory):
         return stream, torch.cat([kept, (~lost).float()], 1)
 
     def _timeline(self, known: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the older rows and the new ones lie in time.
+        """The positions in time of the older rows and the new rows.
 
         Args:
             known: (B, M) 1 for older rows that exist.
             first: (T, B).
 
         Returns:
-            (T, M + T) how many rows each is older than row t, negative for later
-            ones; (M + T, B) the number of its episode, 0 for the one that goes on
-            and -1 for rows that do not exist.
+            (T, M + T) age of each row relative to row t, in rows, negative for later
+            rows; (M + T, B) the number of its episode, 0 for the episode that continues
+            from the state, and -1 for rows that do not exist.
         """
         started = first.long().cumsum(0)
         episode = torch.cat([known.T.long() - 1, started])
@@ -273,14 +273,14 @@ class GTrXL(Memory):
 def build_memory(
     config: network.GRU | network.LSTM | network.GTrXL | None, features: int
 ) -> Memory | None:
-    """Builds the memory of a network, None for none.
+    """Builds the memory of a network; None for a network without memory.
 
     Args:
-        config: which memory, and its sizes.
+        config: kind and sizes of the memory.
         features: size of its inputs.
 
     Raises:
-        ValueError: a size that cannot be.
+        ValueError: a size is invalid.
     """
     if config is None:
         return None

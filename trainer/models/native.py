@@ -1,12 +1,12 @@
 """Encoders on a CPU in native code (csrc/encoders): uint8 images to features.
 
-They take the place of the small encoders' PyTorch operators where those would run on
-a CPU in bfloat16. Values are rounded where autocast rounds them: inputs, weights,
-activations but the features, and the gradients of activations. Sums are float32; only
-their order is another. Numbers below 2^-55 count as 0. The modules and their parameters
-stay as they are: this reads the weights where they lie, at every call.
+The native code replaces the small encoders' PyTorch operators on a CPU in bfloat16. It
+rounds the values that autocast rounds: inputs, weights, activations except the
+features, and the gradients of activations. Sums are float32 as in PyTorch, but in
+another order. Numbers below 2^-55 count as 0. The modules and their parameters do not
+change: every call reads the weights in place.
 
-Whatever it does not know, it leaves to PyTorch.
+PyTorch runs all encoders that the native code does not support.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ except ImportError:  # not built
 else:
     PATHS = _native.paths()
 
-# The portable code is there to be compared with; PyTorch is faster.
+# The portable code exists only for comparison; PyTorch is faster.
 _BEST = PATHS[-1] if len(PATHS) > 1 else None
 
 
-# Dilation, groups and padding of a convolution as the native code has them.
+# Dilation, groups and padding of the convolutions that the native code supports.
 _PLAIN = ((1, 1), 1, "zeros")
 
 # A module, the name of its parameter, and the parameter's shape.
@@ -44,15 +44,15 @@ class _Plan(NamedTuple):
     """How the native code runs an encoder on images of one shape.
 
     Attributes:
-        forward, backward: of the module `_native`.
-        shape: what they are given.
+        forward, backward: functions of the module `_native`.
+        shape: the shape arguments of these functions.
         map: M, numbers per image after the first convolution.
         inputs: I, numbers per image that the linear layer takes.
-        features: F, numbers per image that it gives.
+        features: F, numbers per image that the linear layer returns.
         weights: parameters, in the order of the native code.
-        layers: convolutions, and all of them but their weights.
-        scales: a tensor that gets no gradient and stays where it is.
-        rest: modules behind it, which run as they are.
+        layers: convolutions, and their properties except the weights.
+        scales: a tensor that gets no gradient and is not moved.
+        rest: modules after the linear layer, which PyTorch runs.
     """
 
     forward: Callable[..., None]
@@ -68,14 +68,14 @@ class _Plan(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What was found out about an encoder.
+    """The result of analysing an encoder.
 
     Attributes:
         parts: the modules in it, each with its name and the parent's modules; without
-            a plan only its children. The encoder itself is not among them: nothing
-            here keeps it alive.
+            a plan only its children. The encoder itself is left out, so that this
+            record does not keep it alive.
         image: (C, H, W).
-        plan: None: there is no code for it.
+        plan: the plan; None if native code does not support the encoder.
     """
 
     parts: tuple[tuple[dict[str, nn.Module | None], str, nn.Module | None], ...]
@@ -89,12 +89,12 @@ _KNOWN: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
 def features_of(
     encoder: nn.Module, images: Tensor, path: str | None = _BEST
 ) -> Tensor | None:
-    """The features that an encoder gives, computed natively; None: it must itself.
+    """The features of an encoder, computed natively; None if it is not supported.
 
     Args:
-        encoder: of `build_encoder`, or anything else.
+        encoder: an encoder from `build_encoder`, or any other module.
         images: (N, C, H, W) uint8.
-        path: instructions to use, of `PATHS`; None: none.
+        path: instruction set from `PATHS`; None: do not use native code.
 
     Returns:
         (N, F) float32.
@@ -118,10 +118,10 @@ def features_of(
 
 
 def computes(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether native code runs a network on this CPU, all of it but the heads.
+    """Whether native code runs a whole network, except the heads, on this CPU.
 
     Args:
-        model: of `build_model`, or anything else.
+        model: a network from `build_model`, or any other module.
         shape: (C, H, W) of the observations.
     """
     return (
@@ -148,12 +148,12 @@ class EncoderPass:
     def of(
         cls, encoder: nn.Module, shape: tuple[int, ...], path: str | None = _BEST
     ) -> EncoderPass | None:
-        """That of an encoder under bfloat16; None: there is no code for all of it.
+        """The pass of an encoder under bfloat16; None if it is not fully supported.
 
         Args:
-            encoder: whose parameters stay where they are in memory.
+            encoder: an encoder whose parameters do not move in memory.
             shape: (C, H, W) of the images.
-            path: as of `features_of`.
+            path: as in `features_of`.
         """
         found = _usable(encoder, torch.empty(0, *shape, dtype=torch.uint8), path)
         if path is None or found is None or found[0].rest:
@@ -174,10 +174,10 @@ class EncoderPass:
         """Writes the gradients of all weights.
 
         Args:
-            images: given to `forward`.
-            kept: its result.
+            images: the argument of `forward`.
+            kept: the result of `forward`.
             d_features: (N, F) float32 gradient of the features.
-            gradients: float32, like `weights`.
+            gradients: outputs, float32, with the shapes of `weights`.
         """
         _run_back(
             self._plan, self._path, images, self.weights, kept, d_features, gradients
@@ -187,7 +187,7 @@ class EncoderPass:
 def _usable(
     encoder: nn.Module, images: Tensor, path: str | None
 ) -> tuple[_Plan, list[Tensor]] | None:
-    """How native code runs an encoder, and its weights; None: it cannot."""
+    """The plan and the weights of an encoder; None if it is not supported."""
     if (
         path is None
         or type(images) is not Tensor
@@ -208,7 +208,7 @@ def _usable(
 
 
 def _find_out(encoder: nn.Module, images: Tensor) -> _Known:
-    """What there is to know of an encoder of such images."""
+    """Analyses an encoder for images of this shape."""
     plan = _plan(encoder, images)
     parts = tuple(
         (module._modules, name, child)
@@ -219,12 +219,12 @@ def _find_out(encoder: nn.Module, images: Tensor) -> _Known:
 
 
 def _changed(known: _Known) -> bool:
-    """Whether a module was replaced since."""
+    """Whether a module was replaced since the analysis."""
     return any(modules.get(name) is not part for modules, name, part in known.parts)
 
 
 def _plan(encoder: nn.Module, images: Tensor) -> _Plan | None:
-    """The plan of an encoder, if there is code for it."""
+    """The plan of an encoder; None if it is not supported."""
     if type(encoder) is not nn.Sequential or images.ndim != 4 or not len(encoder):
         return None
     modules = list(encoder)
@@ -234,7 +234,7 @@ def _plan(encoder: nn.Module, images: Tensor) -> _Plan | None:
 
 
 def _cnn_plan(modules: list[nn.Module], images: Tensor) -> _Plan | None:
-    """The plan of an encoder of pixels, if this is one that there is code for."""
+    """The plan of an encoder of pixels; None if it is not supported."""
     kinds = (CentredConv2d, nn.ReLU, nn.Conv2d, nn.ReLU, nn.Flatten, nn.Linear, nn.ReLU)
     if tuple(map(type, modules)) != kinds:
         return None
@@ -282,7 +282,7 @@ def _cnn_plan(modules: list[nn.Module], images: Tensor) -> _Plan | None:
 def _tiles_plan(
     encoder: TilesEncoder, rest: tuple[nn.Module, ...], images: Tensor
 ) -> _Plan | None:
-    """The plan of the encoder of tiles, if its widths fit."""
+    """The plan of the encoder of tiles; None if its widths are not supported."""
     kinds = (nn.Conv2d, nn.ReLU, nn.Conv2d, nn.ReLU, nn.Flatten)
     if tuple(map(type, encoder.cells)) != kinds or type(encoder.join) is not nn.Linear:
         return None
@@ -313,7 +313,7 @@ def _tiles_plan(
             *_with_bias(encoder.join, (shape[2], inputs)),
         ),
         ((first, layers[0]), (second, layers[1])),
-        # Under autocast the motion's numbers meet them in float32.
+        # Under autocast they are concatenated with the motion's numbers in float32.
         encoder.scales.float().contiguous(),
         rest,
     )
@@ -325,7 +325,7 @@ def _with_bias(layer: nn.Module, shape: tuple[int, ...]) -> tuple[_Weight, ...]:
 
 
 def _layer(layer: nn.Conv2d) -> tuple[Any, ...]:
-    """All of a convolution but its weights."""
+    """All properties of a convolution except its weights."""
     return (
         layer.kernel_size,
         layer.stride,
@@ -337,7 +337,7 @@ def _layer(layer: nn.Conv2d) -> tuple[Any, ...]:
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
-    """Whether a convolution has nothing but a square kernel and a stride."""
+    """Whether a convolution has only a square kernel and a stride."""
     kernel, stride = layer.kernel_size, layer.stride
     square = kernel[0] == kernel[1] and stride[0] == stride[1]
     return square and _layer(layer)[2:] == ((0, 0), *_PLAIN)
@@ -348,7 +348,7 @@ def _windows(side: int, layer: nn.Conv2d) -> int:
 
 
 def _plain_weights(plan: _Plan) -> list[Tensor] | None:
-    """The parameters as they are now; None unless the native code can read them."""
+    """The current parameters; None unless the native code can read them."""
     if any(_layer(layer) != expected for layer, expected in plan.layers):
         return None
     found: list[Tensor] = []
@@ -368,7 +368,7 @@ def _plain_weights(plan: _Plan) -> list[Tensor] | None:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody wants to see what goes in or out."""
+    """Whether a module has hooks on its inputs or outputs."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -385,7 +385,7 @@ def _run(
     maps: Tensor | None,
     x: Tensor | None,
 ) -> Tensor:
-    """Features (N, F) float32; what they come from goes into `maps` and `x`."""
+    """Features (N, F) float32; writes the activations to `maps` and `x`."""
     rows = len(images)
     y = torch.empty(rows, plan.features)
     plan.forward(
@@ -409,7 +409,7 @@ def _scales(plan: _Plan) -> tuple[int, ...]:
 def _run_and_keep(
     plan: _Plan, path: str, images: Tensor, weights: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, and what they come from: bfloat16, as the native code lays it out."""
+    """Features, and the activations in bfloat16 in the native code's layout."""
     rows = len(images)
     maps = torch.empty(rows, plan.map, dtype=torch.bfloat16)
     x = torch.empty(rows, plan.inputs, dtype=torch.bfloat16)
@@ -443,13 +443,13 @@ def _run_back(
 
 
 class _Encode(torch.autograd.Function):
-    """Features of images, with gradients of the weights and none of the images."""
+    """Features of images, with gradients for the weights but not for the images."""
 
     @staticmethod
     def forward(
         ctx: Any, plan: _Plan, path: str, images: Tensor, *weights: Tensor
     ) -> Tensor:
-        """Features, and what the way back needs."""
+        """Features; keeps what the backward pass needs."""
         kept = _run_and_keep(plan, path, images, weights)
         ctx.save_for_backward(images, *kept, *weights)
         ctx.plan = plan

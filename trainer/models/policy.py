@@ -1,4 +1,4 @@
-"""Policies out of checkpoints, for everything that plays and does not train."""
+"""Policies from checkpoints, for all code that plays without training."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from trainer.models.native import computes
 
 _logger = logging.getLogger(__name__)
 
-# Whose output are an ActorCritic's logits, where its heads are no noisy ones.
+# Parameters of the layer that outputs an ActorCritic's logits, unless it is noisy.
 _LAST_LAYER = ("head.policy.weight", "head.policy.bias")
 
 
 class Policy(NamedTuple):
-    """A network with its trained weights, and where it belongs.
+    """A network with its trained weights and its environments.
 
     Attributes:
-        model: in evaluation mode, on the device.
+        model: network in evaluation mode, on the device.
         env: environments of its run.
-        device: of the model.
+        device: device of the model.
         dtype: autocast type of the network, None for float32.
-        steps: environment steps that it was trained for.
+        steps: environment steps of its training.
         averaged: whether the weights are the moving average (`ema`).
     """
 
@@ -56,11 +56,11 @@ class Policy(NamedTuple):
 
 
 def playing_device(name: str) -> torch.device:
-    """The device of a name such as "auto", set up for acting alone."""
+    """The device for a name such as "auto", set up for acting without training."""
     device = choose_device(name)
     if device.type == "cpu":
         keep_large_blocks()
-        # Acting is one thread beside the emulation.
+        # One thread acts, next to the threads of the emulation.
         torch.set_num_threads(1)
     return device
 
@@ -71,18 +71,18 @@ def load_policy(
     """Builds the network of a checkpoint or a policy's file, and loads its weights.
 
     Args:
-        path: checkpoint, the folder of a run, whose newest one it then is, a file
-            of `save_policy`, the name of a released policy, such as released:8-1, or
-            an address on the Hugging Face Hub, hf://user/name.
-        device: for the model, or its name for PyTorch.
-        ema: take the averaged weights where the checkpoint has them; a policy's file
-            has one kind only.
+        path: a checkpoint; a run folder, for its newest checkpoint; a file from
+            `save_policy`; the name of a released policy, such as released:8-1; or an
+            address on the Hugging Face Hub, hf://user/name.
+        device: device of the model, or PyTorch's name of it.
+        ema: use the averaged weights if the checkpoint has them; a policy's file has
+            only one kind of weights.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        ValueError: it is damaged, its weights do not fit its network, a policy's file
-            is for another ROM, or there is no such released policy.
-        ImportError, OSError: the policy is on the Hub, and cannot be fetched.
+        ValueError: the file is damaged, its weights do not fit its network, a policy's
+            file is for another ROM, or the released policy does not exist.
+        ImportError, OSError: a policy on the Hub cannot be fetched.
     """
     path, device = hub.locate(Path(path)), torch.device(device)
     if path.suffix == policy_file.SUFFIX:
@@ -94,8 +94,8 @@ def load_policy(
     env = from_dict(EnvConfig, found.env)
     if env.rom_path and not Path(env.rom_path).exists():
         _logger.warning(
-            "the ROM of the run, %s, is not there: playing the one that MARIO_ROM "
-            "names, or the installed one",
+            "the ROM of the run, %s, is missing: playing the ROM of MARIO_ROM, or the "
+            "installed ROM",
             env.rom_path,
         )
         env = replace(env, rom_path="")
@@ -103,12 +103,12 @@ def load_policy(
     if found.rom_sha1 and found.rom_sha1 != (here := _rom_sha1(env)):
         raise ValueError(
             f"{path} is a policy for the ROM with SHA-1 {found.rom_sha1}, "
-            f"{rom.describe(found.rom_sha1)}; the one here has {here}: name the other "
-            "one by MARIO_ROM"
+            f"{rom.describe(found.rom_sha1)}, but the installed ROM has {here}: set "
+            "MARIO_ROM to the path of the other ROM"
         )
     shape, num_actions = _spaces(env)
     if path.suffix == policy_file.SUFFIX and ":" not in kind.name:
-        # Without memory: a file of others may name a network of any size.
+        # On the meta device: a foreign file may name a network of any size.
         with torch.device("meta"):
             checkpoint.check_shapes(
                 build_model(kind, shape, num_actions), found.weights
@@ -130,21 +130,21 @@ def load_policy(
 def save_policy(
     source: Path, path: Path, *, temperature: float = 1.0, bits: int = 16
 ) -> None:
-    """Writes the policy of a checkpoint alone: weights, and what they are for.
+    """Writes only the policy of a checkpoint: its weights and their configuration.
 
-    Weights are the averaged ones where there are any. Paths of this machine are left
+    Averaged weights are used if the checkpoint has them. Paths of this machine are left
     out.
 
     Args:
-        source: checkpoint, or the folder of a run, whose newest one it then is.
-        path: of the file, which ends with .safetensors; its folder exists.
-        temperature: by which the logits are divided; below 1 likely actions become
-            more likely. The last layer's weights are scaled.
-        bits: 8 or 16, of a number in a large matrix; all others have 16.
+        source: a checkpoint, or a run folder, for its newest checkpoint.
+        path: path of the file, which ends with .safetensors; its folder must exist.
+        temperature: divisor of the logits; below 1, likely actions become more likely.
+            It scales the weights of the last layer.
+        bits: 8 or 16 bits per number of a large matrix; all other numbers have 16.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: as of `load_policy`, or the file cannot
-            be written, or the network's last layer is not known.
+        FileNotFoundError, OSError, ValueError: from `load_policy`, or the file cannot
+            be written, or the network's last layer is unknown.
     """
     found = _of_checkpoint(source, torch.device("cpu"), ema=True)
     env = replace(from_dict(EnvConfig, found.env), rom_path="", reward_fn="")
@@ -152,7 +152,10 @@ def save_policy(
     weights = dict(found.weights)
     if temperature != 1.0:
         if not weights.keys() >= set(_LAST_LAYER):
-            raise ValueError(f"{source}: a policy of another kind has no temperature")
+            raise ValueError(
+                f"{source}: a temperature needs an ActorCritic without noisy heads; "
+                "leave the temperature out"
+            )
         for name in _LAST_LAYER:
             weights[name] = weights[name] / temperature
     policy_file.write(
@@ -165,7 +168,7 @@ def save_policy(
 def _of_checkpoint(
     path: Path, device: torch.device, ema: bool
 ) -> policy_file.PolicyFile:
-    """What a policy's file would hold, but for the ROM's hash."""
+    """The contents of a policy's file, without the ROM's hash."""
     state = checkpoint.load(path, device, needs=("config", "model", "steps"))
     config = state["config"]
     averaged = ema and state.get("ema") is not None
@@ -181,29 +184,30 @@ def _of_checkpoint(
 
 
 def _none_at(path: Path) -> str:
-    """What is there instead of a policy, and what to give."""
-    for folder in (path, path / "policies"):  # those of a campaign
+    """The message for a path without a policy: what it is, and what to give."""
+    for folder in (path, path / "policies"):  # the latter in a campaign's folder
         if files := sorted(folder.glob(f"*{policy_file.SUFFIX}")):
             kind, more = "folder" if folder == path else "campaign", ""
             if (folder / released.CARD).is_file():
-                kind, more = "release", "; python -m trainer.evaluate takes all at once"
+                kind, more = "release", "; python -m trainer.evaluate takes the folder"
             return (
-                f"{path} is a {kind} with policies: give one of them, such as "
+                f"{path} is a {kind} with several policies: give one of them, such as "
                 f"{files[0]}{more}"
             )
     below = sorted([*path.glob("*/"), *path.glob("levels/*/")])
     if runs := [run for run in below if checkpoint.list_files(run)]:
-        return f"{path} is a folder with runs: give one of them, such as {runs[0]}"
+        return f"{path} is a folder with several runs: give one, such as {runs[0]}"
     if (path / "config.json").is_file():
-        return f"{path} is a run without a checkpoint so far: wait for the first one"
+        return f"{path} is a run without a checkpoint yet: wait for the first one"
     return (
-        f"no checkpoint at {path}; runs write theirs to RUN_DIR/{checkpoint.FOLDER}/, "
-        f"and the policies of this package are {released.PREFIX}1-1 and so on"
+        f"no checkpoint at {path}; runs write their checkpoints to "
+        f"RUN_DIR/{checkpoint.FOLDER}/, and the policies of this package are "
+        f"{released.PREFIX}1-1 and so on"
     )
 
 
 def policy_name(path: Path) -> str:
-    """The name of a policy's file, such as 8-1; "" of a checkpoint or run.
+    """The name of a policy's file, such as 8-1; "" for a checkpoint or run.
 
     Args:
         path: as given to `load_policy`.
@@ -213,7 +217,7 @@ def policy_name(path: Path) -> str:
 
 
 def run_folder(path: Path) -> Path | None:
-    """The folder of the run of a checkpoint; None if it lies in none.
+    """The run folder of a checkpoint; None if the checkpoint is not in one.
 
     Args:
         path: as given to `load_policy`.
@@ -233,7 +237,7 @@ def _spaces(env: EnvConfig) -> tuple[tuple[int, ...], int]:
 
 
 def _rom_sha1(env: EnvConfig) -> str:
-    """The SHA-1 of the ROM that a run plays here; of tasks without one it is ""."""
+    """The SHA-1 of the ROM that a run plays here; "" for tasks without a ROM."""
     if not is_native(env.task):
         return ""
     with closing(_one(env)) as pool:
@@ -241,7 +245,7 @@ def _rom_sha1(env: EnvConfig) -> str:
 
 
 def _one(env: EnvConfig) -> Any:
-    """One environment; a reward of the user's own, which may not be there, is left."""
+    """One environment, without a custom reward, which may not be importable here."""
     return make_pool(
         replace(env, num_envs=1, groups=1, num_threads=1, reward_fn=""), seed=0
     )

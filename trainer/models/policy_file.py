@@ -1,9 +1,9 @@
-"""Policies as files of their own: weights and what they are for, in safetensors.
+"""Policies as separate files: weights and their configuration, in safetensors.
 
-A file has weights in half precision, or large matrices as bytes with a scale for each
-row, and as its metadata the parts of the run's config that decide what the network sees
-and does, and the SHA-1 of the ROM that it was trained on. Reading it runs no code.
-There is nothing of the game in it.
+A file has weights in half precision, or large matrices as bytes with a scale per row.
+Its metadata has the parts of the run's config that determine the network's observations
+and actions, and the SHA-1 of the ROM of its training. Reading a file runs no code, and
+a file contains no part of the game.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from trainer.machine.files import replacing
 
 SUFFIX = ".safetensors"
 _FORMAT = "mario-envpool policy 2"
-# Matrices with as many numbers or more are large; the name of their scales.
+# Matrices with at least this many numbers are large; and the suffix of their scales.
 _LARGE, _SCALES = 1 << 14, ".scales"
 
 
 class PolicyFile(NamedTuple):
-    """What a file holds.
+    """The contents of a policy's file.
 
     Attributes:
-        env: the environments, as config.json has them.
-        model: the network.
-        precision: of the run.
-        steps: environment steps that it was trained for.
-        rom_sha1: of the ROM, in hexadecimal.
+        env: the environments, in the format of config.json.
+        model: configuration of the network.
+        precision: precision of the run.
+        steps: environment steps of its training.
+        rom_sha1: SHA-1 of the ROM, in hexadecimal.
         averaged: whether the weights are a moving average (`ema`).
-        weights: float32, by name.
+        weights: float32 tensors by name.
     """
 
     env: dict[str, Any]
@@ -52,12 +52,12 @@ def write(path: Path, policy: PolicyFile, *, bits: int = 16) -> None:
     """Writes a policy, atomically.
 
     Args:
-        path: of the file.
-        policy: its content.
-        bits: 8 or 16, of a number in a large matrix.
+        path: path of the file.
+        policy: contents of the file.
+        bits: 8 or 16 bits per number of a large matrix.
 
     Raises:
-        OSError: it cannot be written; what was there is as it was.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
     about = policy._asdict()
     weights: dict[str, Tensor] = {}
@@ -78,8 +78,8 @@ def read(path: Path, device: torch.device) -> PolicyFile:
     """Reads a policy.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is damaged, or another file.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is damaged, or not a policy.
     """
     _check_beginning(path)
     try:
@@ -92,7 +92,7 @@ def read(path: Path, device: torch.device) -> PolicyFile:
         raise ValueError(f"{path} is damaged: {error}") from error
     if metadata.get("format") != _FORMAT:
         raise ValueError(
-            f"{path} is no policy of this trainer: its format is "
+            f"{path} is not a policy of this trainer: its format is "
             f"{metadata.get('format')!r}, not {_FORMAT!r}"
         )
     try:
@@ -116,21 +116,21 @@ def read(path: Path, device: torch.device) -> PolicyFile:
 
 
 def _check_beginning(path: Path) -> None:
-    """Looks at the first bytes: the length of the header, and the header.
+    """Checks the first bytes: the length of the header, and the header.
 
     Raises:
-        FileNotFoundError: there is no file.
-        ValueError: it is a pickle, which can run code when it is read.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is a pickle, which can run code when it is read.
     """
     try:
         with path.open("rb") as file:
             beginning = file.read(9)
     except FileNotFoundError:
         raise FileNotFoundError(f"no policy at {path}") from None
-    # PyTorch writes zip archives of pickles, and wrote bare ones.
+    # PyTorch writes zip archives of pickles; old versions wrote bare pickles.
     pickled = beginning.startswith((b"PK", b"\x80"))
     if pickled and beginning[8:] != b"{":
         raise ValueError(
-            f"{path} is a pickle with the name of a {SUFFIX} file: such files can run "
-            "code, and are not loaded"
+            f"{path} is a pickle with the name of a {SUFFIX} file: it was not loaded, "
+            "because pickles can run code"
         )

@@ -1,8 +1,8 @@
-"""PopArt: a value layer that keeps its outputs normalised, whatever returns are.
+"""PopArt: a value layer whose outputs are normalised, whatever the scale of returns.
 
-Source: van Hasselt et al. 2016 (arXiv:1602.07714), section 2; several outputs, one for
-each task, are Hessel et al. 2019 (arXiv:1809.04474), section 3. The names are theirs:
-Adaptively Rescale Targets, and Preserve Outputs Precisely while doing so.
+Source: van Hasselt et al. 2016 (arXiv:1602.07714), section 2; for several outputs, one
+per task, Hessel et al. 2019 (arXiv:1809.04474), section 3. The name is theirs:
+Preserving Outputs Precisely, while Adaptively Rescaling Targets.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LEAST, _MOST = 1e-4, 1e6
 class PopArt(nn.Module):
     """Values v = std * layer(features) + mean, each output with its own mean and std.
 
-    The critic's loss belongs on what the layer itself says: divided by `std`, the
-    error of v is that of the layer against the normalised target.
+    The critic's loss applies to the layer's own output: divided by `std`, the error of
+    v is the error of the layer against the normalised target.
 
     Attributes:
-        mean: (L,) float32, of the targets of each output.
-        std: (L,) float32, their deviation, 1 before there are any.
-        known: (L,) float32, how much of both is known: the weight of all targets so
-            far, 0 to 1. Without it the first ones would be averaged with nothing.
+        mean: (L,) float32, mean of the targets of each output.
+        std: (L,) float32, deviation of the targets, 1 before the first target.
+        known: (L,) float32, total weight of all targets so far in the moving averages,
+            0 to 1, which corrects the averages of the first targets.
     """
 
     mean: Tensor
@@ -35,7 +35,7 @@ class PopArt(nn.Module):
     known: Tensor
 
     def __init__(self, layer: nn.Linear) -> None:
-        """Normalises a layer of L outputs, which stays as it is until `update`."""
+        """Wraps a layer of L outputs, which does not change before `update`."""
         super().__init__()
         self.layer = layer
         outputs = layer.out_features
@@ -44,7 +44,7 @@ class PopArt(nn.Module):
         self.register_buffer("known", torch.zeros(outputs))
 
     def forward(self, features: Tensor) -> Tensor:
-        """(N, F) to values (N, L)."""
+        """Maps (N, F) to values (N, L)."""
         values: Tensor = self.layer(features)
         return values * self.std + self.mean
 
@@ -53,7 +53,7 @@ class PopArt(nn.Module):
         return self.std[self._outputs(levels)]
 
     def _outputs(self, levels: Tensor) -> Tensor:
-        """Which output rows have: that of their level, or the only one."""
+        """The output index of each row: that of its level, or 0 for a single output."""
         return levels.clamp(max=len(self.std) - 1)
 
     @torch.no_grad()
@@ -65,20 +65,20 @@ class PopArt(nn.Module):
         step: float,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Takes targets into the statistics; values stay what they were (`rescale`).
+        """Updates the statistics with targets; values do not change (`rescale`).
 
-        The statistics are exponential moving averages over rows, in which a row has
-        the weight `step` when it comes; those of one call come at once. An output
-        without a row keeps what it has. Nothing here waits for the device.
+        The statistics are exponential moving averages over rows, in which a new row has
+        the weight `step`; all rows of one call are averaged first. The statistics of an
+        output without rows do not change. Nothing here waits for the device.
 
         Args:
             targets: (N,) float32 returns.
-            levels: (N,) int64 level of each.
-            weights: (N,) float32, 0 for rows to ignore, else how many rows it is.
-            step: 0 to 1, without 0.
-            ranks: processes with rows of their own, whose statistics stay equal.
+            levels: (N,) int64 level of each row.
+            weights: (N,) float32 number of rows that each row counts for; 0 to ignore.
+            step: above 0, at most 1.
+            ranks: processes with separate rows, whose statistics stay equal.
         """
-        # A product, not a sum by index, whose order is not fixed on a GPU.
+        # A product, because the order of a sum by index is not fixed on a GPU.
         member = F.one_hot(self._outputs(levels), len(self.std)) * weights[:, None]
         count = ranks.sum(member.sum(0))
         share = member / count.clamp(min=1e-8)
@@ -89,7 +89,7 @@ class PopArt(nn.Module):
         rate = moved / known.clamp(min=1e-8)
         apart = (mean - self.mean).square()
         old = torch.where(self.known > 0, self.std.square(), 0.0)
-        # The same as E[x^2] - E[x]^2 of the moving averages, without its cancellation.
+        # Equals E[x^2] - E[x]^2 of the moving averages, without its cancellation.
         new = (1 - rate) * old + rate * variance + rate * (1 - rate) * apart
         std = new.sqrt().clamp(_LEAST, _MOST)
         self.rescale(
@@ -100,16 +100,16 @@ class PopArt(nn.Module):
 
     @torch.no_grad()
     def rescale(self, mean: Tensor, std: Tensor) -> None:
-        """Changes the statistics, (L,) both, and the layer so that all values stay.
+        """Changes the statistics, (L,) both, and the layer, so that values stay equal.
 
-        What an output says before its first target is not worth keeping: preserved
-        under a small deviation it would be a large error, long to unlearn.
+        The values of an output before its first target are not preserved: under a small
+        deviation they would be a large error that takes long to unlearn.
         """
         old = self.known > 0
         ratio = torch.where(old, self.std / std, 1.0)
         shift = torch.where(old, (self.mean - mean) / std, 0.0)
         for name, param in self.layer.named_parameters():
-            # Those of noisy layers, too: weight_sigma, bias_sigma.
+            # This includes weight_sigma and bias_sigma of noisy layers.
             param.mul_(ratio[:, None] if param.ndim == 2 else ratio)
             if name == "bias":
                 param.add_(shift)

@@ -1,8 +1,9 @@
-"""Releases: folders of policies with a card that says what they do.
+"""Releases: folders of policies with a card that describes them.
 
-One comes with this package. Its policies have names, `released:8-1`, which stand
-wherever a checkpoint does. `card.json` has, for each policy, its file's SHA-256 and its
-clear rates, and, for all, how they were trained and played, and the SHA-1 of the ROM.
+This package includes one release. Its policies have names such as `released:8-1`, which
+work wherever a checkpoint does. `card.json` has the SHA-256 and the clear rates of each
+policy and, for all of them, how they were trained and evaluated, and the SHA-1 of the
+ROM.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from typing import Any, NamedTuple
 FORMAT = "mario-envpool release 1"
 CARD = "card.json"
 PREFIX = "released:"
-# Instead of a policy's name: all of a release.
+# The name that stands for all policies of a release.
 ALL = "all"
 FOLDER = Path(__file__).parent.parent / "released"
 
 
 class Card(NamedTuple):
-    """What a release says of its policies.
+    """The card of a release.
 
     Attributes:
-        about: for people: title, made_by, machine, version, date, environment, rom,
-            data, licence.
+        about: text for readers: title, made_by, machine, version, date, environment,
+            rom, data, licence.
         protocol: `episodes`, `noop_max` and `seed` of the evaluation, and the
             `processor` that it ran on.
-        task: the game.
-        rom_sha1: of its ROM, in hexadecimal.
-        levels: all that were trained.
-        policies: by name, with `file`, `sha256`, `steps` and `results`. These are, for
-            each level, with sampled and with the likeliest actions: `level`, `argmax`,
-            `episodes`, `clears`, `clear_rate`, `interval`, `cleared_starts`.
+        task: task id of the game.
+        rom_sha1: SHA-1 of its ROM, in hexadecimal.
+        levels: all trained levels.
+        policies: by name, with `file`, `sha256`, `steps` and `results`. The results
+            have one entry per level for sampled and one for greedy actions: `level`,
+            `argmax`, `episodes`, `clears`, `clear_rate`, `interval`, `cleared_starts`.
     """
 
     about: dict[str, str]
@@ -50,7 +51,7 @@ def is_release(path: Path) -> bool:
 
 
 def folder_of(path: Path) -> Path:
-    """The folder of a release, given that or `released:all`."""
+    """The folder of a release, given the folder or `released:all`."""
     return FOLDER if str(path).startswith(PREFIX) else path
 
 
@@ -58,8 +59,8 @@ def read_card(folder: Path) -> Card:
     """Reads the card of a release.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is damaged, or none of ours.
+        FileNotFoundError: the card does not exist.
+        ValueError: the card is damaged, or of another format.
     """
     path = folder / CARD
     try:
@@ -70,7 +71,7 @@ def read_card(folder: Path) -> Card:
         card = Card(**content)
         for name, policy in card.policies.items():
             if Path(policy["file"]).name != policy["file"]:
-                raise ValueError(f"the file of {name} is not in its folder")
+                raise ValueError(f"the file of {name} must be in the card's folder")
             for result in policy["results"]:
                 result["level"], result["argmax"], result["clears"]
                 result["episodes"], result["interval"], result["cleared_starts"]
@@ -85,7 +86,7 @@ def write_card(folder: Path, card: Card) -> None:
     """Writes the card of a release.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the card cannot be written.
     """
     content = {"format": FORMAT} | card._asdict()
     (folder / CARD).write_text(json.dumps(content, indent=1) + "\n")
@@ -97,11 +98,11 @@ def sha256(path: Path) -> str:
 
 
 def locate(path: Path) -> Path:
-    """The file of `released:NAME`; any other path as it is.
+    """The file of `released:NAME`; any other path unchanged.
 
     Raises:
         FileNotFoundError: the policy's file is missing.
-        ValueError: there is no such policy, or its file is not that of the card.
+        ValueError: the policy does not exist, or its file does not match the card.
     """
     if not str(path).startswith(PREFIX):
         return path
@@ -113,20 +114,22 @@ def policy_of(folder: Path, name: str) -> Path:
 
     Raises:
         FileNotFoundError: there is no release, or the policy's file is missing.
-        ValueError: there is no such policy, or its file is not that of the card.
+        ValueError: the policy does not exist, or its file does not match the card.
     """
     card = read_card(folder)
     if name not in card.policies:
         names = ", ".join(card.policies)
         raise ValueError(
-            f"no released policy {name!r}; there are {names}"
-            + (", and for python -m trainer.evaluate all" if name != ALL else
-               "; all is for python -m trainer.evaluate alone")
+            f"unknown released policy {name!r}; choose one of {names}"
+            + (", or all for python -m trainer.evaluate" if name != ALL else
+               "; only python -m trainer.evaluate takes all")
         )  # fmt: skip
     about = card.policies[name]
     path: Path = folder / about["file"]
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing, which {folder / CARD} names")
     if sha256(path) != about["sha256"]:
-        raise ValueError(f"{path} is not the policy of {folder / CARD}: it was changed")
+        raise ValueError(
+            f"{path} has changed: its SHA-256 is not that of {folder / CARD}"
+        )
     return path

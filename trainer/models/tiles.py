@@ -9,25 +9,26 @@ from torch import Tensor, nn
 from mario_envpool.tiles import NAMES
 from trainer.config.schema import TILES_ROWS
 
-CODES = 32  # more than there are
+CODES = 32  # more than the number of tile codes
 CODE_SIZE = 8
 THINGS = 8  # rows of motion, of six numbers
-# What hurts near Mario, now and some frames ahead: two maps with cells of 8 pixels.
+# Maps of enemies near Mario, one for now and one for some frames ahead, with cells of
+# 8 pixels.
 HURTS = (NAMES.index("enemy"), NAMES.index("danger"))
 FRAMES_AHEAD = (0, 8)
 NEAR_CELL, NEAR_SIDE = 8, 12
 NEAR_LEFT, NEAR_TOP = -32, -48  # the first cells' middles, pixels from Mario
 NEAR = len(FRAMES_AHEAD) * NEAR_SIDE * NEAR_SIDE
-# Of x, y, speed to the right, speed down, state: what brings them near 1.
+# Divisors that bring x, y, speed to the right, speed down and state near 1.
 SCALES = (32.0, 32.0, 24.0, 48.0, 4.0)
 
 
 class TilesEncoder(nn.Module):
     """Embedded tiles through two convolutions; motion joins them in the last layer.
 
-    Motion comes as it is, and as maps of what hurts near Mario. Whether two things will
-    meet is a matter of pixels, and of both coordinates: from their numbers alone one
-    layer hardly learns it.
+    Motion enters as numbers, and as maps of dangerous things near Mario. Whether two
+    things will collide depends on single pixels and on both coordinates, which one
+    layer hardly learns from the numbers.
 
     Args:
         widths: channels of the two convolutions.
@@ -58,7 +59,7 @@ class TilesEncoder(nn.Module):
         embedded = self.codes(cells).permute(0, 3, 1, 2).to(frames.dtype)
         motion = frames[:, 0, TILES_ROWS:].reshape(-1, THINGS, 6)
         things = self.codes(motion[..., 0].long()).to(frames.dtype)
-        # The bytes are those of signed numbers.
+        # The bytes are signed numbers.
         numbers = motion[..., 1:]
         numbers = torch.where(numbers > 127, numbers - 256, numbers) * self.scales
         joined = torch.cat(
@@ -74,10 +75,11 @@ class TilesEncoder(nn.Module):
 
 
 def near_maps(motion: Tensor) -> Tensor:
-    """Where things that hurt are near Mario, now and some frames ahead.
+    """Maps of dangerous things near Mario, now and some frames ahead.
 
     A thing is spread over the four cells around its corner by its distance from their
-    middles, which keeps its place to the pixel. Of several the largest share counts.
+    middles, which keeps its position to the pixel. If several things share a cell, the
+    largest share counts.
 
     Args:
         motion: (N, 8, 6) bytes of signed numbers, of any type; Mario's row first.
@@ -92,7 +94,7 @@ def near_maps(motion: Tensor) -> Tensor:
     cells = NEAR_CELL * torch.arange(NEAR_SIDE, device=motion.device)
     maps = []
     for frames in FRAMES_AHEAD:
-        # Speeds are 1/16 pixel a frame.
+        # Speeds are in 1/16 pixel per frame.
         moved = things[..., 1:3] + ((things - mario)[..., 3:5] * frames >> 4)
         x, y = moved[..., :1] - NEAR_LEFT, moved[..., 1:] - NEAR_TOP
         columns = (NEAR_CELL - (x - cells).abs()).clamp_min(0)

@@ -1,7 +1,7 @@
-"""The critic's outputs of levels, when a run goes on with other levels.
+"""The critic's outputs per level, when a run continues with other levels.
 
-Each level keeps the output that it had; one of a level that was not there begins with
-the means of all others' weights and statistics.
+Each known level keeps its output; the output of a new level begins with the mean
+weights and statistics of all old outputs.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# The critic's layer in an ActorCritic, and what is drawn anew instead of moved.
+# The critic's layer in an ActorCritic, and its buffers that are drawn again, not moved.
 _VALUE, _NOISE = "head.value.", "noise_out"
 
 
 def sources(
     old: Sequence[str], old_outputs: int, new: Sequence[str], new_outputs: int
 ) -> list[list[int]]:
-    """Which old outputs each new one begins as the mean of.
+    """For each new output, the old outputs whose mean it begins with.
 
     Args:
         old: levels of the checkpoint.
-        old_outputs: of its critic: one of each level, or 1.
-        new: levels of the run that goes on.
-        new_outputs: of its critic, likewise.
+        old_outputs: outputs of its critic: one per level, or 1.
+        new: levels of the continued run.
+        new_outputs: outputs of its critic: one per level, or 1.
 
     Returns:
-        Of each new output numbers of old ones.
+        For each new output, the indices of old outputs.
     """
     known = list(old) if old_outputs > 1 else []
     own = list(new) if new_outputs > 1 or len(new) == 1 else [""]
@@ -45,18 +45,19 @@ def move(
     """Rewrites a checkpoint's state in place: weights, averages and moments.
 
     Args:
-        state: of a run's checkpoint.
-        model: the network of the run that goes on.
-        optimizer: its optimiser.
-        parts: of each output, as of `sources`.
+        state: state of a run's checkpoint.
+        model: network of the continued run.
+        optimizer: optimiser of the continued run.
+        parts: old outputs of each new output, from `sources`.
 
     Raises:
-        ValueError: the network is no ActorCritic, whose outputs are known.
+        ValueError: the network is not an ActorCritic, so its outputs are unknown.
     """
     if not any(name.startswith(_VALUE) for name in state["model"]):
         raise ValueError(
-            "this network of your own goes on with the levels of its checkpoint only: "
-            "which of its weights belong to a level is not known"
+            "a custom network can only continue with the levels of its checkpoint, "
+            "because it is unknown which of its weights belong to a level: choose the "
+            "same levels"
         )
     learner = state["learner"]
     named = (state["model"], learner["ema"])
@@ -80,7 +81,7 @@ def _moved(rows: Tensor, parts: Sequence[Sequence[int]]) -> Tensor:
 def _moments(
     state: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Iterator[dict[str, Any]]:
-    """What an optimiser keeps of each parameter of the critic's layer."""
+    """The optimiser's moments of each parameter of the critic's layer."""
     names = {param: name for name, param in model.named_parameters()}
     for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=False):
         for param, number in zip(own["params"], saved["params"], strict=False):

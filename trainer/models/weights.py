@@ -11,7 +11,7 @@ from torch import nn
 
 @torch.no_grad()
 def copy_weights(target: nn.Module, source: nn.Module) -> None:
-    """Makes parameters and buffers of two like modules equal, in place."""
+    """Copies parameters and buffers between modules of the same kind, in place."""
     for kind in ("parameters", "buffers"):
         own, given = getattr(target, kind)(), getattr(source, kind)()
         for mine, theirs in zip(own, given, strict=True):
@@ -26,11 +26,11 @@ class Ema:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        """Starts from the weights as they are.
+        """Starts from the current weights.
 
         Args:
-            model: what is trained.
-            decay: per update, 0 to 1.
+            model: the network to train.
+            decay: decay per update, 0 to 1.
         """
         self.model = copy.deepcopy(model).requires_grad_(False)
         self.decay = decay
@@ -38,11 +38,11 @@ class Ema:
 
     @torch.no_grad()
     def update(self, updates: int) -> None:
-        """Takes the weights of one more update in.
+        """Adds the weights after one more update.
 
         Args:
-            updates: updates so far. The first ones weigh more, or the random start
-                would stay for 1 / (1 - decay) of them.
+            updates: updates so far. The first updates have more weight; otherwise the
+                random initial weights would dominate for 1 / (1 - decay) updates.
         """
         decay = min(self.decay, (1 + updates) / (10 + updates))
         latest = [param.detach() for param in self._source.parameters()]
@@ -52,7 +52,7 @@ class Ema:
             own.copy_(other)
 
     def copy_to(self, model: nn.Module) -> None:
-        """Gives another module of the same kind the averaged weights."""
+        """Copies the averaged weights to another module of the same kind."""
         model.load_state_dict(self.model.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,5 +60,5 @@ class Ema:
         return self.model.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from what `state_dict` gave."""
+        """Continues from a `state_dict`."""
         self.model.load_state_dict(state)

@@ -1,10 +1,11 @@
 """Demonstrations: the buttons of every frame of an episode.
 
-A demonstration is a small JSON file with no part of the game in it: the level, the
-options that say how its episodes begin, and the buttons frame by frame. On the same ROM
-it plays out the same, bit for bit, whatever the frame skip and the observations are.
-Those that a search found reach the flag. Recordings of play (trainer/film/recorder.py)
-end as they ended, and imported movies (movies.py) begin at power-on.
+A demonstration is a small JSON file without any part of the game: the level, the
+options that define how its episodes begin, and the buttons frame by frame. On the same
+ROM it replays bit for bit, whatever the frame skip and the observations are.
+Demonstrations from a search reach the flag. Recordings of play
+(trainer/film/recorder.py) may have any ending, and imported movies (movies.py) begin at
+power-on.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from trainer.planning import movies
 
 _FORMAT = "mario-envpool demonstration, version 1"
 
-# Options of an environment that change how the game goes.
+# Options of an environment that change the game itself.
 GAME_OPTIONS = {
     "rom": str,
     "lost_levels": bool,
@@ -37,22 +38,24 @@ GAME_OPTIONS = {
     "cut_waits": bool,
 }
 
-# A day of play.
+# The most frames: a day of play.
 _MOST_FRAMES = 24 * 60 * 60 * 60
 
-# How an episode may end.
+# The possible endings of an episode.
 ENDINGS = ("cleared", "died", "stopped")
 LEVEL, POWER_ON = "level", "power-on"
-# Fields that a file has only where they are not the default.
+# Fields that a file has only if they differ from the default.
 _OPTIONAL = {"ending": (ENDINGS[0], ENDINGS), "start": (LEVEL, (LEVEL, POWER_ON))}
 
-# A movie of FCEUX begins with so many frames before the console's first one.
+# A movie of FCEUX begins with this many frames before the console's first frame.
 _FM2_LEAD = 1
-# Other emulators begin a few frames earlier or later: what an import tries.
+# Offsets that an import tries: other emulators begin a few frames earlier or later.
 _LEADS = {".fm2": (1, 0, 2, -1, -2, 3), ".bk2": (0, -1, 1, -2, 2, 3)}
-# What is played behind the last frame of a movie, as buttons may end before the game.
+# Idle frames to play after the last frame of a movie, because the buttons may end
+# before the game does.
 _BLANK_FRAMES = 600
-# Work RAM: 2 when a castle has been cleared, and the world, counted from 0.
+# Addresses in work RAM: a mode that is 2 when a castle has been cleared, and the world,
+# counted from 0.
 _OPER_MODE, _WORLD_OVER, _WORLD = 0x0770, 2, 0x075F
 
 
@@ -61,17 +64,17 @@ class Demonstration:
     """An episode.
 
     Attributes:
-        task: that plays any level of the game, such as SuperMarioBros-v0.
+        task: a task that plays any level of the game, such as SuperMarioBros-v0.
         level: such as 1-1; "" for the whole game.
-        options: of the environment, `GAME_OPTIONS`.
-        rom_sha1: of the ROM file, in hexadecimal.
-        buttons: a byte for each frame of the episode (bits as in `mario_envpool.nes`);
-            skipped waits have none.
-        reward: return of the episode, `reward="classic"`; 0 of a movie from power-on.
+        options: options of the environment, `GAME_OPTIONS`.
+        rom_sha1: SHA-1 of the ROM file, in hexadecimal.
+        buttons: a byte for each frame of the episode (bits as in `mario_envpool.nes`),
+            without skipped waits.
+        reward: return of the episode, `reward="classic"`; 0 for a movie from power-on.
         made_by: version of this package.
-        ending: how it ends: cleared, died or stopped.
-        start: "level": where episodes begin; "power-on": with the console, so that the
-            start screen and all waits are played.
+        ending: cleared, died or stopped.
+        start: "level": at the start of a level; "power-on": when the console is
+            switched on, with the start screen and all waits.
     """
 
     task: str
@@ -90,7 +93,7 @@ class Demonstration:
         return len(self.buttons)
 
     def save(self, path: Path) -> None:
-        """Writes the file; it appears when all of it is there."""
+        """Writes the file, which appears when it is complete."""
         runs = [[text_of(byte), len(list(run))] for byte, run in groupby(self.buttons)]
         content = {"format": _FORMAT, **asdict(self), "buttons": runs}
         for name, (usual, _) in _OPTIONAL.items():
@@ -104,21 +107,25 @@ def load(path: Path) -> Demonstration:
     """Reads a demonstration.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is none, or damaged.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is damaged, or not a demonstration.
     """
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give a demonstration, a .json file")
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path} is not there; python -m trainer.plan writes demonstrations"
+            f"{path} does not exist; python -m trainer.plan writes demonstrations"
         )
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no demonstration, or damaged: {error}") from None
+        raise ValueError(
+            f"{path} is not a demonstration, or is damaged: {error}"
+        ) from None
     if not isinstance(content, dict) or content.pop("format", "") != _FORMAT:
-        raise ValueError(f"{path} is no demonstration: its format is not {_FORMAT!r}")
+        raise ValueError(
+            f"{path} is not a demonstration: its format is not {_FORMAT!r}"
+        )
     try:
         return _read(content)
     except (KeyError, TypeError, ValueError) as error:
@@ -126,21 +133,20 @@ def load(path: Path) -> Demonstration:
 
 
 def _read(content: dict[str, Any]) -> Demonstration:
-    """A demonstration from what its file holds.
+    """Makes a demonstration from the contents of its file.
 
     Raises:
-        ValueError, TypeError, KeyError: something is missing, or is not what it is to
-            be.
+        ValueError, TypeError, KeyError: a field is missing or invalid.
     """
     names = {field.name for field in fields(Demonstration)} - set(_OPTIONAL)
     if set(content) - set(_OPTIONAL) != names:
-        raise ValueError(f"it has {sorted(content)}, and should have {sorted(names)}")
+        raise ValueError(f"its fields must be {sorted(names)}, got {sorted(content)}")
     for name, (usual, allowed) in _OPTIONAL.items():
         if content.setdefault(name, usual) not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(allowed)}")
     for name in ("task", "level", "rom_sha1", "made_by"):
         if not isinstance(content[name], str):
-            raise TypeError(f"{name} is no text")
+            raise TypeError(f"{name} must be text")
     if content["level"]:
         check_level(content["level"], content["task"])
     game_of(content["task"])
@@ -151,9 +157,9 @@ def _read(content: dict[str, Any]) -> Demonstration:
         if type(options[name]) is not kind:
             raise TypeError(f"{name} must be of type {kind.__name__}")
     if isinstance(reward, bool) or not isinstance(reward, int | float):
-        raise TypeError("reward is no number")
+        raise TypeError("reward must be a number")
     if not math.isfinite(reward):
-        raise ValueError(f"reward is {reward}")
+        raise ValueError(f"reward must be finite, got {reward}")
     frames = 0
     for text, count in content["buttons"]:
         if type(count) is not int or count < 1 or not isinstance(text, str):
@@ -175,17 +181,17 @@ def record(
     *,
     to_flag: bool = True,
 ) -> Demonstration:
-    """Plays buttons from the start of a level, up to its end, and keeps them.
+    """Plays buttons from the start of a level to its end, and records them.
 
     Args:
-        task: that plays any level of the game.
+        task: a task that plays any level of the game.
         level: such as 1-1; "" for the whole game.
-        options: of the environment; those in `GAME_OPTIONS` matter.
-        buttons: bytes of at least as many frames.
-        to_flag: they must reach the flag.
+        options: options of the environment; only those in `GAME_OPTIONS` count.
+        buttons: a byte for each frame; frames after the end are dropped.
+        to_flag: whether the buttons must reach the flag.
 
     Raises:
-        ValueError: they do not reach the end.
+        ValueError: the buttons do not reach the end.
     """
     from mario_envpool import __version__
 
@@ -210,13 +216,14 @@ def record(
 def from_movie(path: Path) -> Demonstration:
     """Imports a movie of another emulator, .fm2 or .bk2.
 
-    The emulators' first frames differ, so it is played with a few frames less or more
-    in front until it comes to the end of the game. If it never does, it is taken as the
-    emulator's movies usually begin, and ends as "stopped" with its last frame.
+    The first frames of emulators differ, so the import tries a few frames fewer or more
+    at the beginning until the movie reaches the end of the game. If it never does, the
+    import uses the emulator's usual beginning, and the demonstration ends as "stopped"
+    with the movie's last frame.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no movie, or for another ROM.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is not a movie, or the movie is for another ROM.
     """
     from mario_envpool import __version__
 
@@ -255,11 +262,11 @@ def from_movie(path: Path) -> Demonstration:
 
 
 def verify(demonstration: Demonstration) -> None:
-    """Plays a demonstration.
+    """Replays a demonstration and checks its result.
 
     Raises:
-        ValueError: it is for another ROM, or does not come to its own end in its last
-            frame with its reward.
+        ValueError: the ROM is another one, or the replay differs in its last frame,
+            its ending or its reward.
     """
     reward, frames, ending = _play(demonstration)
     if demonstration.ending == ENDINGS[0] != ending:
@@ -268,8 +275,8 @@ def verify(demonstration: Demonstration) -> None:
     if played != (demonstration.reward, demonstration.frames, demonstration.ending):
         raise ValueError(
             f"the demonstration of {_what(demonstration)} ends after {frames:,} frames "
-            f"with reward {reward:g} ({ending}), and should after "
-            f"{demonstration.frames:,} with {demonstration.reward:g} "
+            f"with reward {reward:g} ({ending}), but was recorded with "
+            f"{demonstration.frames:,} frames and reward {demonstration.reward:g} "
             f"({demonstration.ending})"
         )
 
@@ -278,17 +285,17 @@ def environment(demonstration: Demonstration, **options: Any) -> Any:
     """One environment that plays a demonstration: a step is a frame, an action a byte.
 
     Args:
-        demonstration: to play.
-        options: others, such as obs_type.
+        demonstration: the demonstration to play.
+        options: other options, such as obs_type.
 
     Raises:
-        ValueError: this is another ROM, or it begins at power-on.
+        ValueError: the ROM is another one, or the demonstration begins at power-on.
     """
     d = demonstration
     if d.start == POWER_ON:
         raise ValueError(
-            f"the demonstration of {_what(d)} begins at power-on, as no environment "
-            "does: mario_envpool.nes.Console plays it"
+            f"the demonstration of {_what(d)} begins at power-on, which environments "
+            "do not: use mario_envpool.nes.Console to play it"
         )
     image = image_of(d)
     game = {
@@ -301,42 +308,42 @@ def environment(demonstration: Demonstration, **options: Any) -> Any:
 
 
 def image_of(demonstration: Demonstration) -> bytes:
-    """The ROM that a demonstration is for.
+    """The contents of the ROM that a demonstration needs.
 
     Raises:
-        ValueError: another one is here.
+        ValueError: the installed ROM is another one.
     """
     d = demonstration
     image = rom.load(d.options["rom"])
     found = hashlib.sha1(image).hexdigest()
     if found != d.rom_sha1:
         raise ValueError(
-            f"the demonstration of {_what(d)} is for the ROM with SHA-1 {d.rom_sha1}, "
-            f"and {d.options['rom']!r} is here {found}"
+            f"the demonstration of {_what(d)} needs the ROM with SHA-1 {d.rom_sha1}, "
+            f"but the installed {d.options['rom']!r} has {found}"
         )
     return image
 
 
 def movie(demonstration: Demonstration) -> bytes:
-    """The buttons of every frame since power-on, waits and start screen too.
+    """The buttons of every frame since power-on, with waits and the start screen.
 
     Raises:
-        ValueError: the episode is more than a movie, as RAM is written to: to cut
-            waits short, or to begin at a level.
+        ValueError: the episode is not only buttons, because the environment writes to
+            RAM to cut waits short or to begin at a level.
     """
     d = demonstration
     if d.start == POWER_ON:
         return d.buttons
     if d.options["cut_waits"] or d.level not in ("", all_levels(d.task)[0]):
         raise ValueError(
-            f"the demonstration of {_what(d)} is no movie from power-on, as RAM is "
-            "written to, to begin at a level and to cut waits short; plan with "
-            "--whole-game, or 1-1 with --no-cut-waits"
+            f"the demonstration of {_what(d)} cannot become a movie from power-on, "
+            "because its environment writes to RAM, to begin at a level or to cut "
+            "waits short; plan with --whole-game, or 1-1 with --no-cut-waits"
         )
     if d.options["timing"] != "console":
         raise ValueError(
             f"the demonstration of {_what(d)} has timing={d.options['timing']}, whose "
-            "steps are no frames of a console: plan with the console's"
+            "frames are not those of a console: plan with timing=console"
         )
     env = environment(d)
     env.reset_and_record()
@@ -360,7 +367,7 @@ def save_bk2(demonstration: Demonstration, path: Path) -> None:
 
 
 def pictures(demonstration: Demonstration) -> Iterator[npt.NDArray[np.uint8]]:
-    """Every picture of the episode, (240, 256, 3) uint8 RGB; waits have none."""
+    """Every picture of the episode, (240, 256, 3) uint8 RGB, without waits."""
     if demonstration.start == POWER_ON:
         console = nes.Console(image_of(demonstration))
         for byte in demonstration.buttons:
@@ -374,7 +381,7 @@ def pictures(demonstration: Demonstration) -> Iterator[npt.NDArray[np.uint8]]:
 
 
 def _play(demonstration: Demonstration) -> tuple[float, int, str]:
-    """The reward of the episode, its frames up to its end, and how it ends."""
+    """Plays the episode; returns its reward, its length in frames and its ending."""
     if demonstration.start == POWER_ON:
         return _play_from_power_on(demonstration)
     env = environment(demonstration)
@@ -389,7 +396,7 @@ def _play(demonstration: Demonstration) -> tuple[float, int, str]:
 
 
 def _play_from_power_on(demonstration: Demonstration) -> tuple[float, int, str]:
-    """See `_play`: its end is that of the game."""
+    """See `_play`; the episode ends with the game."""
     console = nes.Console(image_of(demonstration))
     last_world = int(all_levels(demonstration.task)[-1].partition("-")[0])
     for frame, byte in enumerate(demonstration.buttons, 1):
@@ -418,7 +425,7 @@ def text_of(byte: int) -> str:
 
 
 def byte_of(text: str) -> int:
-    """The byte of buttons such as "right+A"; "none" and "NOOP" are 0."""
+    """The pad byte of buttons such as "right+A"; "none" and "NOOP" are 0."""
     if text in ("none", "NOOP"):
         return 0
     byte = 0

@@ -1,4 +1,4 @@
-"""Plans for the levels of the game, and for the whole game level after level."""
+"""Plans for single levels, and for the whole game, level after level."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainer.planning import demonstration
 from trainer.planning.demonstration import Demonstration
 from trainer.planning.search import BoolArray, IntArray, Plan, Rows, flag, plan
 
-# Buttons, and how often they are tried: mostly running and jumping to the right. DOWN
-# takes pipes, without which 8-4 has no end; UP climbs.
+# Buttons and their weights: mostly running and jumping to the right. DOWN enters pipes,
+# without which the end of 8-4 cannot be reached; UP climbs.
 TRIED = {
     "right+A+B": 30,
     "right+B": 22,
@@ -43,12 +43,12 @@ class Budget(NamedTuple):
     Attributes:
         num_envs: environments that search at the same time.
         num_threads: emulation threads; 0: one per core.
-        frame_skip: frames for which buttons are held at least.
-        max_steps: environment steps for a level, until a way must be found.
-        max_seconds: the same in seconds.
+        frame_skip: shortest time in frames for which buttons are held.
+        max_steps: most environment steps until the first way through a level.
+        max_seconds: the same limit in seconds.
         shorten: see `plan`.
-        seed: of the search.
-        report: is given a line about the search every ten seconds.
+        seed: seed of the search.
+        report: receives a line about the search every ten seconds.
     """
 
     num_envs: int = 256
@@ -62,12 +62,12 @@ class Budget(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What became of the search in a level.
+    """The result of the search in a level.
 
     Attributes:
-        level: its name.
-        plan: None: no way was found.
-        demonstration: of the level; None for a level of the whole game.
+        level: name of the level.
+        plan: the way; None if none was found.
+        demonstration: demonstration of the level; None for a level of the whole game.
     """
 
     level: str
@@ -94,21 +94,21 @@ def make_pool(task: str, level: str, budget: Budget, **options: Any) -> Any:
 
 
 def plan_level(task: str, level: str, budget: Budget, **options: Any) -> Found:
-    """Searches for a way through a level, and plays it once more to be sure.
+    """Searches for a way through a level, and replays it as a check.
 
     Args:
-        task: of the game.
+        task: a task of the game.
         level: such as 1-1.
         budget: how long to search.
-        options: of the environment, such as cut_waits.
+        options: options of the environment, such as cut_waits.
 
     Raises:
         ValueError: rom_path is among the options.
     """
     if options.get("rom_path"):
         raise ValueError(
-            "rom_path is for pools: a demonstration names its ROM, and finds it by the "
-            "environment variable MARIO_ROM"
+            "rom_path cannot be used for plans, because a demonstration finds its ROM "
+            "by name: leave it out, and set the environment variable MARIO_ROM"
         )
     pool = make_pool(task, level, budget, **options)
     try:
@@ -130,10 +130,10 @@ def plan_game(
     Waits play at full length, so that the result is a movie from power-on.
 
     Args:
-        task: of the game.
+        task: a task of the game.
         budget: how long to search in each level.
-        kept: is given the demonstration, when the last level has ended.
-        options: of the environment.
+        kept: receives the demonstration after the last level.
+        options: options of the environment.
     """
     pool = make_pool(task, "", budget, cut_waits=False, **options)
     try:
@@ -160,12 +160,12 @@ def plan_game(
 
 
 def flag_at_end(rows: Rows) -> BoolArray:
-    """The goal of a whole game: its last flag or axe."""
+    """The goal of the whole game: its last flag or axe."""
     return flag(rows) & rows.terminated
 
 
 def _next_level(number: int) -> Callable[[Rows], BoolArray]:
-    """The goal of a level of the whole game: the one that follows, not by a warp."""
+    """The goal of a level of the whole game: the next level, not through a warp."""
 
     def reached(rows: Rows) -> BoolArray:
         there: BoolArray = (_level_now(rows) == number + 1) & ~rows.terminated
@@ -183,15 +183,15 @@ def _level_now(rows: Rows) -> IntArray:
 
 
 def _lost(number: int, lives: int) -> Callable[[Rows], BoolArray]:
-    """Environments that lost a life, or went to another level than the next one.
+    """Environments that lost a life, or that reached a level other than the next one.
 
     Args:
-        number: of the level, counted from 0.
-        lives: at its beginning, as the game counts them; 0: those of power-on.
+        number: number of the level, counted from 0.
+        lives: lives at its beginning, as the game counts them; 0: those of power-on.
     """
 
     def lost(rows: Rows) -> BoolArray:
-        # Not info's: where a wait was skipped, that is of before the wait.
+        # Not from info: after a skipped wait, info has the lives before the wait.
         left = rows.obs[:, _LIVES]
         dead: BoolArray = (left < (lives or 2)) | (left > 128)
         now = _level_now(rows)

@@ -1,8 +1,8 @@
-"""Demonstrations as a data set of Minari: what an environment shows frame by frame.
+"""Demonstrations as a Minari data set, with every frame of an environment.
 
-A step is a frame, an action the byte of buttons (bits as in `mario_envpool.nes`), the
-reward "classic", an observation (1, 84, 84) uint8: the brightness of the picture. The
-data set names the environment, so that Minari makes it again.
+A step is a frame, an action is the byte of buttons (bits as in `mario_envpool.nes`),
+the reward is "classic", and an observation is (1, 84, 84) uint8, the brightness of the
+picture. The data set names the environment, so that Minari can make it again.
 """
 
 from __future__ import annotations
@@ -23,55 +23,57 @@ _MOST_STEPS = 10**9
 
 
 def export(demonstrations: Sequence[Demonstration], name: str) -> Path:
-    """Writes a data set, an episode for each demonstration.
+    """Writes a data set with one episode per demonstration.
 
     Args:
-        demonstrations: of one level and ROM, with the same options; at least one.
-        name: of the data set, such as mario/1-1-v0. It is written to Minari's folder,
-            MINARI_DATASETS_PATH or ~/.minari/datasets.
+        demonstrations: at least one; all of one level and ROM, with the same options.
+        name: name of the data set, such as mario/1-1-v0. It is written to Minari's
+            folder, MINARI_DATASETS_PATH or ~/.minari/datasets.
 
     Returns:
         The folder of the data set.
 
     Raises:
         ImportError: Minari is not installed.
-        ValueError: the name is none or taken, the demonstrations differ, begin at
-            power-on, or do not play.
+        ValueError: the name is invalid or taken, or the demonstrations differ, begin
+            at power-on or do not replay.
     """
     try:
         import minari
         from minari.dataset.minari_dataset import parse_dataset_id
     except ImportError:
         raise ImportError(
-            "a data set of Minari needs minari and h5py: pip install "
+            "a Minari data set needs minari and h5py: pip install "
             "'mario-envpool[minari]'"
         ) from None
     parse_dataset_id(name)
     if name in minari.list_local_datasets():
-        raise ValueError(f"there is a data set {name} already; give another name")
+        raise ValueError(f"the data set {name} already exists; give another name")
     one = demonstrations[0]
     game = (one.task, one.level, one.rom_sha1, dict(one.options))
     for other in demonstrations:
         if (other.task, other.level, other.rom_sha1, dict(other.options)) != game:
             raise ValueError(
-                f"a data set is of one level, ROM and set of options: {other.level} "
-                f"{dict(other.options)} does not go with {one.level} {game[-1]}"
+                f"a data set needs one level, one ROM and one set of options, but "
+                f"{other.level} {dict(other.options)} differs from {one.level} "
+                f"{game[-1]}: make separate data sets"
             )
         if other.start == POWER_ON:
             raise ValueError(
-                "a movie from power-on is no episode of an environment, of which a "
-                "data set is made; give recordings or what trainer.plan found"
+                "a movie from power-on is not an episode of an environment, which a "
+                "data set needs; give recordings or demonstrations from trainer.plan"
             )
     for made in demonstrations:
         verify(made)
     env = _environment(one)
     try:
         with warnings.catch_warnings():
-            # About an e-mail address, and an environment for evaluation.
+            # Minari warns that an e-mail address and an evaluation environment are
+            # missing.
             warnings.simplefilter("ignore", UserWarning)
             dataset = minari.create_dataset_from_buffers(
                 name,
-                # One at a time: an episode is 7 KB a frame.
+                # One episode at a time, because each frame takes 7 KB.
                 (_episode(env, made) for made in demonstrations),
                 env,
                 author="mario-envpool",
@@ -90,7 +92,7 @@ def export(demonstrations: Sequence[Demonstration], name: str) -> Path:
 
 def _environment(made: Demonstration) -> gymnasium.Env[Any, Any]:
     """An environment in which a demonstration plays, a step for each frame."""
-    # By its spec: by name, Gymnasium advises to take the ROM of -v3.
+    # Make it by its spec: by name, Gymnasium would recommend -v3 instead.
     return gymnasium.make(
         gymnasium.spec(f"{NAMESPACE}/{made.task}"),
         stages=[made.level] if made.level else [],
@@ -103,7 +105,7 @@ def _environment(made: Demonstration) -> gymnasium.Env[Any, Any]:
 
 
 def _episode(env: gymnasium.Env[Any, Any], made: Demonstration) -> Any:
-    """What the environment shows of a demonstration: an `EpisodeBuffer`."""
+    """The frames of a demonstration in an environment, as an `EpisodeBuffer`."""
     from minari.data_collector import EpisodeBuffer
 
     obs, _ = env.reset(seed=0)

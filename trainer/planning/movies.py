@@ -1,8 +1,8 @@
-"""Movies of other emulators: .fm2 of FCEUX and .bk2 of BizHawk, read and written.
+"""Reads and writes movies of other emulators: .fm2 of FCEUX and .bk2 of BizHawk.
 
-A movie is the buttons of the first controller in every frame since power-on, and which
-ROM they are for. Written from the descriptions of the formats at
-https://fceux.com/web/FM2.html and https://tasvideos.org/Bizhawk/BK2Format.
+A movie has the buttons of the first controller in every frame since power-on, and names
+its ROM. Source: the descriptions of the formats at https://fceux.com/web/FM2.html and
+https://tasvideos.org/Bizhawk/BK2Format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mario_envpool import nes, rom
 from trainer.machine.files import replacing
 
 _HEADER_BYTES = 16
-# Of a file, and of what is packed in one: far more than a day of play.
+# Limit of a file and of its unpacked contents: far more than a day of play.
 _MOST_BYTES = 256 << 20
 
 _FM2_ORDER = "RLDUTSBA"  # right, left, down, up, start, select, B, A
@@ -35,12 +35,12 @@ _BK2_KEY = "LogKey:#Reset|Power|#" + "".join(f"P1 {name}|" for name in _BK2_BUTT
 
 
 class Movie(NamedTuple):
-    """What a file holds.
+    """The contents of a movie file.
 
     Attributes:
         buttons: a byte for each frame (bits as in `mario_envpool.nes`).
-        rom_sum: of the ROM, in lower-case hexadecimal: MD5, SHA-1 or CRC32, with the
-            header of the file or without it.
+        rom_sum: checksum of the ROM in lower-case hexadecimal: MD5, SHA-1 or CRC32,
+            with or without the header of the ROM file.
     """
 
     buttons: bytes
@@ -54,23 +54,23 @@ def read(path: Path) -> Movie:
         path: .fm2 or .bk2.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is none, damaged, or more than the buttons of the first
-            controller since power-on.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is damaged or not a movie, or has more than the buttons of
+            the first controller since power-on.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there; give a movie, .fm2 or .bk2")
+        raise FileNotFoundError(f"{path} does not exist; give a movie, .fm2 or .bk2")
     kinds = {".fm2": _read_fm2, ".bk2": _read_bk2}
     kind = kinds.get(path.suffix.lower())
     if kind is None:
-        raise ValueError(f"{path} is no movie that is read; give {' or '.join(kinds)}")
+        raise ValueError(f"{path} is not a supported movie; give {' or '.join(kinds)}")
     if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{path} is larger than any movie, {_MOST_BYTES:,} bytes")
+        raise ValueError(f"{path} is too large: a movie has at most {_MOST_BYTES:,} B")
     try:
         movie = kind(path)
         if not movie.buttons:
             raise ValueError("it has no frames")
-    # zipfile raises NotImplementedError and RuntimeError for what it does not unpack.
+    # zipfile raises NotImplementedError and RuntimeError for contents it cannot unpack.
     except (ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} cannot be imported: {error}") from None
     return movie
@@ -80,7 +80,7 @@ def rom_of(movie: Movie) -> str:
     """The name of the ROM that a movie is for, one of `mario_envpool.rom.ROMS`.
 
     Raises:
-        ValueError: none that is here.
+        ValueError: no installed ROM has the movie's checksum.
     """
     here = []
     for name in rom.ROMS:
@@ -92,8 +92,9 @@ def rom_of(movie: Movie) -> str:
         if movie.rom_sum in _sums(image):
             return name
     raise ValueError(
-        f"the movie is for another ROM: the checksum {movie.rom_sum or '(none)'} is of "
-        f"none that is here ({', '.join(here) or 'there is none'})"
+        f"the movie is for another ROM: no installed ROM "
+        f"({', '.join(here) or 'none is installed'}) has the checksum "
+        f"{movie.rom_sum or '(none)'}"
     )
 
 
@@ -101,10 +102,10 @@ def write_fm2(path: Path, buttons: bytes, image: bytes, name: str) -> None:
     """Writes a movie for FCEUX.
 
     Args:
-        path: of the file.
+        path: path of the file.
         buttons: a byte for each frame.
-        image: of the ROM.
-        name: of the ROM.
+        image: contents of the ROM file.
+        name: name of the ROM.
     """
     # FCEUX takes the sum of what follows the header.
     md5 = hashlib.md5(image[_HEADER_BYTES:], usedforsecurity=False).digest()
@@ -131,7 +132,7 @@ def write_fm2(path: Path, buttons: bytes, image: bytes, name: str) -> None:
 
 
 def write_bk2(path: Path, buttons: bytes, image: bytes, name: str) -> None:
-    """Writes a movie for BizHawk; arguments as of `write_fm2`."""
+    """Writes a movie for BizHawk; takes the arguments of `write_fm2`."""
     header = {
         "MovieVersion": "BizHawk v2.0.0",
         "Author": "mario-envpool",
@@ -158,16 +159,16 @@ def write_bk2(path: Path, buttons: bytes, image: bytes, name: str) -> None:
 
 
 def _read_fm2(path: Path) -> Movie:
-    """Raises ValueError for what is damaged, or is more than buttons."""
+    """Reads an .fm2 file; raises ValueError if it is damaged or not only buttons."""
     lines = _text(path.read_bytes())
     header = _pairs(line for line in lines if not line.startswith("|"))
     if "version" not in header:
-        raise ValueError("it is no .fm2 file, as its first line is no version")
+        raise ValueError("it is not an .fm2 file: its first line must be the version")
     for key, wrong, why in (
-        ("binary", "1", "it is in the binary form; save it as text in FCEUX"),
-        ("palFlag", "1", "it is for a PAL console; only NTSC ones are played here"),
+        ("binary", "1", "it is in the binary format; save it as text in FCEUX"),
+        ("palFlag", "1", "it is for a PAL console; only NTSC movies can be imported"),
         ("port0", "0", "it has no gamepad in the first port"),
-        ("FDS", "1", "it is for a disk system"),
+        ("FDS", "1", "it is for a Famicom Disk System"),
         ("fourscore", "1", "it is for four controllers"),
     ):
         if header.get(key) == wrong:
@@ -198,7 +199,7 @@ def _frame_of_fm2(line: str, frame: int) -> int:
 
 
 def _read_bk2(path: Path) -> Movie:
-    """Raises ValueError for what is damaged, or is more than buttons."""
+    """Reads a .bk2 file; raises ValueError if it is damaged or not only buttons."""
     with zipfile.ZipFile(path) as archive:
         names = set(archive.namelist())
         if {_BK2_HEADER, _BK2_LOG} - names:
@@ -211,12 +212,12 @@ def _read_bk2(path: Path) -> Movie:
     if header.get("Platform", "NES") != "NES":
         raise ValueError(f"it is for the platform {header['Platform']}, not NES")
     if header.get("PAL", "0") in ("1", "True"):
-        raise ValueError("it is for a PAL console; only NTSC ones are played here")
+        raise ValueError("it is for a PAL console; only NTSC movies can be imported")
     if header.get("StartsFromSavestate") == "True" or "CoreState" in names:
         raise ValueError("it begins from a saved state, and not at power-on")
     keys = [line for line in lines if line.startswith("LogKey:")]
     if len(keys) != 1:
-        raise ValueError(f"its {_BK2_LOG} has {len(keys)} lines LogKey, and not one")
+        raise ValueError(f"its {_BK2_LOG} has {len(keys)} LogKey lines, must have one")
     fields = [
         name
         for group in keys[0].removeprefix("LogKey:").split("#")
@@ -225,7 +226,7 @@ def _read_bk2(path: Path) -> Movie:
     ]
     bits = {f"P1 {n}": b for n, b in zip(_BK2_BUTTONS, _BK2_BITS, strict=True)}
     if set(bits) - set(fields):
-        raise ValueError("its LogKey has no gamepad P1")
+        raise ValueError("its LogKey does not have the gamepad P1")
     frames = [line for line in lines if line.startswith("|")]
     return Movie(
         bytes(_frame_of_bk2(line, i, fields, bits) for i, line in enumerate(frames)),
@@ -255,17 +256,17 @@ def _held(byte: int, letters: str, bits: Iterable[int]) -> str:
 
 
 def _text(content: bytes) -> list[str]:
-    """Lines of a file; UnicodeDecodeError is a ValueError."""
+    """Lines of a file; raises UnicodeDecodeError, a ValueError, if it is not text."""
     return content.decode("utf-8-sig").splitlines()
 
 
 def _pairs(lines: Iterable[str]) -> dict[str, str]:
-    """What stands before the first space of each line, and behind it."""
+    """The text before the first space of each line, mapped to the text after it."""
     return {key: value for key, _, value in (line.partition(" ") for line in lines)}
 
 
 def _sums(image: bytes) -> set[str]:
-    """All that a movie may call its ROM by."""
+    """All checksums by which a movie may name its ROM."""
     found = set()
     for part in (image, image[_HEADER_BYTES:]):
         for name in ("md5", "sha1"):

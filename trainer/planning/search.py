@@ -1,13 +1,12 @@
-"""Search over snapshots: keep a state of every cell, go back to one, try, keep more.
+"""Search over snapshots: keep a state of every cell, return to one, try, keep more.
 
 The first phase of Go-Explore (Ecoffet et al. 2021, section 2): an archive of cells,
 each with the snapshot that was reached in the fewest steps and the actions that led to
-it. All environments try at the same time: each goes back to a cell, plays random
-actions that are held for random times, and adds the cells that it comes into. Nothing
-is learned.
+it. All environments try at the same time: each returns to a cell, plays random actions
+that are held for random times, and adds the cells that it enters. Nothing is learned.
 
-Ways are exact: a snapshot is the whole state, so the actions of a cell, taken one after
-the other from the start, lead to it again.
+Ways are exact: a snapshot is the whole state, so the actions of a cell, played in order
+from the start, always lead to the same state.
 """
 
 from __future__ import annotations
@@ -24,35 +23,35 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Snapshot = npt.NDArray[np.uint8]
 
-# Steps from a cell, and the chance that another action begins at one of them.
+# Steps of a try, and the probability that another action begins at a step.
 _TRY_STEPS = 20
 _CHANGE = 0.18
-# The newest cells are drawn so much oftener.
+# The newest cells are drawn more often by this factor.
 _NEWEST, _NEWEST_WEIGHT = 40, 4.0
-# Cells become smaller when so many environment steps have found none.
+# Cells become smaller after this many environment steps without a new cell.
 _PATIENCE, _FINEST = 50_000, 3
-_ROOM = 1024  # for cells at first; it doubles
+_ROOM = 1024  # initial capacity in cells; it doubles when full
 _REPORT_SECONDS = 10.0
 
-# Options under which episodes begin in several ways, and one under which actions do not
-# always do the same.
+# Options under which episodes begin in several ways, and one under which the same
+# actions have different results.
 _UNLIKE = ("noop_max", "noops", "random_stages")
 _STICKY = "repeat_action_probability"
 
-# Work RAM, and in it what Mario's feet do; 0: he stands ("Player_State" in
-# csrc/mario/ram_map.h).
+# Size of work RAM, and the address of Mario's state in it; 0: he stands
+# ("Player_State" in csrc/mario/ram_map.h).
 _RAM_BYTES, _FLOAT_STATE = 2048, 0x001D
 
 
 class TooManyCellsError(ValueError):
-    """A search has more cells than it may."""
+    """A search has more cells than `max_cells`."""
 
 
 class Rows(NamedTuple):
-    """What n environments answered.
+    """The results of n environments.
 
     Attributes:
-        obs: what they observed, (n, ...), or a dictionary of such arrays.
+        obs: observations, (n, ...), or a dictionary of such arrays.
         info: the arrays of the pool's info, (n,) each.
         terminated: (n,) bool.
         truncated: (n,) bool.
@@ -64,11 +63,11 @@ class Rows(NamedTuple):
     truncated: BoolArray
 
 
-#: Which of n environments are where the search wants to get, (n,) bool.
+#: Whether each of n environments has reached the goal, (n,) bool.
 Goal = Callable[[Rows], BoolArray]
 #: The cell of each of n environments, (n,) or (n, k) integers: different for states
-#: worth keeping. The number beside the rows counts from 0 on; cells should be smaller
-#: with it.
+#: that are worth keeping. The second argument, the fineness, counts from 0; cells
+#: should get smaller as it grows.
 Cells = Callable[[Rows, int], IntArray]
 
 
@@ -77,13 +76,13 @@ class Plan(NamedTuple):
 
     Attributes:
         actions: (steps,) int64, from the start.
-        first_steps: steps of the first way that was found.
-        found_after: environment steps of the search until then.
-        searched: environment steps in all.
-        seconds: of the search until the first way.
+        first_steps: length in steps of the first way found.
+        found_after: environment steps of the search until the first way.
+        searched: total environment steps.
+        seconds: time of the search until the first way.
         cells: cells in the archive at the end.
         end: the environment's snapshot at the goal.
-        info: what the pool said of the environment there.
+        info: the environment's info at the goal.
         interrupted: Ctrl-C ended the search for shorter ways.
     """
 
@@ -105,19 +104,19 @@ def flag(rows: Rows) -> BoolArray:
 
 
 def none(rows: Rows) -> BoolArray:
-    """No environment."""
+    """A mask without any environment."""
     return np.zeros(len(rows.terminated), bool)
 
 
 def place(rows: Rows, fineness: int = 0) -> IntArray:
     """Cells of 32 x 48 pixels by level, room (area and its pointer) and maze counters.
 
-    Those that observe RAM tell standing from being in the air: who stands on a block
-    that was hidden can do what nobody can who only jumped as high.
+    With RAM observations, standing and being in the air are different cells: from a
+    hidden block, for example, only a standing Mario can jump further.
 
     Args:
-        rows: of environments.
-        fineness: how often cells are halved both ways.
+        rows: rows of environments.
+        fineness: how often to halve the cells in both directions.
     """
     info = rows.info
     keys = np.asarray(info["world"], np.int64) * 16 + info["stage"]
@@ -126,7 +125,7 @@ def place(rows: Rows, fineness: int = 0) -> IntArray:
     keys = keys * 4352 + info["loop"]
     keys = keys * 8192 + np.asarray(info["x_pos"]) * 2**fineness // 32
     result: IntArray = keys * 128 + np.asarray(info["y_pos"]) * 2**fineness // 48
-    # With several kinds of observation they are a dictionary.
+    # Several kinds of observation are a dictionary.
     ram = rows.obs.get("ram") if isinstance(rows.obs, dict) else rows.obs
     if ram is not None and ram.ndim == 2 and ram.shape[1] == _RAM_BYTES:
         result = result * 2 + (ram[:, _FLOAT_STATE] == 0)
@@ -151,34 +150,36 @@ def plan(
     """Searches for a way from the start to a goal, and then for shorter ones.
 
     Args:
-        pool: of `mario_envpool.make(..., env_type="gymnasium")`, in sync mode, whose
-            environments all begin an episode alike: one stage, no idle frames, no
-            sticky actions. `obs_type="ram"` with `stack_num=1` costs least.
-        goal: where to get. It counts in the last step of an episode, too, and is not
-            asked of the start.
-        lost: from where not to go on, beside the ends of episodes. Where an
-            environment skips a wait, info is of the frame before the wait, and
-            observation and snapshot of the one after it.
-        cells: which states are kept apart.
-        weights: (actions,) how often each action is drawn; None: all alike. Or
-            (manners, actions): each try is in one of these manners, all alike.
-        start: a snapshot of one environment to begin from, not of an episode's end;
-            None: the beginning of an episode.
-        max_steps: environment steps until a way must be found.
-        max_seconds: the same in seconds.
+        pool: a pool from `mario_envpool.make(..., env_type="gymnasium")` in sync mode.
+            All its environments must begin an episode in the same way: one stage, no
+            idle frames, no sticky actions. `obs_type="ram"` with `stack_num=1` is
+            fastest.
+        goal: whether environments have reached the goal. The last step of an episode
+            counts; the start is not checked.
+        lost: environments that must not continue, in addition to those whose episodes
+            have ended. If an environment skips a wait, info is that of the frame before
+            the wait; observation and snapshot are those of the frame after it.
+        cells: maps states to cells.
+        weights: (actions,) weight of each action; None: all equal. Or (manners,
+            actions): each try draws one of these rows with equal probability.
+        start: a snapshot of one environment to begin from, not at the end of an
+            episode; None: the start of an episode.
+        max_steps: most environment steps until the first way.
+        max_seconds: the same limit in seconds.
         max_cells: most cells; each keeps a snapshot, 12 KB with `obs_type="ram"`.
-        shorten: environment steps that go into shorter ways, as a multiple of those
-            that it took to find one; max_seconds holds for these by themselves, too.
-        seed: of the random actions.
-        report: is given a line about the search every ten seconds.
+        shorten: environment steps of the search for shorter ways, as a multiple of the
+            steps until the first way; max_seconds also limits this search, separately.
+        seed: seed of the random actions.
+        report: receives a line about the search every ten seconds.
 
     Returns:
-        The way of the fewest steps; None: none was found. With the same pool, options
-        and seed it is the same way, on any number of threads, unless max_seconds or
-        Ctrl-C ended the search. Ctrl-C while it searches for shorter ways ends that.
+        The way of the fewest steps; None if none was found. With the same pool, options
+        and seed the way is the same on any number of threads, unless max_seconds or
+        Ctrl-C ended the search. Ctrl-C during the search for shorter ways ends that
+        search and returns the best way.
 
     Raises:
-        ValueError: an argument or the pool does not fit, or there are too many cells.
+        ValueError: an argument or the pool is invalid, or there are too many cells.
     """
     search = Search(pool, goal, lost, cells, weights, start, seed, max_cells=max_cells)
     told = began = time.monotonic()
@@ -203,7 +204,7 @@ def plan(
                 break
             step()
     except KeyboardInterrupt:
-        interrupted = True  # what was found is worth keeping
+        interrupted = True  # keep the best way so far
     best = search.best
     return Plan(
         search.actions_to(best.node, best.actions),
@@ -219,14 +220,14 @@ def plan(
 
 
 class _Arrival(NamedTuple):
-    """Where the goal was reached.
+    """An arrival at the goal.
 
     Attributes:
-        node: that the try began from.
-        actions: of the try.
-        steps: from the start.
-        snapshot: of the environment there.
-        info: of its row.
+        node: the node that the try began from.
+        actions: actions of the try.
+        steps: steps from the start.
+        snapshot: snapshot of the environment at the goal.
+        info: info of its row.
     """
 
     node: int
@@ -241,7 +242,7 @@ class Search:
 
     Attributes:
         searched: environment steps so far.
-        best: where the goal was reached in the fewest steps; None: nowhere.
+        best: the arrival at the goal in the fewest steps; None: no arrival yet.
     """
 
     def __init__(
@@ -256,12 +257,12 @@ class Search:
         *,
         max_cells: int,
     ) -> None:
-        """Begins with the start alone; the arguments are those of `plan`."""
+        """Begins with only the start; takes the arguments of `plan`."""
         for name in (_STICKY, *(_UNLIKE if start is None else ())):
             if np.any(pool.config.get(name)):
                 raise ValueError(
-                    f"the pool has {name}={pool.config[name]}, so that a way would not "
-                    "play again: make it without"
+                    f"the pool has {name}={pool.config[name]}, under which ways do not "
+                    "replay: make the pool without this option"
                 )
         self._max_cells = max_cells
         self._pool, self._goal, self._lost, self._cells = pool, goal, lost, cells
@@ -281,16 +282,16 @@ class Search:
         self.searched = 0
         self._fineness = self._news = 0
         self.best: _Arrival | None = None
-        # Nodes: how a cell was reached. They stay when a shorter way to their cell is
-        # found, as others come after them.
+        # Nodes: how a cell was reached. A node stays when a shorter way to its cell is
+        # found, because later nodes refer to it.
         self._parents: list[int] = []
         self._trails: list[IntArray] = []
         # Of cells: number by key; node, steps from the start, times drawn, snapshot.
         self._numbers: dict[tuple[int, ...], int] = {}
         self._nodes, self._steps, self._drawn = np.zeros((3, _ROOM), np.int64)
         self._snapshots: Snapshot = np.empty((0, 0), np.uint8)
-        # Of environments: node that the try began from and its steps, what was done
-        # since, the key of the cell it is in, and the action that is held.
+        # Of environments: the node that the try began from and its steps, the actions
+        # since, the key of the current cell, and the held action.
         n = len(self._envs)
         self._from, self._begun, self._tried = np.zeros((3, n), np.int64)
         self._keys: IntArray = np.zeros((n, 1), np.int64)
@@ -299,7 +300,7 @@ class Search:
         self._begin(start)
 
     def __len__(self) -> int:
-        """Cells in the archive."""
+        """Number of cells in the archive."""
         return len(self._numbers)
 
     def step(self) -> None:
@@ -331,7 +332,7 @@ class Search:
             self._go_back(over)
 
     def actions_to(self, node: int, then: IntArray) -> IntArray:
-        """The actions from the start to a node, and others behind them."""
+        """The actions from the start to a node, followed by `then`."""
         parts = [then]
         while node > 0:
             parts.append(self._trails[node])
@@ -339,7 +340,7 @@ class Search:
         return np.concatenate(parts[::-1])
 
     def _begin(self, start: Snapshot | bytes | None) -> None:
-        """Puts the start into the archive, and all environments there."""
+        """Adds the start to the archive and puts all environments there."""
         answer = self._pool.reset()
         if start is not None:
             if isinstance(start, bytes):
@@ -349,14 +350,14 @@ class Search:
             answer = self._pool.recv()
             if np.any(answer[2]) or np.any(answer[3]):
                 raise ValueError(
-                    "start is the end of an episode, after which another one begins: "
-                    "give a snapshot from before it"
+                    "start is the end of an episode, after which another episode "
+                    "begins: give an earlier snapshot"
                 )
         self._keys = self._keys_of(self._rows(answer[0], answer[-1]), 0)
         if (self._keys != self._keys[0]).any():
             raise ValueError(
-                "the environments of the pool do not begin alike: plan one stage at a "
-                "time, with noop_max=0"
+                "the environments of the pool must all begin in the same state: plan "
+                "one stage at a time, with noop_max=0"
             )
         one = self._pool.snapshot(self._envs[:1])
         self._snapshots = np.zeros((_ROOM, one.shape[1]), np.uint8)
@@ -367,7 +368,7 @@ class Search:
         self._drawn[0] = len(self._envs)
 
     def _rows(self, obs: Any, info: dict[str, Any]) -> Rows:
-        """Environments that begin."""
+        """The rows of environments that begin an episode."""
         no = np.zeros(len(info["env_id"]), bool)
         return Rows(obs, info, no, no)
 
@@ -399,7 +400,7 @@ class Search:
             )
 
     def _enter(self, envs: IntArray) -> None:
-        """Adds the cells that environments came into, if new, or sooner than known."""
+        """Adds entered cells that are new or were reached in fewer steps."""
         steps = self._begun[envs] + self._tried[envs]
         wanted: dict[int, int] = {}  # environments by cell
         for env, parts, taken in zip(
@@ -413,8 +414,8 @@ class Search:
                 number = len(self._numbers)
                 if number >= self._max_cells:
                     raise TooManyCellsError(
-                        f"there are more than max_cells={self._max_cells:,} cells, "
-                        "each with a snapshot: make cells larger, or raise max_cells"
+                        f"the search needs more than max_cells={self._max_cells:,} "
+                        "cells: make cells larger, or raise max_cells"
                     )
                 self._numbers[key] = number
                 if number == len(self._nodes):
@@ -437,7 +438,7 @@ class Search:
             self._trails.append(self._acts[env, : self._tried[env]].copy())
 
     def _go_back(self, envs: IntArray) -> None:
-        """Lets environments try from cells anew."""
+        """Starts new tries of environments from cells."""
         numbers = self._draw(len(envs))
         np.add.at(self._drawn, numbers, 1)
         self._from[envs], self._begun[envs] = self._nodes[numbers], self._steps[numbers]
@@ -450,7 +451,7 @@ class Search:
         self._keys[envs] = keys[order]
 
     def _draw(self, count: int) -> IntArray:
-        """Cells to try from: seldom tried ones oftener, and the newest ones."""
+        """Draws cells to try from; rarely tried and new cells are drawn more often."""
         known = len(self._numbers)
         weights = 1.0 / np.sqrt(1.0 + self._drawn[:known])
         weights[-_NEWEST:] *= _NEWEST_WEIGHT
@@ -462,7 +463,7 @@ class Search:
         return drawn
 
     def _grow(self) -> None:
-        """Makes room for as many cells again."""
+        """Doubles the capacity for cells."""
         pairs = [
             np.concatenate([a, np.zeros_like(a)])
             for a in (self._nodes, self._steps, self._drawn, self._snapshots)
@@ -471,11 +472,11 @@ class Search:
 
 
 def _flags(found: Any, count: int, name: str) -> BoolArray:
-    """What `goal` or `lost` has returned, (n,) bool."""
+    """Checks the result of `goal` or `lost`, (n,) bool."""
     flags = np.asarray(found)
     if flags.shape != (count,) or flags.dtype.kind != "b":
         raise ValueError(
-            f"{name} must return ({count},) bool, one for each environment; got "
+            f"{name} must return bool of shape ({count},), one per environment; got "
             f"{flags.dtype} of shape {flags.shape}"
         )
     return flags

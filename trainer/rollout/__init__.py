@@ -1,1 +1,1 @@
-"""Acting, and what it leaves: episodes, unrolls, batches, replay."""
+"""Acting in environments and storing the results: episodes, unrolls, replay."""

@@ -1,4 +1,4 @@
-"""A policy that acts: observations to actions, with one set of weights."""
+"""A policy that acts: it maps observations to actions with one set of weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
 
 
 class ActorOutput(NamedTuple):
-    """What a policy decides for n environments.
+    """The decisions of a policy for n environments.
 
     Attributes:
         actions: (n,) int64.
-        logits: (n, A) float32 they were sampled from.
+        logits: (n, A) float32 that the actions were sampled from.
         values: (n,) float32.
-        state: (n, state size) float32 memory after the rows.
+        state: (n, state size) float32 memory after these rows.
     """
 
     actions: Tensor
@@ -35,7 +35,7 @@ class ActorOutput(NamedTuple):
 
 
 class Actor:
-    """A set of weights to act with, and the policy version they are."""
+    """A set of weights to act with, and the policy version of these weights."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Actor:
         """Prepares to act.
 
         Args:
-            model: on the device.
-            device: of the model.
+            model: network on the device.
+            device: device of the model.
             dtype: autocast type of the network, None for float32.
-            generator: of the sampled actions, on the device.
+            generator: samples the actions, on the device.
             graphs: record the forward pass once and replay it; GPU only.
         """
         self.model = model
@@ -77,13 +77,13 @@ class Actor:
             pixels: (n, C, H, W) uint8.
             state: (n, S) float32.
             is_first: (n,) bool.
-            levels: (n,) int64, whose value heads are asked.
+            levels: (n,) int64, selects the value head of each row.
         """
         self.model.resample_noise(self._generator)
         return ActorOutput(*self._forward(pixels, state, is_first, levels))
 
     def close(self) -> None:
-        """Gives up what is recorded."""
+        """Frees the recorded graph."""
         self._forward.close()
 
     @torch.no_grad()
@@ -98,7 +98,7 @@ class Actor:
     def values(
         self, pixels: Tensor, state: Tensor, is_first: Tensor, levels: Tensor
     ) -> Tensor:
-        """The critic alone, (n,) float32; arguments as of a call."""
+        """The critic's values, (n,) float32; takes the arguments of `__call__`."""
         output, _ = self._evaluate(pixels, state, is_first)
         return output.values_at(levels[None])[0]
 

@@ -1,10 +1,10 @@
 """The acting loop: recv -> act -> send, over a pool with EnvPool's API.
 
-Environments are in groups, so that while the network acts for one group the
-others emulate. In async mode a group is whichever environments are ready first;
-in sync mode groups are fixed and served in turn, which gives the same numbers
-however long each environment takes. Results are stored after the actions have
-been sent, off the path of the environments.
+Environments form groups: while the network acts for one group, the other groups
+emulate. In async mode a group is the set of environments that are ready first. In
+sync mode groups are fixed and served in turn, so results do not depend on how long
+each environment takes. The collector stores results after it has sent the actions,
+so the environments do not wait for storage.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from trainer.rollout.store import Rollouts
 
 
 class _Received(NamedTuple):
-    """What one recv gave: for the host, and on the device.
+    """The results of one recv, on the host and on the device.
 
     Attributes:
-        env_id: (n,) which environments.
-        is_first: (n,) bool, their rows begin episodes.
+        env_id: (n,) numbers of the environments.
+        is_first: (n,) bool, the row begins an episode.
         envs: env_id, to index arrays on the device.
         inputs: pixels, memory, `is_first` and levels, for the network.
         results: reward, done and truncated, native.
@@ -71,18 +71,18 @@ class Collector:
         """Prepares to act.
 
         Args:
-            pool: with async_reset, recv and send; owned by the caller.
-            rollouts: where to write.
-            groups: of sync mode.
+            pool: has async_reset, recv and send; owned by the caller.
+            rollouts: the store to write to.
+            groups: number of groups in sync mode.
             asynchronous: mode of the pool.
             state_size: floats of the memory's state.
-            device: of the model.
+            device: device of the model.
             episodes: the record of open episodes; the collector fills it.
-            finished: gets the episodes that end.
-            timings: of acting, waiting and the rest.
+            finished: receives the episodes that end.
+            timings: measures acting, waiting, copying and storing.
             recorder: observes every row and decision, for videos.
             explorer: observes every row, for bonuses and starts of episodes.
-            ranks: processes that collect as much each; steps are those of all.
+            ranks: processes that collect the same amount; `steps` counts all of them.
         """
         self.steps = 0
         self._waiting_since = math.inf
@@ -103,13 +103,13 @@ class Collector:
 
     @property
     def resumed(self) -> bool:
-        """Whether episodes go on that another run began."""
+        """Whether open episodes of an earlier run were restored."""
         return bool(self._pending)
 
     def start(self) -> None:
         """Resets all environments, unless they were restored.
 
-        Their first rows come with `collect`.
+        `collect` receives their first rows.
         """
         if self.resumed:
             return
@@ -117,7 +117,7 @@ class Collector:
         if self._asynchronous:
             self._pool.async_reset()
             return
-        # To an environment that was never reset, any action is a reset.
+        # An environment that was never reset takes any action as a reset.
         for group in self._groups:
             self._pool.send(np.zeros(len(group), np.int32), group)
 
@@ -126,18 +126,18 @@ class Collector:
     ) -> None:
         """Acts until `unrolls` more unrolls are full.
 
-        In sync mode nothing is decided on the last rows of the unrolls: that is
-        the next call's, with the weights it brings.
+        In sync mode the last rows of the unrolls get no actions yet: the next call
+        decides on them, with its own weights.
 
         Args:
-            unrolls: to be completed, in sync mode a multiple of the
-                environments, whole rounds of them.
-            actor: asked before each group for the weights to act with.
-            more: asked before each group, False ends the call.
+            unrolls: number to complete; in sync mode a multiple of the number of
+                environments (whole rounds).
+            actor: called before each group, returns the weights to act with.
+            more: called before each group; False ends the call.
         """
         completed = 0
         self._finished.begin_batch()
-        # In sync mode while all wait, so that no start depends on timing.
+        # In sync mode only while all environments wait: no start depends on timing.
         if self._asynchronous or self.resumed:
             self._set_starts()
         while completed < unrolls and more():
@@ -156,7 +156,7 @@ class Collector:
                 self._store_decision(received, rows, output, weights.version)
 
     def _set_starts(self) -> None:
-        """Says where the next episodes begin."""
+        """Sets where the next episodes begin."""
         if self._explorer is not None:
             with self._timings("explore"):
                 self._explorer.set_starts()
@@ -169,14 +169,14 @@ class Collector:
             self._store_decision(received, rows, output, actor.version)
 
     def _receive(self) -> _Received:
-        """Waits for a group and brings it to the device."""
+        """Waits for a group and copies its rows to the device."""
         self._waiting_since = time.monotonic()
         with self._timings("wait"):
             obs, reward, terminated, truncated, info = self._pool.recv()
         self._waiting_since = math.inf
         columns = self._episodes.observe(reward, terminated, truncated, info)
         self._finished.observe(columns)
-        # Rows that begin episodes are answers to resets, not to actions.
+        # Rows that begin episodes result from resets, not from actions.
         begun = int(np.count_nonzero(columns.is_first))
         self.steps += self._ranks * (len(columns.is_first) - begun)
         if self._recorder is not None:
@@ -199,10 +199,10 @@ class Collector:
         levels: npt.NDArray[np.int64],
         results: tuple[Native, ...],
     ) -> _Received:
-        """Brings rows to the device, with the memory of their environments.
+        """Copies rows to the device, with the memory of their environments.
 
-        Their levels are those in which their episodes began: a warp zone leads to
-        another one.
+        The level of a row is the one in which its episode began, even after a warp
+        zone has led to another level.
         """
         stage = self._stage
         envs: Index = span(env_id)
@@ -210,7 +210,8 @@ class Collector:
         if not on_host(self._device):
             envs = stage(env_id.astype(np.int64))
             reward, done, truncated = map(stage, results)
-        # A view where they are neighbours: it is stored before it is written again.
+        # A view if the environments are consecutive. That is safe: the memory is
+        # stored before it is written again.
         state = (
             self._state[envs] if self._state.shape[1] else self._no_state[: len(env_id)]
         )
@@ -223,7 +224,7 @@ class Collector:
         )
 
     def _decide(self, actor: Actor, received: _Received) -> ActorOutput:
-        """Decides and sends."""
+        """Chooses actions and sends them."""
         with self._timings("act"):
             output = actor(*received.inputs)
             actions = output.actions.to("cpu", torch.int32).numpy()
@@ -238,7 +239,7 @@ class Collector:
         return output
 
     def _bootstrap(self, actor: Actor, received: _Received, rows: Rows) -> Rows:
-        """Completes unrolls with the critic's word on their last rows."""
+        """Completes unrolls with the critic's values of their last rows."""
         with self._timings("act"):
             values = actor.values(*received.inputs)
         return self._rollouts.write_bootstrap(rows, values, actor.version)
@@ -266,18 +267,18 @@ class Collector:
             )
 
     def waiting_s(self) -> float:
-        """For how long it has been waiting for environments, in seconds; else 0.
+        """Seconds that the collector has been waiting for environments; 0 if it is not.
 
-        Any thread may ask.
+        Any thread may call this.
         """
         return max(0.0, time.monotonic() - self._waiting_since)
 
     def statistics(self) -> dict[str, float]:
-        """About the open episodes, see `OpenEpisodes.statistics`."""
+        """Statistics of the open episodes, see `OpenEpisodes.statistics`."""
         return self._episodes.statistics()
 
     def state(self, kept: Sequence[int]) -> dict[str, Any] | None:
-        """What episodes and unrolls need to go on, between two calls of `collect`.
+        """What episodes and unrolls need to resume; between two calls of `collect`.
 
         Args:
             kept: slots of replay to save.

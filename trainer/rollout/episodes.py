@@ -1,8 +1,8 @@
 """The record of open episodes: what a run knows of each environment's episode.
 
-`OpenEpisodes` decodes the rows of one recv, once, into `StepColumns`. These are what
-the statistics, the explorer and the recorder read: nobody else decodes levels and
-positions, or keeps what the episode of an environment has come to.
+`OpenEpisodes` decodes the rows of one recv once, into `StepColumns`. Statistics,
+explorer and recorder read these columns: no other code decodes levels and positions
+or keeps the totals of open episodes.
 
 With next-step autoreset the row after a `done` row is the reset: it opens the next
 episode, and its reward is 0.
@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float32]
 
 # Steps without a new best position after which an environment stagnates.
 STAGNATION_STEPS = 50
-# A room's number has its area in so many bits, and its level's number above.
+# The low bits of a room's number hold its area, the bits above its level's number.
 _AREA_BITS = 8
 _NO_ROOM = -1
 
@@ -36,11 +36,12 @@ class Episode(NamedTuple):
 
     Attributes:
         total_reward: sum of the rewards.
-        steps: how many were made.
+        steps: length in steps.
         best_x: largest x in pixels.
-        cleared: the flag was reached; of a whole game, its last castle.
-        levels_passed: of a whole game, its levels before the last one that was reached,
-            or all of them: cleared ones, and those that a warp zone left out. Else 0.
+        cleared: the flag was reached; in a whole game, the axe of the last castle.
+        levels_passed: in a whole game, the number of levels before the last one that
+            was reached (all levels after a clear), with those that a warp zone
+            skipped. 0 in other tasks.
     """
 
     total_reward: float
@@ -51,11 +52,11 @@ class Episode(NamedTuple):
 
 
 class StepColumns(NamedTuple):
-    """The rows of one recv, a column for each quantity, and what they add up to.
+    """The rows of one recv, a column for each quantity, and the episodes' totals.
 
-    Where a task does not tell a quantity, as EnvPool's Atari games do not tell
-    places, its column is 0 (`place`: -1). Columns may be views of the pool's memory, or
-    of the record's: they hold until actions are sent.
+    A quantity that the task does not report is 0 in its column (`place`: -1); EnvPool's
+    Atari games, for example, report no positions. Columns may be views of the pool's or
+    the record's memory: they are valid until actions are sent.
 
     Attributes:
         env_id: (n,) int32 distinct environments, all at rest.
@@ -63,27 +64,28 @@ class StepColumns(NamedTuple):
         is_first: (n,) bool, the row begins an episode.
         done: (n,) bool, terminated or truncated.
         truncated: (n,) bool.
-        cleared: (n,) bool, the flag was reached; of a whole game, its last castle.
+        cleared: (n,) bool, the flag was reached; in a whole game, the axe of the last
+            castle.
         step: (n,) int32 steps of the episode so far.
         level: (n,) int64 number of the level that Mario is in (`level_number`).
-        place: (n,) int64 the level's place among the run's levels; -1: not one.
+        place: (n,) int64 index of the level among the run's levels; -1: not among them.
         room: (n,) int64 number of the level and its area.
         x: (n,) int64 pixels from the left end of the room.
-        x_pos: (n,) as the game counts: near 65,535 left of that end.
-        y_pos: (n,) pixels, as the game counts.
+        x_pos: (n,) pixels as the game counts; near 65,535 left of the room's left end.
+        y_pos: (n,) pixels as the game counts.
         clock: (n,) time left, in the game's units.
-        loop: (n,) what the game knows of the way through a maze.
-        start: (n,) which of the pool's starts the episode began from.
-        lost_life: (n,) bool, the episode had more lives before.
+        loop: (n,) the game's own record of the way through a maze.
+        start: (n,) index of the pool's start that the episode began from.
+        lost_life: (n,) bool, the episode has fewer lives than in its row before.
         first_level: (n,) int64 number of the level that the episode began in.
-        first_place: (n,) int64 place of that level; 0 if it has none.
-        from_snapshot: (n,) bool, the episode began elsewhere than at a level's start.
+        first_place: (n,) int64 `place` of that level; 0 if it is not among them.
+        from_snapshot: (n,) bool, the episode did not begin at a level's start.
         progress: (n,) int64 pixels of new best positions, each within its room, since
             the episode began.
         room_best_x: (n,) int64 best position of the episode in this room.
         growth: (n,) int64 pixels by which the step raised the episode's best position.
-        finished: rows that ended episodes, with these; without those that began from
-            a snapshot, which count for nothing, as they may be clears of a few steps.
+        finished: pairs of a row that ended an episode and that episode. Episodes that
+            began from a snapshot are left out: a clear may take them a few steps.
     """
 
     env_id: npt.NDArray[np.int32]
@@ -118,7 +120,7 @@ class OpenEpisodes:
     One thread may observe while another reads statistics.
     """
 
-    # The arrays of the record: what later rows need to know of earlier ones.
+    # The arrays of the record: what later rows need from earlier ones.
     _ARRAYS = (
         "_is_open", "_return", "_step", "_best_x", "_best_step", "_level", "_place",
         "_from_snapshot", "_room", "_room_best_x", "_progress", "_life",
@@ -137,11 +139,11 @@ class OpenEpisodes:
 
         Args:
             num_envs: environments in the pool.
-            levels: of the run, in their order; () for a task without levels.
-            game: levels that an episode goes through, in order, where the task is a
-                whole game; else ().
-            num_stages: where info's `start` is this or more, an episode began from
-                a snapshot; None: none does.
+            levels: levels of the run, in order; () for a task without levels.
+            game: levels that an episode of a whole game goes through, in order; () for
+                other tasks.
+            num_stages: if info's `start` is this or more, the episode began from a
+                snapshot; None: no episode does.
         """
         self._num_stages = num_stages
         self._places = LevelPlaces(levels) if levels else None
@@ -160,7 +162,7 @@ class OpenEpisodes:
         self._level = np.zeros(num_envs, np.int64)
         self._place = np.zeros(num_envs, np.int64)
         self._from_snapshot = np.zeros(num_envs, bool)
-        # Where it is, and how far it has come.
+        # Where the episode is now, and how far it has come.
         self._room = np.full(num_envs, _NO_ROOM, np.int64)
         self._room_best_x = np.zeros(num_envs, np.int64)
         self._progress = np.zeros(num_envs, np.int64)
@@ -185,8 +187,8 @@ class OpenEpisodes:
             reward: (n,) float32.
             terminated: (n,) bool.
             truncated: (n,) bool.
-            info: with `env_id` and `elapsed_step`; all else may be missing, but
-                `start` where there are stages.
+            info: has `env_id` and `elapsed_step`, and `start` if there are stages;
+                all other fields are optional.
         """
         env_id, step = info["env_id"], info["elapsed_step"]
         count, at = len(env_id), span(env_id)
@@ -202,7 +204,7 @@ class OpenEpisodes:
         if self._game is not None:
             cleared = cleared & terminated  # not the flag of a level before the last
         with self._lock:
-            if np.count_nonzero(is_first):  # seldom; any() takes six times as long
+            if np.count_nonzero(is_first):  # rare; any() takes six times as long
                 self._begin(env_id[is_first], is_first, level, place, info)
             self._has_x = "x_pos" in info
             self._is_open[at] = ~done
@@ -254,7 +256,7 @@ class OpenEpisodes:
         place: IntArray,
         info: Mapping[str, Any],
     ) -> None:
-        """Begins the episodes of first rows, which are those of `begun`."""
+        """Begins the episodes of the environments in `begun`, from their first rows."""
         for array in (
             self._return, self._best_x, self._best_step, self._progress, self._passed,
         ):  # fmt: skip
@@ -273,7 +275,7 @@ class OpenEpisodes:
         is_first: BoolArray,
         x: IntArray,
     ) -> IntArray:
-        """Raises the best positions; where an episode begins is no growth."""
+        """Raises the best positions; a first row does not count as growth."""
         growth: IntArray = np.maximum(x - self._best_x[at], 0)
         self._best_x[at] += growth
         growth *= ~is_first
@@ -285,10 +287,10 @@ class OpenEpisodes:
     def _add_progress(
         self, at: slice | IntArray, room: IntArray, best_x: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """Follows the best positions in rooms, and what they add up to.
+        """Tracks the best positions in rooms and their sum.
 
-        There is no best position yet where Mario grew or shrank in the first row:
-        it is at least where he is. One in another room than before is no progress.
+        If Mario grew or shrank in the first row, there is no best position yet; it is
+        at least his current position. A best position in a new room is no progress.
         """
         gain = np.maximum(best_x - self._room_best_x[at], 0)
         gain *= room == self._room[at]
@@ -300,7 +302,7 @@ class OpenEpisodes:
     def _finished(
         self, env_id: npt.NDArray[np.int32], done: BoolArray, cleared: BoolArray
     ) -> Sequence[tuple[int, Episode]]:
-        """Rows that ended episodes that count, and these."""
+        """Pairs of a row that ended an episode that counts, and that episode."""
         finished = []
         for row in done.nonzero()[0].tolist():
             env = int(env_id[row])
@@ -312,17 +314,17 @@ class OpenEpisodes:
         return finished
 
     def first_places(self, env_id: npt.NDArray[np.int32]) -> IntArray:
-        """Places of the levels that episodes began in: (n,) int64, as `first_place`."""
+        """The `first_place` of the environments' episodes, (n,) int64."""
         return self._place[env_id]
 
     def statistics(self) -> dict[str, float]:
-        """About the open episodes, of a task that tells positions.
+        """Statistics of the open episodes; {} if the task reports no positions.
 
         Episodes that began from a snapshot are left out.
 
         `env_progress_dx` is the mean growth of an episode's best position per step
-        since the last call, and `stagnation_envs` counts the environments without
-        a new one for STAGNATION_STEPS steps by now.
+        since the last call. `stagnation_envs` counts the environments that have had no
+        new best position for STAGNATION_STEPS steps.
         """
         with self._lock:
             if not self._has_x:
@@ -337,7 +339,7 @@ class OpenEpisodes:
             }
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs where the episodes go on, as tensors."""
+        """What a resumed run needs to continue these episodes, as tensors."""
         with self._lock:
             return {
                 "has_x": self._has_x,
@@ -348,7 +350,7 @@ class OpenEpisodes:
             }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues from `state()` of as many environments."""
+        """Continues from the `state()` of the same number of environments."""
         with self._lock:
             self._has_x = state["has_x"]
             for name in self._ARRAYS:

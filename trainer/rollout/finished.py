@@ -14,9 +14,9 @@ from trainer.rollout.episodes import Episode, StepColumns
 
 
 class FinishedEpisodes:
-    """Keeps the last episodes, of the run and of each level, and counts all.
+    """Keeps the last episodes of the run and of each level, and counts all episodes.
 
-    Episodes that began elsewhere than at the start of a level are not among them
+    Episodes that did not begin at the start of a level are left out
     (`StepColumns.finished`). One thread may observe while another reads.
     """
 
@@ -31,29 +31,29 @@ class FinishedEpisodes:
         """Starts with no episodes.
 
         Args:
-            window: rates are over so many episodes, the last ones.
-            levels: of several, each has a clear rate of its own; with less there is
-                one of all episodes.
+            window: rates are over this many of the last episodes.
+            levels: two or more levels have a clear rate each; otherwise there is one
+                clear rate, of all episodes.
             whole_game: whether an episode goes through several levels.
             keeps_new: whether `take_new` is called, once for each batch.
         """
         self.whole_game = whole_game
         self._several = tuple(levels) if len(levels) > 1 else ()
         self.count = 0
-        # Which episode was the first clear of each level, by the level's number.
+        # Number of the episode that first cleared a level, by the level's number.
         self._first_clears: dict[int, int] = {}
         self.best_x = 0
         self.recent: deque[Episode] = deque(maxlen=window)
-        # The last episodes by the level they began in, a number for each.
+        # The last episodes, by the number of the level in which they began.
         self._levels: dict[int, deque[Episode]] = {}
         self._keeps_new = keeps_new
-        # Of each batch that is collected, and whose episodes are not taken yet.
+        # The episodes of each collected batch that `take_new` has not returned yet.
         self._new: deque[list[tuple[int, Episode]]] = deque()
         self._lock = threading.Lock()
 
     def observe(self, columns: StepColumns) -> None:
         """Adds the episodes that the rows of one recv ended."""
-        if columns.finished:  # seldom
+        if columns.finished:  # rare
             with self._lock:
                 for row, episode in columns.finished:
                     level = 0 if self.whole_game else int(columns.first_level[row])
@@ -63,7 +63,7 @@ class FinishedEpisodes:
                         self._new[-1].append((level, episode))
 
     def begin_batch(self) -> None:
-        """From here on, rows belong to another batch."""
+        """Begins a batch: the rows that follow belong to it."""
         if self._keeps_new:
             with self._lock:
                 self._new.append([])
@@ -71,20 +71,20 @@ class FinishedEpisodes:
     def take_new(self) -> list[tuple[int, Episode]]:
         """The episodes that ended in the next batch, for `add`.
 
-        Not all that there are: another thread may be collecting the batch after it, and
-        how far it is must not matter.
+        Episodes of later batches are left out: another thread may already be
+        collecting such a batch, and the result must not depend on its progress.
         """
         with self._lock:
             return self._new.popleft() if self._new else []
 
     def add(self, new: Sequence[tuple[int, Episode]]) -> None:
-        """Adds episodes that another object of this kind has observed."""
+        """Adds episodes that another `FinishedEpisodes` has observed."""
         with self._lock:
             for level, episode in new:
                 self._add(level, episode)
 
     def _add(self, level: int, episode: Episode) -> None:
-        """Adds an episode that began in a level; 0: the task has none."""
+        """Adds an episode that began in a level; 0: the task has no levels."""
         self.count += 1
         self.best_x = max(self.best_x, episode.best_x)
         if episode.cleared:
@@ -123,7 +123,7 @@ class FinishedEpisodes:
                 )
                 for level, episodes in state["levels"].items()
             }
-            batches = state.get("new", [])  # which older checkpoints do not have
+            batches = state.get("new", [])  # older checkpoints lack this field
             self._new = deque([(k, Episode(*e)) for k, e in b] for b in batches)
 
     @property
@@ -132,16 +132,16 @@ class FinishedEpisodes:
         return min(self._first_clears.values(), default=None)
 
     def cleared_levels(self) -> list[str]:
-        """Levels in the order of their first clears; "" is one without a name."""
+        """Levels in the order of their first clears; "" for a task without levels."""
         with self._lock:
             levels = sorted(self._first_clears, key=self._first_clears.__getitem__)
         return [level_name(level) if level else "" for level in levels]
 
     def clear_rates(self) -> list[float]:
-        """Share of clears of each level, or of all, over its last `window` episodes.
+        """Clear rate of each level, or of all, over its last `window` episodes.
 
-        Those that have not been played yet count as failures, so that a few lucky
-        ones are no rate.
+        Missing episodes count as failures, so that a few early clears do not give a
+        high rate.
         """
         window = self.recent.maxlen or 1
         with self._lock:
@@ -152,15 +152,15 @@ class FinishedEpisodes:
             return [sum(e.cleared for e in some) / window for some in episodes]
 
     def levels_passed(self) -> float:
-        """Mean of the last `window` episodes of a whole game; missing ones count 0."""
+        """Mean levels passed in the last `window` episodes; missing ones count as 0."""
         with self._lock:
             passed = sum(episode.levels_passed for episode in self.recent)
         return passed / (self.recent.maxlen or 1)
 
     def score(self) -> float:
-        """How good the policy is, by the last `window` episodes; more is better.
+        """Score of the policy over the last `window` episodes; higher is better.
 
-        Levels passed in a whole game, else the mean of the levels' clear rates.
+        Levels passed in a whole game, otherwise the mean of the levels' clear rates.
         """
         if self.whole_game:
             return self.levels_passed()
@@ -168,12 +168,12 @@ class FinishedEpisodes:
         return sum(rates) / len(rates)
 
     def level_statistics(self) -> dict[str, float]:
-        """Means by level over each one's last `window` episodes.
+        """Means of each level over its last `window` episodes.
 
-        As "levels/4-2", the share of clears, `level_best_x/4-2` and
-        `level_return/4-2`. Levels without a finished episode are not there. Empty
-        for a task of one level, or one that does not tell. An episode belongs to the
-        level it began in.
+        For level 4-2: `levels/4-2` (the clear rate), `level_best_x/4-2` and
+        `level_return/4-2`. Levels without a finished episode are left out. Empty for a
+        task of one level, or one that does not report levels. An episode belongs to
+        the level in which it began.
         """
         with self._lock:
             levels = {k: list(v) for k, v in sorted(self._levels.items()) if v}
@@ -195,12 +195,12 @@ class FinishedEpisodes:
     def statistics(self) -> dict[str, float]:
         """Means over the window; `best_x_50` over the last 50 episodes.
 
-        With several levels `clear_rate` is the mean of their rates, each over its
-        own window, as hard ones may be played oftener; `worst_clear_rate` is the
-        least.
+        With several levels `clear_rate` is the mean of their rates, each over its own
+        window because hard levels may be played more often; `worst_clear_rate` is
+        the lowest rate.
         `best_x_max` is the maximum of the window, `best_x_run` of all episodes.
-        `first_clear_episode` is there from the first clear on. `levels_passed` is
-        there for a whole game.
+        `first_clear_episode` exists after the first clear, `levels_passed` only for
+        a whole game.
         """
         with self._lock:
             result = {"episodes": float(self.count)}

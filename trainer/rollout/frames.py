@@ -1,9 +1,9 @@
-"""Frames of unrolls, each stored once, and the index of which make a row.
+"""Frames of unrolls, each stored once, and an index of the frames of each row.
 
-Observations are stacks of frames of which a step brings one. `stacks` names the frames
-of a row: the newest and those of the rows before. The first row of a slot, of an
-episode and of a restored state stores all of its own, so a slot needs no other slot,
-and no stack reaches back over a reset.
+An observation is a stack of frames, and each step adds one frame. `stacks` has the
+indices of a row's frames: the newest frame and those of the rows before. The first row
+of a slot, of an episode and of a restored state stores its whole stack, so no slot
+refers to another slot and no stack crosses a reset.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _logger = logging.getLogger(__name__)
 
 
 def frames_per_slot(rows: int, stack_num: int) -> int:
-    """Frames that a slot of some rows has room for at first.
+    """Initial capacity of a slot in frames.
 
-    There may be an episode every 16 rows; more grow the store.
+    This is enough for an episode every 16 rows; with more episodes the store grows.
     """
     return rows + (stack_num - 1) * (2 + rows // 16)
 
@@ -48,7 +48,7 @@ class FrameStore:
 
     Attributes:
         frames: (all frames, words) of the slots, one slot after the other.
-        stacks: (rows * slots, stack) int64 frames of each row's observation.
+        stacks: (rows * slots, stack) int64 indices of the frames of each row.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class FrameStore:
         stack_num: int,
         device: torch.device,
     ) -> None:
-        """Allocates everything; only episodes that are very short make it grow.
+        """Allocates everything; only very short episodes make the store grow.
 
         Args:
             num_envs: environments that write.
-            num_slots: slots in all.
-            rows: of a slot.
+            num_slots: total number of slots.
+            rows: rows of a slot.
             obs_shape: (C, H, W) of one uint8 observation.
             stack_num: frames in an observation; divides C.
-            device: where the frames live.
+            device: device of the frames.
         """
         self._rows, self._num_slots = rows, num_slots
         self._obs_shape, self._stack_num, self._device = obs_shape, stack_num, device
@@ -84,28 +84,28 @@ class FrameStore:
         self._order = np.arange(stack_num)
         # The frames of the row that each environment wrote last.
         self._newest = np.zeros((num_envs, stack_num), np.int64)
-        # What `write` has to write: the last frame of all rows, the others of some.
+        # For `write`: the frames of all rows, and the rows that store a whole stack.
         self._placed, self._whole = self._newest[:0], np.empty(0, np.int64)
         self._growing = threading.Lock()
 
     def both(self) -> tuple[Tensor, Tensor]:
-        """`frames` and `stacks`, which the writing thread may grow, together."""
+        """`frames` and `stacks` together, consistent while the writing thread grows."""
         with self._growing:
             return self.frames, self.stacks
 
     def empty(self, slots: IntArray) -> None:
-        """Forgets the frames of slots that are written anew."""
+        """Drops the frames of slots that are about to be written again."""
         self._used[slots] = 0
 
     def place(self, envs: slice | IntArray, slots: IntArray, whole: BoolArray) -> None:
-        """Chooses where the next rows of environments have their frames.
+        """Chooses where the next rows of environments store their frames.
 
         Args:
-            envs: n distinct environments, as of `span`.
-            slots: (n,) that they write.
+            envs: n distinct environments, from `span`.
+            slots: (n,) slots that these environments write.
             whole: (n,) bool, the row stores all frames of its stack.
         """
-        # Of these calls any() and flatnonzero take four times as long.
+        # any() and flatnonzero() would take four times as long.
         at, (rows,) = span(slots), whole.nonzero()
         needed = np.where(whole, self._stack_num, 1) if rows.size else 1
         while np.count_nonzero(self._used[at] + needed > self._per_slot):
@@ -124,9 +124,9 @@ class FrameStore:
         """Writes the observations of the rows that `place` has just placed.
 
         Args:
-            at: of `index_on`, n rows.
-            obs: (m, C, H, W) uint8, native.
-            pick: (n,) which of these observations; None: all of them.
+            at: n rows, from `index_on`.
+            obs: (m, C, H, W) uint8 native array.
+            pick: (n,) indices of the observations to write; None: all of them.
         """
         placed, whole = self._placed, self._whole
         frames, stacks = native(self.frames), native(self.stacks)
@@ -152,7 +152,7 @@ class FrameStore:
         return observations(self.frames, self.stacks[rows], self._obs_shape)
 
     def _grow(self) -> None:
-        """Gives every slot more frames, for episodes shorter than foreseen."""
+        """Gives every slot more frames, for episodes shorter than expected."""
         old = self._per_slot
         new = old + self._rows // 2 * max(1, self._stack_num - 1) + 1
         _logger.warning(
@@ -161,7 +161,7 @@ class FrameStore:
             old,
             new,
         )
-        wait_for_device(self._device)  # nobody uses the old frames any more
+        wait_for_device(self._device)  # the old frames are no longer in use
         grown = self.frames.new_zeros(self._num_slots, new, self.frames.shape[1])
         grown[:, :old] = self._by_slot()
         stacks = self.stacks // old * new + self.stacks % old
@@ -176,7 +176,7 @@ class FrameStore:
         return self.frames.view(self._num_slots, self._per_slot, -1)
 
     def snapshot(self, slots: list[int]) -> dict[str, Any]:
-        """The frames of some slots, for checkpoints; `stacks` are not among them."""
+        """The frames of some slots, for checkpoints; without `stacks`."""
         used = self._used[slots]
         index = self._to_device(np.array(slots, np.int64))
         return {
@@ -187,10 +187,10 @@ class FrameStore:
         }
 
     def restore(self, slots: list[int], state: dict[str, Any]) -> None:
-        """Continues from what `snapshot` gave of the same slots."""
+        """Continues from the `snapshot` of the same slots."""
         self._newest = state["stack_of"].cpu().numpy().copy()
         self._used[slots] = state["frames_used"].cpu().numpy()
-        if state["frames_per_slot"] != self._per_slot:  # it had grown
+        if state["frames_per_slot"] != self._per_slot:  # the saved store had grown
             self._per_slot = state["frames_per_slot"]
             count = self._num_slots * self._per_slot
             self.frames = self.frames.new_zeros(count, self.frames.shape[1])
@@ -198,7 +198,7 @@ class FrameStore:
         self._by_slot()[index, : state["frames"].shape[1]] = state["frames"]
 
     def check_valid(self) -> None:
-        """Checks that no slot has more frames than fit; for tests."""
+        """Checks that no slot holds more frames than its capacity; for tests."""
         if (self._used > self._per_slot).any():
             raise AssertionError(f"frames overflow: {self._used}")
 

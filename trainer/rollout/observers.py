@@ -1,4 +1,4 @@
-"""What the collector asks of those who observe its steps; others fill these in."""
+"""The interfaces of the explorer and the recorder that observe the collector."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class ExplorerProtocol(Protocol):
             run_steps: environment steps of the run so far.
 
         Returns:
-            (n,) float32 bonuses to add to the rewards, or None: there are none.
+            (n,) float32 bonuses to add to the rewards; None if there are none.
         """
 
 
 class RecorderProtocol(Protocol):
-    """Notes what it takes to play episodes again."""
+    """Records what a replay of episodes needs."""
 
     def observe(self, columns: StepColumns, run_steps: int) -> None:
         """Takes the rows of one recv, before actions are sent.
@@ -48,4 +48,4 @@ class RecorderProtocol(Protocol):
         logits: npt.NDArray[np.float32],
         values: npt.NDArray[np.float32],
     ) -> None:
-        """Takes what was decided: (n,) actions, (n, A) logits, (n,) values."""
+        """Takes the decisions: (n,) actions, (n, A) logits, (n,) values."""

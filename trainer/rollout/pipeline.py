@@ -1,15 +1,15 @@
 """How collecting and learning share the machine: in turns, or at the same time.
 
-On a CPU both want the same cores, so they take turns, and nothing is copied. On
-a GPU they overlap: a thread collects, with a stream and weights of its own,
-while the main thread learns.
+On a CPU both need the same cores, so they take turns, and nothing is copied. On a GPU
+they overlap: a thread with its own stream and its own weights collects while the main
+thread learns.
 
                  collector thread             main thread
     sync, lag 1  batch k with weights k - 1   learns batch k - 1, publishes weights k
     async        never stops while fewer than lag batches wait
 
-Batch 0 is collected and learned on the main thread; the collecting thread starts
-with batch 1.
+The main thread collects and learns batch 0; the collecting thread starts with
+batch 1.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from trainer.rollout.store import Rollouts
 
 
 class Pipeline(Protocol):
-    """What the training loop needs of either way."""
+    """What the training loop needs, whether the two overlap or take turns."""
 
     def next_batch(self) -> list[int]:
-        """Waits for a batch; its slots are the caller's to release."""
+        """Waits for a batch; the caller must release its slots."""
 
     def publish(self, version: int) -> None:
-        """The learner's weights are a new version."""
+        """Makes the learner's weights available as a new version."""
 
     def settle(self) -> bool:
-        """Waits until collecting cannot go on without the next weights.
+        """Waits until collecting cannot continue without the next weights.
 
         Called between two updates, after `publish`.
 
         Returns:
-            Whether it comes to rest at all; in async mode it does not.
+            Whether collecting has stopped; in async mode it never stops.
         """
 
     def close(self) -> None:
@@ -60,10 +60,10 @@ class InTurns:
         """Starts the environments.
 
         Args:
-            collector: not started.
-            rollouts: that it fills.
-            actor: with the learner's model.
-            unrolls: fresh ones in a batch.
+            collector: not yet started.
+            rollouts: the store that the collector fills.
+            actor: has the learner's model.
+            unrolls: fresh unrolls in a training batch.
         """
         self._collector, self._rollouts = collector, rollouts
         self._actor, self._unrolls = actor, unrolls
@@ -80,7 +80,7 @@ class InTurns:
         self._actor.version = version
 
     def settle(self) -> bool:
-        """See `Pipeline`; between two batches nothing moves."""
+        """See `Pipeline`; between two batches nothing is being collected."""
         return True
 
     def close(self) -> None:
@@ -90,21 +90,21 @@ class InTurns:
 class Weights:
     """Sets of actor weights that pass between two threads.
 
-    A set is in one place: free, published or in use. The learner fills a free
-    one while the collector uses another, so none is written while it is read,
-    by the host or by a kernel that is still to run.
+    Each set is free, published or in use. The learner fills a free set while the
+    collector uses another, so no set is written while the host or a pending kernel
+    reads it.
     """
 
     def __init__(
         self, actors: list[Actor], device: torch.device, *, exact: bool
     ) -> None:
-        """Begins with the first set in use and the others free.
+        """Begins with the first set in use and the other sets free.
 
         Args:
             actors: all with equal weights, version 0.
-            device: of the weights.
-            exact: every version is used, in order; otherwise the newest is, and
-                those that came too late are overwritten.
+            device: device of the weights.
+            exact: the collector uses every version in order; otherwise it uses the
+                newest, and unused older versions are overwritten.
         """
         self.current = actors[0]
         self._free = deque(actors[1:])
@@ -117,7 +117,7 @@ class Weights:
         self._closed = False
 
     def publish(self, model: PolicyModel, version: int) -> None:
-        """Copies weights to a set that is not in use; may wait for one if exact."""
+        """Copies weights to a free set; if exact, it may wait for one."""
         with self._changed:
             if self._exact:
                 self._changed.wait_for(lambda: self._free or self._closed)
@@ -133,10 +133,10 @@ class Weights:
             self._changed.notify_all()
 
     def advance(self) -> bool:
-        """Takes the next published set; waits for it if exact.
+        """Takes the next published set; if exact, it waits for one.
 
         Returns:
-            False if it was closed instead.
+            False if `close` was called instead.
         """
         with self._changed:
             if self._exact:
@@ -154,14 +154,14 @@ class Weights:
         return True
 
     def wait_until_used(self) -> None:
-        """Waits until `advance` wants a set that is not published yet; if exact."""
+        """If exact, waits until `advance` needs a set that is not yet published."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (self._waiting and not self._published) or self._closed
             )
 
     def close(self) -> None:
-        """Wakes whoever waits, for good."""
+        """Wakes all waiting threads; later calls do not wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -186,16 +186,16 @@ class Overlapped:
         """Starts the environments.
 
         Args:
-            collector: not started.
-            rollouts: that it fills.
-            actors: lag + 1 sets of weights of their own if exact, else 2.
-            model: the learner's.
-            unrolls: fresh ones in a batch.
-            lag: batches that collecting may be ahead.
-            exact: batch k is collected with the weights of version
-                max(0, k - lag), all of it; otherwise with the newest there are.
-            device: of the weights.
-            timings: told how long each thread waits for the other.
+            collector: not yet started.
+            rollouts: the store that the collector fills.
+            actors: lag + 1 actors with separate weights if exact, else 2.
+            model: the learner's model.
+            unrolls: fresh unrolls in a training batch.
+            lag: training batches that collecting may be ahead.
+            exact: all of batch k is collected with the weights of version
+                max(0, k - lag); otherwise with the newest weights.
+            device: device of the weights.
+            timings: measures how long each thread waits for the other.
         """
         self._collector, self._rollouts = collector, rollouts
         self._model, self._device = model, device
@@ -206,7 +206,7 @@ class Overlapped:
         self._stopped = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
-        # A resumed run has its next batches already: those that the lag allows.
+        # A resumed run already has the next batches that the lag allows.
         self._began = collector.resumed
         self._next = lag + 1 if collector.resumed else 1
         collector.start()
@@ -231,7 +231,7 @@ class Overlapped:
         self._check()
         slots = self._rollouts.take(self._unrolls)
         with self._changed:
-            self._changed.notify_all()  # there is room now, not only after learning
+            self._changed.notify_all()  # there is room now, before learning ends
         return slots
 
     def _start_thread(self) -> None:
@@ -271,7 +271,7 @@ class Overlapped:
                 (self._collect_exact if self._exact else self._collect_freely)()
         except BaseException as error:
             self._error = error
-            self._weights.close()  # nobody is to wait for this thread
+            self._weights.close()  # so that no thread waits for this one
         with self._changed:
             self._changed.notify_all()
 
@@ -300,7 +300,7 @@ class Overlapped:
         return not self._stopped
 
     def _wait_for_room(self) -> bool:
-        """Holds collecting back while enough unrolls wait to be learned from."""
+        """Pauses collecting while enough unrolls wait to be learned from."""
         limit = self._lag * self._unrolls
         with self._changed:
             self._changed.notify_all()

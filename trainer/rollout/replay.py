@@ -2,19 +2,19 @@
 
 Source: Schaul et al. 2016, "Prioritized Experience Replay" (arXiv:1511.05952),
 sections 3.3 and 3.4, proportional variant. Slots are those of the store; their
-rows stay where they are. The order in which slots came is kept on the host, their
-priorities on the device: drawing and updating never wait for it, and their shapes
-depend on nothing but the number of unrolls asked for.
+rows are not moved. The order in which slots arrived is on the host, their priorities
+are on the device: a draw or an update never waits for the device, and tensor shapes
+depend only on the number of unrolls requested.
 
-A draw adds all priorities up anew and searches the sums for random numbers. A tree of
-sums takes O(log n) steps instead, but a step is several operations on few numbers:
-179 for a draw and 218 for an update at 65,536 slots, against 23 and 11 here, each a
-kernel on a GPU. On one core (bench/replay.py) draw, update and add of 32 unrolls took
-the tree about 5, 6 and 2 times as long at 256, 4,096 and 65,536 slots.
+A draw sums all priorities again and searches the sums for random numbers. A sum tree
+takes O(log n) steps instead, but each step is several operations on few numbers: at
+65,536 slots, 179 operations for a draw and 218 for an update, against 23 and 11 here,
+each a kernel on a GPU. On one core (bench/replay.py), a draw, an update and an add of
+32 unrolls took the tree about 5, 6 and 2 times as long at 256, 4,096 and 65,536 slots.
 
-The sums are of integers. Those of float32 lose small priorities among 65,536, and
-those of any float depend on the order in which a device adds: edges may then descend,
-and a number could fall on a slot that is not kept.
+The sums are of integers. Sums of float32 lose small priorities among 65,536 slots, and
+sums of any float depend on the order in which a device adds: edges could then
+decrease, and a draw could return a slot that is not kept.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import psutil
 import torch
 from torch import Tensor
 
-# Added to every priority, so that each unroll is drawn now and then. The value of
+# Added to every priority, so that every unroll can be drawn. The value is that of
 # PTR-PPO (CVHvn/Mario_PTR_PPO), which replays unrolls of this game.
 EPSILON = 0.01
 
-# Widths add up to at most this: a float64 holds every integer up to here.
+# Upper bound of the sum of widths: float64 represents every integer up to it.
 TOTAL = 2**53
 
 _ABSENT = -1.0  # priority of a slot that is not kept
@@ -51,9 +51,10 @@ class Sample(NamedTuple):
 class PrioritizedReplay:
     """A first-in first-out queue of slots that are drawn by priority.
 
-    Belongs to one thread. A priority that is NaN, infinite or negative counts as 0:
-    such an unroll is drawn seldom, hides no other, and gets its next priority when
-    it is drawn. `statistics` has their number and `check_valid` refuses them.
+    Not thread-safe: use it from one thread. A priority that is NaN, infinite or
+    negative counts as 0: such an unroll is rarely drawn, does not affect the others,
+    and gets its next priority when it is drawn. `statistics` counts these priorities
+    and `check_valid` rejects them.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class PrioritizedReplay:
         """Makes an empty replay.
 
         Args:
-            capacity: slots kept; the oldest one makes room.
+            capacity: slots kept; a new slot displaces the oldest one.
             num_slots: slots of the store.
             alpha: exponent of priorities, 0 (uniform) to 1.
-            device: of the priorities and of all that is drawn.
-            generator: of the draws, on the same device.
+            device: device of the priorities and the draws.
+            generator: random generator of the draws, on the same device.
 
         Raises:
-            ValueError: one of them is out of range.
+            ValueError: an argument is out of range.
         """
         if not 1 <= capacity <= num_slots:
             raise ValueError(
@@ -85,8 +86,8 @@ class PrioritizedReplay:
             raise ValueError(f"alpha must be 0 (uniform) to 1, got {alpha}")
         if generator.device.type != device.type:
             raise ValueError(
-                f"the generator is on {generator.device}, replay on {device}; make it "
-                "with torch.Generator(device)"
+                f"the generator is on {generator.device}, but replay is on {device}; "
+                "create the generator with torch.Generator(device)"
             )
         self.capacity = capacity
         self.num_slots = num_slots
@@ -99,29 +100,29 @@ class PrioritizedReplay:
         self._rejected = torch.zeros((), dtype=torch.int64, device=device)
 
     def __len__(self) -> int:
-        """Slots that are kept."""
+        """Number of slots that are kept."""
         return len(self._order)
 
     def add(self, slots: list[int], priorities: Tensor) -> list[int]:
-        """Keeps slots, in this order, and lets go of the oldest above capacity.
+        """Keeps slots in this order, and drops the oldest slots above the capacity.
 
         Args:
             slots: n distinct slots that are not kept yet.
             priorities: (n,) mean |advantage| of their unrolls, on the device.
 
         Returns:
-            The slots let go, oldest first; new ones are among them if n exceeds
-            the capacity.
+            The dropped slots, oldest first; they include new slots if n exceeds the
+            capacity.
 
         Raises:
-            ValueError: a slot is kept already, comes twice or does not exist, or
-                the priorities are not as many.
+            ValueError: a slot is already kept, occurs twice or does not exist, or
+                the numbers of slots and priorities differ.
         """
         wrong = [s for s in slots if s in self._kept or not 0 <= s < self.num_slots]
         if wrong or len(set(slots)) != len(slots):
             raise ValueError(
-                f"slots must be distinct, 0 to {self.num_slots - 1} and not kept yet, "
-                f"got {wrong or slots}; take what add() returned for new unrolls"
+                f"slots must be distinct, 0 to {self.num_slots - 1} and not yet kept, "
+                f"got {wrong or slots}; use the slots that add() returned"
             )
         _check_shape(priorities, (len(slots),))
         self._priorities.index_copy_(0, self._index(slots), self._clean(priorities))
@@ -137,15 +138,15 @@ class PrioritizedReplay:
     def sample(self, count: int, beta: float) -> Sample:
         """Draws unrolls with replacement, with probability P(i) = p_i^alpha / sum.
 
-        The weights are (N P(i))^-beta over their greatest value among everything
-        kept, and not among those drawn: an unroll then weighs the same in whatever
-        company it is drawn, and the mean over batches stays the mean over replay up
-        to one factor. N and the sum cancel: (least P / P(i))^beta.
+        The weights are (N P(i))^-beta divided by the largest such value among all kept
+        unrolls, not among the drawn ones. So the weight of an unroll does not depend
+        on the other unrolls of the draw, and the mean over draws equals the mean over
+        replay up to one factor. N and the sum cancel: (least P / P(i))^beta.
 
         Args:
             count: unrolls to draw, at least 1.
-            beta: exponent of the weights, 0 (none) to 1. A number and no tensor: a
-                recorded CUDA graph keeps the one it was recorded with.
+            beta: exponent of the weights, 0 (none) to 1. A Python number: a recorded
+                CUDA graph keeps the value it was recorded with.
 
         Returns:
             A `Sample` of `count` slots.
@@ -168,12 +169,12 @@ class PrioritizedReplay:
         return Sample(slots, (least / widths[slots]).pow(beta))
 
     def update(self, slots: Tensor, priorities: Tensor) -> None:
-        """Gives slots that were drawn new priorities.
+        """Gives new priorities to slots that were drawn.
 
-        A slot that has been let go since stays away. One that has even come back,
-        with another unroll, keeps the old one's priority until it is drawn: update
-        before you add. Of a slot that was drawn twice the greater priority counts,
-        in whatever order the device writes them.
+        A slot that was dropped since the draw stays out. A slot that was dropped and
+        added again with another unroll would get the old unroll's priority until its
+        next draw, so call `update` before `add`. If a slot was drawn twice, the greater
+        priority counts, in whatever order the device writes.
 
         Args:
             slots: (n,) int64 from `sample`.
@@ -188,19 +189,19 @@ class PrioritizedReplay:
         self._priorities.scatter_reduce_(0, slots, new, "amax", include_self=False)
 
     def widths(self) -> Tensor:
-        """What each slot takes of the interval that draws fall into.
+        """Width of each slot within the interval that random numbers fall into.
 
         Returns:
-            (num_slots,) int64 in proportion to (priority + EPSILON)^alpha, the
-            greatest TOTAL / capacity, at least 1 for a kept slot and 0 for others.
+            (num_slots,) int64, proportional to (priority + EPSILON)^alpha; the largest
+            is TOTAL / capacity. At least 1 for a kept slot, 0 for other slots.
         """
         masses = (self._priorities + EPSILON).pow(self.alpha)
         masses = masses.masked_fill(self._priorities < 0, 0.0).double()
-        # The greatest one must divide to 1 exactly: the sum may not exceed TOTAL.
+        # The largest must divide to exactly 1: the sum must not exceed TOTAL.
         return (masses / masses.max() * (TOTAL // self.capacity)).ceil().long()
 
     def statistics(self) -> dict[str, Tensor]:
-        """Mean priority and number of refused ones so far, () on the device."""
+        """Mean priority and number of rejected priorities, () tensors on the device."""
         total = self._priorities.clamp(min=0).sum()
         return {
             "replay/priority": total / max(1, len(self)),
@@ -218,18 +219,18 @@ class PrioritizedReplay:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores what `state_dict` gave, over whatever is here.
+        """Replaces the contents with those of a `state_dict`.
 
         Raises:
-            ValueError: it does not fit into this capacity or store; nothing has
-                changed then.
+            ValueError: the state does not fit this capacity or store; the replay is
+                unchanged.
         """
         slots: list[int] = state["slots"]
         if len(slots) > self.capacity or max(slots, default=0) >= self.num_slots:
             raise ValueError(
-                f"the saved replay keeps {len(slots)} slots up to "
-                f"{max(slots, default=0)}, this one {self.capacity} of "
-                f"{self.num_slots}; resume with the options the run began with"
+                f"the saved replay keeps {len(slots)} slots up to number "
+                f"{max(slots, default=0)}, but this replay keeps {self.capacity} of "
+                f"{self.num_slots}; resume with the options that the run began with"
             )
         priorities = state["priorities"].to(self.device)
         _check_shape(priorities, (len(slots),))
@@ -241,14 +242,14 @@ class PrioritizedReplay:
         self._rejected.fill_(state["rejected"])
 
     def check_valid(self) -> None:
-        """Checks that host and device agree and no priority was refused; for tests."""
+        """Checks that host and device agree and all priorities are valid; for tests."""
         priorities = self._priorities.cpu()
         present = priorities != _ABSENT
         held = torch.nonzero(present).flatten().tolist()
         if not sorted(self._order) == sorted(self._kept) == held:
             raise AssertionError(
                 f"queue {sorted(self._order)}, set {sorted(self._kept)} and "
-                f"device {held} disagree"
+                f"device {held} differ"
             )
         if len(self) > self.capacity:
             raise AssertionError(f"{len(self)} slots, capacity {self.capacity}")
@@ -267,7 +268,7 @@ class PrioritizedReplay:
             )
 
     def _clean(self, priorities: Tensor) -> Tensor:
-        """(n,) float32 with 0 for what is no priority; counts those."""
+        """(n,) float32 with 0 for invalid priorities; counts the invalid ones."""
         priorities = priorities.detach().float()
         bad = ~((priorities >= 0) & (priorities < torch.inf))
         self._rejected += bad.sum()
@@ -282,10 +283,10 @@ def draw(widths: Tensor, uniform: Tensor) -> Tensor:
     """Finds the interval that each random number falls into.
 
     Args:
-        widths: (n,) int64 widths of adjoining intervals, not all 0, with a sum up
-            to TOTAL. Integers add up exactly in any order, so that the edges ascend
-            on every device and an interval of width 0 is empty.
-        uniform: (count,) float64, 0 to 1; both may occur.
+        widths: (n,) int64 widths of adjacent intervals, not all 0, with a sum of at
+            most TOTAL. Integer sums are exact in any order, so the edges ascend on
+            every device and an interval of width 0 is empty.
+        uniform: (count,) float64, 0 to 1 inclusive.
 
     Returns:
         (count,) int64 positions of intervals that are not empty.
@@ -296,12 +297,12 @@ def draw(widths: Tensor, uniform: Tensor) -> Tensor:
 
 
 def check_fits(bytes_needed: int, device: torch.device) -> None:
-    """Refuses a store that the device has no memory for; call it before allocating.
+    """Checks that a store fits into the device's memory; call it before allocating.
 
-    On a CPU, memory that a container is denied but the machine has counts as free.
+    On a CPU this looks at the machine's free memory; it ignores a container's limit.
 
     Raises:
-        ValueError: it names the options to lower.
+        ValueError: too little memory; the message names the options to lower.
     """
     if device.type == "cuda":
         available = torch.cuda.mem_get_info(device)[0]
@@ -319,6 +320,6 @@ def _check_shape(priorities: Tensor, shape: tuple[int, ...]) -> None:
     """Raises ValueError unless there is one priority for each slot."""
     if priorities.shape != shape:
         raise ValueError(
-            f"priorities have shape {tuple(priorities.shape)}, slots {shape}; give "
-            "one for each"
+            f"priorities have shape {tuple(priorities.shape)}, but slots have shape "
+            f"{shape}; give one priority per slot"
         )

@@ -2,13 +2,13 @@
 
 Storage is one tensor per quantity, (K, S, ...): S slots, each one unroll of one
 environment, of K = burn_in + T + 1 rows. The last row closes the unroll and
-bootstraps it; it and the burn_in rows before it are also the first rows of the
-environment's next slot. Full slots wait in a queue until the learner has taken
-them; they come back when it, or replay, has no more use for them. Where an
-environment stands is kept on the host, in NumPy.
+bootstraps it; this row and the burn_in rows before it are also the first rows of the
+environment's next slot. Full slots wait in a queue until the learner takes them, and
+return to the store when neither the learner nor replay needs them. The position of
+each environment is on the host, in NumPy arrays.
 
 Row k holds what the pool returned (observation; reward, done and truncated that
-came with it, and whether an episode begins) and what was decided on it (action,
+came with it, and whether an episode begins) and the decision made on it (action,
 logits, value).
 Observations are in frames.py, each frame once.
 """
@@ -41,7 +41,7 @@ from trainer.rollout.frames import FrameStore, frames_per_slot
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Columns of a row by who tells them, the pool or the policy.
+# Columns of a row by their source, the pool or the policy.
 _OF_THE_POOL = ("rewards", "done", "truncated", "levels", "is_first")
 _OF_THE_POLICY = ("actions", "logits", "values", "versions")
 
@@ -62,21 +62,21 @@ class Rollouts:
         state_size: int = 0,
         burn_in: int = 0,
     ) -> None:
-        """Allocates everything; in a run nothing is allocated later.
+        """Allocates everything; a run allocates nothing later.
 
         Args:
             num_envs: environments that write; each holds one slot.
-            num_slots: slots in all.
-            unroll: T.
+            num_slots: total number of slots.
+            unroll: T, in steps.
             obs_shape: (C, H, W) of one uint8 observation.
             num_actions: size of the logits.
-            device: where the store lives.
+            device: device of the store.
             stack_num: frames in an observation; C is a multiple of it.
             state_size: floats of the memory's state.
             burn_in: rows before the T + 1 that are trained on, at most T.
 
         Raises:
-            ValueError: the numbers do not fit together.
+            ValueError: the numbers are inconsistent.
         """
         if num_slots <= num_envs:
             raise ValueError(
@@ -87,7 +87,8 @@ class Rollouts:
             raise ValueError(f"burn_in must be 0 to unroll={unroll}, got {burn_in}")
         if obs_shape[0] % stack_num:
             raise ValueError(
-                f"observations {obs_shape} do not hold {stack_num} frames each"
+                f"observations of shape {obs_shape} cannot hold {stack_num} frames: "
+                "the first number must be a multiple of the frames"
             )
         self.unroll, self.burn_in = unroll, burn_in
         self.num_slots, self.device = num_slots, device
@@ -118,7 +119,7 @@ class Rollouts:
 
         self._slot = np.arange(num_envs, dtype=np.int64)
         self._cursor = np.zeros(num_envs, np.int64)
-        # Of each slot, rows of the unroll whose actions the pool ignores.
+        # Number of rows in each slot whose actions the pool ignores.
         self._ignored = np.zeros(num_slots, np.int64)
         self._free: deque[int] = deque(range(num_envs, num_slots))
         self._full: deque[int] = deque()
@@ -127,12 +128,12 @@ class Rollouts:
 
     @property
     def num_full(self) -> int:
-        """Unrolls ready to be learned from."""
+        """Number of unrolls that are ready to be learned from."""
         return len(self._full)
 
     @property
     def num_free(self) -> int:
-        """Slots ready to be written."""
+        """Number of slots that are ready to be written."""
         return len(self._free)
 
     def closes(self, env_id: npt.NDArray[np.int32]) -> bool:
@@ -143,7 +144,7 @@ class Rollouts:
     def bytes_per_slot(
         unroll: int, burn_in: int, obs_shape: tuple[int, ...], stack_num: int
     ) -> int:
-        """About what one slot takes, without the memory's state."""
+        """Approximate bytes of one slot, without the memory's state."""
         rows = burn_in + unroll + 1
         frames = frames_per_slot(rows, stack_num)
         small = 8 * stack_num + 8 + 4 * 16 + 4 + 4 + 3 + 8 + 8
@@ -168,18 +169,19 @@ class Rollouts:
             env_id: (n,) distinct environments.
             is_first: (n,) bool, on the host: the row begins an episode.
             obs: (n, C, H, W) uint8 on the device.
-            reward: (n,) float32, there or native, like the next two.
+            reward: (n,) float32, on the device or native, like the next two.
             done: (n,) bool, terminated or truncated.
             truncated: (n,) bool.
             state: (n, state size) memory before these rows, not yet reset, on the
                 device.
-            levels: (n,) int64 level of each row's episode, there; None: 0 for all.
+            levels: (n,) int64 level of each row's episode, on the device; None: 0 for
+                all.
 
         Returns:
-            Where they are, for `write_policy`.
+            Positions of the rows, for `write_policy`.
 
         Raises:
-            RuntimeError: no free slot; the learner takes too little.
+            RuntimeError: there is no free slot; the learner takes too few unrolls.
         """
         envs = span(env_id)
         self._remember(envs, state)
@@ -199,14 +201,14 @@ class Rollouts:
             part = None if turning.size == len(env_id) else turning
             self._put(closing, pixels, [x[turned] for x in columns], part)
             self._open(turned_envs)
-            self._remember(envs, state)  # with burn_in = T it is due again
+            self._remember(envs, state)  # with burn_in = T the state is due again
         acting = self._index(self._place(envs, is_first))
         self._put(acting, pixels, columns)
         self._cursor[envs] += 1
         return Rows(acting, closing, turned, turning.size)
 
     def _remember(self, envs: slice | IntArray, state: Tensor | None) -> None:
-        """Keeps the memory before rows that the next slots will begin with."""
+        """Keeps the memory before the rows with which the next slots will begin."""
         if state is None or not self.state.shape[1]:
             return
         due = np.flatnonzero(self._cursor[envs] == self.unroll)
@@ -223,14 +225,14 @@ class Rollouts:
         values: Tensor,
         version: int,
     ) -> None:
-        """Stores what was decided on rows; completes the unrolls they close.
+        """Stores the decisions on rows; completes the unrolls that the rows close.
 
         Args:
             rows: from `write_env`.
             actions: (n,) int64.
-            logits: (n, A) float32 they were sampled from.
+            logits: (n, A) float32 that the actions were sampled from.
             values: (n,) float32.
-            version: of the policy that decided.
+            version: version of the policy that acted.
         """
         stores = self._native
         new = {"actions": actions, "logits": logits, "values": values}
@@ -245,18 +247,18 @@ class Rollouts:
         self._complete()
 
     def write_bootstrap(self, rows: Rows, values: Tensor, version: int) -> Rows:
-        """Completes the unrolls that rows close, before anything is decided.
+        """Completes the unrolls that rows close, before actions are chosen.
 
-        So the next unroll can begin with weights that learn from this one first.
+        So the next unroll can begin with weights that have learned from this one.
 
         Args:
             rows: from `write_env`.
-            values: (n,) float32 critic of the rows.
-            version: of the critic.
+            values: (n,) float32 values of the rows.
+            version: version of the critic.
 
         Returns:
-            What `write_policy` takes later: the rows of the next unrolls alone,
-            since these ones may be read from now on.
+            The rows for a later `write_policy`: only those of the next unrolls, because
+            the completed unrolls may be read from now on.
         """
         put(self._native["values"], rows.closing, native(values)[rows.closing_of])
         fill(self._native["versions"], rows.closing, version)
@@ -270,11 +272,11 @@ class Rollouts:
             self._closing_slots = []
 
     def _place(self, envs: slice | IntArray, is_first: BoolArray) -> IntArray:
-        """Rows at the cursors of environments, and their frames, for `_put`."""
+        """Rows at the cursors of environments; places their frames for `_put`."""
         slot, cursor = self._slot[envs], self._cursor[envs]
         begins = cursor == 0
         if np.count_nonzero(is_first):
-            # The action before a first row was ignored: it was the reset.
+            # The pool ignored the action before a first row: the step was a reset.
             self._ignored[slot] += is_first & (cursor > self.burn_in)
             begins |= is_first
         self._frames.place(envs, slot, begins)
@@ -291,9 +293,9 @@ class Rollouts:
 
         Args:
             at: the rows.
-            obs: (m, C, H, W) uint8, native.
-            columns: of _OF_THE_POOL, (n,) native.
-            pick: (n,) which of the observations; None: all of them.
+            obs: (m, C, H, W) uint8 native array.
+            columns: those of _OF_THE_POOL, each an (n,) native array.
+            pick: (n,) indices of the observations to write; None: all of them.
         """
         self._frames.write(at, obs, pick)
         for name, column in zip(_OF_THE_POOL, columns, strict=True):
@@ -303,15 +305,15 @@ class Rollouts:
         """Places the last rows of unrolls."""
         if len(is_first) > len(self._free):
             raise RuntimeError(
-                f"{len(is_first)} unrolls are complete but {len(self._free)} of "
-                f"{self.num_slots} slots are free: take() and release() more "
-                "often, or make more slots"
+                f"{len(is_first)} unrolls are complete, but only {len(self._free)} of "
+                f"{self.num_slots} slots are free: call take() and release() more "
+                "often, or raise num_slots"
             )
         self._closing_slots = self._slot[envs].tolist()
         return self._place(envs, is_first)
 
     def _open(self, envs: slice | IntArray) -> None:
-        """Moves environments to fresh slots, with the burn-in rows copied there."""
+        """Moves environments to free slots, and copies the burn-in rows there."""
         self._released.wait()
         old = self._slot[envs].copy()
         new = np.array([self._free.popleft() for _ in old], np.int64)
@@ -324,7 +326,7 @@ class Rollouts:
             put(native(self.state), self._index(new), memory)
         for row in range(self.burn_in):
             source = (self.unroll + row) * self.num_slots + old
-            # Read before it is placed: the store may grow, and all its frames move.
+            # Read before `_place`, which may grow the store and move all its frames.
             obs = self._frames.read(self._to_device(source))
             where = self._index(source)
             kept = {name: store[where] for name, store in self._native.items()}
@@ -339,18 +341,20 @@ class Rollouts:
     # -- reading --------------------------------------------------------------
 
     def take(self, count: int) -> list[int]:
-        """Takes the oldest `count` full slots; give them back with `release`."""
+        """Takes the oldest `count` full slots; return them with `release`."""
         if count > len(self._full):
-            raise ValueError(f"{count} unrolls wanted, {len(self._full)} are full")
+            raise ValueError(
+                f"take({count}) needs {count} full unrolls, got {len(self._full)}"
+            )
         self._completed.wait()
         return [self._full.popleft() for _ in range(count)]
 
     def learned_steps(self, slots: list[int]) -> int:
-        """Rows of taken slots that are learned from: those with actions that count."""
+        """Number of rows in taken slots whose actions the pool executed."""
         return len(slots) * self.unroll - int(self._ignored[slots].sum())
 
     def release(self, slots: list[int]) -> None:
-        """Gives slots back to be written again."""
+        """Returns slots to the store, to be written again."""
         self._released.signal()
         self._free.extend(slots)
 
@@ -365,7 +369,7 @@ class Rollouts:
         Args:
             fresh: taken slots.
             replayed: (R,) int64 slots on the device, or None.
-            weights: (R,) float32 importance of these.
+            weights: (R,) float32 importance of the replayed slots.
         """
         slots = self._to_device(np.array(fresh, np.int64))
         is_fresh = torch.ones(len(fresh), dtype=torch.bool, device=self.device)
@@ -399,16 +403,16 @@ class Rollouts:
     # -- checkpoints ----------------------------------------------------------
 
     def newest(self, env_id: npt.NDArray[np.int32]) -> Rows:
-        """The rows that environments wrote last, to be decided on."""
+        """The rows that environments wrote last, which still need actions."""
         index = (self._cursor[env_id] - 1) * self.num_slots + self._slot[env_id]
         none = self._index(np.empty(0, np.int64))
         return Rows(self._index(index), none, none, 0)
 
     def snapshot(self, kept: Sequence[int] = ()) -> dict[str, Any]:
-        """Slots that are written, full or kept, and where each one has its place.
+        """The slots that are being written, full or kept, and the role of each slot.
 
         Args:
-            kept: slots of replay to save; others that are taken count as free.
+            kept: slots of replay to save; other taken slots count as free.
         """
         used = [*self._slot.tolist(), *self._full, *kept]
         free = [*self._free]
@@ -431,7 +435,7 @@ class Rollouts:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues from what `snapshot` gave, in a store of the same size."""
+        """Continues from a `snapshot` of a store of the same size."""
         used = state["used"]
         index = self._to_device(np.array(used, np.int64))
         self._free, self._full = deque(state["free"]), deque(state["full"])
@@ -450,7 +454,7 @@ class Rollouts:
         return [("stacks", self._frames.stacks), *self._columns()]
 
     def _columns(self) -> list[tuple[str, Tensor]]:
-        """Those of them that never move, by name."""
+        """The tensors of `_stores` that are never reallocated, by name."""
         names = (*_OF_THE_POLICY, *_OF_THE_POOL)
         return [(name, getattr(self, name)) for name in names]
 
@@ -461,14 +465,16 @@ class Rollouts:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def check_valid(self, kept: list[int] | None = None) -> None:
-        """Checks that every slot has exactly one place; for tests.
+        """Checks that every slot has exactly one role; for tests.
 
         Args:
-            kept: slots that are taken and not released.
+            kept: slots that were taken and not released.
         """
         places = [*self._slot.tolist(), *self._free, *self._full, *(kept or [])]
         if sorted(places) != list(range(self.num_slots)):
-            raise AssertionError(f"a slot has no place or two: {sorted(places)}")
+            raise AssertionError(
+                f"each slot must have exactly one role: {sorted(places)}"
+            )
         if not ((self._cursor >= 0) & (self._cursor <= self._last_row)).all():
             raise AssertionError(f"cursors out of range: {self._cursor}")
         self._frames.check_valid()

@@ -1,1 +1,1 @@
-"""One run: what it is built of, its loop, checkpoints, how it goes on."""
+"""One run: its parts, its loop, its checkpoints and how it resumes."""

@@ -1,7 +1,7 @@
-"""Alarms of a run that nobody watches: what would end it, said while there is time.
+"""Alarms of an unattended run: early warnings of what would end it.
 
-Each alarm has a name and is said when it begins and when it is over: in the dashboard,
-in messages.txt, and with `--notify` wherever the user reads.
+Each alarm has a name and is reported when it begins and when it ends: in the dashboard,
+in messages.txt, and through `--notify`.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from trainer.models import checkpoint
 from trainer.show.display import Display
 from trainer.show.notify import Notifier
 
-# Memory is looked at over so long, and an alarm is due if it lasts less than that at
-# the rate of the last window.
+# Window over which the growth of memory is measured, and the alarm limit: memory must
+# last longer than this at the rate of the last window.
 _WINDOW_S, _LASTS_S = 1800.0, 48 * 3600.0
-# By chance the parts of a window rise once in 40,000 times.
+# Random values rise over all parts of a window once in 40,000 times.
 _PARTS = 8
-_SAMPLES = 360  # at most, in a window
-# Share of the memory that is too little to be left.
+_SAMPLES = 360  # at most, per window
+# An alarm is due if less than this share of the memory is left.
 _LEAST_LEFT = 0.05
 
-# What the disk must have room for, beside two more checkpoints.
+# Free bytes that the disk needs in addition to two more checkpoints.
 _DISK_BYTES = 1 << 30
 
-# A pool that gives no batch for so long is stalled: a step takes a millisecond.
+# A pool without a batch for this long is stalled: a step takes a millisecond.
 _STALL_S = 120.0
 
 
 class Growth:
-    """Whether memory grows all the time, and how long what is left will last."""
+    """Whether memory grows without pause, and how long the rest of it will last."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque()
         self._lasts = math.inf
 
     def restart(self) -> None:
-        """Forgets all samples: the growth until now has a reason."""
+        """Forgets all samples, because the growth until now has a known reason."""
         self._samples.clear()
         self._lasts = math.inf
 
     def lasts(self, now: float, used: float, left: float) -> float:
         """Takes a sample.
 
-        Memory that grows without an end has a higher floor in each part of the window
-        than in the one before; peaks say nothing.
+        Memory that leaks has a higher minimum in each part of the window than in the
+        part before; peaks carry no information.
 
         Args:
             now: seconds of any clock.
             used: memory, in any unit.
-            left: memory that is not used by anybody, in the same unit.
+            left: free memory, in the same unit.
 
         Returns:
-            Seconds until all is used at the rate of the window; inf: it does not grow
-            all the time, or the window is not over.
+            Seconds until no memory is left at the rate of the window; inf if memory
+            does not grow without pause, or the window is not over.
         """
         samples = self._samples
         # Points of the curves may be as frequent as updates are.
@@ -71,7 +71,7 @@ class Growth:
         return self._lasts
 
     def _extrapolate(self, now: float, left: float) -> float:
-        """What `lasts` returns, by the samples of the window."""
+        """The result of `lasts`, from the samples of the window."""
         samples = self._samples
         begin = now - _WINDOW_S
         if samples[0][0] > begin:
@@ -90,7 +90,7 @@ class Growth:
 
 
 class Alarms:
-    """Looks at a run's points and at its pool, and says what is wrong."""
+    """Checks the points of a run and its pool, and reports alarms."""
 
     def __init__(
         self,
@@ -102,15 +102,15 @@ class Alarms:
         replaced: Callable[[], Sequence[str]] = tuple,
         notifier: Notifier | None = None,
     ) -> None:
-        """Begins to watch the pool, in a thread of its own.
+        """Starts to watch the pool, in a separate thread.
 
         Args:
             run_dir: existing folder of the run.
             display: shows alarms.
-            waiting_s: for how long somebody has been waiting for the pool, in seconds.
+            waiting_s: for how long the run has been waiting for the pool, in seconds.
             busy: environments that are in the middle of a step.
-            replaced: what each replaced environment of the pool raised.
-            notifier: sends alarms and the end of the run; None: nobody does.
+            replaced: the error of each replaced environment of the pool.
+            notifier: sends alarms and the end of the run; None: no notifications.
         """
         self._run_dir, self._display, self._notifier = run_dir, display, notifier
         self._waiting_s, self._busy, self._replaced = waiting_s, busy, replaced
@@ -127,7 +127,7 @@ class Alarms:
 
         Args:
             name: of the alarm.
-            text: what is wrong and what to do; "": nothing any more.
+            text: the problem and what to do; "": the alarm is over.
         """
         with self._lock:
             was = self._active.pop(name, "")
@@ -147,12 +147,12 @@ class Alarms:
         self.notify(title, text)
 
     def notify(self, title: str, text: str = "") -> None:
-        """Sends a message of the run with `--notify`; else nothing."""
+        """Sends a message of the run if it has `--notify`."""
         if self._notifier is not None:
             self._notifier.send(f"{self._run_dir.name}: {title}", text or title)
 
     def check(self, values: Mapping[str, float]) -> None:
-        """Looks at a point of the curves, and at the disk.
+        """Checks a point of the curves, the disk and the replaced environments.
 
         Args:
             values: as in metrics.jsonl.
@@ -165,11 +165,12 @@ class Alarms:
     def _check_loss(self, values: Mapping[str, float]) -> None:
         parts = {n: v for n, v in values.items() if n.startswith("learn/loss/")}
         wrong = [f"{n} is {v}" for n, v in parts.items() if not math.isfinite(v)]
-        self.set("NaN", f"{', '.join(wrong)}: this run cannot go on" if wrong else "")
+        text = f"{', '.join(wrong)}: this run cannot continue" if wrong else ""
+        self.set("NaN", text)
 
     def _check_memory(self, values: Mapping[str, float]) -> None:
         unrolls = values.get("replay/unrolls", 0.0)
-        if unrolls != self._replay:  # replay is being filled, which takes memory
+        if unrolls != self._replay:  # memory grows while replay fills
             self._replay = unrolls
             for growth in self._growth.values():
                 growth.restart()
@@ -178,19 +179,19 @@ class Alarms:
             total = values.get(f"system/{where}_memory_total_gb")
             if used is None or total is None:
                 continue
-            # Of a GPU `used` is everybody's.
+            # For a GPU, `used` counts all processes.
             left = values.get(f"system/{where}_memory_left_gb", total - used)
             lasts = growth.lasts(monotonic(), used, left)
             text = ""
             if where == "host" and left < _LEAST_LEFT * total:
-                text = f"{left:.2f} of {total:.1f} GB are left, of which this run has "
-                text += f"{used:.1f}"
+                text = f"{left:.2f} of {total:.1f} GB are left; this run has "
+                text += f"{used:.1f} GB"
             elif lasts < _LASTS_S:
-                text = f"it grows all the time, is {used:.1f} GB, and {left:.1f} GB "
+                text = f"it grows without pause, is {used:.1f} GB, and {left:.1f} GB "
                 text += f"are left, which last {format_seconds(lasts)} at this rate"
             if text:
-                text += "; --resume goes on from the last checkpoint with as little as "
-                text += "a new run has"
+                text += "; --resume continues from the last checkpoint with as little "
+                text += "memory as a new run"
             self.set(f"memory of the {where}", text)
 
     def _check_disk(self) -> None:
@@ -198,12 +199,12 @@ class Alarms:
             files = checkpoint.list_files(self._run_dir)
             needed = 2 * max((path.stat().st_size for path in files), default=0)
             free = shutil.disk_usage(self._run_dir).free
-        except OSError:  # a file was just replaced, or the disk is gone for a moment
+        except OSError:  # a file was just replaced, or the disk is briefly unavailable
             return
         text = ""
         if free < _DISK_BYTES + needed:
             text = f"{free / 2**30:.2f} GB are left where {self._run_dir} is; make "
-            text += "room, or there will be no more checkpoints"
+            text += "room, or the run cannot write more checkpoints"
         self.set("disk", text)
 
     def _check_replaced(self) -> None:
@@ -213,20 +214,20 @@ class Alarms:
         self._num_replaced = len(errors)
 
     def _watch(self) -> None:
-        """The thread: nothing else moves while the pool is stalled."""
+        """The thread, which runs even while the pool stalls the training loop."""
         while not self._stop.wait(min(1.0, _STALL_S / 4)):
             seconds, text = self._waiting_s(), ""
             if seconds > _STALL_S:
                 text = f"no batch for {format_seconds(seconds)}"
                 if busy := self._busy():
                     text += f", environments {', '.join(map(str, busy))} are in a step"
-                text += "; if this lasts, end the run and go on with --resume"
+                text += "; if this lasts, end the run and continue with --resume"
             elif "stalled pool" not in self._active:
                 continue
             self.set("stalled pool", text)
 
     def close(self) -> None:
-        """Watches no more, and waits for notifications; may be called again."""
+        """Stops watching, and waits for notifications; may be called again."""
         self._stop.set()
         self._thread.join()
         if self._notifier is not None:

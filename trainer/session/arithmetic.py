@@ -1,4 +1,4 @@
-"""How PyTorch computes in a run: threads, precision, and what is repeatable."""
+"""Settings of PyTorch for a run: threads, precision and repeatability."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ def set_up_arithmetic(config: RunConfig, device: torch.device) -> Shards:
         device: of the learner.
 
     Returns:
-        The threads of the learner, which are the caller's to close.
+        The threads of the learner; the caller closes them.
     """
     if device.type == "cpu":
         keep_large_blocks()
-        # Acting is one thread beside the emulation; learning has shards.
+        # Acting uses one thread beside the emulation; learning uses shards.
         torch.set_num_threads(1)
         return Shards(1 if config.serial else _shard_count(config))
     torch.set_float32_matmul_precision("high")  # TF32, as cuDNN's by default
-    # The fastest convolution may add in another order every time.
+    # The fastest convolution may add in a different order in every run.
     torch.backends.cudnn.benchmark = config.mode == "async"
     exact = config.mode == "sync"
     torch.backends.cudnn.deterministic = exact
-    # For gtrxl: its gradient is added up in any order.
+    # For gtrxl, whose gradient these kernels add in any order.
     torch.backends.cuda.enable_mem_efficient_sdp(not exact)
     torch.backends.cuda.enable_cudnn_sdp(not exact)
     return Shards(1)
 
 
 def _shard_count(config: RunConfig) -> int:
-    """CPU threads of the learner; by default none gets fewer than 64 rows.
+    """CPU threads of the learner; by default each gets at least 64 rows.
 
-    Below that, starting and joining the shards costs more than they save.
+    With fewer rows, starting and joining the shards costs more than they save.
     """
     learner = config.learner
     useful = max(1, learner.minibatch_size // 64)

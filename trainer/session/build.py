@@ -1,4 +1,4 @@
-"""What a run is built of: built in order, closed in reverse."""
+"""The parts of a run: built in order, closed in reverse order."""
 
 from __future__ import annotations
 
@@ -61,24 +61,24 @@ from trainer.show.display import Display, QuietDisplay, RunInfo
 from trainer.show.notify import Notifier
 from trainer.show.tracking import MetricsWriter
 
-# Episodes in the window of one process of many.
+# Least number of episodes in the window of one of several processes.
 _LEAST_WINDOW = 10
 
 
 class Session:
     """The parts of a run; code that uses some of them receives only those.
 
-    Of a run of several processes each has a session. That of rank 0 alone has files.
+    Each process of a run has a session. Only the session of rank 0 has files.
 
     Attributes:
         config: of the whole run, resolved.
-        share: of this process.
+        share: config of this process.
         ranks: processes of the run.
         episodes: of the whole run, on rank 0.
-        own_episodes: of this process; where it is the only one the same object.
-        checked: what of the GPU works; the defaults on a CPU.
-        graphs: whether acting and the gradient step are recorded.
-        updater: there from `start` on, as is `saver`.
+        own_episodes: of this process; the same object if there is only one process.
+        checked: which features of the GPU work; the defaults on a CPU.
+        graphs: whether acting and the gradient step are recorded as CUDA graphs.
+        updater: exists after `start`, as does `saver`.
     """
 
     updater: Updater
@@ -90,17 +90,17 @@ class Session:
         display: Display | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Builds the parts, and restores them from a checkpoint if the config says so.
+        """Builds the parts, and resumes the checkpoint of `config.resume`, if any.
 
-        What was built is closed again if a part fails.
+        If a part fails, the parts built before it are closed.
 
         Args:
-            config: everything about the run.
-            display: shows the run; None: the one that the config names.
+            config: of the run.
+            display: shows the run; None: the display that the config names.
             ranks: processes of the run, which all build their parts now.
 
         Raises:
-            ValueError: options that do not fit, or a checkpoint that does not.
+            ValueError: options do not fit together, or the checkpoint does not fit.
             OSError: the run folder cannot be written to.
         """
         config.validate()
@@ -130,7 +130,7 @@ class Session:
             on_error.pop_all()
 
     def _build(self) -> None:
-        """Builds what is kept in memory."""
+        """Builds the parts that live in memory."""
         config, env, ranks = self.share, self.share.env, self.ranks
         notify, log = config.notify, self.display.log
         self.notifier = Notifier(notify, log) if notify else None
@@ -146,7 +146,7 @@ class Session:
             self.graphs = self.graphs and self.checked.graphs
         asynchronous = config.mode == "async"
         others = thread_ids()
-        # Of all ranks together the seeds are those of one process.
+        # Together, all ranks have the seeds of a run with one process.
         seed = config.seed * SEED_STRIDE + ranks.rank * env.num_envs
         self.pool = make_pool(env, seed, asynchronous=asynchronous)
         self._closing.callback(self.pool.close)
@@ -163,12 +163,12 @@ class Session:
         ranks.copy_first(list(self.model.parameters()))
         if config.replay.burn_in and not model.state_size:
             raise ValueError(
-                f"burn_in={config.replay.burn_in} is for a network with a memory; "
+                f"burn_in={config.replay.burn_in} needs a network with a memory; "
                 "choose --memory, or --burn-in 0"
             )
         self.learner = Learner(
             model,
-            # Not in the run's own config: another machine may have graphs.
+            # Not in the config of the run: graphs may work on another machine.
             config if self.checked.graphs else replace(config, cuda_graphs=False),
             obs_shape=self.obs_shape,
             device=self.device,
@@ -216,8 +216,8 @@ class Session:
     def _make_episodes(self, *, whole_game: bool) -> None:
         """The windows of finished episodes: of the run, and of this process.
 
-        Each process decides by its own which level to play. Their window is about as
-        long in time as that of the run, which is so many times longer.
+        Each process chooses levels by its own window. It spans about the same time as
+        the window of the run, which has `ranks.size` times as many episodes.
         """
         levels, size = self.config.env.levels, self.ranks.size
         self.episodes = FinishedEpisodes(levels=levels, whole_game=whole_game)
@@ -232,7 +232,7 @@ class Session:
 
     @property
     def parts(self) -> resume.RunParts:
-        """The parts whose state a checkpoint holds."""
+        """The parts whose state is in a checkpoint."""
         return resume.RunParts(
             config=self.config,
             device=self.device,
@@ -254,7 +254,7 @@ class Session:
 
     @property
     def info(self) -> RunInfo:
-        """What a display shows of the run."""
+        """Facts about the run for a display."""
         return RunInfo(
             config=self.config,
             run_dir=self.run_dir,
@@ -267,7 +267,7 @@ class Session:
         )
 
     def _make_store(self) -> Rollouts:
-        """The store of unrolls, with room for replay, which it makes as well."""
+        """Makes the store of unrolls with room for replay, and makes replay."""
         c, env = self.share, self.share.env
         spec: dict[str, Any] = {
             "unroll": c.learner.unroll,
@@ -297,7 +297,7 @@ class Session:
         )
 
     def _resume(self) -> Path | None:
-        """Goes on from a checkpoint if the config says so; returns its run's folder."""
+        """Resumes a checkpoint if the config names one; returns its run folder."""
         given = self.config.resume
         if given is None:
             return None
@@ -315,10 +315,10 @@ class Session:
         return source
 
     def _read_checkpoint(self, given: Path) -> tuple[Path, Path | None, dict[str, Any]]:
-        """The checkpoint that --resume means, its run's folder, and what it holds."""
+        """The checkpoint that --resume names, its run folder and its content."""
         config = self.config
         path = locate.locate(given, config.env.task)
-        # Not on the device: rank 0 reads it for all.
+        # Not on the device, because rank 0 reads it for all ranks.
         state = checkpoint.load(path, torch.device("cpu"), locate.NEEDS)
         source, run_dir = checkpoint.run_dir_of(path), config.run_dir
         there = from_dict(EnvConfig, state["config"]["env"])
@@ -327,13 +327,13 @@ class Session:
         )
         if not same and same_folder(source, run_dir or source):
             raise ValueError(
-                f"{source} is a run of {_played(there)}: to go on from it with "
-                f"{_played(config.env)}, give a folder of its own with --run-dir"
+                f"{source} is a run of {_played(there)}: to continue it with "
+                f"{_played(config.env)}, choose another folder with --run-dir"
             )
         return path, source, state
 
     def _start_run_dir(self, source: Path | None) -> Path:
-        """Takes the run folder, and writes to it what is known of the run.
+        """Locks the run folder, and writes config.json.
 
         Args:
             source: folder of the run that is resumed.
@@ -361,7 +361,7 @@ class Session:
         return run_dir
 
     def _open_files(self) -> None:
-        """Opens what is written to all the time, in the run folder."""
+        """Opens the files of the run folder that stay open."""
         self.writer = MetricsWriter(
             self.run_dir,
             to_dict(self.config),
@@ -378,7 +378,7 @@ class Session:
             self._closing.callback(self.filmer.close)
 
     def _watch(self) -> None:
-        """Begins to look for what would end the run; each process has its own pool."""
+        """Starts the alarms; each process has its own pool and its own alarms."""
         self.alarms = Alarms(
             self.run_dir,
             self.display,
@@ -390,7 +390,7 @@ class Session:
         self._closing.callback(self.alarms.close)
 
     def start(self) -> None:
-        """Starts collecting, in turns with learning or beside it."""
+        """Starts collecting, which alternates or overlaps with learning."""
         pipeline = self._make_pipeline()
         self._closing.callback(pipeline.close)
         self.updater = Updater(
@@ -414,7 +414,7 @@ class Session:
         )
 
     def _make_pipeline(self) -> Pipeline:
-        """Collecting, with actors of its own where it overlaps with learning."""
+        """The pipeline, which has its own actors if it overlaps with learning."""
         c = self.share
 
         def actor(model: PolicyModel) -> Actor:
@@ -425,7 +425,7 @@ class Session:
                 generator=self.generators.actions,
                 graphs=self.graphs,
             )
-            result.version = self.learner.version  # of a resumed run
+            result.version = self.learner.version  # above 0 in a resumed run
             self._closing.callback(result.close)
             return result
 
@@ -456,10 +456,10 @@ class Session:
 
 
 def _played(env: EnvConfig) -> str:
-    """What a run plays, in words."""
+    """The levels or the task of a run, as text."""
     return f"levels {', '.join(env.levels)}" if env.levels else f"task {env.task}"
 
 
 def _frames_in(shape: tuple[int, ...], stack_num: int) -> int:
-    """Frames that an observation can be cut into."""
+    """Number of frames into which an observation can be divided."""
     return stack_num if len(shape) == 3 and shape[0] % stack_num == 0 else 1

@@ -1,4 +1,4 @@
-"""The checkpoints of one run folder: the last few are kept, by one writer at a time."""
+"""The checkpoints of one run folder, with one writer at a time."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from filelock import FileLock, Timeout
 from trainer.machine.files import TEMPORARY
 from trainer.models.checkpoint import BEST, FOLDER, list_files, save, step_of
 
-# In a run folder: locked by the process that writes to the folder, as long as it lives.
+# File in a run folder that the process which writes to the folder holds locked.
 _LOCK = ".lock"
 
 
 class Checkpoints:
-    """The checkpoints of one run folder, which belongs to one process at a time."""
+    """The checkpoints of one run folder, which one process at a time may write."""
 
     def __init__(self, run_dir: Path, keep: int, log: Callable[[str], None]) -> None:
-        """Takes the folder, and removes what an interrupted write left.
+        """Locks the folder, and removes the remains of interrupted writes.
 
         Args:
             run_dir: existing folder.
-            keep: how many checkpoints stay, best.pt not counted.
-            log: receives a message about what could not be written.
+            keep: number of checkpoints to keep; best.pt does not count.
+            log: receives a message if a checkpoint could not be written.
 
         Raises:
-            ValueError: another process writes to it.
+            ValueError: another process writes to the folder.
             OSError: the folder cannot be made.
         """
         self._keep, self._log = keep, log
@@ -39,23 +39,23 @@ class Checkpoints:
         except Timeout:
             raise ValueError(
                 f"another process is writing to {run_dir} (its lock is {_LOCK} there); "
-                "wait for its end, or give this run a folder of its own with --run-dir"
+                "wait for its end, or choose another folder with --run-dir"
             ) from None
         for path in self.folder.glob(f"*{TEMPORARY}"):
             path.unlink()
 
     def save(self, state: Mapping[str, Any], step: int) -> Path | None:
-        """Writes a checkpoint, then deletes the oldest beyond those that are kept.
+        """Writes a checkpoint, then deletes the oldest beyond the number to keep.
 
-        Those of a later step belong to a course that was given up when the run was
-        resumed from an earlier one; they go, too.
+        Checkpoints of later steps are deleted too. They belong to a part of the run
+        that was abandoned when the run was resumed from an earlier checkpoint.
 
         Args:
             state: see `save`.
             step: environment steps, for the name.
 
         Returns:
-            The file; None if it could not be written, which is logged.
+            The file; None if it could not be written; the error is logged.
         """
         path = self._write(f"step-{step:09}.pt", state)
         if path is not None:
@@ -79,19 +79,19 @@ class Checkpoints:
             kept = [p.name for p in list_files(self.folder)]
             self._log(
                 f"could not write {path} ({error.strerror or error}; "
-                f"{free / 1e6:,.1f} MB free); training goes on, and "
+                f"{free / 1e6:,.1f} MB free); training continues, and "
                 + (f"{', '.join(kept)} stay as they are" if kept else "there is none")
             )
             return None
         return path
 
     def close(self) -> None:
-        """Lets other processes have the folder."""
+        """Releases the lock of the folder."""
         self._lock.release()
 
 
 def is_taken(run_dir: Path) -> bool:
-    """Whether a process is writing to a run folder; changes nothing in it."""
+    """Whether a process is writing to a run folder; does not change the folder."""
     if not (run_dir / _LOCK).exists():
         return False
     try:
@@ -102,17 +102,17 @@ def is_taken(run_dir: Path) -> bool:
 
 
 def take(run_dir: Path) -> FileLock:
-    """Takes a folder for this process, until the lock is released or the process ends.
+    """Locks a folder for this process, until it releases the lock or ends.
 
     Raises:
-        Timeout: another process has it.
+        Timeout: another process has the lock.
     """
-    # Any thread may release it.
+    # Not bound to a thread: any thread may release the lock.
     lock = FileLock(run_dir / _LOCK, blocking=False, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
         raise
     except (OSError, NotImplementedError):
-        pass  # a network file system without locks, or a folder that is read-only
+        pass  # a network file system without locks, or a read-only folder
     return lock

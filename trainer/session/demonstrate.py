@@ -1,4 +1,4 @@
-"""The demonstrations of a run: of files, of its checkpoint, or searched for."""
+"""The demonstrations of a run: from files, from its checkpoint, or from a search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.explore import demonstrations, recorded
 from trainer.session import resume
 from trainer.session.loop import Interrupted, raise_on_signal
 
-#: Writes a checkpoint, given its content and its step; None: it could not.
+#: Writes a checkpoint, given its content and step; returns None if that failed.
 Save = Callable[[dict[str, Any], int], Path | None]
 
 
@@ -24,17 +24,16 @@ def demonstrate(
 ) -> None:
     """Gives a run the demonstrations that it learns from.
 
-    The time of the search is part of the run's. Of several ranks the first one
-    searches.
+    The time of the search counts as time of the run. Only rank 0 searches.
 
     Args:
-        parts: of a run that has not begun, or goes on.
-        run_dir: its folder.
-        log: is told what was found.
+        parts: of a run that has not started, new or resumed.
+        run_dir: folder of the run.
+        log: receives the results.
         save: writes a checkpoint, on rank 0.
 
     Raises:
-        Interrupted: a signal came; what was found is in a checkpoint.
+        Interrupted: a signal came; the demonstrations found so far are in a checkpoint.
     """
     config, progress = parts.config, parts.progress
     if config.explore.demos:
@@ -44,8 +43,8 @@ def demonstrate(
     imitation = config.learner.imitation
     if imitation and progress.steps >= config.learner.entropy_steps:
         log(
-            "the weight of imitation is 0, as the run is past --entropy-steps "
-            f"{progress.steps:,}"
+            "the weight of imitation is 0, because the run is past --entropy-steps "
+            f"{config.learner.entropy_steps:,}"
         )
     if parts.explorer is not None:
         parts.explorer.take_demonstrations(walked)
@@ -54,7 +53,7 @@ def demonstrate(
             torch.from_numpy(np.concatenate([way.obs for way in walked])),
             torch.from_numpy(np.concatenate([way.actions for way in walked])),
         )
-    # A run that goes on was cloned when it began.
+    # A resumed run was cloned when it began.
     if config.explore.demos and config.learner.cloning_steps and not config.resume:
         _clone(parts, log, save)
 
@@ -82,13 +81,13 @@ def _read(
 def _found(
     parts: resume.RunParts, run_dir: Path, log: Callable[[str], None], save: Save
 ) -> list[demonstrations.Walked]:
-    """Takes the demonstrations that are saved, or searches for some; plays them."""
+    """Takes saved demonstrations or searches for new ones, and plays them."""
     ways, progress = parts.ways, parts.progress
     walked: list[demonstrations.Walked] = []
     try:
         walked = _walk(parts)
     except ValueError as error:
-        log(f"demonstrations are searched for anew: {error}")
+        log(f"the saved demonstrations are replaced by a new search: {error}")
         ways.forget()
     if ways.complete:
         return walked
@@ -107,16 +106,17 @@ def _found(
 
 
 def _clone(parts: resume.RunParts, log: Callable[[str], None], save: Save) -> None:
-    """Trains a new run's policy on the demonstrations alone, and keeps it.
+    """Clones the policy of a new run from the demonstrations, and saves it.
 
     Raises:
-        ValueError: the run has several ranks, which would clone other weights each.
+        ValueError: the run has several ranks, which would have different weights.
         Interrupted: a signal came.
     """
     if parts.ranks.size > 1:
         raise ValueError(
-            "cloning is for a run of one process: give --cloning-steps 0, or clone "
-            "first and go on with --resume"
+            f"cloning works in a run with one process, and this run has "
+            f"{parts.ranks.size}: give --cloning-steps 0, or clone with one process "
+            "and continue with --resume"
         )
     began = time.monotonic()
     try:
@@ -124,7 +124,7 @@ def _clone(parts: resume.RunParts, log: Callable[[str], None], save: Save) -> No
             losses = list(parts.learner.clone(parts.config.learner.cloning_steps))
     except Interrupted as interrupted:
         interrupted.steps, interrupted.seconds = 0, time.monotonic() - began
-        log("interrupted in cloning: nothing of it is kept")
+        log("interrupted while cloning: the weights are not saved")
         raise
     parts.progress.seconds += time.monotonic() - began
     last = losses[-max(1, len(losses) // 10) :]
@@ -136,7 +136,7 @@ def _clone(parts: resume.RunParts, log: Callable[[str], None], save: Save) -> No
 
 
 def _walk(parts: resume.RunParts) -> list[demonstrations.Walked]:
-    """Plays the demonstrations that there are."""
+    """Plays the demonstrations that the run has."""
     config = parts.config
     return demonstrations.walk(
         config.env, parts.ways.found, config.seed, config.explore.cell_size
@@ -164,15 +164,15 @@ def _search(parts: resume.RunParts, log: Callable[[str], None]) -> None:
 def _keep_search(
     parts: resume.RunParts, run_dir: Path, log: Callable[[str], None], save: Save
 ) -> None:
-    """Keeps an interrupted search in a checkpoint, if the run has none."""
+    """Saves an interrupted search in a checkpoint, if the run has none."""
     steps = parts.progress.steps
-    what = "nothing of this search is kept, and the run is as it was"
+    what = "its results are not saved, and the run is unchanged"
     if not steps and parts.ranks.is_first:
         state = resume.capture(parts, complete=False, together=False)
         if save(state, steps) is None:
-            return  # it says why
-        what = f"the {len(parts.ways.found)} that it found are kept"
+            return  # the reason is logged
+        what = f"the {len(parts.ways.found)} found so far are saved"
     log(
-        f"interrupted in the search for demonstrations: {what}; --resume {run_dir} "
-        "goes on"
+        f"interrupted in the search for demonstrations: {what}; continue with "
+        f"--resume {run_dir}"
     )

@@ -1,4 +1,4 @@
-"""Evaluations of a run: when it counts as solved, and at its end."""
+"""Evaluations of a run: to confirm that it is solved, and at its end."""
 
 from __future__ import annotations
 
@@ -49,17 +49,18 @@ class Evaluator:
 
         Args:
             config: of the run.
-            model: that is trained.
-            ema: its averaged weights, which are played instead of the latest.
+            model: that the run trains.
+            ema: averaged weights, which evaluations play instead of the latest weights.
             device: of the model.
             dtype: autocast type of the network, None for float32.
-            episodes: of training; suggest when an evaluation is worth its time.
+            episodes: of training; their clear rate decides when to evaluate.
             progress: counts evaluations, and keeps the metrics of the last one.
             clock: of the run.
             lines: evaluations.jsonl.
             writer: of the curves.
             log: receives a message about each evaluation.
-            skip: receives the seconds of each evaluation, which are no training.
+            skip: receives the seconds of each evaluation, which do not count as
+                training.
         """
         self._config, self._model, self._ema = config, model, ema
         self._device, self._dtype = device, dtype
@@ -67,11 +68,12 @@ class Evaluator:
         self._lines, self._writer = lines, writer
         self._log, self._skip = log, skip
         env = config.env
-        # As `python -m trainer.evaluate` does: levels one by one, else the task.
+        # Like `python -m trainer.evaluate`: the levels, one at a time, or else the
+        # task.
         self._levels = levels_of(env.levels, env.test_levels, env.task)
 
     def solved(self) -> bool:
-        """Whether an evaluation confirms what the training episodes suggest."""
+        """Whether two evaluations confirm that the run is solved."""
         config, progress = self._config, self._progress
         levels, count = config.env.levels, self._episodes.count
         rate = min(self._episodes.clear_rates())
@@ -79,25 +81,25 @@ class Evaluator:
             return False
         between = _EPISODES_BETWEEN_ATTEMPTS * max(1, len(levels))
         progress.next_attempt = count + between
-        what = "the level" if len(levels) < 2 else "every level, or more,"
+        what = "the level" if len(levels) < 2 else "the worst level"
         if self._episodes.whole_game:
             what = "the whole game"
         self._log(
             f"{rate:.0%} of the last 100 training episodes cleared {what} after "
             f"{progress.steps:,} steps, {format_seconds(self._clock.seconds())}"
         )
-        # The first one may pass by luck, as training goes on until one does.
+        # A single evaluation may pass by luck, because the run tries until one passes.
         return all(
             self._evaluate(name, config.solve_episodes) >= config.solve_rate
             for name in ("evaluation", "second evaluation")
         )
 
     def at_end(self) -> None:
-        """Evaluates each level of a run that ended unsolved, if the config says so."""
+        """Evaluates the levels of an unsolved run, if the config asks for it."""
         episodes = self._config.end_episodes
         if self._config.env.levels and episodes:
             self._log(
-                f"playing {episodes} episodes of each of {len(self._levels)} levels"
+                f"evaluation of {len(self._levels)} levels, {episodes} episodes each"
             )
             self._evaluate("evaluation at the end", episodes)
 
@@ -106,10 +108,10 @@ class Evaluator:
 
         Args:
             name: of the evaluation.
-            episodes: to play, of each level if there are several.
+            episodes: number to play, per level if there are several.
 
         Returns:
-            Their clear rate, or the least of all trained levels.
+            The clear rate; the lowest of the training levels if there are several.
         """
         progress = self._progress
         progress.attempts += 1
@@ -136,7 +138,7 @@ class Evaluator:
         return float(result.get("worst_clear_rate", result["clear_rate"]))
 
     def _play(self, episodes: int) -> tuple[dict[str, Any], str]:
-        """Plays the averaged weights; returns numbers, and a table of the levels."""
+        """Plays the averaged weights; returns the results and a table of the levels."""
         config = self._config
         model = copy.deepcopy(self._model)
         if self._ema is not None:

@@ -1,4 +1,4 @@
-"""The folder of a run: which one it is, and what is in it before the first update."""
+"""The run folder: its path, and its content before the first update."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from trainer.models import checkpoint
 
 
 def choose_run_dir(config: RunConfig, source: Path | None) -> Path:
-    """The folder of a run, which may be there already.
+    """The folder of a run; it may exist.
 
     Args:
         config: of the run.
-        source: folder of the run that is resumed; None: of no run.
+        source: folder of the run to resume; None: a new run.
 
     Raises:
-        ValueError: the folder is that of another run.
+        ValueError: the folder belongs to another run.
     """
     run_dir = config.run_dir or source or new_run_dir(config.env.task)
     if not same_folder(source, run_dir) and checkpoint.list_files(run_dir):
         raise ValueError(
-            f"{run_dir} holds the checkpoints of another run: go on with it "
+            f"{run_dir} holds the checkpoints of another run: resume that run "
             f"(--resume {run_dir}), or choose another --run-dir"
         )
     return run_dir
 
 
 def new_run_dir(task: str) -> Path:
-    """runs/TASK-TIME, with a number where two runs start in one second."""
+    """runs/TASK-TIME, with a number if two runs start in the same second."""
     name = f"{task}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = Path("runs") / name, 1
     while path.exists():
@@ -47,17 +47,17 @@ def new_run_dir(task: str) -> Path:
 
 @contextmanager
 def writing_to(run_dir: Path) -> Iterator[None]:
-    """Explains errors of a block that begins to write to a run folder.
+    """Explains errors of a block that starts to write to a run folder.
 
     Raises:
-        OSError: the block raised one; with the folder and what to do.
+        OSError: the block raised one; its text has the folder and advice.
     """
     try:
         yield
     except OSError as error:
         raise OSError(
             f"cannot write to the run folder {run_dir} ({error.strerror}); "
-            "choose another with --run-dir"
+            "choose another folder with --run-dir"
         ) from error
 
 
@@ -70,24 +70,23 @@ def prepare(
     device: str,
     log: Callable[[str], None],
 ) -> None:
-    """Drops the rows of another course of the run, and writes config.json.
+    """Drops rows of an abandoned part of the run, and writes config.json.
 
     Args:
         config: of the run.
-        run_dir: existing folder that belongs to this process.
+        run_dir: existing folder, locked by this process.
         resumed: whether the run continues in its own folder.
-        step: that the run begins at.
-        device: in words, for config.json.
-        log: receives a message where rows of an unknown run are dropped.
+        step: at which the run begins.
+        device: description for config.json.
+        log: receives a message if rows of an unknown run are dropped.
 
     Raises:
-        OSError: something cannot be written.
+        OSError: a file cannot be written.
     """
-    # A run that was killed before its first checkpoint leaves lines, too.
+    # A run that was killed before its first checkpoint also leaves lines.
     lost = drop_after(run_dir, step)
     if lost and not resumed:
-        lines = "lines of a run without a checkpoint, which are dropped"
-        log(f"{run_dir} had {lost} {lines}")
+        log(f"dropped {lost} lines of a run without a checkpoint from {run_dir}")
     plain.save(
         config,
         run_dir / "config.json",
@@ -98,12 +97,12 @@ def prepare(
 
 
 def command_line() -> str:
-    """The command that this process was started with, as a shell takes it."""
+    """The command that started this process, quoted for a shell."""
     return shlex.join(sys.orig_argv)
 
 
 def _commit() -> str | None:
-    """The commit of the trainer's own repository, "-dirty" if it was changed."""
+    """The commit of the trainer's repository, with "-dirty" if it has changes."""
     folder = Path(__file__).resolve().parent
     options = "describe --always --dirty --abbrev=40".split()
     command = ["git", "-C", str(folder), *options]

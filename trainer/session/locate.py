@@ -1,4 +1,4 @@
-"""Which checkpoint --resume means, and what it holds."""
+"""The checkpoint that --resume names, and its content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.config.tasks import played
 from trainer.models import checkpoint, hub, policy_file, released
 from trainer.session.checkpoints import is_taken
 
-# What a checkpoint must hold to go on from it.
+# Keys that a checkpoint needs for a run to resume.
 NEEDS = (
     "config", "model", "learner", "steps", "progress", "spaces", "rng", "episodes",
     "collecting", "explore", "replay",
@@ -23,24 +23,24 @@ AUTO = Path("auto")
 
 
 def locate(path: Path, task: str | None = None) -> Path:
-    """The checkpoint file that `--resume` means.
+    """The checkpoint file that `--resume` names.
 
     Args:
-        path: a file, the folder of a run, or "auto": the run under runs/ that wrote
-            a checkpoint last, has not come to its end, and is not running now.
+        path: a file, a run folder, or "auto": the run under runs/ with the newest
+            checkpoint that has not finished and does not run now.
         task: for auto, the task of the run; None: any.
 
     Raises:
-        FileNotFoundError: there is none.
-        OSError: it cannot be read.
-        ValueError: it is damaged, of another version, none of ours, or a policy's
-            file.
+        FileNotFoundError: there is no such checkpoint.
+        OSError: the file cannot be read.
+        ValueError: the file is damaged, of another version or of another program, or a
+            policy file.
     """
     names = str(path).startswith(released.PREFIX) or hub.is_address(path)
     if names or path.suffix == policy_file.SUFFIX:
         raise ValueError(
-            f"{path} is a policy, weights alone: --resume goes on from a checkpoint or "
-            "the folder of a run; --loss distillation --teachers learns from policies"
+            f"{path} is a policy (weights only): --resume needs a checkpoint or a run "
+            "folder; --loss distillation --teachers learns from policies"
         )
     if path != AUTO:
         return checkpoint.find(path, NEEDS)
@@ -52,10 +52,10 @@ def locate(path: Path, task: str | None = None) -> Path:
         if not why_not:
             return checkpoint.find(run_dir, NEEDS)
         passed.append(f"{run_dir.name} ({why_not})")
-    tried = f" (passed over: {', '.join(passed[:3])})" if passed else ""
+    tried = f" (skipped: {', '.join(passed[:3])})" if passed else ""
     raise FileNotFoundError(
-        f"--resume auto finds no run to go on with in {Path('runs').resolve()}{tried}; "
-        "name one (--resume RUN_DIR), or leave --resume out to begin a new one"
+        f"--resume auto finds no run to resume in {Path('runs').resolve()}{tried}; "
+        "name a run (--resume RUN_DIR), or leave out --resume to begin a new run"
     )
 
 
@@ -64,7 +64,7 @@ def _written(run_dir: Path) -> float:
 
 
 def _why_not(run_dir: Path, task: str | None) -> str:
-    """Why a run is not one to go on with, "" if it is."""
+    """Why a run cannot be resumed automatically; "" if it can."""
     if is_taken(run_dir):
         return "running"
     try:
@@ -79,14 +79,14 @@ def _why_not(run_dir: Path, task: str | None) -> str:
 
 
 def config_of(path: Path) -> RunConfig:
-    """The config of the run that a checkpoint is of, to go on in its folder."""
+    """The config of the run of a checkpoint, to continue in its folder."""
     state = checkpoint.load(path, torch.device("cpu"), NEEDS)
     config = from_dict(RunConfig, state["config"])
     return dataclasses.replace(config, resume=path, run_dir=None)
 
 
 def best_in(run_dir: Path) -> float:
-    """The score that the best.pt of a run folder was written at, 0 without one."""
+    """The score in the best.pt of a run folder; 0 without that file."""
     path = run_dir / checkpoint.FOLDER / checkpoint.BEST
     try:
         state = checkpoint.load(path, torch.device("cpu"), NEEDS)

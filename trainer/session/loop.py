@@ -1,7 +1,7 @@
 """The training loop: update, decide, save, until there is a reason to end.
 
-All ranks of a run go through it together. Rank 0 reports, evaluates and decides
-(`Lead`); the others follow its decisions.
+All ranks of a run execute it together. Rank 0 reports, evaluates and decides (`Lead`);
+the other ranks follow its decisions.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from trainer.session.reporter import FirstClears, Reporter
 from trainer.session.saver import Saver
 from trainer.session.updater import Updater
 
-INTERRUPTED = "interrupted"  # the one reason to end after which there is more to do
+INTERRUPTED = "interrupted"  # the only reason to end that leaves work to resume
 
 
 class Stop:
-    """Which signal asked the run to end; 0: none."""
+    """The number of the signal that asked the run to end; 0: none."""
 
     signal = 0
 
 
 @contextmanager
 def stop_on_signal(log: Callable[[str], None]) -> Iterator[Stop]:
-    """Notes Ctrl-C and SIGTERM, and logs them; a second one interrupts at once."""
+    """Records and logs Ctrl-C and SIGTERM; a second signal interrupts at once."""
     stopping = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stopping
@@ -46,8 +46,8 @@ def stop_on_signal(log: Callable[[str], None]) -> Iterator[Stop]:
         if stopping.signal:
             raise KeyboardInterrupt
         stopping.signal = number
-        # Python's files are not reentrant, and Ctrl-C may have ended their reader;
-        # the message may be lost, the signal not.
+        # Python's files are not reentrant, and Ctrl-C may have ended the reader of
+        # stdout. The message may be lost, but not the signal.
         with suppress(RuntimeError, OSError):
             log(f"{signal.Signals(number).name}: ending after this update")
 
@@ -57,22 +57,22 @@ def stop_on_signal(log: Callable[[str], None]) -> Iterator[Stop]:
 
 @contextmanager
 def _handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Gives Ctrl-C and SIGTERM to a function."""
+    """Makes a function the handler of Ctrl-C and SIGTERM."""
     old = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in old.items():
-            # Unless another one was set meanwhile.
+            # Not if another handler was set meanwhile.
             if signal.getsignal(number) is handle:
                 signal.signal(number, handler)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked a run to end that was not built yet.
+    """A signal came before the run was built.
 
     Attributes:
-        signal: its number.
+        signal: number of the signal.
         steps, seconds: of the run so far.
     """
 
@@ -84,7 +84,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def raise_on_signal() -> Iterator[None]:
-    """Ctrl-C and SIGTERM raise `Interrupted` in the block, in the main thread."""
+    """Makes Ctrl-C and SIGTERM raise `Interrupted` in the block (main thread only)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -98,13 +98,13 @@ def raise_on_signal() -> Iterator[None]:
 
 
 class Decision(NamedTuple):
-    """What rank 0 decides after an update.
+    """The decision of rank 0 after an update.
 
     Attributes:
-        reason: why the run ends now; "": it does not.
-        saves: whether a checkpoint is written now.
-        best: whether best.pt is.
-        signal: that asked a rank to end; 0: none.
+        reason: why the run ends now; "": it continues.
+        saves: whether to write a checkpoint now.
+        best: whether to write best.pt now.
+        signal: number of the signal that asked a rank to end; 0: none.
     """
 
     reason: str
@@ -114,7 +114,7 @@ class Decision(NamedTuple):
 
 
 class Lead:
-    """What rank 0 does between two updates: it reports, evaluates and decides."""
+    """The work of rank 0 between two updates: to report, evaluate and decide."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Lead:
         progress: Progress,
         clock: Clock,
     ) -> None:
-        """Takes what it calls.
+        """Takes the parts that it calls.
 
         Args:
             config: of the run.
@@ -136,8 +136,7 @@ class Lead:
             reporter: writes one point of every curve.
             evaluator: decides whether the run is solved.
             saver: knows when checkpoints are due.
-            check: raises if a run must not continue after the last point; receives
-                the last batch.
+            check: raises if the run must not continue; receives the last batch.
             progress: of the run.
             clock: of the run.
         """
@@ -146,10 +145,10 @@ class Lead:
         self._evaluator, self._saver, self._check = evaluator, saver, check
 
     def decide(self, batch: Batch, signalled: int) -> Decision:
-        """Reports if that is due, and decides how the run goes on.
+        """Reports if a report is due, and decides how the run continues.
 
         Args:
-            batch: the last one.
+            batch: the last training batch.
             signalled: the signal that asked a rank to end; 0: none.
         """
         self._first_clears.log_new()
@@ -163,14 +162,14 @@ class Lead:
         return Decision(reason, self._saver.due(best=best), best, signalled)
 
     def end(self, reason: str, stopping: Stop) -> None:
-        """Evaluates a run that ended unsolved, and notes why it ended."""
+        """Evaluates a run that ended unsolved, and records why it ended."""
         if not stopping.signal and not is_solved(reason):
             self._evaluator.at_end()
-        # Not by the signal: it may have come while the last evaluation was played.
+        # Not by the signal, which may have come during the last evaluation.
         self._progress.ended = "" if reason == INTERRUPTED else reason
 
     def _reason_to_end(self, signalled: int) -> str:
-        """Why the run ends now, "" if it does not."""
+        """Why the run ends now; "" if it continues."""
         config, progress = self._config, self._progress
         if signalled:
             return INTERRUPTED
@@ -198,15 +197,15 @@ class Loop:
         profiled: AbstractContextManager[Callable[[], None]],
         stopping: Stop,
     ) -> None:
-        """Takes what the loop calls.
+        """Takes the parts that the loop calls.
 
         Args:
             ranks: of the run.
-            lead: decides; None on other ranks than 0.
+            lead: decides; None on ranks other than 0.
             updater: learns from one batch at a time.
             saver: writes checkpoints.
             own_episodes: of the environments of this rank.
-            episodes: of all ranks, on rank 0; of a single one the same object.
+            episodes: of all ranks, on rank 0; the same object if there is one rank.
             profiled: entered for the updates; gives a function to call after each.
             stopping: holds the signal that asked the run to end.
         """
@@ -233,7 +232,7 @@ class Loop:
         return reason
 
     def _hear_all(self) -> int:
-        """Brings the new episodes of all ranks, and a signal to any, to rank 0."""
+        """Collects on rank 0 the new episodes of all ranks, and any signal."""
         own = self._own_episodes.take_new(), self._stopping.signal
         signalled = 0
         for episodes, number in self._ranks.gather(own):

@@ -1,4 +1,4 @@
-"""How far a run is: its counters, and its clock."""
+"""The progress of a run: its counters and its clock."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ class Progress:
     Attributes:
         steps: environment steps learned from so far.
         seconds: wall-clock time so far.
-        attempts: evaluations so far.
-        next_attempt: number of episodes from which on the next evaluation may be.
+        attempts: number of evaluations so far.
+        next_attempt: number of episodes before the next evaluation may begin.
         evaluated: metrics of the last evaluation.
-        best_score: score of the last episodes (`FinishedEpisodes.score`) that best.pt
-            was written at.
-        ended: why the run came to its end; "": it did not.
+        best_score: score of the last episodes (`FinishedEpisodes.score`) in best.pt.
+        ended: why the run ended; "": it did not.
     """
 
     steps: int = 0
@@ -37,7 +36,7 @@ class Progress:
         return dataclasses.asdict(self)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from what `state` gave, in place."""
+        """Restores the result of `state`, in place."""
         for name, value in state.items():
             setattr(self, name, value)
 
@@ -46,7 +45,7 @@ class Clock:
     """Wall-clock time of a run, in seconds.
 
     Attributes:
-        started: when it was started, by time.perf_counter.
+        started: start time, in seconds of time.perf_counter.
     """
 
     def __init__(self, before: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""What a run reports while it trains: one point of every curve, and first clears."""
+"""Reports of a run in training: one point of every curve, and first clears."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from trainer.session.progress import Clock, Progress
 from trainer.show.display import Display
 from trainer.show.tracking import MetricsWriter
 
-# A prefix of names, and a function that returns the values of these curves.
+# A prefix of names, and a function that returns values by name.
 Source = tuple[str, Callable[[], Mapping[str, float]]]
 
-# Discounted returns for which the critic's Huber loss and the clip of the gradient are
-# made; above the limit a run is warned.
+# Largest discounted return that suits the critic's Huber loss and the gradient clip,
+# and the return from which the user is warned.
 _RETURNS, _RETURNS_LIMIT = 15, 45
 
-# Without a clear by this step, other starts are suggested; 1-1 is cleared well before.
+# Without a clear after this many steps, other starts are suggested; 1-1 needs far
+# fewer.
 _SUGGEST_STEPS = 300_000
 
 
@@ -53,11 +54,11 @@ class Reporter:
 
         Args:
             config: of the run.
-            sources: of the values; later ones replace earlier ones.
-            timings: of the run, from which evaluations are left out.
+            sources: of the values; later sources override earlier ones.
+            timings: of the run, without evaluations.
             writer: of the curves.
             display: shows every point.
-            filmer: whose finished videos are shown with the next point.
+            filmer: its finished videos are shown with the next point.
             progress: of the run.
             clock: of the run.
         """
@@ -74,7 +75,7 @@ class Reporter:
         return time.perf_counter() - self._last >= self._config.log_seconds
 
     def skip(self, seconds: float) -> None:
-        """Leaves seconds that were no training out of all speeds and shares."""
+        """Excludes seconds that were not training from all speeds and shares."""
         self._last += seconds
         self._timings.skip(seconds)
 
@@ -87,7 +88,7 @@ class Reporter:
             for prefix, read in self._sources
             for name, value in read().items()
         }
-        if "system/emulate" in values:  # time as well, of the emulation's threads
+        if "system/emulate" in values:  # also a share of time, of the emulation threads
             values["time/share_emulate"] = values.pop("system/emulate")
         values["time/sps"] = sps
         values["time/frames_per_s"] = sps * self._config.env.frame_skip
@@ -102,7 +103,7 @@ class Reporter:
         self._last, self._last_step = now, steps
 
     def _check_returns(self, largest: float) -> None:
-        """Warns once of returns that the losses are not made for."""
+        """Warns once of returns that are too large for the losses."""
         if self._warn_of_returns and largest > _RETURNS_LIMIT:
             self._warn_of_returns = False
             scale = self._config.env.reward_scale * _RETURNS / largest
@@ -111,13 +112,13 @@ class Reporter:
                 advice = "smaller rewards"
             self._display.log(
                 f"discounted returns reach {largest:,.0f}, and the losses are made for "
-                f"up to {_RETURNS}: choose {advice}, or --popart"
+                f"at most {_RETURNS}: choose {advice}, or --popart"
             )
 
     def _eta_s(self) -> float:
         """Seconds to the first of max_steps and max_seconds at the mean speed so far.
 
-        A run that is solved ends sooner.
+        A run that is solved ends earlier.
         """
         config, steps = self._config, self._progress.steps
         rate = (steps - self._first_step) / max(self._clock.elapsed(), 1e-9)
@@ -128,7 +129,7 @@ class Reporter:
 
 
 class FirstClears:
-    """Logs when each level is cleared for the first time, or what helps without."""
+    """Logs the first clear of each level, or advice if there is none."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class FirstClears:
         run_dir: Path,
         log: Callable[[str], None],
     ) -> None:
-        """Takes what is cleared already as known.
+        """Takes the levels that are already cleared as known.
 
         Args:
             config: of the run.
@@ -170,7 +171,7 @@ class FirstClears:
             if not cleared:
                 self._log(
                     f"no clear in {steps:,} steps: --resume {self._run_dir} "
-                    "--starts frontier may help (docs/training.md, A hard level)"
+                    "--starts frontier may help (docs/hard-levels.md)"
                 )
 
 
@@ -180,11 +181,11 @@ def check_loss(
     run_dir: Path,
     obs_shape: tuple[int, ...],
 ) -> None:
-    """Keeps the batch if the loss is not finite: whoever looks for the cause needs it.
+    """Saves the batch if the loss is not finite, to help find the cause.
 
     Args:
         values: of the last point.
-        batch: the last one.
+        batch: the last training batch.
         run_dir: folder of the run, for nan_batch.pt.
         obs_shape: of the observations in the batch.
 
@@ -195,10 +196,10 @@ def check_loss(
     if math.isfinite(loss):
         return
     fields = batch._asdict()
-    # Of the frames only those of this batch, not the store that they lie in.
+    # Only the frames of this batch, not the whole store.
     fields["obs"] = observations(fields.pop("frames"), fields.pop("stacks"), obs_shape)
     torch.save(fields, run_dir / "nan_batch.pt")
     raise RuntimeError(
         f"the loss is {loss}; the last batch is in {run_dir}/nan_batch.pt. "
-        "Try a lower --lr or --precision fp32"
+        "Try a lower --lr, or --precision fp32"
     )

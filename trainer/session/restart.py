@@ -1,8 +1,8 @@
-"""How a run goes on after torchrun has started its processes anew.
+"""How a run continues after torchrun has restarted its processes.
 
-torchrun (--max-restarts) does so when one of them has died, with the same command. It
-keeps a folder of its own for as long as it lives, where the run notes its run folder:
-so the next start finds the run's own last checkpoint, whatever --run-dir is.
+torchrun (--max-restarts) restarts all processes with the same command when one of them
+has died. The run records its run folder in a folder that torchrun keeps for its
+lifetime, so that the next start finds the last checkpoint, whatever --run-dir is.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NOTE = "mario-run.json"
 
 
 def note(run_dir: Path, resume: Path | None, ranks: Ranks) -> None:
-    """Notes where a run writes, before it does; once on each machine.
+    """Records the run folder before the run writes to it; once per machine.
 
     Args:
         run_dir: folder of the run.
-        resume: checkpoint or run that it goes on from, None for a new one.
+        resume: checkpoint or run that it resumes, None for a new run.
         ranks: of the run.
     """
     folder = agent_folder()
@@ -38,7 +38,7 @@ def note(run_dir: Path, resume: Path | None, ranks: Ranks) -> None:
     content = {
         "run_dir": str(run_dir.resolve()),
         "resume": str(resume.resolve()) if resume else None,
-        # Of another run, or of a course of this one that was given up.
+        # Checkpoints of another run, or of an abandoned part of this run.
         "had": [path.name for path in checkpoint.list_files(run_dir)],
     }
     if not (folder / _NOTE).exists():
@@ -46,25 +46,25 @@ def note(run_dir: Path, resume: Path | None, ranks: Ranks) -> None:
 
 
 def config_of(ranks: Ranks, parse: Callable[[], RunConfig]) -> RunConfig | None:
-    """The config of a run, new or going on; the same on all ranks.
+    """The config of a new or continued run; the same on all ranks.
 
     Args:
         ranks: of the run, which all call this.
         parse: reads the command line, on rank 0.
 
     Returns:
-        None if the run had come to its end when a process died.
+        None if the run had ended when a process died.
 
     Raises:
         ValueError, OSError: as `parse`, on rank 0.
     """
-    # Rank 0 may be on a machine that has joined later.
+    # Rank 0 may be on a machine that joined later, without a record.
     notes = [found for found in ranks.gather(_read()) if found is not None]
     return ranks.first(lambda: _goes_on(notes[0], parse) if notes else parse())
 
 
 def _read() -> dict[str, Any] | None:
-    """The note of an earlier start."""
+    """The record of an earlier start."""
     folder = agent_folder()
     if folder is None or not (folder / _NOTE).exists():
         return None
@@ -73,11 +73,11 @@ def _read() -> dict[str, Any] | None:
 
 
 def _goes_on(noted: dict[str, Any], parse: Callable[[], RunConfig]) -> RunConfig | None:
-    """The config of a run that was noted."""
+    """The config of a recorded run."""
     run_dir = Path(noted["run_dir"])
     names = {path.name for path in checkpoint.list_files(run_dir)}
     if not names - set(noted["had"]):
-        # It died before its first checkpoint.
+        # The run died before its first checkpoint.
         resume = noted["resume"]
         given = replace(parse(), run_dir=run_dir)
         return replace(given, resume=Path(resume)) if resume else given

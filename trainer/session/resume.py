@@ -1,8 +1,9 @@
-"""How a run continues: what its checkpoint holds, and what may differ.
+"""How a run resumes: the content of its checkpoint, and what may differ.
 
-In sync mode with the same config the continued run is the uninterrupted one, bit
-for bit. With another config all that still fits continues, and the rest is logged. The
-same goes for another number of processes, each of which has episodes of its own.
+In sync mode with the same config, a resumed run equals the uninterrupted run bit for
+bit. With another config, everything that still fits continues, and a message names the
+rest. The same holds for another number of processes, each of which has its own
+episodes.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.replay import PrioritizedReplay
 from trainer.session.progress import Progress
 
-# Options without which neither episodes nor unrolls can continue, besides env.*.
+# Options that must stay the same for episodes and unrolls to continue, as must env.*.
 _LAYOUT = {
     "mode", "lag", "seed", "learner.unroll", "learner.unrolls_per_batch",
     "replay.replay_share", "replay.replay_capacity", "replay.burn_in",
 }  # fmt: skip
-# Options with which other demonstrations are searched for; with others of the
-# environments those that there are may not play, which is found out.
+# Options that change which demonstrations are searched for. With other environment
+# options the saved demonstrations may not play; the run checks that.
 _OF_WAYS = {"env.task", "env.levels", "explore.demonstrations"}
-# Options that say where and how a run is shown, not what it does.
+# Options of output, which do not change what a run does.
 _OUTER = {"preset", "run_dir", "resume", "dashboard", "videos"}
-# What each process has of its own, in a checkpoint; the rest all have in common.
+# Keys of a checkpoint with the state of a single process; other keys are common.
 _OWN = ("rng", "collecting", "explore", "replay", "own_learner", "own_episodes")
 
 
@@ -74,16 +75,16 @@ class Generators:
 
 @dataclass(frozen=True)
 class RunParts:
-    """The parts of a run whose state a checkpoint holds, and what they are made for.
+    """The parts of a run whose state is in a checkpoint, and what they are made for.
 
     Attributes:
         obs_shape: of an observation.
         num_actions: of the task.
         ways: demonstrations that the run learns from.
         ranks: processes of the run.
-        episodes: of the run; known to rank 0.
-        own_episodes: of this process; of a single one the same object.
-        has_snapshots: whether the environments can be saved.
+        episodes: of the run, on rank 0.
+        own_episodes: of this process; the same object if there is only one process.
+        has_snapshots: whether the environments have snapshots.
     """
 
     config: RunConfig
@@ -111,14 +112,14 @@ def capture(
     explored: bool = True,
     together: bool = True,
 ) -> dict[str, Any]:
-    """Everything that a run needs to continue; read it before the next update.
+    """Everything that a run needs to continue; to be saved before the next update.
 
     Args:
-        parts: of a run that is between two updates.
-        complete: False: without episodes and unrolls, which may be amid anything after
-            a failure, and are not needed to play with the weights.
-        explored: False: without what was explored, which is large.
-        together: whether all ranks call this now; rank 0 gets what is of each one.
+        parts: of a run between two updates.
+        complete: False leaves out episodes and unrolls, which may be inconsistent after
+            a failure and are not needed to play with the weights.
+        explored: False leaves out the state of exploration, which is large.
+        together: whether all ranks call this now; rank 0 then receives their states.
     """
     wait_for_device(parts.device)
     replay = None
@@ -156,12 +157,12 @@ def capture(
 def divide(
     state: dict[str, Any], ranks: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Takes a checkpoint apart: what all ranks have in common, and what each has.
+    """Splits a checkpoint into common state and the state of each rank.
 
     Args:
         state: of a checkpoint.
-        ranks: of the run that goes on. Where they are not as many as they were, each
-            gets what rank 0 had, of which only what was explored is of use.
+        ranks: number of ranks of the resumed run. If their number has changed, each
+            rank receives the state of rank 0 without episodes and replay.
     """
     others = state.get("others", [])
     own = {name: state[name] for name in _OWN if name in state}
@@ -175,22 +176,22 @@ def divide(
 def restore(
     parts: RunParts, path: Path, state: dict[str, Any], log: Callable[[str], None]
 ) -> None:
-    """Continues from what `capture` gave, in a run that has not started.
+    """Restores the result of `capture` in a run that has not started.
 
     Args:
         parts: of the run, with the same network.
         path: of the checkpoint, for the message.
-        state: of the checkpoint; its tensors become those of the run.
-        log: receives what has changed, and what begins anew and why.
+        state: of the checkpoint; its tensors become tensors of the run.
+        log: receives the changes, and what starts again and why.
 
     Raises:
-        ValueError: its network is another one, or there is nothing left to do.
+        ValueError: the network differs, or there is nothing left to do.
     """
     _Restoring(parts, state, log).restore(path)
 
 
 class _Restoring:
-    """One call of `restore`: old and new options side by side."""
+    """One call of `restore`, with the old and the new options."""
 
     def __init__(
         self, parts: RunParts, state: dict[str, Any], log: Callable[[str], None]
@@ -221,7 +222,7 @@ class _Restoring:
         else:
             parts.learner.seed()
         if {"env.task", "env.levels"} & set(changed):
-            # Counted in episodes of other levels, and found with them.
+            # These counts and metrics belong to other levels.
             progress.next_attempt, progress.evaluated = 0, {}
         else:
             parts.episodes.restore(state["episodes"])
@@ -236,7 +237,7 @@ class _Restoring:
         self._restore_replay(reason)
 
     def _changed_options(self) -> list[str]:
-        """Names of the options with other values than before; logs them."""
+        """Names of the options whose values have changed; logs them."""
         old, new = self._old, self._new
         changed = [n for n in new if n in old and n not in _OUTER and old[n] != new[n]]
         if changed:
@@ -245,7 +246,7 @@ class _Restoring:
         return changed
 
     def _restore_collecting(self, moved: list[str]) -> str:
-        """Episodes and unrolls; returns why they begin anew, "" if they do not."""
+        """Restores episodes and unrolls; returns why that failed, "" if it did not."""
         parts, state = self._parts, self._state
         reason = ""
         if moved:
@@ -261,36 +262,36 @@ class _Restoring:
         return reason
 
     def _why_no_episodes(self) -> str:
-        """Why a checkpoint of such a run has no episodes in it."""
+        """Why the checkpoint has no episodes."""
         if not self._state["steps"]:
             return "the run was interrupted before its first update"
         if not self._parts.has_snapshots:
             return f"{self._parts.config.env.task} has no snapshots"
         if self._parts.config.mode == "async":
-            return "in async mode environments are never all at rest"
+            return "in async mode the environments never all wait for actions"
         return (
             "the checkpoint was written after a failure or a second Ctrl-C, or is "
             "best.pt"
         )
 
     def _restore_exploring(self, *, going_on: bool) -> None:
-        """Cells and the frontier; logs why they begin anew if they do."""
+        """Restores cells and the frontier, or logs why they start again."""
         found, explorer = self._state["explore"], self._parts.explorer
         if explorer is None:
             return
         if found is None:
-            self._log("exploration begins anew: the checkpoint has nothing of it")
+            self._log("exploration starts again: the checkpoint has no state of it")
             return
         try:
             explorer.restore(found, going_on=going_on)
         except ValueError as error:
-            self._log(f"exploration begins anew: {error}")
+            self._log(f"exploration starts again: {error}")
 
     def _restore_replay(self, reason: str) -> None:
-        """Replay, if the episodes continue; logs what begins anew, and why.
+        """Restores replay if the episodes continue; logs what starts again, and why.
 
         Args:
-            reason: why episodes begin anew, "" if they do not.
+            reason: why episodes start again; "" if they continue.
         """
         replay, kept = self._parts.replay, self._state["replay"]
         lines = [f"new episodes begin: {reason}"] if reason else []
@@ -299,12 +300,12 @@ class _Restoring:
         elif replay is not None:
             by_option = not reason and not self._parts.config.checkpoint_replay
             hint = " (--checkpoint-replay keeps it)" if by_option else ""
-            lines.append(f"replay begins empty{hint}")
+            lines.append(f"replay starts empty{hint}")
         for line in lines:
-            self._log(f"{line}; the run is not, bit for bit, the uninterrupted one")
+            self._log(f"{line}; the result will differ from an uninterrupted run")
 
     def _check_network(self) -> None:
-        """Raises ValueError where weights cannot mean the same."""
+        """Raises ValueError if the weights do not fit this run."""
         old, new, spaces = self._old, self._new, self._state["spaces"]
         names = [n for n in new if n.startswith("model.") and n != "model.value_heads"]
         pairs = {n: (old.get(n), new[n]) for n in names}
@@ -314,13 +315,14 @@ class _Restoring:
         for name, (there, here) in pairs.items():
             if there != here:
                 raise ValueError(
-                    f"the checkpoint cannot go on here: {name.removeprefix('model.')} "
-                    f"is {there} there and {here} here; choose the model, the actions "
-                    "and the image that it was trained with"
+                    "the checkpoint does not fit this run: "
+                    f"{name.removeprefix('model.')} is {there} there and {here} here; "
+                    "choose the model, the actions and the observations that it was "
+                    "trained with"
                 )
 
     def _move_value_heads(self) -> None:
-        """Gives each level the critic's output that it had, if levels have changed."""
+        """Keeps the critic's output of each level if the levels have changed."""
         parts, env = self._parts, self._parts.config.env
         outputs = self._old["model.value_heads"]
         sources = value_heads.sources(
@@ -333,28 +335,28 @@ class _Restoring:
             return
         value_heads.move(self._state, parts.model, parts.learner.optimizer, sources)
         self._log(
-            "the critic's outputs are for other levels now: those of levels that were "
-            "there stay, others begin with the mean of all weights"
+            "the levels have changed: known levels keep their output of the critic, "
+            "new levels begin with the mean of its weights"
         )
 
     def _check_left(self) -> None:
-        """Raises ValueError if the run is at its end already."""
+        """Raises ValueError if the run has already reached its end."""
         config, progress = self._parts.config, self._parts.progress
         if progress.steps >= config.max_steps:
             raise ValueError(
                 f"the checkpoint is at {progress.steps:,} steps, and max_steps is "
-                f"{config.max_steps:,}: raise --max-steps to go on"
+                f"{config.max_steps:,}: raise --max-steps to continue"
             )
         if config.max_seconds and progress.seconds >= config.max_seconds:
             raise ValueError(
                 f"the checkpoint is at {progress.seconds:.0f} s, and max_seconds is "
-                f"{config.max_seconds:g}: raise --max-seconds to go on (0: no limit)"
+                f"{config.max_seconds:g}: raise --max-seconds to continue (0: no limit)"
             )
 
 
 def _is_layout(name: str) -> bool:
-    """Whether unrolls of one value of an option cannot continue with another."""
+    """Whether unrolls cannot continue after a change of this option."""
     if name.startswith("env."):
-        # The pool compares the ROM itself, by its hash.
+        # The pool compares the hash of the ROM.
         return name not in ("env.num_threads", "env.test_levels", "env.rom_path")
     return name in _LAYOUT

@@ -1,4 +1,4 @@
-"""When a run writes checkpoints, and which ones."""
+"""When a run writes which checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.show.display import Display
 
 
 class Saver:
-    """Writes the state of a run to checkpoints: now, when due, or when it is best."""
+    """Writes checkpoints of a run: on request, when due, or when it is best."""
 
     def __init__(
         self,
@@ -27,11 +27,11 @@ class Saver:
         """Starts the time to the first checkpoint.
 
         Args:
-            parts: whose state a checkpoint holds.
-            pipeline: comes to rest before a complete checkpoint.
-            checkpoints: of the run folder; None on other ranks than 0.
-            display: shows what was written.
-            alarms: told of what could not be written.
+            parts: the parts whose state is in a checkpoint.
+            pipeline: stops before a complete checkpoint.
+            checkpoints: of the run folder; None on ranks other than 0.
+            display: shows written checkpoints.
+            alarms: receive failed checkpoints.
             seconds: between two periodic checkpoints.
         """
         self._parts, self._pipeline = parts, pipeline
@@ -42,20 +42,21 @@ class Saver:
     def save(self, *, best: bool = False, complete: bool = True) -> bool:
         """Writes a checkpoint, or logs why it cannot.
 
-        All ranks save a complete checkpoint together, rank 0 the others alone.
+        All ranks save a complete checkpoint together; rank 0 alone saves other
+        checkpoints.
 
         Args:
-            best: to best.pt, instead of one of the last few, and without games and
-                what was explored: it may be written often.
-            complete: False if an update was interrupted: episodes will begin anew.
+            best: write best.pt, without environments and exploration, because it may be
+                written often.
+            complete: False if an update was interrupted; episodes will start again.
 
         Returns:
-            Whether it is written.
+            Whether the checkpoint is written.
         """
         parts = self._parts
         if not all(bool(p.isfinite().all()) for p in parts.model.parameters()):
             self._alarms.set(
-                "weights", "the weights are not finite: they are not saved"
+                "weights", "the weights are not finite; they are not saved"
             )
             return False
         together = complete and not best
@@ -72,7 +73,7 @@ class Saver:
             path = self._checkpoints.save_best(state)
         else:
             path = self._checkpoints.save(state, steps)
-        failed = "the last one is not written, for the reason above"
+        failed = "the last one could not be written, for the reason above"
         self._alarms.set("checkpoint", failed if path is None else "")
         if path is not None:
             self._display.checkpoint(path, steps)
@@ -82,8 +83,8 @@ class Saver:
         """Whether it is time for a complete checkpoint.
 
         Args:
-            best: whether best.pt is about to be written. Until then that file, which
-                is without games, might be all there is.
+            best: whether best.pt is about to be written. That file has no environments,
+                so the first one is written with a complete checkpoint.
         """
         first_best = best and not self._parts.progress.best_score
         return first_best or time.perf_counter() - self._last >= self._seconds
@@ -93,7 +94,7 @@ class Saver:
         return self._parts.episodes.score() > self._parts.progress.best_score
 
     def save_best(self) -> None:
-        """Keeps the weights of the best score of the last episodes in best.pt."""
+        """Writes the weights of the best score of the last episodes to best.pt."""
         progress = self._parts.progress
         best = progress.best_score
         progress.best_score = self._parts.episodes.score()

@@ -1,4 +1,4 @@
-"""What one of several processes does of a run: its share of it."""
+"""The share of a run that one of several processes has."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trainer.machine.ranks import Ranks
 def share_of(config: RunConfig, ranks: Ranks) -> RunConfig:
     """The config that a process builds its part of a run from.
 
-    The processes of a machine share its cores, where options do not say how many
-    threads each has. What a run writes, rank 0 alone writes.
+    The processes of a machine share its cores, unless options give the number of
+    threads. Only rank 0 writes files.
 
     Args:
         config: of the whole run.

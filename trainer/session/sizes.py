@@ -1,4 +1,4 @@
-"""What a run needs of the device's memory, and what to lower where it is too much."""
+"""The device memory that a run needs, and what to lower if that is too much."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trainer.rollout.store import Rollouts
 
 
 def store_slots(config: RunConfig) -> int:
-    """Unrolls that the store holds: written, waiting, learned from, replayed."""
+    """Unrolls that the store holds: in progress, waiting, in an update, for replay."""
     if not config.replay.replay_share:
         return config.working_slots
     return config.working_slots + config.replay.replay_capacity
 
 
 def _slot_bytes(config: RunConfig) -> int:
-    """Bytes of an unroll: a frame per row, and what belongs to it."""
+    """Bytes of an unroll: a frame per row, and the other fields of the rows."""
     shape, stack = _shape(config), config.env.stack_num
     burn_in = config.replay.burn_in
     return Rollouts.bytes_per_slot(config.learner.unroll, burn_in, shape, stack)
@@ -32,7 +32,7 @@ def _slot_bytes(config: RunConfig) -> int:
 def store_bytes(config: RunConfig) -> int:
     """Bytes of the store on the device, replay included.
 
-    Without the memory's state, which is small beside the frames.
+    The state of a memory is not counted; it is small beside the frames.
     """
     return store_slots(config) * _slot_bytes(config)
 
@@ -40,8 +40,8 @@ def store_bytes(config: RunConfig) -> int:
 def gradient_bytes(config: RunConfig) -> int:
     """Bytes that one part of a minibatch keeps for its gradient.
 
-    Measured: what a forward on the CPU saves for each further row, in bf16 unless
-    the precision is fp32.
+    They are measured on the CPU as the bytes that a forward pass saves per further row,
+    in bf16 unless the precision is fp32.
     """
     shape = _shape(config)
     actions = len(config.resolved().env.actions)
@@ -57,7 +57,7 @@ def gradient_bytes(config: RunConfig) -> int:
 def _saved_bytes(
     model: nn.Module, shape: tuple[int, int, int], rows: int, half: bool
 ) -> int:
-    """Bytes of all that a forward of some rows keeps for its gradient."""
+    """Bytes that a forward pass of some rows keeps for its gradient."""
     saved: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -107,18 +107,18 @@ def table() -> str:
 
 
 def _size(count: int) -> str:
-    """Bytes for people."""
+    """A number of bytes as text."""
     if count < 2**30:
         return f"{count / 2**20:.{0 if count >= 10 * 2**20 else 1}f} MB"
     return f"{count / 2**30:.1f} GB"
 
 
 def out_of_memory_advice(config: RunConfig, error: BaseException) -> str:
-    """What to lower when the device's memory is full, with what it is now.
+    """What to lower when the device memory is full, with the current values.
 
     Args:
         config: of the run.
-        error: what PyTorch raised; only its first sentence is repeated.
+        error: from PyTorch; only its first sentence is repeated.
     """
     env, learner, replay = config.env, config.learner, config.replay
     store = [
@@ -131,8 +131,8 @@ def out_of_memory_advice(config: RunConfig, error: BaseException) -> str:
     what = str(error).strip().split("\n")[0].split(". ")[0]
     return (
         f"out of device memory ({what}). The store of unrolls takes about "
-        f"{_size(store_bytes(config))}: lower {', '.join(store)}. A gradient step "
-        f"takes more the more rows it has: lower --minibatch-size (now "
-        f"{learner.minibatch_size}) or raise --grad-accum-steps "
+        f"{_size(store_bytes(config))}: lower {', '.join(store)}. The memory of a "
+        f"gradient step grows with its rows: lower --minibatch-size (now "
+        f"{learner.minibatch_size}), or raise --grad-accum-steps "
         f"({learner.grad_accum_steps}), which changes nothing else"
     )

@@ -30,13 +30,13 @@ def run_training(config: RunConfig, display: Display | None = None) -> dict[str,
     """Builds a run and trains it; see `train`.
 
     Args:
-        config: everything about the run.
-        display: shows the run; None: the one that the config names. What its
-            `report` raises ends the run, with a checkpoint, and reaches the caller:
-            a search stops hopeless trials so.
+        config: of the run.
+        display: shows the run; None: the display that the config names. An exception
+            from its `report` ends the run, with a checkpoint, and reaches the caller; a
+            search stops hopeless trials this way.
 
     Returns:
-        As of `train`; no last metrics if a signal came in the search for
+        As of `train`, but without metrics if a signal came during the search for
         demonstrations, before the first update.
     """
     try:
@@ -55,11 +55,11 @@ def train(session: Session) -> dict[str, float]:
     """Trains until solved, out of steps or time, or interrupted; closes the session.
 
     Args:
-        session: fresh or restored; of several processes, each trains its own.
+        session: new or resumed; each process of a run trains its own session.
 
     Returns:
         The last metrics, with `steps`, `seconds`, `solved` (0 or 1) and `signal`
-        (the number of the one that came meanwhile, else 0).
+        (the number of a signal that came meanwhile, else 0).
 
     Raises:
         RuntimeError: the loss became NaN (the batch is saved in the run folder), or
@@ -79,25 +79,25 @@ def train(session: Session) -> dict[str, float]:
             try:
                 metrics = _run_loop(session, clock, stopping)
             except LostRankError:
-                # The last checkpoint is of all ranks, and goes on exactly.
+                # The last checkpoint covers all ranks and resumes exactly.
                 raise
             except BaseException:
                 _save_after_failure(session)
                 raise
             if not session.saver.save():
                 raise RuntimeError(
-                    f"the last checkpoint, at {session.progress.steps:,} steps, is not "
-                    f"written; {run_dir}/{checkpoint.FOLDER}/ has those before it"
+                    f"the last checkpoint, at {session.progress.steps:,} steps, could "
+                    f"not be written; {run_dir}/{checkpoint.FOLDER}/ has earlier ones"
                 )
             contents = "checkpoints, curves"
             if session.filmer is not None:
                 session.filmer.finish(session.writer.write_video)
                 contents += ", videos"
             display.log(f"wrote {run_dir}/ ({contents})")
-            # One may have come since the loop ended.
+            # A signal may have come since the loop ended.
             return metrics | {"signal": float(stopping.signal)}
     except Exception as error:
-        if not isinstance(error, FirstRankError):  # rank 0 says why
+        if not isinstance(error, FirstRankError):  # rank 0 reports the reason
             session.alarms.notify("failed", str(error))
         raise
     finally:
@@ -122,7 +122,7 @@ def _run_loop(session: Session, clock: Clock, stopping: Stop) -> dict[str, float
         stopping=stopping,
     ).run()
     seconds = clock.seconds()
-    more = f"; --resume {run_dir} goes on" if reason == INTERRUPTED else ""
+    more = f"; continue with --resume {run_dir}" if reason == INTERRUPTED else ""
     text = f"{reason} after {progress.steps:,} steps, {format_seconds(seconds)}"
     session.display.log(f"{text}{more}")
     if reason != INTERRUPTED and session.ranks.is_first:
@@ -139,7 +139,7 @@ def _run_loop(session: Session, clock: Clock, stopping: Stop) -> dict[str, float
 
 
 def _make_reporter(session: Session, clock: Clock) -> Reporter:
-    """What reports, on rank 0: curves of all ranks' episodes and of its own work."""
+    """Makes the reporter of rank 0: curves of all episodes and of its own work."""
     return Reporter(
         session.config,
         sources=_sources(session),
@@ -153,7 +153,7 @@ def _make_reporter(session: Session, clock: Clock) -> Reporter:
 
 
 def _make_lead(session: Session, clock: Clock, reporter: Reporter) -> Lead:
-    """What decides, on rank 0."""
+    """Makes the part of rank 0 that decides."""
     config, progress, run_dir = session.config, session.progress, session.run_dir
     log = session.display.log
     evaluator = Evaluator(
@@ -196,7 +196,7 @@ def _make_lead(session: Session, clock: Clock, reporter: Reporter) -> Lead:
 
 
 def _sources(session: Session) -> list[Source]:
-    """Where the values of the curves come from."""
+    """The sources of the values of the curves."""
     store, replay = session.store, session.replay
     sources: list[Source] = [
         ("time/share_", session.timings.shares),
@@ -224,8 +224,8 @@ def _sources(session: Session) -> list[Source]:
 
 
 def _save_after_failure(session: Session) -> None:
-    """Writes a checkpoint if it can; the failure stays what is reported."""
+    """Writes a checkpoint if possible; the caller still raises the first failure."""
     try:
         session.saver.save(complete=False)
     except Exception as error:
-        session.display.log(f"no checkpoint of this moment: {error}")
+        session.display.log(f"could not write a checkpoint: {error}")

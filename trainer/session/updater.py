@@ -1,4 +1,4 @@
-"""One update of a run: a batch from the environments and replay to the weights."""
+"""One update of a run: it learns from a training batch and from replay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.session.progress import Progress
 
 
 class Updater:
-    """Takes batches from the pipeline and replay, and gives them to the learner."""
+    """Passes training batches from the pipeline and replay to the learner."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class Updater:
 
         Args:
             config: of this rank's share of the run.
-            pipeline: collects the unrolls; started.
+            pipeline: collects the unrolls; it is started.
             store: holds the unrolls.
             replay: of earlier unrolls in the same store; None: no replay.
             learner: changes the weights.
             timings: counts the time of learning.
-            progress: its steps are counted here.
+            progress: receives the number of steps.
             device: of the learner.
-            ranks: of the run, each with a batch of its own.
+            ranks: of the run, each with its own training batch.
         """
         self._config, self._device, self._ranks = config, device, ranks
         self._pipeline, self._store, self._replay = pipeline, store, replay
@@ -56,7 +56,7 @@ class Updater:
         config, replay = self._config, self._replay
         with mark("collect"):
             slots = self._pipeline.next_batch()
-        # Not the collector's count, which in another thread is a matter of timing.
+        # Not the count of the collector, which depends on timing in another thread.
         self._progress.steps += self._ranks.total(self._store.learned_steps(slots))
         step = self._progress.steps
         with self._timings("learn"):
@@ -70,8 +70,8 @@ class Updater:
                 batch = self._store.batch(slots)
             priorities = self._learner.update(batch, step)
             if config.lag and self._device.type == "cuda":
-                # Only finished weights and slots are handed over: the collector
-                # would otherwise wait for the update it is meant to overlap.
+                # Weights and slots are published only when finished: otherwise the
+                # collector would wait for the update that it should overlap.
                 torch.cuda.current_stream(self._device).synchronize()
             released = slots
             if replay is not None:

@@ -1,1 +1,1 @@
-"""What people see of a run: curves, the dashboard, the page."""
+"""Output of a run for people: curves, the dashboard, the report."""

@@ -1,4 +1,4 @@
-"""All levels of a campaign at a glance: a live board in a terminal, else lines."""
+"""The levels of a campaign: a live board in a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from rich.text import Text
 from trainer.show.panels import LABEL, heat
 
 _LEGEND = (
-    "% cleared of the last 100 training episodes   ▸ in training   ✓ solved\n"
-    "search: for demonstrations, before a level trains"
+    "%: clear rate of the last 100 training episodes   ▸ in training   ✓ solved\n"
+    "search: looks for demonstrations, before the level trains"
 )
 _MESSAGES = 8
 _CELL = 7
 
 
 class Standing(NamedTuple):
-    """How far a level is.
+    """The progress of a level.
 
     Attributes:
-        rate: share of clears of its last 100 training episodes; None: not begun.
-        training: whether it trains now.
-        solved: whether two evaluations confirmed it.
-        searching: whether it is still in the search for demonstrations.
+        rate: clear rate of the last 100 training episodes; None: not begun.
+        training: whether the level trains now.
+        solved: whether two evaluations confirmed that it is solved.
+        searching: whether the search for demonstrations is still running.
     """
 
     rate: float | None = None
@@ -39,14 +39,14 @@ class Standing(NamedTuple):
 
 
 class Board:
-    """Shows levels and messages while a campaign goes on."""
+    """Shows levels and messages during a campaign."""
 
     def __init__(self, *, live: bool, console: Console | None = None) -> None:
         """Opens the terminal.
 
         Args:
-            live: draw a board that stays; else messages are lines, and that is all.
-            console: where to draw; by default stdout.
+            live: draw a board; otherwise only print messages as lines.
+            console: where to draw; the default is stdout.
         """
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._messages: deque[str] = deque(maxlen=_MESSAGES)
@@ -55,7 +55,7 @@ class Board:
         self.open()
 
     def open(self) -> None:
-        """Takes the terminal, again after `close`."""
+        """Starts to draw; may be called again after `close`."""
         if self._live is not None:
             self._live.start()
 
@@ -68,10 +68,10 @@ class Board:
             self._draw()
 
     def show(self, title: str, levels: Mapping[str, Standing]) -> None:
-        """Draws the levels, where there is a board.
+        """Draws the levels, if there is a board.
 
         Args:
-            title: of the board: phase and time.
+            title: of the board, with phase and time.
             levels: by name, in the order of the game.
         """
         self._title, self._levels = title, dict(levels)
@@ -88,13 +88,13 @@ class Board:
         self._live.update(Panel(Group(*parts), title=self._title), refresh=True)
 
     def close(self) -> None:
-        """Leaves the last picture where it is; may be called again."""
+        """Stops drawing and leaves the last picture; may be called again."""
         if self._live is not None:
             self._live.stop()
 
 
 def grid(levels: Mapping[str, Standing]) -> Text:
-    """A column for each world, a line for each stage."""
+    """The levels with a column per world and a line per stage."""
     names = [tuple(map(int, name.split("-"))) for name in levels]
     worlds = sorted({world for world, _ in names})
     text = Text(f"{'':3}", no_wrap=True, overflow="crop")
@@ -108,7 +108,7 @@ def grid(levels: Mapping[str, Standing]) -> Text:
 
 
 def _add(text: Text, standing: Standing | None) -> None:
-    """Adds the cell of a level; an empty one for None."""
+    """Adds the cell of a level; None adds an empty cell."""
     if standing is None:
         text.append(" " * (_CELL + 1))
         return

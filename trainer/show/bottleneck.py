@@ -1,60 +1,61 @@
-"""What bounds the speed of a run, in one line."""
+"""The bottleneck of a run, in one line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# A part of the loop is the bottleneck from this share of its thread's time on; a
-# thread that waits for the other one longer than the second share is held up.
+# A part of the loop is the bottleneck if it takes at least the first share of the time
+# of its thread. A thread that waits for the other thread for at least the second share
+# is held up.
 _BOUND, _HELD_UP = 0.4, 0.1
-# A GPU that runs kernels for this share of the time has no more to give.
+# A GPU that runs kernels for at least this share of the time is the bottleneck.
 _GPU_BUSY = 0.8
 
 
 def bottleneck(
     shares: Mapping[str, float], gpu_utilisation: float | None, overlapped: bool
 ) -> str:
-    """Says in one line what bounds the speed of a run, and what to change.
+    """The bottleneck of a run and what to change, in one line.
 
     Args:
         shares: of `Timings`: wait (for environments), copy, act, send, store, learn,
-            and where overlapped wait_learner (of the collector) and wait_batch (of
-            the learner). Missing ones count 0.
+            and if overlapped wait_learner (of the collector) and wait_batch (of the
+            learner). Missing shares count as 0.
         gpu_utilisation: share of the time that a GPU runs kernels (`Monitor`), None
             without a GPU.
         overlapped: whether collector and learner are two threads.
 
     Returns:
-        The bottleneck, a colon, and the reason, whose figures change at every call.
+        The bottleneck, a colon, and the reason, whose numbers change at every call.
     """
     name, share = _dominant(shares, overlapped)
     if name == "wait":
         return (
             f"emulation-bound: acting waits {share:.0%} of the time for environments; "
-            "more cores and --num-threads help, a larger --model costs little"
+            "use more cores and --num-threads; a larger --model costs little"
         )
     if gpu_utilisation is not None and gpu_utilisation >= _GPU_BUSY:
         return (
-            f"GPU-bound: kernels run {gpu_utilisation:.0%} of the time; a smaller "
-            "--model or fewer --epochs help, faster environments would not"
+            f"GPU-bound: kernels run {gpu_utilisation:.0%} of the time; use a smaller "
+            "--model or fewer --epochs; faster environments would not help"
         )
     if name == "act":
         return (
-            f"acting-bound (CPU): acting and storing take {share:.0%} of the time; "
-            "larger groups (more --num-envs, fewer --groups) or a smaller --model help"
+            f"acting-bound (CPU): acting and storing take {share:.0%} of the time; use "
+            "larger groups (more --num-envs, fewer --groups) or a smaller --model"
         )
     if not name:
-        return "balanced: no part holds the others up; only more of everything helps"
+        return "balanced: no part waits for another; only faster hardware would help"
     if gpu_utilisation is None:
         return (
-            f"learning-bound (CPU): learning takes {share:.0%} of the time; a smaller "
-            "--model or fewer --epochs help, faster environments would not"
+            f"learning-bound (CPU): learning takes {share:.0%} of the time; use a "
+            "smaller --model or fewer --epochs; faster environments would not help"
         )
-    meanwhile = "" if overlapped else ", --lag 1 to collect meanwhile"
+    meanwhile = "" if overlapped else ", or --lag 1 to collect meanwhile"
     return (
         f"learning-bound (CPU): learning takes {share:.0%} of the time, yet the GPU "
-        f"runs kernels for only {gpu_utilisation:.0%}; a larger --minibatch-size, "
-        f"--cuda-graphs{meanwhile} help"
+        f"runs kernels for only {gpu_utilisation:.0%}; use a larger --minibatch-size, "
+        f"--cuda-graphs{meanwhile}"
     )
 
 
@@ -66,12 +67,12 @@ def bottleneck_of(values: Mapping[str, float], overlapped: bool) -> str:
 
 
 def _dominant(shares: Mapping[str, float], overlapped: bool) -> tuple[str, float]:
-    """The part of the loop that bounds its speed, and its share; "" for none.
+    """The part of the loop that is the bottleneck, and its share; "" for none.
 
-    Where two threads overlap, it is a part of the one that the other waits for.
+    If two threads overlap, the part belongs to the thread that the other waits for.
     """
     parts = {
-        # Waking more workers than there are cores left is waiting for them, too.
+        # Sending counts as waiting: it takes long if workers lack free cores.
         "wait": shares.get("wait", 0.0) + shares.get("send", 0.0),
         "act": sum(
             shares.get(name, 0.0) for name in ("copy", "act", "store", "explore")

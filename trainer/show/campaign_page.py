@@ -1,4 +1,4 @@
-"""The page about a campaign: all levels, by who played them."""
+"""The report of a campaign: results of all levels, by policy."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from trainer.show.figures import curves
 from trainer.show.page import document, level_grid, level_table, table
 from trainer.show.run_files import read_run
 
-# Options that say where and how a campaign is shown, not what it does.
+# Options of output, which do not change what a campaign does.
 _OF_THE_COMMAND = {"run_dir", "resume", "dashboard"}
 OPTIONS, STATE, TABLE, MERGED = "campaign.json", "state.json", "table.json", "merged"
 
 
 def is_campaign(folder: Path) -> bool:
-    """Whether a folder is that of a campaign."""
+    """Whether a folder belongs to a campaign."""
     return (folder / OPTIONS).is_file() and (folder / STATE).is_file()
 
 
 def write(folder: Path, output: Path | None = None) -> Path:
-    """Writes the page of a campaign, whatever it has come to.
+    """Writes the report of a campaign, finished or not.
 
     Args:
         folder: of the campaign.
-        output: the page; by default report.html there.
+        output: the file; the default is report.html in the folder.
 
     Returns:
-        Where it is.
+        The path of the report.
 
     Raises:
         ValueError: a file of the campaign is damaged.
-        OSError: the page cannot be written; an older one is as it was.
+        OSError: the report cannot be written; an older one is unchanged.
     """
     state, found = _read(folder / STATE), _read(folder / TABLE)
     known = _read(folder / OPTIONS)
@@ -70,11 +70,11 @@ def write(folder: Path, output: Path | None = None) -> Path:
 
 
 def results_of(folder: Path, policies: Sequence[str]) -> dict[str, Any] | None:
-    """The content of a campaign's table.json, if it has all of its policies.
+    """The content of table.json, if it has results of all policies; else None.
 
     Args:
         folder: of the campaign.
-        policies: names of those that there are.
+        policies: names of the existing policies.
     """
     try:
         found = _read(folder / TABLE)
@@ -86,7 +86,7 @@ def results_of(folder: Path, policies: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is no file."""
+    """A JSON object; {} if there is no file."""
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def _read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is damaged: it is no JSON object")
+        raise ValueError(f"{path} is damaged: it is not a JSON object")
     return content
 
 
@@ -104,9 +104,9 @@ def _sampled(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _results(results: Sequence[Mapping[str, Any]]) -> str:
-    """Clear rates of sampled actions, how many starts with the likeliest ones, and all.
+    """Clear rates with sampled actions and cleared starts with greedy actions.
 
-    Each level's results are next to each other.
+    The table below the grid has all results, those of a level next to each other.
     """
     if not results:
         return ""
@@ -117,14 +117,14 @@ def _results(results: Sequence[Mapping[str, Any]]) -> str:
     order = {level: number for number, level in enumerate(rates)}
     rows = sorted(results, key=lambda r: (order[r["level"]], r["argmax"]))
     what = (
-        "In a cell: episodes cleared with sampled actions, and starts cleared with the "
-        "likeliest actions."
+        "Each cell has the clear rate with sampled actions, and the number of starts "
+        "cleared with greedy actions."
     )
     return f"<p>{what}</p>{level_grid(rates, notes)}{level_table(rows, '')}"
 
 
 def _figure(name: str, results: Sequence[Mapping[str, Any]], levels: int) -> str:
-    """The mean clear rate of all levels; of those without a policy it is 0."""
+    """The mean clear rate of all levels; a level without a policy counts as 0."""
     rates = list(_sampled(results).values())
     if not rates:
         return ""
@@ -136,7 +136,7 @@ def _figure(name: str, results: Sequence[Mapping[str, Any]], levels: int) -> str
 
 
 def _training(levels: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line for each level's run."""
+    """A table with a row for the run of each level."""
     heads = ("level", "steps", "time", "last 100 training episodes", "solved", "chosen")
     rows = [
         (
@@ -153,7 +153,7 @@ def _training(levels: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _options(known: Mapping[str, Any]) -> str:
-    """A line for each option of the campaign, and one for the flags behind `--`."""
+    """A table of the options of the campaign and of the flags after `--`."""
     options: Mapping[str, Any] = known.get("options", {})
     rows = [
         (

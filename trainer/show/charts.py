@@ -25,15 +25,15 @@ def sparkline(
 
     Args:
         points: seconds and value, in order of time.
-        width: columns, which share the time from 0 to the last point evenly.
-        low: value at the bottom; None: the least one.
-        high: value at the top; None: the greatest one.
+        width: columns, which divide the time from 0 to the last point evenly.
+        low: value at the bottom; None: the smallest value.
+        high: value at the top; None: the largest value.
     """
     levels = np.clip(np.round(8 * _heights(points, width, low, high)), 1, 8)
     return "".join(_BLOCKS[int(level)] for level in levels) or " " * width
 
 
-@lru_cache(maxsize=64)  # of the curves, drawn oftener than they change
+@lru_cache(maxsize=64)  # curves are drawn more often than they change
 def chart(
     points: tuple[Point, ...],
     width: int,
@@ -45,13 +45,13 @@ def chart(
 
     Args:
         points: seconds and value, in order of time.
-        width: columns, which share the time from 0 to the last point evenly.
+        width: columns, which divide the time from 0 to the last point evenly.
         height: lines.
-        low: value at the bottom; None: the least one.
-        high: value at the top; None: the greatest one.
+        low: value at the bottom; None: the smallest value.
+        high: value at the top; None: the largest value.
 
     Returns:
-        `height` lines of `width` characters, the top one first.
+        `height` lines of `width` characters, from top to bottom.
     """
     rows = 4 * height
     dots = np.zeros((rows, 2 * width), np.uint8)
@@ -59,7 +59,7 @@ def chart(
     old = None
     for column, row in enumerate(np.round((1 - shares) * (rows - 1)).astype(int)):
         near = row if old is None else old
-        # A steep piece is a vertical line, without the dot it comes from.
+        # A steep piece is a vertical line, without the dot that it starts from.
         start, end = min(row, near + (row > near)), max(row, near - (row < near))
         dots[start : end + 1, column] = 1
         old = row
@@ -71,7 +71,7 @@ def chart(
 def _heights(
     points: Sequence[Point], width: int, low: float | None, high: float | None
 ) -> npt.NDArray[np.float64]:
-    """The curve at each of some columns, 0 at `low` to 1 at `high`; () for none."""
+    """The curve at each column, 0 at `low` to 1 at `high`; empty without points."""
     if not points or width < 1:
         return np.zeros(0)
     seconds, values = np.array(points).T

@@ -1,4 +1,4 @@
-"""The live dashboard of a run, for terminals, and which display a run gets."""
+"""The live dashboard of a run, for terminals, and the choice of the display."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from trainer.show.display import Display, MessageFile, PlainDisplay, RunInfo
 from trainer.show.screen import view
 from trainer.show.status import Status
 
-# Share of the time that drawing may take.
+# Largest share of the time that drawing may take.
 _MOST_OF_THE_TIME = 0.005
 
 
 class LiveDisplay:
-    """A dashboard that fills the terminal; messages also scroll away above it.
+    """A dashboard that fills the terminal; messages also scroll above it.
 
-    It is drawn by a thread of its own, once a second and when the terminal has
-    changed its size. What other code prints or logs meanwhile becomes a message, too.
+    A separate thread draws it once a second and after the terminal has changed its
+    size. Text that other code prints or logs meanwhile also becomes a message.
     """
 
     def __init__(self, console: Console | None = None) -> None:
         """Opens the terminal.
 
         Args:
-            console: where to draw, with a file of its own; by default stdout.
+            console: where to draw; the default is stdout.
         """
         self.drawing_s = 0.0
         """Processor time that drawing has taken, in seconds."""
@@ -66,7 +66,7 @@ class LiveDisplay:
         )
 
     def start(self, info: RunInfo) -> None:
-        """Prints what is run, and draws from here on."""
+        """Prints a description of the run, and starts to draw."""
         self._record.open(info.run_dir)
         self.log(info.banner())
         config = info.config
@@ -96,47 +96,47 @@ class LiveDisplay:
         self._closing.callback(self._stop.set)
 
     def log(self, text: str) -> None:
-        """Prints a message above the dashboard, and shows it in it for a while."""
+        """Prints a message above the dashboard, and shows it inside for a while."""
         status = self._status
         if status is not None:
             status.messages.append((status.seconds(), text))
         self._record.add(text)
-        with suppress(OSError):  # the terminal is gone, the run goes on
+        with suppress(OSError):  # the terminal is gone, but the run continues
             self._console.print(Text(text), soft_wrap=True)
             self._park()
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
-        """Takes the values that are drawn from now on."""
+        """Takes the values to draw."""
         if self._status is not None:
             self._status.report(step, values, eta_s)
 
     def checkpoint(self, path: Path, step: int) -> None:
-        """Takes what is drawn of the last checkpoint."""
+        """Takes the last checkpoint to draw."""
         if self._status is not None:
             self._status.saved = (self._status.seconds(), step, str(path))
 
     def alarm(self, name: str, text: str) -> None:
-        """Takes what is drawn above all else, until it is over."""
+        """Takes an alarm to draw above everything else, or ends it."""
         if self._status is not None:
             others = {n: t for n, t in self._status.alarms.items() if n != name}
             self._status.alarms = others | ({name: text} if text else {})
 
     def close(self) -> None:
-        """Leaves the last picture where it is, and the terminal as it was."""
+        """Leaves the last picture, and restores the terminal."""
         self._closing.close()
         self._size = None
         self._record.close()
         self._status = self._info = None
 
     def _redraw(self) -> None:
-        """The thread: draws once a second, or less often where that costs more."""
+        """The thread: draws once a second, or less often if drawing takes long."""
         due = 0.0
         while not self._stop.wait(0.25):
             began, spent = time.perf_counter(), time.thread_time()
             if began >= due or self._console.size != self._size:
                 self._refresh()
                 now = time.perf_counter()
-                # Others may wait as long as this took, not only as long as it computed.
+                # Wall-clock time, because other threads may wait for the whole drawing.
                 due = now + min(10.0, max(1.0, (now - began) / _MOST_OF_THE_TIME))
                 self.drawing_s += time.thread_time() - spent
 
@@ -151,8 +151,8 @@ class LiveDisplay:
 
     def _draw(self) -> RenderableType:
         size, status, info = self._console.size, self._status, self._info
-        # The picture fills the terminal, so its place is known, whatever others have
-        # written meanwhile; only the first one follows what was there before.
+        # The picture fills the terminal, so its place is known, whatever other code has
+        # written meanwhile. Only the first picture follows earlier output.
         if self._size is not None:
             self._console.control(Control.home())
         if self._size not in (None, size):
@@ -163,25 +163,25 @@ class LiveDisplay:
         status.step = info.steps()
         try:
             return view(status, size.width, size.height)
-        except Exception as error:  # a picture is no reason to end a run
+        except Exception as error:  # a failed drawing must not end the run
             return Text(f"the dashboard cannot be drawn: {error!r}")
 
 
 class _Lines(io.TextIOBase):
-    """A text file whose lines are messages."""
+    """A text file that turns lines into messages."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log, self._rest = log, threading.local()
 
     def write(self, text: str) -> int:
-        """Keeps what is not a whole line yet, for each thread."""
+        """Logs whole lines, and keeps the rest for each thread."""
         *lines, self._rest.text = (getattr(self._rest, "text", "") + text).split("\n")
         if any(lines):
             self._log("\n".join(lines))
         return len(text)
 
     def writable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
 
@@ -203,7 +203,7 @@ def _suspendable(console: Console) -> Iterator[None]:
         show(True)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        # From here on it goes on.
+        # The process continues here after SIGCONT.
         signal.signal(number, suspend)
         show(False)
 
@@ -215,9 +215,9 @@ def _suspendable(console: Console) -> Iterator[None]:
 
 
 def _captured(log: Callable[[str], None]) -> ExitStack:
-    """Turns into messages what is printed and logged, until it is closed."""
+    """Turns printed and logged text into messages, until the stack is closed."""
     stack, lines = ExitStack(), _Lines(log)
-    # Handlers of the logging module keep the file that stderr once was.
+    # Handlers of the logging module keep a reference to the original stderr.
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
             stack.callback(handler.setStream, handler.stream)
@@ -231,10 +231,10 @@ def make_display(mode: str) -> Display:
     """The display for stdout.
 
     Args:
-        mode: auto, on or off, as `RunConfig.dashboard` says.
+        mode: auto, on or off, as in `RunConfig.dashboard`.
 
     Raises:
-        ValueError: it is on, and stdout is not a terminal.
+        ValueError: the mode is on, and stdout is not a terminal.
     """
     terminal = sys.stdout.isatty()
     if mode == "on" and not terminal:
@@ -243,7 +243,7 @@ def make_display(mode: str) -> Display:
             "dashboard=auto or off"
         )
     able = terminal and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-    # What is drawn is in no other encoding.
+    # The dashboard needs a UTF encoding.
     able = able and (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     return (
         LiveDisplay() if mode == "on" or (mode == "auto" and able) else PlainDisplay()

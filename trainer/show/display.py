@@ -1,6 +1,6 @@
-"""What a display shows of a run: lines in a file or pipe, or nothing.
+"""Displays of a run: lines for a file or pipe, or no output.
 
-dashboard.py has the one for terminals.
+dashboard.py has the display for terminals.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainer.show.bottleneck import bottleneck_of
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What displays show of a run that is built.
+    """Facts about a run for its display.
 
     Attributes:
         config: of the run, resolved.
@@ -37,7 +37,7 @@ class RunInfo:
         dtype: autocast type of the network, None for float32.
         size: of the network.
         replay_capacity: unrolls; 0: no replay.
-        steps: gives the environment steps so far, at any time.
+        steps: returns the current number of environment steps.
         ranks: processes of the run.
     """
 
@@ -52,26 +52,26 @@ class RunInfo:
 
     @property
     def task(self) -> str:
-        """The task and its levels, for people."""
+        """The task and its levels, as text."""
         env = self.config.env
         return describe_levels(env.task, env.levels, env.test_levels)
 
     def banner(self) -> str:
-        """What is run, where, and where it writes to, for people."""
+        """A description of the run, its device and its folder."""
         config, env, size = self.config, self.config.env, self.size
         overlap = (
             f"collecting up to {config.lag} batches ahead of learning"
             if config.lag
-            else "collecting and learning in turns"
+            else "collecting and learning take turns"
         )
         fallback = ""
         if config.device == "auto" and self.device.type == "cpu":
             fallback = " (--device auto found no usable GPU)"
-        shared = f", on {self.ranks} processes together" if self.ranks > 1 else ""
+        shared = f", on {self.ranks} processes" if self.ranks > 1 else ""
         lower = emulation_nice()
         priority = (
             f"emulation threads at nice {lower}: faster on an idle machine, slower "
-            f"beside other busy processes ({NICE_VARIABLE}=0 turns it off)\n"
+            f"beside other busy processes ({NICE_VARIABLE}=0 turns this off)\n"
         )
         return (
             f"{self.task}: {env.num_envs} environments in {env.groups} groups, "
@@ -85,10 +85,10 @@ class RunInfo:
 
 
 class Display(Protocol):
-    """Shows a run. Every method may be called from any thread."""
+    """Shows a run. Any thread may call any method."""
 
     def start(self, info: RunInfo) -> None:
-        """Shows what is run, once it is built."""
+        """Shows a description of the run, after it is built."""
 
     def log(self, text: str) -> None:
         """Shows a message that stays."""
@@ -99,26 +99,26 @@ class Display(Protocol):
         Args:
             step: environment steps.
             values: as in metrics.jsonl.
-            eta_s: seconds to the end of the run, unless it is solved sooner.
+            eta_s: seconds to the end of the run, unless it is solved earlier.
         """
 
     def checkpoint(self, path: Path, step: int) -> None:
-        """Notes that a checkpoint was written."""
+        """Records that a checkpoint was written."""
 
     def alarm(self, name: str, text: str) -> None:
-        """Shows an alarm for as long as it lasts; it is logged besides.
+        """Shows an alarm while it lasts; the caller also logs it.
 
         Args:
             name: of the alarm.
-            text: what is wrong; "": nothing any more.
+            text: the problem; "": the alarm is over.
         """
 
     def close(self) -> None:
-        """Shows nothing more; may be called again."""
+        """Ends the display; may be called again."""
 
 
 class MessageFile:
-    """Keeps messages in messages.txt of the run folder, with the time of the run."""
+    """Writes messages to messages.txt in the run folder, with the time of the run."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
@@ -136,7 +136,7 @@ class MessageFile:
             self.add(text)
 
     def add(self, text: str) -> None:
-        """A message; a full disk loses it."""
+        """Adds a message; it is lost if the disk is full."""
         stamp = format_seconds(time.perf_counter() - self._began)
         if self._file is None:
             self._early.append(text)
@@ -146,7 +146,7 @@ class MessageFile:
             self._file.write(f"{stamp:>8}  {text}\n")
 
     def close(self) -> None:
-        """Ends the file; may be called again."""
+        """Closes the file; may be called again."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
@@ -161,7 +161,7 @@ class PlainDisplay:
         self._bottleneck = ""
 
     def start(self, info: RunInfo) -> None:
-        """Prints what is run, and what the columns of its lines are."""
+        """Prints a description of the run, and of the columns of its lines."""
         self._overlapped = info.config.lag > 0
         self._record.open(info.run_dir)
         self.log(info.banner())
@@ -173,7 +173,7 @@ class PlainDisplay:
         _print(text)
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
-        """Prints a line, and the bottleneck when that is another one."""
+        """Prints a line, and the bottleneck if it has changed."""
         _print(progress_line(step, values, eta_s))
         text = bottleneck_of(values, self._overlapped)
         kind = text.partition(":")[0]
@@ -182,23 +182,24 @@ class PlainDisplay:
             self._bottleneck = kind
 
     def checkpoint(self, path: Path, step: int) -> None:
-        """Prints nothing: there are too many."""
+        """Prints nothing: checkpoints are too frequent."""
 
     def alarm(self, name: str, text: str) -> None:
-        """Prints nothing: what is logged stays on the screen."""
+        """Prints nothing: the log message stays on the screen."""
 
     def close(self) -> None:
-        """Ends the record of messages."""
+        """Closes the file of messages."""
         self._record.close()
 
 
 def _print(text: str) -> None:
-    """Prints a line; where that fails, the run goes on without it."""
+    """Prints a line; if that fails, the run continues without it."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # Nobody reads it any more: Ctrl-C ends `| tee`, too. Nor do the next lines
-        # fail, or the last flush of Python, which would be another exit status.
+        # The reader is gone: Ctrl-C also ends `| tee`. With stdout redirected, later
+        # lines do not fail, nor does the last flush of Python, which would change the
+        # exit status.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -207,7 +208,7 @@ def _print(text: str) -> None:
 
 
 class QuietDisplay:
-    """Nothing at all, for runs that another program reports on."""
+    """No output, for runs that another program reports on."""
 
     def start(self, info: RunInfo) -> None:
         """Shows nothing."""
@@ -225,30 +226,30 @@ class QuietDisplay:
         """Shows nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Has nothing to close."""
 
 
 class RecordDisplay(QuietDisplay):
-    """Shows nothing, and keeps messages in the run folder."""
+    """Shows nothing, and writes messages to the run folder."""
 
     def __init__(self) -> None:
         self._record = MessageFile()
 
     def start(self, info: RunInfo) -> None:
-        """Opens the record of messages."""
+        """Opens the file of messages."""
         self._record.open(info.run_dir)
 
     def log(self, text: str) -> None:
-        """Records a message."""
+        """Writes a message."""
         self._record.add(text)
 
     def close(self) -> None:
-        """Ends the record of messages."""
+        """Closes the file of messages."""
         self._record.close()
 
 
 def progress_legend(frame_skip: int) -> str:
-    """What the columns of `progress_line` are, for the start of a run."""
+    """The meaning of the columns of `progress_line`."""
     return (
         f"columns: environment steps ({frame_skip} frames each) | SPS: environment "
         "steps per second | return: mean of the\n"
@@ -260,7 +261,7 @@ def progress_legend(frame_skip: int) -> str:
 
 
 def progress_line(step: int, values: Mapping[str, float], eta_s: float) -> str:
-    """The line a person reads while the run goes on."""
+    """The line that reports the progress of a run."""
     parts = [f"{step:>9,} steps", f"{values.get('time/sps', 0.0):6,.0f} SPS"]
     if "rollout/return" in values:
         parts += [

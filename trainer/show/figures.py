@@ -1,4 +1,4 @@
-"""Charts of the curves of runs, as SVG in the colours of the page they stand in."""
+"""Charts of the curves of runs, as SVG in the colours of the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.show.run_files import RunFiles
 Line = tuple[Sequence[float], Sequence[float]]  # x, y
 Mark = tuple[int, float, float, float, float]  # line, x, y, low and high end
 
-# Charts: a name in metrics.jsonl, a title, and whether it is a share of 1.
+# Charts: a name in metrics.jsonl, a title, and whether the value is a share of 1.
 _CURVES = (
     ("rollout/clear_rate", "Clear rate, last 100 episodes", True),
     ("rollout/levels_passed", "Levels passed, mean of 100 episodes", False),
@@ -24,8 +24,8 @@ _CURVES = (
     ("rollout/best_x_50", "Best x, mean of 50 episodes", False),
     ("time/sps", "Environment steps per second", False),
     ("learn/loss/total", "Loss", False),
-    ("learn/loss/policy", "Loss of the policy", False),
-    ("learn/loss/value", "Loss of the value", False),
+    ("learn/loss/policy", "Policy loss", False),
+    ("learn/loss/value", "Value loss", False),
     ("learn/loss/entropy", "Entropy", False),
     ("learn/loss/kl", "KL of old and new policy", False),
     ("learn/explained_variance", "Explained variance", False),
@@ -33,13 +33,13 @@ _CURVES = (
     ("learn/gradient_norm", "Gradient norm", False),
     ("explore/frontier_x", "Furthest snapshot, pixels from a level's start", False),
     ("explore/snapshot_share", "Episodes that begin from snapshots", True),
-    ("explore/snapshot_clear_rate", "Clear rate of these", True),
+    ("explore/snapshot_clear_rate", "Clear rate of episodes from snapshots", True),
     ("explore/demonstration_left", "Share of the demonstrations still ahead", True),
-    ("explore/cells", "Cells that were reached", False),
-    ("explore/novelty", "Paid for new cells, per step", False),
-    ("explore/count_bonus", "Paid for rare cells, per step", False),
+    ("explore/cells", "Cells reached", False),
+    ("explore/novelty", "Bonus for new cells, per step", False),
+    ("explore/count_bonus", "Bonus for rare cells, per step", False),
 )
-# Lines are told apart by these, on white and on black.
+# Colours of lines, distinct on white and on black.
 _COLOURS = (
     "#3b82c4", "#d97b29", "#4a9d5b", "#b0518f", "#8a6fc8", "#8c7a3f", "#c8403a",
     "#2fa9a6", "#e391b4", "#6b7480", "#d9b93a", "#7fc4e8",
@@ -50,10 +50,10 @@ _T = TypeVar("_T")
 
 
 def curves(runs: Sequence[RunFiles]) -> str:
-    """Charts of all that runs report, over each other, as HTML; "" if there are none.
+    """Charts of the curves of runs, overlaid, as HTML; "" if there are none.
 
     Args:
-        runs: one, which also shows where its time went to, or several.
+        runs: one run, which also gets charts of its time and levels, or several.
     """
     charts = [
         _curve(runs, name, title, share=share, by_time=False)
@@ -67,7 +67,7 @@ def curves(runs: Sequence[RunFiles]) -> str:
         names = ["wait", "send", "copy", "act", "store", "explore", "learn"]
         points = [p for p in runs[0].points if "time/share_learn" in p]
         parts = {n: [p.get(f"time/share_{n}") or 0.0 for p in points] for n in names}
-        title = "Shares of the time"
+        title = "Shares of time"
         charts.append(_stacked_chart(title, [p["step"] for p in points], parts))
         charts.append(_levels_chart(runs[0]))
     drawn = f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
@@ -83,7 +83,7 @@ def curves(runs: Sequence[RunFiles]) -> str:
 def _curve(
     runs: Sequence[RunFiles], name: str, title: str, *, share: bool, by_time: bool
 ) -> str:
-    """One curve of every run, over steps or minutes; "" where none has it."""
+    """One curve of every run, over steps or minutes; "" if no run has it."""
     lines: list[Line] = []
     marks: list[Mark] = []
     for number, run in enumerate(runs):
@@ -101,10 +101,10 @@ def _curve(
 
 
 def _colour(number: int) -> str:
-    """The colour of a line, which no other one of the chart has."""
+    """The colour of a line, unique in its chart."""
     if number < len(_COLOURS):
         return _COLOURS[number]
-    # Hues by the golden ratio come as far apart as their number allows.
+    # The golden ratio spreads any number of hues evenly.
     hue, light = number * 0.618034 % 1, (0.38, 0.5, 0.62)[number % 3]
     red, green, blue = colorsys.hls_to_rgb(hue, light, 0.5)
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
@@ -118,14 +118,14 @@ def _line_chart(
     below: str,
     share: bool,
 ) -> str:
-    """Curves over each other.
+    """A chart of overlaid curves.
 
     Args:
         title: above the chart.
-        lines: one for each colour.
+        lines: one per colour.
         marks: dots with an error bar, in the colour of a line.
-        below: what x is.
-        share: y is 0 to 1, shown in per cent.
+        below: label of the x axis.
+        share: whether y is 0 to 1, to be shown in per cent.
 
     Returns:
         A figure in HTML; "" if there is no point.
@@ -147,7 +147,7 @@ def _line_chart(
 def _stacked_chart(
     title: str, x: Sequence[float], parts: Mapping[str, Sequence[float]]
 ) -> str:
-    """Shares on top of each other, over environment steps; "" if all are 0."""
+    """A chart of stacked shares over environment steps; "" if all are 0."""
     if not any(map(any, parts.values())):
         return ""
     axes = _axes(share=True)
@@ -163,7 +163,7 @@ def _stacked_chart(
 
 
 def _levels_chart(run: RunFiles) -> str:
-    """Clear rates in training, a row for each level; "" without several."""
+    """Clear rates in training, a row per level; "" for a run without --levels."""
     points = [p for p in run.points if any(k.startswith("levels/") for k in p)]
     points = [*_thinned(points, _MAX_COLUMNS)]
     from matplotlib.ticker import PercentFormatter
@@ -177,7 +177,7 @@ def _levels_chart(run: RunFiles) -> str:
     rates = np.array([[p.get(f"levels/{n}", np.nan) for p in points] for n in levels])
     axes = _axes(share=False, height=0.5 + max(1.8, 0.14 * len(levels)))
     axes.grid(visible=False)
-    # Each point stands for the time since the one before.
+    # Each point covers the time since the previous point.
     steps = [0.0, *(p["step"] for p in points)]
     edges = np.arange(len(levels) + 1) - 0.5
     mesh = axes.pcolormesh(
@@ -192,14 +192,14 @@ def _levels_chart(run: RunFiles) -> str:
 
 
 def _thinned(values: Sequence[_T], most: int = _MAX_POINTS) -> Sequence[_T]:
-    """At most so many points as can be told apart, the last one among them."""
+    """At most `most` points, evenly spaced, including the last one."""
     step = len(values) // most + 1
     return values[::-step][::-1]
 
 
 def _axes(share: bool, height: float = 2.3) -> Any:
     """Empty axes in the colours of the page."""
-    # Not pyplot: that one opens windows, and has to be in the main thread.
+    # Not pyplot, which opens windows and must run in the main thread.
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
@@ -234,7 +234,7 @@ def _figure(title: str, axes: Any, below: str) -> str:
         axes.figure.savefig(buffer, format="svg", transparent=True)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
-    # A page needs no namespaces, and no id twice.
+    # HTML needs no namespaces, and ids must be unique in the page.
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' (xmlns(:\w+)?="[^"]*"|id="[\w.]+_\d+")', "", svg)
     svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)

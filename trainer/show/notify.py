@@ -1,4 +1,4 @@
-"""Notifications wherever the user reads, for `--notify`: apprise sends them."""
+"""Notifications for `--notify`, which apprise sends."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# How long the end of a run waits for its last notifications.
+# How long a run waits at its end for the last notifications.
 _CLOSE_S = 20.0
 
 
 class Notifier:
-    """Sends messages in a thread of its own: a run never waits for a network."""
+    """Sends messages in a separate thread, so that a run never waits for a network."""
 
     def __init__(self, urls: str, log: Callable[[str], None]) -> None:
-        """Checks the URLs; nothing is sent yet.
+        """Checks the URLs; sends nothing yet.
 
         Args:
-            urls: of apprise, with commas between; `$NAME` is an environment variable.
+            urls: of apprise, separated by commas; `$NAME` is an environment variable.
             log: receives a line about each message that is not delivered.
 
         Raises:
-            ValueError: an environment variable is not set, or apprise knows no such
+            ValueError: an environment variable is not set, or apprise does not know a
                 URL.
             ImportError: apprise is not installed.
         """
         self._log = log
         self._service = _service(urls)
         self._queue: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
-        # A network that never answers must not keep the process.
+        # A daemon, so that a network without an answer does not block the process.
         self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
         self._thread.start()
 
@@ -46,17 +46,17 @@ class Notifier:
             title, text = message
             try:
                 sent = self._service.notify(title=title, body=text)
-            except Exception as error:  # whatever a service raises: the run goes on
-                self._log(f"no notification of {title!r}: {error}")
+            except Exception as error:  # services raise anything; the run continues
+                self._log(f"could not send notification {title!r}: {error}")
                 continue
             if not sent:
                 self._log(
-                    f"no notification of {title!r}: the service of --notify did not "
-                    "take it; check the URL and the network"
+                    f"could not send notification {title!r}: the service of --notify "
+                    "refused it; check the URL and the network"
                 )
 
     def close(self) -> None:
-        """Waits a while for what is being sent; may be called again."""
+        """Waits a limited time for pending messages; may be called again."""
         self._queue.put(None)
         self._thread.join(_CLOSE_S)
 
@@ -69,7 +69,7 @@ def _service(urls: str) -> Any:
             f"--notify names the environment variable {missing[1]}, which is not set"
         )
     with warnings.catch_warnings():
-        # Its services use modules that Python is about to drop.
+        # Services of apprise use modules that Python deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
         return _added(re.split(r"[,\s]+(?=\w+://)", given.strip()))
 
@@ -83,16 +83,16 @@ def _added(urls: Sequence[str]) -> Any:
             "--notify needs apprise, which is not installed: pip install "
             "'mario-envpool[notify]'"
         ) from error
-    # One by one, so that a wrong one is named; without what may be a password.
+    # Added one at a time, so that the error names the URL, without a possible password.
     service = apprise.Apprise()
-    # It tells the log of a failure, URL and all; `_work` says what there is to say.
+    # Apprise logs failures with the whole URL; `_work` logs them without it.
     logging.getLogger("apprise").setLevel(logging.CRITICAL)
     for part in urls:
         if not service.add(part):
             kind = part.partition("://")[0] if "://" in part else part
             raise ValueError(
-                f"--notify: apprise knows no service behind the URL that begins with "
-                f"{kind[:20]!r}; give one such as ntfy://TOPIC or mailto://... "
+                f"--notify: apprise has no service for the URL that begins with "
+                f"{kind[:20]!r}; give a URL such as ntfy://TOPIC or mailto://... "
                 "(https://appriseit.com/services/)"
             )
     return service

@@ -1,4 +1,4 @@
-"""The page about a run, or about several: one file that opens without a network."""
+"""The report of one run or several: one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.machine.timings import format_seconds
 from trainer.show.figures import curves
 from trainer.show.run_files import RunFiles, read_run
 
-# Bytes of pictures and videos that a page holds; what is beyond is linked.
+# Most bytes of pictures and videos in a page; further files are linked.
 MAX_EMBEDDED = 64 * 2**20
 _MAX_FILE = 24 * 2**20
 
@@ -30,7 +30,7 @@ _KINDS = {".png": "image/png", ".gif": "image/gif", ".mp4": "video/mp4"}
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of plain text; "" without rows."""
+    """An HTML table of plain text; "" without rows."""
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(_text(c))}</td>" for c in row) + "</tr>"
         for row in rows
@@ -41,7 +41,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _text(value: Any) -> str:
-    """A cell: numbers to read, "-" for nothing."""
+    """The text of a cell; "-" for no value."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -65,13 +65,13 @@ def _whole(value: Any) -> str:
 
 
 def _return(result: Mapping[str, Any]) -> str | None:
-    """The mean return, with as many digits in every row."""
+    """The mean return, with two decimals."""
     value = result.get("return_mean")
     return f"{value:.2f}" if isinstance(value, (int, float)) else None
 
 
 def _evaluations(runs: Sequence[RunFiles]) -> str:
-    """What the runs themselves have played, to find out whether they are done."""
+    """A table of the evaluations that the runs have played."""
     heads = ["run", "evaluation", "after steps", "time", "episodes", "cleared (95 %)"]
     heads += ["return", "best x, median", "steps to clear, median"]
     rows = [
@@ -86,7 +86,7 @@ def _evaluations(runs: Sequence[RunFiles]) -> str:
 
 
 def _evaluated_levels(run: RunFiles) -> str:
-    """What `trainer.evaluate` has found out."""
+    """The results of `trainer.evaluate`."""
     about = run.table
     table = level_table(about.get("results", []), str(about.get("task")))
     what = f"{about.get('checkpoint')}, {_whole(about.get('trained_steps'))} steps"
@@ -94,7 +94,7 @@ def _evaluated_levels(run: RunFiles) -> str:
 
 
 def _own_levels(run: RunFiles) -> str:
-    """The last evaluation by level that the run has played itself."""
+    """The last evaluation of the run, by level."""
     played = [e for e in run.evaluations if e.get("levels")]
     if not played:
         return ""
@@ -102,18 +102,18 @@ def _own_levels(run: RunFiles) -> str:
     what = f"{last.get('name')}, after {_whole(last.get('steps'))} steps"
     test = last.get("test_clear_rate")
     if test is not None:
-        what += f"; trained levels {_rate(last)}, test levels {test:.0%}"
+        what += f"; training levels {_rate(last)}, test levels {test:.0%}"
     return f"<p>{escape(what)}:</p>{level_table(last['levels'], run.task)}"
 
 
 def level_table(results: Sequence[Any], task: str) -> str:
-    """A line for each result of a level, the test levels' marked; "" without any."""
+    """A table with a row per result of a level; "" without results."""
     heads = ["level", "actions", "sticky", "episodes", "cleared (95 %)", "return"]
     heads += ["best x, median", "steps to clear, median", "died", "stalled"]
     heads += ["timed out"]
     rows = [
         ((r.get("level") or task) + " (test)" * bool(r.get("unseen")),
-         "likeliest" if r.get("argmax") else "sampled",
+         "greedy" if r.get("argmax") else "sampled",
          r.get("repeat_action_probability"), r.get("episodes"), _rate(r), _return(r),
          _whole(r.get("best_x_median")), _whole(r.get("steps_to_clear_median")),
          len(r["deaths"]) if "deaths" in r else None, r.get("stalled"),
@@ -133,11 +133,11 @@ def _levels(run: RunFiles) -> str:
 
 
 def level_grid(rates: Mapping[str, float], notes: Mapping[str, str]) -> str:
-    """Clear rates by level, worlds across, stages down; "" without any.
+    """A grid of clear rates, worlds across and stages down; "" without rates.
 
     Args:
         rates: of levels, 0 to 1.
-        notes: what else is known of each.
+        notes: additional text of each level.
     """
     names = [tuple(map(int, level.split("-"))) for level in rates]
     if not names:
@@ -159,7 +159,7 @@ def level_grid(rates: Mapping[str, float], notes: Mapping[str, str]) -> str:
 
 
 def _settings(runs: Sequence[RunFiles]) -> str:
-    """All settings; those that are no defaults, or differ, stand out."""
+    """All settings; values that are not the default are marked."""
     defaults = flat(to_dict(RunConfig().resolved()))
     configs = [flat(run.config) for run in runs]
     rows, notable = "", []
@@ -176,7 +176,7 @@ def _settings(runs: Sequence[RunFiles]) -> str:
     head = f"<thead><tr><th>setting</th>{heads}<th>default</th></tr></thead>"
     short = f'<div class="wide"><table>{head}{"".join(notable)}</table></div>'
     return (
-        (short if notable else "<p>All as by default.</p>")
+        (short if notable else "<p>All settings have their defaults.</p>")
         + "<details><summary>All settings</summary>"
         + f'<div class="wide"><table>{head}{rows}</table></div></details>'
     )
@@ -186,13 +186,13 @@ def _settings(runs: Sequence[RunFiles]) -> str:
 
 
 class _Media:
-    """Pictures and videos: in the page while there is room, else linked."""
+    """Pictures and videos: embedded in the page while there is room, else linked."""
 
     def __init__(self, page: Path) -> None:
         self._page, self._left = page, MAX_EMBEDDED
 
     def show(self, paths: Iterable[Path]) -> str:
-        """Figures of files, each with its name."""
+        """Figures of the files, each with its name."""
         return "".join(self._figure(path) for path in paths if path.is_file())
 
     def _figure(self, path: Path) -> str:
@@ -223,7 +223,7 @@ def _checkpoints(run: RunFiles) -> str:
 
 
 def _headline(run: RunFiles) -> str:
-    """Task, outcome and figures, and what it ran on."""
+    """Task, outcome, key numbers and hardware."""
     last, config = run.last, run.config
     rated = [e for e in run.evaluations if e.get("clear_rate") is not None]
     evaluated, _, interval = (_rate(rated[-1]) if rated else "-").partition(" ")
@@ -261,7 +261,7 @@ def _headline(run: RunFiles) -> str:
 
 
 def _comparison(runs: Sequence[RunFiles]) -> str:
-    """A line for each of several runs."""
+    """A table with a row per run."""
     heads = ("run", "task", "seed", "solved", "steps", "time", "cleared (95 %)")
     rows: list[Sequence[Any]] = []
     for run in runs:
@@ -279,11 +279,11 @@ def _comparison(runs: Sequence[RunFiles]) -> str:
 
 
 def render(runs: Sequence[RunFiles], page: Path) -> str:
-    """The page, as HTML.
+    """The report as HTML.
 
     Args:
-        runs: one, or several to compare.
-        page: where it will be; links are relative to it.
+        runs: one run, or several to compare.
+        page: path of the report; links are relative to it.
     """
     media = _Media(page)
     sections = {"Curves": curves(runs)}
@@ -297,7 +297,7 @@ def render(runs: Sequence[RunFiles], page: Path) -> str:
             "Levels in training": _levels(run),
             "Evaluation": _evaluations(runs),
             "Evaluation by level": _own_levels(run) + _evaluated_levels(run),
-            "Heat-map": media.show(others),
+            "Heat map": media.show(others),
             "Deaths": media.show(deaths),
             "Videos": media.show(videos),
             "Checkpoints": _checkpoints(run),
@@ -318,9 +318,9 @@ def document(title: str, head: str, sections: Mapping[str, str], note: str = "")
 
     Args:
         title: of the page, plain text.
-        head: HTML at its top.
-        sections: HTML by headings; empty ones are named at the end.
-        note: plain text at the end.
+        head: HTML at the top.
+        sections: HTML by heading; the footer names the empty sections.
+        note: plain text in the footer.
     """
     body = "".join(
         f"<section><h2>{name}</h2>{inside}</section>"
@@ -328,7 +328,7 @@ def document(title: str, head: str, sections: Mapping[str, str], note: str = "")
         if inside
     )
     missing = ", ".join(name.lower() for name, inside in sections.items() if not inside)
-    missing = f"Not there: {missing}. " if missing else ""
+    missing = f"No data for: {missing}. " if missing else ""
     style = Path(__file__).with_name("page.css").read_text("utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -340,18 +340,18 @@ def document(title: str, head: str, sections: Mapping[str, str], note: str = "")
 
 
 def write(folders: Sequence[Path], output: Path | None = None) -> Path:
-    """Writes the page of one run, or of several.
+    """Writes the report of one run or several.
 
     Args:
         folders: of runs.
-        output: the page; by default report.html or comparison.html.
+        output: the file; the default is report.html or comparison.html.
 
     Returns:
-        Where it is.
+        The path of the report.
 
     Raises:
-        ValueError: one of them is not the folder of a run.
-        OSError: the page cannot be written; an older one is as it was.
+        ValueError: a folder is not a run folder.
+        OSError: the report cannot be written; an older one is unchanged.
     """
     runs = [read_run(folder) for folder in folders]
     single = folders[0] / "report.html"

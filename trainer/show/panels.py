@@ -1,4 +1,4 @@
-"""The panels of the live dashboard: what stands inside each frame."""
+"""The panels of the live dashboard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.show.bottleneck import bottleneck_of
 from trainer.show.charts import chart, sparkline
 from trainer.show.status import CHARTS, WORST, Status, about_seconds, seconds_to_rate
 
-# Parts of a thread's time and their colours; `waits` is what is left of the learner's.
+# Parts of the time of a thread, and their colours.
 _PARTS = {
     "wait": "#5f87af",
     "send": "#5fafaf",
@@ -25,16 +25,16 @@ _PARTS = {
     "learn": "#87af5f",
     "held": "#af5f5f",
 }
-# Greys that read on black and on white; the terminal's own are often neither.
+# Greys that are readable on black and on white, which a terminal's greys often are not.
 LABEL, FRAME, CURVE = "#8a8a8a", "#6c6c6c", "#87af5f"
 ALARM = "bold white on #af0000"
 
-# Draws the inside of a panel: a title and lines, given the columns and lines in it.
+# Draws the inside of a panel with given columns and lines: a title and the lines.
 Drawing = Callable[[Status, int, int], tuple[str, RenderableType]]
 
 
 def _facts(rows: Iterable[tuple[str, str, str]], width: int) -> Text:
-    """Lines of a label, a value flush right, and what is drawn behind it."""
+    """Lines with a label, a right-aligned value, and a curve."""
     result = Text(no_wrap=True, overflow="ellipsis")
     for label, value, more in rows:
         result.append(f"{label:<11}", LABEL).append(f"{value:>9}  ")
@@ -43,13 +43,13 @@ def _facts(rows: Iterable[tuple[str, str, str]], width: int) -> Text:
 
 
 def _number(values: Mapping[str, float], name: str, form: str) -> str:
-    """A value of the curves; "-" where there is none."""
+    """A value of the curves as text; "-" if there is none."""
     value = values.get(name)
     return "-" if value is None or not np.isfinite(value) else format(value, form)
 
 
 def progress(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
-    """How the episodes of training go."""
+    """Results of the training episodes."""
     values = status.values
     room = width - 22
 
@@ -57,7 +57,7 @@ def progress(status: Status, width: int, height: int) -> tuple[str, RenderableTy
         _, _, low, high = CHARTS[name]
         return sparkline(status.curves.get(name, ()), room, low, high)
 
-    # A run of several levels is at its end when the worst of them is.
+    # A run of several levels is solved when the worst level is.
     worst = status.curves.get(WORST)
     rates = worst or status.curves.get("rollout/clear_rate", ())
     wait = seconds_to_rate(rates, status.solve_rate)
@@ -94,7 +94,7 @@ def progress(status: Status, width: int, height: int) -> tuple[str, RenderableTy
 
 
 def _shares(parts: Mapping[str, float], width: int) -> Text:
-    """A bar of shares of a thread's time; what none of them covers is dark."""
+    """A bar of shares of a thread's time; the rest is dark."""
     text, used, total = Text(no_wrap=True), 0, 0.0
     for name, share in parts.items():
         total = min(total + share, 1.0)
@@ -160,7 +160,7 @@ def _hardware(values: Mapping[str, float]) -> Text:
 
 
 def learning(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
-    """Figures of the last updates."""
+    """Numbers of the last updates."""
     names = {
         "loss": ("learn/loss/total", ".4f"),
         "policy": ("learn/loss/policy", ".4f"),
@@ -186,7 +186,7 @@ def learning(status: Status, width: int, height: int) -> tuple[str, RenderableTy
 
 
 def storage(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
-    """Frontier, replay and checkpoint; the longest comes first."""
+    """Frontier, replay and checkpoint."""
     values = status.values
     lines: list[tuple[str, str]] = []
     title = "Replay and checkpoint"
@@ -227,7 +227,7 @@ def storage(status: Status, width: int, height: int) -> tuple[str, RenderableTyp
 
 
 def _shortened(path: str, width: int) -> str:
-    """A path without its first folders, where it is too long."""
+    """A path without its first folders if it is too long."""
     parts = Path(path).parts
     while len(path) > width and len(parts) > 1:
         parts = parts[1:]
@@ -236,12 +236,12 @@ def _shortened(path: str, width: int) -> str:
 
 
 def level_names(status: Status) -> list[str]:
-    """The levels that have a rate of their own."""
+    """The levels that have a clear rate."""
     return [k.removeprefix("levels/") for k in status.values if k.startswith("levels/")]
 
 
 def levels(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
-    """A column for each world, a line for each stage."""
+    """The levels with a column per world and a line per stage."""
     names = [tuple(map(int, name.split("-"))) for name in level_names(status)]
     worlds = range(1, max(8, *(world for world, _ in names)) + 1)
     cell = max(4, min(7, (width - 3) // len(worlds)))
@@ -260,13 +260,13 @@ def levels(status: Status, width: int, height: int) -> tuple[str, RenderableType
 
 
 def heat(rate: float) -> str:
-    """Red at 0, yellow at a half, green at 1."""
+    """The colour of a rate: red at 0, yellow at 0.5, green at 1."""
     red, green = min(1.0, 2 - 2 * rate), min(1.0, 2 * rate)
     return f"#{95 + round(120 * red):02x}{95 + round(100 * green):02x}5f"
 
 
 def alarms(status: Status, width: int) -> list[Text]:
-    """A line for each alarm, three at most."""
+    """A line per alarm, at most three."""
     lines = []
     for name, text in list(status.alarms.items())[:3]:
         line = Text(f" ALARM  {name}: {text}", ALARM, no_wrap=True, overflow="ellipsis")
@@ -276,7 +276,7 @@ def alarms(status: Status, width: int) -> list[Text]:
 
 
 def messages(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
-    """The last ones, as many as fit; what is long goes on below."""
+    """The last messages, as many as fit; long messages are wrapped."""
     lines: list[Text] = []
     for when, text in reversed(list(status.messages)):
         parts = textwrap.wrap(text, max(1, width - 9)) or [""]
@@ -294,7 +294,7 @@ def messages(status: Status, width: int, height: int) -> tuple[str, RenderableTy
 def curve(
     status: Status, width: int, height: int, *, name: str
 ) -> tuple[str, RenderableType]:
-    """One curve, its name as in metrics.jsonl."""
+    """One curve, by its name in metrics.jsonl."""
     title, form, low, high = CHARTS[name]
     points = status.curves.get(name, ())
     if not points:

@@ -1,4 +1,4 @@
-"""What the folder of a run holds, for whoever reads about it later."""
+"""The content of a run folder, for reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.config.tasks import describe_levels
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a run folder holds; whatever is missing is empty."""
+    """The content of a run folder; missing files are empty."""
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class RunFiles:
 
     @property
     def what(self) -> str:
-        """The task, and which of its levels where there are several."""
+        """The task, and its levels if there are several."""
         env = self.config.get("env", {})
         return describe_levels(
             self.task, env.get("levels") or (), env.get("test_levels") or ()
@@ -43,9 +43,9 @@ class RunFiles:
 
     @property
     def solved(self) -> bool:
-        """Whether two evaluations, one after the other, confirmed it."""
+        """Whether two evaluations in a row passed."""
         needed = self.config.get("solve_rate", 0.9)
-        # The second one is played where the first one passed.
+        # The second evaluation is played only if the first one passed.
         return any(
             e.get("worst_clear_rate", e.get("clear_rate", 0.0)) >= needed
             for e in self.evaluations
@@ -57,14 +57,14 @@ def read_run(folder: Path) -> RunFiles:
     """Reads a run folder.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the folder is not a run folder.
     """
     if not (folder / "config.json").is_file() and not (
         (folder / "metrics.jsonl").is_file()
     ):
         raise ValueError(
-            f"{folder} is not the folder of a run: neither config.json nor "
-            "metrics.jsonl is in it"
+            f"{folder} is not the folder of a run: it has neither config.json nor "
+            "metrics.jsonl"
         )
     points, lost = _read_lines(folder / "metrics.jsonl")
     evaluations, also_lost = _read_lines(folder / "evaluations.jsonl")
@@ -87,7 +87,7 @@ def _read_text(path: Path) -> str:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none that can be read."""
+    """A JSON object; {} if there is none or it is damaged."""
     try:
         data = json.loads(_read_text(path) or "{}")
     except ValueError:
@@ -96,7 +96,10 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Objects, one a line, and how many lines are none: a kill leaves half of one."""
+    """JSON objects, one per line, and the number of damaged lines.
+
+    A killed run leaves an incomplete last line.
+    """
     found, lost = [], 0
     for line in _read_text(path).splitlines():
         try:
@@ -111,10 +114,10 @@ def _read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def clear_rate_now(run_dir: Path) -> float | None:
-    """The last clear rate in the curves of a run that goes on.
+    """The last clear rate in the curves of a run in progress.
 
-    0 before an episode has ended; None before the first point, which a search for
-    demonstrations precedes.
+    0 before the first episode has ended; None before the first point, for example
+    during a search for demonstrations.
     """
     points = False
     try:

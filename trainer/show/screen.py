@@ -1,6 +1,6 @@
-"""The picture of the live dashboard: panels and charts, laid out to fit a terminal.
+"""The layout of the live dashboard: panels and charts that fit a terminal.
 
-80x24 shows every figure; more room shows charts, too.
+80x24 shows every number; larger terminals also show charts.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def view(status: Status, width: int, height: int) -> RenderableType:
     """Draws a run.
 
     Args:
-        status: what is known of it.
+        status: of the run.
         width: columns of the terminal.
-        height: lines of the terminal, all of which are used.
+        height: lines of the terminal; the drawing uses all of them.
     """
     if status.alarms and height > 12:
         lines = panels.alarms(status, width)
@@ -51,7 +51,7 @@ def _view(status: Status, width: int, height: int) -> RenderableType:
         )
         return layout
     facts = [panels.progress, panels.speed, panels.learning, panels.storage]
-    # With room for the reason of the bottleneck, and for more of the rest.
+    # Taller panels have room for the reason of the bottleneck and for more values.
     first, second = (12, 8) if height >= 38 else (9, 6)
     if width >= 160:
         rows = [_row(status, width, first, facts)]
@@ -93,7 +93,7 @@ def _row(status: Status, width: int, size: int, drawings: Sequence[Drawing]) -> 
 
 
 def _chart_rows(status: Status, width: int, room: int) -> list[Layout]:
-    """As many charts as there is room for."""
+    """Rows of charts, as many as fit."""
     if room < 6:
         return []
     drawings = [partial(panels.curve, name=name) for name in CHARTS]
@@ -107,7 +107,7 @@ def _chart_rows(status: Status, width: int, room: int) -> list[Layout]:
 
 
 def _header(status: Status, width: int) -> RenderableType:
-    """Task and time; the bar and what is left."""
+    """Two lines: task and time; progress bar and remaining time."""
     seconds = status.seconds()
     end = f"{format_seconds(seconds)} "
     room = width - len(status.task) - len(end) - 4

@@ -1,4 +1,4 @@
-"""What is known of a run, for the live dashboard."""
+"""The state of a run that the live dashboard draws."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from trainer.show.charts import Point
 
-# Curves with a chart: their name in metrics.jsonl, its title, format and bounds;
-# None: those of the values.
+# Curves with a chart: name in metrics.jsonl, title, format and bounds; None: the bound
+# is that of the values.
 CHARTS: dict[str, tuple[str, str, float | None, float | None]] = {
     "rollout/clear_rate": ("Clear rate", ".0%", 0.0, 1.0),
     "rollout/best_x_50": ("Best x, mean of 50 episodes", ",.0f", 0.0, None),
@@ -21,17 +21,17 @@ CHARTS: dict[str, tuple[str, str, float | None, float | None]] = {
     "learn/loss/entropy": ("Entropy", ".2f", 0.0, None),
     "learn/explained_variance": ("Explained variance", ".2f", 0.0, 1.0),
 }
-# The least clear rate of several levels: a run is solved by it.
+# The lowest clear rate of several levels, which decides whether a run is solved.
 WORST = "rollout/worst_clear_rate"
 _MAX_POINTS = 1024
-# Points behind the estimate of when the level is solved, and the least rise of the
-# clear rate over them that is not called flat.
+# Points for the estimate of when the level is solved, and the smallest rise of the
+# clear rate over these points that does not count as flat.
 _TREND_POINTS, _LEAST_RISE = 8, 0.02
 
 
 @dataclass
 class Status:
-    """What is known of a run. One thread writes a field, others read it."""
+    """The state of a run. One thread writes a field; other threads read it."""
 
     task: str
     about: str
@@ -46,18 +46,18 @@ class Status:
     step: int = 0
     values: Mapping[str, float] = field(default_factory=dict)
     end: float | None = None
-    """When the run ends, unless it is solved sooner, in seconds since the start."""
+    """End of the run in seconds since the start, unless it is solved earlier."""
     curves: dict[str, tuple[Point, ...]] = field(default_factory=dict)
     saved: tuple[float, int, str] | None = None
-    """Of the last checkpoint: seconds since the start, step, path."""
+    """The last checkpoint: seconds since the start, step, path."""
     alarms: Mapping[str, str] = field(default_factory=dict)
-    """What is wrong at the moment, by the name of the alarm."""
+    """Texts of the current alarms, by name."""
     messages: deque[tuple[float, str]] = field(
         default_factory=lambda: deque(maxlen=100)
     )
 
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.perf_counter() - self.started
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
@@ -70,22 +70,22 @@ class Status:
                 continue
             points = self.curves.get(name, ())
             if len(points) >= _MAX_POINTS:
-                # Old points lose half of their resolution, recent ones keep theirs.
+                # Old points lose half of their resolution; recent points keep theirs.
                 half = _MAX_POINTS // 2
                 points = points[:half:2] + points[half:]
             self.curves[name] = (*points, (now, value))
 
 
 def seconds_to_rate(points: Sequence[Point], target: float) -> float | None:
-    """When a rate reaches a target, by the slope of its last points.
+    """Seconds until a rate reaches a target, by the slope of its last points.
 
     Args:
         points: seconds and rate, in order of time.
         target: the rate to reach.
 
     Returns:
-        Seconds from the last point, 0 if it is there; None when the rate is flat or
-        falls, or too little is known.
+        Seconds from the last point; 0 if the target is reached; None if the rate is
+        flat or falls, or there are too few points.
     """
     if points and points[-1][1] >= target:
         return 0.0
@@ -99,7 +99,7 @@ def seconds_to_rate(points: Sequence[Point], target: float) -> float | None:
 
 
 def about_seconds(seconds: float) -> str:
-    """A rough duration, rounded so that it does not change at every look."""
+    """A duration, rounded so that the text does not change at every drawing."""
     if seconds < 90:
         return f"{max(5, 5 * round(seconds / 5))} s"
     minutes = seconds / 60

@@ -13,14 +13,14 @@ from trainer.config.plain import flat
 from trainer.machine.files import Lines
 from trainer.show.wandb_run import WandbRun
 
-# TensorBoard's writer does not survive a full disk: it needs this many free bytes.
+# Free bytes required before a write: TensorBoard's writer breaks on a full disk.
 _BOARD_NEEDS_BYTES = 2**20
-# Curves that TensorBoard's table of hyper-parameters has columns for.
+# Curves that have a column in TensorBoard's table of hyper-parameters.
 _OUTCOMES = ("rollout/clear_rate", "rollout/return", "rollout/best_x_50", "time/sps")
 
 
 class MetricsWriter:
-    """Writes scalars to metrics.jsonl, to TensorBoard, and to W&B if asked."""
+    """Writes scalars to metrics.jsonl, to TensorBoard, and optionally to W&B."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class MetricsWriter:
             run_dir: existing folder.
             config: shown by W&B, and by TensorBoard as hyper-parameters.
             command: the command line of the run, shown by TensorBoard as a text.
-            wandb: whether to log there as well, see `WandbRun`.
-            resumed_at: step that the run goes on from, 0 for a new one: TensorBoard
-                hides what it has of later ones.
-            log: receives a message when something cannot be written.
+            wandb: whether to log to W&B too, see `WandbRun`.
+            resumed_at: step from which the run continues, 0 for a new run; TensorBoard
+                hides its points of later steps.
+            log: receives a message when lines cannot be written.
         """
         self._run_dir = run_dir
         self._lines = Lines(run_dir / "metrics.jsonl", log)
@@ -52,7 +52,7 @@ class MetricsWriter:
             self._wandb = WandbRun(run_dir, config, resumed=bool(resumed_at))
 
     def _open_board(self, resumed_at: int | None = None) -> Any:
-        # Only a run that writes curves pays for this import.
+        # Imported here: only a run that writes curves needs it.
         from torch.utils.tensorboard import SummaryWriter
 
         purge = None if resumed_at is None else resumed_at + 1
@@ -61,8 +61,8 @@ class MetricsWriter:
     def _describe(self, config: Mapping[str, Any], command: str, step: int) -> None:
         """Shows the hyper-parameters and the command in TensorBoard.
 
-        `SummaryWriter.add_hparams` would make a second folder, which TensorBoard takes
-        for another run; these are the same summaries in the files of this one.
+        `SummaryWriter.add_hparams` would make a second folder, which TensorBoard shows
+        as another run. This writes the same summaries to the files of this run.
         """
         from torch.utils.tensorboard import summary
 
@@ -74,7 +74,7 @@ class MetricsWriter:
         if not known or not self._has_room():
             return
         try:
-            # The third one says that a run has ended well; nobody knows that yet.
+            # The third summary, left out, reports that the run succeeded.
             outcomes = dict.fromkeys(_OUTCOMES, 0.0)
             for part in summaries.hparams(known, outcomes)[:2]:
                 self._board.file_writer.add_summary(part)
@@ -87,7 +87,7 @@ class MetricsWriter:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one point of every curve, at an environment step.
 
-        Where the disk is full, the point is lost and the run goes on.
+        If the disk is full, the point is lost and the run continues.
         """
         written = self._lines.write({"step": step, **values})
         if written and self._has_room():
@@ -96,33 +96,33 @@ class MetricsWriter:
             self._wandb.write(step, values)
 
     def _has_room(self, size: int = 0) -> bool:
-        """Whether TensorBoard can have so many bytes, and some more."""
+        """Whether the disk has room for this many bytes plus a reserve."""
         free = shutil.disk_usage(self._run_dir).free
         return free >= size + _BOARD_NEEDS_BYTES
 
     def _write_board(self, step: int, values: Mapping[str, float]) -> None:
-        """One point for TensorBoard, on the disk before it returns."""
+        """Writes one point for TensorBoard and flushes it."""
         try:
             self._board = self._board or self._open_board()
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
             self._board.flush()
         except OSError:
-            # Its writer is of no use after an error; the next point gets a new one.
+            # The writer is unusable after an error; the next point opens a new one.
             self._board = None
 
     def write_video(self, step: int, name: str, path: Path, gif: bytes) -> None:
         """Shows a video in TensorBoard and W&B.
 
         Args:
-            step: environment step of what it shows.
+            step: environment step of the episode.
             name: of the video.
             path: the MP4, for W&B.
-            gif: a small GIF: what TensorBoard shows, which has no videos.
+            gif: a small GIF for TensorBoard, which does not show videos.
         """
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        # Width and height stand at the same place in every GIF.
+        # Every GIF has its width and height at the same place.
         width, height = struct.unpack("<HH", gif[6:10])
         image = Summary.Image(
             height=height, width=width, colorspace=3, encoded_image_string=gif

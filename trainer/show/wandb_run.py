@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 PROJECT = "mario-envpool"
-# In the run folder: the id of the run on Weights & Biases, which a resumed run keeps.
+# File in the run folder with the W&B id of the run, which a resumed run keeps.
 ID_FILE = "wandb-id.txt"
 
 
@@ -19,7 +19,7 @@ class WandbRun:
     Weights & Biases reads its own environment variables and settings files
     (WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, WANDB_NAME, WANDB_RUN_GROUP, WANDB_TAGS,
     WANDB_DIR, WANDB_RUN_ID, WANDB_RESUME, and so on). The defaults here apply only
-    where those say nothing.
+    if these sources set no value.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class WandbRun:
         Args:
             run_dir: folder of the run; its name is the default name of the run.
             config: shown as the run's config.
-            resumed: whether the run goes on in its own folder; it then keeps its id.
+            resumed: whether the run continues in its own folder and keeps its id.
         """
-        # Only a run that logs there pays for this import.
+        # Imported here: only a run with --wandb needs it.
         import wandb
 
         self._video = wandb.Video
@@ -43,9 +43,9 @@ class WandbRun:
             known = file.read_text("utf-8").strip()
         mode: Literal["offline"] | None = None
         if settings.mode == "online" and "WANDB_MODE" not in os.environ:
-            # Without a key `init` would ask for one, and the run would wait.
+            # Without a key, `init` would ask for one and block the run.
             mode = None if wandb.login(prompt=False, verify=False) else "offline"
-        # Offline there is nothing to look up, and `resume` prints a warning.
+        # Offline, `resume` has no effect and prints a warning.
         online = settings.mode == "online" and mode is None
         self._run: Any = wandb.init(
             project=None if settings.project else PROJECT,
@@ -58,13 +58,14 @@ class WandbRun:
             mode=mode,
         )
         if not self._run.disabled:
-            with suppress(OSError):  # a full disk; the run goes on
+            with suppress(OSError):  # a full disk; the run continues
                 file.write_text(f"{self._run.id}\n", "utf-8")
-        # Steps only rise there. A killed run has logged more than its checkpoint knows.
+        # W&B accepts only rising steps, and a killed run has logged steps after its
+        # checkpoint.
         self._first_step = self._run.step if self._run.resumed else 0
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Logs one point of every curve, unless an earlier course of the run did."""
+        """Logs one point of every curve, unless W&B already has this step."""
         if step >= self._first_step:
             self._run.log(dict(values), step=step)
 

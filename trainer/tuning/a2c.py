@@ -1,4 +1,4 @@
-"""Advantage actor-critic, out of the trainer's own learner."""
+"""Advantage actor-critic with the trainer's learner."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from trainer.show.display import QuietDisplay
 
 
 def a2c_config(task: str) -> RunConfig:
-    """Advantage actor-critic (Mnih et al. 2016), out of the same learner.
+    """The config of advantage actor-critic (Mnih et al. 2016) for the same learner.
 
-    One gradient step for each batch, which the current policy has just played: the
-    ratio in the ppo loss is then 1, its gradient the plain policy gradient, and A2C
-    the special case of PPO that Huang et al. 2022 (arXiv:2205.09123) describe.
-    Advantages of five steps (lambda 1), not normalised, RMSProp at 7e-4 with epsilon
-    1e-5, a squared value loss: as in OpenAI's A2C. No V-trace, replay, overlap or
-    averaged weights. Environments, network, discount and entropy bonus are the CPU
-    recipe's.
+    Each training batch comes from the current policy and has one gradient step. The
+    ratio in the ppo loss is then 1 and its gradient is the plain policy gradient, so
+    A2C is a special case of PPO (Huang et al. 2022, arXiv:2205.09123). As in OpenAI's
+    A2C: advantages of five steps (lambda 1), not normalised, RMSProp at 7e-4 with
+    epsilon 1e-5, and a squared value loss. Without V-trace, replay, overlap and
+    averaged weights. Environments, network, discount and entropy bonus are those of the
+    CPU recipe.
 
     Args:
         task: to train on.
@@ -64,15 +64,15 @@ def train_a2c(
     """Trains A2C; returns the folder of its run.
 
     Args:
-        levels: one level is trained on; instead of several the game's levels are, a
-            random one in every episode.
-        seconds: to train for.
+        levels: the level to train on; several levels stand for all levels of the game,
+            a random one in every episode.
+        seconds: training time.
         seed: of the run.
         device: auto, cpu, cuda or cuda:N.
-        out: folder in which the run has its own.
+        out: folder in which to make the run folder.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM ended it.
+        KeyboardInterrupt: Ctrl-C or SIGTERM ended the run.
     """
     level = f"-{levels[0]}" if len(levels) == 1 else "RandomStages"
     folder = out / f"a2c-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -81,7 +81,7 @@ def train_a2c(
         device=device,
         seed=seed,
         max_seconds=seconds,
-        # Time alone ends it.
+        # Only the time ends the run.
         max_steps=2**62,
         run_dir=folder,
     )

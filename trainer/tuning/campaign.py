@@ -1,17 +1,17 @@
 """A campaign: a policy for each level, and one network for all, in a given time.
 
-    specialists   one run for each level, as many at a time as there are cores. All
-                  get slices of the same length in turn; a level that is solved leaves
-                  its time to the others. The rates and the bonus for entropy fall to
-                  0 until a level's time is over.
-    choice        the checkpoints of each level are played; the best is its policy.
+    specialists   one run per level, one per core at a time. The levels take turns with
+                  slices of equal length; a solved level leaves its time to the other
+                  levels. The learning rates and the entropy bonus of a level fall to 0
+                  at the end of its time.
+    choice        plays the checkpoints of each level; the best becomes its policy.
     merge         one run over all levels, which learns from these policies
                   (learn/distil.py).
-    temperature   the one network is played with several; the best is taken.
-    evaluation    of all policies, after the time is over.
+    temperature   plays the one network with several temperatures and takes the best.
+    evaluation    plays all policies, after the time is over.
 
-`state.json` says what is done, after every slice, and each level is a run with
-checkpoints, so a campaign goes on wherever it was interrupted.
+`state.json` records the progress after every slice, and each level is a run with
+checkpoints, so a campaign can resume after any interruption.
 """
 
 from __future__ import annotations
@@ -45,35 +45,36 @@ POLICIES = "policies"
 ONE = "one"
 ERRORS = "errors.txt"
 
-# Steps are no limit: time is.
+# Steps are not limited, time is.
 _STEPS = 2_000_000_000
-# A level whose processes died or failed so often is given up.
+# A level whose processes died or failed this often is not trained further.
 _FAILURES = 2
-# Episodes of each checkpoint that a level's policy is chosen from.
+# Episodes per checkpoint for the choice of a level's policy.
 _CHOICE_EPISODES = 40
-# The same of the one network's temperatures, for each level, and the seconds that are
-# kept for it.
+# Episodes per level for each temperature of the one network, and seconds per level that
+# are reserved for them.
 _ONE_EPISODES = 10
 _ONE_CHOICE_SECONDS = 1.0
-# Of a number in large matrices. With 8 bits the levels' policies cleared as much, and
-# the one network five percent fewer starts with the likeliest actions.
+# Bits of a number in large matrices. With 8 bits the clear rates of the levels'
+# policies did not change, and the one network cleared 5 % fewer starts with greedy
+# actions.
 _LEVEL_BITS, _ONE_BITS = 8, 16
-# Share of the merge before its schedules begin to end.
+# Share of the time of the merge before its schedules start to fall to 0.
 _MERGE_BEGINS = 0.1
 _CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass
 class Level:
-    """What is known of a level's training.
+    """The progress of the training of a level.
 
     Attributes:
-        seconds: of training so far.
+        seconds: training time so far.
         steps: environment steps so far.
         rate: clear rate of the last 100 training episodes.
-        solved: whether two evaluations confirmed it.
-        ended: whether its schedules have come to their end.
-        chosen: clear rate of the policy that was chosen, None before.
+        solved: whether two evaluations confirmed that it is solved.
+        ended: whether its schedules have ended.
+        chosen: clear rate of the chosen policy, None before the choice.
     """
 
     seconds: float = 0.0
@@ -85,7 +86,7 @@ class Level:
 
 
 class Campaign:
-    """Runs the phases of a campaign, from wherever its folder says it is."""
+    """Runs the phases of a campaign, from the state in its folder."""
 
     def __init__(
         self,
@@ -99,10 +100,11 @@ class Campaign:
 
         Args:
             config: of the campaign.
-            folder: existing, of this campaign alone.
-            runs: the run of each level, without its folder.
-            merged: gives the run of some levels, for the folder of their policies.
-            board: shows what goes on.
+            folder: existing folder of this campaign only.
+            runs: config of the run of each level, without its folder.
+            merged: returns the config of the run over some levels, given the folder of
+                their policies.
+            board: shows the progress.
 
         Raises:
             ValueError: the state is damaged.
@@ -125,15 +127,16 @@ class Campaign:
         self._began = time.monotonic()
         self._jobs = min(config.jobs or available_cores(), len(runs))
         self._workers = Workers(self._jobs)
-        # Of this process: what failed may be mended when a campaign is resumed.
+        # Counted per process, because the cause may be fixed before a campaign is
+        # resumed.
         self._failures = dict.fromkeys(runs, 0)
-        # Levels whose last slice is under way.
+        # Levels whose last slice is running.
         self._ending: set[str] = set()
 
     # -- state -----------------------------------------------------------------
 
     def elapsed(self) -> float:
-        """Seconds of the campaign so far, those before an interruption included."""
+        """Seconds of the campaign so far, including those before an interruption."""
         return self._seconds + time.monotonic() - self._began
 
     def _save(self, phase: str = "") -> None:
@@ -155,7 +158,7 @@ class Campaign:
         return self.folder / "levels" / level
 
     def policy(self, level: str) -> Path:
-        """File of a level's policy, or of that of all levels."""
+        """File of the policy of a level, or of the network for all levels."""
         return self.folder / POLICIES / f"{level}{SUFFIX}"
 
     # -- phases ----------------------------------------------------------------
@@ -164,7 +167,7 @@ class Campaign:
         """Runs what is left of the campaign.
 
         Raises:
-            KeyboardInterrupt: after Ctrl-C; what was done is kept.
+            KeyboardInterrupt: after Ctrl-C; the work so far is saved.
             RuntimeError: no level could be trained.
         """
         phases = {
@@ -197,7 +200,7 @@ class Campaign:
         return self.config.seconds_of_levels(len(self.levels))
 
     def _train_levels(self) -> None:
-        """Gives slices to levels until all are solved or the time is over."""
+        """Trains levels in slices until all are solved or the time is over."""
         while True:
             while self._workers.free and self._begin_next():
                 pass
@@ -209,14 +212,14 @@ class Campaign:
         if not any(checkpoint.list_files(self.run_dir(n)) for n in self.levels):
             errors = self.folder / ERRORS
             raise RuntimeError(
-                f"no level could be trained; {errors} says why"
+                f"no level could be trained; see {errors}"
                 if errors.exists()
                 else f"the {self.config.max_seconds:g} s of the campaign were over "
-                "before a level was trained: begin another, with more --max-seconds"
+                "before a level was trained: begin another with a higher --max-seconds"
             )
 
     def _begin_next(self) -> bool:
-        """Starts a slice of the level that had the least time, if one wants any."""
+        """Starts a slice of the unsolved level with the least time so far, if any."""
         left = self._deadline() - self.elapsed()
         running = self._workers.running
         open_ = [
@@ -228,7 +231,7 @@ class Campaign:
         if not open_ or left < LEAST_SLICE:
             return False
         name = min(open_, key=lambda name: self.levels[name].seconds)
-        # What each level that wants some still gets, until the end.
+        # The remaining time of each unsolved level.
         share = left * min(1.0, self._jobs / (len(open_) + len(running)))
         last = share < 1.5 * self.config.slice_seconds
         seconds = min(left, max(share, LEAST_SLICE))
@@ -261,7 +264,7 @@ class Campaign:
             level.solved = bool(result["solved"])
             level.ended = name in self._ending and not result["signal"]
             how = "solved" if level.solved else f"{level.rate:.0%} cleared"
-            how = how if level.steps else "still in its search for demonstrations"
+            how = how if level.steps else "still searching for demonstrations"
             self._board.log(
                 f"{name}: {how} after {level.steps:,} steps, "
                 f"{format_seconds(level.seconds)} of training"
@@ -270,7 +273,7 @@ class Campaign:
         self._save()
 
     def _log_failure(self, name: str, failed: Failed) -> None:
-        """Shows in one line what failed, and keeps where."""
+        """Shows a failure in one line, and writes its traceback to errors.txt."""
         self._board.log(f"{name}: {failed.reason}")
         with suppress(OSError), (self.folder / ERRORS).open("a") as file:
             file.write(f"{name}: {failed.reason}\n{failed.details}\n")
@@ -278,14 +281,14 @@ class Campaign:
     def _do(
         self, tasks: Sequence[tuple[Any, ...]], what: str
     ) -> Iterator[tuple[str, Any]]:
-        """Has the processes do some tasks, as many at a time as there are.
+        """Runs tasks in the worker processes.
 
         Args:
             tasks: name, function and arguments of each.
-            what: they are, for the board.
+            what: title for the board.
 
         Yields:
-            Name and result of each; what failed is logged.
+            Name and result of each task; failures are logged instead.
         """
 
         def show() -> None:
@@ -311,17 +314,16 @@ class Campaign:
             self._save()
         rates = [level.chosen or 0.0 for level in self.levels.values()]
         if not any(self.policy(name).exists() for name in self.levels):
-            raise RuntimeError(
-                f"no level has a policy; {self.folder / ERRORS} says why"
-            )
+            raise RuntimeError(f"no level has a policy; see {self.folder / ERRORS}")
         self._board.log(
-            f"policies of {len(self.levels)} levels: {sum(rates) / len(rates):.0%} "
-            f"cleared in the mean, {sum(rate >= 0.9 for rate in rates)} at 90 % or more"
+            f"policies of {len(self.levels)} levels: mean clear rate "
+            f"{sum(rates) / len(rates):.0%}, "
+            f"{sum(rate >= 0.9 for rate in rates)} levels at 90 % or more"
         )
         self._merge_began = self.elapsed()
 
     def _merge(self) -> None:
-        """Trains one network for all levels on what the policies do."""
+        """Trains one network for all levels to imitate the policies."""
         if not self._merges:
             return
         levels = [name for name in self.levels if self.policy(name).exists()]
@@ -344,11 +346,11 @@ class Campaign:
         seconds = max(LEAST_SLICE, left)
         work = Slice(config, seconds, seconds, _MERGE_BEGINS)
         self._workers.close()
-        self._board.close()  # the run has a dashboard of its own
+        self._board.close()  # the run has its own dashboard
         try:
             ended_by = specialists.train(work, lambda: make_display(config.dashboard))
         except (ValueError, RuntimeError, OSError) as error:
-            # The policies of the levels are there all the same.
+            # The policies of the levels do not depend on this run.
             failed = Failed(f"{type(error).__name__}: {error}", traceback.format_exc())
             self._log_failure("one network", failed)
             return
@@ -368,21 +370,23 @@ class Campaign:
         )  # fmt: skip
         for _, result in self._do([task], "choosing a temperature"):
             self._board.log(
-                f"one network: {result['clear_rate']:.0%} cleared in the mean, "
+                f"one network: mean clear rate {result['clear_rate']:.0%} with "
                 f"temperature {result['temperature']:g}"
             )
 
     def evaluate(self) -> dict[str, Any]:
-        """Plays all policies, if that was not done; the content of table.json.
+        """Plays all policies, unless table.json has their results.
 
         Returns:
-            `single` with the results of each level's policy, and `one` with those of
-            the network for all, as `LevelResult.to_dict` has them: sampled, then
-            likeliest actions. `levels` names all levels.
+            The content of table.json: `single` has the results of the policy of each
+            level, and `one` has the results of the network for all levels, in the form
+            of `LevelResult.to_dict`, first with sampled, then with greedy actions.
+            `levels` names all levels.
         """
         names = [n for n in (ONE, *self.levels) if self.policy(n).exists()]
         if known := results_of(self.folder, names):
-            self._board.log(f"all was played: the results of {self.folder / TABLE}")
+            path = self.folder / TABLE
+            self._board.log(f"all policies were played before, see {path}")
             return known
         tasks = [
             (name, specialists.evaluate, self.policy(name),

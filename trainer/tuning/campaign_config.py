@@ -9,7 +9,7 @@ from pathlib import Path
 from trainer.config.checks import check_seed
 from trainer.config.tasks import game_of, parse_levels
 
-# Slices below this are not worth their start.
+# Shorter slices would mostly be start-up time.
 LEAST_SLICE = 5.0
 
 
@@ -25,47 +25,50 @@ class CampaignConfig:
     Levels, worlds 1 to 4)."""
 
     max_seconds: float = 3600.0
-    """Seconds for all of the training; the evaluation comes after it. A search for
-    demonstrations that has begun comes to its end."""
+    """Seconds for the whole training, without the evaluation after it. A search for
+    demonstrations that has begun is always completed."""
 
     merge_share: float = 0.3
-    """Share of the time for the one network; 0: none, only a policy for each level."""
+    """Share of the time for the network for all levels; 0: only train a policy for each
+    level."""
 
     slice_seconds: float = 60.0
-    """Seconds for which a level trains before others have their turn."""
+    """Seconds for which a level trains before the next level has its turn."""
 
     jobs: int = 0
-    """Levels that train at the same time, and share the cores; 0: one per core."""
+    """Number of levels that train at the same time and share the cores; 0: one per
+    core."""
 
     seed: int = 1
-    """Seed of the runs. How far they come in the time depends on the machine."""
+    """Seed of the runs. Their progress in the given time depends on the machine."""
 
     episodes: int = 100
-    """Sampled episodes of each level in the evaluation; 0: no evaluation."""
+    """Sampled episodes per level in the evaluation; 0: no evaluation."""
 
     merge_flags: str = ""
-    """Flags of python -m trainer.run for the one network, in one text with "=" before
-    it, such as --merge-flags="--widths 64 128 --features 512"."""
+    """Flags of trainer.run for the network for all levels, as one text after "=", such
+    as --merge-flags="--widths 64 128 --features 512"."""
 
     run_dir: Path | None = None
-    """Folder to write to; by default runs/campaign-TIME."""
+    """Folder to write to; the default is runs/campaign-TIME."""
 
     resume: Path | None = None
-    """Folder of a campaign to go on with, with its own options."""
+    """Folder of a campaign to resume, with its own options."""
 
     dashboard: bool = True
-    """A live board of all levels where stdout is a terminal; else lines."""
+    """Show a live board of all levels if stdout is a terminal; otherwise print
+    lines."""
 
     def validate(self) -> None:
-        """Raises ValueError for an option out of its range."""
+        """Raises ValueError if an option is out of range."""
         for name, least in (("max_seconds", 1), ("slice_seconds", LEAST_SLICE)):
             if not least <= getattr(self, name) < math.inf:
                 raise ValueError(
-                    f"{name} must be a number of seconds from {least:g} on, got "
-                    f"{getattr(self, name)}"
+                    f"{name} must be a finite number of seconds, at least {least:g}, "
+                    f"got {getattr(self, name)}"
                 )
         if not 0 <= self.merge_share <= 0.9:
-            raise ValueError(f"merge_share must be 0 to .9, got {self.merge_share}")
+            raise ValueError(f"merge_share must be 0 to 0.9, got {self.merge_share}")
         for name in ("jobs", "episodes"):
             if getattr(self, name) < 0:
                 raise ValueError(
@@ -80,11 +83,11 @@ class CampaignConfig:
         seconds = self.seconds_of_levels(len(parse_levels(self.levels, self.task)))
         if seconds < LEAST_SLICE:
             raise ValueError(
-                f"of max_seconds {self.max_seconds:g} single levels have {seconds:g}, "
-                f"and one trains for {LEAST_SLICE:g} or more: raise --max-seconds, "
-                "such as to 60 for each level"
+                f"max_seconds={self.max_seconds:g} leaves {seconds:g} s for single "
+                f"levels, which need at least {LEAST_SLICE:g}: raise --max-seconds, "
+                "for example to 60 per level"
             )
 
     def seconds_of_levels(self, levels: int) -> float:
-        """Seconds for the training of so many single levels."""
+        """Seconds for the training of this many single levels."""
         return self.max_seconds * (1.0 - self.merge_share * (levels > 1))

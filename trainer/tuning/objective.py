@@ -1,4 +1,4 @@
-"""A trial: runs with the values that Optuna suggests, and what they are worth."""
+"""A trial: runs with the values that Optuna suggests, and their score."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from trainer.tuning.spaces import Space
 
 Train = Callable[[RunConfig, QuietDisplay], dict[str, float]]
 
-# Points of a trial at which it is compared with the others.
+# Points of a trial at which it is compared with other trials.
 REPORTS = 20
 
-# What makes a trial a failed one. Anything else is a bug, or the database's.
+# Exceptions that make a trial fail. Others are bugs, or come from the database.
 FAILURES = (ValueError, RuntimeError, OSError, ImportError, MemoryError)
 
 
@@ -38,7 +38,7 @@ class TrialDisplay(QuietDisplay):
         self._next = self._every
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
-        """Reports the clear rate at steps that all trials have in common.
+        """Reports the clear rate at the same steps in all trials.
 
         Raises:
             optuna.TrialPruned: the trial is hopeless.
@@ -48,7 +48,7 @@ class TrialDisplay(QuietDisplay):
         rate = values.get("rollout/clear_rate", 0.0)
         while self._next <= step:
             self._point += 1
-            # Lower is better where the objective is a time.
+            # Lower is better if the objective is a time.
             self._trial.report(1 - rate if self._minimise else rate, self._point)
             self._next += self._every
         if self._trial.should_prune():
@@ -58,18 +58,18 @@ class TrialDisplay(QuietDisplay):
 
 
 class Objective:
-    """One trial: as many runs as there are seeds, and their mean value."""
+    """One trial: one run per seed, and their mean value."""
 
     def __init__(
         self, config: SearchConfig, base: RunConfig, space: Space, train: Train
     ) -> None:
-        """Keeps what all trials have in common.
+        """Keeps the parts that all trials share.
 
         Args:
             config: of the search.
-            base: config of a run, before a trial's values.
-            space: suggests those values.
-            train: runs a config.
+            base: config of a run, before the values of a trial.
+            space: suggests the values of a trial.
+            train: trains a run.
         """
         self._config, self._space, self._train = config, space, train
         self._base = share_cores(base, config.jobs)

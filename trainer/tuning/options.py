@@ -12,7 +12,7 @@ from trainer.config import flags as run_flags
 from trainer.config.flags import Option
 from trainer.config.schema import RunConfig
 
-# Every run of a search has its own, or they only choose the other defaults.
+# Each run of a search has its own value, or the option only selects other defaults.
 _NOT_SEARCHED = ("preset", "seed", "run_dir", "resume")
 
 
@@ -25,7 +25,7 @@ def all_options() -> dict[str, Option]:
 
 @functools.cache
 def _by_any_name() -> dict[str, Option]:
-    """Every option by its name, by its part and name, and by its field's path."""
+    """Every option by its name, by its part and name, and by the path of its field."""
     known = all_options()
     names = {f"{o.part}.{o.name}": o for o in known.values() if o.part}
     paths = {".".join(o.path): o for o in known.values()}
@@ -33,30 +33,30 @@ def _by_any_name() -> dict[str, Option]:
 
 
 def find(name: str) -> Option:
-    """The option of a name: that of its flag, also with its part in front.
+    """The option with a name: that of its flag, also with its part as a prefix.
 
     Raises:
-        ValueError: there is no such option, or each run has its own value of it.
+        ValueError: there is no such option, or it cannot be searched.
     """
     option = _by_any_name().get(name)
     if option is None:
         last = name.rpartition(".")[2]
         near = difflib.get_close_matches(last, all_options(), 3, 0.4)
-        hint = f"near names: {', '.join(near)}" if near else "no name is near"
+        hint = f"similar: {', '.join(near)}" if near else "no name is similar"
         raise ValueError(
             f"there is no option {name!r}; {hint} (all: python -m trainer.run "
             "--help-all)"
         )
     if option.name in _NOT_SEARCHED:
         raise ValueError(
-            f"{name} cannot be searched: every run has its own, or the command line "
-            "gives it"
+            f"{name} cannot be searched: each run has its own value, or the command "
+            "line sets it"
         )
     return option
 
 
 def _accepts(hint: Any, value: object) -> bool:
-    """Whether a value has an option's type."""
+    """Whether a value has the type of an option."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return value in arguments
@@ -68,7 +68,7 @@ def _accepts(hint: Any, value: object) -> bool:
 
 
 def _describe(hint: Any) -> str:
-    """The values of a type, for people."""
+    """The values of a type, as text."""
     if typing.get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, typing.get_args(hint)))
     if typing.get_origin(hint) is tuple:
@@ -78,21 +78,21 @@ def _describe(hint: Any) -> str:
 
 
 def apply(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
-    """The config with other values of some options.
+    """The config with some options changed.
 
     Args:
         config: to start from.
         options: values by name (`find`).
 
     Raises:
-        ValueError: there is no such option, it does not accept its value, or the
-            config does not allow the values beside each other.
+        ValueError: an option does not exist, a value has the wrong type, or the values
+            do not fit together.
     """
     given: dict[str, Any] = {}
     for name, value in options.items():
         option = find(name)
         if not _accepts(option.hint, value):
-            raise ValueError(f"{name} is {_describe(option.hint)}, got {value!r}")
+            raise ValueError(f"{name} must be {_describe(option.hint)}, got {value!r}")
         given[option.name] = tuple(value) if isinstance(value, list) else value
     config = run_flags.change(config, **given)
     config.validate()
@@ -100,15 +100,15 @@ def apply(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
 
 
 def values_of(config: RunConfig, names: Iterable[str]) -> dict[str, Any]:
-    """The config's own values of some options; names of no option are left out."""
+    """The values of some options in a config, without unknown names."""
     known, values = _by_any_name(), run_flags.values(config)
     return {name: values[known[name].name] for name in names if name in known}
 
 
 def that_matter(config: RunConfig, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options without those that cannot matter beside the others.
+    """Options without those that have no effect beside the others.
 
-    A run refuses these, and a search space may hold them nevertheless.
+    A run refuses options without effect, but a search space may contain them.
     """
     config = apply(config, options)
     idle = run_flags.idle(config, {find(n).name: v for n, v in options.items()})
@@ -116,12 +116,12 @@ def that_matter(config: RunConfig, options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def show(value: Any) -> str:
-    """A value for people, with 4 digits: a search is less exact."""
+    """A value as text, with 4 digits; a search is less exact."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Which values became which, for people."""
+    """The changed values, as text."""
     return ", ".join(
         f"{name} {show(value)} -> {show(new[name])}"
         for name, value in old.items()

@@ -32,7 +32,7 @@ from trainer.tuning import releases, specialists
 from trainer.tuning.campaign import ONE
 
 _NEEDS = ("config", "model", "steps")
-# Pictures of the game for each one of the video.
+# Frames of the game per frame of the video.
 _EVERY = 2
 
 
@@ -40,18 +40,18 @@ def make(source: Path, to: Path, *, episodes: int, seed: int, address: str) -> C
     """Writes the folder: policy, config.json, card.json, README.md and a video.
 
     Args:
-        source: checkpoint, or the folder of a run, whose newest one it then is.
-        to: folder, made if it is not there, without another card.
-        episodes: of each level, sampled, for the card's table.
+        source: checkpoint, or run folder (its newest checkpoint).
+        to: folder without another card; made if it does not exist.
+        episodes: sampled episodes per level, for the table of the card.
         seed: of environments and actions.
-        address: where it is going to be, for README.md; "": in that folder.
+        address: future address of the policy, for README.md; "": the folder.
 
     Returns:
         The card.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        FileExistsError: there is a card in `to`.
+        FileExistsError: `to` has a card.
         ValueError: the checkpoint is damaged, or of a task without levels.
         OSError: a file cannot be written.
     """
@@ -63,8 +63,8 @@ def make(source: Path, to: Path, *, episodes: int, seed: int, address: str) -> C
     levels = config.env.levels or own_levels(config.env.task)
     if not levels:
         raise ValueError(
-            f"{source} plays {config.env.task}, which has no levels of its own to fill "
-            "a card's table; publish a run of --levels"
+            f"{source} plays {config.env.task}, which has no levels for the table of "
+            "the card; publish a run with --levels"
         )
     to.mkdir(parents=True, exist_ok=True)
     name = levels[0] if len(levels) == 1 else ONE
@@ -107,7 +107,7 @@ def make(source: Path, to: Path, *, episodes: int, seed: int, address: str) -> C
 def _about(
     policy: PolicyFile, config: RunConfig, levels: Sequence[str]
 ) -> dict[str, str]:
-    """What a card says to people, but for the command."""
+    """The texts of a card, without the command."""
     return {
         "title": f"A policy for {', '.join(levels)} of Super Mario Bros., from "
         f"{policy.steps:,} steps of training",
@@ -139,7 +139,7 @@ def _film(policy: Path, video: Path, level: str, seed: int) -> None:
 
 
 def _shared(config: RunConfig) -> dict[str, Any]:
-    """The config of a run without the paths of this machine."""
+    """The config of a run without local paths."""
     names = tuple(Path(path).name for path in config.explore.demos)
     return to_dict(
         replace(
@@ -153,7 +153,7 @@ def _shared(config: RunConfig) -> dict[str, Any]:
 
 
 def _command(source: Path) -> str:
-    """The command that a run was begun with; without the path of Python."""
+    """The command that started a run, without the path of Python."""
     folder = run_folder(source)
     words = ["-m", "trainer.run"]
     if folder is not None:
@@ -164,7 +164,7 @@ def _command(source: Path) -> str:
 
 
 def _data(config: RunConfig) -> str:
-    """What a policy has learned from, in words."""
+    """What a policy has learned from, as text."""
     files = len(config.explore.demos)
     if files:
         learned = (
@@ -181,7 +181,7 @@ def _data(config: RunConfig) -> str:
 
 
 def _front_matter(card: Card) -> str:
-    """What the Hub reads of a README: YAML, of which JSON is a part."""
+    """The YAML header of a README for the Hub, in JSON, which is valid YAML."""
     sampled = [
         row
         for about in card.policies.values()

@@ -1,4 +1,4 @@
-"""Releases of a campaign's policies: made from its folder, and played again."""
+"""Releases of a campaign's policies: how to make one, and how to replay it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from trainer.tuning.campaign_config import CampaignConfig
 from trainer.tuning.workers import Failed, Workers
 
 README = "README.md"
-# Of `LevelResult.to_dict`, what a card has.
+# The fields of `LevelResult.to_dict` that a card has.
 RESULT = "level argmax episodes clears clear_rate interval cleared_starts".split()
 LICENCE = "MIT, as this package. The game's ROM is not part of it."
 _DATA = (
@@ -53,15 +53,15 @@ def make(campaign: Path, to: Path) -> Card:
     """Copies the policies of a campaign, and writes their card.
 
     Args:
-        campaign: its folder; it has been evaluated.
-        to: folder, made if it is not there, that is not another release.
+        campaign: folder of an evaluated campaign.
+        to: folder without another release; made if it does not exist.
 
     Returns:
         The card.
 
     Raises:
-        FileNotFoundError: the folder is no campaign's, or it was not evaluated.
-        FileExistsError: there is a release in `to`.
+        FileNotFoundError: the folder has no campaign, or no evaluation.
+        FileExistsError: `to` has a release.
         ValueError: a file of the campaign is damaged.
         OSError: a file cannot be written.
     """
@@ -75,10 +75,10 @@ def make(campaign: Path, to: Path) -> Card:
         episodes, seed = table["episodes"], table["seed"]
     except FileNotFoundError as error:
         begun = (campaign / OPTIONS).exists()
-        more = f"; python -m trainer.campaign --resume {campaign} goes on" * begun
+        more = f"; python -m trainer.campaign --resume {campaign} continues" * begun
         raise FileNotFoundError(
-            f"{error.filename} is missing: a release is made of a campaign that has "
-            f"come to its end, its evaluation included{more}"
+            f"{error.filename} is missing: a release needs a campaign with a finished "
+            f"evaluation{more}"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"a file of {campaign} is damaged: {error!r}") from error
@@ -127,10 +127,10 @@ def make(campaign: Path, to: Path) -> Card:
 
 
 def environment_of(envs: Mapping[str, EnvConfig]) -> str:
-    """What policies see and do, in words.
+    """Observations and actions of policies, as text.
 
     Args:
-        envs: environments of each, by name.
+        envs: environment options of each policy, by name.
     """
     kinds: dict[str, list[str]] = {}
     for name, env in envs.items():
@@ -140,7 +140,7 @@ def environment_of(envs: Mapping[str, EnvConfig]) -> str:
             f"({env.action_set})"
         )
         kinds.setdefault(what, []).append(name)
-    # The one that most have goes without names.
+    # The most common environment has no names.
     most, *others = sorted(kinds, key=lambda what: -len(kinds[what]))
     parts = [f"{', '.join(kinds[what])}: {what}" for what in others]
     return "; ".join([most, *parts]) + "."
@@ -152,7 +152,7 @@ def _levels(table: Mapping[str, Any]) -> list[str]:
 
 
 def _by_policy(table: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The results of a campaign by policy, without single episodes."""
+    """The results of a campaign by policy, without those of single episodes."""
     found: dict[str, list[dict[str, Any]]] = {}
     for result in table["single"]:
         kept = {key: result[key] for key in RESULT}
@@ -163,11 +163,11 @@ def _by_policy(table: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:
-    """The command that a campaign was begun with.
+    """The command that started a campaign.
 
     Args:
-        config: its options.
-        flags: those behind `--`.
+        config: options of the campaign.
+        flags: flags after `--`.
     """
     words = ["python", "-m", "trainer.campaign"]
     usual = to_dict(CampaignConfig())
@@ -182,11 +182,11 @@ def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:
 
 
 def readme(card: Card, address: str = "") -> str:
-    """What the card says, for people.
+    """The README of a card.
 
     Args:
         card: of the release.
-        address: where its one policy is published; "": a folder of policies.
+        address: where its only policy is published; "": a folder of policies.
     """
     about, protocol = card.about, card.protocol
     kinds = "One policy for each level, and `one`, a network for all of them."
@@ -227,8 +227,9 @@ def readme(card: Card, address: str = "") -> str:
         f"- **Protocol**: {card.protocol['episodes']} episodes of each level with "
         f"sampled actions, after 0 to {card.protocol['noop_max']} idle frames (clear "
         "rate, 95 % range by Wilson); then once from each of these "
-        f"{card.protocol['noop_max'] + 1} starts with the likeliest actions (argmax). "
-        "*greedy* is the one of these starts without idle frames, as others count. "
+        f"{card.protocol['noop_max'] + 1} starts with greedy actions (*greedy*). "
+        "*no idle frames* is the greedy episode from the start without idle frames, "
+        "the protocol of other published results. "
         f"Seed {card.protocol['seed']}, played on {card.protocol['processor']}.",
         "",
         *again,
@@ -245,9 +246,9 @@ def readme(card: Card, address: str = "") -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> Iterator[str]:
-    """A table of results in Markdown, with a row for each level, and one for all."""
+    """A table of results in Markdown, with a row per level and a row for all."""
     pairs = pairs_of(rows)
-    yield "| level | cleared | 95 % range | argmax | greedy |"
+    yield "| level | cleared | 95 % range | greedy | no idle frames |"
     yield "|---|---|---|---|---|"
     for level in levels:
         if level not in pairs:
@@ -262,13 +263,13 @@ def _table(rows: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> Iterator
             f"{'cleared' if 0 in argmax['cleared_starts'] else ''} |"
         )
     rates = [sampled["clear_rate"] for sampled, _ in pairs.values()]
-    likeliest = [argmax for _, argmax in pairs.values()]
+    greedy = [argmax for _, argmax in pairs.values()]
     yield (
         f"| all | {100 * sum(rates) / len(levels):.1f} % | "
         f"{sum(rate >= 0.9 for rate in rates)} at 90 or more | "
-        f"{sum(row['clears'] for row in likeliest)}/"
-        f"{sum(row['episodes'] for row in likeliest)} | "
-        f"{sum(0 in row['cleared_starts'] for row in likeliest)} "
+        f"{sum(row['clears'] for row in greedy)}/"
+        f"{sum(row['episodes'] for row in greedy)} | "
+        f"{sum(0 in row['cleared_starts'] for row in greedy)} "
         f"of {len(levels)} |"
     )
 
@@ -277,13 +278,13 @@ def _table(rows: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> Iterator
 
 
 class Replayed(NamedTuple):
-    """A policy's level in the card, and here.
+    """The result of a policy in a level, from the card and from a replay.
 
     Attributes:
-        policy: its name.
-        card, here: results as in a card.
-        verdict: equal (every number is), within (the clear rate is within the card's
-            interval), or outside.
+        policy: name of the policy.
+        card, here: results in the format of a card.
+        verdict: equal (all numbers are), within (the clear rate is within the interval
+            of the card), or outside.
     """
 
     policy: str
@@ -295,15 +296,15 @@ class Replayed(NamedTuple):
 def replay(
     folder: Path, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Replayed]:
-    """Plays all policies of a release as its card says, on all cores.
+    """Plays all policies of a release as its card describes, on all cores.
 
     Args:
         folder: of the release.
-        on_progress: called with policies that were played, and all.
+        on_progress: called with the number of policies played, and their total.
 
     Raises:
         FileNotFoundError, ValueError: the card or a policy is missing, damaged or for
-            another ROM. Nothing has been played then.
+            another ROM; raised before any play.
         RuntimeError: a policy could not be played.
     """
     card = read_card(folder)
@@ -317,7 +318,7 @@ def replay(
                 f"{card.rom_sha1}"
             )
     workers = Workers(min(available_cores(), len(paths)))
-    # The longest one first.
+    # The policy with the most work first.
     names = sorted(paths, key=lambda name: -len(card.policies[name]["results"]))
     tasks = [
         (name, specialists.evaluate, paths[name],
@@ -345,7 +346,7 @@ def replay(
 
 
 def _replayed(name: str, row: dict[str, Any], here: dict[str, Any]) -> Replayed:
-    """Compares what a card says of a level with what was played."""
+    """Compares the result of a level in a card with the replay."""
     here = {key: here[key] for key in RESULT}
     low, high = row["interval"]
     if all(row[key] == here[key] for key in ("episodes", "clears", "cleared_starts")):

@@ -1,4 +1,4 @@
-"""What a search found: a table, plots, and a command line."""
+"""Results of a search: a table, plots, and a command line."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
 from trainer.tuning import options
 
-# Of a trial that was one too many.
+# The attribute that marks a surplus trial.
 SURPLUS = "surplus"
 
 
 def counted(study: optuna.Study) -> list[FrozenTrial]:
-    """The trials, without those that were begun again or were one too many."""
+    """The trials, without restarted trials and surplus ones."""
     trials = study.get_trials(deepcopy=False)
     history = RetryHeartbeatStaleTrialCallback.retry_history
     again = {number for trial in trials for number in history(trial)}
@@ -45,13 +45,13 @@ def counted(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def best_command(study: optuna.Study, flags: Sequence[str]) -> str:
-    """The command line of the best trial's settings.
+    """The command line with the settings of the best trial.
 
-    Settings that do not matter beside the others are left out; a run refuses them.
+    Settings without effect are left out, because a run refuses them.
 
     Args:
         study: with a finished trial.
-        flags: of the trainer, as given for all trials.
+        flags: of trainer.run, as given for all trials.
     """
     base = from_dict(RunConfig, study.user_attrs["setup"]["trainer flags"])
     best = options.that_matter(base, study.best_trial.user_attrs["options"])
@@ -83,8 +83,8 @@ def trials_table(study: optuna.Study, title: str) -> Table:
 
 
 def _rank(study: optuna.Study, trial: FrozenTrial) -> tuple[bool, float]:
-    """Sorts the best first, and those that did not end by number behind."""
-    # The value of a pruned trial is its last report, which is another quantity.
+    """A sort key: the best trial first, unfinished trials last, by number."""
+    # The value of a pruned trial is its last report, which is a different quantity.
     if trial.state != TrialState.COMPLETE or trial.value is None:
         return (True, trial.number)
     return (False, trial.value * (-1 if _maximises(study) else 1))
@@ -103,7 +103,7 @@ def write_plots(study: optuna.Study, folder: Path, value: str) -> list[str]:
         value: name of what was optimised.
 
     Returns:
-        A line for each picture: its path, or why it could not be drawn.
+        A line per picture: its path, or why it could not be drawn.
     """
     matplotlib.use("Agg")
     names = list(study.best_trial.params)
@@ -137,7 +137,7 @@ def write_plots(study: optuna.Study, folder: Path, value: str) -> list[str]:
 
 
 def _tidy(figure: Figure, name: str) -> None:
-    """Makes room: few numbers on logarithmic axes, no grids on top of each other."""
+    """Makes axes readable: few numbers on logarithmic axes, no overlaid grids."""
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_scale() == "log":
@@ -145,7 +145,7 @@ def _tidy(figure: Figure, name: str) -> None:
                 axis.set_major_formatter(FormatStrFormatter("%g"))
                 axis.set_minor_formatter(NullFormatter())
         if name == "slice" and axes.get_xscale() == "log":
-            # Narrow: two numbers have room, whatever the range.
+            # The axes are narrow: two numbers fit, whatever the range.
             axes.set_xticks(np.geomspace(*axes.get_xlim(), 7)[[1, 5]])
             axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter(FormatStrFormatter("%.2g"))
@@ -157,10 +157,10 @@ def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) 
     """Prints the trials and the best settings, draws plots, writes best.json.
 
     Args:
-        study: of which all trials are over.
+        study: with all trials finished.
         folder: to write to.
         value: name of what was optimised.
-        flags: of the trainer, as given for all trials.
+        flags: of trainer.run, as given for all trials.
 
     Raises:
         RuntimeError: no trial was completed.
@@ -169,7 +169,7 @@ def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) 
     Console().print(trials_table(study, title))
     if not any(trial.state == TrialState.COMPLETE for trial in counted(study)):
         raise RuntimeError(
-            "no trial came to its end, see the table; raise --trials, or narrow the "
+            "no trial was completed, see the table; raise --trials, or narrow the "
             "ranges of --space"
         )
     for line in write_plots(study, folder, value):
@@ -185,6 +185,6 @@ def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) 
     print(f"best: trial {best.number}, {value} {best.value:.4g}\n{command}")
     if not (_maximises(study) or best.user_attrs["solved"]):
         print(
-            "It did not solve the level, so its value is max_seconds x (2 - its clear "
-            "rate): raise --max-seconds and --max-steps"
+            "The best trial did not solve the level, so its value is max_seconds x "
+            "(2 - clear rate): raise --max-seconds and --max-steps"
         )

@@ -1,4 +1,4 @@
-"""Options of a search. This module does not need Optuna."""
+"""Options of a search. This module works without Optuna."""
 
 from __future__ import annotations
 
@@ -12,48 +12,49 @@ class SearchConfig:
     """Searches for better settings of a run."""
 
     space: str = "trainer.tuning.spaces:default"
-    """Search space, MODULE:FUNCTION or FILE.py:FUNCTION: a function of an Optuna trial
-    that returns values by option (docs/search.md has an example)."""
+    """Search space, MODULE:FUNCTION or FILE.py:FUNCTION. The function takes an Optuna
+    trial and returns values by option (see the example in docs/search.md)."""
 
     trials: int = 20
-    """Trials in all, those of earlier calls and of other processes included."""
+    """Total number of trials, including those of earlier calls and other processes."""
 
     jobs: int = 1
-    """Processes; they divide the cores."""
+    """Number of processes; they divide the cores."""
 
     seeds: int = 1
-    """Runs per trial, each with a seed that no other trial has; their mean counts.
-    Seeds differ by 30 % and more, so with 1 the best trial is partly luck."""
+    """Runs per trial, each with a unique seed; the value of the trial is their mean.
+    Results of different seeds differ by 30 % and more, so with 1 the best trial is
+    partly luck."""
 
     name: str = "search"
-    """Name of the search; a search of that name is resumed."""
+    """Name of the search; an existing search of this name is resumed."""
 
     storage: str = ""
-    """Where all trials are: journal:///FILE, sqlite:///FILE, or a database on a server
-    (postgresql://USER:PASSWORD@HOST/NAME, mysql://...), which many machines can share;
-    by default journal:///OUT/NAME/study.log. '$NAME', in single quotes, is an
-    environment variable."""
+    """Where to store all trials: journal:///FILE, sqlite:///FILE, or a database on a
+    server that many machines can share (postgresql://USER:PASSWORD@HOST/NAME,
+    mysql://...). The default is journal:///OUT/NAME/study.log. '$NAME', in single
+    quotes, is an environment variable."""
 
     objective: Literal["time-to-clear", "clear-rate"] = "time-to-clear"
-    """time-to-clear: seconds until the level is solved, a run that does not solve
-    it counts max_seconds x (2 - its clear rate); clear-rate: of the last 100 training
-    episodes when max_steps or max_seconds are over."""
+    """time-to-clear: seconds until the level is solved; a run that does not solve it
+    counts as max_seconds x (2 - clear rate). clear-rate: clear rate of the last 100
+    training episodes after max_steps or max_seconds."""
 
     pruner: Literal["median", "hyperband", "none"] = "median"
-    """What ends hopeless trials: median (below the median of the others at the same
-    step), hyperband (Li et al. 2018), none."""
+    """How to end hopeless trials early: median (below the median of other trials at the
+    same step), hyperband (Li et al. 2018), or none."""
 
     max_steps: int = 400_000
-    """Environment steps of a run, at most."""
+    """Most environment steps of a run."""
 
     max_seconds: float = 300.0
-    """Seconds of a run, at most."""
+    """Most seconds of a run."""
 
     out: Path = Path("runs/search")
     """Folder of all searches; a search writes to OUT/NAME."""
 
     def validate(self) -> None:
-        """Raises ValueError for a value out of range."""
+        """Raises ValueError if a value is out of range."""
         for name in ("trials", "jobs", "seeds", "max_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(
@@ -62,11 +63,11 @@ class SearchConfig:
         if self.max_seconds <= 0:
             raise ValueError(f"max_seconds must be above 0, got {self.max_seconds:g}")
         if not self.name or self.name in (".", "..") or "/" in self.name:
-            raise ValueError(f"name is that of a folder, without /, got {self.name!r}")
+            raise ValueError(f"name must be a folder name without /, got {self.name!r}")
 
     @property
     def folder(self) -> Path:
-        """Where trials, plots and the default database are."""
+        """The folder of trials, plots and the default database."""
         return self.out / self.name
 
     @property

@@ -1,7 +1,7 @@
 """The search space of `python -m trainer.search`, unless `--space` names another.
 
-A search space is a function of an Optuna trial. It returns values of options, by their
-names on the command line (lr) or in the config (learner.lr).
+A search space is a function that takes an Optuna trial and returns values of options,
+by their names on the command line (lr) or in the config (learner.lr).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a campaign's processes do: train a level for a while, choose, and evaluate.
+"""Tasks of a campaign: train a level for some time, choose a policy, evaluate.
 
-Every function here runs in a process of `workers.py`, and what it is given and gives
-are plain types and paths.
+Every function here runs in a process of `workers.py`; its arguments and results are
+plain types and paths.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from trainer.session.training import run_training
 from trainer.show.display import Display, RecordDisplay
 from trainer.show.run_files import read_run
 
-# Of the time of a run that is new, what goes by before its schedules begin to end: it
-# shows how many steps there will be.
+# Share of the time of a new run before its schedules start to fall to 0. It measures
+# the speed, and so the number of steps to come.
 _BEFORE_THE_END = 0.4
-# Points of the curves whose speed is taken for that of the time to come.
+# Points of the curves whose mean speed predicts the future speed.
 _POINTS = 10
-# A level that has more time ahead than its schedules were long, when they have ended,
-# begins again with this much of their rates (SGDR, Loshchilov & Hutter 2017).
+# When the schedules of a level have ended and the remaining time is longer than they
+# were, they restart with this share of their rates (SGDR, Loshchilov & Hutter 2017).
 _RESTART = 0.5
-# Of policies; checkpoints are compared at the first.
+# Temperatures of policies; checkpoints are compared at the first one.
 _TEMPERATURES = (0.5, 1.0, 0.25)
-# Checkpoints that a policy is chosen from, the newest ones, beside best.pt.
+# The policy is chosen from this many of the newest checkpoints and best.pt.
 CANDIDATES = 4
-# Evaluation that no run and no command plays (`evaluation.play.first_seed`).
+# Number of an evaluation that no run or command plays (`evaluation.play.first_seed`).
 _STREAM = 1_000_000
 
 
@@ -48,11 +48,11 @@ class Slice:
     """Some seconds of a run.
 
     Attributes:
-        config: of the run; its folder may hold a part of it already.
-        seconds: to train.
-        left: seconds of training that the run still gets, these included. When they
-            are over, the rate and the bonus for entropy have fallen to 0.
-        before_the_end: share of a last slice, where the run is new, before they do.
+        config: of the run; its folder may hold earlier slices.
+        seconds: training time.
+        left: training time that the run still gets, including this slice. At its end,
+            the learning rate and the entropy bonus have fallen to 0.
+        before_the_end: share of a last slice of a new run before they start to fall.
     """
 
     config: RunConfig
@@ -62,7 +62,7 @@ class Slice:
 
     @property
     def last(self) -> bool:
-        """Whether the run ends with it."""
+        """Whether the run ends with this slice."""
         return self.seconds >= self.left
 
 
@@ -73,10 +73,10 @@ def train(
 
     Args:
         work: what to train.
-        display: makes what shows the run.
+        display: makes the display of the run.
 
     Returns:
-        The run's metrics, as of `run_training`.
+        The metrics of the run, as of `run_training`.
 
     Raises:
         ValueError, RuntimeError, OSError: as of `run_training`.
@@ -87,7 +87,7 @@ def train(
     if checkpoint.list_files(folder):
         path, state = _newest(folder)
         before = float(state["progress"]["seconds"])
-    # One may be of a search for demonstrations that was interrupted.
+    # The checkpoint may be of an interrupted search for demonstrations.
     if path is None or not state["steps"]:
         share = work.before_the_end if work.last else 1.0
         seconds = before + share * work.seconds
@@ -104,9 +104,9 @@ def train(
 
 
 def _scheduled(work: Slice, state: Mapping[str, Any]) -> RunConfig:
-    """The config of a slice of a run that goes on.
+    """The config of a later slice of a run.
 
-    The run's own schedules come first, and then straight lines to 0 at its end.
+    The schedules of the run come first, then straight lines to 0 at its end.
     """
     own, steps = work.config.learner, int(state["steps"])
     if steps < own.lr_steps and not work.last:
@@ -118,14 +118,14 @@ def _scheduled(work: Slice, state: Mapping[str, Any]) -> RunConfig:
 
 
 def _newest(run_dir: Path) -> tuple[Path, dict[str, Any]]:
-    """The newest checkpoint of a run that has one, and what is in it."""
+    """The newest checkpoint of a run that has one, and its content."""
     path = checkpoint.find(run_dir)
     needs = ("config", "learner", "progress", "steps")
     return path, checkpoint.load(path, torch.device("cpu"), needs)
 
 
 def seconds_of(run_dir: Path) -> float:
-    """Seconds that a run has trained for by its newest checkpoint; 0: there is none."""
+    """Training seconds of a run in its newest checkpoint; 0 without one."""
     if not checkpoint.list_files(run_dir):
         return 0.0
     state = checkpoint.load(run_dir, torch.device("cpu"), ("progress",))
@@ -138,28 +138,27 @@ def ending(
     seconds: float,
     least: float = 0.0,
 ) -> RunConfig:
-    """A config whose schedules fall to 0 on straight lines, from where they are.
+    """A config whose schedules fall on straight lines from their current values to 0.
 
-    A constant bonus for entropy keeps precise policies from forming; with rates that
-    fall to 0, and without the bonus, a mean clear rate of twelve levels rose from 66 to
-    94 % elsewhere.
+    A constant entropy bonus prevents precise policies. With rates that fall to 0 and no
+    bonus, the mean clear rate of twelve levels rose from 66 to 94 % in another project.
 
     Args:
         config: of a run.
         state: of its newest checkpoint.
-        seconds: that are left.
-        least: share of the first rates that they begin with, if they are lower now.
+        seconds: remaining time.
+        least: share of the initial rates to begin with, if the current rates are lower.
     """
     steps, learner = int(state["steps"]), config.learner
     more = max(1, round(_speed(config) * seconds))
     now = from_dict(LearnerConfig, state["config"]["learner"])
     rate = now.lr * learning_rate_factor(now, steps, state["learner"]["updates"])
     rate = max(rate, least * learner.lr)
-    # What is on such a line at `steps` began as so many times that.
+    # A value on such a line at `steps` began at this multiple of the value.
     ahead = (steps + more) / more
     scale = rate / learner.lr * ahead
     if scale <= 0.0:
-        return config  # it had come to its end, and has more time now
+        return config  # the schedules had ended, and the run has more time now
     if isinstance(learner.optimizer, Muon):
         matrix_lr = learner.optimizer.matrix_lr * scale
         optimizer = replace(learner.optimizer, matrix_lr=matrix_lr)
@@ -182,7 +181,7 @@ def ending(
 
 
 def _speed(config: RunConfig) -> float:
-    """Environment steps per second of a run, of late."""
+    """Recent environment steps per second of a run."""
     assert config.run_dir is not None
     points = read_run(config.run_dir).points
     known = [float(p["time/sps"]) for p in points if "time/sps" in p][-_POINTS:]
@@ -194,22 +193,22 @@ def choose(
 ) -> dict[str, Any]:
     """Plays the newest checkpoints of a run and best.pt, and writes the best policy.
 
-    A policy that still explores plays better with its likely actions made more likely,
-    so all are played with their logits divided by .5, and the best one with two other
-    temperatures, too. The best one clears most with sampled actions and with the
-    likeliest ones, each from starts with idle frames.
+    A policy that still explores plays better if its probable actions become more
+    probable, so all checkpoints are played with their logits divided by 0.5, and the
+    best checkpoint also with two other temperatures. The best checkpoint has the
+    highest mean clear rate of sampled and greedy actions, from starts with idle frames.
 
     Args:
         run_dir: of the run.
         to: file of the policy.
         levels: to play, such as "1-1,4-2".
-        episodes: of each level and checkpoint, sampled, with 0 to 30 idle frames.
+        episodes: sampled episodes per level and checkpoint, with 0 to 30 idle frames.
         seed: of the episodes, which no run and no evaluation plays.
-        bits: of a number in the policy's large matrices (`save_policy`).
+        bits: of a number in the large matrices of the policy (`save_policy`).
 
     Returns:
-        `clear_rate`, mean over the levels with sampled actions, `checkpoint`, its
-        name, and `temperature`.
+        `clear_rate` (mean over the levels, sampled actions), `checkpoint` (file name)
+        and `temperature`.
 
     Raises:
         FileNotFoundError: the run has no checkpoint.
@@ -232,7 +231,7 @@ def choose(
     files = checkpoint.list_files(run_dir)
     if not files:
         raise FileNotFoundError(f"no checkpoint of {levels} in {run_dir}")
-    # The newest one first; of equals it stays.
+    # The newest first, which wins among equals.
     best = [path for path in files if path.name == checkpoint.BEST]
     paths = [path for path in files if path not in best][:CANDIDATES] + best
     first, *others = _TEMPERATURES
@@ -254,9 +253,10 @@ def choose(
 
 
 def _clear_rate(result: LevelResult) -> float:
-    """Share of clears, with the likeliest actions of the starts that have idle frames.
+    """The clear rate; with greedy actions only of the starts with idle frames.
 
-    The start without any is what others report: no policy is chosen by it.
+    Most publications report the start without idle frames, so no policy is chosen by
+    it.
     """
     if result.cleared_starts is None:
         return result.clear_rate
@@ -264,7 +264,7 @@ def _clear_rate(result: LevelResult) -> float:
 
 
 def evaluate(path: Path, levels: str, episodes: int, seed: int) -> dict[str, Any]:
-    """Plays a policy, sampled and with the likeliest actions; plain types."""
+    """Plays a policy with sampled and greedy actions; returns plain types."""
     played = evaluate_checkpoint(
         path, levels=levels, episodes=episodes, seed=seed, device="cpu"
     )

@@ -1,4 +1,4 @@
-"""Where the trials of a study are: a file, or a database that many machines share."""
+"""Storage of the trials of a study: a file, or a shared database."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import NullPool
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-# A process that was killed is noticed this long after its last sign of life.
+# Seconds between heartbeats of a process, and after which a process without one counts
+# as dead.
 HEARTBEAT_S = 10
 GRACE_S = 60
 
-# How often a trial whose process was killed is tried again: it may be its memory.
+# Retries of a trial whose process was killed, possibly because the trial needs too much
+# memory.
 _RETRIES = 2
 
 _JOURNAL = "journal:///"
 
-# How long one process waits for another one's write. Connections are closed after use:
-# Python 3.13 warns of those that nobody has closed.
+# Seconds that a process waits for the write of another. Connections are closed after
+# use, because Python 3.13 warns of open ones.
 _SQLITE = {"connect_args": {"timeout": 60}, "poolclass": NullPool}
 
-# Databases whose drivers are an extra, by the beginning of the URL: that with the
-# driver, and the extra.
+# Databases that need an extra, by the scheme of the URL: the scheme with the driver,
+# and the extra.
 _DRIVERS = {
     "postgresql": ("postgresql+psycopg", "postgresql"),
     "postgres": ("postgresql+psycopg", "postgresql"),
@@ -43,15 +45,15 @@ _DRIVERS = {
     "mariadb": ("mariadb+pymysql", "mysql"),
 }
 
-# The first processes of a study may make its tables at the same time.
+# Attempts to open a database whose tables another process may be making.
 _ATTEMPTS = 5
 
 
 class Journal(JournalStorage, BaseHeartbeat):
-    """Optuna's journal file, with a sign of life of each trial that is under way.
+    """Optuna's journal file, with heartbeats of running trials.
 
-    Optuna has these in databases alone. The clocks of all machines that share a journal
-    must agree to within half a minute.
+    Optuna has heartbeats only in databases. The clocks of all machines that share a
+    journal must agree to within half a minute.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +61,7 @@ class Journal(JournalStorage, BaseHeartbeat):
 
     def record_heartbeat(self, trial_id: int) -> None:
         """See `BaseHeartbeat`."""
-        # Another process may have taken this one for dead: then it goes on elsewhere.
+        # Another process may have considered this one dead and restarted the trial.
         with suppress(UpdateFinishedTrialError):
             self.set_trial_system_attr(trial_id, "heartbeat", time.time())
 
@@ -80,9 +82,10 @@ class Journal(JournalStorage, BaseHeartbeat):
 
 
 def _last_sign(trial: FrozenTrial) -> float:
-    """When a trial that is under way was known to be, in seconds since the epoch.
+    """The time of the last heartbeat of a running trial, in seconds since the epoch.
 
-    One that is begun again has the sign of life of the one before, too.
+    A restarted trial also has the heartbeat of the trial before it, so its start counts
+    too.
     """
     assert trial.datetime_start is not None
     sign = float(trial.system_attrs.get("heartbeat", 0.0))
@@ -90,16 +93,16 @@ def _last_sign(trial: FrozenTrial) -> float:
 
 
 def open_storage(url: str, folder: Path) -> BaseStorage:
-    """Opens what holds the trials of a search.
+    """Opens the storage of a search.
 
     Args:
         url: journal:///FILE, sqlite:///FILE, or any URL of SQLAlchemy; `$NAME` is an
             environment variable. "": a journal in the folder, or the database that an
             earlier version made there.
-        folder: of the search; it exists.
+        folder: existing folder of the search.
 
     Raises:
-        ValueError: there is no such database, or its driver is not installed.
+        ValueError: the database cannot be opened, or its driver is not installed.
     """
     url = os.path.expandvars(url)
     old = folder / "study.db"
@@ -111,8 +114,8 @@ def open_storage(url: str, folder: Path) -> BaseStorage:
             return Journal(path)
         except OSError as error:
             raise ValueError(
-                f"cannot open --storage {url} ({error.strerror}); it is "
-                "journal:///FILE in a folder that exists"
+                f"cannot open --storage {url} ({error.strerror}); give "
+                "journal:///FILE in an existing folder"
             ) from error
     return _open_database(url)
 
@@ -129,17 +132,17 @@ def _open_database(url: str) -> RDBStorage:
         raise ValueError(
             f"--storage {shown} needs a driver that is not installed: {install}"
         ) from error
-    except Exception as error:  # any of SQLAlchemy's, or of a database's driver
+    except Exception as error:  # from SQLAlchemy, or from the driver of a database
         reason = str(error).split("\n")[0]
         raise ValueError(
-            f"cannot open --storage {shown} ({reason}); a URL is journal:///FILE, "
+            f"cannot open --storage {shown} ({reason}); give journal:///FILE, "
             "sqlite:///FILE or DATABASE://USER:PASSWORD@HOST/NAME"
         ) from error
 
 
 def _connect(url: str) -> RDBStorage:
     """Opens a database, whose tables another process may be making."""
-    # A server may have closed a connection since it was used.
+    # A server may have closed an idle connection.
     kwargs = _SQLITE if url.startswith("sqlite") else {"pool_pre_ping": True}
     attempt = 0
     while True:

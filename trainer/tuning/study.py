@@ -29,7 +29,7 @@ from trainer.tuning.spaces import Space
 Distributions = dict[str, BaseDistribution]
 
 _POLL_S = 2.0
-# How long the others wait for the process that made a study to begin it.
+# Seconds that other processes wait for the process that made a study to set it up.
 _SETUP_S = 10.0
 
 
@@ -40,13 +40,12 @@ def search(
 
     Args:
         config: of the search.
-        base: config of a run, before a trial's values.
-        train: runs a config.
+        base: config of a run, before the values of a trial.
+        train: trains a run.
 
     Raises:
         ValueError: an option, the space, or one of its values is not allowed.
-        KeyboardInterrupt: Ctrl-C; the next call tries the trials that were under way
-            again.
+        KeyboardInterrupt: Ctrl-C; the next call repeats the interrupted trials.
     """
     config.validate()
     command.check_base(base)
@@ -56,8 +55,8 @@ def search(
     study = open_study(config, base, ranges)
     done = sum(trial.state.is_finished() for trial in counted(study))
     print(
-        f"search {config.name!r}: {done} of {config.trials} trials done; "
-        f"{', '.join(ranges)} in {config.folder}/; a run ends after "
+        f"search {config.name!r} in {config.folder}/: {done} of {config.trials} trials "
+        f"done; searching {', '.join(ranges)}; a run ends after "
         f"{config.max_steps:,} steps or {format_seconds(config.max_seconds)}",
         flush=True,
     )
@@ -73,7 +72,7 @@ def search(
         for process in others:
             process.join()
     finally:
-        # Only after Ctrl-C or an error is any left; SIGTERM ends its run cleanly.
+        # Processes are left only after Ctrl-C or an error; SIGTERM ends a run cleanly.
         for process in others:
             if process.is_alive():
                 process.terminate()
@@ -82,7 +81,7 @@ def search(
 
 
 def _base(config: SearchConfig, base: RunConfig) -> RunConfig:
-    """What all runs have in common.
+    """The config that all runs share.
 
     Raises:
         ValueError: the task does not report clears.
@@ -90,7 +89,7 @@ def _base(config: SearchConfig, base: RunConfig) -> RunConfig:
     if not is_native(base.env.task):
         raise ValueError(
             f"task {base.env.task} does not report clears, which a search needs; "
-            "choose one of mario_envpool's"
+            "choose a task of mario_envpool"
         )
     return replace(
         base,
@@ -107,14 +106,14 @@ def dry_run(space: Space, base: RunConfig) -> Distributions:
 
     Args:
         space: to check.
-        base: config that takes its values.
+        base: config that the values change.
 
     Returns:
-        The ranges, by the names that the space gives them.
+        The ranges, by their names in the space.
 
     Raises:
-        ValueError: the space cannot be called, returns no options, names an unknown
-            one, or a value that the config does not allow.
+        ValueError: the space cannot be called, returns no options, or returns an
+            unknown option or an invalid value.
     """
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     ranges: Distributions = {}
@@ -128,19 +127,19 @@ def dry_run(space: Space, base: RunConfig) -> Distributions:
             if not (isinstance(values, dict) and values):
                 raise ValueError(f"it returned {values!r}, not values by option")
             options.apply(base, values)
-        except Exception as error:  # whatever the function raises
+        except Exception as error:  # code of the user, which raises anything
             raise ValueError(f"--space: {error}") from error
         for name, some in trial.distributions.items():
             if name not in ranges:
                 ranges[name] = some
                 fixed += [{name: value} for value in _ends(some)]
     if not ranges:
-        raise ValueError("--space: it suggests nothing: there is nothing to search")
+        raise ValueError("--space: it suggests no values, nothing to search")
     return ranges
 
 
 def _ends(some: Any) -> tuple[Any, ...]:
-    """Values that stand for all of a range."""
+    """Values that represent a whole range."""
     if isinstance(some, CategoricalDistribution):
         return some.choices
     return some.low, some.high
@@ -172,7 +171,7 @@ def open_study(
     )
     known = None if new else _wait_for_setup(study)
     if known is None:
-        # The settings of the base run first, to be compared with.
+        # The first trial has the settings of the base run, for comparison.
         own = options.values_of(base, ranges)
         known_good = {k: v for k, v in own.items() if _contains(ranges[k], v)}
         study.enqueue_trial(known_good, skip_if_exists=True)
@@ -185,7 +184,7 @@ def open_study(
 def _create_or_load(
     config: SearchConfig, opened: BaseStorage
 ) -> tuple[optuna.Study, bool]:
-    """The study of a search, and whether this process has made it."""
+    """The study of a search, and whether this process made it."""
     parts: dict[str, Any] = {
         "study_name": config.name,
         "storage": opened,
@@ -201,7 +200,7 @@ def _create_or_load(
 
 
 def _wait_for_setup(study: optuna.Study) -> Any:
-    """What the process that made a study has begun it with; None if it has died."""
+    """The setup of a study from the process that made it; None if that died."""
     for _ in range(round(_SETUP_S / _POLL_S) + 1):
         if (setup := study.user_attrs.get("setup")) is not None:
             return setup
@@ -211,7 +210,7 @@ def _wait_for_setup(study: optuna.Study) -> Any:
 
 def _pruner(config: SearchConfig) -> optuna.pruners.BasePruner:
     if config.pruner == "median":
-        # The first fifth of a run decides too little.
+        # Results in the first fifth of a run are not conclusive.
         return optuna.pruners.MedianPruner(4, n_warmup_steps=REPORTS // 5)
     if config.pruner == "hyperband":
         most = REPORTS * config.seeds
@@ -220,10 +219,10 @@ def _pruner(config: SearchConfig) -> optuna.pruners.BasePruner:
 
 
 def work(study: optuna.Study, objective: Objective, total: int) -> None:
-    """Runs trials until there are `total`, those of other processes included."""
+    """Runs trials until there are `total`, including those of other processes."""
 
     def unless_surplus(trial: optuna.Trial) -> float:
-        """Gives up a trial that another process has begun as the last one."""
+        """Drops a trial if other processes have begun enough trials."""
         if sum(other.number < trial.number for other in counted(study)) >= total:
             trial.set_user_attr(SURPLUS, True)
             raise optuna.TrialPruned
@@ -245,8 +244,8 @@ def work(study: optuna.Study, objective: Objective, total: int) -> None:
             continue
         if not announced and parent is None:
             print(
-                f"waiting for {running} trials of other processes; a killed one is "
-                f"noticed after {storage.GRACE_S} s and begun again",
+                f"waiting for {running} trials of other processes; a killed process is "
+                f"detected after {storage.GRACE_S} s, and its trial restarts",
                 flush=True,
             )
             announced = True
@@ -254,7 +253,7 @@ def work(study: optuna.Study, objective: Objective, total: int) -> None:
 
 
 def _worker(config: SearchConfig, base: RunConfig, train: Train) -> None:
-    """A further process of --jobs."""
+    """An additional process of --jobs."""
     try:
         with quiet_optuna():
             space: Space = command.load(config.space, "--space")
@@ -266,7 +265,7 @@ def _worker(config: SearchConfig, base: RunConfig, train: Train) -> None:
 
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """No lines of Optuna's own beside ours."""
+    """Turns off the log messages of Optuna."""
     old = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

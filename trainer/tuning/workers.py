@@ -1,4 +1,4 @@
-"""Processes that do one task after another, and do not outlive who began them."""
+"""Worker processes that run tasks one at a time and end with their parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
-# How long a task may take to end after SIGTERM: a run writes a checkpoint.
+# Seconds that a task may take to end after SIGTERM, for example to write a checkpoint.
 _GRACE_S = 30.0
 
 
@@ -23,8 +23,8 @@ class Failed(NamedTuple):
     """The result of a task that raised an exception, or whose process died.
 
     Attributes:
-        reason: in one line.
-        details: where it was raised; "": its process died.
+        reason: one line.
+        details: the traceback; "": the process died.
     """
 
     reason: str
@@ -32,7 +32,7 @@ class Failed(NamedTuple):
 
 
 class _Worker:
-    """One process, and the task that it does."""
+    """One process, and its current task."""
 
     def __init__(self) -> None:
         self.task = ""
@@ -40,11 +40,11 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.process: BaseProcess = context.Process(target=_work, args=(theirs,))
         self.process.start()
-        # The process alone holds its end, so that its death is seen at this one.
+        # Only the process holds its end now, so that its death closes the connection.
         theirs.close()
 
     def take(self) -> Any:
-        """The result of the task, which has ended."""
+        """The result of the finished task."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
@@ -52,7 +52,7 @@ class _Worker:
             return Failed(f"its process ended with status {self.process.exitcode}")
 
     def close(self) -> None:
-        """Waits until the process has ended, which has nothing to do any more."""
+        """Ends the process, which has no task, and waits for it."""
         self.connection.close()
         self.process.join(_GRACE_S / 10)
         if self.process.is_alive():
@@ -61,14 +61,14 @@ class _Worker:
 
 
 def _work(connection: Connection) -> None:
-    """The process: does what it is sent until nobody is left to send anything."""
-    # Ctrl-C is for the parent alone, which ends its processes by SIGTERM.
+    """The process: runs the tasks that it receives until the connection closes."""
+    # A new session, so that only the parent receives Ctrl-C; it sends SIGTERM.
     os.setsid()
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def watch() -> None:
-        # By kill -9, too: then a run ends likewise.
+        # Also after kill -9 of the parent, a run ends as after SIGTERM.
         parent.join()
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -90,22 +90,22 @@ class Workers:
     """A few processes; each task has a name."""
 
     def __init__(self, jobs: int) -> None:
-        """Starts none yet.
+        """Starts no process yet.
 
         Args:
-            jobs: tasks at the same time, at most.
+            jobs: most tasks at the same time.
         """
         self._jobs = jobs
         self._workers: list[_Worker] = []
 
     @property
     def free(self) -> int:
-        """How many more tasks can be done at once."""
+        """How many more tasks can run at the same time."""
         return self._jobs - len(self.running)
 
     @property
     def running(self) -> list[str]:
-        """Names of the tasks that are being done."""
+        """Names of the running tasks."""
         return [worker.task for worker in self._workers if worker.task]
 
     def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
@@ -120,14 +120,14 @@ class Workers:
     def do(
         self, tasks: Iterable[tuple[Any, ...]], waiting: Callable[[], object] = int
     ) -> Iterator[tuple[str, Any]]:
-        """Does tasks, as many at a time as there are processes for.
+        """Runs tasks, at most `jobs` at a time.
 
         Args:
-            tasks: name, function and arguments of each, as `submit` takes them.
-            waiting: called after every wait, each second or oftener.
+            tasks: name, function and arguments of each, as for `submit`.
+            waiting: called after every wait, at least once a second.
 
         Yields:
-            Names and results, as `wait` gives them.
+            Names and results, as from `wait`.
         """
         left = deque(tasks)
         while left or self.running:
@@ -137,10 +137,10 @@ class Workers:
             waiting()
 
     def wait(self, seconds: float | None = None) -> list[tuple[str, Any]]:
-        """Names and results of the tasks that have ended; `Failed` for those that did.
+        """Names and results of the finished tasks; a failed task has `Failed`.
 
         Args:
-            seconds: to wait at most; None: until one has ended.
+            seconds: longest wait; None: until a task has ended.
         """
         busy = {w.connection: w for w in self._workers if w.task}
         results = []
@@ -153,7 +153,7 @@ class Workers:
         return results
 
     def stop(self) -> list[tuple[str, Any]]:
-        """Ends what is being done; runs end with a checkpoint, and give a result."""
+        """Ends the running tasks; runs end with a checkpoint, and return a result."""
         for worker in self._workers:
             if worker.task:
                 worker.process.terminate()
@@ -164,7 +164,7 @@ class Workers:
         return results
 
     def close(self) -> None:
-        """Ends the processes, and what they do; may be called again."""
+        """Ends the processes and their tasks; may be called again."""
         self.stop()
         workers, self._workers = self._workers, []
         for worker in workers:
