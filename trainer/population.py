@@ -1,15 +1,19 @@
 """Population-based training (Jaderberg et al. 2017): `python -m trainer.population`.
 
-Members train with settings of their own, a generation at a time. Then those of the
-lowest quarter take the weights of one of the highest (exploit) and change its settings
-a little (explore), so that settings become schedules. Every such step is a line here
-and in population.jsonl. After an interruption the same command resumes.
+Members train with different settings, one generation at a time. Then each member of
+the lowest quarter takes the weights of a member of the highest quarter (exploit) and
+changes its settings a little (explore), so that settings become schedules. The command
+prints a line for every such step, and writes it to population.jsonl. Ray Tune trains
+the members, on this machine or on a Ray cluster. After an interruption the same command
+resumes.
 
     python -m trainer.population --members 4 --generations 10
     python -m trainer.population --jobs 2 -- --task SuperMarioBros-1-2-v0
+    python -m trainer.population --ray-address auto --out /shared/population
 
-Flags behind `--` are those of `python -m trainer.run` and hold for all members. Exit
-status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on stderr.
+Flags behind `--` are those of `python -m trainer.run` and hold for all members. Needs
+Ray: pip install 'mario-envpool[ray]'. Exit status: 0, 130 after Ctrl-C, or 2 with one
+line `error: ...` on stderr.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from collections.abc import Sequence
 
 from trainer.cli import main_of, parse
 from trainer.tuning import command
-from trainer.tuning.population import PopulationConfig, evolve
+from trainer.tuning.population import PopulationConfig
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work(config: PopulationConfig) -> None:
         instead = "--generations and --steps-per-generation"
         command.check_flags(flags, {"--max-steps": instead, "--max-seconds": instead})
+        # Here, so that --help needs no Ray.
+        try:
+            from trainer.tuning.pbt import evolve
+        except ImportError as error:
+            raise ImportError(
+                "trainer.population needs Ray Tune, which is not installed: "
+                "pip install -e '.[ray]'"
+            ) from error
         evolve(config, parse(flags))
 
     return main_of(

@@ -1,26 +1,39 @@
-"""Population-based training: exploit, explore, going on. Runs take no time here."""
+"""Population-based training: exploit, explore, interruptions, Ray and its machines.
 
+Where Ray trains, runs take no time (stub_members), and a separate command starts them.
+"""
+
+import itertools
 import json
+import os
 import random
+import signal
+import socket
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from stub_runs import MUTATIONS, metrics
+from stub_members import Stub
+from stub_runs import MUTATIONS
 
 from trainer.config.schema import RunConfig
 from trainer.models import checkpoint
 from trainer.population import main
-from trainer.tuning import command, mutations, options
+from trainer.session.checkpoints import take
+from trainer.tuning import command, mutations
 from trainer.tuning import population as module
-from trainer.tuning.population import PopulationConfig, evolve
+from trainer.tuning.population import Plan, Population, PopulationConfig
 
 BASE = RunConfig(device="cpu", seed=5)
+TESTS = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture
-def config(tmp_path):
+def config_in(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(MUTATIONS)
     return PopulationConfig(
@@ -32,197 +45,236 @@ def config(tmp_path):
     )
 
 
-class Trainer:
-    """Instead of runs: writes checkpoints that say whose weights they are."""
-
-    def __init__(self, rates=(0.1, 0.7, 0.3, 0.5)):
-        self.rates = rates
-        self.seen = []
-        self.fail = {}  # number of a call to what happens there
-
-    def __call__(self, config, display):
-        call = len(self.seen)
-        self.seen.append(config)
-        outcome = self.fail.get(call)
-        if isinstance(outcome, BaseException):
-            raise outcome
-        member = int(config.run_dir.name.removeprefix("member-"))
-        origin = member
-        if config.resume is not None:
-            state = checkpoint.load(config.resume, torch.device("cpu"))
-            assert state["steps"] == config.max_steps - 1000
-            origin = int(state["model"]["origin"])
-        folder = config.run_dir / checkpoint.FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"step-{config.max_steps:09}.pt"
-        model = {"origin": torch.tensor(origin)}
-        checkpoint.save(path, {"model": model, "steps": config.max_steps})
-        rates = {"rollout/clear_rate": self.rates[member], "rollout/best_x_50": 700.0}
-        point = {"step": config.max_steps, **rates}
-        (config.run_dir / "metrics.jsonl").write_text(json.dumps(point) + "\n")
-        return metrics(**rates, signal=2.0 if outcome == "signal" else 0.0)
+@pytest.fixture
+def config(tmp_path):
+    return config_in(tmp_path)
 
 
 @pytest.fixture
-def trainer(monkeypatch):
-    result = Trainer()
-    monkeypatch.setattr(module, "run_training", result)
-    return result
+def pbt():
+    pytest.importorskip("ray.tune")
+    from trainer.tuning import pbt
+
+    return pbt
 
 
-def origins(config):
-    """Whose weights the members have at the end."""
-    folders = [config.out / config.name / f"member-{i}" for i in range(config.members)]
-    states = [checkpoint.load(folder, torch.device("cpu")) for folder in folders]
-    return [int(state["model"]["origin"]) for state in states]
+def reached(rate, best_x=700.0):
+    return {"rollout/clear_rate": rate, "rollout/best_x_50": best_x}
 
 
-def events(config):
-    lines = (config.out / config.name / "population.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+def train_all(population, generation=0):
+    """Notes results of a generation without training."""
+    for number, rate in enumerate((0.1, 0.7, 0.3, 0.5)):
+        population.note(number, generation, reached(rate))
 
 
-def test_the_worst_take_the_weights_of_the_best(config, trainer, capsys):
-    population = evolve(config, BASE)
-    assert origins(config) == [1, 1, 2, 3]
-    assert len(trainer.seen) == 12
-    exploits = [event for event in events(config) if "source" in event]
-    assert [(e["generation"], e["member"], e["source"]) for e in exploits] == [
-        (0, 0, 1),
-        (1, 0, 1),
+def events(folder):
+    return [
+        json.loads(line)
+        for line in (folder / "population.jsonl").read_text().split("\n")[:-1]
     ]
-    out = capsys.readouterr().out
-    line = next(line for line in out.splitlines() if "takes" in line)
-    old, new = trainer.seen[1].learner, trainer.seen[4].learner
-    assert line.startswith(
-        "generation 0: member 0 (clear 10 %, x 700) takes member 1's weights "
-        "(clear 70 %, x 700); "
+
+
+# Scores and settings
+
+
+def test_before_any_clears_the_distance_counts():
+    ranked = [
+        {"error": "the loss is nan"},
+        {},
+        reached(0.0, 700.0),
+        reached(0.0, 900.0),
+        reached(0.01, 300.0),
+        reached(0.01, 400.0),
+        reached(0.02, 0.0),
+    ]
+    scalars = [module.scalar(metrics) for metrics in ranked]
+    assert scalars == sorted(scalars)
+    assert len(set(scalars)) == len(scalars)
+    assert scalars[0] == -1
+
+
+def test_the_longest_distance_is_worth_less_than_one_clear_in_a_thousand():
+    assert module.scalar(reached(0.0, 65535.0)) < module.scalar(reached(0.001, 0.0))
+
+
+def test_settings_are_drawn_by_the_seed(config):
+    table = command.load(config.mutations, "--mutations")
+    values = {"lr": 1e-3, "lam": 0.9, "epochs": 2}
+    drawn = [mutations.explore(table, values, random.Random(3)) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    first, second = (Population(replace(config, name=n), BASE) for n in "ab")
+    assert first.state == second.state
+
+
+def test_member_0_begins_with_the_settings_of_the_base(config):
+    base = replace(BASE, learner=replace(BASE.learner, lr=5e-4, lam=0.5))
+    members = Population(config, base).state["members"]
+    values = members[0]["values"]
+    assert values["lr"] == 5e-4
+    assert values["epochs"] == base.learner.epochs
+    assert values["lam"] != 0.5, "outside of its range"
+    assert len({member["values"]["lr"] for member in members}) == 4
+
+
+def test_a_winners_settings_are_explored(config, pbt):
+    population = Population(config, BASE)
+    scheduler = pbt.Pbt(population, 0)
+    member = {"number": 1, **population.state["members"][1], "done": {}}
+    before = json.dumps(member)
+    random.seed(1)
+    first = scheduler._explore_config({"member": member})["member"]
+    random.seed(1)
+    again = scheduler._explore_config({"member": member})["member"]
+    assert first == again
+    assert first["values"] != member["values"]
+    assert all(v in population.mutations[k] for k, v in first["values"].items())
+    assert json.dumps(member) == before
+
+
+# The state on disk, and lines
+
+
+def test_every_step_is_a_line_and_an_event(config, capsys):
+    population = Population(config, BASE)
+    train_all(population)
+    values = {"lr": 2e-3, "lam": 0.85, "epochs": 3}
+    population.state["members"][1]["values"] = {"lr": 1e-3, "lam": 0.85, "epochs": 2}
+    population.exploit(0, 1, values, Path("/weights"))
+    assert "takes" not in capsys.readouterr().out, "before the state is on disk"
+    population.begin_generation()
+    assert capsys.readouterr().out == (
+        "generation 0: member 0 (clear 10 %, x 700) takes the weights of member 1 "
+        "(clear 70 %, x 700); lr 0.001 -> 0.002, epochs 2 -> 3\n"
+        "generation 1: begins; the best was member 1 (clear 70 %, x 700)\n"
     )
-    if new.lr != old.lr:
-        assert f"lr {options.show(old.lr)} -> {options.show(new.lr)}" in line
-    assert new != old
-    assert "best: " in out
-    assert "member-1 (clear 70 %" in out
-    assert population.ranking() == [1, 3, 2, 0]
+    *trained, exploit, begins = events(population.folder)
+    assert [event["score"] for event in trained] == [
+        [r, 700] for r in (0.1, 0.7, 0.3, 0.5)
+    ]
+    assert trained[2]["values"] == population.state["members"][2]["values"]
+    assert exploit == {"generation": 0, "member": 0, "source": 1, "values": values}
+    assert begins == {"generation": 1, "best": 1}
+    assert population.result() == (
+        f"best: {config.out}/population/member-1 (clear 70 %, x 700)"
+    )
 
 
-def test_only_who_takes_weights_changes_its_settings(config, trainer):
-    evolve(config, BASE)
-    by_member = [trainer.seen[i::4] for i in range(4)]
-    assert by_member[0][0].learner.lr == BASE.learner.lr
-    assert len({c.learner for c in by_member[0]}) == 3
-    for runs in by_member[1:]:
-        assert len({c.learner for c in runs}) == 1
-    assert len({c.learner for c in trainer.seen[:4]}) == 4
+def test_a_result_is_noted_once(config, capsys):
+    """Ray trains again what was reported before a process was killed."""
+    population = Population(config, BASE)
+    population.note(2, 0, reached(0.5))
+    population.note(2, 0, reached(0.9))
+    assert capsys.readouterr().out.count("member 2") == 1
+    assert population.state["members"][2]["metrics"] == reached(0.5)
 
 
-def test_what_members_run(config, trainer):
-    evolve(config, BASE)
-    for number, run in enumerate(trainer.seen):
-        generation, member = divmod(number, 4)
-        assert run.seed == 5 + member
-        assert run.run_dir.name == f"member-{member}"
+def test_an_exploit_that_was_not_finished_is_finished_later(config):
+    population = Population(config, BASE)
+    train_all(population)
+    weights = population.folder / "ray" / "member-1"
+    own = population.folder / "member-0"
+    for folder, origin in ((weights, 1), (own, 0)):
+        Stub().finish(replace(BASE, run_dir=folder, max_steps=1000), 0, origin)
+    population.exploit(0, 1, {"lr": 2e-3, "lam": 0.85, "epochs": 3}, weights)
+    population.begin_generation()
+    again = Population(config, BASE)
+    assert again.state == population.state
+    plan = again.plan(Stub())
+    assert plan.first == 1
+    state = checkpoint.load(own, torch.device("cpu"))
+    assert state["model"]["origin"] == 1
+    assert Population(config, BASE).state["members"][0].keys() == {
+        "values", "trained", "metrics",
+    }  # fmt: skip
+
+
+def test_a_population_continues_only_as_it_was_begun(config):
+    train_all(Population(config, BASE))
+    Population(replace(config, generations=9, jobs=2), BASE)
+    with pytest.raises(ValueError, match="another members"):
+        Population(replace(config, members=5), BASE)
+    with pytest.raises(ValueError, match="another trainer flags"):
+        Population(config, replace(BASE, seed=6))
+
+
+def test_when_all_fail_it_is_an_error(config):
+    population = Population(config, BASE)
+    for number in range(3):
+        population.note(number, 0, {"error": f"no such thing as {number}"})
+    message = r"all members failed; member 0: no such thing as 0"
+    with pytest.raises(RuntimeError, match=message):
+        population.note(3, 0, {"error": "nor this"})
+
+
+def test_a_process_that_is_killed_again_and_again_is_an_error(config, pbt, capsys):
+    scheduler = pbt.Pbt(Population(config, BASE), 0)
+    trial = SimpleNamespace(
+        config={"member": {"number": 2}}, get_pickled_error=lambda: None
+    )
+    for _ in range(pbt.MOST_CRASHES):
+        scheduler.on_trial_error(None, trial)
+    line = "generation 0: member 2: its process was killed; it starts again\n"
+    assert capsys.readouterr().out == line * pbt.MOST_CRASHES
+    with pytest.raises(RuntimeError, match="member 2: its process was killed, 4 times"):
+        scheduler.on_trial_error(None, trial)
+
+
+# What a member runs
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return Plan(BASE, tmp_path, 1000, 0, Stub())
+
+
+VALUES = {"lr": 2e-3, "lam": 0.85, "epochs": 3}
+
+
+def test_what_a_member_runs(plan):
+    seen = []
+
+    def train(config, display):
+        seen.append(config)
+        return Stub()(config, display)
+
+    plan = replace(plan, train=train)
+    for generation, number in itertools.product(range(2), range(3)):
+        plan.train_member(number, generation, VALUES)
+        run = seen[-1]
+        assert run.seed == 5 + number
+        assert run.run_dir == plan.folder / f"member-{number}"
         assert run.max_steps == 1000 * (generation + 1)
         assert (run.resume is None) == (generation == 0)
+        assert run.learner.lr == 2e-3
         assert not run.stop_when_solved
         run.validate()
 
 
-def test_a_quarter_of_many_exploits(config, trainer):
-    trainer.rates = [i / 10 for i in range(9)]
-    config = replace(config, members=9, generations=2)
-    evolve(config, BASE)
-    assert sorted(origins(config))[:5] == [2, 3, 4, 5, 6]
-    assert set(origins(config)[:2]) <= {7, 8}
+def test_a_run_that_was_not_reported_is_not_trained_again(plan):
+    first = plan.train_member(1, 0, VALUES)
+    again = plan.train_member(1, 0, VALUES)
+    assert module.scalar(first) == module.scalar(again) > 0
+    assert len((plan.folder / "calls.jsonl").read_text().splitlines()) == 1
 
 
-def test_equals_take_nothing(config, trainer):
-    trainer.rates = [0.5] * 4
-    evolve(config, BASE)
-    assert origins(config) == [0, 1, 2, 3]
-    assert not [event for event in events(config) if "source" in event]
-
-
-def test_before_any_clears_the_distance_counts():
-    near = {"rollout/clear_rate": 0.0, "rollout/best_x_50": 700.0}
-    far = {"rollout/clear_rate": 0.0, "rollout/best_x_50": 900.0}
-    clears = {"rollout/clear_rate": 0.1, "rollout/best_x_50": 300.0}
-    failed = {"error": "the loss is nan"}
-    ranked = sorted([clears, failed, far, near], key=module.score)
-    assert ranked == [failed, near, far, clears]
-
-
-@pytest.mark.parametrize("how", ["signal", KeyboardInterrupt()])
-@pytest.mark.parametrize("call", [0, 2, 5])
-def test_an_interrupted_population_goes_on(config, trainer, how, call):
-    evolve(replace(config, name="whole"), BASE)
-    whole = trainer.seen[:]
-    trainer.seen.clear()
-    trainer.fail = {call: how}
-    with pytest.raises(KeyboardInterrupt):
-        evolve(config, BASE)
-    evolve(config, BASE)
-    if how == "signal":
-        # It had come to the end of the generation, which nobody had noted.
-        trainer.fail = {}
-        assert len(trainer.seen) == 12
-    else:
-        del trainer.seen[call]
-    for ours, theirs in zip(trainer.seen, whole, strict=True):
-        assert ours.learner == theirs.learner
-        assert ours.max_steps == theirs.max_steps
-    assert origins(config) == origins(replace(config, name="whole"))
-
-
-def test_an_exploit_that_was_interrupted_is_done_again(config, trainer, monkeypatch):
-    evolve(replace(config, name="whole"), BASE)
-    original = checkpoint.hand_over
-
-    def broken(source, run_dir):
-        original(source, run_dir)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "hand_over", broken)
-    with pytest.raises(KeyboardInterrupt):
-        evolve(config, BASE)
-    monkeypatch.setattr(checkpoint, "hand_over", original)
-    evolve(config, BASE)
-    assert origins(config) == [1, 1, 2, 3]
-    one, other = trainer.seen[:12], trainer.seen[12:]
-    assert [c.learner for c in one] == [c.learner for c in other]
-
-
-def test_more_generations_may_be_asked_for_later(config, trainer):
-    evolve(config, BASE)
-    evolve(config, BASE)
-    assert len(trainer.seen) == 12
-    evolve(replace(config, generations=4), BASE)
-    assert len(trainer.seen) == 16
-    assert trainer.seen[-1].max_steps == 4000
-
-
-def test_a_member_that_fails_takes_the_weights_of_another(config, trainer, capsys):
-    trainer.fail = {2: RuntimeError("the loss is nan\nand more")}
-    evolve(config, BASE)
-    assert origins(config)[2] == 1
-    out = capsys.readouterr().out
-    assert "member 2: failed: the loss is nan;" in out
-    assert "member 2 (failed: the loss is nan) takes member 1's weights" in out
-
-
-def test_values_that_do_not_fit_each_other_fail_the_member(trainer):
-    """Not the population: alone each may be allowed."""
-    values = {"unroll": 8, "burn_in": 16}
-    metrics = module.train_member(BASE, values)
+def test_settings_that_fail_are_a_result(plan):
+    failing = replace(plan, train=Stub(fails=("2-0",)))
+    assert failing.train_member(2, 0, VALUES)["error"] == "the loss is nan"
+    # Each is allowed without the other.
+    metrics = plan.train_member(2, 0, {"unroll": 8, "burn_in": 16})
     assert "burn_in must be at most unroll=8" in metrics["error"]
     assert metrics["signal"] == 0
-    assert not trainer.seen
 
 
-def test_when_all_fail_it_is_an_error(config, trainer):
-    trainer.fail = dict.fromkeys(range(4), ValueError("no such thing"))
-    with pytest.raises(RuntimeError, match=r"all members failed; .* no such thing"):
-        evolve(config, BASE)
+def test_two_processes_do_not_train_one_member(plan, monkeypatch):
+    monkeypatch.setattr(module, "_TAKEN_S", 0.3)
+    (plan.folder / "member-1").mkdir()
+    lock = take(plan.folder / "member-1")
+    with pytest.raises(OSError, match="another process writes to"):
+        plan.train_member(1, 0, VALUES)
+    lock.release()
+    assert "error" not in plan.train_member(1, 0, VALUES)
 
 
 def test_the_checkpoint_that_is_handed_over_is_the_only_one(tmp_path):
@@ -238,6 +290,9 @@ def test_the_checkpoint_that_is_handed_over_is_the_only_one(tmp_path):
     assert len(checkpoint.list_files(tmp_path / "a")) == 2
 
 
+# Errors, a line each
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -245,11 +300,13 @@ def test_the_checkpoint_that_is_handed_over_is_the_only_one(tmp_path):
         ({"generations": 0}, "generations must be at least 1"),
         ({"jobs": 0}, "jobs must be at least 1"),
         ({"steps_per_generation": 0}, "steps_per_generation must be at least 1"),
+        ({"gpus_per_member": -1.0}, "gpus_per_member must be at least 0"),
+        ({"out": Path("s3://bucket/x")}, "--out is a folder that all machines share"),
     ],
 )
-def test_wrong_options_are_named(config, trainer, options, message):
+def test_wrong_options_are_named(config, options, message):
     with pytest.raises(ValueError, match=message):
-        evolve(replace(config, **options), BASE)
+        replace(config, **options).validate()
 
 
 @pytest.mark.parametrize(
@@ -260,71 +317,298 @@ def test_wrong_options_are_named(config, trainer, options, message):
         "{'optimizer': ['adam', 'muon']}",
     ],
 )
-def test_settings_that_do_not_fit_the_weights_are_refused(config, trainer, text):
+def test_settings_that_do_not_fit_the_weights_are_refused(config, text):
     path = Path(config.mutations.rpartition(":")[0])
     path.write_text(f"MUTATIONS = {text}")
     with pytest.raises(ValueError, match=r"--mutations: .*cannot change when weights"):
-        evolve(config, BASE)
+        Population(config, BASE)
 
 
-def test_a_population_goes_on_only_as_it_was_begun(config, trainer):
-    evolve(config, BASE)
-    with pytest.raises(ValueError, match="was begun with another members"):
-        evolve(replace(config, members=5), BASE)
-    with pytest.raises(ValueError, match="another trainer flags"):
-        evolve(config, replace(BASE, seed=6))
+def test_without_ray_there_is_one_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.delitem(sys.modules, "trainer.tuning.pbt", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["--out", str(tmp_path), "--", "--device", "cpu"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "error: trainer.population needs Ray Tune, which is not installed: pip install "
+        "-e '.[ray]'\n",
+    )
 
 
-def test_the_command(config, trainer, capsys):
-    flags = [
-        "--mutations",
-        config.mutations,
-        "--out",
-        str(config.out),
-        "--members",
-        "3",
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--members", "1"], "members must be at least 2, got 1"),
+        (["--", "--max-steps", "9"], "give --generations and --steps-per-generation"),
+        (["--", "--run-dir", "x"], "--run-dir cannot"),
+        (["--space", "mine.toml"], "--space is now --mutations"),
+        (["--ray-address", "nonsense"], "--ray-address is auto or HOST:PORT, got"),
+        (["--ray-address", "ray://x:1"], "--ray-address is auto or HOST:PORT, got"),
+        (["--ray-address", "x:99999"], "--ray-address is auto or HOST:PORT, got"),
+        (
+            ["--ray-address", "nowhere.invalid:6379"],
+            "no Ray cluster at nowhere.invalid",
+        ),
+    ],
+)
+def test_wrong_flags_are_one_line(pbt, tmp_path, capsys, flags, message):
+    own = ["--out", str(tmp_path / "out")]
+    behind = [] if "--" in flags else ["--", "--device", "cpu"]
+    assert main([*own, *flags, *behind]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_where_nothing_listens_there_is_one_line(pbt, tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    flags = ["--out", str(tmp_path), "--ray-address", address, "--", "--device", "cpu"]
+    assert main(flags) == 2
+    error = f"error: --ray-address: no Ray cluster at {address} (Connection refused)\n"
+    assert capsys.readouterr().err == error
+
+
+def test_a_server_that_is_not_ray_is_one_line(pbt, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(pbt, "_ANSWER_S", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert main(["--out", str(tmp_path), "--ray-address", address]) == 2
+    error = (
+        f"error: --ray-address: no Ray cluster at {address} (no answer within 3 s)\n"
+    )
+    assert capsys.readouterr().err == error
+
+
+def test_two_commands_do_not_train_one_population(pbt, config):
+    config.out.joinpath("population").mkdir(parents=True)
+    lock = take(config.out / "population")
+    with pytest.raises(ValueError, match="another process trains 'population'"):
+        pbt.evolve(config, BASE)
+    lock.release()
+
+
+# With Ray
+
+
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": str(TESTS),
+    # Of the clusters that the tests start.
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "of-the-tests-of-trainer-population",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+class Command:
+    """`python -m trainer.population` whose runs are a stub's."""
+
+    def __init__(self, config, **stub):
+        self.folder = config.out / config.name
+        flags = {
+            "members": config.members,
+            "generations": config.generations,
+            "steps-per-generation": config.steps_per_generation,
+            "jobs": config.jobs,
+            "mutations": config.mutations,
+            "name": config.name,
+            "out": config.out,
+            "ray-address": config.ray_address,
+        }
+        words = [f"--{name}={value}" for name, value in flags.items() if value]
+        python = [sys.executable, "-m", "stub_members", json.dumps(stub)]
+        self.words = [*python, *words, "--", "--device", "cpu", "--seed", "5"]
+
+    def start(self):
+        return subprocess.Popen(
+            self.words,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, status=0):
+        with self.start() as process:
+            out, err = process.communicate()
+        assert process.returncode == status, err
+        return SimpleNamespace(out=out, err=err)
+
+    def calls(self):
+        lines = (self.folder / "calls.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def exploits(self):
+        return [event for event in events(self.folder) if "source" in event]
+
+    def origins(self):
+        """Whose weights the members have at the end."""
+        folders = sorted(self.folder.glob("member-*"))
+        states = [checkpoint.load(folder, torch.device("cpu")) for folder in folders]
+        return [int(state["model"]["origin"]) for state in states]
+
+    def wait_for(self, process, name):
+        """Waits until a member hangs, and returns the id of its process."""
+        mark = self.folder / f"hangs-{name}"
+        while not mark.exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.1)
+        return int(mark.read_text())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A population that nothing interrupted."""
+    pytest.importorskip("ray.tune")
+    result = Command(config_in(tmp_path_factory.mktemp("whole")))
+    result.printed = result.run()
+    return result
+
+
+def same(one, other):
+    """Whether two populations have the same weights, settings and exploit steps."""
+    by_name = [
+        {call["name"]: call for call in command.calls()} for command in (one, other)
     ]
-    flags += ["--generations", "2", "--steps-per-generation", "1000"]
-    assert main([*flags, "--", "--device", "cpu", "--gamma", "0.9"]) == 0
-    assert {run.learner.gamma for run in trainer.seen} == {0.9}
-    assert "generation 1: begins" in capsys.readouterr().out
-    trainer.fail = {len(trainer.seen): KeyboardInterrupt()}
-    again = [*flags, "--name", "x", "--", "--device", "cpu"]
-    assert main(again) == 130
-    assert "the same command resumes" in capsys.readouterr().err
-    assert main([*flags, "--members", "1"]) == 2
-    assert capsys.readouterr().err == "error: members must be at least 2, got 1\n"
-    assert main([*flags, "--", "--max-steps", "9"]) == 2
-    assert "give --generations and" in capsys.readouterr().err
-    assert main(["--space", "mine.toml"]) == 2
-    assert capsys.readouterr().err == "error: --space is now --mutations\n"
+    return (
+        by_name[0] == by_name[1]
+        and one.exploits() == other.exploits()
+        and one.origins() == other.origins()
+    )
 
 
-def test_settings_are_drawn_by_the_seed(config, trainer):
-    table = command.load(config.mutations, "--mutations")
-    values = {"lr": 1e-3, "lam": 0.9, "epochs": 2}
-    drawn = [mutations.explore(table, values, random.Random(3)) for _ in range(2)]
-    assert drawn[0] == drawn[1]
+@pytest.mark.slow
+def test_the_worst_take_the_weights_of_the_best(config, whole):
+    out = whole.printed.out
+    assert whole.printed.err == ""
+    assert [
+        line for line in out.splitlines() if not line.startswith("generation ")
+    ] == [f"best: {whole.folder}/member-1 (clear 70 %, x 700)"]
+    assert out.count("takes the weights of member 1 (clear 70 %, x 700)") == 2
+    assert whole.origins() == [1, 1, 2, 3]
+    steps = [(e["generation"], e["member"], e["source"]) for e in whole.exploits()]
+    assert steps == [(0, 0, 1), (1, 0, 1)]
+    calls = {call["name"]: call for call in whole.calls()}
+    assert len(calls) == len(whole.calls()) == 12
+    assert [calls[f"0-{g}"]["origin"] for g in range(3)] == [0, 1, 1]
+    # Only a member that takes weights changes its settings.
+    rates = [{calls[f"{i}-{g}"]["lr"] for g in range(3)} for i in range(4)]
+    assert [len(some) for some in rates] == [3, 1, 1, 1]
+    assert [calls[f"{i}-0"]["seed"] for i in range(4)] == [5, 6, 7, 8]
+    assert not (whole.folder / "ray").exists()
+    # Two at a time, and the last generation later.
+    parts = Command(replace(config, name="parts", jobs=2, generations=2))
+    parts.run()
+    assert len(parts.calls()) == 8
+    Command(replace(config, name="parts", jobs=2)).run()
+    assert same(parts, whole)
+    assert len(parts.calls()) == 12
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGINT, "2-0"), (signal.SIGKILL, "0-1")]
+)
+def test_an_interrupted_population_continues(config, whole, number, name):
+    cut = Command(config, hangs=[name])
+    with cut.start() as process:
+        cut.wait_for(process, name)
+        process.send_signal(number)
+        _, err = process.communicate()
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert err == "interrupted; the same command resumes the population\n"
+    cut.run()
+    assert same(cut, whole)
+    # All but what hung are trained once.
+    assert len(cut.calls()) == 13
+
+
+@pytest.mark.slow
+def test_settings_that_fail_take_the_weights_of_another(config, pbt):
+    failing = Command(replace(config, generations=2), fails=["2-0", "3-0"])
+    out = failing.run().out
+    assert "generation 0: member 3: failed: the loss is nan; --lr" in out
+    assert "member 2 (failed: the loss is nan) takes the weights of member 1" in out
+    # One exploits; the other tries again, with nothing to begin from.
+    assert failing.origins() == [0, 1, 1, 3]
+    once = replace(config, name="none", generations=1)
+    none = Command(once, fails=[f"{i}-0" for i in range(4)])
+    err = none.run(status=2).err
+    assert err == "error: all members failed; member 0: the loss is nan\n"
+
+
+@pytest.fixture
+def two_nodes():
+    """The address of a Ray cluster of two nodes with one CPU each."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+    common = ["--node-ip-address=127.0.0.1", "--num-cpus=1"]
+    port = address.rpartition(":")[2]
+    head = ["--head", f"--port={port}", "--include-dashboard=false"]
+    nodes = []
+    try:
+        for own in (head, [f"--address={address}"]):
+            nodes.append(
+                subprocess.Popen(
+                    [*ray, *common, *own],
+                    env=ENVIRONMENT,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+            status = [*ray[:-2], "status", f"--address={address}"]
+            expected = len(nodes)
+            while True:
+                done = subprocess.run(
+                    status, env=ENVIRONMENT, capture_output=True, text=True, check=False
+                )
+                if done.stdout.count(" node_") == expected:
+                    break
+                assert nodes[-1].poll() is None
+        yield address
+    finally:
+        for node in reversed(nodes):
+            node.terminate()
+            node.wait()
+
+
+@pytest.mark.slow
+def test_two_nodes_and_a_worker_that_is_killed(config, whole, two_nodes):
+    shared = Command(replace(config, ray_address=two_nodes), hangs=["0-1"])
+    with shared.start() as process:
+        os.kill(shared.wait_for(process, "0-1"), signal.SIGKILL)
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "generation 1: member 0: its process was killed; it starts again\n" in out
+    assert err == ""
+    assert same(shared, whole)
+    assert len(shared.calls()) == 13
+    lost = Command(replace(config, name="gpus", ray_address=two_nodes))
+    lost.words.insert(4, "--gpus-per-member=1")
+    err = lost.run(status=2).err
+    assert err == "error: --gpus-per-member 1: no machine has more than 0\n"
+
+
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_population_on_the_game(config, capsys, jobs):
-    flags = [
-        "--mutations",
-        config.mutations,
-        "--out",
-        str(config.out),
-        "--members",
-        "2",
-    ]
-    flags += ["--generations", "2", "--steps-per-generation", "500"]
-    flags += ["--jobs", str(jobs), "--", "--device", "cpu", "--num-envs", "8"]
-    flags += ["--unrolls-per-batch", "8", "--learner-threads", "1"]
-    assert main(flags) == 0
-    out = capsys.readouterr().out
-    assert "generation 1: member 1: clear" in out
-    for member in range(2):
+def test_a_population_on_the_game(config, pbt, jobs):
+    words = Command(replace(config, generations=2, jobs=jobs)).words
+    flags = ["--num-envs", "8", "--unrolls-per-batch", "8", "--learner-threads", "1"]
+    words = [sys.executable, "-m", "trainer.population", *words[4:], *flags]
+    done = subprocess.run(
+        words, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "generation 1: member 3: clear" in done.stdout
+    assert done.stdout.count("takes the weights of member") == 1
+    for member in range(4):
         folder = config.out / "population" / f"member-{member}"
         state = checkpoint.load(folder, torch.device("cpu"))
-        assert 1000 <= state["steps"] < 1256
+        assert 2000 <= state["steps"] < 2512

@@ -11,7 +11,7 @@ from typing import Any
 from trainer.config.schema import RunConfig
 from trainer.tuning import options
 
-# Chance that `explore` draws a value anew; the paper's tasks have 0 to .25.
+# Probability that `explore` draws a new value; 0 to 0.25 in the tasks of the paper.
 _RESAMPLE = 0.25
 
 
@@ -41,9 +41,9 @@ class Range:
     def perturb(self, value: float, rng: random.Random) -> float:
         """A value a little below or above, within the bounds.
 
-        With `log` that is times .8 or 1.25 (the paper has 1.2, which does not undo the
-        other), and else a fifth of the range: a gamma of .93 times .8 would leave every
-        range that makes sense.
+        With `log` a factor of 0.8 or 1.25 (1.2 in the paper, which does not undo 0.8),
+        and otherwise a fifth of the range: a factor of 0.8 would move a gamma of 0.93
+        out of every sensible range.
         """
         up = rng.random() < 0.5
         if self.log:
@@ -53,7 +53,7 @@ class Range:
         return min(max(value, self.low), self.high)
 
 
-# A list has values in an order: one changes to a neighbour.
+# A list is ordered: a value changes to a neighbour.
 Mutation = Range | Sequence[Any]
 Mutations = Mapping[str, Mutation]
 
@@ -74,12 +74,13 @@ def check(mutations: Any, base: RunConfig) -> None:
     """Checks a table of mutations.
 
     Args:
-        mutations: to check.
-        base: config that takes its values, one at a time.
+        mutations: the table.
+        base: config to which the values are applied, one at a time.
 
     Raises:
-        ValueError: it is no such table, or it names an unknown option, one that weights
-            depend on, an empty range, or a value that the config does not allow.
+        ValueError: the table is no dictionary, or names an unknown option, an option
+            that weights depend on, an empty range, or a value that the config does not
+            allow.
     """
     if not (isinstance(mutations, Mapping) and mutations):
         raise ValueError(
@@ -97,10 +98,10 @@ def check(mutations: Any, base: RunConfig) -> None:
 
 
 def _ends(name: str, mutation: Any) -> Sequence[Any]:
-    """Values that stand for all of a mutation.
+    """The values of a mutation that are worth a check.
 
     Raises:
-        ValueError: there are less than two, or they have no order.
+        ValueError: the mutation has fewer than two values, or no order.
     """
     if isinstance(mutation, Range):
         if not mutation.low < mutation.high or (mutation.log and mutation.low <= 0):
@@ -122,7 +123,7 @@ def draw(mutations: Mutations, rng: random.Random) -> dict[str, Any]:
 def explore(
     mutations: Mutations, values: Mapping[str, Any], rng: random.Random
 ) -> dict[str, Any]:
-    """Values near others, some drawn anew."""
+    """Values near the given ones; some are new draws."""
     return {
         name: _draw(mutation, rng)
         if rng.random() < _RESAMPLE

@@ -1,27 +1,36 @@
-"""A population of runs: train, exploit, explore (Jaderberg et al. 2017)."""
+"""The state of a population on disk, and the runs of its members.
+
+This module works without Ray; `trainer.tuning.pbt` trains the members with Ray.
+"""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+import sys
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainer.config.checks import MAX_SEED
-from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
 from trainer.models import checkpoint
-from trainer.session.training import run_training
+from trainer.session.checkpoints import is_taken
 from trainer.show.display import QuietDisplay
 from trainer.show.run_files import read_run
 from trainer.tuning import command, mutations, options
 
-Metrics = dict[str, Any]
+Metrics = Mapping[str, Any]
+Train = Callable[[RunConfig, QuietDisplay], Metrics]
+
+# How long a process of an interrupted call may still write to a run folder.
+_TAKEN_S = 60.0
+
+_CLEARS, _BEST_X = "rollout/clear_rate", "rollout/best_x_50"
 
 
 @dataclass(frozen=True)
@@ -29,10 +38,10 @@ class PopulationConfig:
     """Trains a population and its settings."""
 
     members: int = 4
-    """Members, 2 at least."""
+    """Members, at least 2."""
 
     generations: int = 10
-    """Generations in all, those of earlier calls included."""
+    """Generations in total, including those of earlier calls."""
 
     steps_per_generation: int = 50_000
     """Environment steps of each member in a generation."""
@@ -43,63 +52,165 @@ class PopulationConfig:
     weights move between members."""
 
     jobs: int = 1
-    """Members that train at the same time; they divide the cores."""
+    """Members that train at the same time on each machine; they divide the cores."""
+
+    gpus_per_member: float = 0.0
+    """GPUs that Ray reserves for a member, such as 1 or 0.5; 0: Ray reserves none,
+    and a member uses the first GPU of its machine, if there is one."""
+
+    ray_address: str = ""
+    """Ray cluster that trains the members: auto (the cluster that this machine belongs
+    to) or HOST:PORT of its head. Empty: Ray runs on this machine, for this command."""
 
     name: str = "population"
     """Name of the population; a population of that name is resumed."""
 
     out: Path = Path("runs/population")
-    """Folder of all populations; one writes to OUT/NAME, a member to member-0 there."""
+    """Folder of all populations, on a cluster one that all machines share. A population
+    writes to OUT/NAME, and a member to OUT/NAME/member-0 and so on."""
 
     def validate(self) -> None:
-        """Raises ValueError for a number that is too small."""
-        least = {"members": 2, "generations": 1, "steps_per_generation": 1, "jobs": 1}
+        """Raises ValueError for a number that is too small, or a wrong address."""
+        least = {
+            "members": 2, "generations": 1, "steps_per_generation": 1, "jobs": 1,
+            "gpus_per_member": 0,
+        }  # fmt: skip
         for name, number in least.items():
             if (value := getattr(self, name)) < number:
                 raise ValueError(f"{name} must be at least {number}, got {value}")
+        if ":/" in str(self.out):
+            raise ValueError(
+                f"--out is a folder that all machines share, not a URL, got {self.out}"
+            )
 
 
-def train_member(config: RunConfig, values: Mapping[str, Any]) -> Metrics:
-    """Trains a member for a generation.
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a process needs to train any member.
 
-    Args:
-        config: of its run, without its settings.
-        values: of its settings, by option.
-
-    Returns:
-        The metrics of the run; only `error` and `signal` if it failed.
+    Attributes:
+        base: config of all members, without their settings.
+        folder: absolute path of the population.
+        steps: environment steps of a member in a generation.
+        first: number of the first generation of this call.
+        train: runs a config.
     """
-    path = config.resume
-    if path is not None and (checkpoint.step_of(path) or 0) >= config.max_steps:
-        # Its process was killed after the end of the run, before the state was saved.
-        return read_run(path.parent.parent).points[-1] | {"signal": 0}
-    try:
-        return dict(run_training(options.apply(config, values), QuietDisplay()))
-    except (ValueError, RuntimeError) as error:
-        return {"error": str(error).split("\n")[0], "signal": 0}
+
+    base: RunConfig
+    folder: Path
+    steps: int
+    first: int
+    train: Train
+
+    def train_member(
+        self, number: int, generation: int, values: Mapping[str, Any]
+    ) -> Metrics:
+        """Trains a member to the end of a generation.
+
+        Args:
+            number: of the member.
+            generation: number of the generation.
+            values: settings of the member, by option.
+
+        Returns:
+            The metrics of the run; only `error` and `signal` if the settings failed.
+
+        Raises:
+            OSError: another process writes to the run folder, for example.
+        """
+        folder = folder_of(self.folder, number)
+        _wait_for(folder)
+        path = checkpoint.find(folder) if checkpoint.list_files(folder) else None
+        config = replace(
+            self.base,
+            seed=(self.base.seed + number) % (MAX_SEED + 1),
+            run_dir=folder,
+            resume=path,
+            max_steps=(generation + 1) * self.steps,
+            max_seconds=0.0,
+            stop_when_solved=False,
+            videos=False,
+        )
+        if path is not None and (checkpoint.step_of(path) or 0) >= config.max_steps:
+            # A process was killed after the end of the run and before its report.
+            return read_run(folder).points[-1] | {"signal": 0}
+        try:
+            return self.train(options.apply(config, values), QuietDisplay())
+        except (ValueError, RuntimeError) as error:
+            return {"error": str(error).split("\n")[0], "signal": 0}
 
 
-def score(metrics: Metrics) -> tuple[float, ...]:
-    """The rank of a member: its clear rate, and before any clears how far it gets."""
+def folder_of(population: Path, number: int) -> Path:
+    """The run folder of a member in the folder of its population."""
+    return population / f"member-{number}"
+
+
+def _wait_for(folder: Path) -> None:
+    """Waits until no other process writes to a run folder.
+
+    Raises:
+        OSError: another process writes to it for too long.
+    """
+    until = time.monotonic() + _TAKEN_S
+    while is_taken(folder):
+        if time.monotonic() > until:
+            raise OSError(f"another process writes to {folder}")
+        time.sleep(0.2)
+
+
+def essential(metrics: Metrics) -> dict[str, Any]:
+    """The metrics that determine the score of a member."""
+    names = ("error", _CLEARS, _BEST_X)
+    return {name: metrics[name] for name in names if name in metrics}
+
+
+def score(metrics: Metrics) -> tuple[float, float]:
+    """The clear rate and the best x in pixels of a member; (-1, 0) if it failed."""
     if "error" in metrics:
-        return (-1.0,)
-    names = ("clear_rate", "best_x_50", "return")
-    return tuple(metrics.get(f"rollout/{name}", 0.0) for name in names)
+        return -1.0, 0.0
+    return float(metrics.get(_CLEARS, 0.0)), float(metrics.get(_BEST_X, 0.0))
+
+
+def scalar(metrics: Metrics) -> float:
+    """The score as one number, in which x only decides between equal clear rates."""
+    rate, best_x = score(metrics)
+    # x is below 65,536, and clear rates differ by 1e-3 or more.
+    return rate + 1e-8 * best_x
 
 
 def describe(metrics: Metrics) -> str:
-    """A member's score for people."""
+    """The score of a member as text."""
     if "error" in metrics:
         return f"failed: {metrics['error']}"
-    rate, best_x, _ = score(metrics)
+    rate, best_x = score(metrics)
     return f"clear {100 * rate:.0f} %, x {best_x:.0f}"
 
 
 class Population:
-    """Members, their settings and scores; on disk after every change."""
+    """Members with their settings and scores, on disk after every change.
+
+    Each call begins a new Ray experiment from this state. `Tuner.restore` is not used,
+    because Ray does not save the state of its scheduler: a restored synchronous
+    population trains one generation without an exploit step and then waits forever
+    (Ray 2.60).
+
+    Attributes:
+        config: of the population.
+        base: config of all members, without their settings.
+        mutations: options that change, and how.
+        folder: absolute path of the population.
+        state: number of the `generation`, and for each of the `members`: `values` (its
+            settings), `trained` (the number of generations), `metrics` (of the last
+            generation), and `weights` (folder of a checkpoint to load, if any).
+    """
 
     def __init__(self, config: PopulationConfig, base: RunConfig) -> None:
-        """Begins a population, or resumes the one in its folder."""
+        """Begins a population, or resumes the one in its folder.
+
+        Raises:
+            ValueError: the mutations are wrong, or the folder holds a population with
+                another setup.
+        """
         self.config, self.base = config, base
         table = command.load(config.mutations, "--mutations")
         try:
@@ -107,9 +218,8 @@ class Population:
         except ValueError as error:
             raise ValueError(f"--mutations: {error}") from error
         self.mutations: mutations.Mutations = table
-        self.folder = config.out / config.name
+        self.folder = (config.out / config.name).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        members = [self._new(number) for number in range(config.members)]
         setup = command.setup(
             base,
             members=config.members,
@@ -117,13 +227,16 @@ class Population:
             mutations={name: repr(some) for name, some in table.items()},
         )
         self.state: dict[str, Any] = {"setup": setup, "generation": 0}
-        self.state["members"] = members
+        self.state["members"] = [self._new(number) for number in range(config.members)]
         if (self.folder / "state.json").exists():
             self.state = json.loads((self.folder / "state.json").read_text())
             command.check_setup(config.name, self.state["setup"], setup)
+        self._events: list[tuple[str, dict[str, Any]]] = []
+        # The stream of now, because the messages of Ray are redirected later.
+        self._show = partial(print, file=sys.stdout, flush=True)
 
     def _new(self, number: int) -> dict[str, Any]:
-        """A member that has not trained; member 0 has the settings of the base."""
+        """A new member; member 0 has the settings of the base."""
         rng = random.Random(f"{self.base.seed} {number}")
         values = mutations.draw(self.mutations, rng)
         if number == 0:
@@ -131,100 +244,97 @@ class Population:
             values |= {k: v for k, v in own.items() if v in self.mutations[k]}
         return {"values": values, "trained": 0, "metrics": {}}
 
-    def _save(self, text: str, **event: Any) -> None:
-        """Replaces the state on disk, and logs the event that changed it."""
-        event = {"generation": self.state["generation"], **event}
-        print(f"generation {event['generation']}: {text}", flush=True)
+    @property
+    def finished(self) -> bool:
+        """Whether all members have trained all generations."""
+        trained = [member["trained"] for member in self.state["members"]]
+        return min(map(int, trained)) >= self.config.generations
+
+    def plan(self, train: Train) -> Plan:
+        """Makes the plan of this call, after members have loaded their `weights`."""
+        steps, first = self.config.steps_per_generation, self.state["generation"]
+        plan = Plan(self.base, self.folder, steps, first, train)
+        for number, member in enumerate(self.state["members"]):
+            if source := member.get("weights"):
+                own = folder_of(self.folder, number)
+                checkpoint.hand_over(checkpoint.find(Path(source)), own)
+                del member["weights"]
+        self._save()
+        return plan
+
+    def _tell(self, text: str, **event: Any) -> None:
+        """Keeps a line and an event for the next `_save`."""
+        self._events.append((text, {"generation": self.state["generation"], **event}))
+
+    def _save(self) -> None:
+        """Prints and logs the kept lines and events, and writes the state to disk."""
         with (self.folder / "population.jsonl").open("a") as file:
-            file.write(json.dumps(event) + "\n")
+            for text, event in self._events:
+                self._show(f"generation {event['generation']}: {text}")
+                file.write(json.dumps(event) + "\n")
+        self._events.clear()
         write_json(self.folder / "state.json", self.state)
 
-    def folder_of(self, number: int) -> Path:
-        """Folder of a member's run."""
-        return self.folder / f"member-{number}"
-
-    def _run_of(self, number: int) -> RunConfig:
-        """A member's run in this generation, without its settings."""
-        folder = self.folder_of(number)
-        return replace(
-            share_cores(self.base, self.config.jobs),
-            seed=(self.base.seed + number) % (MAX_SEED + 1),
-            run_dir=folder,
-            resume=checkpoint.find(folder) if checkpoint.list_files(folder) else None,
-            max_steps=(self.state["generation"] + 1) * self.config.steps_per_generation,
-            max_seconds=0.0,
-            stop_when_solved=False,
-            videos=False,
-        )
-
-    def train(self, map_runs: Callable[..., Iterable[Metrics]]) -> None:
-        """Trains all members that have not yet trained in this generation.
-
-        Args:
-            map_runs: `map`, or one that runs as many as there are jobs at once. It
-                gets no more than these, so that none is left after Ctrl-C.
-        """
-        generation, members = self.state["generation"], self.state["members"]
-        left = [i for i, m in enumerate(members) if m["trained"] <= generation]
-        for begin in range(0, len(left), self.config.jobs):
-            some = left[begin : begin + self.config.jobs]
-            values = [members[i]["values"] for i in some]
-            runs = [self._run_of(i) for i in some]
-            results = list(map_runs(train_member, runs, values))
-            for number, metrics, own in zip(some, results, values, strict=True):
-                if metrics["signal"]:
-                    raise KeyboardInterrupt
-                members[number] |= {"trained": generation + 1, "metrics": metrics}
-                text = f"member {number}: {describe(metrics)}; {options.flags(own)}"
-                self._save(text, member=number, score=score(metrics), values=own)
-
-    def evolve(self) -> None:
-        """Exploit and explore; the next generation begins."""
-        members, order = self.state["members"], self.ranking()
-        quarter = max(1, len(order) // 4)
-        rng = random.Random(f"{self.base.seed} generation {self.state['generation']}")
-        for loser in order[-quarter:]:
-            winner = rng.choice(order[:quarter])
-            low, high = members[loser], members[winner]
-            if score(low["metrics"]) < score(high["metrics"]):
-                source = checkpoint.find(self.folder_of(winner))
-                checkpoint.hand_over(source, self.folder_of(loser))
-                low["values"] = mutations.explore(self.mutations, high["values"], rng)
-                changes = options.changes(high["values"], low["values"])
-                self._save(
-                    f"member {loser} ({describe(low['metrics'])}) takes member "
-                    f"{winner}'s weights ({describe(high['metrics'])}); {changes}",
-                    member=loser, source=winner, values=low["values"],
-                )  # fmt: skip
-        self.state["generation"] += 1
-        best = describe(members[order[0]]["metrics"])
-        self._save(f"begins; the best was member {order[0]} ({best})", best=order[0])
-
-    def ranking(self) -> list[int]:
-        """The members, best first.
+    def note(self, number: int, generation: int, metrics: Metrics) -> None:
+        """Notes the result of a member at the end of a generation, once.
 
         Raises:
-            RuntimeError: all have failed.
+            RuntimeError: all members have failed in this generation.
         """
-        metrics = [member["metrics"] for member in self.state["members"]]
-        if all("error" in of_one for of_one in metrics):
-            raise RuntimeError(f"all members failed; member 0: {metrics[0]['error']}")
-        numbers = range(len(metrics))
-        return sorted(numbers, key=lambda i: score(metrics[i]), reverse=True)
+        members = self.state["members"]
+        member = members[number]
+        if member["trained"] <= generation:
+            member |= {"trained": generation + 1, "metrics": essential(metrics)}
+            member.pop("weights", None)
+            values = member["values"]
+            text = f"member {number}: {describe(metrics)}; {options.flags(values)}"
+            self._tell(text, member=number, score=score(metrics), values=values)
+            self._save()
+        if all(m["trained"] > generation and "error" in m["metrics"] for m in members):
+            error = members[0]["metrics"]["error"]
+            raise RuntimeError(f"all members failed; member 0: {error}")
 
+    def note_crash(self, number: int, reason: str) -> None:
+        """Notes that the process of a member was killed and starts again."""
+        self._tell(f"member {number}: {reason}; it starts again", member=number)
+        self._save()
 
-def evolve(config: PopulationConfig, base: RunConfig) -> Population:
-    """Trains a population to its last generation."""
-    config.validate()
-    command.check_base(base)
-    population = Population(config, base)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(config.jobs, context) as pool:
-        population.train(pool.map if config.jobs > 1 else map)
-        while population.state["generation"] + 1 < config.generations:
-            population.evolve()
-            population.train(pool.map if config.jobs > 1 else map)
-    best = population.ranking()[0]
-    score_of_best = describe(population.state["members"][best]["metrics"])
-    print(f"best: {population.folder_of(best)} ({score_of_best})")
-    return population
+    def exploit(
+        self, loser: int, winner: int, values: Mapping[str, Any], weights: Path
+    ) -> None:
+        """Gives a member the weights of another and new settings.
+
+        Args:
+            loser: number of the member that takes the weights.
+            winner: number of the member that has the weights.
+            values: new settings of the loser.
+            weights: folder with the checkpoint of the winner.
+        """
+        low, high = self.state["members"][loser], self.state["members"][winner]
+        low |= {"values": dict(values), "weights": str(weights)}
+        self._tell(
+            f"member {loser} ({describe(low['metrics'])}) takes the weights of member "
+            f"{winner} ({describe(high['metrics'])}); "
+            f"{options.changes(high['values'], values)}",
+            member=loser, source=winner, values=dict(values),
+        )  # fmt: skip
+
+    def begin_generation(self) -> None:
+        """Begins the next generation, after all exploit steps of the current one."""
+        best = self.best()
+        self.state["generation"] += 1
+        score_of_best = describe(self.state["members"][best]["metrics"])
+        self._tell(f"begins; the best was member {best} ({score_of_best})", best=best)
+        self._save()
+
+    def best(self) -> int:
+        """The member with the highest score."""
+        scores = [score(member["metrics"]) for member in self.state["members"]]
+        return scores.index(max(scores))
+
+    def result(self) -> str:
+        """The best member as text."""
+        best = self.best()
+        score_of_best = describe(self.state["members"][best]["metrics"])
+        folder = folder_of(self.config.out / self.config.name, best)
+        return f"best: {folder} ({score_of_best})"
