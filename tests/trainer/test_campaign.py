@@ -688,7 +688,7 @@ def test_a_live_board_shows_messages_at_once():
         ("--levels 1-1 -- --lr 0", "lr must be above 0"),
         ("--levels 1-1 -- --seed 3", "give it before --"),
         ("--merge-flags='--lr 0'", "lr must be above 0"),
-        ("-- --frame-skip 4", "has frame_skip=4, this run has frame_skip=6"),
+        ("-- --frame-skip 4", "has frame_skip=4, but this run has frame_skip=6"),
         ("-- --log-seconds=5", "--log-seconds after -- has no effect, because this"),
         ("-- --no-videos", "--no-videos after -- has no effect, because this"),
         ("-- --memory gru --imitation 0", "--memory cannot be merged"),

@@ -380,7 +380,7 @@ def test_a_movie_needs_one_beginning():
     image = rom.load()
     for options in ({"stages": ["1-1", "1-2"]}, {"noop_max": 3}):
         env = _core._MarioEnv(image, options)
-        with pytest.raises(ValueError, match="a movie is of one stage"):
+        with pytest.raises(ValueError, match="a movie covers one level"):
             env.reset_and_record()
     with pytest.raises(RuntimeError, match="reset_and_record"):
         _ = _core._MarioEnv(image, {}).movie

@@ -288,7 +288,7 @@ def test_the_same_checkpoint_with_another_seed_goes_another_way(tmp_path, done):
         ({"model": "cnn-345k"}, "name is cnn-72k there and cnn-345k here"),
         ({"features": 32}, "features is 0 there and 32 here"),
         ({"memory": "gru"}, "memory is None there and gru here"),
-        ({"optimizer": "muon"}, "trained with optimizer=adam, this run has muon"),
+        ({"optimizer": "muon"}, "trained with optimizer=adam, but this run has muon"),
         ({"max_steps": 336}, r"is at 33\d steps, and max_steps is 336: raise --max-st"),
         ({"max_seconds": 1e-3}, "max_seconds is 0.001: raise --max-seconds"),
         (
