@@ -259,8 +259,7 @@ class ReplayConfig:
     gave a gain on 1-1 (docs/results.md)."""
 
     replay_capacity: int = option(256, needs=_REPLAY)
-    """Unrolls kept, over all processes. Larger replays hold older unrolls: 512 and
-    1,024 unrolls gave worse results on this game."""
+    """Unrolls kept, over all processes. Larger replays hold older unrolls."""
 
     replay_alpha: float = option(0.7, needs=_REPLAY, between=(0, 1))
     """Exponent of the priorities, which are the mean |advantage| of an unroll. 0
