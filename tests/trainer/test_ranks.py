@@ -102,6 +102,7 @@ def test_what_ranks_tell_each_other(ran):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ranks_program.KINDS)
 def test_weights_are_equal_on_all_ranks_after_every_update(ran, kind):
     files = [ran / f"updates-{rank}.json" for rank in range(2)]

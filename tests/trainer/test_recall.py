@@ -166,6 +166,7 @@ def test_without_a_memory_every_answer_is_a_guess():
     assert answers[-40:].mean() < 1 / CUES + 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_no_cue_of_an_earlier_episode_is_recalled(memory):
     """One episode with a cue in each column, and behind it one without any."""

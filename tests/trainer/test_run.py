@@ -274,7 +274,14 @@ def test_no_stop_when_solved(tmp_path, pools, monkeypatch):
 # -- the same seed, the same weights -----------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"lag": 1}, {"loss": "impala"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"lag": 1}, marks=pytest.mark.slow),
+        pytest.param({"loss": "impala"}, marks=pytest.mark.slow),
+    ],
+)
 def test_sync_runs_repeat_bit_for_bit(tmp_path, pools, options):
     for name in "one", "two":
         config = make_config(tmp_path / name, max_steps=1_000, **options)
