@@ -8,6 +8,7 @@ In a module of its own, so that the processes of Ray find it.
 import functools
 import json
 import os
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -80,6 +81,8 @@ def main(stub, *flags):
     from trainer import population
     from trainer.tuning import pbt
 
+    # A shell lets commands that it starts in the background ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     train = Stub(**json.loads(stub))
     pbt.evolve = functools.partial(pbt.evolve, train=train)
     return population.main(flags)

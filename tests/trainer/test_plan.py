@@ -229,10 +229,11 @@ def test_cells_of_different_places_differ():
     one = dict.fromkeys(names, np.array([1]))
     one |= {"x_pos": np.array([640]), "y_pos": np.array([96])}
 
-    def key(fineness=0, air=0, **other):
+    def key(fineness=0, air=0, used=0, **other):
         info = one | {name: np.array([value]) for name, value in other.items()}
         ram = np.zeros((1, 2048), np.uint8)
         ram[0, 0x1D] = air
+        ram[0, 0x500 : 0x500 + used] = 0xC4
         return int(place(SimpleNamespace(info=info, obs=ram), fineness)[0])
 
     changes = [{name: 2} for name in names] + [{"x_pos": 672}, {"y_pos": 144}]
@@ -240,6 +241,9 @@ def test_cells_of_different_places_differ():
     assert len(set(keys)) == len(keys)
     assert key(x_pos=671) == key() != key(y_pos=95)
     assert key(1, x_pos=656) != key(1)
+    # Blocks that were hit, only where cells are small.
+    assert key(used=1) == key()
+    assert len({key(1, used=used) for used in (0, 1, 2)}) == 3
 
 
 def test_the_archive_grows():

@@ -39,8 +39,10 @@ _UNLIKE = ("noop_max", "noops", "random_stages")
 _STICKY = "repeat_action_probability"
 
 # Size of work RAM, and the address of Mario's state in it; 0: he stands
-# ("Player_State" in csrc/mario/ram_map.h).
+# ("Player_State" in csrc/mario/ram_map.h). The blocks of two screens, and the number
+# of a block that was hit ("Block_Buffer_1" and "Block_Buffer_2").
 _RAM_BYTES, _FLOAT_STATE = 2048, 0x001D
+_BLOCKS, _USED = slice(0x0500, 0x06A0), 0xC4
 
 
 class TooManyCellsError(ValueError):
@@ -112,7 +114,9 @@ def place(rows: Rows, fineness: int = 0) -> IntArray:
     """Cells of 32 x 48 pixels by level, room (area and its pointer) and maze counters.
 
     With RAM observations, standing and being in the air are different cells: from a
-    hidden block, for example, only a standing Mario can jump further.
+    hidden block, for example, only a standing Mario can jump further. Smaller cells are
+    also separate for each number of blocks that were hit: a hidden block may have to be
+    hit from below before Mario climbs onto it from elsewhere.
 
     Args:
         rows: rows of environments.
@@ -129,6 +133,9 @@ def place(rows: Rows, fineness: int = 0) -> IntArray:
     ram = rows.obs.get("ram") if isinstance(rows.obs, dict) else rows.obs
     if ram is not None and ram.ndim == 2 and ram.shape[1] == _RAM_BYTES:
         result = result * 2 + (ram[:, _FLOAT_STATE] == 0)
+        if fineness:
+            used = (ram[:, _BLOCKS] == _USED).sum(1)
+            result = result * 32 + np.minimum(used, 31)
     return result * 4 + fineness
 
 

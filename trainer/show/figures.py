@@ -128,9 +128,9 @@ def _line_chart(
         share: whether y is 0 to 1, to be shown in per cent.
 
     Returns:
-        A figure in HTML; "" if there is no point.
+        A figure in HTML; "" if there is nothing to see: a line needs two points.
     """
-    if not any(x for x, _ in lines):
+    if not marks and not any(len(x) > 1 for x, _ in lines):
         return ""
     axes = _axes(share)
     for number, (x, y) in enumerate(lines):
@@ -147,8 +147,12 @@ def _line_chart(
 def _stacked_chart(
     title: str, x: Sequence[float], parts: Mapping[str, Sequence[float]]
 ) -> str:
-    """A chart of stacked shares over environment steps; "" if all are 0."""
-    if not any(map(any, parts.values())):
+    """A chart of stacked shares over environment steps.
+
+    Returns:
+        A figure in HTML; "" if all shares are 0, or there are fewer than two points.
+    """
+    if len(x) < 2 or not any(map(any, parts.values())):
         return ""
     axes = _axes(share=True)
     rows = [_thinned(row) for row in parts.values()]
@@ -166,14 +170,14 @@ def _levels_chart(run: RunFiles) -> str:
     """Clear rates in training, a row per level; "" for a run without --levels."""
     points = [p for p in run.points if any(k.startswith("levels/") for k in p)]
     points = [*_thinned(points, _MAX_COLUMNS)]
-    from matplotlib.ticker import PercentFormatter
-
-    from trainer.evaluation.plots import SHADES
-
     names = {k[7:] for p in points for k in p if k.startswith("levels/")}
     levels = sorted(names, key=lambda name: [int(part) for part in name.split("-")])
     if not levels:
         return ""
+    from matplotlib.ticker import PercentFormatter
+
+    from trainer.evaluation.plots import SHADES
+
     rates = np.array([[p.get(f"levels/{n}", np.nan) for p in points] for n in levels])
     axes = _axes(share=False, height=0.5 + max(1.8, 0.14 * len(levels)))
     axes.grid(visible=False)
