@@ -399,6 +399,8 @@ ENVIRONMENT = os.environ | {
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": "of-the-tests-of-trainer-population",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray's 15 would let members wait for the other tests.
+    "RAY_worker_niceness": "0",
 }
 
 
