@@ -305,6 +305,15 @@ def test_every_run_of_a_comparison_has_its_own_colour(tmp_path, count, apart):
     assert set(re.findall(r"stroke: (#[0-9a-f]{6})", text)) == set(keys)
 
 
+def test_a_single_point_is_no_curve(tmp_path):
+    titles = []
+    for count in (1, 2):
+        drawn = curves([RunFiles(tmp_path, points=list(points(count)))])
+        titles.append(re.findall("<figcaption>(.*?)</figcaption>", drawn))
+    assert titles[0] == ["Clear rate by level, last 100 episodes"]
+    assert {"Entropy", "Shares of time"} < set(titles[1])
+
+
 def test_the_defaults_need_no_table(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
