@@ -598,8 +598,9 @@ def test_two_nodes_and_a_worker_that_is_killed(config, whole, two_nodes):
 
 @pytest.mark.slow
 @pytest.mark.rom
-def test_a_population_on_the_game(config, pbt):
-    words = Command(replace(config, generations=2, jobs=2)).words
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_population_on_the_game(config, pbt, jobs):
+    words = Command(replace(config, generations=2, jobs=jobs)).words
     flags = ["--num-envs", "8", "--unrolls-per-batch", "8", "--learner-threads", "1"]
     words = [sys.executable, "-m", "trainer.population", *words[4:], *flags]
     done = subprocess.run(

@@ -40,7 +40,7 @@ _STICKY = "repeat_action_probability"
 
 # Size of work RAM, and the address of Mario's state in it; 0: he stands
 # ("Player_State" in csrc/mario/ram_map.h). The blocks of two screens, and the number
-# of a block that was hit ("Block_Buffer_1" and "Block_Buffer_2").
+# of a block that was hit (kBlockBuffer there).
 _RAM_BYTES, _FLOAT_STATE = 2048, 0x001D
 _BLOCKS, _USED = slice(0x0500, 0x06A0), 0xC4
 
