@@ -103,6 +103,7 @@ def make(
     plain = _known(task_id)
     pool = cast(Any, _registry.make(plain, kind, **checked(plain, config)))
     pool.reward_fn = reward_fn
+    pool._seeded = not {"seed", "env_seed"}.isdisjoint(config)
     if starts is not None:
         apply_starts(pool, starts)
     return pool

@@ -54,7 +54,7 @@ def main() -> int:
             f"{_core.cpu_path()} (resizing), {_core.nes_cpu_path()} (drawing)",
         ),
         ("engine", describe_engine()),
-        ("threads", f"{usable_cores()} of {os.cpu_count()} cores usable"),
+        ("threads", f"{_core.usable_cpus()} of {os.cpu_count()} cores usable"),
         ("GPU", describe_gpu()),
         *(("ROM" if i == 0 else "", line) for i, line in enumerate(rom_lines)),
     ]
@@ -116,13 +116,6 @@ def describe_roms() -> tuple[list[str], bool]:
     return lines, bool(playable)
 
 
-def usable_cores() -> int:
-    """Returns how many cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def version_of(package: str) -> str:
     """Returns the version of an installed package, or "not installed"."""
     try:
@@ -169,4 +162,13 @@ def describe_gpu() -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        status = main()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:  # a full disk, or a reader that has gone
+        status = 2
+        print(f"error: cannot write to stdout ({error.strerror})", file=sys.stderr)
+        # Python's own attempt at its end would fail, too.
+        sys.stdout = None
+    raise SystemExit(status)

@@ -19,8 +19,6 @@ from . import make
 
 # The NTSC console draws 60.0988 frames per second.
 FRAMES_PER_SECOND = 60.0988
-# If no seed is given, one below this limit is drawn.
-SEED_LIMIT = 2**31
 # The environment ids of a pool of one.
 _ONLY = np.zeros(1, np.int32)
 
@@ -72,13 +70,12 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         self._pool: Any = make(task_id, num_envs=1, **config)
         self.observation_space = self._pool.observation_space
         self.action_space = self._pool.action_space
+        self._num_actions = int(self._pool.action_space.n)
         frame_skip = self._pool.config["frame_skip"]
         self.metadata = {
             **self.metadata,
             "render_fps": round(FRAMES_PER_SECOND / frame_skip),
         }
-        self._seeded = "seed" in config or "env_seed" in config
-        self._running = False
         self._window: Window | None = None
 
     def reset(
@@ -97,13 +94,8 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
                 f"reset has no options, got {sorted(options)}{hint(options)}"
             )
         pool = self._open_pool()
-        if seed is None and not self._seeded:
-            seed = int(self.np_random.integers(SEED_LIMIT))
-        self._seeded = True
         seeds = None if seed is None else [native_seed(seed)]
-        pool._reset(_ONLY, seeds)
-        obs, info = pool.recv(reset=True)
-        self._running = True
+        obs, _, _, _, info = pool._restart(_ONLY, seeds, self.np_random.integers)
         if self.render_mode == "human":
             self._show()
         return each(first, obs), single_info(info)
@@ -115,16 +107,17 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
 
         Raises:
             gymnasium.error.ResetNeeded: the episode is over or has not begun.
+            TypeError: the action is not an integer.
             ValueError: the action does not exist.
         """
         pool = self._open_pool()
-        if not self._running:
+        if pool._ended[0]:
             raise gymnasium.error.ResetNeeded(
                 "the episode is over or has not begun; call reset() first"
             )
-        actions = np.array([operator.index(action)], np.int32)
-        obs, reward, terminated, truncated, info = pool.step(actions)
-        self._running = not (terminated[0] or truncated[0])
+        obs, reward, terminated, truncated, info = pool.step(
+            [as_action(action, self._num_actions)]
+        )
         if self.render_mode == "human":
             self._show()
         return (
@@ -164,11 +157,8 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
                 options.
         """
         pool = self._open_pool()
-        pool.restore(_ONLY, np.frombuffer(snapshot, np.uint8)[None], rng)
-        obs, _, terminated, truncated, info = pool.recv()
-        self._running = not (terminated[0] or truncated[0])
-        if rng == "saved":
-            self._seeded = True
+        blobs = np.frombuffer(snapshot, np.uint8)[None]
+        obs, _, _, _, info = pool._resume(_ONLY, blobs, rng)
         if self.render_mode == "human":
             self._show()
         return each(first, obs), single_info(info)
@@ -240,6 +230,30 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         if self._window is None:
             self._window = Window(self.metadata["render_fps"])
         self._window.show(self._screen())
+
+
+def as_action(
+    action: SupportsIndex, count: int, error: type[Exception] = ValueError
+) -> int:
+    """Returns an action as an int.
+
+    Raises:
+        TypeError: it is not an integer; a bool and a whole float are not either.
+        error: it is not one of 0 to ``count - 1``.
+    """
+    try:
+        is_bool = isinstance(action, bool | np.bool_)
+        number = None if is_bool else operator.index(action)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(
+            f"action={action!r} is {type(action).__name__}; give an int from 0 to "
+            f"{count - 1}"
+        )
+    if not 0 <= number < count:
+        raise error(f"action {number} does not exist; actions are 0 to {count - 1}")
+    return number
 
 
 def each(function: Callable[..., Any], *observations: Observation) -> Observation:

@@ -190,7 +190,14 @@ def show(
         writer = write_frames(
             str(path), (width, height), fps=fps, quality=8, macro_block_size=2
         )
-        writer.send(None)
+        try:
+            writer.send(None)
+        except (OSError, RuntimeError) as error:
+            raise OSError(
+                f"cannot start ffmpeg ({error}); imageio-ffmpeg includes one (pip "
+                "install --force-reinstall imageio-ffmpeg), or set IMAGEIO_FFMPEG_EXE "
+                "to the path of yours"
+            ) from error
         for picture in pictures:
             writer.send(np.ascontiguousarray(picture))
         writer.close()

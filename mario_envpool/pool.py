@@ -6,6 +6,7 @@ the keys of several kinds of observation.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -29,9 +30,16 @@ _UNUSED = ("done", "trunc", "reward", "discount", "step_type", "info:players.env
 _REWARD = _KEYS.index("reward")
 _ENV_ID = _KEYS.index("info:env_id")
 
+#: A seed that nobody gave is drawn below this limit.
+SEED_LIMIT = 2**31
+
 _HELD = (
     "the last batch has no rewards yet, because reward_fn failed: recv() calls "
     "reward_fn again; a reset of all environments in the batch drops it"
+)
+_KEPT = (
+    "the last batch was not returned, because memory ran out: recv() returns it; a "
+    "reset of all environments in the batch drops it"
 )
 
 
@@ -53,7 +61,12 @@ class _MarioEnvSpec(_NativeSpec):
 class _MarioEnvPool(_NativePool):
     """The native pool, with the user's own rewards.
 
+    ``step`` and ``reset``, and ``_restart`` and ``_resume`` of the adapters, make a
+    request and receive its rows in one native call. No exception of a signal handler,
+    such as that of Ctrl-C, comes between the two and leaves a request outstanding.
+
     If ``reward_fn`` raises, the batch is kept, and ``recv`` calls ``reward_fn`` again.
+    A batch for which ``recv`` runs out of memory is kept, too.
     If the spec has other state keys than the class, as with several kinds of
     observation, the object is an instance of a subclass with these keys.
     """
@@ -71,7 +84,10 @@ class _MarioEnvPool(_NativePool):
 
     _reward_fn: RewardFn | None = None
     _has_xla = False
-    _held: list[npt.NDArray[Any]] | None = None  # a batch that has no reward yet
+    # A batch that was not returned, and whether it has its rewards.
+    _held: tuple[list[npt.NDArray[Any]], bool] | None = None
+    _request: tuple[Any, ...] | None = None  # during `reset`: what `recv` requests
+    _seeded = False  # whether an option or an earlier call has seeded the environments
 
     @property
     def reward_fn(self) -> RewardFn | None:
@@ -135,44 +151,171 @@ class _MarioEnvPool(_NativePool):
         self._has_xla = True
         return functions
 
+    def recv(self, reset: bool = False, return_info: bool = True) -> Any:
+        """Returns the next batch, in the form of this class.
+
+        Args:
+            reset: return only the observations and the info (Gymnasium).
+            return_info: without effect, as in EnvPool.
+        """
+        arrays = self._recv()
+        made: Any = self
+        try:
+            return made._to(arrays, reset, return_info)
+        except MemoryError:
+            self._held = arrays, True
+            raise
+
+    def step(self, action: Any, env_id: Any = None) -> Any:
+        """Plays one action in every environment, or in those of ``env_id``.
+
+        Args:
+            action: integers, shape (n,), or a dictionary with the key "action".
+            env_id: environments, integers of shape (n,); None: all of them.
+
+        Returns:
+            The values of ``recv``.
+        """
+        self._refuse_held()
+        return self._answer(super()._send_and_recv(self._from(action, env_id)))
+
+    def reset(self, *arguments: Any, **keywords: Any) -> Any:
+        """Starts an episode in every environment, or in those of ``env_id``.
+
+        EnvPool's own ``reset`` checks the arguments, and calls ``_reset`` and ``recv``.
+        """
+        self._request = ()
+        try:
+            made: Any = super()
+            return made.reset(*arguments, **keywords)
+        finally:
+            self._request = None
+
+    def render(self, env_ids: Any = None, camera_id: int | None = None) -> Any:
+        """Returns the screens of some environments, or shows one of them."""
+        if env_ids is not None:
+            one = np.ndim(env_ids) == 0
+            env_ids = self._checked_ids([env_ids] if one else env_ids, "render")
+        made: Any = super()
+        return made.render(
+            env_ids, None if camera_id is None else operator.index(camera_id)
+        )
+
+    def _restart(
+        self,
+        env_ids: Any,
+        seeds: Sequence[int | None] | None = None,
+        draw: Callable[..., npt.NDArray[Any]] | None = None,
+    ) -> Any:
+        """Starts episodes, as ``_reset`` does, and returns their rows as ``recv`` does.
+
+        Args:
+            env_ids: environments.
+            seeds: a seed for each of them, or None where its generator stays as it is.
+            draw: ``draw(limit, size=n)`` makes seeds if ``seeds`` is None, and neither
+                an option nor an earlier call has seeded the environments.
+        """
+        self._check_held(env_ids)
+        seeds = self._seeds(np.size(env_ids), seeds, draw)
+        rows = super()._reset_and_recv(env_ids, seeds)
+        self._seeded |= seeds is not None
+        return self._answer(rows)
+
+    def _resume(self, env_ids: Any, blobs: npt.NDArray[np.uint8], rng: str) -> Any:
+        """Restores snapshots, and returns their rows as ``recv`` does."""
+        self._check_held(env_ids)
+        rows = super()._restore_and_recv(env_ids, blobs, rng)
+        self._seeded |= rng == "saved"
+        return self._answer(rows)
+
+    def _seeds(
+        self,
+        count: int,
+        seeds: Sequence[int | None] | None,
+        draw: Callable[..., npt.NDArray[Any]] | None,
+    ) -> Sequence[int | None] | None:
+        if seeds is not None or draw is None or self._seeded:
+            return seeds
+        drawn: list[int | None] = draw(SEED_LIMIT, size=count).tolist()
+        return drawn
+
+    def _drop_outstanding(self) -> None:
+        """Receives all rows, and drops them."""
+        self._held = None
+        while self._outstanding:
+            super()._recv()
+
+    def _answer(self, arrays: list[npt.NDArray[Any]]) -> Any:
+        """Turns the rows of a native call into the values of ``recv``."""
+        made: Any = self
+        return made._to(self._rewarded(arrays, Exception), False, True)
+
     def _recv(self) -> list[npt.NDArray[Any]]:
-        arrays = super()._recv() if self._held is None else self._held
+        if self._request:
+            return self._rewarded(super()._reset_and_recv(*self._request), Exception)
+        arrays, rewarded = self._held or (super()._recv(), False)
+        if rewarded:
+            self._held = None
+            return arrays
+        return self._rewarded(arrays, BaseException)
+
+    def _rewarded(
+        self, arrays: list[npt.NDArray[Any]], kept_after: type[BaseException]
+    ) -> list[npt.NDArray[Any]]:
+        """Adds the rewards of ``reward_fn`` to a batch.
+
+        Args:
+            arrays: the batch.
+            kept_after: an exception after which ``recv`` returns the batch. ``step``
+                and ``reset`` do not keep a batch that Ctrl-C interrupts: most who
+                call them never call ``recv``.
+        """
         if self._reward_fn is not None:
-            self._held = arrays
-            arrays[_REWARD] = own_rewards(self._reward_fn, self._state_keys, arrays)
+            try:
+                arrays[_REWARD] = own_rewards(self._reward_fn, self._state_keys, arrays)
+            except kept_after:
+                self._held = arrays, False
+                raise
         self._held = None
         return arrays
 
-    def _infer_players_env_id(self, adict: dict[str, Any]) -> npt.NDArray[np.int32]:
-        """Returns the player of each action: environments have one player.
+    def _from(self, action: Any, env_id: Any = None) -> list[Any]:
+        """Returns environments, players and actions as int32, of shape (n,) each.
 
-        EnvPool's own method makes a dictionary of all options in every ``send``.
+        EnvPool's own method cuts what int32 cannot hold. Arrays of jax are returned
+        unchanged, as code that jax compiles has no numbers yet.
         """
-        env_id: npt.NDArray[np.int32] = adict["env_id"]
-        if isinstance(env_id, np.ndarray) and env_id.dtype == np.int32 and env_id.ndim:
-            return env_id
-        # Traced by jax, or of a type that must still be converted.
-        made: Any = super()
-        found: npt.NDArray[np.int32] = made._infer_players_env_id(adict)
-        return found
+        players = None
+        if isinstance(action, dict):
+            env_id = action.get("env_id") if env_id is None else env_id
+            players = action.get("players", {}).get("env_id")
+            players = action.get("players.env_id", players)
+            action = action["action"]
+        made: Any = self
+        env_id = made.all_env_ids if env_id is None else env_id
+        env_id = env_id if hasattr(env_id, "aval") else self._checked_ids(env_id)
+        if players is None:
+            players = env_id
+        elif not hasattr(players, "aval"):
+            players = self._checked_ids(players)
+        if not hasattr(action, "aval"):
+            action = self._checked_actions(action, len(env_id))
+        return [env_id, players, action]
 
     def _send(self, arrays: Sequence[npt.NDArray[np.int32]]) -> None:
-        if self._held is not None:
-            raise RuntimeError(_HELD)
+        self._refuse_held()
         super()._send(arrays)
 
-    def _reset(
-        self, env_ids: npt.NDArray[np.int32], seeds: Sequence[int] | None = None
-    ) -> None:
+    def _reset(self, env_ids: Any, seeds: Sequence[int | None] | None = None) -> None:
         self._check_held(env_ids)
+        if self._request is not None:
+            self._request = env_ids, seeds
+            return
         super()._reset(env_ids, seeds)
         self._held = None
 
     def restore(
-        self,
-        env_ids: npt.NDArray[np.int32],
-        blobs: npt.NDArray[np.uint8],
-        rng: str = "saved",
+        self, env_ids: Any, blobs: npt.NDArray[np.uint8], rng: str = "saved"
     ) -> None:
         """Restores snapshots; ``recv`` returns the rows, as after a reset."""
         self._check_held(env_ids)
@@ -180,9 +323,15 @@ class _MarioEnvPool(_NativePool):
         self._held = None
 
     def _check_held(self, env_ids: npt.NDArray[np.int32]) -> None:
-        """Refuses to drop a batch without rewards unless all its environments reset."""
-        if self._held is not None and not np.isin(self._held[_ENV_ID], env_ids).all():
-            raise RuntimeError(_HELD)
+        """Refuses to drop a held batch unless all its environments reset."""
+        if self._held is None or np.isin(self._held[0][_ENV_ID], env_ids).all():
+            return
+        self._refuse_held()
+
+    def _refuse_held(self) -> None:
+        """Raises RuntimeError if a batch is held."""
+        if self._held is not None:
+            raise RuntimeError(_KEPT if self._held[1] else _HELD)
 
 
 @cache

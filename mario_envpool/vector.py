@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from . import make
-from .env import FRAMES_PER_SECOND, SEED_LIMIT, each, hint, native_seed, rebuild
+from .env import FRAMES_PER_SECOND, each, hint, native_seed, rebuild
 
 #: One array, or a dictionary of arrays if ``obs_type`` names several kinds.
 Observations = Any
@@ -98,10 +98,9 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             self.single_observation_space, self.batch_size
         )
         self.action_space = batch_space(self.single_action_space, self.batch_size)
-        self._seeded = "seed" in config or "env_seed" in config
         self._ids: npt.NDArray[np.int32] = np.arange(num_envs, dtype=np.int32)
-        self._last_obs: Observations | None = None
-        self._ended: Flags = np.zeros(num_envs, np.bool_)
+        self._begun = False  # whether all environments have an episode
+        self._last_obs: Observations | None = None  # None: an exception ended a call
 
     def reset(
         self,
@@ -120,13 +119,14 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self._require_sync("reset")
         mask = self._reset_mask(options)
         seeds = self._seeds(seed)
-        requests = self._by_seeding(mask, seeds)
-        for chosen, ids in requests:
-            self._pool._reset(ids, chosen)
-        parts = [(ids, *self._pool.recv(reset=True)) for _, ids in requests]
-        self._ended &= ~mask
-        self._last_obs, infos = self._merge(mask, parts)
-        return self._last_obs, infos
+        if seeds is not None:
+            seeds = [seeds[i] for i in np.flatnonzero(mask)]
+        before = None if mask.all() else self._observed()
+        self._last_obs = None
+        obs, _, _, _, infos = self._pool._restart(
+            self._ids[mask], seeds, self.np_random.integers
+        )
+        return self._of_all(before, obs, infos)
 
     def step(self, actions: Actions) -> StepResult:
         """Plays one action in every environment.
@@ -139,18 +139,18 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             i of each belongs to environment i.
         """
         self._require_sync("step")
-        if self._last_obs is None:
+        if not self._begun:
             raise gymnasium.error.ResetNeeded("call reset() before the first step()")
-        if self.autoreset_mode is AutoresetMode.DISABLED and self._ended.any():
-            raise gymnasium.error.ResetNeeded(
-                f"the episodes of {np.flatnonzero(self._ended)} are over, and "
-                "autoreset is disabled; call reset(options={'reset_mask': ...}) first"
-            )
-        obs, rewards, terminated, truncated, infos = self._pool.step(
-            as_actions(actions, self.num_envs)
-        )
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            ended = np.flatnonzero(self._pool._ended)
+            if ended.size:
+                raise gymnasium.error.ResetNeeded(
+                    f"the episodes of {ended} are over, and autoreset is disabled; "
+                    "call reset(options={'reset_mask': ...}) first"
+                )
+        self._last_obs = None
+        obs, rewards, terminated, truncated, infos = self._pool.step(actions)
         self._last_obs = obs
-        self._ended = terminated | truncated
         return (
             obs,
             rewards.astype(np.float64),
@@ -161,15 +161,14 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
 
     def async_reset(self, *, seed: int | Sequence[int | None] | None = None) -> None:
         """Resets every environment; ``recv`` returns the results."""
-        seeds = self._seeds(seed)
-        everyone = np.ones(self.num_envs, np.bool_)
-        for chosen, ids in self._by_seeding(everyone, seeds):
-            self._open_pool()._reset(ids, chosen)
+        pool, seeds = self._open_pool(), self._seeds(seed)
+        seeds = pool._seeds(self.num_envs, seeds, self.np_random.integers)
+        pool._reset(self._ids, seeds)
+        pool._seeded |= seeds is not None
 
     def send(self, actions: Actions, env_ids: npt.NDArray[np.int32]) -> None:
         """Sends actions to some environments, and does not wait for the results."""
-        env_ids = np.asarray(env_ids, np.int32)
-        self._open_pool().send(as_actions(actions, len(env_ids)), env_ids)
+        self._open_pool().send(actions, env_ids)
 
     def recv(self) -> StepResult:
         """Waits for the next batch: ``batch_size`` rows, in order of completion.
@@ -190,8 +189,9 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         With ``batch_size`` below ``num_envs``, the last result of these environments
         must have been received, and no action sent since.
         """
-        chosen = self._ids if ids is None else as_ids(ids)
-        blobs: npt.NDArray[np.uint8] = self._open_pool().snapshot(chosen)
+        blobs: npt.NDArray[np.uint8] = self._open_pool().snapshot(
+            self._ids if ids is None else ids
+        )
         return blobs
 
     def restore(
@@ -212,23 +212,18 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
                 with the generators of the environments.
         """
         self._require_sync("restore", "pool.restore() and recv()")
-        chosen = self._ids if ids is None else as_ids(ids)
-        if self._last_obs is None and len(set(chosen.tolist())) < self.num_envs:
+        ids = self._ids if ids is None else ids
+        if np.size(ids) == self.num_envs:
+            before = None
+        elif self._begun:
+            before = self._observed()
+        else:
             raise gymnasium.error.ResetNeeded(
                 "before the first reset() all environments must be restored at once"
             )
-        if isinstance(blobs, np.ndarray) and blobs.shape[:1] == chosen.shape:
-            order = np.argsort(chosen)  # rows come back as they are sent
-            chosen, blobs = chosen[order], blobs[order]
-        self._pool.restore(chosen, blobs, rng)
-        obs, _, terminated, truncated, info = self._pool.recv()
-        self._ended[chosen] = terminated | truncated
-        if rng == "saved":
-            self._seeded = True
-        self._last_obs, infos = self._merge(
-            np.isin(self._ids, chosen), [(chosen, obs, info)]
-        )
-        return self._last_obs, infos
+        self._last_obs = None
+        obs, _, _, _, infos = self._pool._resume(ids, blobs, rng)
+        return self._of_all(before, obs, infos)
 
     @property
     def num_stages(self) -> int:
@@ -315,13 +310,15 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             )
         if not mask.any():
             raise ValueError("options['reset_mask'] selects no environment")
-        if self._last_obs is None and not mask.all():
+        if not (self._begun or mask.all()):
             raise gymnasium.error.ResetNeeded(
                 "the first reset() must include all environments"
             )
         return mask
 
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+    def _seeds(
+        self, seed: int | Sequence[int | None] | None
+    ) -> list[int | None] | None:
         """Returns a native seed for each environment, None for no change."""
         if isinstance(seed, Sequence | np.ndarray):
             if len(seed) != self.num_envs:
@@ -329,51 +326,34 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
                     f"a list of seeds needs one for each of the {self.num_envs} "
                     f"environments, got {len(seed)}"
                 )
-            self._seeded = True
             return [None if item is None else native_seed(item) for item in seed]
         super().reset(seed=seed)  # np_random
-        if seed is not None:
-            self._seeded = True
-            return [native_seed(seed + i) for i in range(self.num_envs)]
-        if self._seeded:
-            return [None] * self.num_envs
-        self._seeded = True
-        drawn = self.np_random.integers(SEED_LIMIT, size=self.num_envs)
-        return [int(item) for item in drawn]
+        if seed is None:
+            return None
+        return [native_seed(seed + i) for i in range(self.num_envs)]
 
-    def _by_seeding(
-        self, mask: Flags, seeds: list[int | None]
-    ) -> list[tuple[list[int] | None, npt.NDArray[np.int32]]]:
-        """Splits the environments of a mask into seeded and unseeded ones.
+    def _observed(self) -> Observations:
+        """Returns the present observations of all environments.
 
-        One native reset takes seeds for all of its environments or for none.
+        A step that an exception ended may have been played. Then the observations are
+        those of restored snapshots, which change nothing else.
         """
-        seeded = np.array([seed is not None for seed in seeds], np.bool_)
-        parts: list[tuple[list[int] | None, npt.NDArray[np.int32]]] = []
-        if (mask & seeded).any():
-            ids = self._ids[mask & seeded]
-            parts.append(([seed for i in ids if (seed := seeds[i]) is not None], ids))
-        if (mask & ~seeded).any():
-            parts.append((None, self._ids[mask & ~seeded]))
-        return parts
-
-    def _merge(
-        self,
-        mask: Flags,
-        parts: list[tuple[npt.NDArray[np.int32], Observations, Infos]],
-    ) -> tuple[Observations, Infos]:
-        """Merges the rows of partial resets into arrays of all environments."""
-        ids, obs, infos = parts[0]
-        if len(ids) == self.num_envs:
-            return obs, vector_infos(infos)
         if self._last_obs is None:
-            merged = each(
-                lambda rows: np.zeros_like(rows, shape=self._shape(rows)), obs
-            )
+            states = self._pool.snapshot(self._ids)
+            self._last_obs, *_ = self._pool._resume(self._ids, states, "saved")
+        return self._last_obs
+
+    def _of_all(
+        self, before: Observations, obs: Observations, infos: Infos
+    ) -> tuple[Observations, Infos]:
+        """Merges rows of some environments with the observations of the others."""
+        ids = infos["env_id"]
+        everyone = len(ids) == self.num_envs
+        if everyone and (ids == self._ids).all():
+            merged, merged_infos = obs, vector_infos(infos)
         else:
-            merged = each(np.copy, self._last_obs)
-        merged_infos: Infos = {}
-        for ids, obs, infos in parts:
+            merged, merged_infos = each(np.copy, obs if everyone else before), {}
+            mask = np.isin(self._ids, ids)
             each(partial(set_rows, ids), merged, obs)
             for key, value in infos.items():
                 if key in ("env_id", "players"):
@@ -381,6 +361,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
                 whole = np.zeros_like(value, shape=self._shape(value))
                 merged_infos.setdefault(key, whole)[ids] = value
                 merged_infos[f"_{key}"] = mask.copy()
+        self._last_obs, self._begun = merged, True
         return merged, merged_infos
 
     def _shape(self, rows: npt.NDArray[Any]) -> tuple[int, ...]:
@@ -393,29 +374,6 @@ def set_rows(
 ) -> None:
     """Writes the rows of some environments into an array of all."""
     to[ids] = rows
-
-
-def as_actions(actions: Actions, count: int) -> npt.NDArray[np.int32]:
-    """Converts actions to int32 (count,); refuses other lengths and floats."""
-    array = np.asarray(actions)
-    if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(
-            f"actions must be integers of shape ({count},), got {array.dtype} of shape "
-            f"{array.shape}"
-        )
-    return array.astype(np.int32)
-
-
-def as_ids(
-    ids: Sequence[int] | npt.NDArray[np.integer[Any]],
-) -> npt.NDArray[np.int32]:
-    """Converts environment ids to int32 (n,)."""
-    array = np.asarray(ids)
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(
-            f"ids must be a list of environments such as [0, 2], got {ids!r}"
-        )
-    return array.astype(np.int32)
 
 
 def vector_infos(infos: Infos) -> Infos:

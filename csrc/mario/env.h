@@ -118,6 +118,10 @@ class Env {
   /// cartridge RAM.
   void ResetToConsoleSave(std::span<const std::byte> save,
                           std::span<const uint8_t> buttons, Scratch& scratch);
+  /// Begins an episode at the state of such a save, under this environment's
+  /// timing, without running a frame. The save lacks the picture of the frame
+  /// before it, so picture and frame stack show the frame that begins there.
+  void ResetToConsole(std::span<const std::byte> save, Scratch& scratch);
   pool::Outcome Step(int32_t action, Scratch& scratch);
   void Write(const pool::Row& row) const;
 

@@ -148,6 +148,8 @@ EnvShared::EnvShared(Config config,
       timing_(nes::TimingByName(config_.timing)),
       engine_(config_.engine.empty() ? nes::DefaultEngine()
                                      : nes::EngineByName(config_.engine)),
+      engine_problem_(
+          engine_ == nes::Engine::kInterpreter ? "" : nes::WhyNotTranslated()),
       config_hash_(HashOptions(config_)) {
   if (cartridge_->has_chr_ram()) {
     throw std::invalid_argument(

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "mario/config.h"
@@ -46,6 +47,8 @@ class EnvShared {
   RewardKind reward() const { return reward_; }
   nes::Timing timing() const { return timing_; }
   nes::Engine engine() const { return engine_; }
+  /// Why the interpreter runs in place of engine(); empty if it does not.
+  const std::string& engine_problem() const { return engine_problem_; }
   uint64_t sticky_threshold() const { return sticky_threshold_; }
   /// FNV-1a over the options that change the behaviour of an environment and
   /// differ from their defaults.
@@ -73,6 +76,7 @@ class EnvShared {
   RewardKind reward_;
   nes::Timing timing_;
   nes::Engine engine_;
+  std::string engine_problem_;
   uint64_t sticky_threshold_ = 0;
   uint64_t config_hash_ = 0;
 

@@ -102,6 +102,15 @@ class Game {
   /// it (only with remember_two). Both exist after StartGame.
   const FrameRecord& record(int age) const { return records_[newest_ ^ age]; }
   FrameRecord& record(int age) { return records_[newest_ ^ age]; }
+  /// To be called after a jump to a state whose earlier frames are unknown: the
+  /// records are of the frame that begins there, with the buttons of the pad.
+  void ForgetFrames() {
+    const nes::State& state = console_.state();
+    for (FrameRecord& record : records_) {
+      record.before = state;
+      record.buttons = state.pad.buttons[0];
+    }
+  }
   /// The number of frames run since construction, skipped waits included.
   uint64_t frames() const { return frames_; }
 

@@ -231,6 +231,16 @@ void Env::ResetToConsoleSave(std::span<const std::byte> save,
   BeginEpisode();
 }
 
+void Env::ResetToConsole(std::span<const std::byte> save, Scratch& scratch) {
+  game_.console().Load(save);
+  game_.ForgetFrames();
+  outcome_ = pool::Outcome{};
+  episode_.continues = 0;
+  BeginEpisode();
+  RedrawAndObserve(DrawnFrames{}, scratch);
+  observation_.FillWithNewest();
+}
+
 void Env::ResetToSnapshot(const std::byte* blob) {
   outcome_ = pool::Outcome{};
   episode_.continues = 0;

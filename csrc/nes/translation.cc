@@ -81,14 +81,21 @@ Engine DefaultEngine() {
   }
 }
 
+bool HasTranslator() {
+#ifdef NES_TRANSLATES
+  return true;
+#else
+  return false;
+#endif
+}
+
 std::string WhyNotTranslated() {
 #ifdef NES_TRANSLATES
-  const size_t bytes = PageBytes();
-  uint8_t* const page = Reserve(bytes);
-  if (page == nullptr) return "no memory";
+  uint8_t* const memory = Reserve(kMemoryBytes);
+  if (memory == nullptr) return "there is no memory for machine code";
   constexpr uint8_t kReturn = 0xC3;
-  const bool may_run = MakeExecutable(page, {kReturn});
-  Free(page, bytes);
+  const bool may_run = MakeExecutable(memory, {kReturn});
+  Free(memory, kMemoryBytes);
   return may_run ? "" : "this system does not let programs create machine code";
 #else
   return "programs are translated on Linux and x86-64 only";

@@ -47,6 +47,8 @@ const char* NameOf(Engine engine);
 /// The engine that the environment variable MARIO_ENGINE names; kTranslated if
 /// it is not set. Throws what EngineByName throws.
 Engine DefaultEngine();
+/// Whether there is a translator for this kind of system.
+bool HasTranslator();
 /// The reason why programs cannot be translated on this machine; empty if they
 /// can.
 std::string WhyNotTranslated();

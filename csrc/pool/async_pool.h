@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <latch>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -36,6 +37,7 @@
 
 #include "pool/action_queue.h"
 #include "pool/batch_ring.h"
+#include "pool/control_groups.h"
 #include "pool/pool_config.h"
 #include "pool/snapshot.h"
 #include "pool/spec.h"
@@ -110,11 +112,18 @@ struct PoolStatus {
   std::string closed;  // reason, or ""
 };
 
+/// A batch between BeginRecv and FinishRecv.
+struct BatchInHand {
+  uint64_t number = 0;  // in the order in which batches were full
+  std::optional<Batch> batch;
+};
+
 template <class Env>
 class AsyncPool {
  public:
   using Shared = typename Env::Shared;
   using Scratch = typename Env::Scratch;
+  using Seed = std::optional<uint64_t>;
 
   /// Builds the environments in the threads that will run them. Throws
   /// std::invalid_argument for a bad config, EnvError if an env cannot be made.
@@ -126,15 +135,23 @@ class AsyncPool {
   /// Steps each env by its action. Everything is checked first: after an
   /// exception nothing has been sent.
   void Send(std::span<const int32_t> ids, std::span<const int32_t> actions);
-  /// Starts new episodes, also in the middle of an episode. `seeds` reseeds;
-  /// empty: generators stay as they are. After an exception nothing has been
-  /// seeded or sent.
-  void Reset(std::span<const int32_t> ids, std::span<const uint64_t> seeds);
+  /// Starts new episodes, also in the middle of an episode. `seeds` has a seed
+  /// for each env, or nothing where the generator stays as it is; empty: all
+  /// stay. After an exception nothing has been seeded or sent.
+  void Reset(std::span<const int32_t> ids, std::span<const Seed> seeds);
   /// Returns the next batch, or nothing if `timeout` passes first. Throws
   /// std::logic_error if fewer rows are outstanding than a batch needs,
   /// EnvError if an environment has thrown, std::runtime_error once the pool is
   /// closed.
   std::optional<Batch> Recv(std::chrono::milliseconds timeout);
+  /// Recv in two steps, for a caller that may fail to deliver the batch.
+  /// BeginRecv waits as Recv does; the list has one batch, or none after
+  /// `timeout`. The envs of its rows are the caller's once FinishRecv is
+  /// called. After CancelRecv the pool has the batch again, and the next call
+  /// returns it.
+  std::list<BatchInHand> BeginRecv(std::chrono::milliseconds timeout);
+  void FinishRecv(const Batch& batch) noexcept;
+  void CancelRecv(std::list<BatchInHand> in_hand) noexcept;
 
   size_t SnapshotBytes() const { return snapshot_bytes_; }
   /// Writes ids.size() blobs of SnapshotBytes().
@@ -166,6 +183,11 @@ class AsyncPool {
   bool Render(int32_t id, uint8_t* rgb, std::chrono::milliseconds timeout);
 
   PoolStatus Status();
+  /// Rows that were sent and not yet received.
+  int OutstandingRows();
+  /// Writes for each env whether its next action begins an episode; false while
+  /// a request of the env is outstanding.
+  void Ended(std::span<bool> ended);
   /// Stops and joins the workers. Outstanding results are lost; batches that
   /// were handed out stay valid. Safe in every state and when repeated.
   void Close() noexcept;
@@ -181,6 +203,7 @@ class AsyncPool {
   const PoolConfig& config() const { return config_; }
   const SlabStore& slabs() const { return *store_; }
   const RowLayout& layout() const { return store_->layout(); }
+  int num_actions() const { return num_actions_; }
   int num_threads() const { return static_cast<int>(workers_.size()); }
 
  private:
@@ -244,6 +267,7 @@ class AsyncPool {
 
   // Called by workers.
   void Work(int index, std::latch& built);
+  void Pin(int index);
   void Build(int index);
   void RunTask(int id, Scratch& scratch, std::span<std::byte*> fields);
   TaskResult ExecuteRequest(Entry& entry, Scratch& scratch);
@@ -262,7 +286,7 @@ class AsyncPool {
   PoolConfig config_;
   const std::shared_ptr<const Shared> shared_;
   const int num_actions_;
-  const int num_cpus_ = static_cast<int>(AllowedCpus().size());
+  const int num_cpus_ = UsableCpus();
   const int64_t process_id_ = ProcessId();
   const std::shared_ptr<SlabStore> store_;
   BatchRing ring_;
@@ -274,8 +298,9 @@ class AsyncPool {
   std::mutex api_mutex_;         // callers take turns
   std::vector<uint64_t> stamp_;  // last call that named the env
   uint64_t stamps_ = 0;
-  std::vector<int32_t> received_;  // env ids of the batch being taken
-  int outstanding_rows_ = 0;       // sent and not yet received
+  int outstanding_rows_ = 0;          // sent and not yet received
+  uint64_t batches_ = 0;              // taken from the ring
+  std::list<BatchInHand> cancelled_;  // by their numbers
   bool failure_reported_ = false;
   std::unique_ptr<Scratch> caller_scratch_;
 
@@ -285,6 +310,7 @@ class AsyncPool {
   mutable std::mutex failure_mutex_;
   std::vector<Failure> failures_;      // guarded by failure_mutex_
   std::vector<Failure> replacements_;  // guarded by failure_mutex_
+  std::atomic<bool> is_reason_lost_{false};
   std::atomic<int> max_replacements_{0};
   std::atomic<int> every_episodes_{0};
   std::atomic<bool> closed_{false};

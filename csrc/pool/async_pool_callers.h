@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <system_error>
 
 namespace pool {
@@ -27,12 +28,11 @@ AsyncPool<Env>::AsyncPool(PoolConfig config,
       ring_(store_, config_.num_envs, config_.batch_size),
       entries_(static_cast<size_t>(config_.num_envs)),
       workers_(static_cast<size_t>(ChooseThreads())),
-      // With fewer CPUs than threads, a spinning thread would take a CPU from a
-      // working thread.
+      // The caller needs a CPU, too: without one that is left for it, a
+      // spinning worker would take a CPU from a thread with work.
       queue_(config_.num_envs, ChooseThreads(),
-             num_cpus_ > 1 && num_cpus_ >= ChooseThreads() ? kSpins : 0),
-      stamp_(entries_.size()),
-      received_(entries_.size()) {
+             num_cpus_ > ChooseThreads() ? kSpins : 0),
+      stamp_(entries_.size()) {
   std::latch built(static_cast<std::ptrdiff_t>(workers_.size()));
   try {
     for (int i = 0; i < num_threads(); ++i) {
@@ -77,7 +77,9 @@ void AsyncPool<Env>::Send(std::span<const int32_t> ids,
     throw std::invalid_argument("send: got " + std::to_string(ids.size()) +
                                 " env ids and " +
                                 std::to_string(actions.size()) +
-                                " actions; give one action for each env");
+                                " actions; give one action for each env, "
+                                "integers of shape (" +
+                                std::to_string(ids.size()) + ",)");
   }
   RequireOwned(ids, "send");
   for (size_t i = 0; i < actions.size(); ++i) {
@@ -93,7 +95,7 @@ void AsyncPool<Env>::Send(std::span<const int32_t> ids,
 
 template <class Env>
 void AsyncPool<Env>::Reset(std::span<const int32_t> ids,
-                           std::span<const uint64_t> seeds) {
+                           std::span<const Seed> seeds) {
   RequireThisProcess();
   const std::lock_guard lock(api_mutex_);
   RequireOpen();
@@ -105,42 +107,77 @@ void AsyncPool<Env>::Reset(std::span<const int32_t> ids,
   RequireOwned(ids, "reset");
   const uint64_t max_seed = Env::MaxSeed(*shared_);
   for (size_t i = 0; i < seeds.size(); ++i) {
-    if (seeds[i] <= max_seed) continue;
+    if (!seeds[i] || *seeds[i] <= max_seed) continue;
     throw std::invalid_argument(
-        "reset: seed " + std::to_string(seeds[i]) + " for env " +
+        "reset: seed " + std::to_string(*seeds[i]) + " for env " +
         std::to_string(ids[i]) + " (position " + std::to_string(i) +
         ") is out of range; this pool's seeds are 0 to " +
         std::to_string(max_seed));
   }
   const int slot = OpenBatch(ids);
   for (size_t i = 0; i < seeds.size(); ++i) {
-    entries_[static_cast<size_t>(ids[i])].env->Seed(seeds[i]);
+    if (seeds[i]) entries_[static_cast<size_t>(ids[i])].env->Seed(*seeds[i]);
   }
   Enqueue(slot, ids, Kind::kReset, {});
 }
 
 template <class Env>
 std::optional<Batch> AsyncPool<Env>::Recv(std::chrono::milliseconds timeout) {
+  std::list<BatchInHand> in_hand = BeginRecv(timeout);
+  if (in_hand.empty()) return std::nullopt;
+  FinishRecv(*in_hand.front().batch);
+  return std::move(in_hand.front().batch);
+}
+
+template <class Env>
+std::list<BatchInHand> AsyncPool<Env>::BeginRecv(
+    std::chrono::milliseconds timeout) {
   RequireThisProcess();
   const auto deadline = std::chrono::steady_clock::now() + timeout;
+  // Memory of the list comes before the batch, so that CancelRecv needs none.
+  std::list<BatchInHand> in_hand(1);
+  BatchInHand& next = in_hand.front();
   for (;;) {
     {
       const std::lock_guard lock(api_mutex_);
       RequireOpen();
+      if (!cancelled_.empty()) {
+        in_hand.clear();
+        in_hand.splice(in_hand.begin(), cancelled_, cancelled_.begin());
+        outstanding_rows_ -= in_hand.front().batch->rows();
+        return in_hand;
+      }
       if (ring_.Ready()) {
-        Batch batch = ring_.Take();
-        batch.Copy(kEnvId, received_.data());
-        for (int row = 0; row < batch.rows(); ++row) {
-          entries_[static_cast<size_t>(received_[static_cast<size_t>(row)])]
-              .phase.store(Phase::kIdle, std::memory_order_relaxed);
-        }
-        outstanding_rows_ -= batch.rows();
-        return batch;
+        next.batch.emplace(ring_.Take());
+        next.number = batches_++;
+        outstanding_rows_ -= next.batch->rows();
+        return in_hand;
       }
       RequireOutstanding();
     }
-    if (!ring_.WaitUntil(deadline)) return std::nullopt;
+    if (!ring_.WaitUntil(deadline)) return {};
   }
+}
+
+template <class Env>
+void AsyncPool<Env>::FinishRecv(const Batch& batch) noexcept {
+  // Without the lock, which a caller that holds the GIL must not wait for. Send
+  // acquires the phase.
+  for (int row = 0; row < batch.rows(); ++row) {
+    int32_t id;
+    std::memcpy(&id, batch.At(kEnvId, row), sizeof(id));
+    entries_[static_cast<size_t>(id)].phase.store(Phase::kIdle,
+                                                  std::memory_order_release);
+  }
+}
+
+template <class Env>
+void AsyncPool<Env>::CancelRecv(std::list<BatchInHand> in_hand) noexcept {
+  const std::lock_guard lock(api_mutex_);
+  outstanding_rows_ += in_hand.front().batch->rows();
+  auto at = cancelled_.begin();
+  while (at != cancelled_.end() && at->number < in_hand.front().number) ++at;
+  cancelled_.splice(at, in_hand);
 }
 
 template <class Env>
@@ -337,6 +374,24 @@ PoolStatus AsyncPool<Env>::Status() {
 }
 
 template <class Env>
+int AsyncPool<Env>::OutstandingRows() {
+  RequireThisProcess();
+  const std::lock_guard lock(api_mutex_);
+  return outstanding_rows_;
+}
+
+template <class Env>
+void AsyncPool<Env>::Ended(std::span<bool> ended) {
+  RequireThisProcess();
+  const std::lock_guard lock(api_mutex_);
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const Phase phase = entries_[i].phase.load(std::memory_order_acquire);
+    const bool owned = phase == Phase::kNew || phase == Phase::kIdle;
+    ended[i] = owned && entries_[i].needs_reset;
+  }
+}
+
+template <class Env>
 void AsyncPool<Env>::Close() noexcept {
   if (!InOwnProcess()) return;  // nothing to join
   BeginClose();
@@ -378,7 +433,11 @@ void AsyncPool<Env>::RequireOpen() {
 template <class Env>
 std::string AsyncPool<Env>::ClosedText() const {
   const std::lock_guard lock(failure_mutex_);
-  if (failures_.empty()) return "pool closed by close()";
+  if (failures_.empty()) {
+    return is_reason_lost_.load(std::memory_order_acquire)
+               ? "pool closed after a worker ran out of memory"
+               : "pool closed by close()";
+  }
   return "pool closed after " + failures_.front().text;
 }
 

@@ -6,21 +6,16 @@ namespace pool {
 template <class Env>
 void AsyncPool<Env>::Work(int index, std::latch& built) {
   Worker& self = workers_[static_cast<size_t>(index)];
-  if (config_.thread_affinity_offset >= 0) {
-    const std::vector<int> cpus = AllowedCpus();
-    const int cpu = cpus[(static_cast<size_t>(config_.thread_affinity_offset) +
-                          static_cast<size_t>(index)) %
-                         cpus.size()];
-    // If the system refuses, the worker stays unpinned, and status() reports
-    // that.
-    if (PinThisThread(cpu)) self.cpu.store(cpu, std::memory_order_relaxed);
-  }
   std::unique_ptr<Scratch> scratch;
-  Guard(-1, "scratch memory",
-        [&] { scratch = std::make_unique<Scratch>(*shared_); });
+  std::vector<std::byte*> fields;
+  // Outside of a guard nothing may throw, and so allocate.
+  Guard(-1, "scratch memory", [&] {
+    if (config_.thread_affinity_offset >= 0) Pin(index);
+    fields.resize(layout().fields().size());
+    scratch = std::make_unique<Scratch>(*shared_);
+  });
   if (scratch) Build(index);
   built.count_down();  // the latch may be destroyed after this
-  std::vector<std::byte*> fields(layout().fields().size());
   int32_t claimed[kMaxClaimed];
   while (!queue_.closed()) {
     self.activity.store(Activity::kWaiting, std::memory_order_relaxed);
@@ -34,6 +29,19 @@ void AsyncPool<Env>::Work(int index, std::latch& built) {
     self.env_id.store(-1, std::memory_order_relaxed);
   }
   self.activity.store(Activity::kStopped, std::memory_order_relaxed);
+}
+
+template <class Env>
+void AsyncPool<Env>::Pin(int index) {
+  const std::vector<int> cpus = AllowedCpus();
+  const int cpu = cpus[(static_cast<size_t>(config_.thread_affinity_offset) +
+                        static_cast<size_t>(index)) %
+                       cpus.size()];
+  // If the system refuses, the worker stays unpinned, and status() reports
+  // that.
+  if (!PinThisThread(cpu)) return;
+  workers_[static_cast<size_t>(index)].cpu.store(cpu,
+                                                 std::memory_order_relaxed);
 }
 
 template <class Env>
@@ -248,7 +256,8 @@ void AsyncPool<Env>::Fail(int env_id, const char* doing,
     const std::lock_guard lock(failure_mutex_);
     failures_.push_back({env_id, std::move(text)});
   } catch (...) {
-    // Out of memory: the pool closes without a stored reason.
+    // The text did not fit into memory.
+    is_reason_lost_.store(true, std::memory_order_release);
   }
   BeginClose();
 }

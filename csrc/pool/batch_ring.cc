@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "pool/threads.h"
 
@@ -62,28 +63,25 @@ SlabStore::SlabStore(std::shared_ptr<const RowLayout> layout, int rows,
       initial_count_(static_cast<size_t>(count)),
       process_id_(ProcessId()) {
   for (int i = 0; i < count; ++i) {
-    all_.push_back(std::make_unique<Slab>(*layout_, rows));
-    free_.push_back(all_.back().get());
+    PutBack(NewSlab(rows));
   }
 }
 
 Slab* SlabStore::Take(int rows) {
   const std::lock_guard lock(mutex_);
-  size_t best = free_.size();
-  for (size_t i = 0; i < free_.size(); ++i) {
-    if (free_[i]->rows < rows) continue;
-    // On a tie the slab that was returned last, which is most likely cached.
-    if (best == free_.size() || free_[i]->rows <= free_[best]->rows) best = i;
+  for (auto at = free_.lower_bound(rows); at != free_.end(); ++at) {
+    Slab* const slab = at->second;
+    if (slab == nullptr) continue;
+    at->second = slab->next_free_;
+    return slab;
   }
-  if (best == free_.size()) {
-    // Reserves space for the slab's return, so that PutBack() cannot fail.
-    free_.reserve(all_.size() + 1);
-    all_.push_back(std::make_unique<Slab>(*layout_, rows));
-    return all_.back().get();
-  }
-  Slab* slab = free_[best];
-  free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(best));
-  return slab;
+  return NewSlab(rows);
+}
+
+Slab* SlabStore::NewSlab(int rows) {
+  free_.try_emplace(rows);  // the slab's place, so that PutBack() cannot fail
+  all_.push_back(std::make_unique<Slab>(*layout_, rows));
+  return all_.back().get();
 }
 
 std::shared_ptr<SlabStore::Loan> SlabStore::NewLoan() {
@@ -99,7 +97,8 @@ std::shared_ptr<Slab> SlabStore::Lend(std::shared_ptr<Loan> loan,
 void SlabStore::PutBack(Slab* slab) noexcept {
   if (ProcessId() != process_id_) return;
   const std::lock_guard lock(mutex_);
-  free_.push_back(slab);
+  Slab*& last = free_.find(slab->rows)->second;
+  slab->next_free_ = std::exchange(last, slab);
 }
 
 int SlabStore::growth() const {
@@ -122,7 +121,7 @@ void Batch::Copy(size_t field, void* out) const {
   const RowLayout& layout = store_->layout();
   const size_t bytes = layout.row_bytes(field);
   const size_t stride = layout.record_bytes();
-  const std::byte* from = slab_->records() + layout.Offset(field, slab_->rows);
+  const std::byte* from = At(field, 0);
   std::byte* to = static_cast<std::byte*>(out);
   for (int row = 0; row < rows_; ++row, from += stride, to += bytes) {
     switch (bytes) {  // the common sizes as single moves

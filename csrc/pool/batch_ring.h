@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -77,6 +78,8 @@ struct Slab {
   std::byte* records() const { return records_.data(); }
 
  private:
+  friend class SlabStore;
+  Slab* next_free_ = nullptr;
   const AlignedBytes bulk_;
   const AlignedBytes records_;
 };
@@ -108,7 +111,7 @@ class SlabStore : public std::enable_shared_from_this<SlabStore> {
   SlabStore(std::shared_ptr<const RowLayout> layout, int rows, int count);
 
   /// Returns the smallest free slab of at least `rows` rows, or a new slab if
-  /// there is none. Never waits.
+  /// there is none. Never waits, and looks at one slab of each size at most.
   Slab* Take(int rows);
   /// Returns an empty loan, with all the memory that lending a slab needs.
   std::shared_ptr<Loan> NewLoan();
@@ -127,6 +130,7 @@ class SlabStore : public std::enable_shared_from_this<SlabStore> {
   std::vector<std::pair<uintptr_t, size_t>> Buffers() const;
 
  private:
+  Slab* NewSlab(int rows);
   void PutBack(Slab* slab) noexcept;
 
   const std::shared_ptr<const RowLayout> layout_;
@@ -134,7 +138,9 @@ class SlabStore : public std::enable_shared_from_this<SlabStore> {
   const int64_t process_id_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Slab>> all_;  // guarded by mutex_
-  std::vector<Slab*> free_;                 // guarded by mutex_
+  // By rows: the slab of this size that was returned last, which is most likely
+  // cached, and the others behind it. Guarded by mutex_.
+  std::map<int, Slab*> free_;
 };
 
 /// One full batch, as handed to the reader.
@@ -149,6 +155,12 @@ class Batch {
   /// The rows of a bulk field, one after another; valid while slab() is held.
   std::byte* Bulk(size_t field) const {
     return slab_->bulk() + store_->layout().Offset(field, slab_->rows);
+  }
+  /// A small field of one row.
+  const std::byte* At(size_t field, int row) const {
+    const RowLayout& layout = store_->layout();
+    return slab_->records() + layout.Offset(field, slab_->rows) +
+           static_cast<size_t>(row) * layout.record_bytes();
   }
   /// Copies a small field of all rows to `out`.
   void Copy(size_t field, void* out) const;

@@ -38,7 +38,7 @@ struct PoolConfig {
     visit("batch_size", batch_size,
           "rows that recv returns; 0 or num_envs: all");
     visit("num_threads", num_threads,
-          "worker threads; 0: min(batch_size, cores)");
+          "worker threads; 0: min(batch_size, usable CPUs)");
     visit("max_num_players", max_num_players, "always 1");
     visit("thread_affinity_offset", thread_affinity_offset,
           "first CPU to pin worker threads to (status() lists their CPUs); -1: "

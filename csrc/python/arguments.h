@@ -8,14 +8,14 @@
 
 #include <chrono>
 #include <cstdint>
-#include <exception>
+#include <cstring>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
 #include "pool/spec.h"
+#include "python/without_gil.h"
 
 namespace envpool_protocol {
 
@@ -23,39 +23,6 @@ namespace py = pybind11;
 
 /// How often a blocking call checks for Ctrl-C.
 constexpr std::chrono::milliseconds kSignalPeriod{100};
-
-inline bool InterpreterEnds() {
-#if PY_VERSION_HEX < 0x030D0000
-  return _Py_IsFinalizing() != 0;
-#else
-  return Py_IsFinalizing() != 0;
-#endif
-}
-
-/// Runs `action` without the GIL and takes it again.
-///
-/// A daemon thread may run `action` while the interpreter ends, and then never
-/// gets the GIL again. Until Python 3.13, a request for the GIL unwinds the
-/// thread's stack, which ends the process if the unwinding begins in a
-/// destructor (py::gil_scoped_release). From 3.14 on the thread sleeps for
-/// ever, as it does here.
-template <class Action>
-void WithoutGil(Action&& action) {
-  const bool is_who_ends =
-      InterpreterEnds();  // then no other thread has the GIL
-  PyThreadState* const thread = PyEval_SaveThread();
-  std::exception_ptr error;
-  try {
-    action();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  while (!is_who_ends && InterpreterEnds()) {
-    std::this_thread::sleep_for(std::chrono::hours(1));
-  }
-  PyEval_RestoreThread(thread);
-  if (error) std::rethrow_exception(error);
-}
 
 template <class T>
 const char* TypeName() {
@@ -134,6 +101,16 @@ inline std::string Describe(py::handle value) {
          py::str(value.attr("shape")).cast<std::string>();
 }
 
+/// Returns the numbers of a contiguous array, which need not be aligned.
+template <class T>
+std::vector<T> Copied(const py::array& array) {
+  std::vector<T> numbers(static_cast<size_t>(array.size()));
+  if (!numbers.empty()) {
+    std::memcpy(numbers.data(), array.data(), numbers.size() * sizeof(T));
+  }
+  return numbers;
+}
+
 /// Returns the numbers of a one-dimensional int32 array; TypeError describes
 /// any other value. The result is a copy, because another thread may write to
 /// the array once the GIL is released, and the numbers that were checked must
@@ -149,7 +126,7 @@ inline std::vector<int32_t> ReadInt32(py::handle value,
   }
   const auto array = py::array_t<int32_t, py::array::c_style>::ensure(value);
   if (!array) throw py::error_already_set();
-  return {array.data(), array.data() + array.size()};
+  return Copied<int32_t>(array);
 }
 
 /// Returns the numbers of a one-dimensional array or sequence of real numbers,
@@ -170,7 +147,7 @@ inline std::vector<double> ReadDoubles(py::handle value,
   }
   const auto wide =
       py::array_t<double, py::array::c_style | py::array::forcecast>(array);
-  return {wide.data(), wide.data() + wide.size()};
+  return Copied<double>(wide);
 }
 
 /// Snapshots, one after the other.
@@ -195,33 +172,108 @@ inline Blobs ReadBlobs(py::handle value, const std::string& what) {
   return {static_cast<size_t>(array.shape(0)), {from, from + array.size()}};
 }
 
-/// Returns environment ids from a one-dimensional array of any integer type, or
-/// from a sequence of integers. The result is a copy for the same reason.
-inline std::vector<int32_t> ReadIds(py::handle value, const std::string& what) {
-  const auto array = py::array::ensure(value);
-  if (!array) PyErr_Clear();
-  const bool integers =
-      array && array.ndim() == 1 &&
-      (array.dtype().kind() == 'i' || array.dtype().kind() == 'u' ||
-       (array.size() == 0 && !py::isinstance<py::array>(value)));
-  if (!integers) {
-    throw py::type_error(what +
-                         " must be integers, a list or an array of shape "
-                         "(n,), got " +
-                         Describe(value));
+/// The things that an argument's integers number, from 0 on, for messages.
+struct Numbered {
+  const char* call;
+  bool are_envs;  // else actions
+  int count;
+  std::string rows = "n";
+
+  std::string Last() const { return std::to_string(count - 1); }
+
+  /// Throws what the pool throws for such arguments: TypeError and IndexError
+  /// for environments, ValueError for actions.
+  [[noreturn]] void RefuseType(const std::string& given) const {
+    const std::string text =
+        std::string(call) + (are_envs ? ": env_ids" : ": actions") +
+        " must be integers of shape (" + rows +
+        ",), a list or an array, from " + "0 to " + Last() + ", got " + given;
+    if (are_envs) throw py::type_error(text);
+    throw std::invalid_argument(text);
+  }
+  [[noreturn]] void RefuseNumber(const std::string& number, size_t at) const {
+    const std::string given =
+        number + " (position " + std::to_string(at) + ") is out of range; ";
+    if (!are_envs) {
+      throw std::invalid_argument(std::string(call) + ": action " + given +
+                                  "actions are 0 to " + Last());
+    }
+    throw std::out_of_range(std::string(call) + ": env id " + given +
+                            "this pool has envs 0 to " + Last());
+  }
+};
+
+/// Appends the integers of an array of any width, byte order and alignment.
+inline void AppendIntegers(const py::array& array, const Numbered& numbered,
+                           std::vector<int32_t>* numbers) {
+  const char kind = array.dtype().kind();
+  if ((kind != 'i' && kind != 'u') || array.ndim() != 1) {
+    numbered.RefuseType(Describe(array));
   }
   const auto wide =
       py::array_t<int64_t, py::array::c_style | py::array::forcecast>(array);
-  std::vector<int32_t> ids;
-  ids.reserve(static_cast<size_t>(wide.size()));
-  for (py::ssize_t i = 0; i < wide.size(); ++i) {
-    const int64_t id = wide.data()[i];
-    if (id < INT32_MIN || id > INT32_MAX) {
-      throw std::out_of_range(what + ": no environment " + std::to_string(id));
+  const bool can_wrap = kind == 'u' && array.itemsize() == sizeof(uint64_t);
+  for (const int64_t number : Copied<int64_t>(wide)) {
+    if (number < 0 && can_wrap) {
+      numbered.RefuseNumber(std::to_string(static_cast<uint64_t>(number)),
+                            numbers->size());
     }
-    ids.push_back(static_cast<int32_t>(id));
+    if (number < INT32_MIN || number > INT32_MAX) {
+      numbered.RefuseNumber(std::to_string(number), numbers->size());
+    }
+    numbers->push_back(static_cast<int32_t>(number));
   }
-  return ids;
+}
+
+/// Appends an integer that is no bool; nothing else is taken for an integer.
+inline void AppendInteger(py::handle value, const Numbered& numbered,
+                          std::vector<int32_t>* numbers) {
+  const bool is_bool = py::isinstance<py::bool_>(value);
+  const auto integer = py::reinterpret_steal<py::object>(
+      is_bool ? nullptr : PyNumber_Index(value.ptr()));
+  if (!integer) {
+    if (!is_bool) {
+      if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) {
+        throw py::error_already_set();
+      }
+      PyErr_Clear();
+    }
+    numbered.RefuseType(Describe(value) + " " +
+                        py::repr(value).cast<std::string>());
+  }
+  int overflow = 0;
+  const long long number =
+      PyLong_AsLongLongAndOverflow(integer.ptr(), &overflow);
+  if (overflow != 0 || number < INT32_MIN || number > INT32_MAX) {
+    numbered.RefuseNumber(py::str(integer).cast<std::string>(),
+                          numbers->size());
+  }
+  numbers->push_back(static_cast<int32_t>(number));
+}
+
+/// Returns integers from a one-dimensional array of any integer type, or from a
+/// sequence of integers. Refuses everything else, bools and floats included,
+/// and integers that int32 would cut; the pool checks the range. The result is
+/// a copy for the same reason.
+inline std::vector<int32_t> ReadIntegers(py::handle value,
+                                         const Numbered& numbered) {
+  std::vector<int32_t> numbers;
+  PyObject* const given = value.ptr();
+  if (py::isinstance<py::array>(value) || py::hasattr(value, "__array__")) {
+    const auto array = py::array::ensure(value);
+    if (!array) throw py::error_already_set();
+    AppendIntegers(array, numbered, &numbers);
+  } else if (PySequence_Check(given) != 0 && PyUnicode_Check(given) == 0 &&
+             PyBytes_Check(given) == 0) {
+    // Not through py::sequence, which forgets an exception of its __len__.
+    for (const py::handle item : py::iter(value)) {
+      AppendInteger(item, numbered, &numbers);
+    }
+  } else {
+    numbered.RefuseType(Describe(value) + " " +
+                        py::repr(value).cast<std::string>());
+  }
+  return numbers;
 }
 
 /// Returns any integer from 0 to 2^64 - 1, NumPy's included; `call` is the name

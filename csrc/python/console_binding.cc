@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "nes/flat_bus.h"
 #include "nes/palette.h"
 #include "nes/simd.h"
+#include "python/engine_warning.h"
 
 namespace py = pybind11;
 
@@ -27,10 +29,8 @@ class PyConsole {
  public:
   PyConsole(const py::bytes& rom, const std::string& timing,
             const std::string& engine)
-      : console_(nes::Cartridge::Parse(AsBytes(std::string_view(rom))),
-                 nes::TimingByName(timing),
-                 engine.empty() ? nes::DefaultEngine()
-                                : nes::EngineByName(engine)) {}
+      : cartridge_(nes::Cartridge::Parse(AsBytes(std::string_view(rom)))),
+        console_(cartridge_, nes::TimingByName(timing), Wanted(engine)) {}
 
   nes::Console& console() { return console_; }
   const nes::Console& console() const { return console_; }
@@ -40,8 +40,7 @@ class PyConsole {
       throw py::value_error("buttons is " + std::to_string(buttons) +
                             "; a pad byte is 0 to 255");
     }
-    console_.RunFrame(static_cast<uint8_t>(buttons),
-                      draw ? indices_.data() : nullptr);
+    RunFrame(static_cast<uint8_t>(buttons), draw);
   }
 
   // Runs many frames without the Python interpreter in the loop.
@@ -50,21 +49,27 @@ class PyConsole {
     for (size_t i = 0; i < buttons.size(); ++i) {
       const bool draw =
           draw_every > 0 && (i + 1) % static_cast<size_t>(draw_every) == 0;
-      console_.RunFrame(static_cast<uint8_t>(buttons[i]),
-                        draw ? indices_.data() : nullptr);
+      RunFrame(static_cast<uint8_t>(buttons[i]), draw);
     }
   }
 
-  py::array_t<uint8_t> Indices() const {
+  void PowerOn() {
+    console_.PowerOn();
+    has_jumped_ = true;
+  }
+
+  void SetEngine(const std::string& name) { console_.set_engine(Wanted(name)); }
+
+  py::array_t<uint8_t> Indices() {
     py::array_t<uint8_t> out({nes::kScreenHeight, nes::kScreenWidth});
-    std::memcpy(out.mutable_data(), indices_.data(), indices_.size());
+    std::memcpy(out.mutable_data(), Picture().data(), indices_.size());
     return out;
   }
 
-  py::array_t<uint8_t> Screen() const {
+  py::array_t<uint8_t> Screen() {
     py::array_t<uint8_t> out({nes::kScreenHeight, nes::kScreenWidth, 3});
     uint8_t* to = out.mutable_data();
-    for (uint8_t index : indices_) {
+    for (uint8_t index : Picture()) {
       std::memcpy(to, nes::kPalette[index & 63].data(), 3);
       to += 3;
     }
@@ -81,6 +86,7 @@ class PyConsole {
     const std::string_view view(blob);
     console_.Load(
         {reinterpret_cast<const std::byte*>(view.data()), view.size()});
+    has_jumped_ = true;
   }
 
   py::bytes StateBytes() const {
@@ -161,8 +167,38 @@ class PyConsole {
   }
 
  private:
+  using Pixels = std::array<uint8_t, nes::kScreenPixels>;
+
+  static nes::Engine Wanted(const std::string& name) {
+    const nes::Engine engine =
+        name.empty() ? nes::DefaultEngine() : nes::EngineByName(name);
+    WarnIfInterpreted(engine);
+    return engine;
+  }
+
+  void RunFrame(uint8_t buttons, bool draw) {
+    console_.RunFrame(buttons, draw ? indices_.data() : nullptr);
+    if (draw) has_jumped_ = false;
+  }
+
+  /// The last frame drawn. After a jump to another state, which has no picture,
+  /// the frame that begins in it, run on another console.
+  const Pixels& Picture() {
+    if (!has_jumped_) return indices_;
+    nes::Console ahead(cartridge_, console_.timing(),
+                       nes::Engine::kInterpreter);
+    std::vector<std::byte> save(console_.SaveBytes());
+    console_.Save(save.data());
+    ahead.Load(save);
+    ahead.RunFrame(console_.state().pad.buttons[0], indices_.data());
+    has_jumped_ = false;
+    return indices_;
+  }
+
+  std::shared_ptr<const nes::Cartridge> cartridge_;
   nes::Console console_;
-  std::array<uint8_t, nes::kScreenPixels> indices_ = {};
+  Pixels indices_ = {};
+  bool has_jumped_ = false;
 };
 
 // A CPU with the flat memory of the single-step test vectors.
@@ -217,7 +253,7 @@ void BindConsole(py::module_& m) {
            py::arg("draw_every") = 0)
       .def("step_instruction",
            [](PyConsole& self) { self.console().StepInstruction(); })
-      .def("power_on", [](PyConsole& self) { self.console().PowerOn(); })
+      .def("power_on", &PyConsole::PowerOn)
       .def("reset", [](PyConsole& self) { self.console().Reset(); })
       .def(
           "peek",
@@ -250,12 +286,7 @@ void BindConsole(py::module_& m) {
       .def_property_readonly(
           "rom_hash",
           [](PyConsole& self) { return self.console().cartridge().hash(); })
-      .def(
-          "set_engine",
-          [](PyConsole& self, const std::string& name) {
-            self.console().set_engine(nes::EngineByName(name));
-          },
-          py::arg("name"))
+      .def("set_engine", &PyConsole::SetEngine, py::arg("name"))
       .def_property_readonly(
           "engine",
           [](PyConsole& self) { return nes::NameOf(self.console().engine()); })

@@ -11,6 +11,8 @@ struct envpool_protocol::EnvTraits<pool::CountingEnv> {
       Config config) {
     return std::make_shared<const pool::CountingEnv::Shared>(std::move(config));
   }
+
+  static void AddStatus(const pool::CountingEnv::Shared&, pybind11::dict&) {}
 };
 
 void BindCounting(pybind11::module_& module) {

@@ -8,6 +8,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,9 +39,10 @@ class PyPool {
       throw py::type_error("a pool takes the spec class of its own task, got " +
                            Describe(spec_));
     }
+    shared_ = native->shared();
     WithoutGil([&] {
       pool_ = std::make_shared<pool::AsyncPool<Env>>(native->pool_config(),
-                                                     native->shared());
+                                                     shared_);
     });
     for (const pool::Field& field : pool_->layout().fields()) {
       types_.push_back(NumpyType(field.dtype));
@@ -82,30 +84,73 @@ class PyPool {
   }
 
   void Reset(py::handle env_ids, const std::optional<py::sequence>& seeds) {
-    const std::vector<int32_t> ids = ReadIds(env_ids, "reset: env_ids");
-    std::vector<uint64_t> values;
+    const std::vector<int32_t> ids = ReadIds(env_ids, "reset");
+    std::vector<std::optional<uint64_t>> values;
     if (seeds) {
       // Not through py::sequence, which forgets an exception of its __len__.
       for (const py::handle seed : py::iter(*seeds)) {
-        values.push_back(ReadSeed(seed, "reset"));
+        values.emplace_back();
+        if (!seed.is_none()) values.back() = ReadSeed(seed, "reset");
       }
     }
     WithoutGil([&] { pool_->Reset(ids, values); });
   }
 
   py::list Recv() {
-    std::optional<pool::Batch> batch;
+    std::list<pool::BatchInHand> in_hand;
     for (;;) {
-      WithoutGil([&] { batch = pool_->Recv(kSignalPeriod); });
-      if (batch) return Arrays(*batch);
+      WithoutGil([&] { in_hand = pool_->BeginRecv(kSignalPeriod); });
+      if (!in_hand.empty()) break;
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
+    try {
+      const pool::Batch batch = *in_hand.front().batch;
+      py::list arrays = Arrays(batch);
+      pool_->FinishRecv(batch);
+      return arrays;
+    } catch (...) {  // MemoryError: the next call returns the batch
+      WithoutGil([&] { pool_->CancelRecv(std::move(in_hand)); });
+      throw;
+    }
+  }
+
+  // A request and its rows in one call. Between the two no exception of a
+  // signal handler can come, which would leave rows that no caller expects.
+  py::list SendAndRecv(const py::sequence& arrays) {
+    Send(arrays);
+    return Answer();
+  }
+  py::list ResetAndRecv(py::handle env_ids,
+                        const std::optional<py::sequence>& seeds) {
+    Reset(env_ids, seeds);
+    return Answer();
+  }
+  py::list RestoreAndRecv(py::handle env_ids, py::handle blobs,
+                          const std::string& rng) {
+    Restore(env_ids, blobs, rng);
+    return Answer();
+  }
+
+  /// Returns integers as `_send` takes them; an int32 array as it is.
+  py::array CheckedIds(py::handle value, const char* call) const {
+    return Checked(value, Envs(call));
+  }
+  py::array CheckedActions(py::handle value, int rows) const {
+    return Checked(value,
+                   {"send", false, pool_->num_actions(), std::to_string(rows)});
+  }
+
+  int outstanding() { return pool_->OutstandingRows(); }
+  py::array_t<bool> Ended() {
+    py::array_t<bool> ended(pool_->config().num_envs);
+    pool_->Ended({ended.mutable_data(), static_cast<size_t>(ended.size())});
+    return ended;
   }
 
   py::array_t<uint8_t> Render(py::handle env_ids, int width, int height,
                               int camera_id) {
     constexpr int kMaxSide = 4096;
-    const std::vector<int32_t> ids = ReadIds(env_ids, "render: env_ids");
+    const std::vector<int32_t> ids = ReadIds(env_ids, "render");
     if (width < 0 || width > kMaxSide || height < 0 || height > kMaxSide) {
       throw std::invalid_argument(
           "render: width and height must be 0 (the native size) to " +
@@ -139,7 +184,7 @@ class PyPool {
   }
 
   py::array_t<uint8_t> Snapshot(py::handle env_ids) {
-    const std::vector<int32_t> ids = ReadIds(env_ids, "snapshot: env_ids");
+    const std::vector<int32_t> ids = ReadIds(env_ids, "snapshot");
     const auto bytes = static_cast<py::ssize_t>(pool_->SnapshotBytes());
     py::array_t<uint8_t> blobs({std::ssize(ids), bytes});
     auto* to = reinterpret_cast<std::byte*>(blobs.mutable_data());
@@ -148,7 +193,7 @@ class PyPool {
   }
 
   void Restore(py::handle env_ids, py::handle blobs, const std::string& rng) {
-    const std::vector<int32_t> ids = ReadIds(env_ids, "restore: env_ids");
+    const std::vector<int32_t> ids = ReadIds(env_ids, "restore");
     Blobs saved = ReadBlobs(blobs, "restore: blobs");
     if (saved.count != ids.size()) {
       throw std::invalid_argument(
@@ -232,6 +277,7 @@ class PyPool {
     result["envs"] = std::move(envs);
     result["workers"] = std::move(workers);
     result["replaced"] = std::move(replaced);
+    EnvTraits<Env>::AddStatus(*shared_, result);
     return result;
   }
 
@@ -249,6 +295,39 @@ class PyPool {
   }
 
  private:
+  Numbered Envs(const char* call) const {
+    return {call, true, pool_->config().num_envs};
+  }
+  std::vector<int32_t> ReadIds(py::handle value, const char* call) const {
+    return ReadIntegers(value, Envs(call));
+  }
+
+  static py::array Checked(py::handle value, const Numbered& numbered) {
+    if (py::isinstance<py::array_t<int32_t>>(value)) {
+      auto array = py::reinterpret_borrow<py::array>(value);
+      if (array.ndim() == 1) return array;
+    }
+    const std::vector<int32_t> numbers = ReadIntegers(value, numbered);
+    return py::array_t<int32_t>(std::ssize(numbers), numbers.data());
+  }
+
+  /// Returns the rows of a request that the same call has made. An exception of
+  /// a signal handler is thrown once the rows are here, and drops them. An
+  /// async pool throws it at once: the next batch may have rows of other
+  /// requests, and none is lost.
+  py::list Answer() {
+    std::optional<py::error_already_set> interrupt;
+    for (;;) {
+      std::optional<pool::Batch> batch;
+      WithoutGil([&] { batch = pool_->Recv(kSignalPeriod); });
+      if (batch && !interrupt) return Arrays(*batch);
+      if (batch) throw py::error_already_set(*interrupt);
+      if (PyErr_CheckSignals() == 0) continue;
+      interrupt.emplace();
+      if (!pool_->config().is_sync()) throw py::error_already_set(*interrupt);
+    }
+  }
+
   /// Returns observations as views that keep their slab, and all other fields
   /// as copies.
   py::list Arrays(const pool::Batch& batch) const {
@@ -284,6 +363,7 @@ class PyPool {
   }
 
   py::object spec_;
+  std::shared_ptr<const typename Env::Shared> shared_;
   std::shared_ptr<pool::AsyncPool<Env>> pool_;
   std::shared_ptr<xla_port::Port> port_;  // set once xla() has been called
   std::vector<py::dtype> types_;
@@ -298,11 +378,30 @@ void BindPool(py::module_& module, const char* name) {
       .def_property_readonly("_spec", &Pool::spec)
       .def("_reset", &Pool::Reset, py::arg("env_ids"),
            py::arg("seeds") = py::none(),
-           "Starts new episodes. seeds: one per env; None: no reseeding.")
+           "Starts new episodes. seeds: one per env, or None: no reseeding.")
       .def("_send", &Pool::Send, py::arg("arrays"),
            "Sends [env_id, players.env_id, action], int32 (n,) each.")
       .def("_recv", &Pool::Recv,
            "Returns the next batch, one array for each of _state_keys.")
+      .def("_send_and_recv", &Pool::SendAndRecv, py::arg("arrays"),
+           "_send and _recv in one call, which no signal divides.")
+      .def("_reset_and_recv", &Pool::ResetAndRecv, py::arg("env_ids"),
+           py::arg("seeds") = py::none(),
+           "_reset and _recv in one call, which no signal divides.")
+      .def("_restore_and_recv", &Pool::RestoreAndRecv, py::arg("env_ids"),
+           py::arg("blobs"), py::arg("rng") = "saved",
+           "restore and _recv in one call, which no signal divides.")
+      .def("_checked_ids", &Pool::CheckedIds, py::arg("env_ids"),
+           py::arg("call") = "send",
+           "Returns integers as int32 (n,); an error for anything else.")
+      .def("_checked_actions", &Pool::CheckedActions, py::arg("actions"),
+           py::arg("rows"),
+           "Returns integers as int32 (n,); an error for anything else.")
+      .def_property_readonly("_outstanding", &Pool::outstanding,
+                             "Rows that were sent and not yet received.")
+      .def_property_readonly("_ended", &Pool::Ended,
+                             "bool (num_envs,): whether an env's next action "
+                             "begins an episode.")
       .def("_render", &Pool::Render, py::arg("env_ids"), py::arg("width"),
            py::arg("height"), py::arg("camera_id"),
            "Returns screens, uint8 (n, height, width, 3); size 0: native.")

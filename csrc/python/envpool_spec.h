@@ -20,6 +20,8 @@ namespace envpool_protocol {
 ///   using Config = ...;   default constructible, with Visit(visit) that calls
 ///                         visit("name", member, "help") for each option
 ///   static std::shared_ptr<const typename Env::Shared> MakeShared(Config);
+///   static void AddStatus(const typename Env::Shared&, py::dict& status);
+///                         adds the environment's entries to a pool's status
 template <class Env>
 struct EnvTraits;
 

@@ -9,6 +9,8 @@
 #include "mario/config.h"
 #include "mario/env.h"
 #include "nes/cartridge.h"
+#include "nes/translation.h"
+#include "python/engine_warning.h"
 #include "python/envpool_protocol.h"
 
 template <>
@@ -28,8 +30,18 @@ struct envpool_protocol::EnvTraits<mario::Env> {
                            .cast<std::string>();
     auto cartridge = nes::Cartridge::Parse(
         {reinterpret_cast<const uint8_t*>(image.data()), image.size()});
-    return std::make_shared<const mario::Env::Shared>(std::move(config),
-                                                      std::move(cartridge));
+    auto shared = std::make_shared<const mario::Env::Shared>(
+        std::move(config), std::move(cartridge));
+    WarnIfInterpreted(shared->engine());
+    return shared;
+  }
+
+  static void AddStatus(const mario::Env::Shared& shared,
+                        pybind11::dict& status) {
+    const std::string& problem = shared.engine_problem();
+    status["engine"] = nes::NameOf(problem.empty() ? shared.engine()
+                                                   : nes::Engine::kInterpreter);
+    status["engine_problem"] = problem;
   }
 };
 

@@ -1,6 +1,11 @@
 // mario_envpool._core: the Python module of the native code.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <string>
+#include <vector>
+
+#include "pool/control_groups.h"
 #include "preprocess/cpu_path.h"
 
 namespace py = pybind11;
@@ -17,6 +22,24 @@ PYBIND11_MODULE(_core, module) {
   module.attr("version") = MARIO_VERSION;
   module.def("cpu_path", &preprocess::CpuPath,
              "Returns the vector instructions chosen for this CPU.");
+  module.def(
+      "usable_cpus",
+      [](const std::string& root) { return pool::UsableCpus(root); },
+      py::arg("root") = "/",
+      "Returns how many CPUs this process can keep busy: those that it may run "
+      "on, or the CPU quota of its container if that is less.");
+  module.def(
+      "control_groups",
+      [](const std::string& controller, const std::string& root) {
+        std::vector<std::string> folders;
+        for (const auto& group : pool::ControlGroups(controller, root)) {
+          folders.push_back(group.string());
+        }
+        return folders;
+      },
+      py::arg("controller"), py::arg("root") = "/",
+      "Returns the folders of the control groups that limit this process by "
+      "'cpu' or 'memory', its own group first.");
   BindConsole(module);
   BindMario(module);
   BindMarioEnv(module);

@@ -17,8 +17,10 @@
 #include "learner/adamw.h"
 #include "learner/head_loss.h"
 #include "learner/muon.h"
+#include "python/without_gil.h"
 
 namespace py = pybind11;
+using envpool_protocol::WithoutGil;
 
 namespace {
 
@@ -114,17 +116,19 @@ PYBIND11_MODULE(_native, module) {
       return false;
     }
   });
-  module.def("cnn_forward", [](const std::array<int, 10>& shape,
-                               const std::string& path, int64_t rows,
-                               uintptr_t pixels,
-                               const std::array<uintptr_t, 6>& weights,
-                               uintptr_t maps, uintptr_t x, uintptr_t y) {
-    const auto s = CnnShapeOf(shape);
-    const auto p = PathFromName(path);
-    const py::gil_scoped_release release;
-    encoders::CnnForward(s, p, rows, At<uint8_t>(pixels), CnnWeightsOf(weights),
-                         At<uint16_t>(maps), At<uint16_t>(x), At<float>(y));
-  });
+  module.def("cnn_forward",
+             [](const std::array<int, 10>& shape, const std::string& path,
+                int64_t rows, uintptr_t pixels,
+                const std::array<uintptr_t, 6>& weights, uintptr_t maps,
+                uintptr_t x, uintptr_t y) {
+               const auto s = CnnShapeOf(shape);
+               const auto p = PathFromName(path);
+               WithoutGil([&] {
+                 encoders::CnnForward(s, p, rows, At<uint8_t>(pixels),
+                                      CnnWeightsOf(weights), At<uint16_t>(maps),
+                                      At<uint16_t>(x), At<float>(y));
+               });
+             });
   module.def(
       "cnn_backward",
       [](const std::array<int, 10>& shape, const std::string& path,
@@ -133,11 +137,12 @@ PYBIND11_MODULE(_native, module) {
          uintptr_t y, uintptr_t dy, const std::array<uintptr_t, 6>& gradients) {
         const auto s = CnnShapeOf(shape);
         const auto p = PathFromName(path);
-        const py::gil_scoped_release release;
-        encoders::CnnBackward(s, p, rows, At<uint8_t>(pixels),
-                              CnnWeightsOf(weights), At<uint16_t>(maps),
-                              At<uint16_t>(x), At<float>(y), At<float>(dy),
-                              CnnGradientsOf(gradients));
+        WithoutGil([&] {
+          encoders::CnnBackward(s, p, rows, At<uint8_t>(pixels),
+                                CnnWeightsOf(weights), At<uint16_t>(maps),
+                                At<uint16_t>(x), At<float>(y), At<float>(dy),
+                                CnnGradientsOf(gradients));
+        });
       });
   module.def(
       "tiles_forward",
@@ -146,13 +151,14 @@ PYBIND11_MODULE(_native, module) {
          uintptr_t scales, uintptr_t maps, uintptr_t x, uintptr_t y) {
         const auto s = TilesShapeOf(shape);
         const auto p = PathFromName(path);
-        const py::gil_scoped_release release;
-        if (!encoders::ValidCodes(rows, At<uint8_t>(frames))) {
-          throw py::index_error("a tile code is above 31; codes are 0 to 31");
-        }
-        encoders::TilesForward(
-            s, p, rows, At<uint8_t>(frames), TilesWeightsOf(weights, scales),
-            At<uint16_t>(maps), At<uint16_t>(x), At<float>(y));
+        WithoutGil([&] {
+          if (!encoders::ValidCodes(rows, At<uint8_t>(frames))) {
+            throw py::index_error("a tile code is above 31; codes are 0 to 31");
+          }
+          encoders::TilesForward(
+              s, p, rows, At<uint8_t>(frames), TilesWeightsOf(weights, scales),
+              At<uint16_t>(maps), At<uint16_t>(x), At<float>(y));
+        });
       });
   module.def(
       "tiles_backward",
@@ -162,11 +168,12 @@ PYBIND11_MODULE(_native, module) {
          uintptr_t dy, const std::array<uintptr_t, 7>& gradients) {
         const auto s = TilesShapeOf(shape);
         const auto p = PathFromName(path);
-        const py::gil_scoped_release release;
-        encoders::TilesBackward(
-            s, p, rows, At<uint8_t>(frames), TilesWeightsOf(weights, scales),
-            At<uint16_t>(maps), At<uint16_t>(x), At<float>(y), At<float>(dy),
-            TilesGradientsOf(gradients));
+        WithoutGil([&] {
+          encoders::TilesBackward(
+              s, p, rows, At<uint8_t>(frames), TilesWeightsOf(weights, scales),
+              At<uint16_t>(maps), At<uint16_t>(x), At<float>(y), At<float>(dy),
+              TilesGradientsOf(gradients));
+        });
       });
   module.def(
       "ppo_head_loss",
@@ -177,8 +184,7 @@ PYBIND11_MODULE(_native, module) {
          int64_t first, int64_t count, uintptr_t features, uintptr_t d_features,
          const std::array<uintptr_t, 4>& gradients) {
         learner::LossTerms terms;
-        {
-          const py::gil_scoped_release release;
+        WithoutGil([&] {
           terms = learner::HeadLoss(
               {shape[0], shape[1], shape[2]},
               {At<float>(weights[0]), At<float>(weights[1]),
@@ -194,52 +200,58 @@ PYBIND11_MODULE(_native, module) {
               At<float>(d_features),
               {At<float>(gradients[0]), At<float>(gradients[1]),
                At<float>(gradients[2]), At<float>(gradients[3])});
-        }
+        });
         return std::array<double, 6>{terms.total, terms.policy,
                                      terms.value, terms.entropy,
                                      terms.kl,    terms.clipped};
       });
   module.def("muon_scratch", &learner::MuonScratch);
-  module.def("muon_step", [](const std::string& path,
-                             const std::vector<std::array<int64_t, 5>>& tensors,
-                             const std::array<float, 3>& options,
-                             uintptr_t scratch) {
-    const auto p = PathFromName(path);
-    const py::gil_scoped_release release;
-    for (const auto& [rows, columns, weights, gradients, momentum] : tensors) {
-      learner::MuonStep(p,
-                        {rows, columns, At<float>(weights),
-                         At<float>(gradients), At<float>(momentum)},
-                        {options[0], options[1], options[2]},
-                        At<float>(scratch));
-    }
-  });
+  module.def(
+      "muon_step", [](const std::string& path,
+                      const std::vector<std::array<int64_t, 5>>& tensors,
+                      const std::array<float, 3>& options, uintptr_t scratch) {
+        const auto p = PathFromName(path);
+        WithoutGil([&] {
+          for (const auto& [rows, columns, weights, gradients, momentum] :
+               tensors) {
+            learner::MuonStep(p,
+                              {rows, columns, At<float>(weights),
+                               At<float>(gradients), At<float>(momentum)},
+                              {options[0], options[1], options[2]},
+                              At<float>(scratch));
+          }
+        });
+      });
   module.def(
       "adamw_step", [](const std::string& path,
                        const std::vector<std::array<int64_t, 6>>& tensors,
                        const std::array<double, 5>& options) {
         const auto p = PathFromName(path);
-        const py::gil_scoped_release release;
-        std::vector<learner::AdamwTensor> all;
-        for (const auto& [size, weights, gradients, means, squares, step] :
-             tensors) {
-          all.push_back({size, At<float>(weights), At<float>(gradients),
-                         At<float>(means), At<float>(squares),
-                         At<float>(step)});
-        }
-        learner::AdamwStep(
-            p, all,
-            {options[0], options[1], options[2], options[3], options[4]});
+        WithoutGil([&] {
+          std::vector<learner::AdamwTensor> all;
+          for (const auto& [size, weights, gradients, means, squares, step] :
+               tensors) {
+            all.push_back({size, At<float>(weights), At<float>(gradients),
+                           At<float>(means), At<float>(squares),
+                           At<float>(step)});
+          }
+          learner::AdamwStep(
+              p, all,
+              {options[0], options[1], options[2], options[3], options[4]});
+        });
       });
   module.def("clip_norm", [](const std::string& path,
                              const std::vector<std::array<int64_t, 2>>& tensors,
                              float max_norm) {
     const auto p = PathFromName(path);
-    const py::gil_scoped_release release;
-    std::vector<learner::Gradients> all;
-    for (const auto& [size, values] : tensors) {
-      all.push_back({size, At<float>(values)});
-    }
-    return learner::ClipNorm(p, all, max_norm);
+    float norm = 0.0f;
+    WithoutGil([&] {
+      std::vector<learner::Gradients> all;
+      for (const auto& [size, values] : tensors) {
+        all.push_back({size, At<float>(values)});
+      }
+      norm = learner::ClipNorm(p, all, max_norm);
+    });
+    return norm;
   });
 }

@@ -7,8 +7,8 @@
 
 #include <chrono>
 #include <cstring>
+#include <list>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -39,24 +39,27 @@ class PoolPort final : public xla_port::Port {
 
   bool Recv(std::chrono::milliseconds timeout,
             std::span<void* const> arrays) override {
-    const std::optional<pool::Batch> batch = pool_->Recv(timeout);
-    if (!batch) return false;
-    if (batch->rows() != batch_size()) {
+    std::list<pool::BatchInHand> in_hand = pool_->BeginRecv(timeout);
+    if (in_hand.empty()) return false;
+    const pool::Batch batch = *in_hand.front().batch;
+    if (batch.rows() != batch_size()) {
+      pool_->CancelRecv(std::move(in_hand));
       throw std::logic_error(
-          "recv: the next batch has " + std::to_string(batch->rows()) +
+          "recv: the next batch has " + std::to_string(batch.rows()) +
           " rows, and a compiled function takes " +
           std::to_string(batch_size()) +
-          "; name all envs in one send or reset, or call recv outside of "
-          "compiled code");
+          "; call recv outside of compiled code for it, and name all envs in "
+          "one send or reset");
     }
     const std::vector<pool::Field>& fields = pool_->layout().fields();
     for (size_t i = 0; i < fields.size(); ++i) {
       if (fields[i].bulk) {
-        std::memcpy(arrays[i], batch->Bulk(i), array_bytes_[i]);
+        std::memcpy(arrays[i], batch.Bulk(i), array_bytes_[i]);
       } else {
-        batch->Copy(i, arrays[i]);
+        batch.Copy(i, arrays[i]);
       }
     }
+    pool_->FinishRecv(batch);
     return true;
   }
 

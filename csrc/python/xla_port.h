@@ -25,7 +25,7 @@ class Port {
                     std::span<const int32_t> actions) = 0;
   /// Waits for the next batch and copies it to `arrays`; false if `timeout`
   /// passed first. Throws what AsyncPool::Recv throws, and std::logic_error for
-  /// a batch of fewer rows than batch_size, which is lost.
+  /// a batch of fewer rows than batch_size, which the next recv returns.
   virtual bool Recv(std::chrono::milliseconds timeout,
                     std::span<void* const> arrays) = 0;
 };

@@ -7,7 +7,6 @@ One step is one frame of the game. Reward, end and info come from the native tas
 from __future__ import annotations
 
 import itertools
-import operator
 from typing import Any, SupportsIndex
 
 import gymnasium
@@ -16,7 +15,8 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 
 from .. import _core, rom
-from ..env import Window
+from ..codes import END_REASONS
+from ..env import Window, as_action
 from .info import as_float64, classic_info, full_info
 from .ram import RamView
 from .tasks import (
@@ -29,6 +29,10 @@ from .tasks import (
 )
 
 _U8 = npt.NDArray[np.uint8]
+
+# Each action is the byte of a pad.
+_PADS = 256
+_RUNNING = END_REASONS.index("none")
 
 APIS = ("gym", "gymnasium")
 _REWARDS = ("classic", "v9")
@@ -195,7 +199,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         self.ram = self._native.ram
         shape = (240, 256, 3)
         self.observation_space = Box(0, 255, shape, np.uint8)
-        self.action_space = Discrete(256)
+        self.action_space = Discrete(_PADS)
         self.viewer: Window | None = None
         self._shown: _U8 | None = None
         self._backup_state: bytes | None = None
@@ -223,10 +227,11 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
 
     def _begin(self, stage: int) -> None:
         """Starts an episode of one of the native environment's stages."""
+        self.done = True  # until the reset is complete
         self._start_number = stage
         self._native.reset(stage=stage)
         self._screen: _U8 | None = None
-        self._numbers = self._native.numbers()
+        self._numbers: Any = self._native.numbers()  # None: a call was interrupted
         self._x_position_max = int(self._numbers["x_pos"])
         self.done = False
 
@@ -252,23 +257,33 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
 
         Raises:
             ValueError: the episode is over, or the environment is closed.
+            TypeError: the action is not an integer.
             IndexError: the action is not a byte.
         """
         native = self._opened()
+        if self._numbers is None:
+            self._read_again()
         if self.done:
             raise ValueError("the episode is over; call reset() before the next step")
-        self._screen, reward, self.done, _, numbers = native.play(
-            operator.index(action)
-        )
+        pad = as_action(action, _PADS, IndexError)
+        self._numbers = self._screen = None  # until the step is complete
+        self._screen, reward, self.done, _, numbers = native.play(pad)
         reward = as_float64(reward)
-        self._numbers = numbers
         self._x_position_max = max(self._x_position_max, numbers["x_pos"])
+        self._numbers = numbers
         if self.render_mode == "human":
             self._show()
         info = self._info(numbers, reward)
         if self._gymnasium:
             return self._screen, reward, self.done, False, info
         return self._screen, reward, self.done, info
+
+    def _read_again(self) -> None:
+        """Reads what a step or ``load_state`` that an exception ended has changed."""
+        numbers = self._native.numbers()
+        self.done = numbers["end_reason"] != _RUNNING
+        self._x_position_max = max(self._x_position_max, numbers["x_pos"])
+        self._numbers = numbers
 
     def _info(self, numbers: dict[str, Any], reward: float) -> dict[str, Any]:
         if self._arguments["reward"] == "classic":
@@ -319,6 +334,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
             ValueError: the state is damaged, or has another ROM, stage, reward or
                 timing.
         """
+        self._numbers = None
         self._opened().restore(bytes(snapshot[_X_MAX_BYTES:]))
         self._x_position_max = int.from_bytes(snapshot[:_X_MAX_BYTES], "little")
         self._numbers = self._native.numbers()
@@ -340,7 +356,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
 
     def _frame_advance(self, action: SupportsIndex) -> None:
         """Plays one frame outside the task: no reward, no skipped waits, no end."""
-        self._opened().advance(operator.index(action))
+        self._opened().advance(as_action(action, _PADS, IndexError))
         self._screen = None
 
     def render(self, mode: str | None = None) -> Any:

@@ -108,8 +108,7 @@ class EnvPool(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any, env_id: npt.NDArray[np.int32] | None = None) -> Any:
         """Plays one action in every environment, or in those of ``env_id``."""
-        self.send(action, env_id)
-        return self.recv()
+        return self._result(self._pool.step(action, env_id))
 
     def reset(
         self,
@@ -130,11 +129,10 @@ class EnvPool(gymnasium.Env[Any, Any]):
                 f"reset has no options, got {sorted(options)}{hint(options)}"
             )
         ids = self._pool.all_env_ids if env_id is None else env_id
-        seeds = (
-            None if seed is None else [native_seed(seed + i) for i in range(len(ids))]
-        )
-        self._pool._reset(np.asarray(ids, np.int32), seeds)
-        return self.recv(reset=True, return_info=self._reset_info)
+        seeds = None
+        if seed is not None:
+            seeds = [native_seed(seed + i) for i in range(np.size(ids))]
+        return self._result(self._pool._restart(ids, seeds), True, self._reset_info)
 
     def async_reset(self) -> None:
         """Resets every environment; ``recv`` returns the results."""
@@ -151,15 +149,7 @@ class EnvPool(gymnasium.Env[Any, Any]):
             reset: return only the observations and, with ``return_info``, the info.
             return_info: with ``reset``, whether to return the info too.
         """
-        obs, reward, terminated, truncated, info = self._pool.recv()
-        self._add_to(info, reward, terminated, truncated)
-        if reset:
-            return (obs, info) if return_info else obs
-        if self._clip:
-            reward = np.sign(reward)
-        if self._five:
-            return obs, reward, terminated, truncated, info
-        return obs, reward, terminated | truncated, info
+        return self._result(self._pool.recv(), reset, return_info)
 
     def render(self, *arguments: Any, **keywords: Any) -> Any:
         """Returns the screens, as the native pool's ``render``."""
@@ -176,6 +166,17 @@ class EnvPool(gymnasium.Env[Any, Any]):
         if name.startswith("_"):
             raise AttributeError(f"EnvPool has no attribute {name!r}")
         return getattr(self._pool, name)
+
+    def _result(self, rows: Any, reset: bool = False, return_info: bool = True) -> Any:
+        obs, reward, terminated, truncated, info = rows
+        self._add_to(info, reward, terminated, truncated)
+        if reset:
+            return (obs, info) if return_info else obs
+        if self._clip:
+            reward = np.sign(reward)
+        if self._five:
+            return obs, reward, terminated, truncated, info
+        return obs, reward, terminated | truncated, info
 
     def _add_to(
         self,

@@ -25,8 +25,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
 from mario_envpool import make
-from mario_envpool.env import FRAMES_PER_SECOND, SEED_LIMIT, each, hint, native_seed
-from mario_envpool.vector import Observations, as_actions, set_rows
+from mario_envpool.env import FRAMES_PER_SECOND, each, hint, native_seed
+from mario_envpool.vector import Observations, set_rows
 
 StepResult = tuple[
     Observations, npt.NDArray[np.float32], npt.NDArray[np.bool_], list[dict[str, Any]]
@@ -77,10 +77,9 @@ class MarioVecEnv(VecEnv):
         self._pool: Any = make(task_id, num_envs=num_envs, **config)
         self._info_keys = self._checked_info_keys(info_keys)
         self._ids: npt.NDArray[np.int32] = np.arange(num_envs, dtype=np.int32)
-        self._seeded = "seed" in config or "env_seed" in config
         self._returns = np.zeros(num_envs)
         self._begin = time.perf_counter()
-        self._stepping = False
+        self._waiting = False  # whether a call that returns the step has begun
         self._result: StepResult | None = None  # of a step, before its resets
         self.render_mode = render_mode
         super().__init__(
@@ -108,43 +107,38 @@ class MarioVecEnv(VecEnv):
             raise ValueError(
                 f"reset has no options, got {sorted(options)}{hint(options)}"
             )
-        if self.pool.status()["outstanding"]:
-            self.pool.recv()
-        self._stepping, self._result = False, None
+        self._drop_step()
         seeds = [native_seed(seed) for seed in self._seeds if seed is not None]
-        if not seeds and not self._seeded:
-            seeds = np.random.randint(SEED_LIMIT, size=self.num_envs).tolist()
-        self._seeded = True
-        self.pool._reset(self._ids, seeds or None)
-        first: tuple[Observations, dict[str, Any]] = self.pool.recv(reset=True)
-        self.reset_infos = self._rows(first[1])
-        self._returns[:] = 0
+        obs, _, _, _, info = self.pool._restart(
+            self._ids, seeds or None, np.random.randint
+        )
+        self.reset_infos = self._rows(info)
         self._reset_seeds()
         self._reset_options()
-        return first[0]
+        return obs
+
+    def step(self, actions: npt.NDArray[Any]) -> StepResult:
+        """Plays one action in every environment: ``step_async`` and ``step_wait``.
+
+        An exception such as that of Ctrl-C leaves no step under way.
+        """
+        self._require_no_step()
+        self._waiting = True
+        return self._finish(self.pool.step(actions))
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
         """Sends an action to every environment, and does not wait."""
-        if self._stepping:
-            raise RuntimeError("a step is under way; call step_wait() first")
-        self.pool.send(as_actions(actions, self.num_envs))
-        self._stepping = True
+        self._require_no_step()
+        self.pool.send(actions)
 
     def step_wait(self) -> StepResult:
         """Waits for the step; returns observations, rewards, dones and infos."""
-        if not self._stepping:
+        if not self._under_way():
             raise RuntimeError("no step is under way; call step_async(actions) first")
+        self._waiting = True
         if self._result is None:
-            self._result = self._receive()
-        obs, rewards, dones, infos = self._result
-        if dones.any():
-            ended = self._ids[dones]
-            first, info = self.pool.recv(reset=True)
-            each(partial(set_rows, ended), obs, first)
-            for i, row in zip(ended, self._rows(info), strict=True):
-                self.reset_infos[i] = row
-        self._stepping, self._result = False, None
-        return obs, rewards, dones, infos
+            return self._finish(self.pool.recv())
+        return self._reset_ended(self._result)
 
     def close(self) -> None:
         """Stops the native threads; a second call does nothing."""
@@ -235,17 +229,33 @@ class MarioVecEnv(VecEnv):
             for row in zip(*columns, strict=True)
         ]
 
-    def _receive(self) -> StepResult:
-        """Receives a step and resets ended environments; recv returns these next."""
-        obs, rewards, terminated, truncated, info = self.pool.recv()
+    def _under_way(self) -> bool:
+        pool = self.pool
+        held = pool._held is not None or self._result is not None
+        return held or pool._outstanding > 0
+
+    def _require_no_step(self) -> None:
+        """Refuses a second step, but drops a step that an exception ended."""
+        failed = self.pool._held is not None  # in reward_fn, which is called again
+        if self._under_way() and (failed or not self._waiting):
+            raise RuntimeError("a step is under way; call step_wait() first")
+        self._drop_step()
+
+    def _drop_step(self) -> None:
+        self._waiting = True  # so that the next call goes on here after an exception
+        self.pool._drop_outstanding()
+        self._result, self._waiting = None, False
+
+    def _finish(self, rows: Any) -> StepResult:
+        """Makes the result of a step, and resets the environments that ended."""
+        obs, rewards, terminated, truncated, info = rows
         dones = terminated | truncated
-        ended = self._ids[dones]
-        if ended.size:
-            self.pool._reset(ended)  # runs while the infos are made
-        self._returns += rewards
+        # A first row has reward 0, also after an end whose row nobody received.
+        begun = info["elapsed_step"] <= 1
+        self._returns = np.where(begun, 0, self._returns) + rewards
         infos = self._rows(info)
         seconds = round(time.perf_counter() - self._begin, 6)
-        for i in ended:
+        for i in self._ids[dones]:
             infos[i]["terminal_observation"] = each(partial(_copied_row, i), obs)
             infos[i]["TimeLimit.truncated"] = bool(truncated[i])
             infos[i]["episode"] = {
@@ -253,8 +263,21 @@ class MarioVecEnv(VecEnv):
                 "l": int(info["elapsed_step"][i]),
                 "t": seconds,
             }
-        self._returns[ended] = 0
-        return obs, rewards, dones, infos
+        self._result = obs, rewards, dones, infos
+        return self._reset_ended(self._result)
+
+    def _reset_ended(self, result: StepResult) -> StepResult:
+        obs, _, dones, _ = result
+        if dones.any():
+            ended = self._ids[dones]
+            # A reward_fn that failed is called again for the same rows.
+            held = self.pool._held is not None
+            rows = self.pool.recv() if held else self.pool._restart(ended)
+            each(partial(set_rows, ended), obs, rows[0])
+            for i, row in zip(ended, self._rows(rows[4]), strict=True):
+                self.reset_infos[i] = row
+        self._result, self._waiting = None, False
+        return result
 
 
 def _copied_row(i: int, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:

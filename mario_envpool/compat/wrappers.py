@@ -11,6 +11,7 @@ import gymnasium
 from gymnasium.spaces import Discrete
 
 from .. import nes
+from ..env import as_action
 
 _BUTTONS = {
     "right": nes.RIGHT,
@@ -94,15 +95,10 @@ class JoypadSpace(Passing):
         """Steps with the buttons of an action.
 
         Raises:
+            TypeError: the action is not an integer.
             ValueError: the action does not exist.
         """
-        number = operator.index(action)
-        if not 0 <= number < len(self._bytes):
-            raise ValueError(
-                f"action {number} does not exist; actions are 0 to "
-                f"{len(self._bytes) - 1}"
-            )
-        return self.env.step(self._bytes[number])
+        return self.env.step(self._bytes[as_action(action, len(self._bytes))])
 
     def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
         """Returns the action of each combination of keys (their character codes)."""

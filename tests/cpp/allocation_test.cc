@@ -1,8 +1,9 @@
 // Tests what happens when memory runs out: global operator new fails at the
-// n-th allocation of this thread, for n = 1, 2, 3 ... until the call succeeds.
-// After each failure all state must be unchanged, and no memory lost. The same
-// operator new fills its memory with a pattern, so that uninitialised bytes
-// show in a snapshot.
+// n-th allocation of the caller's thread, for n = 1, 2, 3 ... until the call
+// succeeds. After each failure all state must be unchanged, and no memory lost.
+// An allocation of a worker that fails closes the pool, and never ends the
+// process. The same operator new fills its memory with a pattern, so that
+// uninitialised bytes show in a snapshot.
 #include <gtest/gtest.h>
 #ifdef _WIN32
 #include <malloc.h>
@@ -16,6 +17,8 @@
 #include <new>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "../fuzz/fuzz.h"
@@ -29,10 +32,30 @@ namespace {
 
 thread_local long fail_at = 0;  // the n-th allocation from now; 0: none
 thread_local long live = 0;     // blocks of this thread, less those it freed
+thread_local bool is_worker = true;
+[[maybe_unused]] const bool is_main_marked = !(is_worker = false);
+// The same for the threads of pools; whether all later ones fail, too; whether
+// any has failed.
+std::atomic<long> worker_fail_at{0};
+std::atomic<bool> worker_fails_for_good{false};
+std::atomic<bool> worker_has_failed{false};
 std::atomic<int> pattern{0xA5};
 
+bool Fails() {
+  if (!is_worker) return fail_at > 0 && --fail_at == 0;
+  const long left = worker_fail_at.load();
+  if (left == 0) return false;
+  if (left > 1) {
+    --worker_fail_at;
+    return false;
+  }
+  if (!worker_fails_for_good.load()) worker_fail_at = 0;
+  worker_has_failed = true;
+  return true;
+}
+
 void* Allocate(size_t bytes, size_t alignment) {
-  if (fail_at > 0 && --fail_at == 0) throw std::bad_alloc();
+  if (Fails()) throw std::bad_alloc();
   const size_t whole = (bytes + alignment - 1) / alignment * alignment;
   const size_t least = whole == 0 ? alignment : whole;
 #ifdef _WIN32
@@ -299,7 +322,7 @@ using SyncPoolTest = PoolTest;
 INSTANTIATE_TEST_SUITE_P(OutOfMemoryTest, SyncPoolTest, testing::Values(4));
 
 TEST_P(SyncPoolTest, AResetThatFailsSeedsNothing) {
-  const std::vector<uint64_t> seeds{11, 12, 13, 14};
+  const std::vector<Pool::Seed> seeds{11, 12, 13, std::nullopt};
   Try([&] { pool_->Reset(ids_, seeds); });
 }
 
@@ -334,12 +357,134 @@ TEST_P(AnyPoolTest, ARecvThatFailsLosesNoRow) {
   Receive(kEnvs);
 }
 
+std::vector<int32_t> IdsOf(const pool::Batch& batch) {
+  std::vector<int32_t> ids(static_cast<size_t>(batch.rows()));
+  batch.Copy(pool::kEnvId, ids.data());
+  return ids;
+}
+
+TEST_P(AnyPoolTest, ABatchThatIsNotDeliveredComesAgain) {
+  pool_->Send(ids_, actions_);
+  auto in_hand = pool_->BeginRecv(kLong);
+  ASSERT_EQ(in_hand.size(), 1u);
+  const std::vector<int32_t> ids = IdsOf(*in_hand.front().batch);
+  const int rows = in_hand.front().batch->rows();
+  EXPECT_EQ(pool_->Status().outstanding_rows, kEnvs - rows);
+  // Until it is delivered its environments are under way.
+  const std::vector<int32_t> zeros(ids.size());
+  EXPECT_THROW(pool_->Send(ids, zeros), std::logic_error);
+  pool_->CancelRecv(std::move(in_hand));
+  EXPECT_EQ(pool_->Status().outstanding_rows, kEnvs);
+  EXPECT_THROW(pool_->Send(ids, zeros), std::logic_error);
+  const std::optional<pool::Batch> again = pool_->Recv(kLong);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(IdsOf(*again), ids);
+  pool_->Send(ids, zeros);
+  Receive(kEnvs);
+}
+
+TEST_P(AnyPoolTest, CancelledBatchesComeInTheirOldOrder) {
+  // In sync mode two requests make two batches.
+  pool_->Send({ids_.data(), 2}, {actions_.data(), 2});
+  pool_->Send({ids_.data() + 2, 2}, {actions_.data() + 2, 2});
+  auto first = pool_->BeginRecv(kLong), second = pool_->BeginRecv(kLong);
+  ASSERT_EQ(first.size() + second.size(), 2u);
+  const auto ids = IdsOf(*first.front().batch);
+  const auto later_ids = IdsOf(*second.front().batch);
+  EXPECT_THROW(pool_->Recv(kLong), std::logic_error);  // nothing is left
+  pool_->CancelRecv(std::move(second));
+  pool_->CancelRecv(std::move(first));
+  EXPECT_EQ(IdsOf(*pool_->Recv(kLong)), ids);
+  EXPECT_EQ(IdsOf(*pool_->Recv(kLong)), later_ids);
+  EXPECT_EQ(pool_->Status().outstanding_rows, 0);
+}
+
+TEST_P(AnyPoolTest, ClosingDropsACancelledBatch) {
+  pool_->Send(ids_, actions_);
+  pool_->CancelRecv(pool_->BeginRecv(kLong));
+  pool_->Close();
+  EXPECT_THROW(pool_->Recv(kLong), std::runtime_error);
+}
+
 TEST_P(AnyPoolTest, StartsThatCannotBeSetLeaveTheOldOnes) {
   const Bytes blobs = Snapshot();
   const std::vector<double> weights{0, 0, 0, 0, 1};
   EXPECT_GT(FailEach([&] { pool_->SetStarts(weights, blobs, kEnvs); },
                      [&] { EXPECT_EQ(pool_->Status().outstanding_rows, 0); }),
             0);
+}
+
+// ----------------------------------------------------------------- workers
+
+/// Runs `action` with the n-th allocation of a worker failing, and those after
+/// it if `for_good`, for growing n until it needs fewer. Each failure must be
+/// an exception with a reason. Returns how many there were.
+template <class Action>
+int FailEachInWorkers(bool for_good, Action&& action) {
+  worker_fails_for_good = for_good;
+  int failures = 0;
+  for (long n = 1;; n += 1 + n / 8) {
+    worker_has_failed = false;
+    worker_fail_at = n;
+    std::string error;
+    try {
+      action();
+    } catch (const std::runtime_error& thrown) {
+      error = thrown.what();
+    }
+    worker_fail_at = 0;
+    if (!worker_has_failed.load()) {
+      EXPECT_EQ(error, "");
+      return failures;
+    }
+    ++failures;
+    EXPECT_NE(error, "") << "allocation " << n;
+    EXPECT_TRUE(error.find("std::bad_alloc") != std::string::npos ||
+                error == "pool closed after a worker ran out of memory")
+        << error;
+    if (testing::Test::HasFailure()) return failures;
+  }
+}
+
+class WorkerTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(OutOfMemoryTest, WorkerTest, testing::Bool());
+
+TEST_P(WorkerTest, APoolThatCannotBeMadeSaysWhy) {
+  EXPECT_GT(FailEachInWorkers(GetParam(),
+                              [] {
+                                const auto shared =
+                                    std::make_shared<const CountingEnv::Shared>(
+                                        pool::CountingConfig{});
+                                const Pool pool({.num_envs = 3,
+                                                 .num_threads = 1,
+                                                 .thread_affinity_offset = 0},
+                                                shared);
+                              }),
+            3);
+}
+
+TEST_P(WorkerTest, ATaskThatFailsClosesThePool) {
+  using MarioPool = pool::AsyncPool<mario::Env>;
+  EXPECT_GT(FailEachInWorkers(GetParam(),
+                              [this] {
+                                mario::Config config;
+                                config.img_height = config.img_width = 8;
+                                MarioPool pool(
+                                    {.num_envs = 1, .num_threads = 1},
+                                    std::make_shared<const mario::Env::Shared>(
+                                        config, fuzz::StandIn()));
+                                const std::vector<int32_t> ids{0}, actions{1};
+                                // One environment is replaced, but not without
+                                // memory.
+                                if (GetParam()) pool.SetReplacement(2, 1);
+                                pool.Reset(ids, {});
+                                pool.Recv(kLong);
+                                for (int step = 0; step < 20; ++step) {
+                                  pool.Send(ids, actions);
+                                  pool.Recv(kLong);
+                                }
+                              }),
+            3);
 }
 
 // --------------------------------------------------------------- snapshots

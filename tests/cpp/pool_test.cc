@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <list>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -151,6 +152,20 @@ TEST(SlabStoreTest, TakesTheSmallestThatIsLargeEnough) {
   store->Lend(large).reset();
   EXPECT_EQ(store->Take(2), small);
   EXPECT_EQ(store->Take(4), large);
+}
+
+// With a look at every free slab this takes longer than a test may.
+TEST(SlabStoreTest, GivesManySlabsInLinearTime) {
+  constexpr int kSlabs = 400'000;
+  const auto store = std::make_shared<pool::SlabStore>(
+      std::make_shared<const pool::RowLayout>(
+          std::vector<pool::Field>{{"x", pool::DType::kInt32, {}, 0, 1}}),
+      1, kSlabs);
+  std::vector<std::shared_ptr<pool::Slab>> lent;
+  for (int i = 0; i < kSlabs; ++i) lent.push_back(store->Lend(store->Take(1)));
+  lent.clear();
+  for (int i = 0; i < kSlabs; ++i) store->Take(1);
+  EXPECT_EQ(store->growth(), 0);
 }
 
 TEST(SlabStoreTest, OutlivesItsOwnerWhileASlabIsLent) {
@@ -427,6 +442,41 @@ TEST(AsyncPoolTest, TwoReadersShareTheBatches) {
   read();
   other.join();
   EXPECT_EQ(rows.load(), 2 * kEach * kBatch);
+}
+
+TEST(AsyncPoolTest, TwoReadersThatGiveBatchesBackLoseNone) {
+  constexpr int kEnvs = 8, kBatch = 2;
+  const auto pool =
+      MakePool({.num_envs = kEnvs, .batch_size = kBatch, .num_threads = 2},
+               {.episode_steps = 1'000'000});
+  pool->Reset(Range(kEnvs), {});
+  std::array<std::atomic<int>, kEnvs> rows{};
+  std::atomic<int> left{1000};
+  const auto read = [&](int every) {
+    for (int i = 1; left.load() > 0; ++i) {
+      std::list<pool::BatchInHand> in_hand = pool->BeginRecv(kLong);
+      ASSERT_EQ(in_hand.size(), 1u);
+      if (i % every == 0) {
+        pool->CancelRecv(std::move(in_hand));
+        continue;
+      }
+      const pool::Batch batch = *in_hand.front().batch;
+      const auto ids = Column<int32_t>(batch, pool::kEnvId);
+      const auto steps = Column<int32_t>(batch, pool::kElapsedStep);
+      for (size_t row = 0; row < ids.size(); ++row) {
+        EXPECT_EQ(rows[static_cast<size_t>(ids[row])]++, steps[row]);
+      }
+      const std::vector<int32_t> actions(ids.size());
+      EXPECT_THROW(pool->Send(ids, actions), std::logic_error);
+      pool->FinishRecv(batch);
+      --left;
+      pool->Send(ids, actions);
+    }
+  };
+  std::thread other(read, 3);
+  read(2);
+  other.join();
+  EXPECT_EQ(pool->Status().outstanding_rows, kEnvs);
 }
 
 TEST(AsyncPoolTest, RenderGivesUpWhenItsPatienceEnds) {

@@ -277,6 +277,15 @@ def test_wrong_calls_say_what_is_wrong_and_change_nothing() -> None:
     assert "got 3 env ids and 2 actions" in message_of(lambda: send(handle, good[:2]))
     floats = jax.numpy.ones(3)
     assert "expected S32 but got F32" in message_of(lambda: send(handle, floats))
+    wide = np.array([0, 2**32 + 1, 0])
+    for actions, text in (
+        (np.full(3, 0.5), r"integers of shape \(3,\)"),
+        (wide, "action 4294967297"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            send(handle, actions)
+    with pytest.raises(IndexError, match="env id 4294967297"):
+        send(handle, good, wide)
     wrong = np.zeros(8, np.uint8)
     assert "belongs to another pool" in message_of(lambda: send(wrong, good))
     players = {"action": good, "players.env_id": np.array([2, 1, 0], np.int32)}
@@ -304,6 +313,7 @@ def test_a_batch_of_fewer_rows_is_refused() -> None:
     one = np.zeros(1, np.int32)
     text = message_of(lambda: step(handle, one, one))
     assert "the next batch has 1 rows, and a compiled function takes 3" in text
+    assert pool.recv()[4]["elapsed_step"].tolist() == [1]  # it is not lost
     pool.send(one, one)
     assert pool.recv()[1].shape == (1,)
 

@@ -1,5 +1,7 @@
 """Many threads, many pools, many processes, and ends at any moment: never a hang.
 
+Threads that share one object take turns: the object never sees two calls at once.
+
 What one pool does when it is closed is in tests/pool/test_closing.py.
 """
 
@@ -9,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +41,9 @@ def play(pool, count, steps):
 
 def run(script: str, timeout: float = 120) -> None:
     """Runs a script in an interpreter of its own; it must end well, and in time."""
-    subprocess.run([sys.executable, "-c", HEADER + script], check=True, timeout=timeout)
+    here = Path(__file__).resolve().parent
+    command = [sys.executable, "-c", HEADER + script, str(here), str(here.parent)]
+    subprocess.run(command, check=True, timeout=timeout)
 
 
 def make(**options: Any) -> Any:
@@ -152,6 +157,74 @@ def test_close_by_threads_while_others_call(closers: int) -> None:
     assert pool.status()["closed"] == "pool closed by close()"
 
 
+SHARED = """
+sys.path[:0] = sys.argv[1:]
+import native_calls, rom_builder
+from mario_envpool import _core
+sys.setswitchinterval(1e-6)
+def in_threads(count, call):
+    errors = []
+    def work(number):
+        try:
+            call(number)
+        except BaseException as error:
+            errors.append(error)
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+"""
+
+
+@pytest.mark.parametrize("other", ["film", "step", "play"])
+def test_threads_that_film_one_environment_take_turns(other: str) -> None:
+    """The steps of all threads add up to those of one thread; work RAM is whole."""
+    run(
+        SHARED
+        + f"""
+options = {{"img_height": 8, "img_width": 8, "frame_skip": 4, "stages": ["1-1"]}}
+env, twin = (_core._MarioEnv(rom_builder.stand_in(), options, 0, 1) for _ in "ab")
+env.reset(), twin.reset()
+ram = env.ram
+calls = [env.film, env.{other}, env.film, env.{other}]
+def play(number):
+    for _ in range(100):
+        calls[number](1)
+        assert ram.shape == (2048,)
+in_threads(4, play)
+for _ in range(400):
+    twin.step(1)
+assert env.save_console() == twin.save_console()
+assert env.snapshot() == twin.snapshot()
+assert (env.render() == twin.render()).all()
+"""
+    )
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_threads_make_any_calls_to_the_same_objects(seed: int) -> None:
+    """Console, CPU, environment and pool, each with calls of all kinds at once."""
+    run(
+        SHARED
+        + f"""
+machines = [native_calls.Calls(native_calls.Maker({seed} + n)) for n in range(4)]
+for machine in machines[1:]:
+    for name in ("console", "flat", "env", "spec", "pool", "save"):
+        setattr(machine, name, getattr(machines[0], name))
+def play(number):
+    for _ in range(400):
+        try:
+            machines[number].call()
+        except native_calls.ALLOWED:
+            pass
+in_threads(4, play)
+"""
+    )
+
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
@@ -233,6 +306,29 @@ if __name__ == "__main__":
 
 
 AT_EXIT = {
+    "a daemon thread films": """
+sys.path[:0] = sys.argv[1:]
+import rom_builder
+from mario_envpool import _core
+env = _core._MarioEnv(rom_builder.stand_in(), {})
+env.reset()
+def film():
+    while True:
+        env.film(0)
+threading.Thread(target=film, daemon=True).start()
+time.sleep(0.02)
+""",
+    "a daemon thread learns": """
+from trainer import _native
+arrays = np.zeros((4, 1 << 20), np.float32)
+count = np.zeros(1, np.float32)
+row = [1 << 20, *(each.ctypes.data for each in arrays), count.ctypes.data]
+def learn():
+    while True:
+        _native.adamw_step(_native.paths()[-1], [row], [1e-3, 0, 1e-8, 0.9, 0.999])
+threading.Thread(target=learn, daemon=True).start()
+time.sleep(0.1)
+""",
     "a daemon thread waits in recv": """
 threading.Thread(target=pool._recv, daemon=True).start()
 time.sleep(0.02)

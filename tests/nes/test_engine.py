@@ -244,6 +244,79 @@ def test_where_memory_may_not_become_code_the_interpreter_plays() -> None:
     assert played == f"interpreter {console.state_bytes().hex()[:64]}"
 
 
+WARNED = """
+import ctypes, os, sys, warnings
+if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) != 0:
+    sys.exit("old kernel")
+from mario_envpool import _core, make
+image, engine = bytes.fromhex(sys.stdin.read()), sys.argv[1]
+makers = [
+    lambda: _core.Console(image, "console", engine),
+    lambda: _core._MarioEnv(image, {"engine": engine}),
+]
+if sys.argv[2] == "rom":
+    makers.append(lambda: make("SuperMarioBros-v0", engine=engine))
+for first in (*makers, makers[0]):
+    child = os.fork()
+    if child == 0:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for maker in (first, *makers):
+                made = maker()
+        if hasattr(made, "status"):
+            status = made.status()
+            print(status["engine"], status["engine_problem"], sep=": ", flush=True)
+        kinds = [warning.category.__name__ for warning in caught]
+        print(*kinds, *(str(each.message) for each in caught), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.rom
+@pytest.mark.skipif(not TRANSLATES, reason="programs cannot be translated here")
+@pytest.mark.parametrize("wanted", ["", "translated", "interpreter"])
+@pytest.mark.parametrize("variable", ["", "interpreter"])
+def test_one_warning_where_memory_may_not_become_code(
+    wanted: str, variable: str
+) -> None:
+    """Whatever is made first; no warning for who asked for the interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", WARNED, wanted, "rom"],
+        env={"PYTHONPATH": ":".join(sys.path), "MARIO_ENGINE": variable},
+        input=stand_in().hex(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "old kernel" in done.stderr:
+        pytest.skip("this kernel cannot forbid a process to make code")
+    assert done.returncode == 0, done.stderr
+    reason = "this system does not let programs create machine code"
+    is_asked_for = "interpreter" in (wanted, wanted or variable)
+    lines = done.stdout.splitlines()
+    assert lines[::2] == [f"interpreter: {'' if is_asked_for else reason}"] * 4
+    for line in lines[1::2]:
+        if is_asked_for:
+            assert line == ""
+        else:
+            assert line.startswith("RuntimeWarning the game is interpreted, with")
+            assert line.count(reason) == 1
+            assert "MemoryDenyWriteExecute=no" in line
+            assert "engine='interpreter'" in line
+
+
+@pytest.mark.rom
+def test_status_names_the_engine() -> None:
+    for engine in ("interpreter", "translated", "checked"):
+        pool = make("SuperMarioBros-1-1-v0", engine=engine)
+        status = pool.status()
+        runs = TRANSLATES or engine == "interpreter"
+        assert status["engine"] == (engine if runs else "interpreter")
+        assert (status["engine_problem"] == "") == runs
+        pool.close()
+
+
 @pytest.mark.skipif(not TRANSLATES, reason="no program is translated here")
 def test_memory_stays_small_where_frames_end_anywhere() -> None:
     """Under nes-py's timing a frame ends inside of blocks, each time elsewhere."""

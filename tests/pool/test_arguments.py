@@ -117,7 +117,7 @@ BAD_CALLS: dict[str, tuple[Callable[[Any], object], type[Exception], str]] = {
     "reset of an id beyond int32": (
         lambda native: native._reset(np.array([2**40])),
         IndexError,
-        "no environment 1099511627776",
+        r"env id 1099511627776 \(position 0\) is out of range; this pool has envs 0",
     ),
     "fewer seeds": (
         lambda native: native._reset(int32(0, 1), [3]),

@@ -215,6 +215,33 @@ def test_a_signal_ends_a_recv_and_loses_nothing(make_pool: Any) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX timers")
+def test_a_signal_ends_a_synchronous_step_once_its_rows_are_here(
+    make_pool: Any,
+) -> None:
+    pool = make_pool(**SLOW)
+    pool.restart()
+    with interrupted_by_a_signal():
+        pool.native._send_and_recv([pool.ids, pool.ids, pool.ids * 0 + 1])
+    assert pool.native._outstanding == 0
+    assert {env["steps"] for env in pool.native.status()["envs"]} == {1}
+    assert pool.step(1)["info:total"].tolist() == [2] * 64
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX timers")
+def test_a_signal_ends_a_step_of_an_async_pool_and_loses_nothing(
+    make_pool: Any,
+) -> None:
+    pool = make_pool(**SLOW, batch_size=32)
+    pool.reset()
+    ids = pool.recv()["info:env_id"]
+    pool.recv()
+    with interrupted_by_a_signal():
+        pool.native._send_and_recv([ids, ids, ids * 0])
+    assert pool.native._outstanding == 32
+    assert sorted(pool.recv()["info:env_id"]) == sorted(ids)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX timers")
 def test_a_signal_ends_a_render_that_waits(make_pool: Any) -> None:
     pool = make_pool(**SLOW)
     pool.restart()
