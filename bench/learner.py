@@ -102,6 +102,7 @@ class Bench:
         self._start_pool(asynchronous)
         self._actor = Actor(
             run.model,
+            num_actions=run.num_actions,
             device=run.device,
             dtype=run.dtype,
             generator=run.generators.actions,

@@ -1,4 +1,8 @@
-"""Streams, events and graphs of torch.cuda without a GPU: order of calls, failures."""
+"""Streams, events and graphs of torch.cuda without a GPU: order of calls, failures.
+
+`current` is the name of the current stream. A fake has no threads: a test that needs
+two of them plays them one after the other, each with its stream.
+"""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -17,6 +21,7 @@ class FakeCuda:
         self.recording = None
         self.register_error = 0
         self.streams = 0
+        self.pools = 0
 
     def current_stream(self, device):
         return self._stream(self.current)
@@ -34,7 +39,7 @@ class FakeCuda:
 
     def Stream(self, device, priority=0):
         self.streams += 1
-        name = f"stream {self.streams}" + " for recording" * (priority < 0)
+        name = f"stream {self.streams}" + " of high priority" * (priority < 0)
         return self._stream(name)
 
     @contextmanager
@@ -60,13 +65,12 @@ class FakeCuda:
         )
 
     def CUDAGraph(self):
-        graph = SimpleNamespace(generators=[])
-        graph.register_generator_state = graph.generators.append
+        graph = SimpleNamespace(run=lambda: None)
         graph.replay = lambda: graph.run()
 
         def begin(pool, capture_error_mode):
-            assert (pool, capture_error_mode) == ("pool", "thread_local")
-            self.calls.append(("capture", graph, self.current))
+            assert capture_error_mode == "thread_local"
+            self.calls.append(("capture", pool, self.current))
             if self.capture_fails:
                 raise RuntimeError("operation not permitted\nwhen stream is capturing")
             self.recording = graph
@@ -80,7 +84,11 @@ class FakeCuda:
         return graph
 
     def graph_pool_handle(self):
-        return "pool"
+        self.pools += 1
+        return f"pool {self.pools}"
+
+    def set_device(self, device):
+        self.calls.append(("current device", device))
 
     def synchronize(self, device):
         assert self.recording is None

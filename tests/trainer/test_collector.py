@@ -44,7 +44,11 @@ class System:
         model = build_model(model or ModelConfig(), shape, num_actions)
         self.pool = pool
         self.actor = Actor(
-            model, device=CPU, dtype=None, generator=torch.Generator().manual_seed(seed)
+            model,
+            num_actions=num_actions,
+            device=CPU,
+            dtype=None,
+            generator=torch.Generator().manual_seed(seed),
         )
         self.rollouts = Rollouts(
             num_envs=num_envs,

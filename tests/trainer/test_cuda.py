@@ -12,7 +12,15 @@ from fake_cuda import FakeCuda
 
 from trainer.learn.losses import Targets, ppo_loss
 from trainer.machine import cuda
-from trainer.machine.cuda import Fence, Graphed, HostToDevice, compiled, own_stream
+from trainer.machine.cuda import (
+    ACTING,
+    Fence,
+    Graphed,
+    HostToDevice,
+    compiled,
+    own_stream,
+    use_here,
+)
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")
@@ -71,6 +79,30 @@ def test_a_stream_of_its_own(fake):
     assert fake.streams == 2
 
 
+def test_a_thread_of_a_numbered_gpu_works_on_that_gpu(fake):
+    """The current GPU of a new thread is number 0."""
+    second = torch.device("cuda:1")
+    with own_stream(second):
+        assert fake.calls[0] == ("current device", second)
+    count = len(fake.calls)
+    with own_stream(GPU):
+        assert ("current device", GPU) not in fake.calls[count:]
+
+
+def test_tensors_of_another_stream_are_announced(fake, monkeypatch):
+    announced = []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *of: announced.append(of))
+    one, two = torch.zeros(1), torch.zeros(2)
+    use_here(CPU, one, two)
+    assert announced == []
+    with fake.stream(SimpleNamespace(name="other")):
+        use_here(GPU, one, slice(0, 3), two, np.zeros(3))
+    assert [(tensor is one, stream.name) for tensor, stream in announced] == [
+        (True, "other"),
+        (False, "other"),
+    ]
+
+
 class Adder:
     """Adds two to a tensor, and counts how often Python did."""
 
@@ -105,7 +137,7 @@ def test_calls_are_recorded_and_replayed(fake):
         assert result.tolist() == [value + 2] * 2
     assert add.count == 4
     assert given.tolist() == [7, 7]
-    assert fake.calls[0][2] == "stream 1 for recording"
+    assert fake.calls[0][2] == "stream 1"
     assert fake.current == "main"
 
 
@@ -134,8 +166,7 @@ def test_each_function_is_recorded_on_a_stream_of_its_own(fake):
     for _ in range(5):
         for add in adders:
             add.graphed(torch.zeros(2))
-    streams = [call[2] for call in fake.calls if call[0] == "capture"]
-    assert streams == ["stream 1 for recording", "stream 2 for recording"]
+    assert captures(fake, 2) == ["stream 1", "stream 2"]
     for add in adders:
         add.graphed.close()
         assert add.graphed(torch.zeros(2)).tolist() == [2, 2]
@@ -165,13 +196,38 @@ def test_a_recording_is_made_again_after_a_reset(fake):
     assert sum(call[0] == "capture" for call in fake.calls) == 2
 
 
-def test_random_numbers_of_a_graph_are_the_generators(fake):
-    generator = torch.Generator()
-    add = Adder(fake, generator=generator)
+def captures(fake, what):
+    """Pools (1) or streams (2) of the recordings so far."""
+    return [call[what] for call in fake.calls if call[0] == "capture"]
+
+
+def test_graphs_of_a_function_share_their_memory(fake):
+    """Each shape would keep a pool of its own; the next function does keep one."""
+    adders = [Adder(fake), Adder(fake)]
+    for _ in range(4):
+        for add in adders:
+            for size in (2, 3, 4):
+                add.graphed(torch.zeros(size))
+    assert captures(fake, 1) == ["pool 1"] * 3 + ["pool 2"] * 3
+    # PyTorch has freed a pool whose graphs are gone, and refuses it.
+    adders[0].graphed.reset()
+    for _ in range(4):
+        adders[0].graphed(torch.zeros(2))
+    assert captures(fake, 1)[6:] == ["pool 3"]
+
+
+@pytest.mark.parametrize("priority", [0, ACTING])
+def test_graphs_have_the_priority_of_their_function(fake, priority):
+    """PyTorch honours the priority of the stream that records, from 2.10 on."""
+    add = Adder(fake, priority=priority)
     for _ in range(4):
         add.graphed(torch.zeros(2))
-    graph = next(call[1] for call in fake.calls if call[0] == "capture")
-    assert graph.generators == [generator]
+    assert captures(fake, 2) == ["stream 1" + " of high priority" * (priority < 0)]
+    add.graphed.close()
+    with own_stream(GPU, priority):
+        assert fake.streams == 1  # it went back to its own list
+    with own_stream(GPU, ACTING - priority):
+        assert fake.streams == 2
 
 
 def test_what_cannot_be_recorded_runs_without(fake, caplog):
@@ -215,7 +271,7 @@ def test_a_broken_recording_leaves_nothing_behind(fake, caplog, spoilt):
         "no CUDA graph of adding, so it runs without one (it waits for the device)"
     ]
     assert fake.current == "main"
-    assert (("close pool", GPU, "pool") in fake.calls) == spoilt
+    assert (("close pool", GPU, "pool 1") in fake.calls) == spoilt
     assert not cuda._recording.locked()
     # Nor where only the end of the capture fails.
     fake.end_fails = True
@@ -224,6 +280,51 @@ def test_a_broken_recording_leaves_nothing_behind(fake, caplog, spoilt):
         assert add.graphed(torch.full((2,), value)).tolist() == [value + 2] * 2
     assert not add.graphed.recorded
     assert fake.calls[-1][0] == "close pool"
+
+
+@pytest.mark.parametrize("error", [TypeError, KeyError, UserWarning, OSError])
+def test_any_exception_of_a_recording_is_survived(fake, caplog, error):
+    """PyTorch, Triton and modules of users raise more than RuntimeError."""
+
+    def fails(x):
+        if fake.recording is not None:
+            raise error
+        return x + 2
+
+    graphed = Graphed(fails, name="adding", device=GPU, enabled=True)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(8):
+            assert graphed(torch.zeros(2)).tolist() == [2, 2]
+    (record,) = caplog.records
+    assert f"runs without one ({error.__name__})" in record.getMessage()
+    assert fake.recording is None
+    assert fake.current == "main"
+    assert not cuda._recording.locked()
+    assert len(captures(fake, 2)) == 1
+    # The stream is free for others.
+    with own_stream(GPU):
+        assert fake.streams == 1
+
+
+def test_a_failed_capture_gives_its_pool_back_once(monkeypatch):
+    """PyTorch counts the graphs of a pool; one release too many ends the process."""
+    calls = []
+    working = SimpleNamespace(
+        _cuda_endAllocateToPool=lambda *of: calls.append(("end", *of)),
+        _cuda_releasePool=lambda *of: calls.append(("release", *of)),
+    )
+    monkeypatch.setattr(torch, "_C", working)
+    cuda._close_pool(torch.device("cuda:1"), "pool")
+    assert calls == [("end", 1, "pool"), ("release", 1, "pool")]
+
+    def not_in_use(*of):
+        raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+
+    working._cuda_endAllocateToPool = not_in_use
+    cuda._close_pool(torch.device("cuda:1"), "pool")
+    assert len(calls) == 2
+    monkeypatch.setattr(torch, "_C", SimpleNamespace())  # the functions are private
+    cuda._close_pool(torch.device("cuda:1"), "pool")
 
 
 def test_without_graphs_nothing_is_recorded(fake):

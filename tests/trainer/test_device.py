@@ -7,9 +7,13 @@ import threading
 import pytest
 import torch
 
+from trainer.config.schema import RunConfig
 from trainer.machine import device
 from trainer.machine.cpu import Shards, step_aside
-from trainer.machine.device import autocast_dtype, choose_device
+from trainer.machine.device import autocast_dtype, choose_device, device_of
+from trainer.machine.ranks import ALONE
+from trainer.models.policy import playing_device
+from trainer.session.arithmetic import set_up_arithmetic
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -64,6 +68,97 @@ def test_devices(monkeypatch):
     assert choose_device("cuda:0").index == 0
     with pytest.raises(RuntimeError, match="the last GPU is cuda:0"):
         choose_device("cuda:1")
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Two GPUs that run kernels; gives the calls that choose and use them."""
+    calls, zeros = [], torch.zeros
+    fakes = {
+        "is_available": lambda: True,
+        "device_count": lambda: 2,
+        "set_device": lambda device: calls.append(("current", str(device))),
+        "synchronize": lambda device: calls.append(("waited", str(device))),
+        "get_device_capability": lambda device: (6, 1),
+        "get_device_name": lambda device: "GTX 1080",
+        "get_arch_list": lambda: ["sm_75", "sm_90", "compute_90"],
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+
+    def kernel(*shape, device):
+        calls.append(("kernel", str(device)))
+        return zeros(*shape)
+
+    monkeypatch.setattr(torch, "zeros", kernel)
+    return calls
+
+
+@pytest.mark.parametrize("use", [lambda name: device_of(name, ALONE), playing_device])
+def test_a_numbered_gpu_becomes_the_current_one(gpus, use):
+    """Or a run would also use GPU 0: for page-locking, and in PyTorch's defaults."""
+    assert str(use("cuda:1")) == "cuda:1"
+    assert gpus == [("current", "cuda:1"), ("kernel", "cuda:1"), ("waited", "cuda:1")]
+    gpus.clear()
+    assert str(use("cuda")) == "cuda"
+    assert gpus == [("kernel", "cuda"), ("waited", "cuda")]
+    gpus.clear()
+    use("cpu")
+    assert gpus == []
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:1"])
+@pytest.mark.parametrize("use", [lambda name: device_of(name, ALONE), playing_device])
+def test_a_gpu_without_kernels_is_told_of_at_once(gpus, monkeypatch, use, name):
+    def fails(*shape, device):
+        raise RuntimeError(
+            "CUDA error: no kernel image is available for execution on the device\n"
+            "CUDA kernel errors might be asynchronously reported at some other call"
+        )
+
+    monkeypatch.setattr(torch, "zeros", fails)
+    with pytest.raises(RuntimeError) as caught:
+        use(name)
+    text = str(caught.value)
+    assert "GTX 1080, compute capability 6.1" in text
+    assert "for sm_75 sm_90 compute_90" in text
+    assert "no kernel image is available" in text
+    assert "use --device cpu" in text
+    assert "\n" not in text
+
+
+@pytest.fixture
+def arithmetic():
+    """Puts PyTorch's settings back."""
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    kept = {
+        (cuda.matmul, "allow_tf32"): cuda.matmul.allow_tf32,
+        (cudnn, "allow_tf32"): cudnn.allow_tf32,
+        (cudnn, "benchmark"): cudnn.benchmark,
+        (cudnn, "deterministic"): cudnn.deterministic,
+    }
+    efficient = cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()
+    yield
+    for (module, name), value in kept.items():
+        setattr(module, name, value)
+    cuda.enable_mem_efficient_sdp(efficient[0])
+    cuda.enable_cudnn_sdp(efficient[1])
+
+
+@pytest.mark.parametrize("precision", ["auto", "bf16", "fp32", "fp16"])
+def test_fp32_on_a_gpu_is_without_tf32(arithmetic, precision):
+    def of_a_cpu():
+        module = getattr(torch.backends.mkldnn, "matmul", None)
+        return getattr(module, "fp32_precision", None)
+
+    before = of_a_cpu()
+    for _ in range(2):  # also after a run with another precision
+        set_up_arithmetic(RunConfig(precision=precision), CUDA)
+        allowed = precision != "fp32"
+        assert torch.backends.cuda.matmul.allow_tf32 == allowed
+        assert torch.backends.cudnn.allow_tf32 == allowed
+        assert of_a_cpu() == before
+        torch.backends.cuda.matmul.allow_tf32 = not allowed
 
 
 @pytest.mark.parametrize("kind", [CPU, CUDA])

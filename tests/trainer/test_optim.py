@@ -1,11 +1,14 @@
 """Optimisers against their formulas, every option of them, schedules, averages."""
 
 import copy
+import importlib
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.config import flags
 from trainer.config.schedules import linear
@@ -307,8 +310,52 @@ def test_muon_lr_is_the_matrices_own():
     assert not same(one, step)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
-def test_capturable_rates_are_changed_in_place(optimizer):
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """PyTorch takes the CPU for a GPU; gives what it asks about a recording."""
+    asked = []
+
+    def capturing(*_):
+        asked.append("capturing")
+        return False
+
+    rmsprop = importlib.import_module("torch.optim.rmsprop")
+    monkeypatch.setattr(
+        rmsprop, "_get_capturable_supported_devices", lambda *_: ["cpu"]
+    )
+    # How an optimiser asks: up to PyTorch 2.12, and later.
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", capturing)
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda")
+    )
+    stream = SimpleNamespace(is_capturing=capturing)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda *_: stream)
+    return asked
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses what waits for the device, which no graph can."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert function is not torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "rmsprop", "muon"])
+def test_capturable_steps_neither_warn_nor_wait_for_the_device(on_gpu, optimizer):
+    """The first steps are not recorded; a warning of PyTorch would be an error here."""
+    net, optim, _ = run(steps=1, optimizer=optimizer, capturable=True)
+    with NoWaiting():
+        optim.step()
+    # Muon does not ask: it uses AdamW's function, not its class.
+    assert len(on_gpu) == (0 if optimizer == "muon" else 2)
+    assert all(param.isfinite().all() for param in net.parameters())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "rmsprop", "muon"])
+def test_capturable_rates_are_changed_in_place(on_gpu, optimizer):
     net, optim, images = run(steps=2, optimizer=optimizer, capturable=True)
     # Muon's native code has another order of sums, and takes no rates that are tensors.
     other, _, _ = run(steps=2, optimizer=optimizer)

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from trainer.config.schema import ModelConfig
+from trainer.machine.cuda import ACTING, own_stream
 from trainer.machine.timings import Timings
 from trainer.models import build_model
+from trainer.rollout import pipeline
 from trainer.rollout.actor import Actor
 from trainer.rollout.collector import Collector
 from trainer.rollout.episodes import OpenEpisodes
@@ -51,7 +53,7 @@ def make_model(value=0.0):
 def make_actors(count):
     generator = torch.Generator().manual_seed(1)
     return [
-        Actor(make_model(), device=CPU, dtype=None, generator=generator)
+        Actor(make_model(), num_actions=3, device=CPU, dtype=None, generator=generator)
         for _ in range(count)
     ]
 
@@ -111,6 +113,22 @@ class System:
         self.version += 1
         self.pipeline.publish(self.version)
         return batch
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_collecting_thread_has_priority(make_system, monkeypatch, exact):
+    """All environments wait for its kernels, and nothing for the learner's."""
+    asked = []
+
+    def note(device, priority=0):
+        asked.append((threading.current_thread().name, priority))
+        return own_stream(device, priority)
+
+    monkeypatch.setattr(pipeline, "own_stream", note)
+    system = make_system(lag=1, exact=exact)
+    for _ in range(2):
+        system.update()
+    assert asked == [("collector", ACTING)]
 
 
 @pytest.mark.parametrize("exact", [True, False])

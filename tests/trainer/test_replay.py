@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainer.rollout import replay
 from trainer.rollout.replay import (
     EPSILON,
     TOTAL,
@@ -404,8 +403,8 @@ def test_a_store_without_memory_for_it_is_refused(monkeypatch, kind):
     free = 3_000_000_000
     other = "cuda" if kind == "cpu" else "cpu"
     available = {kind: free, other: 0}
-    memory = SimpleNamespace(available=available["cpu"])
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    # Less than the machine has: the limit of a container, as the monitor finds it.
+    monkeypatch.setattr(replay, "memory_left", lambda: (available["cpu"], 2**40))
     monkeypatch.setattr(
         torch.cuda, "mem_get_info", lambda device: (available["cuda"], 2**40)
     )

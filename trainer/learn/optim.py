@@ -97,6 +97,8 @@ def build_optimizer(
             alpha=kind.alpha,
             eps=kind.eps,
             capturable=capturable,
+            # The loop over parameters asks the host for a rate that is a tensor.
+            foreach=capturable or None,
         )
     elif isinstance(kind, learning.Adam | learning.AdamW):
         made: type[torch.optim.Adam | torch.optim.AdamW] = torch.optim.Adam

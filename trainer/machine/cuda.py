@@ -28,6 +28,9 @@ _recording = threading.Lock()
 # torch.cuda is not fully typed; Any disables type checks for it.
 _cuda: Any = torch.cuda
 
+#: Priority of acting, for which all environments wait; the learner's is 0, after it.
+ACTING = -1
+
 
 # Free streams, by device and priority. PyTorch has 32 of each priority and then hands
 # out the same ones again: work on one of them would end up in the recording of another
@@ -56,22 +59,47 @@ def wait_for_device(device: torch.device) -> None:
 
 
 @contextmanager
-def own_stream(device: torch.device) -> Iterator[None]:
+def own_stream(device: torch.device, priority: int = 0) -> Iterator[None]:
     """Runs the work of the `with` block on a separate stream; GPU only.
 
     The work begins after all work queued on the current stream, such as copies of
-    weights.
+    weights. The device becomes the current one of the thread.
+
+    Args:
+        device: of the work.
+        priority: of the work, 0 or ACTING; waiting kernels of ACTING start first.
     """
     if device.type != "cuda":
         yield
         return
-    stream = _take_stream(device)
+    if device.index is not None:
+        _cuda.set_device(device)  # a new thread begins with GPU 0
+    stream = _take_stream(device, priority)
     try:
         stream.wait_stream(_cuda.current_stream(device))
         with _cuda.stream(stream):
             yield
     finally:
-        _return_stream(stream, device)
+        _return_stream(stream, device, priority)
+
+
+def use_here(device: torch.device, *tensors: Any) -> None:
+    """Announces that the current stream uses tensors of another stream; GPU only.
+
+    PyTorch's allocator knows only the stream in which a tensor was made. When the
+    tensor is dropped, the next tensor of that stream may take its memory at once, even
+    while this stream still reads it. After the announcement the memory stays until
+    this stream has done the work that is queued when the tensor is dropped.
+
+    Args:
+        device: of the tensors.
+        tensors: others, such as slices, are ignored.
+    """
+    if device.type == "cuda":
+        stream = _cuda.current_stream(device)
+        for tensor in tensors:
+            if isinstance(tensor, Tensor):
+                tensor.record_stream(stream)
 
 
 @contextmanager
@@ -125,9 +153,13 @@ class Graphed:
     optimisers allocate their permanent memory. Each call overwrites the tensors that
     the previous call returned.
 
-    Each function is recorded on a separate stream, with another priority than streams
-    for work: cuBLAS keeps one workspace per stream, whose address a graph contains, and
-    graphs that share a workspace must not run at the same time (PyTorch issue 193402).
+    The function must not draw random numbers: they are inputs. PyTorch up to 2.11
+    leaves a generator unusable if the recording of its draw fails.
+
+    Each function is recorded on a separate stream: cuBLAS keeps one workspace per
+    stream, whose address a graph contains, and graphs that share a workspace must not
+    run at the same time (PyTorch issue 193402). The graphs of one function never do, so
+    they also share their memory.
 
     Attributes:
         failure: why the last recording failed, in one line; "" if none failed.
@@ -135,7 +167,6 @@ class Graphed:
 
     _WARM_UP = 3
     _MOST_SHAPES = 4
-    _PRIORITY = -1
 
     def __init__(
         self,
@@ -144,7 +175,7 @@ class Graphed:
         name: str,
         device: torch.device,
         enabled: bool,
-        generator: torch.Generator | None = None,
+        priority: int = 0,
         quiet: bool = False,
     ) -> None:
         """Wraps `function(*tensors)`.
@@ -154,7 +185,8 @@ class Graphed:
             name: for messages.
             device: of the tensors.
             enabled: whether to record, which needs a GPU.
-            generator: of the random numbers that the function draws, on the device.
+            priority: of the graphs' kernels, as of `own_stream`; PyTorch honours it
+                from 2.10 on.
             quiet: whether not to log a failure, only to keep it in `failure`.
         """
         self.failure = ""
@@ -163,8 +195,9 @@ class Graphed:
         self._name = name
         self._device = device
         self._enabled = enabled
-        self._generator = generator
+        self._priority = priority
         self._stream: Any = None
+        self._pool: Any = None
         self._recordings: dict[tuple[torch.Size, ...], _Recording] = {}
 
     def __call__(self, *tensors: Tensor) -> Any:
@@ -198,13 +231,14 @@ class Graphed:
             # A graph must not run while it is freed, and no thread may record.
             wait_for_device(self._device)
         self._recordings.clear()
+        self._pool = None  # PyTorch frees a pool together with its last graph
 
     def close(self) -> None:
         """Frees graphs and stream; later calls run directly."""
         self.reset()
         self._enabled = False
         if self._stream is not None:
-            _return_stream(self._stream, self._device, self._PRIORITY)
+            _return_stream(self._stream, self._device, self._priority)
             self._stream = None
 
     def _record(self, recording: _Recording, tensors: tuple[Tensor, ...]) -> bool:
@@ -212,16 +246,16 @@ class Graphed:
         try:
             recording.inputs = tuple(tensor.clone() for tensor in tensors)
             graph = _cuda.CUDAGraph()
-            if self._generator is not None:
-                graph.register_generator_state(self._generator)
             with _recording:
                 if self._stream is None:
-                    self._stream = _take_stream(self._device, self._PRIORITY)
+                    self._stream = _take_stream(self._device, self._priority)
                 recording.output = self._capture(graph, recording.inputs)
             recording.graph = graph
-        except RuntimeError as error:
+        except Exception as error:
+            # PyTorch, Triton and modules of users raise any type. If the function
+            # fails without a graph also, the direct call raises its error.
             self.close()
-            self.failure = str(error).partition("\n")[0]
+            self.failure = str(error).partition("\n")[0] or type(error).__name__
             if not self._quiet:
                 _logger.warning(
                     "no CUDA graph of %s, so it runs without one (%s); "
@@ -239,25 +273,26 @@ class Graphed:
         """
         _cuda.synchronize(self._device)
         _cuda.empty_cache()
-        pool = _cuda.graph_pool_handle()
+        if self._pool is None:
+            self._pool = _cuda.graph_pool_handle()
         with _cuda.stream(self._stream):
             # Another thread may be collecting, so check only calls of this thread.
             try:
-                graph.capture_begin(pool, capture_error_mode="thread_local")
+                graph.capture_begin(self._pool, capture_error_mode="thread_local")
                 output = self._function(*inputs)
             except BaseException:
-                with suppress(RuntimeError):
-                    self._end_capture(graph, pool)
+                with suppress(Exception):  # the first error is the reason
+                    self._end_capture(graph)
                 raise
-            self._end_capture(graph, pool)
+            self._end_capture(graph)
         return output
 
-    def _end_capture(self, graph: Any, pool: Any) -> None:
-        """Raises RuntimeError if the capture has failed."""
+    def _end_capture(self, graph: Any) -> None:
+        """Raises what PyTorch raises if the capture has failed."""
         try:
             graph.capture_end()
-        except RuntimeError:
-            _close_pool(self._device, pool)
+        except Exception:
+            _close_pool(self._device, self._pool)
             raise
 
 
@@ -268,11 +303,12 @@ def _forget_error(device: torch.device) -> None:
 
 
 def _close_pool(device: torch.device, pool: Any) -> None:
-    """Ends the use of a memory pool whose capture has failed."""
+    """Ends the use of a memory pool whose capture has failed, if it was in use."""
     index = device.index if device.index is not None else _cuda.current_device()
     allocator: Any = torch._C
-    # These functions are not documented; torch.cuda.use_mem_pool calls them.
-    with suppress(AttributeError):
+    # These functions are not documented; torch.cuda.use_mem_pool calls them. The first
+    # raises if no capture uses the pool; it must then not be released once more.
+    with suppress(AttributeError, RuntimeError):
         allocator._cuda_endAllocateToPool(index, pool)
         allocator._cuda_releasePool(index, pool)
 

@@ -36,6 +36,31 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def prepare(device: torch.device) -> torch.device:
+    """Makes a GPU the current one of this thread, and runs one kernel on it.
+
+    Raises:
+        RuntimeError: the GPU cannot run kernels of this PyTorch.
+    """
+    if device.type != "cuda":
+        return device
+    try:
+        if device.index is not None:
+            torch.cuda.set_device(device)
+        torch.zeros(1, device=device).add_(1)
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        major, minor = torch.cuda.get_device_capability(device)
+        reason = str(error).partition("\n")[0]
+        raise RuntimeError(
+            f"{device} ({torch.cuda.get_device_name(device)}, compute capability "
+            f"{major}.{minor}) cannot run a kernel of this PyTorch "
+            f"({torch.__version__}, for {' '.join(torch.cuda.get_arch_list())}): "
+            f"{reason}; install a build for this GPU, or use --device cpu"
+        ) from error
+    return device
+
+
 def device_of(name: str, ranks: Ranks) -> torch.device:
     """The device of this process; each of several on one machine has its own GPU.
 
@@ -45,11 +70,11 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
 
     Raises:
         ValueError: the name is not one of these, or is one GPU for several processes.
-        RuntimeError: there are fewer GPUs than processes.
+        RuntimeError: there are fewer GPUs than processes, or the GPU cannot be used.
     """
     device = choose_device(name)
     if device.type != "cuda" or ranks.size == 1:
-        return device
+        return prepare(device)
     found, wanted, numbered = torch.cuda.device_count(), ranks.local_size, ":" in name
     if numbered and wanted > 1:
         raise ValueError(
@@ -64,8 +89,7 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
     if not numbered:
         device = torch.device("cuda", ranks.local_rank)
     # The default GPU of PyTorch and NCCL must be this one.
-    torch.cuda.set_device(device)
-    return device
+    return prepare(device)
 
 
 def autocast_dtype(

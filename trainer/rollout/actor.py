@@ -7,14 +7,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.machine.cuda import Graphed
+from trainer.machine.cuda import ACTING, Graphed
 from trainer.models import PolicyModel, PolicyOutput
 
 
 def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
     """Samples actions (n,) int64 from logits (n, A)."""
+    return _choose(logits, torch.empty_like(logits).exponential_(generator=generator))
+
+
+def _choose(logits: Tensor, noise: Tensor) -> Tensor:
+    """Actions (n,) int64 from logits and Exp(1)-distributed noise, both (n, A)."""
     # argmax p_i / e_i with e_i ~ Exp(1) is a sample of p.
-    noise = torch.empty_like(logits).exponential_(generator=generator)
     return (logits.softmax(-1) / noise).argmax(-1)
 
 
@@ -41,6 +45,7 @@ class Actor:
         self,
         model: PolicyModel,
         *,
+        num_actions: int,
         device: torch.device,
         dtype: torch.dtype | None,
         generator: torch.Generator,
@@ -50,6 +55,7 @@ class Actor:
 
         Args:
             model: network on the device.
+            num_actions: A, the number of its logits.
             device: device of the model.
             dtype: autocast type of the network, None for float32.
             generator: samples the actions, on the device.
@@ -57,6 +63,7 @@ class Actor:
         """
         self.model = model
         self.version = 0
+        self._num_actions = num_actions
         self._device = device
         self._dtype = dtype
         self._generator = generator
@@ -65,7 +72,7 @@ class Actor:
             name="acting",
             device=device,
             enabled=graphs,
-            generator=generator,
+            priority=ACTING,
         )
 
     def __call__(
@@ -80,7 +87,10 @@ class Actor:
             levels: (n,) int64, selects the value head of each row.
         """
         self.model.resample_noise(self._generator)
-        return ActorOutput(*self._forward(pixels, state, is_first, levels))
+        # Drawn here: recorded graphs must not draw.
+        noise = torch.empty(len(pixels), self._num_actions, device=self._device)
+        noise.exponential_(generator=self._generator)
+        return ActorOutput(*self._forward(pixels, state, is_first, levels, noise))
 
     def close(self) -> None:
         """Frees the recorded graph."""
@@ -88,11 +98,16 @@ class Actor:
 
     @torch.no_grad()
     def _run(
-        self, pixels: Tensor, state: Tensor, is_first: Tensor, levels: Tensor
+        self,
+        pixels: Tensor,
+        state: Tensor,
+        is_first: Tensor,
+        levels: Tensor,
+        noise: Tensor,
     ) -> ActorOutput:
         output, state = self._evaluate(pixels, state, is_first)
         logits, values = output.logits[0], output.values_at(levels[None])[0]
-        return ActorOutput(sample(logits, self._generator), logits, values, state)
+        return ActorOutput(_choose(logits, noise), logits, values, state)
 
     @torch.no_grad()
     def values(

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.machine.cuda import HostToDevice
+from trainer.machine.cuda import HostToDevice, use_here
 from trainer.machine.timings import Timings
 from trainer.rollout.actor import Actor, ActorOutput
 from trainer.rollout.arrays import Index, Native, native, on_host, put, span
@@ -162,9 +162,16 @@ class Collector:
                 self._explorer.set_starts()
 
     def _decide_pending(self, actor: Actor) -> None:
-        """Decides on the rows that completed the last round of unrolls."""
+        """Decides on the rows that completed the last round of unrolls.
+
+        These rows may be from another thread, with another stream: from the one that
+        collected the first batch, or resumed the run. No other tensor of a recv is used
+        by two calls of `collect`.
+        """
         while self._pending:
             received, rows = self._pending.popleft()
+            tensors = (received.envs, *received.inputs, *received.results, *rows)
+            use_here(self._device, *tensors)
             output = self._decide(actor, received)
             self._store_decision(received, rows, output, actor.version)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.machine.cuda import wait_for_device
+from trainer.machine.cuda import use_here, wait_for_device
 from trainer.rollout.arrays import (
     Index,
     IntArray,
@@ -89,9 +89,14 @@ class FrameStore:
         self._growing = threading.Lock()
 
     def both(self) -> tuple[Tensor, Tensor]:
-        """`frames` and `stacks` together, consistent while the writing thread grows."""
+        """`frames` and `stacks` together, consistent while the writing thread grows.
+
+        The caller may have another stream than the thread that has made them.
+        """
         with self._growing:
-            return self.frames, self.stacks
+            both = self.frames, self.stacks
+        use_here(self._device, *both)
+        return both
 
     def empty(self, slots: IntArray) -> None:
         """Drops the frames of slots that are about to be written again."""

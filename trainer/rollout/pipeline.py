@@ -20,7 +20,7 @@ from typing import Protocol
 
 import torch
 
-from trainer.machine.cuda import Fence, own_stream, wait_for_device
+from trainer.machine.cuda import ACTING, Fence, own_stream, wait_for_device
 from trainer.machine.timings import Timings
 from trainer.models import PolicyModel
 from trainer.models.weights import copy_weights
@@ -267,7 +267,7 @@ class Overlapped:
     def _work(self) -> None:
         """The collecting thread."""
         try:
-            with own_stream(self._device):
+            with own_stream(self._device, ACTING):
                 (self._collect_exact if self._exact else self._collect_freely)()
         except BaseException as error:
             self._error = error

@@ -22,9 +22,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
-import psutil
 import torch
 from torch import Tensor
+
+from trainer.machine.monitor import memory_left
 
 # Added to every priority, so that every unroll can be drawn. The value is that of
 # PTR-PPO (CVHvn/Mario_PTR_PPO), which replays unrolls of this game.
@@ -299,7 +300,7 @@ def draw(widths: Tensor, uniform: Tensor) -> Tensor:
 def check_fits(bytes_needed: int, device: torch.device) -> None:
     """Checks that a store fits into the device's memory; call it before allocating.
 
-    On a CPU this looks at the machine's free memory; it ignores a container's limit.
+    On a CPU this is the free memory of the machine or of the container.
 
     Raises:
         ValueError: too little memory; the message names the options to lower.
@@ -307,7 +308,7 @@ def check_fits(bytes_needed: int, device: torch.device) -> None:
     if device.type == "cuda":
         available = torch.cuda.mem_get_info(device)[0]
     else:
-        available = psutil.virtual_memory().available
+        available, _ = memory_left()
     if bytes_needed > available:
         raise ValueError(
             f"unrolls and replay need {bytes_needed / 1e9:.2f} GB, but {device} has "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from trainer.config.schema import RunConfig
@@ -23,7 +25,7 @@ def set_up_arithmetic(config: RunConfig, device: torch.device) -> Shards:
         # Acting uses one thread beside the emulation; learning uses shards.
         torch.set_num_threads(1)
         return Shards(1 if config.serial else _shard_count(config))
-    torch.set_float32_matmul_precision("high")  # TF32, as cuDNN's by default
+    _allow_tf32(config.precision != "fp32")
     # The fastest convolution may add in a different order in every run.
     torch.backends.cudnn.benchmark = config.mode == "async"
     exact = config.mode == "sync"
@@ -32,6 +34,20 @@ def set_up_arithmetic(config: RunConfig, device: torch.device) -> Shards:
     torch.backends.cuda.enable_mem_efficient_sdp(not exact)
     torch.backends.cuda.enable_cudnn_sdp(not exact)
     return Shards(1)
+
+
+def _allow_tf32(allowed: bool) -> None:
+    """Whether float32 products and convolutions on a GPU round inputs to 11 bits.
+
+    With bf16 and fp16 that is little: the heads, whose features have 8 or 11 bits, and
+    Muon, which tolerates it.
+    """
+    with warnings.catch_warnings():
+        # PyTorch 2.9 and some later releases prefer fp32_precision. But after it is
+        # set, torch.compile fails there, because it still reads allow_tf32.
+        warnings.filterwarnings("ignore", "Please use the new API settings")
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        torch.backends.cudnn.allow_tf32 = allowed
 
 
 def _shard_count(config: RunConfig) -> int:
