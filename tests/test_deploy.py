@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -112,6 +113,34 @@ def test_slurm(tmp_path: Path) -> None:
     again = started(tmp_path, script, SLURM_RESTART_COUNT="1", **SLURM)
     assert again[again.index("trainer.run") + 1 :] == ["--resume", "runs/slurm-17"]
     assert value(again, "--rdzv-id") != value(words, "--rdzv-id")
+
+
+def test_slurm_ends_a_run_before_its_time_limit(tmp_path: Path) -> None:
+    """Slurm's signal reaches torchrun as SIGTERM, and the job waits for its end."""
+    started(tmp_path, ["true"])  # writes the stand-ins
+    (tmp_path / "bin/torchrun").write_text(
+        "#!/bin/bash\n"
+        "trap 'sleep 0.5; echo ended; exit 143' TERM\n"
+        "trap 'echo killed; exit 138' USR1\n"
+        "echo begun\n"
+        "while true; do sleep 0.1; done\n"
+    )
+    script = (DEPLOY / "slurm.sbatch").read_text()
+    assert "#SBATCH --signal=B:USR1@120\n" in script
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    job = subprocess.Popen(
+        ["bash", str(DEPLOY / "slurm.sbatch")],
+        cwd=tmp_path,
+        env=os.environ | SLURM | {"PATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "begun\n"
+        job.send_signal(signal.SIGUSR1)
+        assert job.stdout.read() == "ended\n"
+    assert job.returncode == 143
 
 
 def test_skypilot(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ FOREIGN_FLAGS = set(
     "--index-url --extra-index-url --no-sync --rm --build-arg --gpus --logdir "
     "--no-build-isolation --no-deps --strict --directory --platform "
     "--total-timesteps --nnodes --rdzv-backend --rdzv-endpoint --rdzv-id "
-    "--numa-binding --shutdown-timeout --nodes --gpus-per-node --cpus-per-task "
-    "--head --port --address".split()
+    "--numa-binding --shutdown-timeout --signals-to-handle --nodes --gpus-per-node "
+    "--cpus-per-task --head --port --address".split()
 )
 # In the place of `pytest.ini`: a warning is an error, but for the one that is known.
 PRELUDE = (

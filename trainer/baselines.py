@@ -14,7 +14,8 @@ actions:
     python -m trainer.baselines --levels all --no-a2c
     python -m trainer.baselines --checkpoint runs/TASK-TIME
 
-Exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on stderr.
+Exit status: 0, 128 plus the number of a signal that ended it (130 after Ctrl-C), or 2
+with one line `error: ...` on stderr.
 """
 
 from __future__ import annotations
@@ -70,6 +71,13 @@ class BaselinesConfig:
     checkpoint: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
     """Checkpoint, or run folder, to play too; may be given several times."""
 
+    model: str = ""
+    """Network of your own, module:Class, if a checkpoint has one: code that a file
+    names is imported only if you name it here."""
+
+    reward_fn: str = ""
+    """Reward of your own, module:function, if a run has one: as for --model."""
+
     device: str = "auto"
     """auto (cuda if there is a usable GPU, else cpu), cpu, cuda or cuda:N."""
 
@@ -97,7 +105,9 @@ def baselines(config: BaselinesConfig) -> dict[str, list[LevelResult]]:
     given: dict[str, Policy] = {}
     for path in config.checkpoint:
         name = _name(path)
-        given[str(path) if name in given else name] = load_policy(path, device)
+        given[str(path) if name in given else name] = load_policy(
+            path, device, model=config.model, reward_fn=config.reward_fn
+        )
     policies = {
         name: Policy(model.to(device).eval(), env, device, None, 0, False)
         for name, model in scripted(env).items()

@@ -18,7 +18,8 @@ policies/one.safetensors; trainer.evaluate, watch and video take them
 as `--checkpoint`), and report.html. Ctrl-C, kill -9 and a full disk lose at most one
 slice of a minute; `--resume` continues.
 
-Exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on stderr.
+Exit status: 0, 128 plus the number of a signal that ended it (130 after Ctrl-C), or 2
+with one line `error: ...` on stderr.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ from typing import Any
 from filelock import Timeout
 from rich.console import Console
 
-from trainer.cli import main_of, parse, parse_each
+from trainer.cli import code_in, main_of, parse, parse_each
+from trainer.config.flags import code_of
+from trainer.config.options import flag_of
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import parse_levels
 from trainer.evaluation.tables import campaign_table
 from trainer.learn.distil import check_fits
 from trainer.machine.files import write_json
+from trainer.machine.imports import check_named
+from trainer.machine.process import complain
 from trainer.session.checkpoints import take
 from trainer.session.files import new_run_dir
 from trainer.show import campaign_page
@@ -76,6 +81,9 @@ _LEGEND = (
 
 
 def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
+    own = [*flags, *shlex.split(config.merge_flags)]
+    # With --resume the options are those of a file.
+    named = set(code_in(own).values())
     config, flags, folder = _open(config, flags)
     config.validate()
     levels = parse_levels(config.levels, config.task)
@@ -84,12 +92,16 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
         common += ["--task", config.task]
     runs = parse_each([*_SINGLE, *common, *flags], levels)
     for run in runs.values():
+        check_named(folder / OPTIONS, code_of(run), named)
         command.check_base(run)
         run.validate()
 
     def merged(some: Sequence[str], teachers: Path) -> RunConfig:
         own = ["--levels", ",".join(some), "--teachers", str(teachers)]
+        if model := code_of(runs[levels[0]]).get("model"):
+            own += ["--teacher-model", model]
         run = parse([*_MERGED, *common, *shlex.split(config.merge_flags), *own])
+        check_named(folder / OPTIONS, code_of(run), named)
         run.validate()
         return run
 
@@ -102,11 +114,11 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
             "options": to_dict(config),
             "flags": list(flags),
         }
-        write_json(folder / OPTIONS, options)
+        write_json(folder / OPTIONS, options, private=True)
         try:
             _run(config, folder, runs, merged)
         except KeyboardInterrupt:
-            print(f"interrupted; continue with --resume {folder}", file=sys.stderr)
+            complain(f"interrupted; continue with --resume {folder}")
             raise
 
 
@@ -196,10 +208,13 @@ def _open(
                 "another --run-dir"
             )
         return config, flags, folder
-    if flags or dataclasses.replace(config, resume=None) != CampaignConfig():
+    code = code_in(flags)
+    words = {*(flag_of(name) for name in code), *code.values()}
+    others = [word for word in flags if not {word, word.partition("=")[0]} & words]
+    if others or dataclasses.replace(config, resume=None) != CampaignConfig():
         raise ValueError(
             "--resume continues with the options of its campaign: leave out all other "
-            "options"
+            "options, except the code that it names, such as -- --model module:Class"
         )
     path = config.resume / OPTIONS
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import tyro
 
 from trainer.config import flags
+from trainer.config.options import CODE
 from trainer.config.presets import choose_preset, for_algorithm, for_levels, preset
 from trainer.config.renamed import check_names
 from trainer.config.schema import EnvConfig, RunConfig
@@ -25,6 +27,13 @@ from trainer.config.tasks import (
     split_levels,
 )
 from trainer.machine.device import choose_device
+from trainer.machine.process import (
+    checked_stdout,
+    complain,
+    open_streams,
+    raise_on_signal,
+    signal_of,
+)
 from trainer.session import locate
 
 Config = TypeVar("Config")
@@ -69,30 +78,33 @@ def main_of(
         description: for --help.
         argv: arguments without the program's name; None: those of the process.
         renamed: new names of flags by their old names, which are refused.
-        interrupted: message on stderr after Ctrl-C.
+        interrupted: message on stderr after a signal to end.
 
     Returns:
-        The exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on
-        stderr.
+        The exit status: 0, 128 plus the number of a signal that ended the work (130
+        after Ctrl-C), or 2 with one line `error: ...` on stderr.
     """
+    open_streams()
     prog = f"python -m trainer.{name}"
     args = sys.argv[1:] if argv is None else argv
     if error := renamed_error(args, renamed) or _twice_error(args, kind):
-        print(error, file=sys.stderr)
+        complain(error)
         return 2
-    given: Any = tyro.cli(
-        _with_help(kind), args=argv, prog=prog, description=description
-    )
-    names = [field.name for field in dataclasses.fields(given)]
     try:
-        work(kind(**{name: getattr(given, name) for name in names}))
-    except (ValueError, RuntimeError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        with raise_on_signal(), checked_stdout() as stdout:
+            given: Any = tyro.cli(
+                _with_help(kind), args=argv, prog=prog, description=description
+            )
+            names = [field.name for field in dataclasses.fields(given)]
+            work(kind(**{name: getattr(given, name) for name in names}))
+            stdout.flush()
+    except (ValueError, RuntimeError, OSError, ImportError) as failure:
+        complain(f"error: {failure}")
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as signalled:
         if interrupted:
-            print(interrupted, file=sys.stderr)
-        return 130
+            complain(interrupted)
+        return 128 + signal_of(signalled)
     return 0
 
 
@@ -141,16 +153,31 @@ def parse(argv: Sequence[str], description: str = "") -> RunConfig:
         description: of the program, for --help.
 
     Raises:
-        ValueError, OSError: there is no checkpoint to resume, a level does not exist or
-            is not in the task, an option was renamed, or an option has no effect.
+        ValueError, OSError: there is no checkpoint to resume, its run has code that the
+            command line does not name, a level does not exist or is not in the task, an
+            option was renamed, or an option has no effect.
     """
     check_names(argv)
     default, resume = _defaults(argv)
     values = _read(argv, flags.values(default), description)
+    given = _given(argv)
+    if resume is None and values["max_seconds"] and "max_steps" not in given:
+        values["max_steps"] = 0  # who names one limit means that one
     config = flags.build(values)
-    if wrong := flags.idle(config, {name: values[name] for name in _given(argv)}):
+    if wrong := flags.idle(config, {name: values[name] for name in given}):
         raise ValueError(next(iter(wrong.values())))
     return replace(config, resume=resume)
+
+
+def code_in(argv: Sequence[str]) -> dict[str, str]:
+    """The options of a run on its command line that name code, with their values."""
+    known, found = flags.options(), {}
+    for word, after in itertools.zip_longest(argv, argv[1:], fillvalue=""):
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if flag.startswith("--") and name in known and known[name].about.holds == CODE:
+            found[name] = value if equals else after
+    return found
 
 
 def parse_each(argv: Sequence[str], levels: Sequence[str]) -> dict[str, RunConfig]:
@@ -194,7 +221,7 @@ def _defaults(argv: Sequence[str]) -> tuple[RunConfig, Path | None]:
                 f"{known.preset} and give single options instead"
             )
         path = locate.locate(known.resume, known.task)
-        return _with_task(locate.config_of(path), known.task), path
+        return _with_task(locate.config_of(path, code_in(argv)), known.task), path
     name = known.preset
     if name == "auto":
         name = "tiles"

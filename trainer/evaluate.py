@@ -76,6 +76,14 @@ class EvaluateConfig:
     released:one, released:all, or an address on the Hub, hf://user/name
     (docs/publishing.md)."""
 
+    model: str = ""
+    """Network of your own, module:Class, if the policy has one: code that a file names
+    is imported only if you name it here."""
+
+    reward_fn: str = ""
+    """Reward of your own, module:function, if the run has one: code that a file names
+    is imported only if you name it here."""
+
     levels: str = ""
     """Levels such as 1-1,4-2, or all; the default is the training and test levels of
     the run."""
@@ -137,6 +145,8 @@ def evaluate(
         argmax=config.argmax,
         stall_steps=config.stall_steps,
         ema=config.ema,
+        model=config.model,
+        reward_fn=config.reward_fn,
         device=config.device,
         on_progress=on_progress,
     )
@@ -144,16 +154,18 @@ def evaluate(
 
 def _replay(config: EvaluateConfig) -> None:
     """Plays all policies of a release as its card describes."""
-    own = replace(EvaluateConfig(config.checkpoint), json=config.json, out=config.out)
+    own = EvaluateConfig(config.checkpoint, model=config.model)
+    own = replace(own, json=config.json, out=config.out)
     if config != own:
         raise ValueError(
             f"{config.checkpoint} is played as its card says: leave out all options "
-            "but --json and --out, or name one policy, such as released:8-1"
+            "but --json, --out and --model, or name one policy, such as released:8-1"
         )
     if config.out is not None:
         config.out.mkdir(parents=True, exist_ok=True)
     with progress("policies") as on_progress:
-        rows = releases.replay(released.folder_of(config.checkpoint), on_progress)
+        folder = released.folder_of(config.checkpoint)
+        rows = releases.replay(folder, on_progress, config.model)
     results = [row._asdict() for row in rows]
     content = {"results": results}
     if config.json:

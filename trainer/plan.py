@@ -24,8 +24,9 @@ way.
 
 `trainer.planning.search.plan` is the same search in Python, for custom goals.
 
-Exit status: 0, 1 if a level has no way or a demonstration does not play, 130 after
-Ctrl-C, or 2 with one line `error: ...` on stderr.
+Exit status: 0, 1 if a level has no way or a demonstration does not play, 128 plus the
+number of a signal that ended it (130 after Ctrl-C), or 2 with one line `error: ...` on
+stderr.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from trainer.cli import main_of
 from trainer.config.tasks import all_levels, game_of, parse_levels
 from trainer.film.encode import VideoWriter
 from trainer.machine.cpu import available_cores
+from trainer.machine.process import Interrupted, complain
 from trainer.planning import demonstration, minari_data
 from trainer.planning.demonstration import Demonstration
 from trainer.planning.levels import Budget, Found, plan_game, plan_level
@@ -168,7 +170,7 @@ def run(config: PlanConfig) -> bool:
     Raises:
         ValueError: an option is out of range, or has no effect.
         OSError: a file cannot be read or written.
-        KeyboardInterrupt: after Ctrl-C; the ways found so far are written.
+        KeyboardInterrupt: after a signal to end; the ways found so far are written.
     """
     check(config)
     if config.replay:
@@ -198,7 +200,7 @@ def run(config: PlanConfig) -> bool:
             continue
         _keep(config, level, found.demonstration)
         if found.plan.interrupted:
-            raise KeyboardInterrupt
+            raise Interrupted(found.plan.interrupted)
     if len(levels) > 1:
         lost = f"; missing: {', '.join(missing)}" if missing else ""
         print(f"{len(levels) - len(missing)} of {len(levels)} levels{lost}")
@@ -276,7 +278,7 @@ def _import(config: PlanConfig, path: Path) -> bool:
 def _say(path: Path, error: Exception) -> None:
     """Prints the error of a file."""
     about = "" if str(path) in str(error) else f"{path}: "
-    print(f"error: {about}{error}", file=sys.stderr, flush=True)
+    complain(f"error: {about}{error}")
 
 
 def _to_its_end(made: Demonstration) -> str:

@@ -12,8 +12,10 @@ resumes.
     python -m trainer.population --ray-address auto --out /shared/population
 
 Flags behind `--` are those of `python -m trainer.run` and hold for all members. Needs
-Ray: pip install 'mario-envpool[ray]'. Exit status: 0, 130 after Ctrl-C, or 2 with one
-line `error: ...` on stderr.
+Ray: pip install 'mario-envpool[ray]'.
+
+Exit status: 0, 128 plus the number of a signal that ended it (130 after Ctrl-C), or 2
+with one line `error: ...` on stderr.
 """
 
 from __future__ import annotations

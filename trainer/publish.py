@@ -46,6 +46,10 @@ class PublishConfig:
     to: str
     """hf://user/name, or a local folder to write to without a push."""
 
+    model: str = ""
+    """Network of your own, module:Class, if the policy has one: code that a file names
+    is imported only if you name it here."""
+
     episodes: int = 100
     """Sampled episodes per level, for the table of the card."""
 
@@ -88,7 +92,12 @@ def publish(config: PublishConfig) -> None:
 
 def _make(config: PublishConfig, folder: Path, address: str) -> None:
     card = publishing.make(
-        config.run, folder, episodes=config.episodes, seed=config.seed, address=address
+        config.run,
+        folder,
+        episodes=config.episodes,
+        seed=config.seed,
+        address=address,
+        model=config.model,
     )
     for about in card.policies.values():
         for row in about["results"]:

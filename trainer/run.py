@@ -9,25 +9,33 @@ to its run folder: config.json, metrics.jsonl, TensorBoard curves and checkpoint
     tensorboard --logdir runs
     torchrun --nproc-per-node 2 --max-restarts 20 -m trainer.run
 
-Ctrl-C and SIGTERM end a run after the current update, with a checkpoint.
+Ctrl-C, SIGTERM, SIGHUP (a closed terminal) and SIGUSR1 (Slurm's --signal) end a run
+after the current update, with a checkpoint.
 
-Exit status: 0 if the run is done (solved, or out of steps or time); 130 or 143 if
-Ctrl-C or SIGTERM ended it and its checkpoint is written; 2 if it could not start; 1 if
-it failed later. With 1 and 2, stderr has the reason in one line, `error: ...`.
+Exit status: 0 if the run is done (solved, or out of steps or time); 128 plus the number
+of the signal that ended it (130 after Ctrl-C) if its checkpoint is written; 2 if it
+could not start; 1 if it failed later. With 1 and 2, stderr has the reason in one line,
+`error: ...`.
 """
 
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from trainer.cli import parse
+from trainer.cli import code_in, parse
 from trainer.config.schema import RunConfig
+from trainer.machine.process import (
+    checked_stdout,
+    complain,
+    open_streams,
+    say,
+    signal_of,
+)
 from trainer.machine.ranks import (
     ALONE,
     FirstRankError,
@@ -36,9 +44,9 @@ from trainer.machine.ranks import (
     restarts_left,
     says_first,
 )
+from trainer.models import checkpoint
 from trainer.session import restart
 from trainer.session.build import Session
-from trainer.session.loop import Interrupted
 from trainer.session.sizes import out_of_memory_advice
 from trainer.session.training import run_training, train
 from trainer.show import page
@@ -49,13 +57,24 @@ __all__ = ["main", "run_training"]
 def _write_report(folder: Path) -> None:
     """Writes the report of a run; a failure here does not fail the run."""
     try:
-        print(f"wrote {page.write([folder])}", flush=True)
+        written = page.write([folder])
     except Exception as error:
-        print(f"no report.html: {error}", file=sys.stderr)
+        complain(f"no report.html: {error}")
+    else:
+        say(f"wrote {written}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
+    open_streams()
+    with checked_stdout() as stdout:
+        status = _main(argv)
+    if stdout.lost:
+        complain(f"some lines are not in stdout ({stdout.lost})")
+    return status
+
+
+def _main(argv: Sequence[str] | None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     arguments = sys.argv[1:] if argv is None else argv
     process = _Process()
@@ -71,10 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if memory:
             return process.failed(out_of_memory_advice(process.config, error))
         return process.failed(f"{error}{process.advice(error)}")
-    except Interrupted as error:
-        return 128 + error.signal
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    except KeyboardInterrupt as error:
+        return 128 + signal_of(error)
 
 
 class _Process:
@@ -96,7 +113,9 @@ class _Process:
         if not ranks.is_first:
             logging.getLogger().setLevel(logging.ERROR)
         description = __doc__ or ""
-        config = restart.config_of(ranks, lambda: parse(arguments, description))
+        config = restart.config_of(
+            ranks, lambda: parse(arguments, description), code_in(arguments)
+        )
         if config is None:
             ranks.close()
             return 0
@@ -105,24 +124,29 @@ class _Process:
         self.status, self._run_dir = 1, session.run_dir
         restart.note(session.run_dir, config.resume, ranks)
         ended_by = int(train(session)["signal"])
-        if ranks.is_first:
-            _write_report(session.run_dir)
+        # All wait for it: torchrun ends the others when one has ended by a signal.
+        ranks.first(lambda: _write_report(session.run_dir))
         ranks.close()
         return 128 + ended_by if ended_by else 0
 
     def failed(self, text: str) -> int:
         """Prints a reason on stderr, unless another process did; the exit status."""
         if says_first(text):
-            print(f"error: {text}", file=sys.stderr)
+            complain(f"error: {text}")
         return self.status
 
     def advice(self, error: Exception) -> str:
         """How to continue after the loss of a process; "" after other errors."""
         if not isinstance(error, LostRankError):
             return ""
+        run_dir = self._run_dir
+        saved = run_dir is not None and bool(checkpoint.list_files(run_dir))
         if restarts_left():
-            return "; torchrun restarts all processes from the last checkpoint"
-        now = f", --resume {self._run_dir} continues now" if self._run_dir else ""
+            # Not all machines see the run folder.
+            is_new = run_dir is not None and run_dir.exists() and not saved
+            where = "the beginning" if is_new else "the last checkpoint"
+            return f"; torchrun restarts all processes from {where}"
+        now = f", --resume {run_dir} continues now" if saved else ""
         return f"; torchrun --max-restarts 20 restarts all processes automatically{now}"
 
 

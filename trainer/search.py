@@ -13,7 +13,8 @@ many.
 Flags after `--` are flags of `python -m trainer.run` and apply to all trials. The
 command needs Optuna: pip install 'mario-envpool[search]'.
 
-Exit status: 0, 130 after Ctrl-C, or 2 with one line `error: ...` on stderr.
+Exit status: 0, 128 plus the number of a signal that ended it (130 after Ctrl-C), or 2
+with one line `error: ...` on stderr.
 """
 
 from __future__ import annotations
@@ -21,10 +22,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import torch
-import tyro
-
-from trainer.cli import parse
+from trainer.cli import main_of, parse
 from trainer.tuning import command
 from trainer.tuning.search_config import SearchConfig
 
@@ -32,37 +30,37 @@ from trainer.tuning.search_config import SearchConfig
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
     own, flags = command.split(sys.argv[1:] if argv is None else argv)
-    config = tyro.cli(
-        SearchConfig, args=own, prog="python -m trainer.search", description=__doc__
-    )
-    # Imported here, because --help works without Optuna.
-    try:
-        from optuna.exceptions import OptunaError
-    except ModuleNotFoundError:
-        print(
-            "error: trainer.search needs Optuna, which is not installed: pip install "
-            "'mario-envpool[search]'",
-            file=sys.stderr,
-        )
-        return 2
-    from trainer.tuning.objective import FAILURES
-    from trainer.tuning.report import finish
-    from trainer.tuning.study import quiet_optuna, search
 
-    try:
-        with quiet_optuna():
-            own_limits = {name: name for name in ("--max-steps", "--max-seconds")}
-            command.check_flags(flags, own_limits)
-            study = search(config, parse(flags))
-            value = "seconds to clear" if config.minimise else "clear rate"
-            finish(study, config.folder, value, flags)
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes the search", file=sys.stderr)
-        return 130
-    except (*FAILURES, OptunaError, torch.OutOfMemoryError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    def work(config: SearchConfig) -> None:
+        # Imported here, because --help works without Optuna.
+        try:
+            from optuna.exceptions import OptunaError
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                "trainer.search needs Optuna, which is not installed: pip install "
+                "'mario-envpool[search]'"
+            ) from error
+        from trainer.tuning.report import finish
+        from trainer.tuning.study import quiet_optuna, search
+
+        own_limits = {name: name for name in ("--max-steps", "--max-seconds")}
+        command.check_flags(flags, own_limits)
+        value = "seconds to clear" if config.minimise else "clear rate"
+        try:
+            with quiet_optuna():
+                study = search(config, parse(flags))
+                finish(study, config.folder, value, flags)
+        except (OptunaError, MemoryError) as error:
+            raise RuntimeError(str(error)) from error
+
+    return main_of(
+        SearchConfig,
+        work,
+        "search",
+        __doc__,
+        own,
+        interrupted="interrupted; the same command resumes the search",
+    )
 
 
 if __name__ == "__main__":

@@ -47,6 +47,10 @@ class VideoConfig:
     """Checkpoint, run folder, policy file, released:8-1, or an address on the Hub,
     hf://user/name."""
 
+    model: str = ""
+    """Network of your own, module:Class, if the policy has one: code that a file names
+    is imported only if you name it here."""
+
     levels: Annotated[str, tyro.conf.arg(aliases=["--level"])] = ""
     """Levels such as 1-1 or 1-1,4-2, or "all"; the default is what the run plays."""
 
@@ -106,7 +110,10 @@ def film(config: VideoConfig) -> Path:
     if config.out is not None:
         check_suffix(config.out)
     policy = load_policy(
-        config.checkpoint, playing_device(config.device), ema=config.ema
+        config.checkpoint,
+        playing_device(config.device),
+        ema=config.ema,
+        model=config.model,
     )
     # "" stands for the level or levels of the run.
     levels = parse_levels(config.levels, policy.env.task) if config.levels else ("",)

@@ -52,6 +52,10 @@ class WatchConfig:
     """Checkpoint, policy file, released:8-1, an address on the Hub, hf://user/name, or
     a run folder, whose newest checkpoint is loaded before each episode."""
 
+    model: str = ""
+    """Network of your own, module:Class, if the policy has one: code that a file names
+    is imported only if you name it here."""
+
     level: str = ""
     """Level, 1-1 to 8-4; the default is the level of the run, or 1-1 with --human."""
 
@@ -170,6 +174,7 @@ def _watch(
         argmax=config.argmax,
         seed=first_seed(config.seed),
         device=config.device,
+        model=config.model,
         recorder=recorder,
     )
     speed = math.inf if config.display == "none" else config.speed
@@ -213,6 +218,7 @@ def _serve(config: WatchConfig, on_end: Callable[[str], None]) -> None:
         argmax=config.argmax,
         seed=first_seed(config.seed),
         device=config.device,
+        model=config.model,
         pace=pace,
     )
 

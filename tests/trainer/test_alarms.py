@@ -441,7 +441,7 @@ def test_a_service_that_takes_nothing_is_one_line(tmp_path, pools, service):
 
 
 WRONG = {
-    "nonsense": "has no service for the URL that begins with 'nonsense'; give a",
+    "nonsense": "has no service for a text without ://; give a URL such as ntfy://",
     "foo://secret-token": "the URL that begins with 'foo'; give a URL such as ntfy://",
     "json://localhost:9, foo://x": "the URL that begins with 'foo'",
     "$MARIO_NO_SUCH": "names the environment variable MARIO_NO_SUCH, which is not set",

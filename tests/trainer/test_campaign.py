@@ -284,7 +284,7 @@ def test_the_temperature_of_the_one_network_is_chosen(make, clock, monkeypatch):
         (folder / "step-000000001.pt").touch()
         return {"signal": 0.0}
 
-    def choose(self, name, run_dir, to, levels, episodes, seed, bits):
+    def choose(self, name, run_dir, to, levels, episodes, seed, bits, _):
         if name == "one":
             chosen.append((run_dir, levels))
             if len(chosen) == 1:
@@ -605,7 +605,7 @@ def test_the_report_has_both_tables(tmp_path, capsys):
     assert report([str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text()
     for said in (
-        "<dt>command</dt><dd>python -m trainer.campaign &lt;words&gt;</dd>",
+        "<dt>command</dt><dd>python -m trainer.campaign &#x27;&lt;words&gt;&#x27;</dd>",
         "<td>levels</td><td>1-1,2-2</td>",
         "<td>max-seconds</td><td>600</td>",
         "<td>flags of the levels&#x27; runs</td><td>--lr 0.002</td>",

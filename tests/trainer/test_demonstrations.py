@@ -527,7 +527,7 @@ def interrupted(monkeypatch, found):
 
 @pytest.mark.slow
 @pytest.mark.rom
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_an_interrupted_search_goes_on(tmp_path, interrupted, capsys, number):
     before, began = signal.getsignal(number), interrupted(number)
     config = small(tmp_path, max_steps=240, starts="backward", guide=0.1, imitation=0.1)

@@ -73,7 +73,7 @@ def teachers(monkeypatch):
     """Of two levels; that of the second has the first and the third action alone."""
     wanted = {"1-1": ([4.0, 0.0, 0.0], [0, 1, 2]), "1-2": ([0.0, 4.0], [0, 2])}
 
-    def load(path, env, device):
+    def load(path, env, device, model):
         logits, columns = wanted[path.name]
         policy = Policy(Fixed(logits), env, device, None, 0, False)
         return distil.Teacher(policy, torch.tensor(columns))

@@ -178,6 +178,36 @@ def test_the_last_checkpoint_that_fails_is_exit_status_1(
     assert 150 < checkpoint.load(tmp_path / "run", CPU)["steps"] < 200
 
 
+def test_a_disk_that_is_full_before_the_first_checkpoint(tmp_path, pools, disk, capsys):
+    original = checkpoints.Checkpoints.save
+
+    def save(self, state, step):
+        disk.full = True
+        return original(self, state, step)
+
+    config = make_config(tmp_path, checkpoint_seconds=1e9, max_steps=200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints.Checkpoints, "save", save)
+        patch.setattr(checkpoints.Checkpoints, "save_best", lambda *_: None)
+        with pytest.raises(RuntimeError, match="/checkpoints/ has no earlier one"):
+            run_training(config)
+    assert checkpoint.list_files(config.run_dir) == []
+
+
+def test_folders_with_names_of_checkpoints_are_left_alone(tmp_path, pools):
+    """They neither end the run nor are they resumed."""
+    config = make_config(tmp_path, checkpoint_seconds=0.0, keep_checkpoints=1)
+    folder = config.run_dir / checkpoint.FOLDER
+    names = ("step-000000001.pt", "step-999999999.pt", "best.pt", "step-7.pt.tmp")
+    for name in names:
+        (folder / name).mkdir(parents=True)
+    steps = run_training(config)["steps"]
+    assert all((folder / name).is_dir() for name in names)
+    (newest,) = checkpoint.list_files(config.run_dir)
+    assert checkpoint.step_of(newest) == steps
+    assert checkpoint.load(config.run_dir, CPU)["steps"] == steps
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("small_disk", ["5m"], indirect=True)
 def test_a_run_on_a_small_disk(small_disk, pools, capsys):

@@ -346,7 +346,7 @@ def test_a_resumed_run_is_the_same_one_on_wandb(wandb_at_home, tmp_path):
 class FakeWandb:
     """Weights & Biases with credentials or without, and a run that it knows."""
 
-    Video = SimpleNamespace
+    Video = Settings = SimpleNamespace
 
     def __init__(self, *, key, step=0):
         self.key, self.calls = key, []

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -189,27 +188,28 @@ def test_a_cpu_asks_for_no_gpu(nvml, caplog):
     not sys.platform.startswith("linux"), reason="Linux alone has control groups"
 )
 @pytest.mark.parametrize("place", ["", "job/step"])
-def test_the_limit_of_a_container_is_what_memory_there_is(tmp_path, monkeypatch, place):
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_limit_of_a_container_is_what_memory_there_is(tmp_path, version, place):
     """Set to the process's own control group, or to one that it is in."""
-    machine = memory_left(tmp_path)
+    machine = memory_left(str(tmp_path))
     assert 0 < machine[0] <= machine[1] == psutil.virtual_memory().total
-    read_text = Path.read_text
-    monkeypatch.setattr(
-        Path,
-        "read_text",
-        lambda path, *a: (
-            "0::/job/step\n"
-            if str(path) == "/proc/self/cgroup"
-            else read_text(path, *a)
-        ),
-    )
-    group = tmp_path / place
-    (tmp_path / "job/step").mkdir(parents=True)
-    (tmp_path / "job/memory.max").write_text("max\n")
-    (group / "memory.max").write_text("1000000\n")
-    (group / "memory.current").write_text("800000\n")
-    (group / "memory.stat").write_text("anon 1\ninactive_file 300000\n")
-    assert memory_left(tmp_path) == (500_000, 1_000_000)
+    proc, groups = tmp_path / "proc/self", tmp_path / "sys/fs/cgroup"
+    proc.mkdir(parents=True)
+    (groups / "job/step").mkdir(parents=True)
+    kind, name = ("cgroup2", "") if version == 2 else ("cgroup", "memory")
+    (proc / "mountinfo").write_text(f"1 2 0:3 / /sys/fs/cgroup rw - {kind} x rw,memory")
+    (proc / "cgroup").write_text(f"{0 if version == 2 else 7}:{name}:/job/step\n")
+    limit, used, stat = {
+        1: ("limit_in_bytes", "usage_in_bytes", "inactive_file 1\ntotal_inactive_file"),
+        2: ("max", "current", "inactive_file"),
+    }[version]
+    group = groups / place
+    none = "max\n" if version == 2 else f"{2**63 - 4096}\n"
+    (groups / f"job/memory.{limit}").write_text(none)
+    (group / f"memory.{limit}").write_text("1000000\n")
+    (group / f"memory.{used}").write_text("800000\n")
+    (group / "memory.stat").write_text(f"anon 1\n{stat} 300000\n")
+    assert memory_left(str(tmp_path)) == (500_000, 1_000_000)
 
 
 def test_host_memory_is_this_process():

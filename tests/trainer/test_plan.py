@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -437,10 +438,10 @@ def test_what_is_damaged_or_of_another_game_does_not_stay(
     assert demonstration.load(beside) == made
 
 
-def test_what_was_found_before_ctrl_c_is_kept(castle, tmp_path, monkeypatch):
-    found = castle._replace(plan=castle.plan._replace(interrupted=True))
+def test_what_was_found_before_a_signal_is_kept(castle, tmp_path, monkeypatch):
+    found = castle._replace(plan=castle.plan._replace(interrupted=signal.SIGTERM))
     monkeypatch.setattr(command, "plan_level", lambda *_, **__: found)
-    assert command.main(["--levels", "1-4,2-1", "--out", str(tmp_path)]) == 130
+    assert command.main(["--levels", "1-4,2-1", "--out", str(tmp_path)]) == 143
     assert [path.name for path in tmp_path.iterdir()] == ["1-4.json"]
 
 

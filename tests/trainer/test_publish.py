@@ -201,12 +201,11 @@ def test_a_network_of_another_shape_is_refused(server, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("part", "name", "value"),
     [
-        ("model", "name", "os:system"),
         ("env", "reward_fn", "os:system"),
         ("env", "rom_path", "/etc/passwd"),
     ],
 )
-def test_code_and_files_of_this_machine_are_not_named(
+def test_a_reward_and_files_of_this_machine_are_not_named(
     server, tmp_path, capsys, part, name, value
 ):
     path = tmp_path / "known.safetensors"
@@ -215,6 +214,17 @@ def test_code_and_files_of_this_machine_are_not_named(
     put(server, rewritten(server, tmp_path, **{part: known | {name: value}}))
     said = refused(capsys)
     assert f"is {value!r}, a file or code of another machine" in said
+
+
+@pytest.mark.rom
+def test_a_network_that_is_code_is_not_imported(server, tmp_path, capsys):
+    path = tmp_path / "known.safetensors"
+    path.write_bytes(server.repos[REPO]["1-2.safetensors"])
+    known = policy_file.read(path, torch.device("cpu")).model
+    put(server, rewritten(server, tmp_path, model=known | {"name": "os:system"}))
+    said = refused(capsys)
+    assert f"{ADDRESS} names code that is not part of this package" in said
+    assert "add --model os:system to this command" in said
 
 
 @pytest.mark.rom

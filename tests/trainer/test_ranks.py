@@ -20,12 +20,13 @@ import pytest
 import ranks_program
 import torch
 from small_runs import CPU, change, differences, essence, make_config, read_points
+from torch import distributed as dist
 from torch.distributed import HashStore
 
 from trainer import run
 from trainer.config.schema import RunConfig
 from trainer.machine import ranks
-from trainer.machine.ranks import ALONE, Ranks
+from trainer.machine.ranks import ALONE, LostRankError, Ranks
 from trainer.machine.seeds import Stream, seed_of
 from trainer.models import checkpoint
 from trainer.rollout.episodes import Episode
@@ -245,12 +246,28 @@ def test_without_restarts_the_last_line_says_how_to_go_on(tmp_path, start):
 
 @pytest.mark.rom
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_all_ranks_with_one_checkpoint(number, tmp_path, start):
+@pytest.mark.parametrize(
+    ("number", "to"),
+    [
+        (signal.SIGINT, "torchrun"),
+        (signal.SIGTERM, "torchrun"),
+        (signal.SIGHUP, "torchrun"),
+        (signal.SIGUSR1, "torchrun"),  # which it kills
+        (signal.SIGUSR1, "0"),
+        (signal.SIGUSR1, "1"),
+        (signal.SIGTERM, "all"),  # as from Slurm; torchrun passes it on once more
+        (signal.SIGUSR1, "all"),
+    ],
+)
+def test_a_signal_ends_all_ranks_with_one_checkpoint(number, to, tmp_path, start):
     process = start([*OPTIONS, "--run-dir", "run"])
     read_until(process, 500)
-    process.send_signal(number)
-    output, _ = process.communicate()
+    for child in psutil.Process(process.pid).children():
+        if to in ("all", child.environ().get("RANK")):
+            child.send_signal(number)
+    if to in ("all", "torchrun"):
+        process.send_signal(number)
+    output, _ = process.communicate()  # until the last of the processes has ended
     assert process.returncode
     assert "; continue with --resume run" in output
     state = checkpoint.load(tmp_path / "run", CPU)
@@ -292,6 +309,61 @@ def test_a_rank_that_cannot_reach_the_others(rank, monkeypatch, capsys):
 
 
 # -- parts ---------------------------------------------------------------------
+
+# As PyTorch 2.13 words them; the paths differ between versions.
+LOST = [
+    RuntimeError(
+        "[/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection "
+        "closed by peer [127.0.0.1]:6841"
+    ),
+    RuntimeError(
+        "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out "
+        "waiting 1800000ms for recv operation to complete"
+    ),
+    dist.DistNetworkError("failed to recv, got 0 bytes"),
+    dist.DistStoreError("wait timeout after 300000ms, keys: /here/1"),
+    dist.DistBackendError("NCCL error in: x.cpp:1\nncclRemoteError: A call failed"),
+]
+OTHERS = [
+    RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"),
+    RuntimeError("[enforce fail at ../gloo/transport/tcp/pair.cc:446] 8 vs 4"),
+    torch.OutOfMemoryError("CUDA out of memory"),
+    dist.DistBackendError("NCCL error in: x.cpp:1\nncclInvalidUsage: two of one GPU"),
+    ValueError("no such rank"),
+]
+
+
+@pytest.mark.parametrize("error", [*LOST, *OTHERS], ids=lambda e: str(e)[-25:])
+def test_only_errors_of_the_connection_are_lost_ranks(error, monkeypatch):
+    """Others keep their message, and SIGTERM its handler."""
+
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(dist, "all_reduce", fail)
+    before = signal.getsignal(signal.SIGTERM)
+    is_lost = any(error is one for one in LOST)
+    try:
+        with pytest.raises(LostRankError if is_lost else type(error)) as caught:
+            Ranks(0, 2, group=object()).total(1)
+        assert (caught.value is error) == (not is_lost)
+        ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+        assert ignored == is_lost
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_lost_rank_before_the_first_checkpoint(tmp_path, monkeypatch):
+    """There is nothing to resume yet."""
+    process = run._Process()
+    process._run_dir = tmp_path
+    error = LostRankError("another rank has ended")
+    assert "--resume" not in process.advice(error)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "2")
+    assert process.advice(error).endswith("restarts all processes from the beginning")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step-000000001.pt").touch()
+    assert process.advice(error).endswith("from the last checkpoint")
 
 
 def test_a_share_is_of_environments_batches_and_replay():

@@ -552,7 +552,9 @@ def signal_soon(monkeypatch):
     return prepare
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
+)
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_signal_ends_the_run_with_a_checkpoint(
     tmp_path, pools, capsys, signal_soon, number, lag
@@ -573,7 +575,13 @@ def test_a_signal_ends_the_run_with_a_checkpoint(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+    ("number", "status"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        (signal.SIGHUP, 129),
+        (signal.SIGUSR1, 138),
+    ],
 )
 def test_the_exit_status_names_the_signal(tmp_path, pools, signal_soon, number, status):
     options = (
@@ -612,6 +620,7 @@ def test_a_signal_after_the_last_update_is_not_lost(tmp_path, pools, monkeypatch
         return save(self, **options)
 
     config = make_config(tmp_path, max_steps=200, checkpoint_seconds=1e9)
+    monkeypatch.setattr("trainer.session.saver._FIRST_S", 1e9)
     monkeypatch.setattr(Saver, "save", slow)
     assert run_training(config)["signal"] == signal.SIGTERM
     assert checkpoint.load(tmp_path / "run", CPU)["progress"]["ended"]

@@ -364,14 +364,17 @@ def test_a_search_goes_on_only_as_it_was_begun(config, options, message):
         ({"max_seconds": 0.0}, "max_seconds must be above 0"),
         ({"name": "a/b"}, "name must be a folder name"),
         ({"name": ""}, "name must be a folder name"),
-        ({"storage": "nosuch://x"}, "cannot open --storage nosuch://x"),
+        ({"storage": "nosuch://x"}, r"cannot open --storage nosuch://\*\*\* "),
         ({"storage": "sqlite:////no/such/folder/x.db"}, "cannot open --storage"),
         ({"storage": "journal:////no/such/folder/x"}, "cannot open --storage journal"),
         (
             {"storage": "postgresql://u@127.0.0.1:1/x"},
-            "127.0.0.1:1/x (needs|.*refused)",
+            r"postgresql://\*\*\* (needs|.*refused)",
         ),
-        ({"storage": "mysql://u@127.0.0.1:1/x"}, "1/x (needs|.*refused)"),
+        (
+            {"storage": "mysql://u@127.0.0.1:1/x"},
+            r"mysql://\*\*\* (needs|.*refused)",
+        ),
     ],
 )
 def test_wrong_options_are_named(config, options, message):
@@ -399,14 +402,14 @@ def test_without_a_driver_the_extra_is_named(
         search(change(config, storage=url), BASE, quick)
     text = str(caught.value)
     assert text == (
-        f"--storage {url.replace('secret', '***')} needs a driver that is not "
+        f"--storage {url.partition('me:')[0]}*** needs a driver that is not "
         f"installed: pip install {extra}"
     )
 
 
 def test_a_password_is_in_no_error(config, monkeypatch):
     monkeypatch.setenv("MARIO_TEST_DB", "nosuch://me:secret@host/x")
-    with pytest.raises(ValueError, match=r"nosuch://me:\*\*\*@host/x") as caught:
+    with pytest.raises(ValueError, match=r"nosuch://\*\*\* ") as caught:
         search(change(config, storage="$MARIO_TEST_DB"), BASE, quick)
     assert "secret" not in str(caught.value)
 

@@ -147,6 +147,16 @@ def test_without_ffmpeg(tmp_path, monkeypatch):
         VideoWriter(tmp_path / "a.mp4", width=64, height=48, fps=30)
 
 
+@pytest.mark.parametrize("kind", ["missing", "not a program"])
+def test_an_ffmpeg_that_cannot_be_started(tmp_path, monkeypatch, kind):
+    path = tmp_path / "ffmpeg"
+    if kind != "missing":
+        path.write_text("")
+    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: str(path))
+    with pytest.raises(OSError, match=f"cannot start {path} .*IMAGEIO_FFMPEG_EXE"):
+        VideoWriter(tmp_path / "a.mp4", width=64, height=48, fps=30)
+
+
 def test_wrong_pictures_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"ends in \.mp4 or \.gif"):
         VideoWriter(tmp_path / "a.webm", width=64, height=48, fps=30)

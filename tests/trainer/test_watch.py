@@ -7,6 +7,7 @@ import re
 import signal
 import termios
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from trainer.film.screens import (
     rgb_colour,
     status_line,
 )
+from trainer.machine.process import ENDING
 
 NAMES = [button_names(b) for b in (0, 128, 129, 130, 131)]
 READING = Reading(
@@ -157,15 +159,18 @@ def test_the_terminal_is_left_as_it_was(keys, monkeypatch):
     assert text.count("\x1b[?1049l") == 1
 
 
-def test_a_request_to_end_is_a_ctrl_c(keys):
-    """So that the terminal is left as it was."""
-    before = signal.getsignal(signal.SIGTERM)
-    terminal = Terminal(io.StringIO())
-    assert signal.getsignal(signal.SIGTERM) != before
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGTERM)
-    terminal.close()
-    assert signal.getsignal(signal.SIGTERM) == before
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_to_end_leaves_the_terminal_as_it_was(keys, number, monkeypatch):
+    before, output = signal.getsignal(number), io.StringIO()
+
+    def work(config):
+        with closing(Terminal(output)):
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(watch, "watch", work)
+    assert watch.main([]) == 128 + number
+    assert output.getvalue().endswith("\x1b[?1049l")
+    assert signal.getsignal(number) == before
 
 
 def test_a_new_size_is_drawn_anew(keys, monkeypatch):

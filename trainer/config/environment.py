@@ -7,7 +7,7 @@ from typing import Literal
 
 from mario_envpool import nes
 from mario_envpool.actions import ACTION_SETS
-from trainer.config.options import Need, in_use, one_of, option
+from trainer.config.options import CODE, PATH, Need, in_use, one_of, option
 from trainer.config.tasks import is_native
 
 # Rows and columns of observations (Mnih et al. 2015), and those of networks that
@@ -115,7 +115,7 @@ class EnvConfig:
     or buttons (A, B, up, down, left, right, start, select) joined by +. Example:
     NOOP,right+B,right+A+B,down."""
 
-    rom_path: str = option("", needs=_MARIO)
+    rom_path: str = option("", needs=_MARIO, holds=PATH)
     """ROM file, or a folder with ROMs. The default is the environment variable
     MARIO_ROM, else the ROMs of the installed package gym-super-mario-bros."""
 
@@ -141,7 +141,7 @@ class EnvConfig:
     the rewards of gym-super-mario-bros 7.4 and 9.1 (docs/rewards.md). Each is
     multiplied by --reward-scale."""
 
-    reward_fn: str = option("", needs=_MARIO)
+    reward_fn: str = option("", needs=_MARIO, holds=CODE)
     """Your own reward as module:function, instead of --reward. The function takes the
     arrays of a batch and returns the rewards (docs/rewards.md). The losses are made for
     discounted returns within +-15. Videos show the built-in reward."""
@@ -244,7 +244,7 @@ class ExploreConfig:
     snapshots finds these ways to the end of the level, each within seconds
     (docs/planning.md). After 500,000 steps it starts no further search."""
 
-    demos: tuple[str, ...] = ()
+    demos: tuple[str, ...] = option((), holds=PATH)
     """Files of demonstrations to learn from instead of a search: recordings of
     trainer.watch --record, or the files of trainer.plan. Before the first update the
     policy is cloned from them (--cloning-steps); --imitation, --guide and --starts

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from trainer.config.options import (
+    CODE,
     About,
     about,
     flag_of,
@@ -98,6 +99,12 @@ def idle(config: RunConfig, given: Mapping[str, Any]) -> dict[str, str]:
             has = ", ".join(flag_of(n.option, now[n.option]) for n in needs)
             lines[name] = f"{flag_of(name, value)} is for {wanted}; this run has {has}"
     return lines
+
+
+def code_of(config: RunConfig) -> dict[str, str]:
+    """The options that name code of the user, module:name, with these names."""
+    code = [name for name, option in options().items() if option.about.holds == CODE]
+    return {n: v for n, v in values(config).items() if n in code and ":" in v}
 
 
 def _options(kind: type[Any], path: tuple[str, ...]) -> Iterable[Option]:

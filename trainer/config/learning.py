@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from trainer.config.options import in_use, one_of, option
+from trainer.config.options import CODE, PATH, in_use, one_of, option
 
 _ADAM_EPS = 1e-5  # as in PPO implementations (Huang et al. 2022, detail 3)
 
@@ -33,11 +33,15 @@ class Distillation:
 
     kind: ClassVar[str] = "distillation"
 
-    teachers: str = ""
+    teachers: str = option("", holds=PATH)
     """Policies to learn from: a run or a checkpoint, which teaches all levels, or a
     folder with one policy per level (1-1.safetensors, 1-1.pt, or a run folder 1-1).
     Teachers must have the observations and the frame skip of this run, and no actions
     that this run lacks."""
+
+    model: str = option("", name="teacher_model", holds=CODE)
+    """Network of the teachers, module:Class, if it is a class of your own: code that a
+    teacher's file names is imported only if you name it here."""
 
     temperature: float = option(1.0, name="teacher_temperature", above=0)
     """Temperature of the teachers' policies: values below 1 make their probable actions

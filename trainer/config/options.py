@@ -12,13 +12,21 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 # In the metadata of a dataclass field.
 _KEY = "option"
 
 # The word that stands for None in a choice.
 NONE = "none"
+
+# What an option holds that not everybody may see: a secret (such as a URL with a
+# password), a path of this machine, the name of code (module:name), or flags.
+Holds = Literal["", "secret", "path", "code", "flags"]
+SECRET: Final = "secret"
+PATH: Final = "path"
+CODE: Final = "code"
+FLAGS: Final = "flags"
 
 
 class Need(NamedTuple):
@@ -49,6 +57,7 @@ class About(NamedTuple):
     above: float | None = None
     between: tuple[float, float] | None = None
     needed_by: object = None
+    holds: Holds = ""
 
 
 def option(
@@ -61,6 +70,7 @@ def option(
     least: float | None = None,
     above: float | None = None,
     between: tuple[float, float] | None = None,
+    holds: Holds = "",
 ) -> Any:
     """A dataclass field with the properties of an option.
 
@@ -74,10 +84,12 @@ def option(
         least: smallest number.
         above: number that the value must exceed.
         between: smallest and largest number.
+        holds: what others may not see of it (`shown.py`), or code that it names. A
+            field of type Path holds a path.
     """
     some = (needs,) if isinstance(needs, Need) else needs
     ways = tuple((need,) if isinstance(need, Need) else need for need in some)
-    known = About(name, flag, ways, least, above, between, needed_by)
+    known = About(name, flag, ways, least, above, between, needed_by, holds)
     return dataclasses.field(default=default, metadata={_KEY: known})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,11 @@ from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
 
 T = TypeVar("T")
+
+# Types of fields, and what a file may have for them.
+_PLAIN: dict[Any, tuple[type, ...]] = {
+    str: (str,), bool: (bool,), int: (int,), float: (int, float),
+}  # fmt: skip
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -62,8 +68,11 @@ def from_dict(kind: type[T], data: Mapping[str, Any]) -> T:
         data: the result of `to_dict`.
 
     Raises:
-        ValueError: a key is not a field, or a choice does not have this kind.
+        ValueError: a key is not a field, a choice does not have this kind, or a value
+            has another type.
     """
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{kind.__name__} must be a table, got {data!a}")
     hints = typing.get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(cast(Any, kind))}
     unknown = sorted(set(data) - fields)
@@ -72,16 +81,18 @@ def from_dict(kind: type[T], data: Mapping[str, Any]) -> T:
             f"{kind.__name__} has no field {', '.join(unknown)}; it has "
             f"{', '.join(sorted(fields))}"
         )
-    return kind(**{name: _typed(hints[name], data[name]) for name in data})
+    return kind(**{name: _typed(name, hints[name], data[name]) for name in data})
 
 
-def _typed(hint: Any, value: Any) -> Any:
+def _typed(name: str, hint: Any, value: Any) -> Any:
     """A JSON value converted to the type of a field."""
     kinds = kinds_of(hint)
-    if value is None and (not kinds or NONE in kinds):
+    if value is None and (NONE in kinds or types.NoneType in typing.get_args(hint)):
         return None
     if kinds:
-        value = dict(value or {})
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name} must be a table with its kind, got {value!a}")
+        value = dict(value)
         word = value.pop("kind", "")
         chosen = kinds.get(word)
         if chosen is None:
@@ -90,12 +101,18 @@ def _typed(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_dict(hint, value)
     if hint is Path or Path in typing.get_args(hint):
-        return Path(value)
-    if typing.get_origin(hint) is tuple:
-        return tuple(value)  # JSON has no tuples
+        return Path(str(value))
+    if typing.get_origin(hint) is tuple:  # JSON has no tuples
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{name} must be a list, got {value!a}")
+        items = typing.get_args(hint)[0]
+        return tuple(_typed(name, items, item) for item in value)
+    wanted = _PLAIN.get(hint)
+    if wanted and (not isinstance(value, wanted) or type(value) is bool is not hint):
+        raise ValueError(f"{name} must be of type {hint.__name__}, got {value!a}")
     return value
 
 
 def save(config: RunConfig, path: Path, **extra: object) -> None:
-    """Writes a config and further facts about the run as JSON."""
-    write_json(path, to_dict(config) | extra)
+    """Writes a config and further facts about the run as JSON, for its owner alone."""
+    write_json(path, to_dict(config) | extra, private=True)

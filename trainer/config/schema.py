@@ -28,7 +28,7 @@ from trainer.config.learning import (
     ReplayConfig,
 )
 from trainer.config.network import GTrXL, ModelConfig
-from trainer.config.options import Need, in_use, one_of, option
+from trainer.config.options import SECRET, Need, in_use, one_of, option
 from trainer.config.tasks import game_of, own_levels, split_levels
 
 # The parts can also be imported from here.
@@ -68,7 +68,8 @@ class RunConfig:
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of the network. auto: on a GPU bf16 if the hardware has it, else fp16
     with a scaled loss; on a CPU bf16 if the hardware has it or the network has
-    native code (cnn-* and tiles, without --memory), else fp32."""
+    native code (cnn-* and tiles, without --memory), else fp32. fp32 on a GPU is without
+    TF32, which the others use for what they compute in float32."""
 
     mode: Literal["sync", "async"] = "sync"
     """sync: the same seed gives the same weights, bit for bit, on any number of
@@ -98,8 +99,9 @@ class RunConfig:
     seed: int = option(1, between=(0, MAX_SEED))
     """Seed of weights, actions and environments, 0 to 20000."""
 
-    max_steps: int = option(1_000_000, least=1)
-    """End after this many environment steps."""
+    max_steps: int = option(1_000_000, least=0)
+    """End after this many environment steps; 0: no limit, which is the default of a new
+    run with --max-seconds."""
 
     max_seconds: float = option(0.0, least=0)
     """End after this many seconds; 0: no limit."""
@@ -137,7 +139,9 @@ class RunConfig:
     dashboard if stdout is a terminal that can move its cursor, else lines."""
 
     checkpoint_seconds: float = option(60.0, least=0)
-    """Seconds between checkpoints. A run always writes one at its end. best.pt holds
+    """Seconds between checkpoints. The first one is written after five seconds at the
+    latest, or after the first update if that takes longer; the last one at the end.
+    best.pt holds
     the policy with the highest clear rate in training or, for a whole game, the most
     levels_passed (mean of 100 episodes)."""
 
@@ -154,11 +158,11 @@ class RunConfig:
     """Film the first clear and the best episode so far. The videos go to videos/ in the
     run folder, to TensorBoard and to W&B."""
 
-    notify: str = ""
+    notify: str = option("", holds=SECRET)
     """Where to send alarms and the outcome of the run (docs/long-runs.md): a URL of
-    apprise such as ntfy://TOPIC, or several URLs separated by commas. config.json
-    records this text; '$NAME', in single quotes, keeps a secret in an environment
-    variable instead."""
+    apprise such as ntfy://TOPIC, or several URLs separated by commas. Only
+    config.json records this text, for its owner alone; '$NAME', in single quotes, keeps
+    a secret in an environment variable instead."""
 
     profile: int = option(0, least=0)
     """Number of updates to record with PyTorch's profiler, from the tenth update on; 0:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from trainer.config.tasks import STAGES, all_levels
 from trainer.evaluation.atlas import room_picture
 from trainer.evaluation.results import LevelResult, Place, by_options, levels_in_a_row
+from trainer.machine.files import replacing
 
 # Shades of a rate; lighter is higher, also for colour-blind readers.
 SHADES = "cividis"
@@ -135,7 +136,8 @@ def heat_map(
     bar.outline.set_visible(False)
     bar.set_label("clear rate, sampled actions")
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path)
+    with replacing(path) as file:
+        figure.savefig(file)
 
 
 def _write_cell(
@@ -211,7 +213,8 @@ def death_map(
     text += f"   ({title})"
     figure.text(_LEFT / wide, 1 - 14 / high, text, va="top", fontsize=11)
     _legend(figure, wide, high)
-    figure.savefig(path)
+    with replacing(path) as file:
+        figure.savefig(file)
 
 
 def _strip_width(width: int) -> int:

@@ -303,6 +303,8 @@ def evaluate_checkpoint(
     argmax: bool = True,
     stall_steps: int = STALL_STEPS,
     ema: bool = True,
+    model: str = "",
+    reward_fn: str = "",
     device: str = "auto",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
@@ -321,15 +323,20 @@ def evaluate_checkpoint(
         argmax: also play greedy actions.
         stall_steps: as for `evaluate_levels`.
         ema: play the averaged weights if the checkpoint has them.
+        model: network of the user, module:Class, that the file may name.
+        reward_fn: reward of the user, module:function, that the file may name.
         device: auto, cpu, cuda or cuda:N.
         on_progress: called with the number of episodes that have ended, and their total
             number.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        ValueError: an argument is out of range; raised before any play.
+        ValueError: an argument is out of range, or as of `load_policy`; raised before
+            any play.
     """
-    policy = load_policy(path, playing_device(device), ema=ema)
+    policy = load_policy(
+        path, playing_device(device), ema=ema, model=model, reward_fn=reward_fn
+    )
     env = policy.env
     played = (
         parse_levels(levels, env.task)

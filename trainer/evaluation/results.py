@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainer.config import shown
 from trainer.config.tasks import all_levels
 from trainer.evaluation.play import Played, wilson
 
@@ -268,10 +269,11 @@ class Evaluation(NamedTuple):
     rows: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types: the content of table.json."""
+        """Plain JSON types: the content of table.json, which others may see."""
+        about = shown.options(self.about)
         if not self.levels:
-            return self.about | {"results": self.rows}
-        return self.about | {
+            return about | {"results": self.rows}
+        return about | {
             "results": [result.to_dict() for result in self.levels],
             "levels_in_a_row": [
                 {

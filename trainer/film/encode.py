@@ -29,6 +29,11 @@ _GIF = ("-filter_complex", "[0][1]paletteuse=dither=none:diff_mode=rectangle")
 
 SUFFIXES = (".mp4", ".gif")
 
+_GET_FFMPEG = (
+    "imageio-ffmpeg includes one (pip install --force-reinstall imageio-ffmpeg), or "
+    "set IMAGEIO_FFMPEG_EXE to the path of yours"
+)
+
 
 def check_suffix(path: Path) -> None:
     """Raises ValueError unless a file of this name can be written."""
@@ -99,14 +104,20 @@ class VideoWriter:
         if background:
             command += ["-threads", "1"]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, str(self._partial)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                # Ctrl-C must not reach ffmpeg: this process finishes the file.
-                start_new_session=True,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [*command, str(self._partial)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    # Ctrl-C must not reach ffmpeg: this process finishes the file.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._scratch.cleanup()
+                raise OSError(
+                    f"cannot start {ffmpeg} ({error.strerror}); {_GET_FFMPEG}"
+                ) from error
 
     def write(self, picture: npt.NDArray[np.uint8]) -> None:
         """Adds one picture, (height, width, 3) uint8.
@@ -193,10 +204,7 @@ def _ffmpeg() -> str:
     try:
         return str(imageio_ffmpeg.get_ffmpeg_exe())
     except RuntimeError as error:
-        raise OSError(
-            "no ffmpeg found; imageio-ffmpeg includes one (pip install "
-            "--force-reinstall imageio-ffmpeg), or set IMAGEIO_FFMPEG_EXE"
-        ) from error
+        raise OSError(f"no ffmpeg found; {_GET_FFMPEG}") from error
 
 
 def _low_priority() -> list[str]:

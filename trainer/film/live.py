@@ -66,6 +66,7 @@ class PolicyEpisodes:
         argmax: bool,
         seed: int,
         device: str,
+        model: str = "",
         recorder: Recorder | None = None,
     ) -> None:
         """Loads the policy.
@@ -77,15 +78,17 @@ class PolicyEpisodes:
             argmax: act greedily instead of sampling.
             seed: seed of environments and actions; grows by one with each episode.
             device: auto, cpu, cuda or cuda:N.
+            model: network of the user that the file may name.
             recorder: records each episode.
 
         Raises:
             FileNotFoundError: there is no checkpoint.
-            ValueError: the level does not exist.
+            ValueError: the level does not exist, or as of `load_policy`.
         """
         self._path, self._argmax, self._seed = checkpoint, argmax, seed
         self._device, self._recorder = playing_device(device), recorder
-        self._policy = load_policy(self._path, self._device)
+        self._model = model
+        self._policy = load_policy(self._path, self._device, model=model)
         options = game_config(
             self._policy.env, level=level, repeat_action_probability=0.0
         )
@@ -99,7 +102,7 @@ class PolicyEpisodes:
             start = _begin(self._game, self._recorder)
             yield film_episode(self._game, start, player.alone, caption)
             if self._path.is_dir():
-                self._policy = load_policy(self._path, self._device)
+                self._policy = load_policy(self._path, self._device, model=self._model)
 
 
 class HumanEpisodes:

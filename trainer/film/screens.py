@@ -6,7 +6,6 @@ import importlib.util
 import os
 import select
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol, TextIO
@@ -152,8 +151,6 @@ class Terminal:
         self._shown: list[str] = []
         self._size = (0, 0)
         self._opened = True
-        # SIGTERM leaves the terminal as it was, as Ctrl-C does.
-        self._on_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
         # The alternate screen, so that `close` restores the old contents; no cursor.
         self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
 
@@ -180,7 +177,6 @@ class Terminal:
         """See `Screen.close`."""
         if self._opened:
             self._opened = False
-            signal.signal(signal.SIGTERM, self._on_term)
             self._quit_key.close()
             self._write("\x1b[?2026l\x1b[0m\x1b[?25h\x1b[?1049l")
 

@@ -25,7 +25,8 @@ from trainer.film.filmed_env import FilmedEnv, Step, button_names, game_config
 from trainer.film.live import HUMAN, Episodes, Pace
 from trainer.film.play import Decision, Player, Shot, after_the_end, trained
 from trainer.film.screens import QuitError
-from trainer.models.policy import load_policy, playing_device
+from trainer.machine.device import prepare
+from trainer.models.policy import Policy, load_policy, playing_device
 
 # Frames between two snapshots, and how many snapshots are kept (two minutes).
 _FRAMES_BETWEEN, _MOST_MOMENTS = 30, 240
@@ -115,6 +116,7 @@ class SharedGame:
         argmax: bool,
         seed: int,
         device: str,
+        model: str = "",
         pace: Pace,
     ) -> None:
         """Loads the policy and begins the first episode.
@@ -127,6 +129,7 @@ class SharedGame:
             argmax: act greedily instead of sampling.
             seed: seed of environments and actions; grows by one with each episode.
             device: auto, cpu, cuda or cuda:N.
+            model: network of the user that the file may name.
             pace: times the pictures; viewers change its speed.
 
         Raises:
@@ -136,7 +139,8 @@ class SharedGame:
         self._path, self._argmax, self._seed = checkpoint, argmax, seed
         self._pace = pace
         self._device = playing_device(device)
-        self._policy = load_policy(checkpoint, self._device) if checkpoint else None
+        self._model = model
+        self._policy = self._load() if checkpoint else None
         self._env = self._policy.env if self._policy else HUMAN
         self.frame_skip = self._env.frame_skip
         """Frames from one decision of the policy to the next; 1 without a policy."""
@@ -160,6 +164,11 @@ class SharedGame:
         self._moments: deque[_Moment] = deque(maxlen=_MOST_MOMENTS)
         self._choose(level or self.levels[0])
         self._begin()
+
+    def _load(self) -> Policy:
+        """The policy, with its newest weights."""
+        assert self._path is not None
+        return load_policy(self._path, self._device, model=self._model)
 
     def ask(self, command: Command) -> None:
         """Queues a viewer's command; may be called from any thread."""
@@ -187,11 +196,12 @@ class SharedGame:
 
     def episodes(self) -> Episodes:
         """Yields episodes without end; raises QuitError after "quit"."""
+        prepare(self._device)  # the thread that plays has its own current GPU
         while True:
             yield self._episode()
             self._seed += 1
             if self._path is not None and self._path.is_dir():
-                self._policy = load_policy(self._path, self._device)
+                self._policy = self._load()
             self._begin()
 
     def _choose(self, level: str) -> None:

@@ -34,6 +34,7 @@ from trainer.config.schema import TILES_SHAPE
 from trainer.envs.tiles import tiles_picture
 from trainer.film.draw import Picture, Reading
 from trainer.film.shared_game import Command, SharedGame
+from trainer.machine.process import Interrupted, on_signal
 
 try:
     import uvicorn
@@ -406,7 +407,7 @@ def serve(
     port: int,
     token: str,
 ) -> None:
-    """Serves a game until it ends, or until Ctrl-C.
+    """Serves a game until it ends, or until a signal to end.
 
     Args:
         game: the game to show.
@@ -418,6 +419,7 @@ def serve(
 
     Raises:
         OSError: cannot listen on the address.
+        Interrupted: a signal ended the server.
     """
     if not token and host not in LOCAL:
         token = secrets.token_urlsafe(16)
@@ -444,8 +446,17 @@ def serve(
     server = uvicorn.Server(config)
     where = address(listener, host, token)
     print(f"watch and play at {where} (Ctrl-C ends)", flush=True)
-    with listener:
+    signals: list[int] = []
+
+    def end(number: int) -> None:
+        signals.append(number)
+        server.should_exit = True
+
+    # An exception in the event loop would leave the thread of the game behind.
+    with listener, on_signal(end):
         server.run(sockets=[listener])
+    if signals:
+        raise Interrupted(signals[0])
     if failed:
         raise failed[0]
 

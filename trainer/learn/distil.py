@@ -68,7 +68,10 @@ class Distil(PPO):
         env, loss = parts.config.env, self._config.loss
         self._temperature = loss.temperature
         paths = teacher_paths(Path(loss.teachers), env.levels or own_levels(env.task))
-        known = {path: _load(path, env, parts.device) for path in dict.fromkeys(paths)}
+        known = {
+            path: _load(path, env, parts.device, loss.model)
+            for path in dict.fromkeys(paths)
+        }
         self._teachers = [known[path] for path in paths]
 
     def teachers_of(self, batch: Batch) -> Tensor:
@@ -179,13 +182,14 @@ def check_fits(teacher: EnvConfig, env: EnvConfig, name: str) -> None:
         )
 
 
-def _load(path: Path, env: EnvConfig, device: torch.device) -> Teacher:
+def _load(path: Path, env: EnvConfig, device: torch.device, model: str) -> Teacher:
     """Loads a teacher for the environments of a run.
 
     Raises:
-        ValueError: the teacher has other observations or actions, or a memory.
+        ValueError: the teacher has other observations or actions, or a memory, or its
+            network is another class than `model`, module:Class.
     """
-    policy = load_policy(path, device)
+    policy = load_policy(path, device, model=model, option="teacher_model")
     if policy.model.state_size:
         raise ValueError(
             f"teacher {path} has a memory, which distillation does not support; give a "

@@ -16,6 +16,8 @@ from typing import TypeVar
 import psutil
 import torch
 
+from mario_envpool._core import usable_cpus
+
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
@@ -27,10 +29,8 @@ NICE_VARIABLE = "MARIO_NICE"
 
 
 def available_cores() -> int:
-    """Number of cores that this process may run on (taskset can limit it)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Number of cores that taskset and the quota of a container leave this process."""
+    return usable_cpus()
 
 
 def cpu_name() -> str:

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +16,12 @@ TEMPORARY = ".tmp"
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     """Replaces a file atomically: writes a temporary file, then renames it.
 
     Args:
         path: of the file; its folder exists.
+        private: only the owner may read the file, and nobody else any part of it.
 
     Yields:
         A file to write to. When the block ends, its content is at `path`, on the disk.
@@ -31,6 +33,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         with temporary.open("wb") as file:
+            if private:
+                temporary.chmod(0o600)  # while it is empty
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -48,10 +52,23 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.close(folder)
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_text(path: Path, text: str, *, private: bool = False) -> None:
+    """Replaces a file by a text; see `replacing`."""
+    with replacing(path, private=private) as file:
+        file.write(text.encode())
+
+
+def write_json(
+    path: Path, content: Mapping[str, Any], *, indent: int = 2, private: bool = False
+) -> None:
     """Replaces a file by an indented JSON object; see `replacing`."""
-    with replacing(path) as file:
-        file.write((json.dumps(content, indent=2) + "\n").encode())
+    write_text(path, json.dumps(content, indent=indent) + "\n", private=private)
+
+
+def copy(source: Path, path: Path) -> None:
+    """Replaces a file by a copy of another; see `replacing`."""
+    with source.open("rb") as given, replacing(path) as file:
+        shutil.copyfileobj(given, file)
 
 
 class Lines:

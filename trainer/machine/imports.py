@@ -1,9 +1,35 @@
-"""Imports objects of the user by name, module:name."""
+"""Imports objects of the user by name, module:name.
+
+Only a name on the command line, or in a program of the user, is imported. Files have
+such names too, those of the run that wrote them, and anybody may have written a file:
+code that reads a config out of a file calls `check_named` before the config is used.
+"""
 
 from __future__ import annotations
 
 import importlib
+import shlex
+from collections.abc import Collection, Mapping
 from typing import Any
+
+
+def check_named(
+    where: object, found: Mapping[str, Any], named: Collection[str]
+) -> None:
+    """Raises ValueError if a file names code that the command line does not name.
+
+    Args:
+        where: the file, for the error.
+        found: values in the file, by the names of their options.
+        named: names of code, module:name, on the command line.
+    """
+    for option, text in found.items():
+        if ":" in str(text) and text not in named:
+            flag = f"--{option.replace('_', '-')} {shlex.quote(ascii(str(text))[1:-1])}"
+            raise ValueError(
+                f"{where} names code that is not part of this package: add {flag} to "
+                "this command if you trust that module; it was not imported"
+            )
 
 
 def load(name: str, option: str, form: str) -> Any:
@@ -17,7 +43,9 @@ def load(name: str, option: str, form: str) -> Any:
     Raises:
         ValueError: the module cannot be imported, or does not have the object.
     """
-    module, _, attribute = name.partition(":")
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ValueError(f"{option} {name!r}: the name must be {form}")
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except ImportError as error:

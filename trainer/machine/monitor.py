@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 import torch
 
+from mario_envpool._core import control_groups
 from trainer.machine.cuda import no_recording
 
 _logger = logging.getLogger(__name__)
@@ -128,31 +129,34 @@ class Monitor:
             self._gpu = None
 
 
-def memory_left(groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
+# Names in a control group of version 2, then of version 1: the limit, the memory in
+# use, and the cached files of it, which the kernel frees on demand.
+_GROUP_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def memory_left(root: str = "/") -> tuple[int, int]:
     """Bytes of memory that this process may still take, and bytes in total.
 
     Containers and batch systems limit a control group or one of its parents. A process
     that exceeds the limit is killed, even if the machine has more memory.
 
     Args:
-        groups: folder of the control groups (version 2).
+        root: folder that has /proc and the control groups.
     """
     memory = psutil.virtual_memory()
     least = memory.available, memory.total
-    with suppress(OSError, ValueError, IndexError):
-        own = Path("/proc/self/cgroup").read_text().split("0::", 1)[1].splitlines()[0]
-        group = groups / own.strip("/")
-        for folder in (group, *group.parents):
-            if not folder.is_relative_to(groups):
-                break
+    for group in map(Path, control_groups("memory", root)):
+        for limit, used, cached in _GROUP_FILES:
+            # Without a limit, version 2 has "max", and version 1 a huge number.
             with suppress(OSError, ValueError):
-                limit = int((folder / "memory.max").read_text())  # else "max"
-                used = int((folder / "memory.current").read_text())
-                lines = (folder / "memory.stat").read_text().splitlines()
-                stat = dict(line.split() for line in lines)
-                # The kernel frees cached files on demand.
-                left = limit - used + int(stat["inactive_file"])
-                least = min(least, (left, limit))
+                most = int((group / limit).read_text())
+                lines = (group / "memory.stat").read_text().splitlines()
+                free = int(dict(line.split() for line in lines)[cached])
+                left = most - int((group / used).read_text()) + free
+                least = min(least, (left, most))
     return least
 
 

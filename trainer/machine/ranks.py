@@ -39,9 +39,14 @@ Value = TypeVar("Value")
 _JOIN_S = 300
 JOIN_VARIABLE = "MARIO_JOIN_SECONDS"
 _POLL_S = 0.02
+_FOLLOW_S = 0.5
 # Later, ranks wait for work of rank 0, such as an evaluation of many levels. The end of
 # a process is detected at once, and torchrun detects the loss of a machine.
 _PATIENCE = timedelta(hours=12)
+
+# Errors of NCCL that are not of the connection: wrong arguments or calls, and the own
+# GPU.
+_DEFECTS_OF_NCCL = ("ncclInvalid", "ncclUnhandledCudaError")
 
 
 class LostRankError(RuntimeError):
@@ -193,17 +198,17 @@ class Ranks:
 
     @contextmanager
     def _exchange(self, name: str) -> Iterator[None]:
-        """Counts the time of an exchange, and explains its errors.
+        """Counts the time of an exchange, and explains the loss of a rank.
 
         Raises:
-            LostRankError: another rank is lost.
+            LostRankError: another rank is lost. Other errors stay as they are.
         """
         try:
             with self.timings(name):
                 yield
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
+            if not _is_loss(error):
+                raise
             # torchrun is about to end this process, which must report the error first.
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -252,6 +257,8 @@ def join() -> Ranks:
             f"networks, name one with GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME; "
             f"{JOIN_VARIABLE} sets the time to wait"
         ) from error
+    if "TORCHELASTIC_RUN_ID" in given:
+        threading.Thread(target=_follow, args=[os.getppid()], daemon=True).start()
     return Ranks(
         rank,
         size,
@@ -259,6 +266,17 @@ def join() -> Ranks:
         local_size=int(given.get("LOCAL_WORLD_SIZE", "1")),
         group=group,
     )
+
+
+def _follow(agent: int) -> None:
+    """Ends this process like SIGTERM when torchrun is gone, as by SIGUSR1.
+
+    Args:
+        agent: number of the process of torchrun.
+    """
+    while os.getppid() == agent:
+        time.sleep(_FOLLOW_S)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _meet(store: Any, rank: int, size: int, seconds: float) -> str:
@@ -359,6 +377,21 @@ def _join_seconds() -> float:
     if not 0 < seconds < 1e6:
         raise ValueError(f"{JOIN_VARIABLE} must be a number of seconds, got {given!r}")
     return seconds
+
+
+def _is_loss(error: RuntimeError) -> bool:
+    """Whether an error of an exchange means that another rank cannot be reached.
+
+    Gloo raises plain RuntimeErrors that begin with the place in its transport, such as
+    "[.../gloo/transport/tcp/pair.cc:553] Connection closed by peer", or with "[enforce
+    fail at" for messages of another size, which are a defect. NCCL names its error.
+    """
+    text = str(error)
+    if isinstance(error, dist.DistBackendError):
+        return not any(name in text for name in _DEFECTS_OF_NCCL)
+    if isinstance(error, dist.DistError):  # of the network, or of torchrun's store
+        return True
+    return re.match(r"\[\S*gloo[/\\]transport\S*\]", text) is not None
 
 
 def _line(error: BaseException) -> str:

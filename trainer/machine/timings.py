@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -78,7 +79,9 @@ class Timings:
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds as m:ss or h:mm:ss."""
+    """Seconds as m:ss or h:mm:ss; "-" if they are infinite."""
+    if math.isinf(seconds):
+        return "-"
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

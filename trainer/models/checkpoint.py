@@ -12,16 +12,15 @@ import errno
 import logging
 import os
 import re
-import shutil
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
 
-from trainer.machine.files import replacing
+from trainer.machine.files import copy, replacing
 
 VERSION = 6
 
@@ -43,16 +42,16 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
             other file is left behind.
     """
     with replacing(path) as file:
-        _dump({"version": VERSION, **state}, file)
+        dump({"version": VERSION, **state}, file)
 
 
-def _dump(state: dict[str, Any], file: Any) -> None:
-    """Calls torch.save, but raises the file's own error if there is one."""
+def dump(state: dict[str, Any], file: BinaryIO) -> None:
+    """Calls torch.save, but raises the file's own error, or a signal's, if any."""
     try:
         torch.save(state, file)
     except RuntimeError as error:
-        # PyTorch's writer reports a full disk as an unexpected position.
-        if isinstance(error.__context__, OSError):
+        # PyTorch's writer reports a full disk, and Ctrl-C, as an unexpected position.
+        if isinstance(error.__context__, (OSError, KeyboardInterrupt)):
             raise error.__context__ from None
         raise
 
@@ -121,8 +120,7 @@ def hand_over(source: Path, run_dir: Path) -> None:
     """
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    with source.open("rb") as given, replacing(folder / source.name) as file:
-        shutil.copyfileobj(given, file)
+    copy(source, folder / source.name)
     for path in list_files(run_dir):
         if path.name != source.name:
             path.unlink()
@@ -131,8 +129,10 @@ def hand_over(source: Path, run_dir: Path) -> None:
 def list_files(run_dir: Path) -> list[Path]:
     """Checkpoints of a run or of a checkpoint folder, newest first, best.pt last."""
     folder = run_dir if run_dir.name == FOLDER else run_dir / FOLDER
-    steps = [path for path in folder.glob("step-*.pt") if step_of(path) is not None]
-    best = [folder / BEST] if (folder / BEST).exists() else []
+    # Not folders of these names.
+    files = [path for path in folder.glob("*.pt") if path.is_file()]
+    steps = [path for path in files if step_of(path) is not None]
+    best = [path for path in files if path.name == BEST]
     return sorted(steps, key=lambda path: step_of(path) or 0, reverse=True) + best
 
 

@@ -3,7 +3,7 @@
 `hf://user/name` works wherever a policy's file does; `hf://user/name@revision` is one
 version of it, and `hf://user/name/8-1` one of several policies. Foreign files are
 checked before use: their sizes before the download, then the card's ROM, the SHA-256 of
-the file, that it is safetensors, and that it names no code of this machine.
+the file, that it is safetensors, and that it names no file of this machine.
 """
 
 from __future__ import annotations
@@ -204,18 +204,17 @@ def _check_rom(card: Card) -> None:
 
 
 def _check(policy: PolicyFile, card: Card) -> None:
-    """Raises ValueError for a file that does not match its card, or that names code."""
+    """Raises ValueError for a file that does not match its card.
+
+    `load_policy` checks the code that a file names as its network.
+    """
     if policy.rom_sha1 != card.rom_sha1:
         raise ValueError(
             f"the policy needs the ROM with SHA-1 {policy.rom_sha1}, but its card has "
             f"{card.rom_sha1}"
         )
-    named = {name: policy.env.get(name) for name in ("rom_path", "reward_fn")}
-    kind = str(policy.model.get("name"))
-    if ":" in kind:
-        named["model"] = kind
-    for name, value in named.items():
-        if value:
+    for name in ("rom_path", "reward_fn"):
+        if value := policy.env.get(name):
             raise ValueError(
                 f"its {name} is {value!a}, a file or code of another machine; a "
                 "published policy must not name any"

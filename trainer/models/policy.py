@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import torch
 
 from mario_envpool import rom
-from trainer.config.plain import from_dict, to_dict
+from trainer.config import shown
+from trainer.config.plain import from_dict
 from trainer.config.schema import EnvConfig, ModelConfig
 from trainer.config.tasks import is_native
 from trainer.envs.pool import make_pool
 from trainer.machine.cpu import keep_large_blocks
-from trainer.machine.device import autocast_dtype, choose_device
+from trainer.machine.device import autocast_dtype, choose_device, prepare
+from trainer.machine.imports import check_named
 from trainer.models import (
     PolicyModel,
     build_model,
@@ -57,7 +59,7 @@ class Policy(NamedTuple):
 
 def playing_device(name: str) -> torch.device:
     """The device for a name such as "auto", set up for acting without training."""
-    device = choose_device(name)
+    device = prepare(choose_device(name))
     if device.type == "cpu":
         keep_large_blocks()
         # One thread acts, next to the threads of the emulation.
@@ -66,7 +68,13 @@ def playing_device(name: str) -> torch.device:
 
 
 def load_policy(
-    path: Path | str, device: torch.device | str = "cpu", *, ema: bool = True
+    path: Path | str,
+    device: torch.device | str = "cpu",
+    *,
+    ema: bool = True,
+    model: str = "",
+    reward_fn: str | None = None,
+    option: str = "model",
 ) -> Policy:
     """Builds the network of a checkpoint or a policy's file, and loads its weights.
 
@@ -77,13 +85,19 @@ def load_policy(
         device: device of the model, or PyTorch's name of it.
         ema: use the averaged weights if the checkpoint has them; a policy's file has
             only one kind of weights.
+        model: a network of your own, module:Class, that the file may name.
+        reward_fn: a reward of your own, module:function, that the file may name; None:
+            the policy plays without the reward of its run.
+        option: of the command that gives `model`, for errors.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
         ValueError: the file is damaged, its weights do not fit its network, a policy's
-            file is for another ROM, or the released policy does not exist.
+            file is for another ROM, it names code that the arguments do not name, or
+            the released policy does not exist.
         ImportError, OSError: a policy on the Hub cannot be fetched.
     """
+    given = hub.parse(path) if hub.is_address(path) else path
     path, device = hub.locate(Path(path)), torch.device(device)
     if path.suffix == policy_file.SUFFIX:
         found = policy_file.read(path, device)
@@ -91,7 +105,11 @@ def load_policy(
         raise FileNotFoundError(_none_at(path))
     else:
         found = _of_checkpoint(path, device, ema)
-    env = from_dict(EnvConfig, found.env)
+    env, kind = _configs(given, found)
+    if reward_fn is None:
+        env = replace(env, reward_fn="")
+    code = {option: kind.name, "reward_fn": env.reward_fn}
+    check_named(given, code, (model, reward_fn or ""))
     if env.rom_path and not Path(env.rom_path).exists():
         _logger.warning(
             "the ROM of the run, %s, is missing: playing the ROM of MARIO_ROM, or the "
@@ -99,7 +117,6 @@ def load_policy(
             env.rom_path,
         )
         env = replace(env, rom_path="")
-    kind = from_dict(ModelConfig, found.model)
     if found.rom_sha1 and found.rom_sha1 != (here := _rom_sha1(env)):
         raise ValueError(
             f"{path} is a policy for the ROM with SHA-1 {found.rom_sha1}, "
@@ -113,12 +130,12 @@ def load_policy(
             checkpoint.check_shapes(
                 build_model(kind, shape, num_actions), found.weights
             )
-    model = build_model(kind, shape, num_actions)
-    own_code = computes(model, shape)
-    model = to_device(model, kind.name, device)
-    checkpoint.load_weights(model, found.weights)
+    network = build_model(kind, shape, num_actions)
+    own_code = computes(network, shape)
+    network = to_device(network, kind.name, device)
+    checkpoint.load_weights(network, found.weights)
     return Policy(
-        model=model.eval(),
+        model=network.eval(),
         env=env,
         device=device,
         dtype=autocast_dtype(device, found.precision, own_code=own_code),
@@ -127,13 +144,27 @@ def load_policy(
     )
 
 
+def _configs(
+    path: object, found: policy_file.PolicyFile
+) -> tuple[EnvConfig, ModelConfig]:
+    """Environments and network of a file.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    try:
+        return from_dict(EnvConfig, found.env), from_dict(ModelConfig, found.model)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
 def save_policy(
     source: Path, path: Path, *, temperature: float = 1.0, bits: int = 16
 ) -> None:
     """Writes only the policy of a checkpoint: its weights and their configuration.
 
-    Averaged weights are used if the checkpoint has them. Paths of this machine are left
-    out.
+    Averaged weights are used if the checkpoint has them. Paths of this machine and a
+    reward function are left out.
 
     Args:
         source: a checkpoint, or a run folder, for its newest checkpoint.
@@ -147,8 +178,9 @@ def save_policy(
             be written, or the network's last layer is unknown.
     """
     found = _of_checkpoint(source, torch.device("cpu"), ema=True)
-    env = replace(from_dict(EnvConfig, found.env), rom_path="", reward_fn="")
-    rom_sha1 = _rom_sha1(from_dict(EnvConfig, found.env))
+    env, _ = _configs(source, found)
+    rom_sha1 = _rom_sha1(env)
+    about = shown.settings(found.env, ("env",)) | {"rom_path": "", "reward_fn": ""}
     weights = dict(found.weights)
     if temperature != 1.0:
         if not weights.keys() >= set(_LAST_LAYER):
@@ -160,7 +192,7 @@ def save_policy(
             weights[name] = weights[name] / temperature
     policy_file.write(
         path,
-        found._replace(env=to_dict(env), rom_sha1=rom_sha1, weights=weights),
+        found._replace(env=about, rom_sha1=rom_sha1, weights=weights),
         bits=bits,
     )
 

@@ -13,6 +13,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainer.machine.files import write_json
+
 FORMAT = "mario-envpool release 1"
 CARD = "card.json"
 PREFIX = "released:"
@@ -89,7 +91,7 @@ def write_card(folder: Path, card: Card) -> None:
         OSError: the card cannot be written.
     """
     content = {"format": FORMAT} | card._asdict()
-    (folder / CARD).write_text(json.dumps(content, indent=1) + "\n")
+    write_json(folder / CARD, content, indent=1)
 
 
 def sha256(path: Path) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 import mario_envpool
 from trainer.config.tasks import STAGES, all_levels, game_of
+from trainer.machine.process import Interrupted
 from trainer.planning import demonstration
 from trainer.planning.demonstration import Demonstration
 from trainer.planning.search import BoolArray, IntArray, Plan, Rows, flag, plan
@@ -150,7 +151,7 @@ def plan_game(
             if found is None:
                 return
             if found.interrupted:
-                raise KeyboardInterrupt
+                raise Interrupted(found.interrupted)
             actions.append(found.actions)
             start, lives = found.end, int(found.info["life"])
         buttons = _buttons(np.concatenate(actions), budget)

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainer.machine.process import signal_of
+
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Snapshot = npt.NDArray[np.uint8]
@@ -85,7 +87,8 @@ class Plan(NamedTuple):
         cells: cells in the archive at the end.
         end: the environment's snapshot at the goal.
         info: the environment's info at the goal.
-        interrupted: Ctrl-C ended the search for shorter ways.
+        interrupted: number of the signal that ended the search for shorter ways; 0:
+            none.
     """
 
     actions: IntArray
@@ -96,7 +99,7 @@ class Plan(NamedTuple):
     cells: int
     end: Snapshot
     info: dict[str, Any]
-    interrupted: bool
+    interrupted: int
 
 
 def flag(rows: Rows) -> BoolArray:
@@ -204,14 +207,14 @@ def plan(
         step()
     seconds, found_after = time.monotonic() - began, search.searched
     first = search.best.steps
-    began, interrupted = time.monotonic(), False
+    began, interrupted = time.monotonic(), 0
     try:
         while search.searched < (1.0 + shorten) * found_after:
             if time.monotonic() - began > max_seconds:
                 break
             step()
-    except KeyboardInterrupt:
-        interrupted = True  # keep the best way so far
+    except KeyboardInterrupt as error:
+        interrupted = signal_of(error)  # keep the best way so far
     best = search.best
     return Plan(
         search.actions_to(best.node, best.actions),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from trainer.config import shown
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import game_levels, is_native, own_levels, played
@@ -364,7 +365,7 @@ class Session:
         """Opens the files of the run folder that stay open."""
         self.writer = MetricsWriter(
             self.run_dir,
-            to_dict(self.config),
+            shown.settings(to_dict(self.config)),
             command=files.command_line(),
             wandb=self.config.wandb,
             resumed_at=self.progress.steps,
@@ -420,6 +421,7 @@ class Session:
         def actor(model: PolicyModel) -> Actor:
             result = Actor(
                 model,
+                num_actions=self.num_actions,
                 device=self.device,
                 dtype=self.dtype,
                 generator=self.generators.actions,

@@ -42,7 +42,8 @@ class Checkpoints:
                 "wait for its end, or choose another folder with --run-dir"
             ) from None
         for path in self.folder.glob(f"*{TEMPORARY}"):
-            path.unlink()
+            if path.is_file():
+                path.unlink()
 
     def save(self, state: Mapping[str, Any], step: int) -> Path | None:
         """Writes a checkpoint, then deletes the oldest beyond the number to keep.

@@ -12,8 +12,8 @@ import torch
 
 from trainer.config.tasks import own_levels
 from trainer.explore import demonstrations, recorded
+from trainer.machine.process import Interrupted, raise_on_signal
 from trainer.session import resume
-from trainer.session.loop import Interrupted, raise_on_signal
 
 #: Writes a checkpoint, given its content and step; returns None if that failed.
 Save = Callable[[dict[str, Any], int], Path | None]

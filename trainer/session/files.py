@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.config import plain
+from trainer.config import plain, shown
 from trainer.config.schema import RunConfig
 from trainer.machine.files import drop_after, same_folder
 from trainer.models import checkpoint
@@ -97,8 +97,8 @@ def prepare(
 
 
 def command_line() -> str:
-    """The command that started this process, quoted for a shell."""
-    return shlex.join(sys.orig_argv)
+    """The command that started this process, as others may see it."""
+    return shlex.join(shown.command(sys.orig_argv))
 
 
 def _commit() -> str | None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
+from trainer.config import flags, shown
+from trainer.config.options import flag_of
 from trainer.config.plain import from_dict
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import played
+from trainer.machine.imports import check_named
 from trainer.models import checkpoint, hub, policy_file, released
 from trainer.session.checkpoints import is_taken
 
@@ -20,6 +29,8 @@ NEEDS = (
 )  # fmt: skip
 
 AUTO = Path("auto")
+
+_logger = logging.getLogger(__name__)
 
 
 def locate(path: Path, task: str | None = None) -> Path:
@@ -78,11 +89,38 @@ def _why_not(run_dir: Path, task: str | None) -> str:
     return str(state["progress"]["ended"])
 
 
-def config_of(path: Path) -> RunConfig:
-    """The config of the run of a checkpoint, to continue in its folder."""
+def config_of(path: Path, code: Mapping[str, str] = MappingProxyType({})) -> RunConfig:
+    """The config of the run of a checkpoint, to continue in its folder.
+
+    Args:
+        path: of the file.
+        code: options on the command line that name code; they replace those of the run.
+
+    Raises:
+        ValueError: the run has code that the command line does not name.
+    """
     state = checkpoint.load(path, torch.device("cpu"), NEEDS)
-    config = from_dict(RunConfig, state["config"])
+    config = from_dict(RunConfig, _with_secrets(state["config"], path))
+    config = flags.change(config, **code) if code else config
+    check_named(path, flags.code_of(config), code.values())
     return dataclasses.replace(config, resume=path, run_dir=None)
+
+
+def _with_secrets(config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The config of a checkpoint with the secrets in config.json of its run folder."""
+    folder, complete = checkpoint.run_dir_of(path), None
+    with suppress(OSError, ValueError):
+        complete = json.loads((folder / "config.json").read_bytes()) if folder else None
+    known = complete if isinstance(complete, dict) else {}
+    config, lost = shown.with_secrets(config, known)
+    for name in lost:
+        _logger.warning(
+            "%s has no value of %s, which only config.json in its run folder records: "
+            "this run has none unless you give it again",
+            path,
+            flag_of(name),
+        )
+    return config
 
 
 def best_in(run_dir: Path) -> float:

@@ -7,14 +7,13 @@ the other ranks follow its decisions.
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from types import FrameType
 from typing import NamedTuple
 
 from trainer.config.schema import RunConfig
+from trainer.machine.process import Interrupted, on_signal
 from trainer.machine.ranks import Ranks
 from trainer.rollout.batch import Batch
 from trainer.rollout.finished import FinishedEpisodes
@@ -35,66 +34,20 @@ class Stop:
 
 @contextmanager
 def stop_on_signal(log: Callable[[str], None]) -> Iterator[Stop]:
-    """Records and logs Ctrl-C and SIGTERM; a second signal interrupts at once."""
+    """Records and logs a signal to end; a later second one interrupts at once."""
     stopping = Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopping
-        return
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        del frame
+    def handle(number: int) -> None:
         if stopping.signal:
-            raise KeyboardInterrupt
+            raise Interrupted(number)
         stopping.signal = number
         # Python's files are not reentrant, and Ctrl-C may have ended the reader of
         # stdout. The message may be lost, but not the signal.
         with suppress(RuntimeError, OSError):
             log(f"{signal.Signals(number).name}: ending after this update")
 
-    with _handled(handle):
+    with on_signal(handle):
         yield stopping
-
-
-@contextmanager
-def _handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Makes a function the handler of Ctrl-C and SIGTERM."""
-    old = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            # Not if another handler was set meanwhile.
-            if signal.getsignal(number) is handle:
-                signal.signal(number, handler)
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal came before the run was built.
-
-    Attributes:
-        signal: number of the signal.
-        steps, seconds: of the run so far.
-    """
-
-    def __init__(self, number: int) -> None:
-        """Takes the number of the signal."""
-        super().__init__(signal.Signals(number).name)
-        self.signal, self.steps, self.seconds = number, 0, 0.0
-
-
-@contextmanager
-def raise_on_signal() -> Iterator[None]:
-    """Makes Ctrl-C and SIGTERM raise `Interrupted` in the block (main thread only)."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        del frame
-        raise Interrupted(number)
-
-    with _handled(handle):
-        yield
 
 
 class Decision(NamedTuple):
@@ -175,7 +128,7 @@ class Lead:
             return INTERRUPTED
         if config.stop_when_solved and self._evaluator.solved():
             return f"solved: {progress.evaluated['evaluation/clear_rate']:.0%} cleared"
-        if progress.steps >= config.max_steps:
+        if config.max_steps and progress.steps >= config.max_steps:
             return "max_steps reached"
         if config.max_seconds and self._clock.seconds() >= config.max_seconds:
             return "max_seconds reached"

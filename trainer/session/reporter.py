@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import torch
-
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import is_native
 from trainer.film.record import Filmer
+from trainer.machine.files import replacing
 from trainer.machine.timings import Timings, format_seconds
+from trainer.models.checkpoint import dump
 from trainer.rollout.batch import Batch, observations
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.session.progress import Clock, Progress
@@ -118,11 +118,13 @@ class Reporter:
     def _eta_s(self) -> float:
         """Seconds to the first of max_steps and max_seconds at the mean speed so far.
 
-        A run that is solved ends earlier.
+        Infinite without a limit. A run that is solved ends earlier.
         """
         config, steps = self._config, self._progress.steps
         rate = (steps - self._first_step) / max(self._clock.elapsed(), 1e-9)
-        eta = (config.max_steps - steps) / max(rate, 1e-9)
+        eta = math.inf
+        if config.max_steps:
+            eta = (config.max_steps - steps) / max(rate, 1e-9)
         if config.max_seconds:
             eta = min(eta, config.max_seconds - self._clock.seconds())
         return max(eta, 0.0)
@@ -198,8 +200,11 @@ def check_loss(
     fields = batch._asdict()
     # Only the frames of this batch, not the whole store.
     fields["obs"] = observations(fields.pop("frames"), fields.pop("stacks"), obs_shape)
-    torch.save(fields, run_dir / "nan_batch.pt")
-    raise RuntimeError(
-        f"the loss is {loss}; the last batch is in {run_dir}/nan_batch.pt. "
-        "Try a lower --lr, or --precision fp32"
-    )
+    path = run_dir / "nan_batch.pt"
+    text = f"the loss is {loss}; the last batch is in {path}"
+    try:
+        with replacing(path) as file:
+            dump(fields, file)
+    except OSError as error:
+        text = f"the loss is {loss}; {path} could not be written ({error.strerror})"
+    raise RuntimeError(f"{text}. Try a lower --lr, or --precision fp32")

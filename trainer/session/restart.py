@@ -8,9 +8,10 @@ lifetime, so that the next start finds the last checkpoint, whatever --run-dir i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -45,12 +46,17 @@ def note(run_dir: Path, resume: Path | None, ranks: Ranks) -> None:
         write_json(folder / _NOTE, content)
 
 
-def config_of(ranks: Ranks, parse: Callable[[], RunConfig]) -> RunConfig | None:
+def config_of(
+    ranks: Ranks,
+    parse: Callable[[], RunConfig],
+    code: Mapping[str, str] = MappingProxyType({}),
+) -> RunConfig | None:
     """The config of a new or continued run; the same on all ranks.
 
     Args:
         ranks: of the run, which all call this.
         parse: reads the command line, on rank 0.
+        code: options on the command line that name code.
 
     Returns:
         None if the run had ended when a process died.
@@ -60,7 +66,7 @@ def config_of(ranks: Ranks, parse: Callable[[], RunConfig]) -> RunConfig | None:
     """
     # Rank 0 may be on a machine that joined later, without a record.
     notes = [found for found in ranks.gather(_read()) if found is not None]
-    return ranks.first(lambda: _goes_on(notes[0], parse) if notes else parse())
+    return ranks.first(lambda: _goes_on(notes[0], parse, code) if notes else parse())
 
 
 def _read() -> dict[str, Any] | None:
@@ -72,7 +78,9 @@ def _read() -> dict[str, Any] | None:
     return content
 
 
-def _goes_on(noted: dict[str, Any], parse: Callable[[], RunConfig]) -> RunConfig | None:
+def _goes_on(
+    noted: dict[str, Any], parse: Callable[[], RunConfig], code: Mapping[str, str]
+) -> RunConfig | None:
     """The config of a recorded run."""
     run_dir = Path(noted["run_dir"])
     names = {path.name for path in checkpoint.list_files(run_dir)}
@@ -83,4 +91,4 @@ def _goes_on(noted: dict[str, Any], parse: Callable[[], RunConfig]) -> RunConfig
         return replace(given, resume=Path(resume)) if resume else given
     path = checkpoint.find(run_dir, locate.NEEDS)
     state = checkpoint.load(path, torch.device("cpu"), locate.NEEDS)
-    return None if state["progress"]["ended"] else locate.config_of(path)
+    return None if state["progress"]["ended"] else locate.config_of(path, code)

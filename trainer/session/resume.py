@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.config import shown
 from trainer.config.plain import flat, to_dict
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import own_levels
@@ -129,7 +130,8 @@ def capture(
     explorer, ema, ranks = parts.explorer, parts.learner.ema, parts.ranks
     learner = parts.learner.state()
     state = {
-        "config": to_dict(parts.config),
+        # A checkpoint may travel; config.json in the run folder has the secrets.
+        "config": shown.without_secrets(to_dict(parts.config)),
         "spaces": {"observation": list(parts.obs_shape), "actions": parts.num_actions},
         "model": parts.model.state_dict(),
         "ema": ema.state_dict() if ema else None,
@@ -197,7 +199,9 @@ class _Restoring:
         self, parts: RunParts, state: dict[str, Any], log: Callable[[str], None]
     ) -> None:
         self._parts, self._state, self._log = parts, state, log
-        self._old, self._new = flat(state["config"]), flat(to_dict(parts.config))
+        old, new = map(shown.without_secrets, (state["config"], to_dict(parts.config)))
+        self._old, self._new = flat(old), flat(new)
+        self._shown = flat(shown.settings(old)), flat(shown.settings(new))
 
     def restore(self, path: Path) -> None:
         """See the function `restore`."""
@@ -241,6 +245,7 @@ class _Restoring:
         old, new = self._old, self._new
         changed = [n for n in new if n in old and n not in _OUTER and old[n] != new[n]]
         if changed:
+            old, new = self._shown
             parts = [f"{n.rpartition('.')[2]} {old[n]} -> {new[n]}" for n in changed]
             self._log(f"changed since the checkpoint: {', '.join(parts)}")
         return changed
@@ -342,10 +347,10 @@ class _Restoring:
     def _check_left(self) -> None:
         """Raises ValueError if the run has already reached its end."""
         config, progress = self._parts.config, self._parts.progress
-        if progress.steps >= config.max_steps:
+        if config.max_steps and progress.steps >= config.max_steps:
             raise ValueError(
                 f"the checkpoint is at {progress.steps:,} steps, and max_steps is "
-                f"{config.max_steps:,}: raise --max-steps to continue"
+                f"{config.max_steps:,}: raise --max-steps to continue (0: no limit)"
             )
         if config.max_seconds and progress.seconds >= config.max_seconds:
             raise ValueError(

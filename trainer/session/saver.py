@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 
+from trainer.models.checkpoint import list_files
 from trainer.rollout.pipeline import Pipeline
 from trainer.session import resume
 from trainer.session.alarms import Alarms
 from trainer.session.checkpoints import Checkpoints
 from trainer.show.display import Display
+
+# Seconds of training until the first checkpoint of a run folder.
+_FIRST_S = 5.0
 
 
 class Saver:
@@ -32,12 +36,15 @@ class Saver:
             checkpoints: of the run folder; None on ranks other than 0.
             display: shows written checkpoints.
             alarms: receive failed checkpoints.
-            seconds: between two periodic checkpoints.
+            seconds: between two periodic checkpoints; the first one of a folder is due
+                after five seconds at the latest.
         """
         self._parts, self._pipeline = parts, pipeline
         self._checkpoints, self._display = checkpoints, display
         self._alarms = alarms
         self._seconds, self._last = seconds, time.perf_counter()
+        is_new = checkpoints is not None and not list_files(checkpoints.folder)
+        self._wait = min(seconds, _FIRST_S) if is_new else seconds
 
     def save(self, *, best: bool = False, complete: bool = True) -> bool:
         """Writes a checkpoint, or logs why it cannot.
@@ -65,7 +72,7 @@ class Saver:
             parts, complete=at_rest, explored=not best, together=together
         )
         if together:
-            self._last = time.perf_counter()
+            self._last, self._wait = time.perf_counter(), self._seconds
         if self._checkpoints is None:
             return True
         steps = parts.progress.steps
@@ -87,7 +94,7 @@ class Saver:
                 so the first one is written with a complete checkpoint.
         """
         first_best = best and not self._parts.progress.best_score
-        return first_best or time.perf_counter() - self._last >= self._seconds
+        return first_best or time.perf_counter() - self._last >= self._wait
 
     def improved(self) -> bool:
         """Whether the score of the last episodes is the best one."""

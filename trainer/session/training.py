@@ -6,6 +6,7 @@ from trainer.config.schema import RunConfig
 from trainer.machine.cpu import startup_objects_frozen
 from trainer.machine.cuda import own_stream
 from trainer.machine.monitor import profiler
+from trainer.machine.process import Interrupted
 from trainer.machine.ranks import FirstRankError, LostRankError
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
@@ -14,7 +15,6 @@ from trainer.session.build import Session
 from trainer.session.evaluator import Evaluator
 from trainer.session.loop import (
     INTERRUPTED,
-    Interrupted,
     Lead,
     Loop,
     Stop,
@@ -84,11 +84,9 @@ def train(session: Session) -> dict[str, float]:
             except BaseException:
                 _save_after_failure(session)
                 raise
-            if not session.saver.save():
-                raise RuntimeError(
-                    f"the last checkpoint, at {session.progress.steps:,} steps, could "
-                    f"not be written; {run_dir}/{checkpoint.FOLDER}/ has earlier ones"
-                )
+            saved = session.saver.save()
+            # torchrun ends the other ranks as soon as one has ended by a signal.
+            session.ranks.first(lambda: _check_saved(session, saved))
             contents = "checkpoints, curves"
             if session.filmer is not None:
                 session.filmer.finish(session.writer.write_video)
@@ -102,6 +100,18 @@ def train(session: Session) -> dict[str, float]:
         raise
     finally:
         session.close()
+
+
+def _check_saved(session: Session, saved: bool) -> None:
+    """Raises RuntimeError unless the last checkpoint of a run is written."""
+    if saved:
+        return
+    kept = [path.name for path in checkpoint.list_files(session.run_dir)]
+    raise RuntimeError(
+        f"the last checkpoint, at {session.progress.steps:,} steps, could not be "
+        f"written; {session.run_dir}/{checkpoint.FOLDER}/ has "
+        + (", ".join(kept) if kept else "no earlier one")
+    )
 
 
 def _run_loop(session: Session, clock: Clock, stopping: Stop) -> dict[str, float]:

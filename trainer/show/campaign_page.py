@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from trainer.config import shown
 from trainer.machine.files import replacing
 from trainer.machine.timings import format_seconds
 from trainer.show.figures import curves
@@ -40,7 +41,7 @@ def write(folder: Path, output: Path | None = None) -> Path:
         OSError: the report cannot be written; an older one is unchanged.
     """
     state, found = _read(folder / STATE), _read(folder / TABLE)
-    known = _read(folder / OPTIONS)
+    known = _shared(_read(folder / OPTIONS))
     levels: Mapping[str, Any] = state.get("levels", {})
     one, single = found.get("one", []), found.get("single", [])
     merged = [read_run(folder / MERGED)] if (folder / MERGED).is_dir() else []
@@ -52,11 +53,11 @@ def write(folder: Path, output: Path | None = None) -> Path:
         "Options": _options(known),
     }
     seconds = format_seconds(state.get("seconds", 0.0))
-    about = {"command": known.get("command"), "folder": folder}
+    about = {"command": known.get("command"), "folder": folder.resolve().name}
     facts = "".join(
         f"<dt>{name}</dt><dd>{escape(str(value))}</dd>"
         for name, value in about.items()
-        if value is not None
+        if value
     )
     head = (
         f"<h1>{len(levels)} levels in {seconds}</h1>"
@@ -96,6 +97,15 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged: it is not a JSON object")
     return content
+
+
+def _shared(known: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of campaign.json as others may see it."""
+    return {
+        "command": shown.command_text(str(known.get("command", ""))),
+        "options": shown.options(known.get("options", {})),
+        "flags": shown.command(["", *known.get("flags", [])])[1:],
+    }
 
 
 def _sampled(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -86,7 +86,7 @@ class LiveDisplay:
             (0.0, f"writing to {info.run_dir}/; Ctrl-C ends the run with a checkpoint")
         )
         self._live.start()
-        self._closing.callback(self._live.stop)
+        self._closing.callback(self._leave)
         self._refresh()
         self._closing.enter_context(_captured(self.log))
         self._closing.enter_context(_suspendable(self._console))
@@ -141,8 +141,13 @@ class LiveDisplay:
                 self.drawing_s += time.thread_time() - spent
 
     def _refresh(self) -> None:
-        self._live.refresh()
-        self._park()
+        with suppress(OSError):  # as in `log`
+            self._live.refresh()
+            self._park()
+
+    def _leave(self) -> None:
+        with suppress(OSError):  # as in `log`
+            self._live.stop()
 
     def _park(self) -> None:
         """Puts the cursor where the terminal's own ^C does not begin a new line."""
@@ -236,7 +241,8 @@ def make_display(mode: str) -> Display:
     Raises:
         ValueError: the mode is on, and stdout is not a terminal.
     """
-    terminal = sys.stdout.isatty()
+    # A program without a console has no stdout.
+    terminal = sys.stdout is not None and sys.stdout.isatty()
     if mode == "on" and not terminal:
         raise ValueError(
             "dashboard=on needs a terminal, and stdout is a file or a pipe; choose "

@@ -5,8 +5,6 @@ dashboard.py has the display for terminals.
 
 from __future__ import annotations
 
-import os
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +19,7 @@ from trainer.config.schema import RunConfig
 from trainer.config.tasks import describe_levels
 from trainer.machine.cpu import NICE_VARIABLE, emulation_nice
 from trainer.machine.device import describe
+from trainer.machine.process import say
 from trainer.machine.timings import format_seconds
 from trainer.models import ModelSize
 from trainer.show.bottleneck import bottleneck_of
@@ -165,16 +164,16 @@ class PlainDisplay:
         self._overlapped = info.config.lag > 0
         self._record.open(info.run_dir)
         self.log(info.banner())
-        _print(progress_legend(info.config.env.frame_skip))
+        say(progress_legend(info.config.env.frame_skip))
 
     def log(self, text: str) -> None:
         """Prints a message."""
         self._record.add(text)
-        _print(text)
+        say(text)
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
         """Prints a line, and the bottleneck if it has changed."""
-        _print(progress_line(step, values, eta_s))
+        say(progress_line(step, values, eta_s))
         text = bottleneck_of(values, self._overlapped)
         kind = text.partition(":")[0]
         if kind != self._bottleneck:
@@ -190,21 +189,6 @@ class PlainDisplay:
     def close(self) -> None:
         """Closes the file of messages."""
         self._record.close()
-
-
-def _print(text: str) -> None:
-    """Prints a line; if that fails, the run continues without it."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # The reader is gone: Ctrl-C also ends `| tee`. With stdout redirected, later
-        # lines do not fail, nor does the last flush of Python, which would change the
-        # exit status.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    except OSError:
-        pass  # a log on a full disk; there may be room again
 
 
 class QuietDisplay:

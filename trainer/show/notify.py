@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trainer.config import shown
+
 # How long a run waits at its end for the last notifications.
 _CLOSE_S = 20.0
 
@@ -39,7 +41,7 @@ class Notifier:
 
     def send(self, title: str, text: str) -> None:
         """Sends a message; returns at once."""
-        self._queue.put((title, text))
+        self._queue.put((title, shown.message(text)))
 
     def _work(self) -> None:
         while (message := self._queue.get()) is not None:
@@ -47,7 +49,9 @@ class Notifier:
             try:
                 sent = self._service.notify(title=title, body=text)
             except Exception as error:  # services raise anything; the run continues
-                self._log(f"could not send notification {title!r}: {error}")
+                # Not its text, which may quote the URL.
+                kind = type(error).__name__
+                self._log(f"could not send notification {title!r}: {kind}")
                 continue
             if not sent:
                 self._log(
@@ -89,10 +93,15 @@ def _added(urls: Sequence[str]) -> Any:
     logging.getLogger("apprise").setLevel(logging.CRITICAL)
     for part in urls:
         if not service.add(part):
-            kind = part.partition("://")[0] if "://" in part else part
+            scheme, colon, _ = part.partition("://")
+            what = (
+                f"the URL that begins with {scheme!r}"
+                if colon
+                else "a text without ://"
+            )
             raise ValueError(
-                f"--notify: apprise has no service for the URL that begins with "
-                f"{kind[:20]!r}; give a URL such as ntfy://TOPIC or mailto://... "
+                f"--notify: apprise has no service for {what}; give a URL such as "
+                "ntfy://TOPIC or mailto://... "
                 "(https://appriseit.com/services/)"
             )
     return service

@@ -242,7 +242,7 @@ def _headline(run: RunFiles) -> str:
         "seed": config.get("seed"),
         "commit": config.get("commit"),
         "command": config.get("command"),
-        "folder": run.folder,
+        "folder": run.folder.resolve().name,
     }
     badge = "solved" if run.solved else "not solved"
     figures = "".join(

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.config import shown
 from trainer.config.tasks import describe_levels
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The content of a run folder; missing files are empty."""
+    """The content of a run folder as others may see it; missing files are empty."""
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
@@ -68,13 +69,14 @@ def read_run(folder: Path) -> RunFiles:
         )
     points, lost = _read_lines(folder / "metrics.jsonl")
     evaluations, also_lost = _read_lines(folder / "evaluations.jsonl")
+    config = _read_object(folder / "config.json")
     return RunFiles(
         folder,
-        _read_object(folder / "config.json"),
+        shown.settings(config),
         sorted((p for p in points if "step" in p), key=lambda p: float(p["step"])),
         evaluations,
-        _read_object(folder / "evaluation" / "table.json"),
-        _read_text(folder / "messages.txt"),
+        shown.options(_read_object(folder / "evaluation" / "table.json")),
+        shown.message(_read_text(folder / "messages.txt"), config),
         lost + also_lost,
     )
 

@@ -118,13 +118,12 @@ def _header(status: Status, width: int) -> RenderableType:
     first.append(f"  {', '.join(parts)}", f"not bold {LABEL}")
     first.truncate(width - len(end) - 1)
     first.append(" " * (width - first.cell_len - len(end)) + end)
-    done = status.step / status.max_steps
-    if status.max_seconds:
-        done = max(done, seconds / status.max_seconds)
-    done = min(done, 1.0)
+    limits = ((status.step, status.max_steps), (seconds, status.max_seconds))
+    done = min(1.0, max((now / most for now, most in limits if most), default=0.0))
     left = "-" if status.end is None else format_seconds(status.end - seconds)
-    counts = f"{status.step:,} of {status.max_steps:,} steps"
-    tail = f" {done:4.0%}  {counts:>{2 * len(f'{status.max_steps:,}') + 10}}"
+    most = f" of {status.max_steps:,}" if status.max_steps else ""
+    counts = f"{status.step:,}{most} steps"
+    tail = f" {done:4.0%}  {counts:>{2 * len(most) + 2 if most else 18}}"
     tail += f"  ETA {left:>8} "
     room = max(0, width - len(tail) - 1)
     filled = round(room * done)

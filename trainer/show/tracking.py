@@ -36,8 +36,10 @@ class MetricsWriter:
 
         Args:
             run_dir: existing folder.
-            config: shown by W&B, and by TensorBoard as hyper-parameters.
-            command: the command line of the run, shown by TensorBoard as a text.
+            config: shown by W&B, and by TensorBoard as hyper-parameters; without what
+                others may not see.
+            command: the command line of the run, shown by TensorBoard as a text; the
+                same holds.
             wandb: whether to log to W&B too, see `WandbRun`.
             resumed_at: step from which the run continues, 0 for a new run; TensorBoard
                 hides its points of later steps.

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer.machine.files import write_text
+
 PROJECT = "mario-envpool"
 # File in the run folder with the W&B id of the run, which a resumed run keeps.
 ID_FILE = "wandb-id.txt"
@@ -29,7 +31,7 @@ class WandbRun:
 
         Args:
             run_dir: folder of the run; its name is the default name of the run.
-            config: shown as the run's config.
+            config: shown as the run's config; without what others may not see.
             resumed: whether the run continues in its own folder and keeps its id.
         """
         # Imported here: only a run with --wandb needs it.
@@ -45,6 +47,10 @@ class WandbRun:
         if settings.mode == "online" and "WANDB_MODE" not in os.environ:
             # Without a key, `init` would ask for one and block the run.
             mode = None if wandb.login(prompt=False, verify=False) else "offline"
+        # Printed lines name folders.
+        console: dict[str, Any] = {}
+        if "WANDB_CONSOLE" not in os.environ:
+            console["console"] = "off"
         # Offline, `resume` has no effect and prints a warning.
         online = settings.mode == "online" and mode is None
         self._run: Any = wandb.init(
@@ -56,10 +62,12 @@ class WandbRun:
             config=dict(config),
             allow_val_change=True,  # a resumed run may have other options
             mode=mode,
+            # No command line, and no names of the host, the user and folders.
+            settings=wandb.Settings(x_disable_meta=True, **console),
         )
         if not self._run.disabled:
             with suppress(OSError):  # a full disk; the run continues
-                file.write_text(f"{self._run.id}\n", "utf-8")
+                write_text(file, f"{self._run.id}\n")
         # W&B accepts only rising steps, and a killed run has logged steps after its
         # checkpoint.
         self._first_step = self._run.step if self._run.resumed else 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainer.config.learning import Ppo, RMSprop
 from trainer.config.schema import RunConfig
+from trainer.machine.process import Interrupted
 from trainer.session.training import run_training
 from trainer.show.display import QuietDisplay
 
@@ -72,7 +73,7 @@ def train_a2c(
         out: folder in which to make the run folder.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM ended the run.
+        Interrupted: a signal ended the run.
     """
     level = f"-{levels[0]}" if len(levels) == 1 else "RandomStages"
     folder = out / f"a2c-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -86,6 +87,6 @@ def train_a2c(
         run_dir=folder,
     )
     print(f"training A2C for {seconds:g} s: {folder}/", flush=True)
-    if run_training(training, QuietDisplay())["signal"]:
-        raise KeyboardInterrupt
+    if number := run_training(training, QuietDisplay())["signal"]:
+        raise Interrupted(int(number))
     return folder

@@ -29,6 +29,7 @@ from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
 from trainer.machine.cpu import available_cores
 from trainer.machine.files import write_json
+from trainer.machine.process import Interrupted
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
 from trainer.models.policy_file import SUFFIX
@@ -167,7 +168,7 @@ class Campaign:
         """Runs what is left of the campaign.
 
         Raises:
-            KeyboardInterrupt: after Ctrl-C; the work so far is saved.
+            KeyboardInterrupt: after a signal to end; the work so far is saved.
             RuntimeError: no level could be trained.
         """
         phases = {
@@ -305,7 +306,8 @@ class Campaign:
         (self.folder / POLICIES).mkdir(exist_ok=True)
         tasks = [
             (name, specialists.choose, self.run_dir(name), self.policy(name),
-             name, _CHOICE_EPISODES, self.config.seed, _LEVEL_BITS)
+             name, _CHOICE_EPISODES, self.config.seed, _LEVEL_BITS,
+             self._runs[name].model.name)
             for name, level in self.levels.items()
             if level.chosen is None and checkpoint.list_files(self.run_dir(name))
         ]  # fmt: skip
@@ -357,7 +359,7 @@ class Campaign:
         finally:
             self._board.open()
         if ended_by["signal"]:
-            raise KeyboardInterrupt
+            raise Interrupted(int(ended_by["signal"]))
 
     def _choose_one(self) -> None:
         """Chooses the temperature of the one network, at the end of its training."""
@@ -367,6 +369,7 @@ class Campaign:
         task = (
             ONE, specialists.choose, self.folder / MERGED, self.policy(ONE),
             ",".join(levels), _ONE_EPISODES, self.config.seed, _ONE_BITS,
+            self._merged(levels, self.folder / POLICIES).model.name,
         )  # fmt: skip
         for _, result in self._do([task], "choosing a temperature"):
             self._board.log(
@@ -388,9 +391,14 @@ class Campaign:
             path = self.folder / TABLE
             self._board.log(f"all policies were played before, see {path}")
             return known
+        levels = [name for name in names if name != ONE]
+        models = {name: self._runs[name].model.name for name in levels}
+        if ONE in names:
+            models[ONE] = self._merged(levels, self.folder / POLICIES).model.name
         tasks = [
             (name, specialists.evaluate, self.policy(name),
-             "" if name == ONE else name, self.config.episodes, self.config.seed)
+             "" if name == ONE else name, self.config.episodes, self.config.seed,
+             models[name])
             for name in names
         ]  # fmt: skip
         try:

@@ -10,8 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trainer.config import shown
 from trainer.config.plain import to_dict
 from trainer.config.schema import RunConfig
+
+# The settings of the runs in the result of `setup`.
+_FLAGS = "trainer flags"
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -68,14 +72,20 @@ def check_base(base: RunConfig) -> None:
 
 
 def setup(base: RunConfig, **options: Any) -> dict[str, Any]:
-    """The settings that a resumed search must share, as plain JSON types."""
-    everything = {**options, "trainer flags": to_dict(base)}
+    """The settings that a resumed search must share, as plain JSON types.
+
+    Others may see them: the database of a search may be that of many people.
+    """
+    everything = {**options, _FLAGS: shown.settings(to_dict(base))}
     result: dict[str, Any] = json.loads(json.dumps(everything))
     return result
 
 
 def check_setup(name: str, known: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raises ValueError if two results of `setup` differ."""
+    known = dict(known)
+    if isinstance(known.get(_FLAGS), dict):  # earlier versions wrote whole paths
+        known[_FLAGS] = shown.settings(known[_FLAGS])
     changed = [key for key, value in new.items() if known.get(key) != value]
     if changed:
         raise ValueError(

@@ -10,9 +10,11 @@ from dataclasses import replace
 import optuna
 from optuna.storages import RetryHeartbeatStaleTrialCallback
 
+from trainer.config import shown
 from trainer.config.checks import MAX_SEED
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
+from trainer.machine.process import Interrupted
 from trainer.machine.timings import format_seconds
 from trainer.show.display import QuietDisplay
 from trainer.tuning import options
@@ -97,7 +99,8 @@ class Objective:
             RetryHeartbeatStaleTrialCallback()(study, study.trials[trial.number])
             raise
         except FAILURES as error:
-            trial.set_user_attr("error", str(error).split("\n")[0])
+            reason = str(error).split("\n")[0]
+            trial.set_user_attr("error", shown.message(reason))
             outcome = f"failed: {trial.user_attrs['error']}"
             raise
         finally:
@@ -120,7 +123,7 @@ class Objective:
         )
         metrics = self._train(config, TrialDisplay(trial, search, index))
         if metrics["signal"]:
-            raise KeyboardInterrupt
+            raise Interrupted(int(metrics["signal"]))
         rate = metrics.get("rollout/clear_rate", 0.0)
         trial.set_user_attr("clear_rate", rate)
         trial.set_user_attr("steps", int(metrics["steps"]))

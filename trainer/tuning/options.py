@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from trainer.config import flags as run_flags
+from trainer.config import shown
 from trainer.config.flags import Option
+from trainer.config.options import SECRET
 from trainer.config.schema import RunConfig
 
 # Each run of a search has its own value, or the option only selects other defaults.
@@ -47,7 +49,7 @@ def find(name: str) -> Option:
             f"there is no option {name!r}; {hint} (all: python -m trainer.run "
             "--help-all)"
         )
-    if option.name in _NOT_SEARCHED:
+    if option.name in _NOT_SEARCHED or shown.holds_of(option) == SECRET:
         raise ValueError(
             f"{name} cannot be searched: each run has its own value, or the command "
             "line sets it"

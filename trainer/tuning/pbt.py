@@ -25,6 +25,7 @@ from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
 from trainer.machine.cpu import available_cores
+from trainer.machine.process import raise_on_signal
 from trainer.models import checkpoint
 from trainer.session.checkpoints import take
 from trainer.session.training import run_training
@@ -269,8 +270,9 @@ def _ray(config: PopulationConfig) -> Iterator[dict[str, float]]:
         reason = str(error).strip().splitlines()[0]
         raise ConnectionError(f"Ray does not start: {reason}") from error
     try:
-        # Ray prints messages of its daemons, for example about a killed process.
-        with redirect_stdout(io.StringIO()):
+        # Ray prints messages of its daemons, for example about a killed process, and
+        # has set its own handler of SIGTERM.
+        with redirect_stdout(io.StringIO()), raise_on_signal():
             yield _resources(config)
     finally:
         ray.shutdown()

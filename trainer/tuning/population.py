@@ -231,6 +231,7 @@ class Population:
         if (self.folder / "state.json").exists():
             self.state = json.loads((self.folder / "state.json").read_text())
             command.check_setup(config.name, self.state["setup"], setup)
+            self._check_values()
         self._events: list[tuple[str, dict[str, Any]]] = []
         # The stream of now, because the messages of Ray are redirected later.
         self._show = partial(print, file=sys.stdout, flush=True)
@@ -243,6 +244,16 @@ class Population:
             own = options.values_of(self.base, values)
             values |= {k: v for k, v in own.items() if v in self.mutations[k]}
         return {"values": values, "trained": 0, "metrics": {}}
+
+    def _check_values(self) -> None:
+        """Raises ValueError if state.json sets an option that does not change."""
+        for number, member in enumerate(self.state["members"]):
+            if foreign := sorted(set(member["values"]) - set(self.mutations)):
+                raise ValueError(
+                    f"{self.folder / 'state.json'} is damaged: member {number} has "
+                    f"{', '.join(foreign)}, which --mutations does not have; choose "
+                    "another --name"
+                )
 
     @property
     def finished(self) -> bool:

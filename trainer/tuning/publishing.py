@@ -6,14 +6,13 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import mario_envpool
 from mario_envpool import rom
+from trainer.config import shown
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import game_of, own_levels
@@ -23,7 +22,8 @@ from trainer.film.encode import VideoWriter
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.film.play import Camera, Player, film_episode, trained
 from trainer.machine.cpu import available_cores, cpu_name
-from trainer.machine.files import write_json
+from trainer.machine.files import write_json, write_text
+from trainer.machine.imports import check_named
 from trainer.models import checkpoint, policy_file
 from trainer.models.policy import load_policy, playing_device, run_folder, save_policy
 from trainer.models.policy_file import SUFFIX, PolicyFile
@@ -36,7 +36,9 @@ _NEEDS = ("config", "model", "steps")
 _EVERY = 2
 
 
-def make(source: Path, to: Path, *, episodes: int, seed: int, address: str) -> Card:
+def make(
+    source: Path, to: Path, *, episodes: int, seed: int, address: str, model: str = ""
+) -> Card:
     """Writes the folder: policy, config.json, card.json, README.md and a video.
 
     Args:
@@ -45,6 +47,7 @@ def make(source: Path, to: Path, *, episodes: int, seed: int, address: str) -> C
         episodes: sampled episodes per level, for the table of the card.
         seed: of environments and actions.
         address: future address of the policy, for README.md; "": the folder.
+        model: network of the user that the checkpoint may name.
 
     Returns:
         The card.
@@ -52,7 +55,8 @@ def make(source: Path, to: Path, *, episodes: int, seed: int, address: str) -> C
     Raises:
         FileNotFoundError: there is no checkpoint.
         FileExistsError: `to` has a card.
-        ValueError: the checkpoint is damaged, or of a task without levels.
+        ValueError: the checkpoint is damaged, of a task without levels, or names
+            another network of a user.
         OSError: a file cannot be written.
     """
     if (to / CARD).exists():
@@ -60,6 +64,7 @@ def make(source: Path, to: Path, *, episodes: int, seed: int, address: str) -> C
     path = checkpoint.find(source, _NEEDS)
     state = checkpoint.load(path, torch.device("cpu"), needs=_NEEDS)
     config = from_dict(RunConfig, state["config"])
+    check_named(path, {"model": config.model.name}, [model])
     levels = config.env.levels or own_levels(config.env.task)
     if not levels:
         raise ValueError(
@@ -71,8 +76,9 @@ def make(source: Path, to: Path, *, episodes: int, seed: int, address: str) -> C
     policy = to / f"{name}{SUFFIX}"
     save_policy(path, policy)
     found = policy_file.read(policy, torch.device("cpu"))
-    played = specialists.evaluate(policy, ",".join(levels), episodes, seed)["results"]
-    rows = [{key: row[key] for key in releases.RESULT} for row in played]
+    names = ",".join(levels)
+    played = specialists.evaluate(policy, names, episodes, seed, model)
+    rows = [{key: row[key] for key in releases.RESULT} for row in played["results"]]
     card = Card(
         about=_about(found, config, levels) | {"made_by": _command(source)},
         protocol={
@@ -94,12 +100,11 @@ def make(source: Path, to: Path, *, episodes: int, seed: int, address: str) -> C
         },
     )
     video = to / f"{name}.mp4"
-    _film(policy, video, levels[0], seed)
-    write_json(to / "config.json", _shared(config))
+    _film(policy, video, levels[0], seed, model)
+    write_json(to / "config.json", shown.settings(to_dict(config)))
     text = _front_matter(card) + releases.readme(card, address or policy.name)
-    (to / releases.README).write_text(
-        f"{text}\nAn episode: [{video.name}]({video.name})\n"
-    )
+    text += f"\nAn episode: [{video.name}]({video.name})\n"
+    write_text(to / releases.README, text)
     write_card(to, card)
     return card
 
@@ -121,9 +126,9 @@ def _about(
     }
 
 
-def _film(policy: Path, video: Path, level: str, seed: int) -> None:
+def _film(policy: Path, video: Path, level: str, seed: int, model: str) -> None:
     """Films an episode of a level."""
-    loaded = load_policy(policy, playing_device("cpu"))
+    loaded = load_policy(policy, playing_device("cpu"), model=model)
     options = game_config(
         loaded.env, level=level, repeat_action_probability=0.0, stall_steps=STALL_STEPS
     )
@@ -138,27 +143,14 @@ def _film(policy: Path, video: Path, level: str, seed: int) -> None:
                 writer.write(picture)
 
 
-def _shared(config: RunConfig) -> dict[str, Any]:
-    """The config of a run without local paths."""
-    names = tuple(Path(path).name for path in config.explore.demos)
-    return to_dict(
-        replace(
-            config,
-            run_dir=None,
-            resume=None,
-            env=replace(config.env, rom_path=""),
-            explore=replace(config.explore, demos=names),
-        )
-    )
-
-
 def _command(source: Path) -> str:
-    """The command that started a run, without the path of Python."""
+    """The command that started a run, as others may see it."""
     folder = run_folder(source)
     words = ["-m", "trainer.run"]
     if folder is not None:
         known = json.loads((folder / "config.json").read_bytes())
-        words = shlex.split(str(known.get("command") or "")) or words
+        given = shown.command_text(str(known.get("command") or ""))
+        words = shlex.split(given) or words
     begin = words.index("-m") if "-m" in words else 0
     return shlex.join(["python", *words[begin:]])
 

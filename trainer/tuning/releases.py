@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +13,12 @@ import torch
 
 import mario_envpool
 from mario_envpool import rom
+from trainer.config import shown
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig
 from trainer.evaluation.tables import pairs_of
 from trainer.machine.cpu import available_cores, cpu_name
+from trainer.machine.files import copy, write_text
 from trainer.models import policy_file
 from trainer.models.policy import load_policy
 from trainer.models.policy_file import SUFFIX
@@ -87,7 +88,7 @@ def make(campaign: Path, to: Path) -> Card:
     sha1, envs = "", dict[str, EnvConfig]()
     for name, results in by_policy.items():
         path = to / f"{name}{SUFFIX}"
-        shutil.copyfile(campaign / POLICIES / path.name, path)
+        copy(campaign / POLICIES / path.name, path)
         found = policy_file.read(path, torch.device("cpu"))
         sha1 = found.rom_sha1
         envs[name] = from_dict(EnvConfig, found.env)
@@ -121,7 +122,7 @@ def make(campaign: Path, to: Path) -> Card:
         levels=_levels(table),
         policies=policies,
     )
-    (to / README).write_text(readme(card))
+    write_text(to / README, readme(card))
     write_card(to, card)
     return card
 
@@ -163,7 +164,7 @@ def _by_policy(table: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:
-    """The command that started a campaign.
+    """The command that started a campaign, as others may see it.
 
     Args:
         config: options of the campaign.
@@ -171,14 +172,14 @@ def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:
     """
     words = ["python", "-m", "trainer.campaign"]
     usual = to_dict(CampaignConfig())
-    shown = {"levels", "max_seconds", "seed"}
+    always = {"levels", "max_seconds", "seed"}
     for name, value in to_dict(config).items():
         if name in ("run_dir", "resume", "dashboard"):
             continue
-        if name in shown or value != usual[name]:
+        if name in always or value != usual[name]:
             text = f"{value:g}" if isinstance(value, float) else str(value)
             words.append(f"--{name.replace('_', '-')}={text}")
-    return shlex.join([*words, *(["--", *flags] if flags else [])])
+    return shlex.join(shown.command([*words, *(["--", *flags] if flags else [])]))
 
 
 def readme(card: Card, address: str = "") -> str:
@@ -294,13 +295,16 @@ class Replayed(NamedTuple):
 
 
 def replay(
-    folder: Path, on_progress: Callable[[int, int], None] | None = None
+    folder: Path,
+    on_progress: Callable[[int, int], None] | None = None,
+    model: str = "",
 ) -> list[Replayed]:
     """Plays all policies of a release as its card describes, on all cores.
 
     Args:
         folder: of the release.
         on_progress: called with the number of policies played, and their total.
+        model: network of the user that the policies may name.
 
     Raises:
         FileNotFoundError, ValueError: the card or a policy is missing, damaged or for
@@ -310,7 +314,7 @@ def replay(
     card = read_card(folder)
     paths = {name: policy_of(folder, name) for name in card.policies}
     for path in paths.values():
-        load_policy(path, torch.device("cpu"))
+        load_policy(path, torch.device("cpu"), model=model)
         sha1 = policy_file.read(path, torch.device("cpu")).rom_sha1
         if sha1 != card.rom_sha1:
             raise ValueError(
@@ -323,7 +327,7 @@ def replay(
     tasks = [
         (name, specialists.evaluate, paths[name],
          ",".join(dict.fromkeys(r["level"] for r in card.policies[name]["results"])),
-         card.protocol["episodes"], card.protocol["seed"])
+         card.protocol["episodes"], card.protocol["seed"], model)
         for name in names
     ]  # fmt: skip
     found: dict[str, list[dict[str, Any]]] = {}

@@ -22,9 +22,10 @@ from optuna.visualization import matplotlib as plots
 from rich.console import Console
 from rich.table import Table
 
+from trainer.config import shown
 from trainer.config.plain import from_dict
 from trainer.config.schema import RunConfig
-from trainer.machine.files import write_json
+from trainer.machine.files import replacing, write_json
 from trainer.machine.timings import format_seconds
 from trainer.tuning import options
 
@@ -129,7 +130,8 @@ def write_plots(study: optuna.Study, folder: Path, value: str) -> list[str]:
                 figure = pyplot.gcf()
                 _tidy(figure, name)
                 figure.set_size_inches(width, 5)
-                figure.savefig(path, dpi=120, bbox_inches="tight")
+                with replacing(path) as file:
+                    figure.savefig(file, dpi=120, bbox_inches="tight")
                 remarks = "".join(f" ({warning.message})" for warning in caught)
                 lines.append(f"{path}{remarks}")
         pyplot.close("all")
@@ -181,7 +183,8 @@ def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) 
         "params": best.params,
         "options": best.user_attrs["options"],
     }
-    write_json(folder / "best.json", result | {"command": command})
+    result["command"] = shown.command_text(command)
+    write_json(folder / "best.json", result)
     print(f"best: trial {best.number}, {value} {best.value:.4g}\n{command}")
     if not (_maximises(study) or best.user_attrs["solved"]):
         print(

@@ -189,7 +189,13 @@ def _speed(config: RunConfig) -> float:
 
 
 def choose(
-    run_dir: Path, to: Path, levels: str, episodes: int, seed: int, bits: int
+    run_dir: Path,
+    to: Path,
+    levels: str,
+    episodes: int,
+    seed: int,
+    bits: int,
+    model: str = "",
 ) -> dict[str, Any]:
     """Plays the newest checkpoints of a run and best.pt, and writes the best policy.
 
@@ -205,6 +211,7 @@ def choose(
         episodes: sampled episodes per level and checkpoint, with 0 to 30 idle frames.
         seed: of the episodes, which no run and no evaluation plays.
         bits: of a number in the large matrices of the policy (`save_policy`).
+        model: network of the run, which its files may name.
 
     Returns:
         `clear_rate` (mean over the levels, sampled actions), `checkpoint` (file name)
@@ -223,6 +230,7 @@ def choose(
             seed=seed,
             stream=_STREAM,
             argmax=argmax,
+            model=model,
             device="cpu",
         ).levels
         sampled = fmean(_clear_rate(r) for r in played if not r.argmax)
@@ -263,9 +271,11 @@ def _clear_rate(result: LevelResult) -> float:
     return sum(start > 0 for start in result.cleared_starts) / (result.episodes - 1)
 
 
-def evaluate(path: Path, levels: str, episodes: int, seed: int) -> dict[str, Any]:
+def evaluate(
+    path: Path, levels: str, episodes: int, seed: int, model: str = ""
+) -> dict[str, Any]:
     """Plays a policy with sampled and greedy actions; returns plain types."""
     played = evaluate_checkpoint(
-        path, levels=levels, episodes=episodes, seed=seed, device="cpu"
+        path, levels=levels, episodes=episodes, seed=seed, model=model, device="cpu"
     )
     return played.to_dict()

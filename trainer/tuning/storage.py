@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,9 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import NullPool
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+from trainer.config import shown
+from trainer.config.options import SECRET
 
 # Seconds between heartbeats of a process, and after which a process without one counts
 # as dead.
@@ -122,7 +124,7 @@ def open_storage(url: str, folder: Path) -> BaseStorage:
 
 def _open_database(url: str) -> RDBStorage:
     """See `open_storage`."""
-    shown = re.sub(r":[^:@/]*@", ":***@", url)
+    short = shown.value(SECRET, url)
     name, colon, rest = url.partition(":")
     with_driver, extra = _DRIVERS.get(name, (name, ""))
     try:
@@ -130,12 +132,12 @@ def _open_database(url: str) -> RDBStorage:
     except ImportError as error:
         install = f"pip install 'mario-envpool[search,{extra}]'" if extra else error
         raise ValueError(
-            f"--storage {shown} needs a driver that is not installed: {install}"
+            f"--storage {short} needs a driver that is not installed: {install}"
         ) from error
     except Exception as error:  # from SQLAlchemy, or from the driver of a database
-        reason = str(error).split("\n")[0]
+        reason = shown.without(str(error).split("\n")[0], [url])
         raise ValueError(
-            f"cannot open --storage {shown} ({reason}); give journal:///FILE, "
+            f"cannot open --storage {short} ({reason}); give journal:///FILE, "
             "sqlite:///FILE or DATABASE://USER:PASSWORD@HOST/NAME"
         ) from error
 

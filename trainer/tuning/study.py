@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import is_native
+from trainer.machine.process import raise_on_signal
 from trainer.machine.timings import format_seconds
 from trainer.session.training import run_training
 from trainer.tuning import command, options, storage
@@ -45,7 +46,7 @@ def search(
 
     Raises:
         ValueError: an option, the space, or one of its values is not allowed.
-        KeyboardInterrupt: Ctrl-C; the next call repeats the interrupted trials.
+        KeyboardInterrupt: a signal to end; the next call repeats interrupted trials.
     """
     config.validate()
     command.check_base(base)
@@ -72,7 +73,7 @@ def search(
         for process in others:
             process.join()
     finally:
-        # Processes are left only after Ctrl-C or an error; SIGTERM ends a run cleanly.
+        # Some are left only after a signal or an error; SIGTERM ends a run cleanly.
         for process in others:
             if process.is_alive():
                 process.terminate()
@@ -255,7 +256,7 @@ def work(study: optuna.Study, objective: Objective, total: int) -> None:
 def _worker(config: SearchConfig, base: RunConfig, train: Train) -> None:
     """An additional process of --jobs."""
     try:
-        with quiet_optuna():
+        with raise_on_signal(), quiet_optuna():
             space: Space = command.load(config.space, "--space")
             study = open_study(config, base, dry_run(space, base))
             work(study, Objective(config, base, space, train), config.trials)
