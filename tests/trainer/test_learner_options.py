@@ -36,7 +36,7 @@ NOT_HERE = {"unroll", "unrolls_per_batch", "learner_threads", "grad_accum_steps"
 # In this file, in test_learner.py, in test_demonstrations.py, in test_demos.py and in
 # test_distil.py.
 ELSEWHERE = {"minibatch_size", "seed", "ema", "imitation", "cloning_steps"}
-ELSEWHERE |= {"teachers", "teacher_temperature"}
+ELSEWHERE |= {"teachers", "teacher_model", "teacher_temperature"}
 IMPALA = {"loss": "impala"}
 OPTIONS = [
     ("epochs", 3, {}),
