@@ -260,7 +260,9 @@ def test_without_restarts_the_last_line_says_how_to_go_on(tmp_path, start):
     ],
 )
 def test_a_signal_ends_all_ranks_with_one_checkpoint(number, to, tmp_path, start):
-    process = start([*OPTIONS, "--run-dir", "run"])
+    # Half a second passes until the processes notice that torchrun is gone.
+    endless = ["10000000" if word == str(STEPS) else word for word in OPTIONS]
+    process = start([*endless, "--run-dir", "run"])
     read_until(process, 500)
     for child in psutil.Process(process.pid).children():
         if to in ("all", child.environ().get("RANK")):
@@ -271,7 +273,7 @@ def test_a_signal_ends_all_ranks_with_one_checkpoint(number, to, tmp_path, start
     assert process.returncode
     assert "; continue with --resume run" in output
     state = checkpoint.load(tmp_path / "run", CPU)
-    assert 500 <= state["steps"] < STEPS
+    assert state["steps"] >= 500
     assert len(state["others"]) == 1
     assert state["collecting"] is not None
 
