@@ -198,14 +198,14 @@ class Sequence {
   void Reset() {
     const Ids ids = ChooseIds();
     Faults faults = FaultsOf(ids);
-    std::vector<uint64_t> seeds;
+    std::vector<std::optional<uint64_t>> seeds;
     if (input_.Flag()) seeds.assign(ids.size(), input_.Take<uint64_t>());
     if (input_.Once(16)) seeds.push_back(1);
     faults.invalid |= !seeds.empty() && seeds.size() != ids.size();
     if (!Expect(faults, [&] { pool_->Reset(ids, seeds); })) return;
     for (size_t i = 0; i < ids.size(); ++i) {
       ModelEnv& env = envs_[static_cast<size_t>(ids[i])];
-      if (!seeds.empty()) env.env->Seed(seeds[i]);
+      if (!seeds.empty()) env.env->Seed(*seeds[i]);
       Begin(env);
     }
     Sent(ids);

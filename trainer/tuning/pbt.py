@@ -7,9 +7,11 @@ import logging
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
@@ -148,6 +150,7 @@ class Pbt(PopulationBasedTraining):  # type: ignore[misc]
         self.failure = ""
         self._population, self._first = population, first
         self._crashes: dict[tuple[int, int], int] = {}
+        self._on_sigusr1 = signal.getsignal(signal.SIGUSR1)
 
     def __getstate__(self) -> dict[str, Any]:
         """Empty: Ray pickles the scheduler only for `Tuner.restore`."""
@@ -169,6 +172,12 @@ class Pbt(PopulationBasedTraining):  # type: ignore[misc]
         weights, values = folder_of(saved, winner), config["member"]["values"]
         self._population.exploit(loser, winner, values, weights)
         return config, operations
+
+    def on_trial_add(self, controller: Any, trial: Any) -> None:
+        """Restores the handler of SIGUSR1, which `fit` has replaced by its own."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, self._on_sigusr1)
+        super().on_trial_add(controller, trial)
 
     def on_trial_result(self, controller: Any, trial: Any, result: Any) -> Any:
         """Notes a result; after the last result of a generation, members exploit."""
