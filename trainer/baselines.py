@@ -86,13 +86,7 @@ class BaselinesConfig:
 
 
 def baselines(config: BaselinesConfig) -> dict[str, list[LevelResult]]:
-    """Plays all policies; returns the results of each, by name: one per level.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        ValueError: an option is out of range.
-        KeyboardInterrupt: Ctrl-C or SIGTERM ended A2C's run.
-    """
+    """Plays all policies; returns the results of each, by name: one per level."""
     env = RunConfig().resolved().env
     levels = parse_levels(config.levels, env.task)
     if config.a2c and config.a2c_seconds <= 0:

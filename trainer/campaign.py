@@ -174,11 +174,7 @@ def _missing(table: Mapping[str, Any], folder: Path) -> str:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Locks a folder for this process.
-
-    Raises:
-        ValueError: another process has the lock.
-    """
+    """Locks a folder for this process."""
     try:
         lock = take(folder)
     except Timeout:
@@ -195,11 +191,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _open(
     config: CampaignConfig, flags: Sequence[str]
 ) -> tuple[CampaignConfig, Sequence[str], Path]:
-    """The options and folder of a campaign, new or resumed.
-
-    Raises:
-        ValueError: the folder holds another campaign, or none to resume.
-    """
+    """The options and folder of a campaign, new or resumed."""
     if config.resume is None:
         folder = config.run_dir or new_run_dir("campaign")
         if (folder / OPTIONS).exists():

@@ -69,21 +69,7 @@ def main_of(
     renamed: Mapping[str, str] = MappingProxyType({}),
     interrupted: str = "",
 ) -> int:
-    """Reads the options of a command and runs it.
-
-    Args:
-        kind: dataclass of the options.
-        work: receives the options.
-        name: of the command, python -m trainer.NAME.
-        description: for --help.
-        argv: arguments without the program's name; None: those of the process.
-        renamed: new names of flags by their old names, which are refused.
-        interrupted: message on stderr after a signal to end.
-
-    Returns:
-        The exit status: 0, 128 plus the number of a signal that ended the work (130
-        after Ctrl-C), or 2 with one line `error: ...` on stderr.
-    """
+    """Reads the options of a command and runs it."""
     open_streams()
     prog = f"python -m trainer.{name}"
     args = sys.argv[1:] if argv is None else argv
@@ -146,17 +132,7 @@ def _twice_error(argv: Sequence[str], kind: type[Any]) -> str:
 
 
 def parse(argv: Sequence[str], description: str = "") -> RunConfig:
-    """Reads the command line, with the defaults of the run or preset that it names.
-
-    Args:
-        argv: arguments without the program's name.
-        description: of the program, for --help.
-
-    Raises:
-        ValueError, OSError: there is no checkpoint to resume, its run has code that the
-            command line does not name, a level does not exist or is not in the task, an
-            option was renamed, or an option has no effect.
-    """
+    """Reads the command line, with the defaults of the run or preset that it names."""
     check_names(argv)
     default, resume = _defaults(argv)
     values = _read(argv, flags.values(default), description)
@@ -181,15 +157,7 @@ def code_in(argv: Sequence[str]) -> dict[str, str]:
 
 
 def parse_each(argv: Sequence[str], levels: Sequence[str]) -> dict[str, RunConfig]:
-    """Reads one command line for runs on several levels, each with its own defaults.
-
-    Args:
-        argv: arguments, without --levels.
-        levels: such as "1-1"; at least one.
-
-    Raises:
-        ValueError, OSError: as of `parse`.
-    """
+    """Reads one command line for runs on several levels, each with its own defaults."""
     first = flags.values(parse([*argv, "--levels", levels[0]]))
     given = {name: first[name] for name in _given(argv)}
     configs = {}

@@ -165,13 +165,7 @@ def check(config: PlanConfig) -> None:
 
 
 def run(config: PlanConfig) -> bool:
-    """Searches, replays or imports; returns whether every part succeeded.
-
-    Raises:
-        ValueError: an option is out of range, or has no effect.
-        OSError: a file cannot be read or written.
-        KeyboardInterrupt: after a signal to end; the ways found so far are written.
-    """
+    """Searches, replays or imports; returns whether every part succeeded."""
     check(config)
     if config.replay:
         return _replay_all(config)
@@ -234,11 +228,7 @@ def _budget(config: PlanConfig, what: str) -> Budget:
 
 
 def _replay_all(config: PlanConfig) -> bool:
-    """Plays demonstrations, and makes a data set of the valid ones.
-
-    Returns:
-        Whether all demonstrations reach their ends.
-    """
+    """Plays demonstrations, and makes a data set of the valid ones."""
     # Play every file, even after a failure.
     played = [_replay(config, path) for path in config.replay]
     known = [made for made in played if made is not None]

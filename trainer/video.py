@@ -158,12 +158,7 @@ def _every(config: VideoConfig) -> int:
 
 
 def _out(config: VideoConfig, what: str) -> Path:
-    """The file to write: by default beside the videos of the run.
-
-    Args:
-        config: of the film.
-        what: what the video shows, for the file name after the name of the policy.
-    """
+    """The file to write: by default beside the videos of the run."""
     if config.out is not None:
         return config.out
     run_dir = run_folder(config.checkpoint) or Path()

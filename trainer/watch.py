@@ -107,12 +107,7 @@ class WatchConfig:
 
 
 def watch(config: WatchConfig) -> None:
-    """Shows the episodes that the options ask for.
-
-    Raises:
-        ValueError: an option is out of range, or there is no screen.
-        FileNotFoundError: there is no checkpoint.
-    """
+    """Shows the episodes that the options ask for."""
     if not config.speed > 0:
         raise ValueError(f"speed must be above 0, got {config.speed:g}")
     if config.episodes < 0:

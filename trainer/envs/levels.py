@@ -53,9 +53,5 @@ class LevelPlaces:
             self._places[level_number(level)] = place
 
     def __call__(self, numbers: IntArray) -> IntArray:
-        """The indices of levels, (n,) int64; -1 for a level outside the run.
-
-        Args:
-            numbers: (n,) int64 numbers of levels, from `level_numbers`.
-        """
+        """The indices of levels, (n,) int64; -1 for a level outside the run."""
         return self._places[np.minimum(numbers, len(self._places) - 1)]

@@ -87,11 +87,7 @@ def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any)
 
 
 def load_reward_fn(name: str) -> Callable[..., Any]:
-    """Imports the function that `module:function` names.
-
-    Raises:
-        ValueError: the module or the function does not exist.
-    """
+    """Imports the function that `module:function` names."""
     found = load(name, "reward_fn", "module:function")
     if not callable(found):
         raise ValueError(

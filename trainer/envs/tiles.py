@@ -23,15 +23,7 @@ OBS_TYPE = ["tiles", "motion"]
 def packed(
     grids: npt.NDArray[np.uint8], motion: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.uint8]:
-    """Joins tiles and motion to frames.
-
-    Args:
-        grids: tiles, (..., 1, 13, 16).
-        motion: (..., 8, 6); its bytes are copied unchanged, so -1 becomes 255.
-
-    Returns:
-        (..., 1, 16, 16) uint8.
-    """
+    """Joins tiles and motion to frames."""
     frames = np.empty((*grids.shape[:-3], *TILES_SHAPE), np.uint8)
     frames[..., :TILES_ROWS, :] = grids
     frames[..., TILES_ROWS:, :] = motion.view(np.uint8).reshape(

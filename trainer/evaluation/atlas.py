@@ -67,22 +67,7 @@ _HEADER, _PROGRAM = 16, 0x8000
 def room_picture(
     task: str, level: str, area: int, rom_path: str = ""
 ) -> npt.NDArray[np.uint8]:
-    """A picture of a whole room, without status bar and sprites.
-
-    Args:
-        task: an id of the game, such as "SuperMarioBros-1-1-v0", for its ROM.
-        level: such as "1-1"; some colours depend on it.
-        area: info's area_pointer.
-        rom_path: file or folder of the ROM; "": the installed ROM.
-
-    Returns:
-        (208, width, 3) uint8 RGB. Column x is at info's x_pos = x; row 207 is the
-        bottom of the screen.
-
-    Raises:
-        RuntimeError: there is no such room.
-        ValueError: the task has no levels.
-    """
+    """A picture of a whole room, without status bar and sprites."""
     from mario_envpool import _core, rom
     from mario_envpool.registration import TASKS
 

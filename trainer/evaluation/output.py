@@ -12,18 +12,7 @@ from trainer.models.policy import run_folder
 
 
 def make_folder(checkpoint: Path, out: Path | None) -> Path | None:
-    """Makes the folder for the files of an evaluation, before the evaluation plays.
-
-    Args:
-        checkpoint: that the evaluation plays.
-        out: the folder; None: `evaluation` in the run folder.
-
-    Returns:
-        The folder; None for a checkpoint outside a run folder.
-
-    Raises:
-        OSError: the folder cannot be made.
-    """
+    """Makes the folder for the files of an evaluation, before the evaluation plays."""
     if out is None:
         run_dir = run_folder(checkpoint)
         if run_dir is None:
@@ -35,19 +24,7 @@ def make_folder(checkpoint: Path, out: Path | None) -> Path | None:
 
 
 def write(evaluation: Evaluation, folder: Path, *, pictures: bool) -> str:
-    """Writes table.json and the pictures of levels.
-
-    Args:
-        evaluation: to write.
-        folder: from `make_folder`.
-        pictures: draw the heat map and the maps of deaths.
-
-    Returns:
-        A line about what was written.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
+    """Writes table.json and the pictures of levels."""
     count = 0
     with _writing_to(folder):
         write_json(folder / "table.json", evaluation.to_dict())

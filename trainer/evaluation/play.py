@@ -58,10 +58,6 @@ def first_seed(seed: int, stream: int = 0) -> int:
     A run with seed s trains with the seeds s * SEED_STRIDE + i, which are all lower, so
     no evaluation uses a seed of a run. The streams of one seed differ from each other,
     and up to the 57th also from the streams of other seeds.
-
-    Args:
-        seed: 0 to MAX_SEED.
-        stream: number of the evaluation with this seed; the command is stream 0.
     """
     check_seed(seed)
     if not 0 <= stream < _BLOCKS:
@@ -93,18 +89,6 @@ def play(
 
     An environment stops when it has played its share. The weights must not change
     meanwhile.
-
-    Args:
-        pool: in sync mode, so that the order of sampling is fixed.
-        model: the policy, on the device; its noise is off while it plays.
-        num_episodes: to play.
-        device: of the model.
-        dtype: autocast type of the network, None for float32.
-        generator: of the sampled actions; None: greedy actions.
-        groups: the network acts for one group while the other groups emulate. More
-            than one group needs a pool that takes several requests at a time.
-        game: levels of an episode, if the task is a whole game.
-        tell: called with the number of episodes that have just ended.
     """
     num_envs = len(pool.all_env_ids)
     left = np.full(num_envs, num_episodes // num_envs)

@@ -42,14 +42,6 @@ def draw(
 
     With several probabilities of sticky actions, only the first is drawn. Pictures of
     an earlier evaluation are replaced or removed.
-
-    Args:
-        about: `Evaluation.about`.
-        results: of levels.
-        folder: existing folder to write to.
-
-    Yields:
-        The path of each picture, after it is written.
     """
     for old in (folder / "heatmap.png", *folder.glob("deaths-?-?.png")):
         old.unlink(missing_ok=True)
@@ -102,15 +94,7 @@ def heat_map(
     worlds: int,
     title: str,
 ) -> None:
-    """Draws the clear rates, a row for each world and a column for each stage.
-
-    Args:
-        sampled: results with sampled actions, for the colours and the large numbers.
-        argmax: results with greedy actions, or none, for the small numbers.
-        path: of the PNG.
-        worlds: number of worlds of the game.
-        title: text above the map.
-    """
+    """Draws the clear rates, a row for each world and a column for each stage."""
     starts = {result.level: result for result in argmax}
     figure = Figure(figsize=(6.4, 0.9 + 0.82 * worlds), dpi=_DPI, layout="constrained")
     axes = figure.add_subplot()
@@ -171,13 +155,6 @@ def death_map(
 
     A pixel of a room is a pixel of the PNG. Ends near each other share a mark, which
     shows their number.
-
-    Args:
-        result: of the level.
-        rooms: by area, (208, width, 3) uint8 (`atlas.room_picture`); ends in other
-            rooms are not drawn.
-        path: of the PNG.
-        title: one line above the map.
     """
     strips = [
         (area, left, picture[:, left : left + width])
@@ -267,12 +244,7 @@ def _clusters(places: Sequence[Place]) -> list[list[Place]]:
 
 
 def position(places: Sequence[Place], rows: int) -> tuple[float, float]:
-    """The mean position of the player's body, from the lower left of a room's picture.
-
-    Args:
-        places: near each other.
-        rows: of the picture; the result is clipped to them.
-    """
+    """The mean position of the body, from the lower left of a room's picture."""
     x = float(np.mean([place.x for place in places])) + _BODY[0]
     y = float(np.mean([place.y for place in places])) - _BODY[1]
     return x, min(max(y, _TILE / 2), rows - _TILE / 2)

@@ -45,17 +45,7 @@ _NO_LIMIT = 2**31 - 1
 def evaluate(
     model: nn.Module, env: EnvConfig, *, levels: Sequence[str], **options: Any
 ) -> list[LevelResult] | dict[str, Any]:
-    """Plays levels one at a time, or a task without levels.
-
-    Args:
-        model: the policy, on the device.
-        env: environment options of its run.
-        levels: such as "1-1", distinct; () plays the task itself.
-        options: of `evaluate_levels`, or of `evaluate_policy`.
-
-    Returns:
-        One result per level, or the summary of the task.
-    """
+    """Plays levels one at a time, or a task without levels."""
     if levels:
         return evaluate_levels(model, env, levels=levels, **options)
     return evaluate_policy(model, env, **options)

@@ -95,15 +95,7 @@ def level_result(
     starts: Sequence[int] | None = None,
     unseen: bool = False,
 ) -> LevelResult:
-    """The result of one level's episodes.
-
-    Args:
-        level: name of the level.
-        played: episodes of the level.
-        repeat_action_probability: of the evaluation.
-        starts: with argmax, the idle frames of each environment; else None.
-        unseen: whether the run never trained on the level.
-    """
+    """The result of one level's episodes."""
     ends = [_end(p.last) for p in played]
     clears = [p.episode.steps for p in played if p.episode.cleared]
     cleared_starts = None
@@ -155,13 +147,7 @@ def _place(last: dict[str, int]) -> Place:
 
 
 def summarise(played: Sequence[Played], *, whole_game: bool = False) -> dict[str, Any]:
-    """Rates, means and medians of a task; None for a number that it does not have.
-
-    Args:
-        played: episodes of the task.
-        whole_game: whether an episode plays the whole game; a clear is then an episode
-            that reached the end of the game.
-    """
+    """Rates, means and medians of a task; None for a number that it does not have."""
     episodes = [p.episode for p in played]
     has_flag = "flag_get" in played[0].last
     clears = [e.steps for e in episodes if e.cleared]
@@ -220,13 +206,6 @@ def levels_in_a_row(results: Sequence[LevelResult]) -> float | None:
     With sampled actions it is the sum of p1, p1 p2, p1 p2 p3, ..., the expected number
     for independent levels. With greedy actions it is the number of successive levels
     that are cleared from a start, as a mean over the starts.
-
-    Args:
-        results: of one policy, all sampled or all greedy, in the order of the game.
-
-    Returns:
-        The mean; None unless the results begin with 1-1, 1-2. The first missing level
-        ends the row.
     """
     row = []
     for level, result in zip(all_levels("SuperMarioBros-v0"), results, strict=False):

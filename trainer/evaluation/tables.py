@@ -40,14 +40,7 @@ _TEST_LEGEND = "below the row train: levels that the run never trained on"
 def progress(
     what: str = "episodes",
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr, if stderr is a terminal.
-
-    Args:
-        what: the items that the bar counts.
-
-    Yields:
-        A function that receives the finished and the total number; None without a bar.
-    """
+    """A progress bar on stderr, if stderr is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
@@ -91,10 +84,6 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
     """A row per level, and a row for all levels; at most 80 columns wide.
 
     Test levels follow the training levels, with a separate row for all of them.
-
-    Args:
-        sampled: results with sampled actions, for all columns but one.
-        argmax: results with greedy actions for the same levels, or none.
     """
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
     names = "level cleared 95_%_range greedy return best_x steps died stall time"
@@ -119,13 +108,7 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
 def campaign_table(
     title: str, results: Sequence[Mapping[str, Any]], levels: Sequence[str]
 ) -> Table:
-    """A row per level, and a row for all levels; at most 80 columns wide.
-
-    Args:
-        title: the policies that played.
-        results: `LevelResult.to_dict` of levels, with sampled and with greedy actions.
-        levels: of the campaign; a level without results counts as never cleared.
-    """
+    """A row per level, and a row for all levels; at most 80 columns wide."""
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False,
         padding=(0, 1), header_style="bold",
@@ -163,10 +146,6 @@ def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints the results of a release on this machine beside those of its card.
 
     The table is at most 80 columns wide.
-
-    Args:
-        rows: `policy`, `card`, `here` and `verdict`, with results in the format of a
-            card; for each level first with sampled, then with greedy actions.
     """
     console = Console(highlight=False)
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")

@@ -77,13 +77,7 @@ class Archive:
     SCREEN: ClassVar[int] = 256
 
     def __init__(self, counts: CellCounts, num_levels: int) -> None:
-        """Begins with no snapshots.
-
-        Args:
-            counts: counts of the cells; estimates how likely an episode gets on from
-                each cell.
-            num_levels: stages of the pool that are levels; 0 for the whole game.
-        """
+        """Begins with no snapshots."""
         self._counts = counts
         self._capacity = max(_CAPACITY, _CAPACITY_PER_STAGE * num_levels)
         self._num_offered = max(_OFFERED, _OFFERED_PER_STAGE * num_levels)
@@ -134,12 +128,7 @@ class Archive:
         return wanted
 
     def take(self, new: Candidate, *, proven: bool) -> None:
-        """Adds a snapshot, unless a better one has been added in the meantime.
-
-        Args:
-            new: the snapshot.
-            proven: whether an episode has got on from it.
-        """
+        """Adds a snapshot, unless a better one has been added in the meantime."""
         if self.wants(new.cell, new.clock, proven=proven):
             self._add(new, proven=proven)
 
@@ -200,12 +189,7 @@ class Archive:
     # -- episodes -------------------------------------------------------------
 
     def begin(self, cell: int) -> tuple[int, int]:
-        """Records that an episode begins from the snapshot of a cell.
-
-        Returns:
-            The snapshot's number for `end`, -1 if it is unknown; and the pixels from
-            the level's start to the snapshot.
-        """
+        """Records that an episode begins from the snapshot of a cell."""
         slot = self._slots.get(cell)
         offered = self._offered.get(cell) or self._offered_before.get(cell)
         if offered is None and slot is not None:
@@ -239,12 +223,7 @@ class Archive:
         add_clear(self.clear_rates, stage, cleared)
 
     def add_failures(self, stage: int, cells: IntArray) -> None:
-        """Records the cells from which an episode from a level's start did not get on.
-
-        Args:
-            stage: index of the level among the pool's stages.
-            cells: (n,) the cells.
-        """
+        """Records cells after which an episode from a level's start did not advance."""
         slots = self._slot_of[cells]
         slots = slots[slots >= 0]
         failed, here = self._entries["failed"], self._entries["stage"] == stage

@@ -46,12 +46,7 @@ class Backward:
     """
 
     def __init__(self, num_stages: int, num_envs: int) -> None:
-        """Begins without demonstrations.
-
-        Args:
-            num_stages: stages of the pool.
-            num_envs: environments of the pool.
-        """
+        """Begins without demonstrations."""
         self.clear_rates: FloatArray = np.zeros(num_stages)
         self._ways: list[Walked] = []
         # Of each stage: snapshots from the demonstrations' ends back to the place where
@@ -159,13 +154,7 @@ class Backward:
         }
 
     def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
-        """Continues from `state()`.
-
-        Args:
-            state: state of a run over the same levels.
-            going_on: whether the open episodes continue, with the same number of
-                environments.
-        """
+        """Continues from `state()`."""
         self.clear_rates = np.array(state["clear_rates"])
         for name in ("back", "ended", "cleared"):
             setattr(self, f"_{name}", np.array(state[name], np.int64))

@@ -16,27 +16,13 @@ class Bonuses:
     """Rewards episodes for cells that are new or were rarely entered."""
 
     def __init__(self, config: ExploreConfig, counts: CellCounts) -> None:
-        """Takes the configuration and the counts.
-
-        Args:
-            config: the weights and their schedules.
-            counts: counts of the cells; they already include the rewarded visits.
-        """
+        """Takes the configuration and the counts."""
         self._config, self._counts = config, counts
         self._paid = dict.fromkeys(("novelty", "count_bonus"), 0.0)
         self._rows = 0
 
     def pay(self, is_first: BoolArray, entered: Entered, run_steps: int) -> FloatArray:
-        """The bonuses for the rows of one recv, in addition to the game's reward.
-
-        Args:
-            is_first: (n,) bool, the row begins an episode: no action led to its cell.
-            entered: the rows that entered another cell.
-            run_steps: environment steps of the run, for the schedules.
-
-        Returns:
-            (n,) float32.
-        """
+        """The bonuses for the rows of one recv, in addition to the game's reward."""
         c = self._config
         walked = ~is_first[entered.rows]
         rows, cells = entered.rows[walked], entered.cells[walked]

@@ -33,15 +33,7 @@ _LOOP_BITS, _X_BITS, _Y_BITS = 12, 16, 9
 
 
 def cell_keys(columns: StepColumns, size: int) -> IntArray:
-    """The cell of each row.
-
-    Args:
-        columns: the rows.
-        size: width and height of a cell in pixels.
-
-    Returns:
-        (n,) int64, different for different cells.
-    """
+    """The cell of each row."""
     keys = columns.room << _LOOP_BITS | columns.loop
     keys = keys << _X_BITS | columns.x_pos // size
     return keys << _Y_BITS | columns.y_pos // size
@@ -84,12 +76,7 @@ class CellCounts:
         return len(self._numbers)
 
     def enter(self, columns: StepColumns, keys: IntArray) -> Entered:
-        """Counts the cells that environments are in now.
-
-        Args:
-            columns: the rows.
-            keys: (n,) their cells, from `cell_keys`.
-        """
+        """Counts the cells that environments are in now."""
         env_id, is_first, at = columns.env_id, columns.is_first, span(columns.env_id)
         # Most steps end in the cell in which they began: these skip the loop.
         (rows,) = (is_first | (keys != self._last[at])).nonzero()
@@ -127,12 +114,7 @@ class CellCounts:
         return cells, np.fromiter(trail.values(), np.int64, count)
 
     def add_outcomes(self, cells: IntArray, got_on: BoolArray) -> None:
-        """Adds the outcome of an episode.
-
-        Args:
-            cells: (n,) distinct cells that the episode passed.
-            got_on: (n,) whether the episode got on from each cell.
-        """
+        """Adds the outcome of an episode."""
         self.passed[cells] = DECAY * self.passed[cells] + 1.0
         self.got_on[cells] = DECAY * self.got_on[cells] + got_on
 
@@ -168,13 +150,7 @@ class CellCounts:
         }
 
     def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
-        """Continues from `state()`.
-
-        Args:
-            state: state of counts of the same cells.
-            going_on: whether the open episodes continue, with the same number of
-                environments.
-        """
+        """Continues from `state()`."""
         keys = state["keys"].tolist()
         self._numbers = {k: min(i, MOST_CELLS - 1) for i, k in enumerate(keys)}
         for name, counts in state["counts"].items():

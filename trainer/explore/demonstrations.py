@@ -139,22 +139,7 @@ def find_ways(
     log: Callable[[str], None],
     ways: Ways | None = None,
 ) -> list[Way]:
-    """Searches for ways through the levels of a run.
-
-    Args:
-        env: options of the run's environments.
-        levels: names of the pool's stages, in the pool's order.
-        seed: seed of the run.
-        per_level: ways through each level; fewer if the searches take long.
-        log: receives a line about the ways of each level.
-        ways: receives the ways as they are found, so that an interruption keeps them.
-            If it has ways of an interrupted search with the same arguments, that search
-            continues.
-
-    Returns:
-        The ways, the same on any number of threads. After an interrupted search they
-        may begin after other numbers of idle frames.
-    """
+    """Searches for ways through the levels of a run."""
     ways = Ways() if ways is None else ways
     random = np.random.default_rng(seed)
     pool = pool_like(env, seed, _LIKELY)
@@ -207,13 +192,6 @@ def _search(
     """Searches for actions from a level's start to its end; also returns its steps.
 
     The search observes RAM, which costs nothing and tells standing from jumping.
-
-    Args:
-        env: options of the run's environments.
-        level: name of the level.
-        seed: seed of the search.
-        noops: idle frames at the start.
-        log: receives a line every ten seconds.
     """
 
     def elsewhere(rows: Rows) -> BoolArray:
@@ -276,17 +254,7 @@ def _start_of(pool: Any, stage: int, actions: IntArray) -> Bytes | None:
 def walk(
     env: EnvConfig, ways: Sequence[Way], seed: int, cell_size: int
 ) -> list[Walked]:
-    """Replays ways and keeps their observations, snapshots and cells.
-
-    Args:
-        env: options of the run's environments.
-        ways: the ways to replay.
-        seed: seed of the run.
-        cell_size: width and height of a cell in pixels.
-
-    Raises:
-        ValueError: a way does not reach the end of its level.
-    """
+    """Replays ways and keeps their observations, snapshots and cells."""
     if not ways:
         return []
     pool = pool_like(env, seed, len(ways))

@@ -31,19 +31,7 @@ def make_explorer(
     rates: Callable[[], list[float]],
     ranks: int = 1,
 ) -> Explorer | None:
-    """Makes the explorer of a run; None if the run does not need one.
-
-    Args:
-        pool: pool of the run.
-        config: configuration of the run.
-        levels: names of the pool's stages, in the pool's order; () for the whole game.
-        rates: returns the clear rates of the levels from their starts, or that of
-            the game.
-        ranks: processes that collect the same amount.
-
-    Raises:
-        ValueError: the task reports no positions.
-    """
+    """Makes the explorer of a run; None if the run does not need one."""
     explore, task = config.explore, config.env.task
     wanted = explore.starts != "level" or explore.pays or explore.guide > 0
     if not is_native(task):
@@ -75,17 +63,7 @@ class Explorer:
         rates: Callable[[], list[float]],
         ranks: int = 1,
     ) -> None:
-        """Makes the parts that the configuration asks for.
-
-        Args:
-            pool: a pool of Super Mario Bros. environments.
-            config: configuration of the run.
-            levels: names of the pool's stages, in the pool's order; () for the whole
-                game.
-            rates: returns the clear rates of the levels from their starts, or that of
-                the game.
-            ranks: processes that collect the same amount.
-        """
+        """Makes the parts that the configuration asks for."""
         num_envs = len(pool.all_env_ids)
         self._config, self._levels, self._rates = config, levels, rates
         self._counts: CellCounts | None = None
@@ -124,15 +102,7 @@ class Explorer:
                 self._starts.apply(rates)
 
     def observe(self, columns: StepColumns, run_steps: int) -> FloatArray | None:
-        """Takes the rows of one recv, before actions are sent.
-
-        Args:
-            columns: the rows; their environments are at rest.
-            run_steps: environment steps of the run so far.
-
-        Returns:
-            (n,) float32 bonuses; None if there are none.
-        """
+        """Takes the rows of one recv, before actions are sent."""
         with self._lock:
             if self._starts is not None:
                 self._starts.observe(columns)
@@ -189,17 +159,7 @@ class Explorer:
             }
 
     def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
-        """Continues from `state()`, before the run has started.
-
-        Args:
-            state: state of any run; parts that this config does not use are ignored.
-            going_on: whether the open episodes continue, with the same number of
-                environments.
-
-        Raises:
-            ValueError: the cell size or the levels differ, or the pool rejects the
-                snapshots; cells and snapshots are then unchanged.
-        """
+        """Continues from `state()`, before the run has started."""
         if state["levels"] != list(self._levels):
             raise ValueError("its levels are others")
         if self._starts is not None and state["best_rates"]:

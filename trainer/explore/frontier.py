@@ -49,15 +49,7 @@ class Frontier:
     def __init__(
         self, pool: Any, counts: CellCounts, levels: Sequence[str], num_envs: int
     ) -> None:
-        """Begins with an empty archive.
-
-        Args:
-            pool: has snapshot, set_starts and num_stages.
-            counts: counts of the cells, with the trails of open episodes.
-            levels: names of the pool's stages, in the pool's order; () if all episodes
-                begin at one place and may reach any level, as in the whole game.
-            num_envs: environments in the pool.
-        """
+        """Begins with an empty archive."""
         self._pool, self._counts, self._has_levels = pool, counts, bool(levels)
         self.archive = Archive(counts, len(levels))
         # For the open episode of each environment.
@@ -67,12 +59,7 @@ class Frontier:
         self._waiting: list[deque[_Waiting]] = [deque() for _ in range(num_envs)]
 
     def observe(self, columns: StepColumns, entered: Entered) -> None:
-        """Takes the rows of one recv, before actions are sent.
-
-        Args:
-            columns: the rows; their environments are at rest.
-            entered: the rows that entered another cell.
-        """
+        """Takes the rows of one recv, before actions are sent."""
         c = columns
         if np.count_nonzero(c.is_first):  # rare
             self._begin(c, entered)
@@ -197,16 +184,7 @@ class Frontier:
         }
 
     def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
-        """Continues from `state()`.
-
-        Args:
-            state: state of a frontier with the same cells and levels.
-            going_on: whether the open episodes continue, with the same number of
-                environments.
-
-        Raises:
-            ValueError: the pool rejects the snapshots; nothing has changed.
-        """
+        """Continues from `state()`."""
         snapshots = state["snapshots"].cpu().numpy()
         if len(snapshots):
             count = self._pool.num_stages + len(snapshots)

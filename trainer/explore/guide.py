@@ -34,12 +34,7 @@ class Guide:
     """Stores the steps left from every cell on a demonstration, and pays bonuses."""
 
     def __init__(self, weight: float, num_envs: int) -> None:
-        """Begins without demonstrations.
-
-        Args:
-            weight: reward for each step of a demonstration.
-            num_envs: environments of the pool.
-        """
+        """Begins without demonstrations."""
         self._weight = weight
         self._cells, self._steps = np.zeros((2, 1), np.int64)
         # Of the open episode of each environment: the fewest steps left so far.
@@ -59,15 +54,7 @@ class Guide:
         self._steps = np.array([left[cell] for cell in sorted(left)], np.int64)
 
     def pay(self, columns: StepColumns, keys: IntArray) -> FloatArray:
-        """The bonuses for the rows of one recv, in addition to the game's reward.
-
-        Args:
-            columns: the rows.
-            keys: (n,) their cells, from `cell_keys`.
-
-        Returns:
-            (n,) float32.
-        """
+        """The bonuses for the rows of one recv, in addition to the game's reward."""
         place = np.minimum(np.searchsorted(self._cells, keys), len(self._cells) - 1)
         known = self._cells[place] == keys
         at = span(columns.env_id)
@@ -92,12 +79,6 @@ class Guide:
         return {"left": torch.from_numpy(self._left.copy())}
 
     def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
-        """Continues from `state()`.
-
-        Args:
-            state: state of a run over the same levels.
-            going_on: whether the open episodes continue, with the same number of
-                environments.
-        """
+        """Continues from `state()`."""
         if going_on:
             self._left = state["left"].cpu().numpy().copy()

@@ -34,23 +34,7 @@ def read_ways(
     paths: Sequence[Path],
     log: Callable[[str], None],
 ) -> list[Way]:
-    """Reads demonstrations as ways of a run.
-
-    Args:
-        env: options of the run's environments.
-        levels: names of the pool's stages, in the pool's order.
-        seed: seed of the run.
-        paths: paths of the files.
-        log: receives a line with the numbers of files that are used and left out.
-
-    Returns:
-        The ways that reach the end of their level, in the order of the files.
-
-    Raises:
-        FileNotFoundError: a file does not exist.
-        ValueError: a file is damaged or does not fit the run, or no file reaches the
-            end of its level.
-    """
+    """Reads demonstrations as ways of a run."""
     known = {path: demonstration.load(path) for path in paths}
     made = {path: d for path, d in known.items() if d.ending == "cleared"}
     if not made:
@@ -97,11 +81,7 @@ def _check_game(
 
 
 def _steps(path: Path, made: Demonstration, env: EnvConfig) -> tuple[int, IntArray]:
-    """Idle frames at the beginning, and the buttons of the run's steps after them.
-
-    Raises:
-        ValueError: the buttons change within a step of the run.
-    """
+    """Idle frames at the beginning, and the buttons of the run's steps after them."""
     frames = np.frombuffer(made.buttons, np.uint8)
     held = np.flatnonzero(frames)
     most = min(int(held[0]) if len(held) else 0, env.noop_max)
@@ -122,11 +102,7 @@ def _steps(path: Path, made: Demonstration, env: EnvConfig) -> tuple[int, IntArr
 
 
 def _numbers(bytes_: Mapping[Path, IntArray], env: EnvConfig) -> dict[Path, IntArray]:
-    """Converts bytes of buttons to the indices of the run's actions.
-
-    Raises:
-        ValueError: some buttons are not an action of the run.
-    """
+    """Converts bytes of buttons to the indices of the run's actions."""
     numbers = {byte_of(action): n for n, action in enumerate(env.actions)}
     used = set(np.concatenate(list(bytes_.values())).tolist())
     for path, some in bytes_.items():
@@ -155,9 +131,6 @@ def _start(pool: Any, stage: int, idle: int, made: Demonstration) -> Bytes:
 
     The number is random, so this tries many resets. Work RAM has the game's counters of
     frames, so it differs between numbers of idle frames.
-
-    Raises:
-        ValueError: no reset gave such a start.
     """
     console = demonstration.environment(made)
     console.reset()

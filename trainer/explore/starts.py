@@ -37,21 +37,7 @@ def level_weights(
     floor: float,
     chances: FloatArray | None = None,
 ) -> FloatArray:
-    """How often to play each level.
-
-    Args:
-        rates: (levels,) clear rates of episodes that began at the level's start.
-        best: (levels,) the highest clear rates so far.
-        kind: ExploreConfig.level_sampling. learnability: by the uncertainty of an
-            episode's outcome, or by the loss since the level's best rate; success: by
-            the rate of failures; uniform: all levels equally.
-        chances: (levels,) clear rates of all episodes, wherever they begin; None:
-            `rates`.
-        floor: lowest weight relative to 1, so that the policy keeps learned levels.
-
-    Returns:
-        (levels,) float64 weights, which add up to 1.
-    """
+    """How often to play each level."""
     weights = np.ones(len(rates))
     if kind == "success":
         weights = 1.0 - rates
@@ -70,15 +56,6 @@ def curriculum_weights(
     """How often to play each level if the policy learns a few levels at a time.
 
     Many levels at once disturb each other, and each gets too few episodes.
-
-    Args:
-        rates: (levels,) clear rates of episodes that began at the level's start.
-        best: (levels,) the highest clear rates so far.
-        steps: (levels,) environment steps in each level so far.
-        floor: weight of learned levels, relative to 1 for those being learned.
-
-    Returns:
-        (levels,) float64 weights, which add up to 1.
     """
     # Learned levels are repeated, more often the further their clear rate has fallen.
     weights = np.maximum(floor * best, best - rates)
@@ -109,15 +86,7 @@ class Offers(Protocol):
         """Number of snapshots, or of the demonstrations that have them."""
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """The best snapshots to begin from now.
-
-        Args:
-            shares: (stages,) total weight of the starts of each stage.
-
-        Returns:
-            For n starts: (n,) int64 stages; (n,) weights, which add up to the shares of
-            these stages; (n, bytes) uint8 snapshots.
-        """
+        """The best snapshots to begin from now."""
 
 
 class Starts:
@@ -131,14 +100,7 @@ class Starts:
         offers: Offers | None = None,
         ranks: int = 1,
     ) -> None:
-        """Prepares; `apply` sets the pool's first starts.
-
-        Args:
-            pool: has set_starts and num_stages.
-            config: how to sample.
-            offers: snapshots that are also starts.
-            ranks: processes that collect the same amount; steps count all of them.
-        """
+        """Prepares; `apply` sets the pool's first starts."""
         self._pool, self._config = pool, config
         self._offers, self._ranks = offers, ranks
         self._begun, self._ended = np.zeros((2, 2), np.int64)
@@ -148,11 +110,7 @@ class Starts:
         self.steps: IntArray = np.zeros(pool.num_stages, np.int64)
 
     def apply(self, rates: Sequence[float]) -> None:
-        """Gives the pool new weights.
-
-        Args:
-            rates: clear rates of the pool's stages, from their starts.
-        """
+        """Gives the pool new weights."""
         c = self._config
         cleared = np.array(rates)
         self.best_rates = np.maximum(self.best_rates, cleared)

@@ -59,19 +59,7 @@ class VideoWriter:
         fps: float,
         background: bool = False,
     ) -> None:
-        """Starts ffmpeg.
-
-        Args:
-            path: ends in .mp4 or .gif; its folder is created.
-            width: width of the pictures in pixels; even for MP4.
-            height: height of the pictures in pixels; even for MP4.
-            fps: pictures per second.
-            background: use at most one core, at a low priority.
-
-        Raises:
-            ValueError: the path is neither MP4 nor GIF, or the size is odd.
-            OSError: there is no ffmpeg, or the folder is not writable.
-        """
+        """Starts ffmpeg."""
         check_suffix(path)
         gif = path.suffix.lower() == ".gif"
         if not gif and (width % 2 or height % 2):
@@ -120,12 +108,7 @@ class VideoWriter:
                 ) from error
 
     def write(self, picture: npt.NDArray[np.uint8]) -> None:
-        """Adds one picture, (height, width, 3) uint8.
-
-        Raises:
-            ValueError: the shape or the dtype is wrong.
-            OSError: ffmpeg has failed, for instance on a full disk.
-        """
+        """Adds one picture, (height, width, 3) uint8."""
         if picture.shape != self._shape or picture.dtype != np.uint8:
             raise ValueError(
                 f"a picture must be uint8 {self._shape}, got {picture.dtype} "
@@ -148,11 +131,7 @@ class VideoWriter:
         )
 
     def close(self) -> None:
-        """Finishes the file.
-
-        Raises:
-            OSError: ffmpeg has failed.
-        """
+        """Finishes the file."""
         try:
             self._close_pipe()
             if self._process.wait():

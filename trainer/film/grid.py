@@ -119,23 +119,7 @@ def film_grid(
     every: int,
     max_seconds: float,
 ) -> str:
-    """Films games until all have ended, and prints a line about each game.
-
-    Args:
-        games: the games to film, one per place in the grid.
-        player: plays this number of games.
-        path: path of the video.
-        frame_skip: frames of a step.
-        scale: integer factor that enlarges the pixels.
-        every: keeps one of this many frames.
-        max_seconds: longest video; games that have not ended by then are cut off.
-
-    Returns:
-        A line about the file.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Films games until all have ended, and prints a line about each game."""
     tiles = [_Tile(game) for game in games]
     grid = Grid([tile.level for tile in tiles], best_columns(len(tiles)), scale)
     fps = FRAMES_PER_SECOND / every

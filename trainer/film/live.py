@@ -35,14 +35,7 @@ def show_episodes(
     pace: Pace,
     on_end: Callable[[str], None],
 ) -> None:
-    """Shows episodes until the last one has ended or the viewer quits.
-
-    Args:
-        episodes: the episodes to show.
-        screen: shows the pictures.
-        pace: times the pictures.
-        on_end: called with a line about each episode that has ended.
-    """
+    """Shows episodes until the last one has ended or the viewer quits."""
     try:
         for shots in episodes:
             for shot in shots:
@@ -69,22 +62,7 @@ class PolicyEpisodes:
         model: str = "",
         recorder: Recorder | None = None,
     ) -> None:
-        """Loads the policy.
-
-        Args:
-            checkpoint: a file, or a run folder, whose newest checkpoint is loaded for
-                each episode.
-            level: such as "1-1"; "" for the run's levels.
-            argmax: act greedily instead of sampling.
-            seed: seed of environments and actions; grows by one with each episode.
-            device: auto, cpu, cuda or cuda:N.
-            model: network of the user that the file may name.
-            recorder: records each episode.
-
-        Raises:
-            FileNotFoundError: there is no checkpoint.
-            ValueError: the level does not exist, or as of `load_policy`.
-        """
+        """Loads the policy."""
         self._path, self._argmax, self._seed = checkpoint, argmax, seed
         self._device, self._recorder = playing_device(device), recorder
         self._model = model
@@ -116,17 +94,7 @@ class HumanEpisodes:
         frame_skip: int = 1,
         recorder: Recorder | None = None,
     ) -> None:
-        """Chooses the first level.
-
-        Args:
-            level: such as "1-1"; "" for the first level.
-            seed: seed of the environments.
-            frame_skip: frames for which the buttons are held.
-            recorder: records each episode.
-
-        Raises:
-            ValueError: the level does not exist.
-        """
+        """Chooses the first level."""
         self._env = replace(HUMAN, frame_skip=frame_skip)
         if level:
             check_level(level, HUMAN.task)
@@ -135,11 +103,7 @@ class HumanEpisodes:
         self._seed, self._recorder = seed, recorder
 
     def play(self, buttons: Callable[[], int]) -> Episodes:
-        """Yields episodes without end.
-
-        Args:
-            buttons: returns the pad byte of the buttons that are held now.
-        """
+        """Yields episodes without end."""
         level, endings = self._first, [""]
 
         def decide(step: Step) -> Decision:

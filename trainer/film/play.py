@@ -41,14 +41,7 @@ class Player:
     """A policy that plays n games side by side."""
 
     def __init__(self, policy: Policy, games: int, *, seed: int, argmax: bool) -> None:
-        """Prepares to act.
-
-        Args:
-            policy: a policy from a checkpoint.
-            games: n, the number of games.
-            seed: seed of the sampled actions.
-            argmax: act greedily instead of sampling.
-        """
+        """Prepares to act."""
         self._policy = policy
         self._generator = None
         if not argmax:
@@ -90,12 +83,7 @@ class Player:
         return list(map(Decision, actions.tolist(), odds, values))
 
     def _value(self, step: Step, values: Tensor) -> float | None:
-        """The value of a game; None if the network has no head for its level.
-
-        Args:
-            step: last step of the game.
-            values: (), or (L,) with one value per head.
-        """
+        """The value of a game; None if the network has no head for its level."""
         if not values.ndim:
             return float(values)
         level = f"{step.info['world']}-{step.info['stage']}"
@@ -123,14 +111,7 @@ class Shot(NamedTuple):
 def film_episode(
     game: FilmedEnv, start: Step, decide: Decide, caption: str
 ) -> Iterator[Shot]:
-    """Plays an episode to its end, and yields some pictures after it.
-
-    Args:
-        game: a game at the start of an episode.
-        start: the game's first step.
-        decide: chooses the actions.
-        caption: text for the panel.
-    """
+    """Plays an episode to its end, and yields some pictures after it."""
     names = [button_names(buttons) for buttons in game.buttons]
     step, total, count = start, 0.0, 0
     while not step.ending:
@@ -157,12 +138,7 @@ def film_episode(
 
 
 def after_the_end(game: FilmedEnv, step: Step) -> Iterator[Picture]:
-    """Pictures after an episode's last step: the fall or the flag, then a still.
-
-    Args:
-        game: the game of the episode.
-        step: the last step of the episode.
-    """
+    """Pictures after an episode's last step: the fall or the flag, then a still."""
     last = step.frames[-1]
     if step.terminated:
         for frame in game.aftermath(_AFTERMATH_FRAMES):
@@ -181,13 +157,7 @@ class Camera:
     """Turns shots into the pictures of a video, at a lower rate if requested."""
 
     def __init__(self, *, scale: int, every: int = 1, overlay: bool = True) -> None:
-        """Sets the size and the rate.
-
-        Args:
-            scale: integer factor that enlarges the game's 256 x 240 pixels.
-            every: keeps one of this many frames.
-            overlay: show the panel beside the picture.
-        """
+        """Sets the size and the rate."""
         self._scale, self._every = scale, every
         self._panel = Panel(scale) if overlay else None
         self._count = 0

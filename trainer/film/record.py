@@ -92,13 +92,7 @@ class Recorder:
         take: Callable[[Recording], None],
         wanted: Callable[[Episode], bool],
     ) -> None:
-        """Allocates the arrays.
-
-        Args:
-            pool: must support snapshots.
-            take: receives the wanted episodes.
-            wanted: decides, for every episode that has ended, whether it is wanted.
-        """
+        """Allocates the arrays."""
         num_envs = len(pool.all_env_ids)
         self._pool, self._take, self._wanted = pool, take, wanted
         self._limit = min(pool.config["max_episode_steps"], _MOST_STEPS) + 1
@@ -112,12 +106,7 @@ class Recorder:
         self._starts: dict[int, bytes] = {}
 
     def observe(self, columns: StepColumns, run_steps: int) -> None:
-        """Takes the rows of one recv, before actions are sent.
-
-        Args:
-            columns: the rows; their environments are at rest.
-            run_steps: environment steps of the run so far.
-        """
+        """Takes the rows of one recv, before actions are sent."""
         env_id = columns.env_id
         for row, episode in columns.finished:
             env = int(env_id[row])
@@ -170,13 +159,7 @@ class Filmer:
         log: Callable[[str], None],
         seconds_between: float = _SECONDS_BETWEEN,
     ) -> None:
-        """Prepares; nothing is filmed before `open`.
-
-        Args:
-            pool: the pool of the filmed episodes.
-            log: receives a message about every video and every failure.
-            seconds_between: time between the starts of two films while the run trains.
-        """
+        """Prepares; nothing is filmed before `open`."""
         self.recorder = Recorder(pool, self.take, self.wanted)
         self._config, self._log = dict(pool.config), log
         # A film does not call the user's reward function, so its return may differ.
@@ -194,11 +177,7 @@ class Filmer:
         self._thread: threading.Thread | None = None
 
     def open(self, folder: Path) -> None:
-        """Begins to film.
-
-        Args:
-            folder: for the videos; a resumed run finds its earlier videos there.
-        """
+        """Begins to film."""
         self._folder = folder
         # A missing or foreign index counts as an empty one.
         with suppress(OSError, ValueError, TypeError, KeyError):
@@ -338,16 +317,7 @@ class _ClosedError(Exception):
 def replay(
     recording: Recording, config: dict[str, Any], *, same_reward: bool = True
 ) -> Iterator[Shot]:
-    """Replays a recorded episode; yields its shots.
-
-    Args:
-        recording: of an environment of a pool.
-        config: configuration of that pool.
-        same_reward: False if the pool had a `reward_fn`, which a film does not call.
-
-    Raises:
-        RuntimeError: the replay differs from the recorded episode.
-    """
+    """Replays a recorded episode; yields its shots."""
     game = FilmedEnv(config, number=recording.env)
     start = game.restore(recording.start)
     decisions = _decisions(recording)

@@ -90,12 +90,7 @@ class Recorder:
 
 
 def _opening(game: FilmedEnv) -> Demonstration:
-    """The demonstration of an episode that has just begun: its idle frames.
-
-    Raises:
-        ValueError: the episode does not begin at a level's start, or sticky actions
-            change its buttons.
-    """
+    """The demonstration of an episode that has just begun: its idle frames."""
     config = game.config
     if config["repeat_action_probability"]:
         raise ValueError(

@@ -36,26 +36,14 @@ class Screen(Protocol):
     """Shows a game."""
 
     def show(self, frame: Picture, reading: Reading) -> None:
-        """Shows one frame, (240, 256, 3) uint8.
-
-        Raises:
-            QuitError: the window was closed, or q was pressed.
-        """
+        """Shows one frame, (240, 256, 3) uint8."""
 
     def close(self) -> None:
         """Restores the display; a second call does nothing."""
 
 
 def open_screen(kind: str) -> Screen:
-    """Opens a window or the terminal.
-
-    Args:
-        kind: "window", "terminal", "none", or "auto" (a window if there is a display,
-            otherwise the terminal).
-
-    Raises:
-        ValueError: there is neither a display nor a terminal.
-    """
+    """Opens a window or the terminal."""
     if kind == "none":
         return NoScreen()
     desktop = sys.platform in ("darwin", "win32")
@@ -139,11 +127,7 @@ class Terminal:
     """A terminal as a screen: two pixels per character, in 24-bit or 256 colours."""
 
     def __init__(self, output: TextIO | None = None) -> None:
-        """Takes over the terminal until `close`.
-
-        Args:
-            output: stream to write to instead of standard output.
-        """
+        """Takes over the terminal until `close`."""
         self._output = output or sys.stdout
         truecolour = Console().color_system == "truecolor"
         self._colour = rgb_colour if truecolour else palette_colour
@@ -235,14 +219,7 @@ def palette_colour(pixels: npt.NDArray[np.uint8]) -> list[str]:
 def picture_lines(
     frame: Picture, columns: int, rows: int, colour: Colour = rgb_colour
 ) -> list[str]:
-    """A frame as centred lines of text, one line fewer than the terminal has.
-
-    Args:
-        frame: (240, 256, 3) uint8; its status bar is left out.
-        columns: columns of the terminal.
-        rows: rows of the terminal.
-        colour: formats colours.
-    """
+    """A frame as centred lines of text, one line fewer than the terminal has."""
     if columns < _SMALLEST[0] or rows < _SMALLEST[1]:
         wanted = f"{_SMALLEST[0]}x{_SMALLEST[1]}"
         lines = [f"at least {wanted}, please"[:columns]]

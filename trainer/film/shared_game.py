@@ -119,23 +119,7 @@ class SharedGame:
         model: str = "",
         pace: Pace,
     ) -> None:
-        """Loads the policy and begins the first episode.
-
-        Args:
-            checkpoint: checkpoint of the policy, or a run folder, whose newest
-                checkpoint is loaded for each episode; None: people play, and the game
-                waits for the first player.
-            level: such as "1-1"; "" for the run's levels.
-            argmax: act greedily instead of sampling.
-            seed: seed of environments and actions; grows by one with each episode.
-            device: auto, cpu, cuda or cuda:N.
-            model: network of the user that the file may name.
-            pace: times the pictures; viewers change its speed.
-
-        Raises:
-            FileNotFoundError: there is no checkpoint.
-            ValueError: the level does not exist.
-        """
+        """Loads the policy and begins the first episode."""
         self._path, self._argmax, self._seed = checkpoint, argmax, seed
         self._pace = pace
         self._device = playing_device(device)

@@ -102,16 +102,7 @@ COMMANDS: Mapping[str, tuple[str, Callable[[Any], bool]] | None] = {
 
 
 def read_command(text: str, viewer: int, levels: tuple[str, ...]) -> Command:
-    """Parses a viewer's message into a command.
-
-    Args:
-        text: text of the message.
-        viewer: number of the viewer.
-        levels: levels that the viewer may choose.
-
-    Raises:
-        ValueError: not a command; the error text is short enough for a close reason.
-    """
+    """Parses a viewer's message into a command."""
     try:
         message = json.loads(text)
     except (ValueError, RecursionError):
@@ -155,11 +146,7 @@ def png(frame: Picture) -> bytes:
 
 
 def view_png(obs: Picture) -> bytes:
-    """The observation as a PNG: its frames side by side, the oldest on the left.
-
-    Args:
-        obs: (C, H, W) uint8, or a packed frame of tiles.
-    """
+    """The observation as a PNG: its frames side by side, the oldest on the left."""
     if obs.shape == TILES_SHAPE:
         # One pixel for each tile; the page enlarges the picture.
         return _encoded(Image.fromarray(tiles_picture(obs)[8::16, 8::16]))
@@ -281,12 +268,7 @@ class WebScreen:
         return len(self._viewers) >= MOST_VIEWERS
 
     async def serve(self, number: int, socket: WebSocket) -> None:
-        """Shows the game to one viewer and passes on the viewer's commands.
-
-        Args:
-            number: number of the viewer.
-            socket: an accepted connection.
-        """
+        """Shows the game to one viewer and passes on the viewer's commands."""
         fields = self._fields | {"you": number}
         viewer = self._viewers[number] = _Viewer(fields, self._picture)
         self._game.ask(Command(number, "join"))
@@ -328,12 +310,7 @@ class Door:
     """Access control: checks a connection's host, origin and token."""
 
     def __init__(self, host: str, token: str) -> None:
-        """Sets what is allowed.
-
-        Args:
-            host: address that the server listens on.
-            token: token that every connection must send; "" for none.
-        """
+        """Sets what is allowed."""
         self._hosts = {*LOCAL, host} if host in LOCAL else None
         self._token = token
 
@@ -359,14 +336,7 @@ class Door:
 def make_app(
     game: SharedGame, screen: WebScreen, door: Door, play: Callable[[], None]
 ) -> Starlette:
-    """Makes the web application.
-
-    Args:
-        game: the game that viewers steer.
-        screen: shows the game.
-        door: decides which connections to accept.
-        play: plays the game; called in a separate thread.
-    """
+    """Makes the web application."""
     page = _PAGE.read_text("utf-8")
     numbers = count(1)
 
@@ -407,20 +377,7 @@ def serve(
     port: int,
     token: str,
 ) -> None:
-    """Serves a game until it ends, or until a signal to end.
-
-    Args:
-        game: the game to show.
-        play: plays the game on a screen; when it returns, the server ends.
-        host: address to listen on; an address that other machines reach needs a token.
-        port: port to listen on; 0 for a free one.
-        token: token that viewers must send; "" for none on a local address, and for a
-            generated one on any other address.
-
-    Raises:
-        OSError: cannot listen on the address.
-        Interrupted: a signal ended the server.
-    """
+    """Serves a game until it ends, or until a signal to end."""
     if not token and host not in LOCAL:
         token = secrets.token_urlsafe(16)
     listener = _listen(host, port)
@@ -462,11 +419,7 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Opens a listening socket.
-
-    Raises:
-        OSError: cannot listen on the address.
-    """
+    """Opens a listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -478,13 +431,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def address(listener: socket.socket, host: str, token: str) -> str:
-    """The page's address, for a browser.
-
-    Args:
-        listener: the listening socket.
-        host: the requested host.
-        token: "" for none.
-    """
+    """The page's address, for a browser."""
     name = socket.gethostname() if host in ("0.0.0.0", "::") else host
     name = f"[{name}]" if ":" in name else name
     query = f"?token={token}" if token else ""

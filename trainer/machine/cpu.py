@@ -48,9 +48,6 @@ def keep_large_blocks() -> bool:
 
     By default every block above 32 MB, and often a smaller one, returns to the kernel
     and causes page faults at the next minibatch.
-
-    Returns:
-        Whether the C library accepted the setting (only glibc does).
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -82,14 +79,7 @@ def thread_ids() -> frozenset[int]:
 
 
 def emulation_nice() -> int:
-    """The nice value that is added for the threads of a pool: 5, or MARIO_NICE.
-
-    Returns:
-        0 to 19; always 0 on systems other than Linux.
-
-    Raises:
-        ValueError: MARIO_NICE is not a number from 0 to 19.
-    """
+    """The nice value that is added for the threads of a pool: 5, or MARIO_NICE."""
     given = os.environ.get(NICE_VARIABLE, "").strip() or str(_NICE)
     if not (given.isdecimal() and int(given) <= 19):
         raise ValueError(
@@ -106,12 +96,6 @@ def step_aside(threads: Iterable[int]) -> None:
     cores idle later. With two cores and two threads of a pool, runs with small networks
     were 16 to 21 % faster with the lower priority. Beside other busy processes they are
     slower, and an even lower priority is worse (docs/lab-book.md).
-
-    Args:
-        threads: ids of the threads.
-
-    Raises:
-        ValueError: MARIO_NICE is out of range, see `emulation_nice`.
     """
     lower = emulation_nice()
     for thread in threads if lower else ():

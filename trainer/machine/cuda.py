@@ -64,10 +64,6 @@ def own_stream(device: torch.device, priority: int = 0) -> Iterator[None]:
 
     The work begins after all work queued on the current stream, such as copies of
     weights. The device becomes the current one of the thread.
-
-    Args:
-        device: of the work.
-        priority: of the work, 0 or ACTING; waiting kernels of ACTING start first.
     """
     if device.type != "cuda":
         yield
@@ -90,10 +86,6 @@ def use_here(device: torch.device, *tensors: Any) -> None:
     tensor is dropped, the next tensor of that stream may take its memory at once, even
     while this stream still reads it. After the announcement the memory stays until
     this stream has done the work that is queued when the tensor is dropped.
-
-    Args:
-        device: of the tensors.
-        tensors: others, such as slices, are ignored.
     """
     if device.type == "cuda":
         stream = _cuda.current_stream(device)
@@ -178,17 +170,7 @@ class Graphed:
         priority: int = 0,
         quiet: bool = False,
     ) -> None:
-        """Wraps `function(*tensors)`.
-
-        Args:
-            function: returns tensors, in any nesting of tuples, or None.
-            name: for messages.
-            device: of the tensors.
-            enabled: whether to record, which needs a GPU.
-            priority: of the graphs' kernels, as of `own_stream`; PyTorch honours it
-                from 2.10 on.
-            quiet: whether not to log a failure, only to keep it in `failure`.
-        """
+        """Wraps `function(*tensors)`."""
         self.failure = ""
         self._quiet = quiet
         self._function = function
@@ -314,12 +296,7 @@ def _close_pool(device: torch.device, pool: Any) -> None:
 
 
 def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
-    """torch.compile of a function, or the function if that fails, with a warning.
-
-    Args:
-        function: of tensors and numbers.
-        name: for the message.
-    """
+    """torch.compile of a function, or the function if that fails, with a warning."""
     fast: Callable[..., Any] | None = None
     works = True
 

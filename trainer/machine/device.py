@@ -9,15 +9,7 @@ from trainer.machine.ranks import Ranks
 
 
 def choose_device(name: str) -> torch.device:
-    """Resolves `--device`.
-
-    Args:
-        name: auto, cpu, cuda or cuda:N.
-
-    Raises:
-        ValueError: the name is not one of these.
-        RuntimeError: the GPU does not exist or is not usable.
-    """
+    """Resolves `--device`."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, number = name.partition(":")
@@ -37,11 +29,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def prepare(device: torch.device) -> torch.device:
-    """Makes a GPU the current one of this thread, and runs one kernel on it.
-
-    Raises:
-        RuntimeError: the GPU cannot run kernels of this PyTorch.
-    """
+    """Makes a GPU the current one of this thread, and runs one kernel on it."""
     if device.type != "cuda":
         return device
     try:
@@ -62,16 +50,7 @@ def prepare(device: torch.device) -> torch.device:
 
 
 def device_of(name: str, ranks: Ranks) -> torch.device:
-    """The device of this process; each of several on one machine has its own GPU.
-
-    Args:
-        name: auto, cpu, cuda or cuda:N.
-        ranks: of the run.
-
-    Raises:
-        ValueError: the name is not one of these, or is one GPU for several processes.
-        RuntimeError: there are fewer GPUs than processes, or the GPU cannot be used.
-    """
+    """The device of this process; each of several on one machine has its own GPU."""
     device = choose_device(name)
     if device.type != "cuda" or ranks.size == 1:
         return prepare(device)
@@ -95,18 +74,7 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
 def autocast_dtype(
     device: torch.device, precision: str, *, own_code: bool = False
 ) -> torch.dtype | None:
-    """The data type of the network, None for float32 without autocast.
-
-    Args:
-        device: of the run.
-        precision: auto, bf16, fp16 or fp32. auto chooses bf16 if it is fast. Without
-            bf16 instructions PyTorch converts back and forth, which is slower than
-            fp32 on a CPU and slower than fp16 on a GPU.
-        own_code: whether the network has native code on a CPU
-            (trainer/models/native.py). In bf16 it is faster than PyTorch in fp32 on
-            any supported processor: 1.4 times for a whole run on pixels, and 1.7 times
-            on tiles.
-    """
+    """The data type of the network, None for float32 without autocast."""
     named = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
     if precision in named:
         return named[precision]

@@ -17,19 +17,7 @@ TEMPORARY = ".tmp"
 
 @contextmanager
 def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
-    """Replaces a file atomically: writes a temporary file, then renames it.
-
-    Args:
-        path: of the file; its folder exists.
-        private: only the owner may read the file, and nobody else any part of it.
-
-    Yields:
-        A file to write to. When the block ends, its content is at `path`, on the disk.
-
-    Raises:
-        OSError: the disk is full, for example. After any exception `path` is unchanged,
-            and the temporary file is removed.
-    """
+    """Replaces a file atomically: writes a temporary file, then renames it."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         with temporary.open("wb") as file:
@@ -75,12 +63,7 @@ class Lines:
     """A file of JSON objects, one per line; a full disk loses lines but no run."""
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
-        """Opens the file to append to it.
-
-        Args:
-            path: of the file.
-            log: receives a message when writing fails, and when it works again.
-        """
+        """Opens the file to append to it."""
         self._path, self._log = path, log
         self._file = path.open("ab", buffering=0)
         self._lost = 0
@@ -122,11 +105,7 @@ def same_folder(one: Path | None, other: Path | None) -> bool:
 
 
 def drop_after(run_dir: Path, step: int) -> int:
-    """Drops the rows of a run beyond a step, and incomplete rows.
-
-    Returns:
-        The number of dropped rows.
-    """
+    """Drops the rows of a run beyond a step, and incomplete rows."""
     dropped = 0
     for name, key in (("metrics.jsonl", "step"), ("evaluations.jsonl", "steps")):
         path = run_dir / name

@@ -16,13 +16,7 @@ from typing import Any
 def check_named(
     where: object, found: Mapping[str, Any], named: Collection[str]
 ) -> None:
-    """Raises ValueError if a file names code that the command line does not name.
-
-    Args:
-        where: the file, for the error.
-        found: values in the file, by the names of their options.
-        named: names of code, module:name, on the command line.
-    """
+    """Raises ValueError if a file names code that the command line does not name."""
     for option, text in found.items():
         if ":" in str(text) and text not in named:
             flag = f"--{option.replace('_', '-')} {shlex.quote(ascii(str(text))[1:-1])}"
@@ -33,16 +27,7 @@ def check_named(
 
 
 def load(name: str, option: str, form: str) -> Any:
-    """The object that `module:name` names.
-
-    Args:
-        name: text of the user.
-        option: name of the option, for errors.
-        form: required form of the name, such as "module:Class".
-
-    Raises:
-        ValueError: the module cannot be imported, or does not have the object.
-    """
+    """The object that `module:name` names."""
     module, colon, attribute = name.partition(":")
     if not colon:
         raise ValueError(f"{option} {name!r}: the name must be {form}")

@@ -56,13 +56,7 @@ class Monitor:
         interval: float = 1.0,
         workers: frozenset[int] = frozenset(),
     ) -> None:
-        """Starts to sample.
-
-        Args:
-            device: of the run; a GPU is also sampled.
-            interval: seconds between samples.
-            workers: `cpu.thread_ids` of the emulation.
-        """
+        """Starts to sample."""
         self._process = psutil.Process()
         self.workers = workers
         self._gpu = _open_gpu(device)
@@ -142,9 +136,6 @@ def memory_left(root: str = "/") -> tuple[int, int]:
 
     Containers and batch systems limit a control group or one of its parents. A process
     that exceeds the limit is killed, even if the machine has more memory.
-
-    Args:
-        root: folder that has /proc and the control groups.
     """
     memory = psutil.virtual_memory()
     least = memory.available, memory.total
@@ -235,11 +226,7 @@ _open_range: Callable[[str], AbstractContextManager[Any]] | None = None
 
 
 def mark(name: str) -> AbstractContextManager[Any]:
-    """Names a `with` block in the profile; costs nothing without a recording.
-
-    Args:
-        name: shown in trace.json, and on a GPU also as an NVTX range.
-    """
+    """Names a `with` block in the profile; costs nothing without a recording."""
     return _NOTHING if _open_range is None else _open_range(name)
 
 
@@ -247,11 +234,7 @@ def mark(name: str) -> AbstractContextManager[Any]:
 def watch_marks(
     open_range: Callable[[str], AbstractContextManager[Any]],
 ) -> Iterator[None]:
-    """Passes the marks of all threads to a function; not with the profiler.
-
-    Args:
-        open_range: returns a context manager for a mark, given its name.
-    """
+    """Passes the marks of all threads to a function; not with the profiler."""
     _set_range(open_range)
     try:
         yield
@@ -273,16 +256,7 @@ def _range_with_nvtx(name: str) -> Iterator[None]:
 def profiler(
     updates: int, run_dir: Path, device: torch.device
 ) -> Iterator[Callable[[], None]]:
-    """Records some updates of a run to RUN_DIR/trace.json.
-
-    Args:
-        updates: number to record, after the first PROFILE_AFTER; 0: none.
-        run_dir: existing folder.
-        device: of the run; the kernels of a GPU are also recorded.
-
-    Yields:
-        A function to call after every update.
-    """
+    """Records some updates of a run to RUN_DIR/trace.json."""
     if not updates:
         yield lambda: None
         return

@@ -53,9 +53,6 @@ def on_signal(handle: Callable[[int], None]) -> Iterator[None]:
 
     SIGHUP stays ignored if it was, as after nohup. Signals that come within a second
     are one request, so the function is called once.
-
-    Args:
-        handle: receives the number of the signal, and may raise.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -136,11 +133,7 @@ class Stdout:
         self._stream, self.lost = stream, ""
 
     def write(self, text: str) -> int:
-        """See `TextIO.write`.
-
-        Raises:
-            StdoutError: for any OSError.
-        """
+        """See `TextIO.write`."""
         with self._explained():
             return self._stream.write(text)
 

@@ -78,15 +78,7 @@ class Ranks:
         local_size: int = 1,
         group: Any = None,
     ) -> None:
-        """Makes the view of one rank; use `join`.
-
-        Args:
-            rank: of this process.
-            size: number of ranks.
-            local_rank: among the ranks of its machine.
-            local_size: number of ranks on its machine.
-            group: process group of PyTorch; None: a run with one process.
-        """
+        """Makes the view of one rank; use `join`."""
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
         self.timings = Timings()
@@ -98,13 +90,7 @@ class Ranks:
         return self.rank == 0
 
     def first(self, function: Callable[[], Value]) -> Value:
-        """Calls a function on rank 0 only, and returns its result on all ranks.
-
-        Raises:
-            FirstRankError: the function failed; rank 0 raises its exception.
-            SystemExit: the function raised it.
-            LostRankError: a rank is lost.
-        """
+        """Calls a function on rank 0 only, and returns its result on all ranks."""
         if self._group is None:
             return function()
         result, failure = None, None
@@ -168,11 +154,7 @@ class Ranks:
         return tensor
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Replaces tensors by their means over all ranks, bit for bit the same on each.
-
-        Args:
-            tensors: of one type and device, with the same shapes on all ranks.
-        """
+        """Replaces tensors by their means over all ranks, with equal bits on each."""
         if self._group is None:
             return
         with self._exchange("allreduce"):
@@ -198,11 +180,7 @@ class Ranks:
 
     @contextmanager
     def _exchange(self, name: str) -> Iterator[None]:
-        """Counts the time of an exchange, and explains the loss of a rank.
-
-        Raises:
-            LostRankError: another rank is lost. Other errors stay as they are.
-        """
+        """Counts the time of an exchange, and explains the loss of a rank."""
         try:
             with self.timings(name):
                 yield
@@ -225,10 +203,6 @@ def join() -> Ranks:
     """The ranks of this process: those that torchrun started, or `ALONE`.
 
     Waits until all ranks have joined.
-
-    Raises:
-        RuntimeError: some ranks have not joined, or cannot be reached.
-        ValueError: MARIO_JOIN_SECONDS is not a number.
     """
     given = os.environ
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= given.keys():
@@ -269,11 +243,7 @@ def join() -> Ranks:
 
 
 def _follow(agent: int) -> None:
-    """Ends this process like SIGTERM when torchrun is gone, as by SIGUSR1.
-
-    Args:
-        agent: number of the process of torchrun.
-    """
+    """Ends this process like SIGTERM when torchrun is gone, as by SIGUSR1."""
     while os.getppid() == agent:
         time.sleep(_FOLLOW_S)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -284,9 +254,6 @@ def _meet(store: Any, rank: int, size: int, seconds: float) -> str:
 
     torchrun's store outlives the processes. Without a new name, entries of dead
     processes, such as addresses, would be mistaken for those of their successors.
-
-    Raises:
-        RuntimeError: some ranks have not joined.
     """
     own = uuid.uuid4().hex
     if rank:

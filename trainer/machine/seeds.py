@@ -21,13 +21,7 @@ class Stream(enum.IntEnum):
 
 
 def seed_of(seed: int, stream: Stream, rank: int = 0) -> int:
-    """The 64-bit seed of one generator of a run.
-
-    Args:
-        seed: of the run, at least 0.
-        stream: purpose of the generator.
-        rank: of the process, if each process draws other numbers.
-    """
+    """The 64-bit seed of one generator of a run."""
     key = (int(stream), rank) if rank else (int(stream),)
     sequence = np.random.SeedSequence(seed, spawn_key=key)
     return int(sequence.generate_state(1, np.uint64)[0])

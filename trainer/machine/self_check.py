@@ -62,12 +62,7 @@ class SelfCheck:
 
 
 def check_gpu(device: torch.device, *, graphs: bool) -> SelfCheck:
-    """Checks streams, graphs and copies; sets how `HostToDevice` copies.
-
-    Args:
-        device: a GPU, with the arithmetic settings of the run.
-        graphs: whether the run records graphs.
-    """
+    """Checks streams, graphs and copies; sets how `HostToDevice` copies."""
     with own_stream(device):
         overlap = _overlaps(device)
         recorded = not graphs or _graphs_work(device)
@@ -221,11 +216,7 @@ def _working_copies(device: torch.device) -> Copies:
 
 
 def _try_copies(device: torch.device) -> tuple[bool, bool]:
-    """Copies arrays inside and outside of a slab, all at the same time.
-
-    Returns:
-        Whether all arrays arrived unchanged, and whether the slab is page-locked.
-    """
+    """Copies arrays inside and outside of a slab, all at the same time."""
     rng = np.random.default_rng(0)
     # Page-aligned and in whole pages, like the slabs of a pool.
     memory = mmap.mmap(-1, _COPIES * _COPY_BYTES)

@@ -133,11 +133,7 @@ def load(path: Path) -> Demonstration:
 
 
 def _read(content: dict[str, Any]) -> Demonstration:
-    """Makes a demonstration from the contents of its file.
-
-    Raises:
-        ValueError, TypeError, KeyError: a field is missing or invalid.
-    """
+    """Makes a demonstration from the contents of its file."""
     names = {field.name for field in fields(Demonstration)} - set(_OPTIONAL)
     if set(content) - set(_OPTIONAL) != names:
         raise ValueError(f"its fields must be {sorted(names)}, got {sorted(content)}")
@@ -308,11 +304,7 @@ def environment(demonstration: Demonstration, **options: Any) -> Any:
 
 
 def image_of(demonstration: Demonstration) -> bytes:
-    """The contents of the ROM that a demonstration needs.
-
-    Raises:
-        ValueError: the installed ROM is another one.
-    """
+    """The contents of the ROM that a demonstration needs."""
     d = demonstration
     image = rom.load(d.options["rom"])
     found = hashlib.sha1(image).hexdigest()
@@ -325,12 +317,7 @@ def image_of(demonstration: Demonstration) -> bytes:
 
 
 def movie(demonstration: Demonstration) -> bytes:
-    """The buttons of every frame since power-on, with waits and the start screen.
-
-    Raises:
-        ValueError: the episode is not only buttons, because the environment writes to
-            RAM to cut waits short or to begin at a level.
-    """
+    """The buttons of every frame since power-on, with waits and the start screen."""
     d = demonstration
     if d.start == POWER_ON:
         return d.buttons

@@ -184,12 +184,7 @@ def _level_now(rows: Rows) -> IntArray:
 
 
 def _lost(number: int, lives: int) -> Callable[[Rows], BoolArray]:
-    """Environments that lost a life, or that reached a level other than the next one.
-
-    Args:
-        number: number of the level, counted from 0.
-        lives: lives at its beginning, as the game counts them; 0: those of power-on.
-    """
+    """Environments that lost a life or reached a level other than the next one."""
 
     def lost(rows: Rows) -> BoolArray:
         # Not from info: after a skipped wait, info has the lives before the wait.

@@ -48,16 +48,7 @@ class Movie(NamedTuple):
 
 
 def read(path: Path) -> Movie:
-    """Reads a movie.
-
-    Args:
-        path: .fm2 or .bk2.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: the file is damaged or not a movie, or has more than the buttons of
-            the first controller since power-on.
-    """
+    """Reads a movie."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; give a movie, .fm2 or .bk2")
     kinds = {".fm2": _read_fm2, ".bk2": _read_bk2}
@@ -77,11 +68,7 @@ def read(path: Path) -> Movie:
 
 
 def rom_of(movie: Movie) -> str:
-    """The name of the ROM that a movie is for, one of `mario_envpool.rom.ROMS`.
-
-    Raises:
-        ValueError: no installed ROM has the movie's checksum.
-    """
+    """The name of the ROM that a movie is for, one of `mario_envpool.rom.ROMS`."""
     here = []
     for name in rom.ROMS:
         try:
@@ -99,14 +86,7 @@ def rom_of(movie: Movie) -> str:
 
 
 def write_fm2(path: Path, buttons: bytes, image: bytes, name: str) -> None:
-    """Writes a movie for FCEUX.
-
-    Args:
-        path: path of the file.
-        buttons: a byte for each frame.
-        image: contents of the ROM file.
-        name: name of the ROM.
-    """
+    """Writes a movie for FCEUX."""
     # FCEUX takes the sum of what follows the header.
     md5 = hashlib.md5(image[_HEADER_BYTES:], usedforsecurity=False).digest()
     lines = [

@@ -53,15 +53,6 @@ class Growth:
 
         Memory that leaks has a higher minimum in each part of the window than in the
         part before; peaks carry no information.
-
-        Args:
-            now: seconds of any clock.
-            used: memory, in any unit.
-            left: free memory, in the same unit.
-
-        Returns:
-            Seconds until no memory is left at the rate of the window; inf if memory
-            does not grow without pause, or the window is not over.
         """
         samples = self._samples
         # Points of the curves may be as frequent as updates are.
@@ -102,16 +93,7 @@ class Alarms:
         replaced: Callable[[], Sequence[str]] = tuple,
         notifier: Notifier | None = None,
     ) -> None:
-        """Starts to watch the pool, in a separate thread.
-
-        Args:
-            run_dir: existing folder of the run.
-            display: shows alarms.
-            waiting_s: for how long the run has been waiting for the pool, in seconds.
-            busy: environments that are in the middle of a step.
-            replaced: the error of each replaced environment of the pool.
-            notifier: sends alarms and the end of the run; None: no notifications.
-        """
+        """Starts to watch the pool, in a separate thread."""
         self._run_dir, self._display, self._notifier = run_dir, display, notifier
         self._waiting_s, self._busy, self._replaced = waiting_s, busy, replaced
         self._lock = threading.Lock()
@@ -123,12 +105,7 @@ class Alarms:
         self._thread.start()
 
     def set(self, name: str, text: str) -> None:
-        """Begins an alarm, or ends it.
-
-        Args:
-            name: of the alarm.
-            text: the problem and what to do; "": the alarm is over.
-        """
+        """Begins an alarm, or ends it."""
         with self._lock:
             was = self._active.pop(name, "")
             if text:
@@ -152,11 +129,7 @@ class Alarms:
             self._notifier.send(f"{self._run_dir.name}: {title}", text or title)
 
     def check(self, values: Mapping[str, float]) -> None:
-        """Checks a point of the curves, the disk and the replaced environments.
-
-        Args:
-            values: as in metrics.jsonl.
-        """
+        """Checks a point of the curves, the disk and the replaced environments."""
         self._check_loss(values)
         self._check_memory(values)
         self._check_disk()

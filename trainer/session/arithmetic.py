@@ -11,15 +11,7 @@ from trainer.machine.cpu import Shards, available_cores, keep_large_blocks
 
 
 def set_up_arithmetic(config: RunConfig, device: torch.device) -> Shards:
-    """Sets threads and precision of PyTorch for the whole process.
-
-    Args:
-        config: of the run.
-        device: of the learner.
-
-    Returns:
-        The threads of the learner; the caller closes them.
-    """
+    """Sets threads and precision of PyTorch for the whole process."""
     if device.type == "cpu":
         keep_large_blocks()
         # Acting uses one thread beside the emulation; learning uses shards.

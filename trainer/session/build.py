@@ -94,15 +94,6 @@ class Session:
         """Builds the parts, and resumes the checkpoint of `config.resume`, if any.
 
         If a part fails, the parts built before it are closed.
-
-        Args:
-            config: of the run.
-            display: shows the run; None: the display that the config names.
-            ranks: processes of the run, which all build their parts now.
-
-        Raises:
-            ValueError: options do not fit together, or the checkpoint does not fit.
-            OSError: the run folder cannot be written to.
         """
         config.validate()
         self.ranks = ranks
@@ -334,14 +325,7 @@ class Session:
         return path, source, state
 
     def _start_run_dir(self, source: Path | None) -> Path:
-        """Locks the run folder, and writes config.json.
-
-        Args:
-            source: folder of the run that is resumed.
-
-        Returns:
-            The run folder.
-        """
+        """Locks the run folder, and writes config.json."""
         config = self.config
         run_dir = files.choose_run_dir(config, source)
         with files.writing_to(run_dir):

@@ -20,17 +20,7 @@ class Checkpoints:
     """The checkpoints of one run folder, which one process at a time may write."""
 
     def __init__(self, run_dir: Path, keep: int, log: Callable[[str], None]) -> None:
-        """Locks the folder, and removes the remains of interrupted writes.
-
-        Args:
-            run_dir: existing folder.
-            keep: number of checkpoints to keep; best.pt does not count.
-            log: receives a message if a checkpoint could not be written.
-
-        Raises:
-            ValueError: another process writes to the folder.
-            OSError: the folder cannot be made.
-        """
+        """Locks the folder, and removes the remains of interrupted writes."""
         self._keep, self._log = keep, log
         self.folder = run_dir / FOLDER
         self.folder.mkdir(exist_ok=True)
@@ -50,13 +40,6 @@ class Checkpoints:
 
         Checkpoints of later steps are deleted too. They belong to a part of the run
         that was abandoned when the run was resumed from an earlier checkpoint.
-
-        Args:
-            state: see `save`.
-            step: environment steps, for the name.
-
-        Returns:
-            The file; None if it could not be written; the error is logged.
         """
         path = self._write(f"step-{step:09}.pt", state)
         if path is not None:
@@ -103,11 +86,7 @@ def is_taken(run_dir: Path) -> bool:
 
 
 def take(run_dir: Path) -> FileLock:
-    """Locks a folder for this process, until it releases the lock or ends.
-
-    Raises:
-        Timeout: another process has the lock.
-    """
+    """Locks a folder for this process, until it releases the lock or ends."""
     # Not bound to a thread: any thread may release the lock.
     lock = FileLock(run_dir / _LOCK, blocking=False, thread_local=False)
     try:

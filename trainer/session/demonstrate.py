@@ -25,15 +25,6 @@ def demonstrate(
     """Gives a run the demonstrations that it learns from.
 
     The time of the search counts as time of the run. Only rank 0 searches.
-
-    Args:
-        parts: of a run that has not started, new or resumed.
-        run_dir: folder of the run.
-        log: receives the results.
-        save: writes a checkpoint, on rank 0.
-
-    Raises:
-        Interrupted: a signal came; the demonstrations found so far are in a checkpoint.
     """
     config, progress = parts.config, parts.progress
     if config.explore.demos:
@@ -61,11 +52,7 @@ def demonstrate(
 def _read(
     parts: resume.RunParts, log: Callable[[str], None]
 ) -> list[demonstrations.Walked]:
-    """Reads the demonstrations of --demos, and plays them.
-
-    Raises:
-        FileNotFoundError, ValueError: one is missing, damaged, or does not fit.
-    """
+    """Reads the demonstrations of --demos, and plays them."""
     config, ways = parts.config, parts.ways
     ways.found = recorded.read_ways(
         config.env,
@@ -106,12 +93,7 @@ def _found(
 
 
 def _clone(parts: resume.RunParts, log: Callable[[str], None], save: Save) -> None:
-    """Clones the policy of a new run from the demonstrations, and saves it.
-
-    Raises:
-        ValueError: the run has several ranks, which would have different weights.
-        Interrupted: a signal came.
-    """
+    """Clones the policy of a new run from the demonstrations, and saves it."""
     if parts.ranks.size > 1:
         raise ValueError(
             f"cloning works in a run with one process, and this run has "

@@ -45,23 +45,7 @@ class Evaluator:
         log: Callable[[str], None],
         skip: Callable[[float], None],
     ) -> None:
-        """Takes the parts of a run that an evaluation uses.
-
-        Args:
-            config: of the run.
-            model: that the run trains.
-            ema: averaged weights, which evaluations play instead of the latest weights.
-            device: of the model.
-            dtype: autocast type of the network, None for float32.
-            episodes: of training; their clear rate decides when to evaluate.
-            progress: counts evaluations, and keeps the metrics of the last one.
-            clock: of the run.
-            lines: evaluations.jsonl.
-            writer: of the curves.
-            log: receives a message about each evaluation.
-            skip: receives the seconds of each evaluation, which do not count as
-                training.
-        """
+        """Takes the parts of a run that an evaluation uses."""
         self._config, self._model, self._ema = config, model, ema
         self._device, self._dtype = device, dtype
         self._episodes, self._progress, self._clock = episodes, progress, clock
@@ -104,15 +88,7 @@ class Evaluator:
             self._evaluate("evaluation at the end", episodes)
 
     def _evaluate(self, name: str, episodes: int) -> float:
-        """Plays fresh episodes and logs the result.
-
-        Args:
-            name: of the evaluation.
-            episodes: number to play, per level if there are several.
-
-        Returns:
-            The clear rate; the lowest of the training levels if there are several.
-        """
+        """Plays fresh episodes and logs the result."""
         progress = self._progress
         progress.attempts += 1
         began = time.perf_counter()

@@ -17,15 +17,7 @@ from trainer.models import checkpoint
 
 
 def choose_run_dir(config: RunConfig, source: Path | None) -> Path:
-    """The folder of a run; it may exist.
-
-    Args:
-        config: of the run.
-        source: folder of the run to resume; None: a new run.
-
-    Raises:
-        ValueError: the folder belongs to another run.
-    """
+    """The folder of a run; it may exist."""
     run_dir = config.run_dir or source or new_run_dir(config.env.task)
     if not same_folder(source, run_dir) and checkpoint.list_files(run_dir):
         raise ValueError(
@@ -47,11 +39,7 @@ def new_run_dir(task: str) -> Path:
 
 @contextmanager
 def writing_to(run_dir: Path) -> Iterator[None]:
-    """Explains errors of a block that starts to write to a run folder.
-
-    Raises:
-        OSError: the block raised one; its text has the folder and advice.
-    """
+    """Explains errors of a block that starts to write to a run folder."""
     try:
         yield
     except OSError as error:
@@ -70,19 +58,7 @@ def prepare(
     device: str,
     log: Callable[[str], None],
 ) -> None:
-    """Drops rows of an abandoned part of the run, and writes config.json.
-
-    Args:
-        config: of the run.
-        run_dir: existing folder, locked by this process.
-        resumed: whether the run continues in its own folder.
-        step: at which the run begins.
-        device: description for config.json.
-        log: receives a message if rows of an unknown run are dropped.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Drops rows of an abandoned part of the run, and writes config.json."""
     # A run that was killed before its first checkpoint also leaves lines.
     lost = drop_after(run_dir, step)
     if lost and not resumed:

@@ -34,19 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 def locate(path: Path, task: str | None = None) -> Path:
-    """The checkpoint file that `--resume` names.
-
-    Args:
-        path: a file, a run folder, or "auto": the run under runs/ with the newest
-            checkpoint that has not finished and does not run now.
-        task: for auto, the task of the run; None: any.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        OSError: the file cannot be read.
-        ValueError: the file is damaged, of another version or of another program, or a
-            policy file.
-    """
+    """The checkpoint file that `--resume` names."""
     names = str(path).startswith(released.PREFIX) or hub.is_address(path)
     if names or path.suffix == policy_file.SUFFIX:
         raise ValueError(
@@ -90,15 +78,7 @@ def _why_not(run_dir: Path, task: str | None) -> str:
 
 
 def config_of(path: Path, code: Mapping[str, str] = MappingProxyType({})) -> RunConfig:
-    """The config of the run of a checkpoint, to continue in its folder.
-
-    Args:
-        path: of the file.
-        code: options on the command line that name code; they replace those of the run.
-
-    Raises:
-        ValueError: the run has code that the command line does not name.
-    """
+    """The config of the run of a checkpoint, to continue in its folder."""
     state = checkpoint.load(path, torch.device("cpu"), NEEDS)
     config = from_dict(RunConfig, _with_secrets(state["config"], path))
     config = flags.change(config, **code) if code else config

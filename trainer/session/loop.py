@@ -81,29 +81,13 @@ class Lead:
         progress: Progress,
         clock: Clock,
     ) -> None:
-        """Takes the parts that it calls.
-
-        Args:
-            config: of the run.
-            first_clears: logs the first clears after every update.
-            reporter: writes one point of every curve.
-            evaluator: decides whether the run is solved.
-            saver: knows when checkpoints are due.
-            check: raises if the run must not continue; receives the last batch.
-            progress: of the run.
-            clock: of the run.
-        """
+        """Takes the parts that it calls."""
         self._config, self._progress, self._clock = config, progress, clock
         self._first_clears, self._reporter = first_clears, reporter
         self._evaluator, self._saver, self._check = evaluator, saver, check
 
     def decide(self, batch: Batch, signalled: int) -> Decision:
-        """Reports if a report is due, and decides how the run continues.
-
-        Args:
-            batch: the last training batch.
-            signalled: the signal that asked a rank to end; 0: none.
-        """
+        """Reports if a report is due, and decides how the run continues."""
         self._first_clears.log_new()
         reason = self._reason_to_end(signalled)
         self._progress.seconds = self._clock.seconds()
@@ -150,18 +134,7 @@ class Loop:
         profiled: AbstractContextManager[Callable[[], None]],
         stopping: Stop,
     ) -> None:
-        """Takes the parts that the loop calls.
-
-        Args:
-            ranks: of the run.
-            lead: decides; None on ranks other than 0.
-            updater: learns from one batch at a time.
-            saver: writes checkpoints.
-            own_episodes: of the environments of this rank.
-            episodes: of all ranks, on rank 0; the same object if there is one rank.
-            profiled: entered for the updates; gives a function to call after each.
-            stopping: holds the signal that asked the run to end.
-        """
+        """Takes the parts that the loop calls."""
         self._ranks, self._lead = ranks, lead
         self._updater, self._saver = updater, saver
         self._own_episodes, self._episodes = own_episodes, episodes

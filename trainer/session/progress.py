@@ -49,11 +49,7 @@ class Clock:
     """
 
     def __init__(self, before: float = 0.0) -> None:
-        """Starts the clock.
-
-        Args:
-            before: seconds of the run before it was resumed.
-        """
+        """Starts the clock."""
         self._before, self.started = before, time.perf_counter()
 
     def elapsed(self) -> float:

@@ -50,18 +50,7 @@ class Reporter:
         progress: Progress,
         clock: Clock,
     ) -> None:
-        """Starts the time to the first point.
-
-        Args:
-            config: of the run.
-            sources: of the values; later sources override earlier ones.
-            timings: of the run, without evaluations.
-            writer: of the curves.
-            display: shows every point.
-            filmer: its finished videos are shown with the next point.
-            progress: of the run.
-            clock: of the run.
-        """
+        """Starts the time to the first point."""
         self.values: dict[str, float] = {}
         self._config, self._sources, self._timings = config, sources, timings
         self._writer, self._display, self._filmer = writer, display, filmer
@@ -143,16 +132,7 @@ class FirstClears:
         run_dir: Path,
         log: Callable[[str], None],
     ) -> None:
-        """Takes the levels that are already cleared as known.
-
-        Args:
-            config: of the run.
-            episodes: of training.
-            progress: of the run.
-            clock: of the run.
-            run_dir: folder of the run, for the suggestion.
-            log: receives the messages.
-        """
+        """Takes the levels that are already cleared as known."""
         self._task, self._run_dir, self._log = config.env.task, run_dir, log
         self._episodes, self._progress, self._clock = episodes, progress, clock
         self._first_step = progress.steps
@@ -183,17 +163,7 @@ def check_loss(
     run_dir: Path,
     obs_shape: tuple[int, ...],
 ) -> None:
-    """Saves the batch if the loss is not finite, to help find the cause.
-
-    Args:
-        values: of the last point.
-        batch: the last training batch.
-        run_dir: folder of the run, for nan_batch.pt.
-        obs_shape: of the observations in the batch.
-
-    Raises:
-        RuntimeError: the loss is NaN or infinite.
-    """
+    """Saves the batch if the loss is not finite, to help find the cause."""
     loss = values.get("learn/loss/total", 0.0)
     if math.isfinite(loss):
         return

@@ -26,13 +26,7 @@ _NOTE = "mario-run.json"
 
 
 def note(run_dir: Path, resume: Path | None, ranks: Ranks) -> None:
-    """Records the run folder before the run writes to it; once per machine.
-
-    Args:
-        run_dir: folder of the run.
-        resume: checkpoint or run that it resumes, None for a new run.
-        ranks: of the run.
-    """
+    """Records the run folder before the run writes to it; once per machine."""
     folder = agent_folder()
     if folder is None or ranks.local_rank:
         return
@@ -51,19 +45,7 @@ def config_of(
     parse: Callable[[], RunConfig],
     code: Mapping[str, str] = MappingProxyType({}),
 ) -> RunConfig | None:
-    """The config of a new or continued run; the same on all ranks.
-
-    Args:
-        ranks: of the run, which all call this.
-        parse: reads the command line, on rank 0.
-        code: options on the command line that name code.
-
-    Returns:
-        None if the run had ended when a process died.
-
-    Raises:
-        ValueError, OSError: as `parse`, on rank 0.
-    """
+    """The config of a new or continued run; the same on all ranks."""
     # Rank 0 may be on a machine that joined later, without a record.
     notes = [found for found in ranks.gather(_read()) if found is not None]
     return ranks.first(lambda: _goes_on(notes[0], parse, code) if notes else parse())

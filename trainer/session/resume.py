@@ -113,15 +113,7 @@ def capture(
     explored: bool = True,
     together: bool = True,
 ) -> dict[str, Any]:
-    """Everything that a run needs to continue; to be saved before the next update.
-
-    Args:
-        parts: of a run between two updates.
-        complete: False leaves out episodes and unrolls, which may be inconsistent after
-            a failure and are not needed to play with the weights.
-        explored: False leaves out the state of exploration, which is large.
-        together: whether all ranks call this now; rank 0 then receives their states.
-    """
+    """Everything that a run needs to continue; to be saved before the next update."""
     wait_for_device(parts.device)
     replay = None
     if complete and parts.replay is not None and parts.config.checkpoint_replay:
@@ -159,13 +151,7 @@ def capture(
 def divide(
     state: dict[str, Any], ranks: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Splits a checkpoint into common state and the state of each rank.
-
-    Args:
-        state: of a checkpoint.
-        ranks: number of ranks of the resumed run. If their number has changed, each
-            rank receives the state of rank 0 without episodes and replay.
-    """
+    """Splits a checkpoint into common state and the state of each rank."""
     others = state.get("others", [])
     own = {name: state[name] for name in _OWN if name in state}
     rest = {name: state[name] for name in state.keys() - {*_OWN, "others"}}
@@ -178,17 +164,7 @@ def divide(
 def restore(
     parts: RunParts, path: Path, state: dict[str, Any], log: Callable[[str], None]
 ) -> None:
-    """Restores the result of `capture` in a run that has not started.
-
-    Args:
-        parts: of the run, with the same network.
-        path: of the checkpoint, for the message.
-        state: of the checkpoint; its tensors become tensors of the run.
-        log: receives the changes, and what starts again and why.
-
-    Raises:
-        ValueError: the network differs, or there is nothing left to do.
-    """
+    """Restores the result of `capture` in a run that has not started."""
     _Restoring(parts, state, log).restore(path)
 
 
@@ -293,11 +269,7 @@ class _Restoring:
             self._log(f"exploration starts again: {error}")
 
     def _restore_replay(self, reason: str) -> None:
-        """Restores replay if the episodes continue; logs what starts again, and why.
-
-        Args:
-            reason: why episodes start again; "" if they continue.
-        """
+        """Restores replay if the episodes continue; logs what starts again, and why."""
         replay, kept = self._parts.replay, self._state["replay"]
         lines = [f"new episodes begin: {reason}"] if reason else []
         if replay is not None and kept is not None and not reason:

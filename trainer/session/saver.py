@@ -28,17 +28,7 @@ class Saver:
         alarms: Alarms,
         seconds: float,
     ) -> None:
-        """Starts the time to the first checkpoint.
-
-        Args:
-            parts: the parts whose state is in a checkpoint.
-            pipeline: stops before a complete checkpoint.
-            checkpoints: of the run folder; None on ranks other than 0.
-            display: shows written checkpoints.
-            alarms: receive failed checkpoints.
-            seconds: between two periodic checkpoints; the first one of a folder is due
-                after five seconds at the latest.
-        """
+        """Starts the time to the first checkpoint."""
         self._parts, self._pipeline = parts, pipeline
         self._checkpoints, self._display = checkpoints, display
         self._alarms = alarms
@@ -51,14 +41,6 @@ class Saver:
 
         All ranks save a complete checkpoint together; rank 0 alone saves other
         checkpoints.
-
-        Args:
-            best: write best.pt, without environments and exploration, because it may be
-                written often.
-            complete: False if an update was interrupted; episodes will start again.
-
-        Returns:
-            Whether the checkpoint is written.
         """
         parts = self._parts
         if not all(bool(p.isfinite().all()) for p in parts.model.parameters()):
@@ -87,12 +69,7 @@ class Saver:
         return path is not None
 
     def due(self, *, best: bool) -> bool:
-        """Whether it is time for a complete checkpoint.
-
-        Args:
-            best: whether best.pt is about to be written. That file has no environments,
-                so the first one is written with a complete checkpoint.
-        """
+        """Whether it is time for a complete checkpoint."""
         first_best = best and not self._parts.progress.best_score
         return first_best or time.perf_counter() - self._last >= self._wait
 

@@ -14,13 +14,6 @@ def share_of(config: RunConfig, ranks: Ranks) -> RunConfig:
 
     The processes of a machine share its cores, unless options give the number of
     threads. Only rank 0 writes files.
-
-    Args:
-        config: of the whole run.
-        ranks: of the run.
-
-    Raises:
-        ValueError: the run cannot be divided by the number of processes.
     """
     share = share_cores(config.share(ranks.size), ranks.local_size)
     return share if ranks.is_first else replace(share, videos=False, profile=0)

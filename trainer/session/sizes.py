@@ -114,12 +114,7 @@ def _size(count: int) -> str:
 
 
 def out_of_memory_advice(config: RunConfig, error: BaseException) -> str:
-    """What to lower when the device memory is full, with the current values.
-
-    Args:
-        config: of the run.
-        error: from PyTorch; only its first sentence is repeated.
-    """
+    """What to lower when the device memory is full, with the current values."""
     env, learner, replay = config.env, config.learner, config.replay
     store = [
         f"--num-envs (now {env.num_envs})",

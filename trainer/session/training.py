@@ -27,18 +27,7 @@ from trainer.show.display import Display
 
 
 def run_training(config: RunConfig, display: Display | None = None) -> dict[str, float]:
-    """Builds a run and trains it; see `train`.
-
-    Args:
-        config: of the run.
-        display: shows the run; None: the display that the config names. An exception
-            from its `report` ends the run, with a checkpoint, and reaches the caller; a
-            search stops hopeless trials this way.
-
-    Returns:
-        As of `train`, but without metrics if a signal came during the search for
-        demonstrations, before the first update.
-    """
+    """Builds a run and trains it; see `train`."""
     try:
         session = Session(config, display)
     except Interrupted as error:
@@ -52,20 +41,7 @@ def run_training(config: RunConfig, display: Display | None = None) -> dict[str,
 
 
 def train(session: Session) -> dict[str, float]:
-    """Trains until solved, out of steps or time, or interrupted; closes the session.
-
-    Args:
-        session: new or resumed; each process of a run trains its own session.
-
-    Returns:
-        The last metrics, with `steps`, `seconds`, `solved` (0 or 1) and `signal`
-        (the number of a signal that came meanwhile, else 0).
-
-    Raises:
-        RuntimeError: the loss became NaN (the batch is saved in the run folder), or
-            the last checkpoint could not be written; LostRankError and FirstRankError:
-            another process of the run has ended.
-    """
+    """Trains until solved, out of steps or time, or interrupted; closes the session."""
     display, run_dir = session.display, session.run_dir
     clock = Clock(session.progress.seconds)
     try:

@@ -34,19 +34,7 @@ class Updater:
         device: torch.device,
         ranks: Ranks,
     ) -> None:
-        """Takes the parts of a run that an update uses.
-
-        Args:
-            config: of this rank's share of the run.
-            pipeline: collects the unrolls; it is started.
-            store: holds the unrolls.
-            replay: of earlier unrolls in the same store; None: no replay.
-            learner: changes the weights.
-            timings: counts the time of learning.
-            progress: receives the number of steps.
-            device: of the learner.
-            ranks: of the run, each with its own training batch.
-        """
+        """Takes the parts of a run that an update uses."""
         self._config, self._device, self._ranks = config, device, ranks
         self._pipeline, self._store, self._replay = pipeline, store, replay
         self._learner, self._timings, self._progress = learner, timings, progress

@@ -42,12 +42,7 @@ class Board:
     """Shows levels and messages during a campaign."""
 
     def __init__(self, *, live: bool, console: Console | None = None) -> None:
-        """Opens the terminal.
-
-        Args:
-            live: draw a board; otherwise only print messages as lines.
-            console: where to draw; the default is stdout.
-        """
+        """Opens the terminal."""
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._messages: deque[str] = deque(maxlen=_MESSAGES)
         self._live = Live(console=self._console, auto_refresh=False) if live else None
@@ -68,12 +63,7 @@ class Board:
             self._draw()
 
     def show(self, title: str, levels: Mapping[str, Standing]) -> None:
-        """Draws the levels, if there is a board.
-
-        Args:
-            title: of the board, with phase and time.
-            levels: by name, in the order of the game.
-        """
+        """Draws the levels, if there is a board."""
         self._title, self._levels = title, dict(levels)
         if self._live is not None:
             self._draw()

@@ -15,19 +15,7 @@ _GPU_BUSY = 0.8
 def bottleneck(
     shares: Mapping[str, float], gpu_utilisation: float | None, overlapped: bool
 ) -> str:
-    """The bottleneck of a run and what to change, in one line.
-
-    Args:
-        shares: of `Timings`: wait (for environments), copy, act, send, store, learn,
-            and if overlapped wait_learner (of the collector) and wait_batch (of the
-            learner). Missing shares count as 0.
-        gpu_utilisation: share of the time that a GPU runs kernels (`Monitor`), None
-            without a GPU.
-        overlapped: whether collector and learner are two threads.
-
-    Returns:
-        The bottleneck, a colon, and the reason, whose numbers change at every call.
-    """
+    """The bottleneck of a run and what to change, in one line."""
     name, share = _dominant(shares, overlapped)
     if name == "wait":
         return (

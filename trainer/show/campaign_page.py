@@ -27,19 +27,7 @@ def is_campaign(folder: Path) -> bool:
 
 
 def write(folder: Path, output: Path | None = None) -> Path:
-    """Writes the report of a campaign, finished or not.
-
-    Args:
-        folder: of the campaign.
-        output: the file; the default is report.html in the folder.
-
-    Returns:
-        The path of the report.
-
-    Raises:
-        ValueError: a file of the campaign is damaged.
-        OSError: the report cannot be written; an older one is unchanged.
-    """
+    """Writes the report of a campaign, finished or not."""
     state, found = _read(folder / STATE), _read(folder / TABLE)
     known = _shared(_read(folder / OPTIONS))
     levels: Mapping[str, Any] = state.get("levels", {})
@@ -71,12 +59,7 @@ def write(folder: Path, output: Path | None = None) -> Path:
 
 
 def results_of(folder: Path, policies: Sequence[str]) -> dict[str, Any] | None:
-    """The content of table.json, if it has results of all policies; else None.
-
-    Args:
-        folder: of the campaign.
-        policies: names of the existing policies.
-    """
+    """The content of table.json, if it has results of all policies; else None."""
     try:
         found = _read(folder / TABLE)
         levels = {row["level"] for row in found["single"]}

@@ -21,14 +21,7 @@ def sparkline(
     low: float | None = None,
     high: float | None = None,
 ) -> str:
-    """Draws a curve in one line of block characters.
-
-    Args:
-        points: seconds and value, in order of time.
-        width: columns, which divide the time from 0 to the last point evenly.
-        low: value at the bottom; None: the smallest value.
-        high: value at the top; None: the largest value.
-    """
+    """Draws a curve in one line of block characters."""
     levels = np.clip(np.round(8 * _heights(points, width, low, high)), 1, 8)
     return "".join(_BLOCKS[int(level)] for level in levels) or " " * width
 
@@ -41,18 +34,7 @@ def chart(
     low: float | None = None,
     high: float | None = None,
 ) -> list[str]:
-    """Draws a curve as a line of Braille dots, 2x4 in a character.
-
-    Args:
-        points: seconds and value, in order of time.
-        width: columns, which divide the time from 0 to the last point evenly.
-        height: lines.
-        low: value at the bottom; None: the smallest value.
-        high: value at the top; None: the largest value.
-
-    Returns:
-        `height` lines of `width` characters, from top to bottom.
-    """
+    """Draws a curve as a line of Braille dots, 2x4 in a character."""
     rows = 4 * height
     dots = np.zeros((rows, 2 * width), np.uint8)
     shares = _heights(points, 2 * width, low, high)

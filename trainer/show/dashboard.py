@@ -43,11 +43,7 @@ class LiveDisplay:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        """Opens the terminal.
-
-        Args:
-            console: where to draw; the default is stdout.
-        """
+        """Opens the terminal."""
         self.drawing_s = 0.0
         """Processor time that drawing has taken, in seconds."""
         self._console = console or Console(file=sys.stdout, highlight=False)
@@ -233,14 +229,7 @@ def _captured(log: Callable[[str], None]) -> ExitStack:
 
 
 def make_display(mode: str) -> Display:
-    """The display for stdout.
-
-    Args:
-        mode: auto, on or off, as in `RunConfig.dashboard`.
-
-    Raises:
-        ValueError: the mode is on, and stdout is not a terminal.
-    """
+    """The display for stdout."""
     # A program without a console has no stdout.
     terminal = sys.stdout is not None and sys.stdout.isatty()
     if mode == "on" and not terminal:

@@ -93,24 +93,13 @@ class Display(Protocol):
         """Shows a message that stays."""
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
-        """Shows one point of the curves.
-
-        Args:
-            step: environment steps.
-            values: as in metrics.jsonl.
-            eta_s: seconds to the end of the run, unless it is solved earlier.
-        """
+        """Shows one point of the curves."""
 
     def checkpoint(self, path: Path, step: int) -> None:
         """Records that a checkpoint was written."""
 
     def alarm(self, name: str, text: str) -> None:
-        """Shows an alarm while it lasts; the caller also logs it.
-
-        Args:
-            name: of the alarm.
-            text: the problem; "": the alarm is over.
-        """
+        """Shows an alarm while it lasts; the caller also logs it."""
 
     def close(self) -> None:
         """Ends the display; may be called again."""

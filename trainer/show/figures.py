@@ -50,11 +50,7 @@ _T = TypeVar("_T")
 
 
 def curves(runs: Sequence[RunFiles]) -> str:
-    """Charts of the curves of runs, overlaid, as HTML; "" if there are none.
-
-    Args:
-        runs: one run, which also gets charts of its time and levels, or several.
-    """
+    """Charts of the curves of runs, overlaid, as HTML; "" if there are none."""
     charts = [
         _curve(runs, name, title, share=share, by_time=False)
         for name, title, share in _CURVES
@@ -118,18 +114,7 @@ def _line_chart(
     below: str,
     share: bool,
 ) -> str:
-    """A chart of overlaid curves.
-
-    Args:
-        title: above the chart.
-        lines: one per colour.
-        marks: dots with an error bar, in the colour of a line.
-        below: label of the x axis.
-        share: whether y is 0 to 1, to be shown in per cent.
-
-    Returns:
-        A figure in HTML; "" if there is nothing to see: a line needs two points.
-    """
+    """A chart of overlaid curves."""
     if not marks and not any(len(x) > 1 for x, _ in lines):
         return ""
     axes = _axes(share)
@@ -147,11 +132,7 @@ def _line_chart(
 def _stacked_chart(
     title: str, x: Sequence[float], parts: Mapping[str, Sequence[float]]
 ) -> str:
-    """A chart of stacked shares over environment steps.
-
-    Returns:
-        A figure in HTML; "" if all shares are 0, or there are fewer than two points.
-    """
+    """A chart of stacked shares over environment steps."""
     if len(x) < 2 or not any(map(any, parts.values())):
         return ""
     axes = _axes(share=True)

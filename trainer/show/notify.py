@@ -21,17 +21,7 @@ class Notifier:
     """Sends messages in a separate thread, so that a run never waits for a network."""
 
     def __init__(self, urls: str, log: Callable[[str], None]) -> None:
-        """Checks the URLs; sends nothing yet.
-
-        Args:
-            urls: of apprise, separated by commas; `$NAME` is an environment variable.
-            log: receives a line about each message that is not delivered.
-
-        Raises:
-            ValueError: an environment variable is not set, or apprise does not know a
-                URL.
-            ImportError: apprise is not installed.
-        """
+        """Checks the URLs; sends nothing yet."""
         self._log = log
         self._service = _service(urls)
         self._queue: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()

@@ -133,12 +133,7 @@ def _levels(run: RunFiles) -> str:
 
 
 def level_grid(rates: Mapping[str, float], notes: Mapping[str, str]) -> str:
-    """A grid of clear rates, worlds across and stages down; "" without rates.
-
-    Args:
-        rates: of levels, 0 to 1.
-        notes: additional text of each level.
-    """
+    """A grid of clear rates, worlds across and stages down; "" without rates."""
     names = [tuple(map(int, level.split("-"))) for level in rates]
     if not names:
         return ""
@@ -279,12 +274,7 @@ def _comparison(runs: Sequence[RunFiles]) -> str:
 
 
 def render(runs: Sequence[RunFiles], page: Path) -> str:
-    """The report as HTML.
-
-    Args:
-        runs: one run, or several to compare.
-        page: path of the report; links are relative to it.
-    """
+    """The report as HTML."""
     media = _Media(page)
     sections = {"Curves": curves(runs)}
     if len(runs) == 1:
@@ -314,14 +304,7 @@ def render(runs: Sequence[RunFiles], page: Path) -> str:
 
 
 def document(title: str, head: str, sections: Mapping[str, str], note: str = "") -> str:
-    """A whole page.
-
-    Args:
-        title: of the page, plain text.
-        head: HTML at the top.
-        sections: HTML by heading; the footer names the empty sections.
-        note: plain text in the footer.
-    """
+    """A whole page."""
     body = "".join(
         f"<section><h2>{name}</h2>{inside}</section>"
         for name, inside in sections.items()
@@ -340,19 +323,7 @@ def document(title: str, head: str, sections: Mapping[str, str], note: str = "")
 
 
 def write(folders: Sequence[Path], output: Path | None = None) -> Path:
-    """Writes the report of one run or several.
-
-    Args:
-        folders: of runs.
-        output: the file; the default is report.html or comparison.html.
-
-    Returns:
-        The path of the report.
-
-    Raises:
-        ValueError: a folder is not a run folder.
-        OSError: the report cannot be written; an older one is unchanged.
-    """
+    """Writes the report of one run or several."""
     runs = [read_run(folder) for folder in folders]
     single = folders[0] / "report.html"
     page = output or (

@@ -55,11 +55,7 @@ class RunFiles:
 
 
 def read_run(folder: Path) -> RunFiles:
-    """Reads a run folder.
-
-    Raises:
-        ValueError: the folder is not a run folder.
-    """
+    """Reads a run folder."""
     if not (folder / "config.json").is_file() and not (
         (folder / "metrics.jsonl").is_file()
     ):

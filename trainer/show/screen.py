@@ -21,13 +21,7 @@ from trainer.show.status import CHARTS, Status
 
 
 def view(status: Status, width: int, height: int) -> RenderableType:
-    """Draws a run.
-
-    Args:
-        status: of the run.
-        width: columns of the terminal.
-        height: lines of the terminal; the drawing uses all of them.
-    """
+    """Draws a run."""
     if status.alarms and height > 12:
         lines = panels.alarms(status, width)
         whole = Layout(size=height)

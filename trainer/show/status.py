@@ -77,16 +77,7 @@ class Status:
 
 
 def seconds_to_rate(points: Sequence[Point], target: float) -> float | None:
-    """Seconds until a rate reaches a target, by the slope of its last points.
-
-    Args:
-        points: seconds and rate, in order of time.
-        target: the rate to reach.
-
-    Returns:
-        Seconds from the last point; 0 if the target is reached; None if the rate is
-        flat or falls, or there are too few points.
-    """
+    """Seconds until a rate reaches a target, by the slope of its last points."""
     if points and points[-1][1] >= target:
         return 0.0
     recent = np.array(points[-_TREND_POINTS:])

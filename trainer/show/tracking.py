@@ -32,19 +32,7 @@ class MetricsWriter:
         resumed_at: int | None = None,
         log: Callable[[str], None] = print,
     ) -> None:
-        """Opens the files.
-
-        Args:
-            run_dir: existing folder.
-            config: shown by W&B, and by TensorBoard as hyper-parameters; without what
-                others may not see.
-            command: the command line of the run, shown by TensorBoard as a text; the
-                same holds.
-            wandb: whether to log to W&B too, see `WandbRun`.
-            resumed_at: step from which the run continues, 0 for a new run; TensorBoard
-                hides its points of later steps.
-            log: receives a message when lines cannot be written.
-        """
+        """Opens the files."""
         self._run_dir = run_dir
         self._lines = Lines(run_dir / "metrics.jsonl", log)
         self._board = self._open_board(resumed_at)
@@ -114,14 +102,7 @@ class MetricsWriter:
             self._board = None
 
     def write_video(self, step: int, name: str, path: Path, gif: bytes) -> None:
-        """Shows a video in TensorBoard and W&B.
-
-        Args:
-            step: environment step of the episode.
-            name: of the video.
-            path: the MP4, for W&B.
-            gif: a small GIF for TensorBoard, which does not show videos.
-        """
+        """Shows a video in TensorBoard and W&B."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         # Every GIF has its width and height at the same place.

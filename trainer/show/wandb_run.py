@@ -27,13 +27,7 @@ class WandbRun:
     def __init__(
         self, run_dir: Path, config: Mapping[str, Any], *, resumed: bool
     ) -> None:
-        """Opens the run.
-
-        Args:
-            run_dir: folder of the run; its name is the default name of the run.
-            config: shown as the run's config; without what others may not see.
-            resumed: whether the run continues in its own folder and keeps its id.
-        """
+        """Opens the run."""
         # Imported here: only a run with --wandb needs it.
         import wandb
 

@@ -24,9 +24,6 @@ def a2c_config(task: str) -> RunConfig:
     epsilon 1e-5, and a squared value loss. Without V-trace, replay, overlap and
     averaged weights. Environments, network, discount and entropy bonus are those of the
     CPU recipe.
-
-    Args:
-        task: to train on.
     """
     base = RunConfig()
     learner = replace(
@@ -62,19 +59,7 @@ def a2c_config(task: str) -> RunConfig:
 def train_a2c(
     levels: Sequence[str], *, seconds: float, seed: int, device: str, out: Path
 ) -> Path:
-    """Trains A2C; returns the folder of its run.
-
-    Args:
-        levels: the level to train on; several levels stand for all levels of the game,
-            a random one in every episode.
-        seconds: training time.
-        seed: of the run.
-        device: auto, cpu, cuda or cuda:N.
-        out: folder in which to make the run folder.
-
-    Raises:
-        Interrupted: a signal ended the run.
-    """
+    """Trains A2C; returns the folder of its run."""
     level = f"-{levels[0]}" if len(levels) == 1 else "RandomStages"
     folder = out / f"a2c-{time.strftime('%Y%m%d-%H%M%S')}"
     training = replace(

@@ -97,19 +97,7 @@ class Campaign:
         merged: Callable[[Sequence[str], Path], RunConfig],
         board: Board,
     ) -> None:
-        """Reads the state of the folder, if there is one.
-
-        Args:
-            config: of the campaign.
-            folder: existing folder of this campaign only.
-            runs: config of the run of each level, without its folder.
-            merged: returns the config of the run over some levels, given the folder of
-                their policies.
-            board: shows the progress.
-
-        Raises:
-            ValueError: the state is damaged.
-        """
+        """Reads the state of the folder, if there is one."""
         self.config, self.folder, self._board = config, folder, board
         self._runs, self._merged = runs, merged
         self.levels = {name: Level() for name in runs}
@@ -165,12 +153,7 @@ class Campaign:
     # -- phases ----------------------------------------------------------------
 
     def run(self) -> None:
-        """Runs what is left of the campaign.
-
-        Raises:
-            KeyboardInterrupt: after a signal to end; the work so far is saved.
-            RuntimeError: no level could be trained.
-        """
+        """Runs what is left of the campaign."""
         phases = {
             "specialists": self._train_levels,
             "choice": self._choose,
@@ -282,15 +265,7 @@ class Campaign:
     def _do(
         self, tasks: Sequence[tuple[Any, ...]], what: str
     ) -> Iterator[tuple[str, Any]]:
-        """Runs tasks in the worker processes.
-
-        Args:
-            tasks: name, function and arguments of each.
-            what: title for the board.
-
-        Yields:
-            Name and result of each task; failures are logged instead.
-        """
+        """Runs tasks in the worker processes."""
 
         def show() -> None:
             self._show(what, self.config.max_seconds)
@@ -378,14 +353,7 @@ class Campaign:
             )
 
     def evaluate(self) -> dict[str, Any]:
-        """Plays all policies, unless table.json has their results.
-
-        Returns:
-            The content of table.json: `single` has the results of the policy of each
-            level, and `one` has the results of the network for all levels, in the form
-            of `LevelResult.to_dict`, first with sampled, then with greedy actions.
-            `levels` names all levels.
-        """
+        """Plays all policies, unless table.json has their results."""
         names = [n for n in (ONE, *self.levels) if self.policy(n).exists()]
         if known := results_of(self.folder, names):
             path = self.folder / TABLE

@@ -26,12 +26,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def check_flags(flags: Sequence[str], instead: Mapping[str, str]) -> None:
-    """Raises ValueError for a flag after `--` that the command would override.
-
-    Args:
-        flags: of trainer.run, as given for all runs.
-        instead: forbidden flags, and what to give before `--` instead.
-    """
+    """Raises ValueError for a flag after `--` that the command would override."""
     for flag in flags:
         name = flag.split("=")[0].replace("_", "-")
         if name in instead:
@@ -41,12 +36,7 @@ def check_flags(flags: Sequence[str], instead: Mapping[str, str]) -> None:
 
 
 def check_own(flags: Sequence[str], own: Sequence[str]) -> None:
-    """Raises ValueError for a flag after `--` that the command sets itself.
-
-    Args:
-        flags: of trainer.run, as given for all runs.
-        own: forbidden flags.
-    """
+    """Raises ValueError for a flag after `--` that the command sets itself."""
     for flag in flags:
         name = flag.split("=")[0].replace("_", "-")
         if name.replace("--no-", "--") in own:
@@ -95,15 +85,7 @@ def check_setup(name: str, known: Mapping[str, Any], new: Mapping[str, Any]) -> 
 
 
 def load(where: str, flag: str) -> Any:
-    """Loads an object of a Python module or file that a flag names.
-
-    Args:
-        where: MODULE:NAME or FILE.py:NAME.
-        flag: for errors, with dashes.
-
-    Raises:
-        ValueError: the text has another form, or the object cannot be loaded.
-    """
+    """Loads an object of a Python module or file that a flag names."""
     source, _, name = where.rpartition(":")
     if not (source and name):
         raise ValueError(f"{flag} must be MODULE:NAME or FILE.py:NAME, got {where!r}")

@@ -71,17 +71,7 @@ DEFAULT: dict[str, Mutation] = {
 
 
 def check(mutations: Any, base: RunConfig) -> None:
-    """Checks a table of mutations.
-
-    Args:
-        mutations: the table.
-        base: config to which the values are applied, one at a time.
-
-    Raises:
-        ValueError: the table is no dictionary, or names an unknown option, an option
-            that weights depend on, an empty range, or a value that the config does not
-            allow.
-    """
+    """Checks a table of mutations."""
     if not (isinstance(mutations, Mapping) and mutations):
         raise ValueError(
             f"mutations are a dictionary of options, got {type(mutations).__name__}"
@@ -98,11 +88,7 @@ def check(mutations: Any, base: RunConfig) -> None:
 
 
 def _ends(name: str, mutation: Any) -> Sequence[Any]:
-    """The values of a mutation that are worth a check.
-
-    Raises:
-        ValueError: the mutation has fewer than two values, or no order.
-    """
+    """The values of a mutation that are worth a check."""
     if isinstance(mutation, Range):
         if not mutation.low < mutation.high or (mutation.log and mutation.low <= 0):
             raise ValueError(f"{name}: low must be below high, got {mutation}")

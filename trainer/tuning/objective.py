@@ -40,11 +40,7 @@ class TrialDisplay(QuietDisplay):
         self._next = self._every
 
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
-        """Reports the clear rate at the same steps in all trials.
-
-        Raises:
-            optuna.TrialPruned: the trial is hopeless.
-        """
+        """Reports the clear rate at the same steps in all trials."""
         if step < self._next:
             return
         rate = values.get("rollout/clear_rate", 0.0)
@@ -65,14 +61,7 @@ class Objective:
     def __init__(
         self, config: SearchConfig, base: RunConfig, space: Space, train: Train
     ) -> None:
-        """Keeps the parts that all trials share.
-
-        Args:
-            config: of the search.
-            base: config of a run, before the values of a trial.
-            space: suggests the values of a trial.
-            train: trains a run.
-        """
+        """Keeps the parts that all trials share."""
         self._config, self._space, self._train = config, space, train
         self._base = share_cores(base, config.jobs)
 

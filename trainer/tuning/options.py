@@ -35,11 +35,7 @@ def _by_any_name() -> dict[str, Option]:
 
 
 def find(name: str) -> Option:
-    """The option with a name: that of its flag, also with its part as a prefix.
-
-    Raises:
-        ValueError: there is no such option, or it cannot be searched.
-    """
+    """The option with a name: that of its flag, also with its part as a prefix."""
     option = _by_any_name().get(name)
     if option is None:
         last = name.rpartition(".")[2]
@@ -80,16 +76,7 @@ def _describe(hint: Any) -> str:
 
 
 def apply(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
-    """The config with some options changed.
-
-    Args:
-        config: to start from.
-        options: values by name (`find`).
-
-    Raises:
-        ValueError: an option does not exist, a value has the wrong type, or the values
-            do not fit together.
-    """
+    """The config with some options changed."""
     given: dict[str, Any] = {}
     for name, value in options.items():
         option = find(name)

@@ -132,12 +132,7 @@ class Pbt(PopulationBasedTraining):  # type: ignore[misc]
     """
 
     def __init__(self, population: Population, first: int) -> None:
-        """Begins with the current generation of the population.
-
-        Args:
-            population: receives results and exploit steps.
-            first: number of its current generation.
-        """
+        """Begins with the current generation of the population."""
         super().__init__(
             time_attr="training_iteration",
             metric="score",
@@ -214,12 +209,7 @@ class Pbt(PopulationBasedTraining):  # type: ignore[misc]
 
 
 def _check_cluster(address: str) -> None:
-    """Asks a cluster for its status, because `ray.init` tries to connect for minutes.
-
-    Raises:
-        ValueError: the address has another form.
-        ConnectionError: no cluster answers, or the cluster refuses.
-    """
+    """Asks a cluster for its status: `ray.init` tries to connect for minutes."""
     host, _, port = address.rpartition(":")
     is_named = host and "/" not in host and port.isdecimal() and int(port) < 65536
     if address != "auto" and not is_named:
@@ -250,15 +240,7 @@ def _check_cluster(address: str) -> None:
 
 @contextmanager
 def _ray(config: PopulationConfig) -> Iterator[dict[str, float]]:
-    """Connects to Ray, on this machine or on a cluster, during the block.
-
-    Yields:
-        The resources of a member.
-
-    Raises:
-        ConnectionError: there is no such cluster, or Ray does not start.
-        ValueError: the cluster has too few resources.
-    """
+    """Connects to Ray, on this machine or on a cluster, during the block."""
     os.environ.update(_DRIVER)
     where: dict[str, Any] = {"address": config.ray_address}
     if config.ray_address:
@@ -288,11 +270,7 @@ def _ray(config: PopulationConfig) -> Iterator[dict[str, float]]:
 
 
 def _resources(config: PopulationConfig) -> dict[str, float]:
-    """The resources of a member: a share of the smallest machine, and GPUs.
-
-    Raises:
-        ValueError: no machine has these resources; Ray would wait for one.
-    """
+    """The resources of a member: a share of the smallest machine, and GPUs."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
     gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
@@ -308,11 +286,7 @@ def _resources(config: PopulationConfig) -> dict[str, float]:
 
 
 def _fit(population: Population, train: Train, resources: Mapping[str, float]) -> None:
-    """Trains the remaining generations.
-
-    Raises:
-        RuntimeError: all members failed, or a process was killed too often.
-    """
+    """Trains the remaining generations."""
     plan = population.plan(train)
     # Left by an earlier call; `plan` has copied the checkpoints that are still needed.
     storage = population.folder / "ray"
@@ -357,11 +331,7 @@ def _fit(population: Population, train: Train, resources: Mapping[str, float]) -
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Creates the folder of a population and locks it during the block.
-
-    Raises:
-        ValueError: another process trains the population.
-    """
+    """Creates the folder of a population and locks it during the block."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock = take(folder)
@@ -379,18 +349,7 @@ def _alone(folder: Path) -> Iterator[None]:
 def evolve(
     config: PopulationConfig, base: RunConfig, train: Train = run_training
 ) -> Population:
-    """Trains a population to its last generation.
-
-    Args:
-        config: of the population.
-        base: config of all members, before their settings.
-        train: runs a config; picklable.
-
-    Raises:
-        ValueError: an option is wrong, or another process trains the population.
-        ConnectionError: there is no such Ray cluster.
-        RuntimeError: as of `_fit`.
-    """
+    """Trains a population to its last generation."""
     config.validate()
     command.check_base(base)
     with _alone(config.out / config.name):

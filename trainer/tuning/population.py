@@ -105,19 +105,7 @@ class Plan:
     def train_member(
         self, number: int, generation: int, values: Mapping[str, Any]
     ) -> Metrics:
-        """Trains a member to the end of a generation.
-
-        Args:
-            number: of the member.
-            generation: number of the generation.
-            values: settings of the member, by option.
-
-        Returns:
-            The metrics of the run; only `error` and `signal` if the settings failed.
-
-        Raises:
-            OSError: another process writes to the run folder, for example.
-        """
+        """Trains a member to the end of a generation."""
         folder = folder_of(self.folder, number)
         _wait_for(folder)
         path = checkpoint.find(folder) if checkpoint.list_files(folder) else None
@@ -146,11 +134,7 @@ def folder_of(population: Path, number: int) -> Path:
 
 
 def _wait_for(folder: Path) -> None:
-    """Waits until no other process writes to a run folder.
-
-    Raises:
-        OSError: another process writes to it for too long.
-    """
+    """Waits until no other process writes to a run folder."""
     until = time.monotonic() + _TAKEN_S
     while is_taken(folder):
         if time.monotonic() > until:
@@ -205,12 +189,7 @@ class Population:
     """
 
     def __init__(self, config: PopulationConfig, base: RunConfig) -> None:
-        """Begins a population, or resumes the one in its folder.
-
-        Raises:
-            ValueError: the mutations are wrong, or the folder holds a population with
-                another setup.
-        """
+        """Begins a population, or resumes the one in its folder."""
         self.config, self.base = config, base
         table = command.load(config.mutations, "--mutations")
         try:
@@ -287,11 +266,7 @@ class Population:
         write_json(self.folder / "state.json", self.state)
 
     def note(self, number: int, generation: int, metrics: Metrics) -> None:
-        """Notes the result of a member at the end of a generation, once.
-
-        Raises:
-            RuntimeError: all members have failed in this generation.
-        """
+        """Notes the result of a member at the end of a generation, once."""
         members = self.state["members"]
         member = members[number]
         if member["trained"] <= generation:
@@ -313,14 +288,7 @@ class Population:
     def exploit(
         self, loser: int, winner: int, values: Mapping[str, Any], weights: Path
     ) -> None:
-        """Gives a member the weights of another and new settings.
-
-        Args:
-            loser: number of the member that takes the weights.
-            winner: number of the member that has the weights.
-            values: new settings of the loser.
-            weights: folder with the checkpoint of the winner.
-        """
+        """Gives a member the weights of another and new settings."""
         low, high = self.state["members"][loser], self.state["members"][winner]
         low |= {"values": dict(values), "weights": str(weights)}
         self._tell(

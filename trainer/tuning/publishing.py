@@ -39,26 +39,7 @@ _EVERY = 2
 def make(
     source: Path, to: Path, *, episodes: int, seed: int, address: str, model: str = ""
 ) -> Card:
-    """Writes the folder: policy, config.json, card.json, README.md and a video.
-
-    Args:
-        source: checkpoint, or run folder (its newest checkpoint).
-        to: folder without another card; made if it does not exist.
-        episodes: sampled episodes per level, for the table of the card.
-        seed: of environments and actions.
-        address: future address of the policy, for README.md; "": the folder.
-        model: network of the user that the checkpoint may name.
-
-    Returns:
-        The card.
-
-    Raises:
-        FileNotFoundError: there is no checkpoint.
-        FileExistsError: `to` has a card.
-        ValueError: the checkpoint is damaged, of a task without levels, or names
-            another network of a user.
-        OSError: a file cannot be written.
-    """
+    """Writes the folder: policy, config.json, card.json, README.md and a video."""
     if (to / CARD).exists():
         raise FileExistsError(f"{to} holds a published policy; choose another folder")
     path = checkpoint.find(source, _NEEDS)

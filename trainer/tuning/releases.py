@@ -51,21 +51,7 @@ _DATA = (
 
 
 def make(campaign: Path, to: Path) -> Card:
-    """Copies the policies of a campaign, and writes their card.
-
-    Args:
-        campaign: folder of an evaluated campaign.
-        to: folder without another release; made if it does not exist.
-
-    Returns:
-        The card.
-
-    Raises:
-        FileNotFoundError: the folder has no campaign, or no evaluation.
-        FileExistsError: `to` has a release.
-        ValueError: a file of the campaign is damaged.
-        OSError: a file cannot be written.
-    """
+    """Copies the policies of a campaign, and writes their card."""
     if (to / CARD).exists():
         raise FileExistsError(f"{to} holds a release; choose another folder")
     try:
@@ -128,11 +114,7 @@ def make(campaign: Path, to: Path) -> Card:
 
 
 def environment_of(envs: Mapping[str, EnvConfig]) -> str:
-    """Observations and actions of policies, as text.
-
-    Args:
-        envs: environment options of each policy, by name.
-    """
+    """Observations and actions of policies, as text."""
     kinds: dict[str, list[str]] = {}
     for name, env in envs.items():
         what = (
@@ -164,12 +146,7 @@ def _by_policy(table: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:
-    """The command that started a campaign, as others may see it.
-
-    Args:
-        config: options of the campaign.
-        flags: flags after `--`.
-    """
+    """The command that started a campaign, as others may see it."""
     words = ["python", "-m", "trainer.campaign"]
     usual = to_dict(CampaignConfig())
     always = {"levels", "max_seconds", "seed"}
@@ -183,12 +160,7 @@ def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:
 
 
 def readme(card: Card, address: str = "") -> str:
-    """The README of a card.
-
-    Args:
-        card: of the release.
-        address: where its only policy is published; "": a folder of policies.
-    """
+    """The README of a card."""
     about, protocol = card.about, card.protocol
     kinds = "One policy for each level, and `one`, a network for all of them."
     again = [
@@ -299,18 +271,7 @@ def replay(
     on_progress: Callable[[int, int], None] | None = None,
     model: str = "",
 ) -> list[Replayed]:
-    """Plays all policies of a release as its card describes, on all cores.
-
-    Args:
-        folder: of the release.
-        on_progress: called with the number of policies played, and their total.
-        model: network of the user that the policies may name.
-
-    Raises:
-        FileNotFoundError, ValueError: the card or a policy is missing, damaged or for
-            another ROM; raised before any play.
-        RuntimeError: a policy could not be played.
-    """
+    """Plays all policies of a release as its card describes, on all cores."""
     card = read_card(folder)
     paths = {name: policy_of(folder, name) for name in card.policies}
     for path in paths.values():

@@ -49,10 +49,6 @@ def best_command(study: optuna.Study, flags: Sequence[str]) -> str:
     """The command line with the settings of the best trial.
 
     Settings without effect are left out, because a run refuses them.
-
-    Args:
-        study: with a finished trial.
-        flags: of trainer.run, as given for all trials.
     """
     base = from_dict(RunConfig, study.user_attrs["setup"]["trainer flags"])
     best = options.that_matter(base, study.best_trial.user_attrs["options"])
@@ -96,16 +92,7 @@ def _maximises(study: optuna.Study) -> bool:
 
 
 def write_plots(study: optuna.Study, folder: Path, value: str) -> list[str]:
-    """Draws the study as PNGs.
-
-    Args:
-        study: with finished trials.
-        folder: to write to.
-        value: name of what was optimised.
-
-    Returns:
-        A line per picture: its path, or why it could not be drawn.
-    """
+    """Draws the study as PNGs."""
     matplotlib.use("Agg")
     names = list(study.best_trial.params)
     wide = max(8.0, 1.6 * len(names))
@@ -156,17 +143,7 @@ def _tidy(figure: Figure, name: str) -> None:
 
 
 def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) -> None:
-    """Prints the trials and the best settings, draws plots, writes best.json.
-
-    Args:
-        study: with all trials finished.
-        folder: to write to.
-        value: name of what was optimised.
-        flags: of trainer.run, as given for all trials.
-
-    Raises:
-        RuntimeError: no trial was completed.
-    """
+    """Prints the trials and the best settings, draws plots, writes best.json."""
     title = f"{study.study_name}: value is {value}"
     Console().print(trials_table(study, title))
     if not any(trial.state == TrialState.COMPLETE for trial in counted(study)):

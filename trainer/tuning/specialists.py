@@ -69,18 +69,7 @@ class Slice:
 def train(
     work: Slice, display: Callable[[], Display] = RecordDisplay
 ) -> dict[str, float]:
-    """Trains until the level is solved or the time is over.
-
-    Args:
-        work: what to train.
-        display: makes the display of the run.
-
-    Returns:
-        The metrics of the run, as of `run_training`.
-
-    Raises:
-        ValueError, RuntimeError, OSError: as of `run_training`.
-    """
+    """Trains until the level is solved or the time is over."""
     folder = work.config.run_dir
     assert folder is not None
     path, before = None, 0.0
@@ -142,12 +131,6 @@ def ending(
 
     A constant entropy bonus prevents precise policies. With rates that fall to 0 and no
     bonus, the mean clear rate of twelve levels rose from 66 to 94 % in another project.
-
-    Args:
-        config: of a run.
-        state: of its newest checkpoint.
-        seconds: remaining time.
-        least: share of the initial rates to begin with, if the current rates are lower.
     """
     steps, learner = int(state["steps"]), config.learner
     more = max(1, round(_speed(config) * seconds))
@@ -203,22 +186,6 @@ def choose(
     probable, so all checkpoints are played with their logits divided by 0.5, and the
     best checkpoint also with two other temperatures. The best checkpoint has the
     highest mean clear rate of sampled and greedy actions, from starts with idle frames.
-
-    Args:
-        run_dir: of the run.
-        to: file of the policy.
-        levels: to play, such as "1-1,4-2".
-        episodes: sampled episodes per level and checkpoint, with 0 to 30 idle frames.
-        seed: of the episodes, which no run and no evaluation plays.
-        bits: of a number in the large matrices of the policy (`save_policy`).
-        model: network of the run, which its files may name.
-
-    Returns:
-        `clear_rate` (mean over the levels, sampled actions), `checkpoint` (file name)
-        and `temperature`.
-
-    Raises:
-        FileNotFoundError: the run has no checkpoint.
     """
 
     def play(path: Path, temperature: float, argmax: bool) -> tuple[float, float]:

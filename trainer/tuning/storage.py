@@ -95,17 +95,7 @@ def _last_sign(trial: FrozenTrial) -> float:
 
 
 def open_storage(url: str, folder: Path) -> BaseStorage:
-    """Opens the storage of a search.
-
-    Args:
-        url: journal:///FILE, sqlite:///FILE, or any URL of SQLAlchemy; `$NAME` is an
-            environment variable. "": a journal in the folder, or the database that an
-            earlier version made there.
-        folder: existing folder of the search.
-
-    Raises:
-        ValueError: the database cannot be opened, or its driver is not installed.
-    """
+    """Opens the storage of a search."""
     url = os.path.expandvars(url)
     old = folder / "study.db"
     if not url:

@@ -37,17 +37,7 @@ _SETUP_S = 10.0
 def search(
     config: SearchConfig, base: RunConfig, train: Train = run_training
 ) -> optuna.Study:
-    """Runs a search to its end.
-
-    Args:
-        config: of the search.
-        base: config of a run, before the values of a trial.
-        train: trains a run.
-
-    Raises:
-        ValueError: an option, the space, or one of its values is not allowed.
-        KeyboardInterrupt: a signal to end; the next call repeats interrupted trials.
-    """
+    """Runs a search to its end."""
     config.validate()
     command.check_base(base)
     base = _base(config, base)
@@ -82,11 +72,7 @@ def search(
 
 
 def _base(config: SearchConfig, base: RunConfig) -> RunConfig:
-    """The config that all runs share.
-
-    Raises:
-        ValueError: the task does not report clears.
-    """
+    """The config that all runs share."""
     if not is_native(base.env.task):
         raise ValueError(
             f"task {base.env.task} does not report clears, which a search needs; "
@@ -103,19 +89,7 @@ def _base(config: SearchConfig, base: RunConfig) -> RunConfig:
 
 
 def dry_run(space: Space, base: RunConfig) -> Distributions:
-    """Checks a space before any trial: the ends of every range, one at a time.
-
-    Args:
-        space: to check.
-        base: config that the values change.
-
-    Returns:
-        The ranges, by their names in the space.
-
-    Raises:
-        ValueError: the space cannot be called, returns no options, or returns an
-            unknown option or an invalid value.
-    """
+    """Checks a space before any trial: the ends of every range, one at a time."""
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     ranges: Distributions = {}
     # Each trial fixes one value; the first fixes none.
@@ -155,12 +129,7 @@ def _contains(some: Any, value: Any) -> bool:
 def open_study(
     config: SearchConfig, base: RunConfig, ranges: Distributions
 ) -> optuna.Study:
-    """The study of this name, new or old.
-
-    Raises:
-        ValueError: the database cannot be opened, or the study was made with another
-            space or other settings.
-    """
+    """The study of this name, new or old."""
     config.folder.mkdir(parents=True, exist_ok=True)
     opened = storage.open_storage(config.storage, config.folder)
     study, new = _create_or_load(config, opened)

@@ -90,11 +90,7 @@ class Workers:
     """A few processes; each task has a name."""
 
     def __init__(self, jobs: int) -> None:
-        """Starts no process yet.
-
-        Args:
-            jobs: most tasks at the same time.
-        """
+        """Starts no process yet."""
         self._jobs = jobs
         self._workers: list[_Worker] = []
 
@@ -120,15 +116,7 @@ class Workers:
     def do(
         self, tasks: Iterable[tuple[Any, ...]], waiting: Callable[[], object] = int
     ) -> Iterator[tuple[str, Any]]:
-        """Runs tasks, at most `jobs` at a time.
-
-        Args:
-            tasks: name, function and arguments of each, as for `submit`.
-            waiting: called after every wait, at least once a second.
-
-        Yields:
-            Names and results, as from `wait`.
-        """
+        """Runs tasks, at most `jobs` at a time."""
         left = deque(tasks)
         while left or self.running:
             while left and self.free:
@@ -137,11 +125,7 @@ class Workers:
             waiting()
 
     def wait(self, seconds: float | None = None) -> list[tuple[str, Any]]:
-        """Names and results of the finished tasks; a failed task has `Failed`.
-
-        Args:
-            seconds: longest wait; None: until a task has ended.
-        """
+        """Names and results of the finished tasks; a failed task has `Failed`."""
         busy = {w.connection: w for w in self._workers if w.task}
         results = []
         for connection in wait(list(busy), seconds):
