@@ -9,7 +9,7 @@ depend only on the number of unrolls requested.
 A draw sums all priorities again and searches the sums for random numbers. A sum tree
 takes O(log n) steps instead, but each step is several operations on few numbers: at
 65,536 slots, 179 operations for a draw and 218 for an update, against 23 and 11 here,
-each a kernel on a GPU. On one core (bench/replay.py), a draw, an update and an add of
+each a kernel on a GPU. On one core, a draw, an update and an add of
 32 unrolls took the tree about 5, 6 and 2 times as long at 256, 4,096 and 65,536 slots.
 
 The sums are of integers. Sums of float32 lose small priorities among 65,536 slots, and
