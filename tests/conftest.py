@@ -16,14 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def verification_folder() -> Path:
-    """The verification material: ``MARIO_VERIFICATION`` or beside the repository."""
-    given = os.environ.get("MARIO_VERIFICATION", "")
-    return Path(given) if given else ROOT.parent / "shared" / "verification"
+from material import verification_folder
 
 
 def missing_rom() -> str:

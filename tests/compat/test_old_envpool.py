@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import verification_folder
+from material import verification_folder
 
 import mario_envpool
 from mario_envpool.compat import envpool, gym

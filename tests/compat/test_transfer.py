@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from material import ROOT
 
 import mario_envpool
 from trainer.config.schema import EnvConfig, RunConfig

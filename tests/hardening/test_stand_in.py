@@ -10,14 +10,15 @@ import rom_builder
 
 from mario_envpool import END_REASONS, _core
 
-TESTS = Path(rom_builder.__file__).parent
+SUPPORT = Path(rom_builder.__file__).parent
+FUZZ = SUPPORT.parent / "fuzz"
 
 
 def test_the_cpp_copy_is_the_assembled_source() -> None:
-    code, labels = rom_builder.assemble((TESTS / "stand_in.asm").read_text(), 0x8000)
-    included = (TESTS / "fuzz" / "stand_in_rom.inc").read_text()
+    code, labels = rom_builder.assemble((SUPPORT / "stand_in.asm").read_text(), 0x8000)
+    included = (FUZZ / "stand_in_rom.inc").read_text()
     assert bytes(int(byte, 16) for byte in re.findall(r"0x(\w\w)", included)) == code
-    header = (TESTS / "fuzz" / "fuzz.h").read_text()
+    header = (FUZZ / "fuzz.h").read_text()
     assert f"kNmi = {labels['nmi'] - 0x8000};" in header
 
 

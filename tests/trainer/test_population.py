@@ -30,7 +30,7 @@ from trainer.tuning import population as module
 from trainer.tuning.population import Plan, Population, PopulationConfig
 
 BASE = RunConfig(device="cpu", seed=5)
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[1] / "support"
 
 
 def config_in(tmp_path):

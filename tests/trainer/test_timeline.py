@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from material import ROOT
 from PIL import Image
 from rich.console import Console
 from small_runs import make_config
