@@ -74,9 +74,6 @@ class AlgorithmParts:
         """Random disjoint minibatches of `count` items, about `size` each, every epoch.
 
         The network gets new noise for each minibatch.
-
-        Returns:
-            The items (n,), and random numbers (4, n) for their augmentation.
         """
         generator, device = self.generator, self.device
         for _ in range(self.config.learner.epochs):

@@ -47,16 +47,7 @@ class Augmentation:
     def __init__(
         self, config: AugmentConfig, env: EnvConfig, device: torch.device
     ) -> None:
-        """Prepares for a run.
-
-        Args:
-            config: the changes and their strength.
-            env: the environments whose observations and actions are changed.
-            device: device of the observations.
-
-        Raises:
-            ValueError: a change does not exist or does not fit the environments.
-        """
+        """Prepares for a run."""
         self.kinds = tuple(
             dict.fromkeys(k.strip() for k in ",".join(config.augment).split(",") if k)
         )
@@ -85,15 +76,7 @@ class Augmentation:
         return torch.rand(shape, generator=generator, device=device)
 
     def observations(self, obs: Tensor, numbers: Tensor) -> Tensor:
-        """Changes observations; all rows and frames of an item in the same way.
-
-        Args:
-            obs: (T, n, C, H, W) uint8.
-            numbers: (4, n), from `draw`.
-
-        Returns:
-            Shape and dtype of `obs`.
-        """
+        """Changes observations; all rows and frames of an item in the same way."""
         down, right, bright, flip = numbers
         if "shift" in self.kinds:
             obs = self._shifted(obs, self._offsets(down), self._offsets(right))
@@ -109,10 +92,6 @@ class Augmentation:
         """Maps logits on changed observations to the actions in the true ones.
 
         In a mirrored picture every action becomes the mirrored action.
-
-        Args:
-            logits: (T, n, A) for the result of `observations`.
-            numbers: (4, n), the same that `observations` got.
         """
         if "flip" not in self.kinds:
             return logits
@@ -122,20 +101,12 @@ class Augmentation:
     def add_consistency(
         self,
         loss: Loss,
-        logits: Tensor,
-        values: Tensor,
+        logits: Tensor,  # (N, A)
+        values: Tensor,  # (N,)
         augmented: PolicyOutput,
         targets: Targets,
     ) -> Loss:
-        """A loss with the weighted `losses.consistency` in its total.
-
-        Args:
-            loss: loss of N = T * n rows.
-            logits: (N, A) of the true observations.
-            values: (N,) of the true observations.
-            augmented: logits (T, n, A) and values (T, n) of the changed observations.
-            targets: targets of the N rows.
-        """
+        """A loss with the weighted `losses.consistency` in its total."""
         difference = consistency(
             logits,
             values,
@@ -185,14 +156,7 @@ def _check(kinds: Sequence[str], env: EnvConfig) -> None:
 
 
 def shifted(obs: Tensor, down: Tensor, right: Tensor, most: int) -> Tensor:
-    """Moves pictures; new pixels repeat the edge.
-
-    Args:
-        obs: (T, n, C, H, W).
-        down: (n,) int64 pixels, negative for up.
-        right: (n,) int64 pixels, negative for left.
-        most: the largest shift to any side, in pixels.
-    """
+    """Moves pictures; new pixels repeat the edge."""
     if not most:
         return obs
     height, width = obs.shape[-2:]
@@ -214,14 +178,7 @@ def brightened(obs: Tensor, factor: Tensor) -> Tensor:
 
 
 def mirrored(actions: Sequence[str]) -> list[int]:
-    """The index of each action with left and right exchanged.
-
-    Args:
-        actions: such as "NOOP", "right+A".
-
-    Raises:
-        ValueError: a mirrored action is not among the actions.
-    """
+    """The index of each action with left and right exchanged."""
     other = {"left": "right", "right": "left"}
     buttons = [frozenset(action.split("+")) for action in actions]
     result = []

@@ -54,15 +54,7 @@ class Distil(PPO):
     loss: ClassVar[Callable[..., Loss]] = staticmethod(distillation_loss)
 
     def __init__(self, parts: AlgorithmParts) -> None:
-        """Loads the teachers.
-
-        Args:
-            parts: the parts that all algorithms share.
-
-        Raises:
-            FileNotFoundError: a level has no teacher.
-            ValueError: a teacher has other observations or actions, or a memory.
-        """
+        """Loads the teachers."""
         super().__init__(parts)
         assert isinstance(self._config.loss, Distillation)
         env, loss = parts.config.env, self._config.loss
@@ -120,15 +112,7 @@ class Distil(PPO):
 
 
 def teacher_paths(where: Path, levels: Sequence[str]) -> list[Path]:
-    """The checkpoint or run that teaches each level.
-
-    Args:
-        where: one checkpoint or run for all levels, or a folder with one per level.
-        levels: levels of the run; () for a task without levels.
-
-    Raises:
-        FileNotFoundError: a level has no teacher.
-    """
+    """The checkpoint or run that teaches each level."""
     if where.is_file() or run_folder(where) is not None:
         return [where] * max(1, len(levels))
     paths = []
@@ -150,13 +134,7 @@ def teacher_paths(where: Path, levels: Sequence[str]) -> list[Path]:
 
 
 def check_fits(teacher: EnvConfig, env: EnvConfig, name: str) -> None:
-    """Raises ValueError if a teacher's observations or actions do not fit a run.
-
-    Args:
-        teacher: environments of the teacher, resolved.
-        env: environments of the run, resolved.
-        name: name of the teacher, for the message.
-    """
+    """Raises ValueError if a teacher's observations or actions do not fit a run."""
     for task in (teacher.task, env.task):
         if not is_native(task):
             raise ValueError(
@@ -183,12 +161,7 @@ def check_fits(teacher: EnvConfig, env: EnvConfig, name: str) -> None:
 
 
 def _load(path: Path, env: EnvConfig, device: torch.device, model: str) -> Teacher:
-    """Loads a teacher for the environments of a run.
-
-    Raises:
-        ValueError: the teacher has other observations or actions, or a memory, or its
-            network is another class than `model`, module:Class.
-    """
+    """Loads a teacher for the environments of a run."""
     policy = load_policy(path, device, model=model, option="teacher_model")
     if policy.model.state_size:
         raise ValueError(

@@ -62,22 +62,13 @@ class Forward:
         self,
         model: PolicyModel,
         *,
-        obs_shape: tuple[int, ...],
+        obs_shape: tuple[int, ...],  # (C, H, W)
         burn_in: int,
         device: torch.device,
         dtype: torch.dtype | None,
         augmentation: Augmentation,
     ) -> None:
-        """Prepares to run `model`.
-
-        Args:
-            model: network on the device.
-            obs_shape: (C, H, W) of an observation.
-            burn_in: rows at the start that only update the memory's state.
-            device: device of the model and the batches.
-            dtype: autocast type, None for float32.
-            augmentation: for `augmented`.
-        """
+        """Prepares to run `model`."""
         self.frames = torch.empty(0)
         self._model = model
         self._obs_shape = obs_shape
@@ -90,11 +81,6 @@ class Forward:
         """Logits (T, n, A) and values (T, n) of the rows after the burn-in.
 
         Each value is that of the row's level.
-
-        Args:
-            inputs: K = burn-in + T rows.
-            numbers: (4, n) random numbers to augment the observations with; None:
-                the true observations.
         """
         obs = observations(self.frames, inputs.stacks, self._obs_shape)
         if numbers is not None:
@@ -116,10 +102,6 @@ class Forward:
         """The output for augmented observations; None without augmentation.
 
         The logits are for the actions in the true observations.
-
-        Args:
-            inputs: K rows.
-            numbers: (4, n) random numbers.
         """
         if not self._augmentation:
             return None

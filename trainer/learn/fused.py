@@ -84,14 +84,7 @@ class FusedGradient:
         return cls(parts, encoder, model.head)
 
     def step(self, stacks: Tensor, targets: tuple[Tensor, ...], rows: Tensor) -> None:
-        """Makes a gradient step.
-
-        Args:
-            stacks: (N, stack) int64 indices of the frames of all rows.
-            targets: actions, levels (N,) int64, log_mu, advantages, values, weights
-                and scales (N,) float32, contiguous.
-            rows: (n,) int64 rows of the minibatch.
-        """
+        """Makes a gradient step."""
         parts, c = self._parts, self._config
         options = (
             self._clip_range,

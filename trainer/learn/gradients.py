@@ -64,19 +64,7 @@ class GradientStep:
         statistics: Statistics,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Prepares steps of the trainable parameters of `model`.
-
-        Args:
-            model: the network to train.
-            optimizer: optimiser of the parameters.
-            scaler: scales the loss; enabled for fp16.
-            max_grad_norm: clip of the gradient's norm.
-            grad_accum_steps: parts of a shard, one after the other.
-            shards: threads that share a minibatch.
-            device: device of the model and the minibatches.
-            statistics: receives the losses.
-            ranks: processes whose gradients are averaged.
-        """
+        """Prepares steps of the trainable parameters of `model`."""
         self.shards = shards
         self.grad_accum_steps = grad_accum_steps
         self.imitation: Imitation | None = None
@@ -95,13 +83,7 @@ class GradientStep:
     def __call__(
         self, items: list[slice], part_loss: Callable[[int, slice], Loss]
     ) -> None:
-        """Makes one step.
-
-        Args:
-            items: the items of each shard, from `split`.
-            part_loss: takes a shard's number and some of its items, returns their loss.
-                The losses of all parts add up to the minibatch's loss.
-        """
+        """Makes one step."""
 
         def gradient(shard: int, some: slice) -> Gradient:
             parts = _chunks(some, self.grad_accum_steps)
@@ -112,12 +94,7 @@ class GradientStep:
     def make(
         self, items: list[slice], gradient: Callable[[int, slice], Gradient]
     ) -> None:
-        """Makes one step from gradients that any code may compute.
-
-        Args:
-            items: the items of each shard, from `split`.
-            gradient: takes a shard's number and items, returns their gradient.
-        """
+        """Makes one step from gradients that any code may compute."""
         imitation = self.imitation if self.imitation and self.imitation.weight else None
         rows = imitation.draw().tensor_split(len(items)) if imitation else ()
 
@@ -182,9 +159,6 @@ def _clip(gradients: list[Tensor], max_norm: float) -> Tensor:
     """Scales gradients down, in place, as torch.nn.utils.clip_grad_norm_ does.
 
     Takes a quarter of PyTorch's time on a CPU, even without native code.
-
-    Returns:
-        () float32, the norm over all gradients before the clip.
     """
     if native_steps.BEST and native_steps.plain(*gradients):
         path = native_steps.BEST

@@ -31,21 +31,13 @@ class Imitation:
     def __init__(
         self,
         model: PolicyModel,
-        obs: Tensor,
-        actions: Tensor,
+        obs: Tensor,  # (n, C, H, W) uint8
+        actions: Tensor,  # (n,) int64
         *,
         dtype: torch.dtype | None,
         generator: torch.Generator,
     ) -> None:
-        """Takes the demonstrations.
-
-        Args:
-            model: network without a memory.
-            obs: (n, C, H, W) uint8 of demonstrations, on the model's device.
-            actions: (n,) int64 demonstrated actions.
-            dtype: autocast type of the network, None for float32.
-            generator: draws the rows, on the device.
-        """
+        """Takes the demonstrations."""
         self.weight = 0.0
         self._model, self._obs, self._actions = model, obs, actions
         self._dtype, self._generator = dtype, generator
@@ -74,14 +66,7 @@ class Imitation:
         )
 
     def clone(self, steps: int) -> Iterator[float]:
-        """Trains on only this loss, with a separate optimiser.
-
-        Args:
-            steps: number of gradient steps.
-
-        Yields:
-            The loss of each step.
-        """
+        """Trains on only this loss, with a separate optimiser."""
         optimizer = torch.optim.Adam(self._model.parameters(), lr=_CLONING_RATE)
         rate = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, max(1, steps))
         for _ in range(steps):

@@ -41,11 +41,7 @@ class Impala:
     """
 
     def __init__(self, parts: AlgorithmParts) -> None:
-        """Makes the gradient step.
-
-        Args:
-            parts: the parts that all algorithms share.
-        """
+        """Makes the gradient step."""
         self._parts = parts
         self._config = parts.config.learner
         self._rows = slice(parts.config.replay.burn_in, -1)

@@ -74,26 +74,13 @@ class Learner:
         model: PolicyModel,
         config: RunConfig,
         *,
-        obs_shape: tuple[int, ...],
+        obs_shape: tuple[int, ...],  # (C, H, W)
         device: torch.device,
         dtype: torch.dtype | None,
         shards: Shards,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Prepares to train `model`.
-
-        Args:
-            model: network on the device.
-            config: configuration of the run.
-            obs_shape: (C, H, W) of an observation.
-            device: device of the model and the batches.
-            dtype: autocast type of the network, None for float32.
-            shards: threads that share a minibatch.
-            ranks: processes that train the same weights, each on separate batches.
-
-        Raises:
-            ValueError: the augmentation does not fit the environments.
-        """
+        """Prepares to train `model`."""
         c = config.learner
         graphs = config.cuda_graphs and device.type == "cuda" and not config.serial
         # A scaled loss skips steps that overflow, and asks the host whether to.
@@ -159,12 +146,7 @@ class Learner:
         self._algorithm = _ALGORITHMS[c.loss.kind](self._parts)
 
     def take_demonstrations(self, obs: Tensor, actions: Tensor) -> None:
-        """Takes the demonstrations to imitate, before the run starts.
-
-        Args:
-            obs: (n, C, H, W) uint8 observations.
-            actions: (n,) int64 demonstrated actions.
-        """
+        """Takes the demonstrations to imitate, before the run starts."""
         parts = self._parts
         parts.gradient_step.imitation = Imitation(
             self.model,
@@ -175,14 +157,7 @@ class Learner:
         )
 
     def clone(self, steps: int) -> Iterator[float]:
-        """Trains only on the demonstrations, before the first update.
-
-        Args:
-            steps: number of gradient steps.
-
-        Yields:
-            The loss of each step.
-        """
+        """Trains only on the demonstrations, before the first update."""
         imitation = self._parts.gradient_step.imitation
         assert imitation is not None, "there are no demonstrations"
         yield from imitation.clone(steps)
@@ -191,15 +166,7 @@ class Learner:
             self.ema.load_state_dict(self.model.state_dict())
 
     def update(self, batch: Batch, step: int) -> Tensor:
-        """Trains on a batch.
-
-        Args:
-            batch: B unrolls.
-            step: environment steps so far, for the schedules.
-
-        Returns:
-            (B,) float32 priorities for replay: mean |advantage| of each unroll.
-        """
+        """Trains on a batch."""
         self._apply_schedules(step)
         self._parts.target_maker.version.fill_(self.version)
         if batch.frames is not self._parts.forward.frames:

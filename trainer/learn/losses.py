@@ -189,23 +189,16 @@ def distillation_loss(
 
 
 def consistency(
-    logits: Tensor,
-    values: Tensor,
-    augmented_logits: Tensor,
-    augmented_values: Tensor,
+    logits: Tensor,  # (N, A) float32
+    values: Tensor,  # (N,) float32
+    augmented_logits: Tensor,  # (N, A)
+    augmented_values: Tensor,  # (N,)
     targets: Targets,
 ) -> Tensor:
     """How much augmented observations change the output of a network, a scalar.
 
     KL(pi(s) || pi(f(s))) and the squared difference of the values, both without a
     gradient through the true observations (Raileanu et al. 2021, equations 3 to 5).
-
-    Args:
-        logits: (N, A) float32 of the true observations.
-        values: (N,) float32.
-        augmented_logits: (N, A) of the augmented observations, for the same actions.
-        augmented_values: (N,).
-        targets: N rows; only weights and scales are used.
     """
     log_pi = F.log_softmax(logits.detach(), dim=-1)
     kl = log_pi.exp() * (log_pi - F.log_softmax(augmented_logits, dim=-1))

@@ -43,15 +43,7 @@ def muon(
     weight_decay: float,
     path: str,
 ) -> None:
-    """A step of Muon, in place.
-
-    Args:
-        matrices: weights, gradients and momentum, (M, ...) of one shape each, `plain`.
-        lr: learning rate of the step.
-        momentum: decay of the mean gradient.
-        weight_decay: decoupled.
-        path: one of `PATHS`.
-    """
+    """A step of Muon, in place."""
     rows = [
         (
             *(len(weights), weights[0].numel()),
@@ -73,16 +65,7 @@ def adamw(
     eps: float,
     path: str,
 ) -> None:
-    """A step of AdamW with betas 0.9 and 0.999, in place.
-
-    Args:
-        tensors: weights, gradients, mean gradients, mean squares, and () steps so far;
-            all `plain`.
-        lr: learning rate of the step.
-        weight_decay: decoupled.
-        eps: added to the root of the squares.
-        path: one of `PATHS`.
-    """
+    """A step of AdamW with betas 0.9 and 0.999, in place."""
     rows = [
         (some[0].numel(), *(tensor.data_ptr() for tensor in some)) for some in tensors
     ]
@@ -90,15 +73,6 @@ def adamw(
 
 
 def clip_norm(gradients: Sequence[Tensor], max_norm: float, path: str) -> float:
-    """Scales gradients down, in place, to a norm over all of them.
-
-    Args:
-        gradients: all `plain`.
-        max_norm: largest norm after the call.
-        path: one of `PATHS`.
-
-    Returns:
-        The norm before the call.
-    """
+    """Scales gradients down, in place, to a norm over all of them."""
     rows = [(gradient.numel(), gradient.data_ptr()) for gradient in gradients]
     return _native.clip_norm(path, rows, max_norm)

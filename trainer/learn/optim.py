@@ -26,13 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 def learning_rate_factor(config: LearnerConfig, step: int, updates: int) -> float:
-    """The factor of the initial rates: warm-up times schedule.
-
-    Args:
-        config: the schedule.
-        step: environment steps so far.
-        updates: updates so far.
-    """
+    """The factor of the initial rates: warm-up times schedule."""
     share = linear(0.0, 1.0, config.lr_steps, step)
     if config.lr_schedule == "cosine":
         share = (1 - math.cos(math.pi * share)) / 2
@@ -131,11 +125,7 @@ def _group(params: list[nn.Parameter], lr: float, kind: str, capturable: bool) -
 def _keep_options(
     optimizer: torch.optim.Optimizer, state: dict[str, Any]
 ) -> dict[str, Any]:
-    """Replaces the options of a checkpoint with the optimiser's own.
-
-    Raises:
-        ValueError: the checkpoint has another kind of optimiser.
-    """
+    """Replaces the options of a checkpoint with the optimiser's own."""
     own, saved = optimizer.param_groups, state["param_groups"]
     if own[0]["kind"] != saved[0]["kind"]:
         raise ValueError(
@@ -335,12 +325,6 @@ def orthogonalise(matrix: Tensor) -> Tensor:
     """Brings all singular values near 1 and keeps the singular vectors.
 
     Works on blocks of 128 rows each, or of 128 columns if there are fewer columns.
-
-    Args:
-        matrix: (M, N) float32.
-
-    Returns:
-        (M, N) float32.
     """
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
     iterate = _iterate if wide.is_cuda else _iterate_squares

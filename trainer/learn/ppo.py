@@ -91,11 +91,7 @@ class PPO:
     loss: ClassVar[Callable[..., Loss]] = staticmethod(ppo_loss)
 
     def __init__(self, parts: AlgorithmParts) -> None:
-        """Makes the gradient step.
-
-        Args:
-            parts: the parts that all algorithms share.
-        """
+        """Makes the gradient step."""
         self._parts = parts
         self._config = parts.config.learner
         self._burn_in = parts.config.replay.burn_in

@@ -13,24 +13,14 @@ class Statistics:
     """Means of scalars since the last call of `means`."""
 
     def __init__(self, device: torch.device) -> None:
-        """Starts without statistics.
-
-        Args:
-            device: device of the scalars.
-        """
+        """Starts without statistics."""
         self._device = device
         self._sums: dict[str, Tensor] = {}
         # Of scalars that come together: their sums, and how often they came.
         self._joint: dict[tuple[str, ...], Tensor] = {}
 
     def log(self, name: str, value: Tensor, *, finite_only: bool = False) -> None:
-        """Adds a scalar to its sum, in place and without waiting for the device.
-
-        Args:
-            name: name of the statistic.
-            value: a scalar on the device.
-            finite_only: leave out values that are infinite or NaN.
-        """
+        """Adds a scalar to its sum, in place and without waiting for the device."""
         if name not in self._sums:
             self._sums[name] = torch.zeros(2, device=self._device)
         value = value.detach().float()
@@ -41,12 +31,7 @@ class Statistics:
         self._sums[name].add_(torch.stack([value, counted]))
 
     def log_all(self, names: tuple[str, ...], values: Tensor) -> None:
-        """Adds scalars that are always logged together, in one operation.
-
-        Args:
-            names: names of n statistics, always in the same combination.
-            values: (n,) float32 on the device.
-        """
+        """Adds scalars that are always logged together, in one operation."""
         if names not in self._joint:
             self._joint[names] = torch.zeros(len(names) + 1, device=self._device)
         sums = self._joint[names]

@@ -49,15 +49,7 @@ class TargetMaker:
         statistics: Statistics,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Prepares.
-
-        Args:
-            model: the network whose PopArt statistics are used and updated.
-            config: gamma, lambda, clips and limits of replay.
-            device: device of the batches.
-            statistics: receives the targets' statistics.
-            ranks: processes that share PopArt's statistics.
-        """
+        """Prepares."""
         self.version = torch.zeros((), dtype=torch.int64, device=device)
         self._model = model
         self._config = config.learner
@@ -70,13 +62,7 @@ class TargetMaker:
             self._vtrace = compiled(vtrace, name="V-trace")
 
     def trace(self, batch: Batch, log_ratios: Tensor, values: Tensor) -> VTrace:
-        """Critic targets and advantages of T transitions.
-
-        Args:
-            batch: B unrolls.
-            log_ratios: (T, B) log pi / mu of the actions.
-            values: (T + 1, B) values of the critic; the last row bootstraps.
-        """
+        """Critic targets and advantages of T transitions."""
         c = self._config
         rows = slice(self._replay.burn_in, None)
         given: dict[str, Any] = {
@@ -105,12 +91,6 @@ class TargetMaker:
 
         Rows with weight 0 may hold any data; mu = 1 keeps their ratio finite, so that
         their product with the weight is 0.
-
-        Args:
-            batch: B unrolls.
-            trace: V-trace of the unrolls.
-            logits: (T, B, A) of the policy that learns.
-            values: (T, B) values that the trace corrects.
         """
         rows = slice(self._replay.burn_in, -1)
         actions = batch.actions[rows]
@@ -138,11 +118,6 @@ class TargetMaker:
 
         Replayed unrolls from which the policy has moved too far get weight 0: V-trace
         clips them to almost nothing, and its fixed point is that of another policy.
-
-        Args:
-            batch: B unrolls.
-            trace: V-trace of the unrolls.
-            logits: (T, B, A) of the policy that learns.
         """
         rows = slice(self._replay.burn_in, -1)
         real = trace.weights.sum(0).clamp(min=1)
@@ -204,13 +179,6 @@ def normalised(targets: Targets, *, advantages: bool) -> tuple[Targets, Tensor]:
 
     With these weights the losses are means, as the statistics show them. Multiplied by
     the mean weight, they are the loss to minimise.
-
-    Args:
-        targets: targets of a minibatch, of any shape.
-        advantages: whether to normalise advantages to weighted mean 0 and deviation 1.
-
-    Returns:
-        The targets, and the mean weight of all rows, a scalar.
     """
     mean_weight = targets.weights.mean()
     weights = targets.weights / targets.weights.sum().clamp(min=1e-8)
