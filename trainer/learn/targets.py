@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainer.config.schema import RunConfig
+from trainer.learn.gradients import Statistics
 from trainer.learn.losses import Targets, normalise
-from trainer.learn.statistics import Statistics
 from trainer.learn.vtrace import VTrace, gae, vtrace
 from trainer.machine.cuda import compiled
 from trainer.machine.ranks import ALONE, Ranks
@@ -34,11 +34,7 @@ from trainer.rollout.batch import Batch
 
 
 class TargetMaker:
-    """Makes `Targets` (T, B) from batches of K = burn-in + T + 1 rows.
-
-    Attributes:
-        version: scalar int64 tensor, the version of the policy that learns.
-    """
+    """Makes `Targets` (T, B) from batches of K = burn-in + T + 1 rows."""
 
     def __init__(
         self,
@@ -49,7 +45,7 @@ class TargetMaker:
         statistics: Statistics,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Prepares."""
+        # Of the policy that learns; on the device, because recorded graphs read it.
         self.version = torch.zeros((), dtype=torch.int64, device=device)
         self._model = model
         self._config = config.learner
@@ -62,7 +58,11 @@ class TargetMaker:
             self._vtrace = compiled(vtrace, name="V-trace")
 
     def trace(self, batch: Batch, log_ratios: Tensor, values: Tensor) -> VTrace:
-        """Critic targets and advantages of T transitions."""
+        """Critic targets and advantages of T transitions.
+
+        Takes log pi / mu of the actions (T, B), and the critic's values (T + 1, B),
+        whose last row bootstraps.
+        """
         c = self._config
         rows = slice(self._replay.burn_in, None)
         given: dict[str, Any] = {
@@ -85,7 +85,11 @@ class TargetMaker:
         return result
 
     def targets(
-        self, batch: Batch, trace: VTrace, logits: Tensor, values: Tensor
+        self,
+        batch: Batch,
+        trace: VTrace,
+        logits: Tensor,  # (T, B, A) of the policy that learns
+        values: Tensor,  # (T, B) that the trace corrects
     ) -> tuple[Targets, Tensor]:
         """Targets (T, B), and the priority (B,) of each unroll: its mean |advantage|.
 

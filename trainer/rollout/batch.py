@@ -38,16 +38,24 @@ class Batch(NamedTuple):
     weights: Tensor  # (B,) float32 importance of each unroll; 1 for fresh ones
     fresh: Tensor  # (B,) bool, the unroll is not from replay
 
+    def at(self, unrolls: Tensor | slice) -> Batch:
+        """Some of the unrolls."""
+        of_unrolls = ("state", "weights", "fresh")
+        fields = {
+            name: field[unrolls] if name in of_unrolls else field[:, unrolls]
+            for name, field in self._asdict().items()
+            if name != "frames"
+        }
+        return Batch(frames=self.frames, **fields)
 
-def select(batch: Batch, columns: Tensor | slice) -> Batch:
-    """Some unrolls of a batch."""
-    per_unroll = ("state", "weights", "fresh")
-    fields = {
-        name: field[columns] if name in per_unroll else field[:, columns]
-        for name, field in zip(Batch._fields, batch, strict=True)
-        if name != "frames"
-    }
-    return Batch(frames=batch.frames, **fields)
+    def inputs(self, unrolls: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the network sees of some unrolls: stacks, state, is_first, levels."""
+        return (
+            self.stacks[:, unrolls],
+            self.state[unrolls],
+            self.is_first[:, unrolls],
+            self.levels[:, unrolls],
+        )
 
 
 def observations(frames: Tensor, stacks: Tensor, shape: tuple[int, ...]) -> Tensor:
