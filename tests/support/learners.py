@@ -8,9 +8,7 @@ from trainer.config import flags
 from trainer.config.learning import Adam
 from trainer.config.plain import to_dict
 from trainer.config.schema import LearnerConfig, RunConfig
-from trainer.learn.augment import Augmentation
-from trainer.learn.forward import Forward, Inputs
-from trainer.learn.learner import Learner
+from trainer.learn import build_learner
 from trainer.machine.cpu import Shards
 from trainer.models import build_model, checkpoint
 from trainer.rollout.batch import Batch
@@ -85,11 +83,11 @@ def make_model(config=SMALL):
     return build_model(config.model, SHAPE, A)
 
 
-def make_learner(config=SMALL, shards=1, dtype=None):
-    return Learner(
-        make_model(config),
+def make_learner(config=SMALL, shards=1, dtype=None, model=None, obs_shape=SHAPE):
+    return build_learner(
+        model or make_model(config),
         config,
-        obs_shape=SHAPE,
+        obs_shape=obs_shape,
         device=CPU,
         dtype=dtype,
         shards=Shards(shards),
@@ -110,18 +108,15 @@ def weights_after(batch, config=SMALL, shards=1, step=50, dtype=None, updates=1)
 
 def close_shards(learner):
     """Ends the threads that `make_learner` started."""
-    learner._parts.gradient_step.shards.close()
+    learner.gradient_step.shards.close()
 
 
 def evaluate(model, batch, config=SMALL, obs_shape=SHAPE):
     """Logits (T + 1, B, A) and values (T + 1, B) of a network without a learner."""
-    forward = Forward(
-        model, obs_shape=obs_shape, burn_in=config.replay.burn_in, device=CPU,
-        dtype=None, augmentation=Augmentation(config.augmentation, config.env, CPU),
-    )  # fmt: skip
-    forward.frames = batch.frames
+    learner = make_learner(config, model=model, obs_shape=obs_shape)
+    learner.frames = batch.frames
     with torch.no_grad():
-        return forward(Inputs.of(batch))
+        return learner.forward(*batch.inputs(slice(None)))
 
 
 def write_checkpoint(path, **options):

@@ -18,11 +18,10 @@ from learners import SHAPE, B, T, flat, make_batch, make_model
 from learners import change as change_learner
 from small_runs import CPU, change, make_config, use_pools
 
-from trainer.learn.learner import Learner
+from trainer.learn import build_learner
 from trainer.machine.cpu import Shards
 from trainer.machine.files import write_json
 from trainer.machine.ranks import FirstRankError, join
-from trainer.rollout.batch import select
 from trainer.session.build import Session
 from trainer.session.training import train
 from trainer.session.updater import Updater
@@ -129,10 +128,10 @@ def learn_halves(folder, ranks):
     config = change_learner(popart=True, **HALVED)
     share = change_learner(config, minibatch_size=T * B // ranks.size)
     batch, half = make_batch(config), B // ranks.size
-    own = select(batch, slice(ranks.rank * half, (ranks.rank + 1) * half))
+    own = batch.at(slice(ranks.rank * half, (ranks.rank + 1) * half))
     results = []
     for given, about, more in ((own, share, {"ranks": ranks}), (batch, config, {})):
-        learner = Learner(
+        learner = build_learner(
             make_model(config), about, obs_shape=SHAPE, device=CPU, dtype=None,
             shards=Shards(1), **more,
         )  # fmt: skip

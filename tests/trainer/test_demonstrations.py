@@ -13,13 +13,11 @@ from fake_pools import Followed
 from small_runs import CPU, change, differences, essence, make_config, run_in_parts
 from torch.nn import functional
 
-from trainer.config.schema import EnvConfig, RunConfig
+from trainer.config.schema import EnvConfig, LearnerConfig, RunConfig
 from trainer.explore import backward, demonstrations
 from trainer.explore.backward import Backward
 from trainer.explore.demonstrations import SPACING, Walked, Ways, find_ways, walk
-from trainer.learn.gradients import Gradient, GradientStep
-from trainer.learn.imitation import Imitation
-from trainer.learn.statistics import Statistics
+from trainer.learn.gradients import Gradient, GradientStep, Imitation, Statistics
 from trainer.machine.cpu import Shards
 from trainer.models import build_model, checkpoint
 from trainer.models.actor_critic import PolicyOutput
@@ -412,10 +410,8 @@ def test_the_gradient_does_not_depend_on_how_it_is_shared(shards):
         model,
         optimizer,
         torch.amp.GradScaler("cpu", enabled=False),
-        max_grad_norm=1e9,
-        grad_accum_steps=shards,
+        LearnerConfig(max_grad_norm=1e9, grad_accum_steps=shards),
         shards=threads,
-        device=CPU,
         statistics=Statistics(CPU),
     )
     step.imitation = made
@@ -426,7 +422,7 @@ def test_the_gradient_does_not_depend_on_how_it_is_shared(shards):
             ("loss/total",), torch.zeros(1), [zero.clone() for zero in zeros]
         )
 
-    step.make(step.split(shards), nothing)
+    step(step.split(shards), nothing)
     threads.close()
     made._generator.manual_seed(1)
     loss = made.loss(made.draw())

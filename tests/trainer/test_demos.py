@@ -17,7 +17,7 @@ from trainer.explore.demonstrations import find_ways, walk
 from trainer.explore.recorded import read_ways
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.film.recorder import Recorder
-from trainer.learn.imitation import Imitation
+from trainer.learn.gradients import Imitation
 from trainer.models import build_model, checkpoint
 from trainer.planning import demonstration
 from trainer.planning.demonstration import Demonstration

@@ -31,9 +31,10 @@ def test_loss_equals_formula():
         advantages=torch.full((5,), torch.nan),  # not used
         values=torch.zeros(5),
         weights=weights,
+        teachers=teachers,
     )
     loss = distillation_loss(
-        logits, values, targets, teachers, value_coef=2.0, value_kind="squared"
+        logits, values, targets, value_coef=2.0, value_kind="squared"
     )
     kl = torch.stack(
         [
@@ -96,8 +97,8 @@ def test_each_row_is_taught_by_the_teacher_of_its_level(teachers, shards, temper
     batch = make_batch(config)
     batch.levels[:] = torch.arange(T + 1)[:, None] % 2
     learner = make_learner(config, shards)
-    learner._parts.forward.frames = batch.frames
-    found = learner._algorithm.teachers_of(batch)
+    learner.frames = batch.frames
+    found = learner.teachers_of(batch)
     assert not found.requires_grad  # in the shards' threads, too
     found = found.exp()
     close_shards(learner)

@@ -31,11 +31,11 @@ def steps_of(config, batch, *, fused, shards=1, monkeypatch):
         found.append((whole.terms, whole.losses.clone(), copies))
 
     with monkeypatch.context() as patch:
-        patch.setattr(gradients.GradientStep, "apply", keep)
+        patch.setattr(gradients.GradientStep, "_apply", keep)
         if not fused:
-            patch.setattr(FusedGradient, "of", lambda parts: None)
+            patch.setattr(FusedGradient, "of", lambda learner: None)
         learner = make_learner(config, shards, torch.bfloat16)
-        assert (FusedGradient.of(learner._parts) is not None) == fused
+        assert (FusedGradient.of(learner) is not None) == fused
         learner.update(batch, 50)
         close_shards(learner)
     return found
@@ -96,7 +96,7 @@ def test_a_whole_update_is_that_of_autograd(monkeypatch):
     for fused in (True, False):
         with monkeypatch.context() as patch:
             if not fused:
-                patch.setattr(FusedGradient, "of", lambda parts: None)
+                patch.setattr(FusedGradient, "of", lambda learner: None)
             learner = make_learner(config, 2, torch.bfloat16)
             start = [p.detach().clone() for p in learner.model.parameters()]
             priorities = learner.update(batch, 50)
@@ -129,18 +129,18 @@ def test_a_whole_update_is_that_of_autograd(monkeypatch):
 )
 def test_other_networks_are_left_to_pytorch(options):
     learner = make_learner(change(**options), dtype=torch.bfloat16)
-    assert FusedGradient.of(learner._parts) is None
+    assert FusedGradient.of(learner) is None
 
 
 def test_float32_is_left_to_pytorch():
-    assert FusedGradient.of(make_learner(change())._parts) is None
+    assert FusedGradient.of(make_learner(change())) is None
 
 
 def test_rows_count_once_in_every_epoch(monkeypatch):
     config = change(epochs=3, minibatch_size=16)
     seen = []
     monkeypatch.setattr(
-        FusedGradient, "step", lambda self, stacks, targets, rows: seen.append(rows)
+        FusedGradient, "step", lambda self, fields, rows: seen.append(rows)
     )
     learner = make_learner(config, dtype=torch.bfloat16)
     learner.update(make_batch(config), 50)

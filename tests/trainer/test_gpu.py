@@ -22,7 +22,7 @@ from trainer.config.schema import (
     ReplayConfig,
     RunConfig,
 )
-from trainer.learn.learner import Learner
+from trainer.learn import build_learner
 from trainer.learn.vtrace import scan_for, vectorised_scan
 from trainer.machine import cuda as cuda_module
 from trainer.machine.cpu import Shards
@@ -208,7 +208,7 @@ def test_moments_of_a_cpu_run_go_on(kind):
         model = build_model(ModelConfig(name="impala"), SHAPE, ACTIONS).to(device)
         model = model.to(memory_format=laid_out)
         shards = Shards(1)
-        return Learner(
+        return build_learner(
             model, config, obs_shape=SHAPE, device=device, dtype=None, shards=shards
         )
 
@@ -240,7 +240,7 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
             ),
         )  # fmt: skip
         model = make_model(cuda())
-        learner = Learner(
+        learner = build_learner(
             model, config, obs_shape=SHAPE, device=cuda(), dtype=None, shards=Shards(1)
         )
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -249,7 +249,7 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
         statistics = learner.statistics()
         assert statistics["loss/entropy"] > 0
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-        assert bool(learner._algorithm.step.recorded) == graphs
+        assert bool(learner.step.recorded) == graphs
         learner.close()
     torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
 
@@ -275,7 +275,7 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
         options = ModelConfig(value_heads=2, popart=True)
         # As many actions as can be mirrored; the store knows fewer of them.
         model = build_model(options, SHAPE, 12).to(cuda())
-        learner = Learner(
+        learner = build_learner(
             model, config, obs_shape=SHAPE, device=cuda(), dtype=None, shards=Shards(1)
         )
         batch = store.batch(slots)
@@ -287,7 +287,7 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
                 learner.update(changed, step * 1000)
         assert learner.statistics()["loss/augmented"] > 0
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-        assert bool(learner._algorithm.step.recorded) == graphs
+        assert bool(learner.step.recorded) == graphs
         learner.close()
     torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
 

@@ -24,7 +24,7 @@ from learners import (
 
 from trainer.config import flags
 from trainer.learn.targets import explained_variance
-from trainer.rollout.batch import observations, select
+from trainer.rollout.batch import observations
 from trainer.rollout.replay import PrioritizedReplay
 
 MEMORIES = ["none", "gru", "lstm", "gtrxl"]
@@ -373,7 +373,7 @@ def test_a_compiled_update_is_used(loss, monkeypatch):
             function(*given, **options),
         )[1]
 
-    for module in ("targets", "ppo", "impala"):
+    for module in ("targets", "learner"):
         monkeypatch.setattr(f"trainer.learn.{module}.compiled", compiled)
     make_learner(change(loss=loss, compile=True, serial=True))
     assert names == []
@@ -478,11 +478,11 @@ def gradient_of(config, store, columns, weights, fresh):
         weights: importance weights of them.
         fresh: which of them are not replayed.
     """
-    batch = select(store, torch.tensor(columns))
+    batch = store.at(torch.tensor(columns))
     batch = batch._replace(weights=torch.tensor(weights), fresh=torch.tensor(fresh))
     learner = make_learner(config)
     recorded = Recorded(learner.model)
-    learner._parts.gradient_step._optimizer = recorded
+    learner.gradient_step._optimizer = recorded
     learner.update(batch, 50)
     close_shards(learner)
     return recorded.total

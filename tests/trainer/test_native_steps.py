@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.learn import native_steps
-from trainer.learn.gradients import _clip
-from trainer.learn.optim import Muon, _group
+from trainer import _native
+from trainer.learn import optim
+from trainer.learn.optim import Muon, _group, clip_gradients
 
-if not native_steps.PATHS:
+if not optim.NATIVE_PATHS:
     pytest.skip("trainer._native is not built", allow_module_level=True)
 
 # Hidden weights of networks: cnn-72k, cnn-345k and tiles; nature's linear layer in
@@ -68,14 +68,14 @@ def assert_close(one, other):
 def native_calls(monkeypatch):
     """Names of the native steps that are called from now on."""
     calls = []
-    for name in ("muon", "adamw", "clip_norm"):
-        function = getattr(native_steps, name)
+    for name in ("muon_step", "adamw_step", "clip_norm"):
+        function = getattr(_native, name)
 
         def called(*args, name=name, function=function, **options):
             calls.append(name)
             return function(*args, **options)
 
-        monkeypatch.setattr(native_steps, name, called)
+        monkeypatch.setattr(_native, name, called)
     return calls
 
 
@@ -85,15 +85,15 @@ def test_steps_are_pytorchs(shapes, monkeypatch):
     calls = native_calls(monkeypatch)
     steps(torchs, (2, 3, 4))
     assert not calls
-    for path in native_steps.PATHS[-2:]:
+    for path in optim.NATIVE_PATHS[-2:]:
         native = made(shapes, path)
         steps(native, (2, 3, 4))
         assert_close(native, torchs)
-    assert set(calls) == {"muon", "adamw"}
+    assert set(calls) == {"muon_step", "adamw_step"}
 
 
 def test_paths_are_equal():
-    first, *rest = (made([(40, 200), (150, 20)], path) for path in native_steps.PATHS)
+    first, *rest = (made([(40, 200), (150, 20)], path) for path in optim.NATIVE_PATHS)
     for optimizer in (first, *rest):
         steps(optimizer, (2, 3))
     for other in rest:
@@ -103,7 +103,7 @@ def test_paths_are_equal():
 
 @pytest.mark.parametrize("native_first", [True, False])
 def test_a_state_goes_from_either_to_the_other(native_first):
-    path = native_steps.PATHS[-1]
+    path = optim.NATIVE_PATHS[-1]
     paths = (path, None) if native_first else (None, path)
     first, second = (made(SHAPES[0], path) for path in paths)
     steps(first, (2, 3))
@@ -120,7 +120,7 @@ def test_a_state_goes_from_either_to_the_other(native_first):
 
 
 def test_a_copy_of_an_optimiser_steps():
-    one = made([(6, 40)], native_steps.BEST)
+    one = made([(6, 40)], optim.NATIVE_PATH)
     steps(one, (2,))
     other = copy.deepcopy(one)
     for optimizer in (one, other):
@@ -130,7 +130,7 @@ def test_a_copy_of_an_optimiser_steps():
 
 
 def test_a_resumed_optimiser_goes_on_equally():
-    path = native_steps.PATHS[-1]
+    path = optim.NATIVE_PATHS[-1]
     whole, resumed = made(SHAPES[0], path), made(SHAPES[0], path)
     steps(whole, (2, 3, 4, 5))
     steps(resumed, (2, 3))
@@ -147,7 +147,7 @@ def test_a_resumed_optimiser_goes_on_equally():
 
 
 def test_zeros_stay_where_they_are():
-    optimizer = made([(6, 40)], native_steps.PATHS[-1], others=[])
+    optimizer = made([(6, 40)], optim.NATIVE_PATHS[-1], others=[])
     optimizer.param_groups[0]["weight_decay"] = 0.0
     (param,) = params(optimizer)
     before = param.detach().clone()
@@ -159,7 +159,7 @@ def test_zeros_stay_where_they_are():
 @pytest.mark.parametrize("what", ["gradient", "weight", "dtype"])
 def test_what_has_gaps_or_another_type_is_left_to_pytorch(what, monkeypatch):
     calls = native_calls(monkeypatch)
-    pair = [made([(6, 40)], path, others=[]) for path in (native_steps.PATHS[-1], None)]
+    pair = [made([(6, 40)], path, others=[]) for path in (optim.NATIVE_PATHS[-1], None)]
     for optimizer in pair:
         (param,) = params(optimizer)
         if what == "weight":
@@ -176,7 +176,7 @@ def test_what_has_gaps_or_another_type_is_left_to_pytorch(what, monkeypatch):
 
 
 def test_rates_that_are_tensors_are_left_to_pytorch(monkeypatch):
-    optimizer = made([(6, 40)], native_steps.PATHS[-1])
+    optimizer = made([(6, 40)], optim.NATIVE_PATHS[-1])
     for group in optimizer.param_groups:
         group["lr"] = torch.tensor(group["lr"])
         group["capturable"] = True
@@ -188,14 +188,16 @@ def test_rates_that_are_tensors_are_left_to_pytorch(monkeypatch):
 @pytest.mark.parametrize("share", [0.5, 2.0])
 def test_clipping_is_pytorchs(share, monkeypatch):
     shapes = [*OTHERS, (40, 50), (65,)]
-    for path in native_steps.PATHS:
-        monkeypatch.setattr(native_steps, "BEST", path)
+    for path in optim.NATIVE_PATHS:
+        monkeypatch.setattr(optim, "NATIVE_PATH", path)
         native, torchs = some(shapes, 1), [nn.Parameter(v) for v in some(shapes, 2)]
         for param, gradient in zip(torchs, some(shapes, 1), strict=True):
             param.grad = gradient
         norm = torch.cat([gradient.flatten() for gradient in native]).norm()
         expected = nn.utils.clip_grad_norm_(torchs, share * norm)
-        torch.testing.assert_close(_clip(native, float(share * norm)), expected)
+        torch.testing.assert_close(
+            clip_gradients(native, float(share * norm)), expected
+        )
         for gradient, param in zip(native, torchs, strict=True):
             torch.testing.assert_close(gradient, param.grad)
 
@@ -203,13 +205,13 @@ def test_clipping_is_pytorchs(share, monkeypatch):
 def test_clipping_without_native_code(monkeypatch):
     results = []
     calls = native_calls(monkeypatch)
-    for path, contiguous in itertools.product((native_steps.BEST, None), (True, False)):
-        monkeypatch.setattr(native_steps, "BEST", path)
+    for path, contiguous in itertools.product((optim.NATIVE_PATH, None), (True, False)):
+        monkeypatch.setattr(optim, "NATIVE_PATH", path)
         gradients = [torch.arange(12.0).view(3, 4), torch.ones(5)]
         if not contiguous:
             gradients[0] = gradients[0].T.contiguous().T
-        results.append((_clip(gradients, 3.0), *gradients))
-    assert calls == (["clip_norm"] if len(native_steps.PATHS) > 1 else [])
+        results.append((clip_gradients(gradients, 3.0), *gradients))
+    assert calls == (["clip_norm"] if len(optim.NATIVE_PATHS) > 1 else [])
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             torch.testing.assert_close(a, b)

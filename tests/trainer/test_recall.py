@@ -4,11 +4,9 @@ import functools
 
 import pytest
 import torch
-from learners import CPU, change, close_shards, evaluate
+from learners import change, close_shards, evaluate, make_learner
 from torch import nn
 
-from trainer.learn.learner import Learner
-from trainer.machine.cpu import Shards
 from trainer.models import ActorCritic
 from trainer.rollout.batch import Batch
 
@@ -141,9 +139,7 @@ def train(memory):
         entropy_steps=UPDATES, adam_eps=1e-5,
     )  # fmt: skip
     model = Network(config.model, SHAPE, CUES)
-    learner = Learner(
-        model, config, obs_shape=SHAPE, device=CPU, dtype=None, shards=Shards(1)
-    )
+    learner = make_learner(config, model=model, obs_shape=SHAPE)
     player = Player(model)
     for step in range(UPDATES):
         learner.update(player.unroll(), step)

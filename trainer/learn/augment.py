@@ -19,8 +19,6 @@ from torch import Tensor
 
 from mario_envpool import list_all_envs
 from trainer.config.schema import TILES_ROWS, AugmentConfig, EnvConfig
-from trainer.learn.losses import Loss, Targets, consistency
-from trainer.models import PolicyOutput
 
 KINDS = ("shift", "brightness", "flip")
 # Largest shift to any side: in pixels of an 84x84 picture (Kostrikov et al. 2021), and
@@ -37,30 +35,16 @@ _NUMBERS = 4
 
 
 class Augmentation:
-    """The changes that a run makes to observations; false if there are none.
-
-    Attributes:
-        kinds: names from `KINDS`.
-        coef: weight of `losses.consistency`.
-    """
+    """The changes that a run makes to observations; false if there are none."""
 
     def __init__(
         self, config: AugmentConfig, env: EnvConfig, device: torch.device
     ) -> None:
-        """Prepares for a run.
-
-        Args:
-            config: the changes and their strength.
-            env: the environments whose observations and actions are changed.
-            device: device of the observations.
-
-        Raises:
-            ValueError: a change does not exist or does not fit the environments.
-        """
+        """Raises ValueError for changes that do not fit the environments."""
         self.kinds = tuple(
             dict.fromkeys(k.strip() for k in ",".join(config.augment).split(",") if k)
         )
-        self.coef = config.augment_coef
+        self.coef = config.augment_coef  # weight of `losses.consistency`
         _check(self.kinds, env)
         self._tiles = env.obs == "tiles"
         self._most = TILES_SHIFT if self._tiles else SHIFT
@@ -85,67 +69,29 @@ class Augmentation:
         return torch.rand(shape, generator=generator, device=device)
 
     def observations(self, obs: Tensor, numbers: Tensor) -> Tensor:
-        """Changes observations; all rows and frames of an item in the same way.
+        """Changes observations (T, n, C, H, W) with numbers (4, n) from `draw`.
 
-        Args:
-            obs: (T, n, C, H, W) uint8.
-            numbers: (4, n), from `draw`.
-
-        Returns:
-            Shape and dtype of `obs`.
+        All rows and frames of an item change in the same way.
         """
         down, right, bright, flip = numbers
         if "shift" in self.kinds:
             obs = self._shifted(obs, self._offsets(down), self._offsets(right))
         if "brightness" in self.kinds:
-            spread = BRIGHTNESS
-            obs = brightened(obs, 1 + spread * (2 * bright - 1))
+            obs = brightened(obs, 1 + BRIGHTNESS * (2 * bright - 1))
         if "flip" in self.kinds:
-            where = self._flipped(flip)[:, None, None, None]
+            where = (flip < FLIP)[:, None, None, None]
             obs = torch.where(where, obs.flip(-1), obs)
         return obs
 
     def logits(self, logits: Tensor, numbers: Tensor) -> Tensor:
-        """Maps logits on changed observations to the actions in the true ones.
+        """Maps logits (T, n, A) on changed observations to actions in the true ones.
 
         In a mirrored picture every action becomes the mirrored action.
-
-        Args:
-            logits: (T, n, A) for the result of `observations`.
-            numbers: (4, n), the same that `observations` got.
         """
         if "flip" not in self.kinds:
             return logits
-        where = self._flipped(numbers[3])[:, None]
+        where = (numbers[3] < FLIP)[:, None]
         return torch.where(where, logits.index_select(-1, self._mirrored), logits)
-
-    def add_consistency(
-        self,
-        loss: Loss,
-        logits: Tensor,
-        values: Tensor,
-        augmented: PolicyOutput,
-        targets: Targets,
-    ) -> Loss:
-        """A loss with the weighted `losses.consistency` in its total.
-
-        Args:
-            loss: loss of N = T * n rows.
-            logits: (N, A) of the true observations.
-            values: (N,) of the true observations.
-            augmented: logits (T, n, A) and values (T, n) of the changed observations.
-            targets: targets of the N rows.
-        """
-        difference = consistency(
-            logits,
-            values,
-            augmented.logits.flatten(0, 1),
-            augmented.values.flatten(),
-            targets,
-        )
-        return loss._replace(
-            total=loss.total + self.coef * difference, augmented=difference.detach()
-        )
 
     def _shifted(self, obs: Tensor, down: Tensor, right: Tensor) -> Tensor:
         """Moves pictures, or the grid of tiles; the rows of motion do not change."""
@@ -158,9 +104,6 @@ class Augmentation:
     def _offsets(self, numbers: Tensor) -> Tensor:
         """Uniform integers in a range that is symmetric around 0."""
         return (numbers * (2 * self._most + 1)).floor().long() - self._most
-
-    def _flipped(self, numbers: Tensor) -> Tensor:
-        return numbers < FLIP
 
 
 def _check(kinds: Sequence[str], env: EnvConfig) -> None:
@@ -185,14 +128,7 @@ def _check(kinds: Sequence[str], env: EnvConfig) -> None:
 
 
 def shifted(obs: Tensor, down: Tensor, right: Tensor, most: int) -> Tensor:
-    """Moves pictures; new pixels repeat the edge.
-
-    Args:
-        obs: (T, n, C, H, W).
-        down: (n,) int64 pixels, negative for up.
-        right: (n,) int64 pixels, negative for left.
-        most: the largest shift to any side, in pixels.
-    """
+    """Moves pictures (T, n, C, H, W) by (n,) pixels; new pixels repeat the edge."""
     if not most:
         return obs
     height, width = obs.shape[-2:]
@@ -214,14 +150,7 @@ def brightened(obs: Tensor, factor: Tensor) -> Tensor:
 
 
 def mirrored(actions: Sequence[str]) -> list[int]:
-    """The index of each action with left and right exchanged.
-
-    Args:
-        actions: such as "NOOP", "right+A".
-
-    Raises:
-        ValueError: a mirrored action is not among the actions.
-    """
+    """The index of each action ("right+A") with left and right exchanged."""
     other = {"left": "right", "right": "left"}
     buttons = [frozenset(action.split("+")) for action in actions]
     result = []

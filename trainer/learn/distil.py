@@ -9,22 +9,22 @@ PPO's (ppo.py), so a run can continue with `--loss ppo`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from trainer.config.learning import Distillation
-from trainer.config.schema import EnvConfig
+from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import game_of, is_native, own_levels
-from trainer.learn.algorithm import AlgorithmParts
-from trainer.learn.losses import Loss, distillation_loss
-from trainer.learn.ppo import PPO, Minibatch
+from trainer.learn.gradients import run_rows
+from trainer.learn.losses import Targets, distillation_loss
+from trainer.learn.ppo import PPO
 from trainer.machine.monitor import mark
-from trainer.models import checkpoint
+from trainer.models import PolicyModel, checkpoint
 from trainer.models.policy import Policy, load_policy, run_folder
 from trainer.models.policy_file import SUFFIX
 from trainer.rollout.batch import Batch, observations
@@ -37,126 +37,96 @@ _SAME = ("obs", "frame_skip", "stack_num", "img_height", "img_width", "hud", "ti
 
 
 class Teacher(NamedTuple):
-    """The policy of some levels.
-
-    Attributes:
-        policy: the network and its environments.
-        columns: (its actions,) int64 indices of its actions among the run's actions.
-    """
+    """The policy of some levels."""
 
     policy: Policy
-    columns: Tensor
+    columns: Tensor  # (its actions,) int64, their indices among the run's actions
 
 
 class Distil(PPO):
-    """An `Algorithm`; the module docstring describes it."""
+    """The learner that the module docstring describes."""
 
-    loss: ClassVar[Callable[..., Loss]] = staticmethod(distillation_loss)
+    loss = staticmethod(distillation_loss)
 
-    def __init__(self, parts: AlgorithmParts) -> None:
-        """Loads the teachers.
-
-        Args:
-            parts: the parts that all algorithms share.
-
-        Raises:
-            FileNotFoundError: a level has no teacher.
-            ValueError: a teacher has other observations or actions, or a memory.
-        """
-        super().__init__(parts)
-        assert isinstance(self._config.loss, Distillation)
-        env, loss = parts.config.env, self._config.loss
+    def __init__(self, model: PolicyModel, config: RunConfig, **parts: Any) -> None:
+        """Loads the teachers; FileNotFoundError or ValueError if one is unsuitable."""
+        super().__init__(model, config, **parts)
+        assert isinstance(config.learner.loss, Distillation)
+        env, loss = config.env, config.learner.loss
         self._temperature = loss.temperature
         paths = teacher_paths(Path(loss.teachers), env.levels or own_levels(env.task))
-        known = {
-            path: _load(path, env, parts.device, loss.model)
+        by_path = {
+            path: _load(path, env, self.device, loss.model)
             for path in dict.fromkeys(paths)
         }
-        self._teachers = [known[path] for path in paths]
+        self._teachers = [by_path[path] for path in paths]
+
+    def loss_options(self) -> dict[str, Any]:
+        """See `Learner`; there is no entropy bonus."""
+        return {}
+
+    def targets_of(self, batch: Batch) -> tuple[Targets, Tensor]:
+        """See `PPO`; with the teachers' policies."""
+        targets, priorities = super().targets_of(batch)
+        return targets._replace(teachers=self.teachers_of(batch)), priorities
 
     def teachers_of(self, batch: Batch) -> Tensor:
-        """What the teachers would do, see `PPO.teachers_of`."""
-        rows = slice(self._burn_in, -1)
+        """What the teachers would do, (T, B, A) log-probabilities."""
+        rows = slice(self.burn_in, -1)
         stacks, levels = batch.stacks[rows].flatten(0, 1), batch.levels[rows].flatten()
         actions = batch.logits.shape[-1]
-        found = torch.full((len(levels), actions), _NEVER, device=levels.device)
+        log_probs = torch.full((len(levels), actions), _NEVER, device=levels.device)
 
         @torch.no_grad()  # this setting is per thread
         def teach(part: slice) -> None:
             for number, teacher in enumerate(self._teachers):
-                (some,) = (levels[part] == number).nonzero(as_tuple=True)
-                if len(some):
-                    self._teach(teacher, stacks, some + part.start, found)
+                (rows,) = (levels[part] == number).nonzero(as_tuple=True)
+                for some in torch.split(rows, self.config.learner.minibatch_size):
+                    if len(some):
+                        self._teach(teacher, stacks, some + part.start, log_probs)
 
-        step = self._parts.gradient_step
+        step = self.gradient_step
         with mark("teachers"):
             step.shards.map(teach, step.split(len(levels)))
-        return found.view(-1, batch.levels.shape[1], actions)
+        return log_probs.view(-1, batch.levels.shape[1], actions)
 
     def _teach(
-        self, teacher: Teacher, stacks: Tensor, some: Tensor, found: Tensor
+        self, teacher: Teacher, stacks: Tensor, rows: Tensor, log_probs: Tensor
     ) -> None:
-        """Writes a teacher's log-probabilities of some rows to `found`."""
-        parts, policy = self._parts, teacher.policy
-        frames = parts.forward.frames
-        for rows in torch.split(some, self._config.minibatch_size):
-            obs = observations(frames, stacks[rows], parts.obs_shape)
-            state = torch.zeros(len(rows), 0, device=parts.device)
-            first = torch.zeros(1, len(rows), dtype=torch.bool, device=parts.device)
-            # As in forward.py: entered in every thread, and without a cache.
-            with torch.autocast(
-                parts.device.type,
-                policy.dtype,
-                policy.dtype is not None,
-                cache_enabled=False,
-            ):
-                output, _ = policy.model(obs[None], state, first)
-            log_probs = F.log_softmax(output.logits[0].float() / self._temperature, -1)
-            found[rows[:, None], teacher.columns] = log_probs.clamp(min=_NEVER)
-
-    def loss_options(self, part: Minibatch) -> dict[str, Any]:
-        """See `PPO.loss_options`."""
-        return {"teachers": part.teachers.flatten(0, 1)}
+        """Writes a teacher's log-probabilities of some rows."""
+        policy = teacher.policy
+        obs = observations(self.frames, stacks[rows], self.obs_shape)
+        logits = run_rows(policy.model, obs, policy.dtype).logits[0].float()
+        probable = F.log_softmax(logits / self._temperature, -1).clamp(min=_NEVER)
+        log_probs[rows[:, None], teacher.columns] = probable
 
 
 def teacher_paths(where: Path, levels: Sequence[str]) -> list[Path]:
     """The checkpoint or run that teaches each level.
 
-    Args:
-        where: one checkpoint or run for all levels, or a folder with one per level.
-        levels: levels of the run; () for a task without levels.
-
-    Raises:
-        FileNotFoundError: a level has no teacher.
+    `where` is one for all levels, or a folder with one per level.
     """
     if where.is_file() or run_folder(where) is not None:
         return [where] * max(1, len(levels))
     paths = []
     for level in levels:
-        run = where / level
-        known = [where / f"{level}{suffix}" for suffix in (SUFFIX, ".pt")]
-        found = [path for path in known if path.is_file()]
-        if checkpoint.list_files(run):
-            found.append(run)
-        if not found:
+        files = [where / f"{level}{suffix}" for suffix in (SUFFIX, ".pt")]
+        teachers = [path for path in files if path.is_file()]
+        if checkpoint.list_files(where / level):
+            teachers.append(where / level)
+        if not teachers:
             raise FileNotFoundError(
                 f"--teachers {where}: no teacher for {level}: the folder must have "
-                f"{known[0].name} or a run {level}/ with checkpoints"
+                f"{files[0].name} or a run {level}/ with checkpoints"
             )
-        paths.append(found[0])
+        paths.append(teachers[0])
     if not paths:
         raise FileNotFoundError(f"--teachers {where} must be a run or a checkpoint")
     return paths
 
 
 def check_fits(teacher: EnvConfig, env: EnvConfig, name: str) -> None:
-    """Raises ValueError if a teacher's observations or actions do not fit a run.
-
-    Args:
-        teacher: environments of the teacher, resolved.
-        env: environments of the run, resolved.
-        name: name of the teacher, for the message.
-    """
+    """Raises ValueError if a teacher's observations or actions do not fit a run."""
     for task in (teacher.task, env.task):
         if not is_native(task):
             raise ValueError(
@@ -183,12 +153,7 @@ def check_fits(teacher: EnvConfig, env: EnvConfig, name: str) -> None:
 
 
 def _load(path: Path, env: EnvConfig, device: torch.device, model: str) -> Teacher:
-    """Loads a teacher for the environments of a run.
-
-    Raises:
-        ValueError: the teacher has other observations or actions, or a memory, or its
-            network is another class than `model`, module:Class.
-    """
+    """Loads a teacher; ValueError if it has a memory or does not fit the run."""
     policy = load_policy(path, device, model=model, option="teacher_model")
     if policy.model.state_size:
         raise ValueError(

@@ -10,14 +10,15 @@ tests/trainer/test_fused.py compares the two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
 
-from trainer.config.learning import LearnerConfig, Ppo
-from trainer.learn.algorithm import AlgorithmParts
+from trainer.config.learning import Ppo
 from trainer.learn.gradients import Gradient
+from trainer.learn.learner import Learner
 from trainer.learn.losses import Loss
 from trainer.models import ActorCritic
 from trainer.models.heads import PolicyValueHead
@@ -38,32 +39,43 @@ class FusedGradient:
     """
 
     def __init__(
-        self, parts: AlgorithmParts, encoder: EncoderPass, head: PolicyValueHead
+        self, learner: Learner, encoder: EncoderPass, head: PolicyValueHead, loss: Ppo
     ) -> None:
         """Takes a supported network; `of` checks whether a network is supported."""
-        self._parts, self._encoder, self._head = parts, encoder, head
-        self._config: LearnerConfig = parts.config.learner
-        assert isinstance(self._config.loss, Ppo)
-        self._clip_range = self._config.loss.clip_range
-        params = list(parts.gradient_step.params)
+        self._learner, self._encoder = learner, encoder
+        c, params = learner.config.learner, learner.gradient_step.params
+        self._options = (
+            loss.clip_range,
+            c.value_coef,
+            float(learner.entropy_coef),
+            c.value_loss == "huber",
+            c.normalise_advantages,
+        )
+        policy, value = _layers(head)
+        self._outputs = policy.out_features, value.out_features
+        self._head_weights = [weight.data_ptr() for weight in _weights(head)]
+        scale = (
+            (head.value.mean, head.value.std) if isinstance(head.value, PopArt) else ()
+        )
+        self._head_weights += [tensor.data_ptr() for tensor in scale] or [0, 0]
         places = {id(param): i for i, param in enumerate(params)}
         self._of_encoder = [places[id(weight)] for weight in encoder.weights]
         self._of_head = [places[id(weight)] for weight in _weights(head)]
         # Each shard has separate memory.
         self._gradients = [
             [torch.zeros_like(param) for param in params]
-            for _ in range(parts.gradient_step.shards.count)
+            for _ in range(learner.gradient_step.shards.count)
         ]
 
     @classmethod
-    def of(cls, parts: AlgorithmParts) -> FusedGradient | None:
+    def of(cls, learner: Learner) -> FusedGradient | None:
         """The fused gradient of a network's current weights; None if unsupported."""
-        model, c = parts.model, parts.config
+        model, c = learner.model, learner.config
         if (
             not isinstance(c.learner.loss, Ppo)
-            or parts.device.type != "cpu"
-            or parts.dtype != torch.bfloat16
-            or parts.augmentation
+            or learner.device.type != "cpu"
+            or learner.dtype != torch.bfloat16
+            or learner.augmentation
             or c.compile
             or c.learner.grad_accum_steps != 1
             or not isinstance(model, ActorCritic)
@@ -75,45 +87,35 @@ class FusedGradient:
             or any(type(layer) is not nn.Linear for layer in _layers(model.head))
         ):
             return None
-        encoder = EncoderPass.of(model.encoder, parts.obs_shape)
+        encoder = EncoderPass.of(model.encoder, learner.obs_shape)
         if encoder is None:
             return None
         covered = {id(weight) for weight in (*encoder.weights, *_weights(model.head))}
-        if covered != {id(param) for param in parts.gradient_step.params}:
+        if covered != {id(param) for param in learner.gradient_step.params}:
             return None
-        return cls(parts, encoder, model.head)
+        return cls(learner, encoder, model.head, c.learner.loss)
 
-    def step(self, stacks: Tensor, targets: tuple[Tensor, ...], rows: Tensor) -> None:
-        """Makes a gradient step.
+    def step(self, fields: Sequence[Tensor], rows: Tensor) -> None:
+        """A gradient step on rows (n,) of `PPO.gradient_step_of`'s fields (1, N, ...).
 
-        Args:
-            stacks: (N, stack) int64 indices of the frames of all rows.
-            targets: actions, levels (N,) int64, log_mu, advantages, values, weights
-                and scales (N,) float32, contiguous.
-            rows: (n,) int64 rows of the minibatch.
+        The fields are contiguous, and the network has no memory.
         """
-        parts, c = self._parts, self._config
-        options = (
-            self._clip_range,
-            c.value_coef,
-            float(parts.entropy_coef),
-            c.value_loss == "huber",
-            c.normalise_advantages,
-        )
-        addresses = [target.data_ptr() for target in targets]
+        learner = self._learner
+        stacks, _, levels, _, actions, *targets = fields
+        addresses = [field.data_ptr() for field in (actions, levels, *targets)]
 
         def gradient(shard: int, some: slice) -> Gradient:
             images = observations(
-                parts.forward.frames, stacks[rows[some]], parts.obs_shape
+                learner.frames, stacks[0, rows[some]], learner.obs_shape
             )
             kept = self._encoder.forward(images)
             features = kept[0]
             d_features = torch.empty_like(features)
             gradients = self._gradients[shard]
             terms = _native.ppo_head_loss(
-                self._head_shape(features),
-                self._head_weights(),
-                options,
+                (features.shape[1], *self._outputs),
+                self._head_weights,
+                self._options,
                 addresses,
                 rows.data_ptr(),
                 len(rows),
@@ -123,23 +125,12 @@ class FusedGradient:
                 d_features.data_ptr(),
                 [gradients[i].data_ptr() for i in self._of_head],
             )
-            own = [gradients[i] for i in self._of_encoder]
-            self._encoder.backward(images, kept, d_features, own)
+            of_encoder = [gradients[i] for i in self._of_encoder]
+            self._encoder.backward(images, kept, d_features, of_encoder)
             return Gradient(_TERMS, torch.tensor(terms), gradients)
 
-        step = parts.gradient_step
-        step.make(step.split(len(rows)), gradient)
-
-    def _head_shape(self, features: Tensor) -> tuple[int, int, int]:
-        policy, value = _layers(self._head)
-        return features.shape[1], policy.out_features, value.out_features
-
-    def _head_weights(self) -> list[int]:
-        value = self._head.value
-        weights = [weight.data_ptr() for weight in _weights(self._head)]
-        if isinstance(value, PopArt):
-            return [*weights, value.mean.data_ptr(), value.std.data_ptr()]
-        return [*weights, 0, 0]
+        step = learner.gradient_step
+        step(step.split(len(rows)), gradient)
 
 
 def _layers(head: PolicyValueHead) -> tuple[nn.Linear, nn.Linear]:

@@ -1,4 +1,4 @@
-"""The gradient step that all algorithms share.
+"""The gradient step of all losses, and what it reports.
 
 The losses are sums over rows, so a minibatch can be computed in parts: on a CPU in one
 shard per thread, and each shard in `grad_accum_steps` parts one after the other, which
@@ -10,44 +10,84 @@ gradients are averaged over the ranks before the clip, as one flat tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from trainer.learn import native_steps
-from trainer.learn.imitation import Imitation
+from trainer.config.learning import LearnerConfig
 from trainer.learn.losses import Loss
-from trainer.learn.statistics import Statistics
+from trainer.learn.optim import clip_gradients
 from trainer.machine.cpu import Shards
 from trainer.machine.monitor import mark
 from trainer.machine.ranks import ALONE, Ranks
-from trainer.models import PolicyModel
+from trainer.models import PolicyModel, PolicyOutput
+
+
+class Statistics:
+    """Means of scalars since the last call of `means`.
+
+    They are sums on the device, copied to the host only when read. A CUDA graph of the
+    gradient step also records the additions, so each replay logs.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._sums: dict[str, Tensor] = {}
+        # Of scalars that come together: their sums, and how often they came.
+        self._joint: dict[tuple[str, ...], Tensor] = {}
+
+    def log(self, name: str, value: Tensor, *, finite_only: bool = False) -> None:
+        """Adds a scalar to its sum, in place and without waiting for the device."""
+        if name not in self._sums:
+            self._sums[name] = torch.zeros(2, device=self._device)
+        value = value.detach().float()
+        counted = torch.ones_like(value)
+        if finite_only:
+            counted = value.isfinite().float()
+            value = value.nan_to_num(0.0, 0.0, 0.0)
+        self._sums[name].add_(torch.stack([value, counted]))
+
+    def log_all(self, names: tuple[str, ...], values: Tensor) -> None:
+        """Adds scalars (n,) that always come together under these names, at once."""
+        if names not in self._joint:
+            self._joint[names] = torch.zeros(len(names) + 1, device=self._device)
+        sums = self._joint[names]
+        sums[:-1] += values.detach()
+        sums[-1] += 1
+
+    def means(self) -> dict[str, float]:
+        """Returns the means by name and resets them; this waits for the device."""
+        result = {}
+        if self._sums:
+            sums = torch.stack(list(self._sums.values())).tolist()
+            pairs = zip(self._sums, sums, strict=True)
+            result = {name: total / count for name, (total, count) in pairs if count}
+        for names, joint in self._joint.items():
+            *totals, count = joint.tolist()
+            if count:
+                pairs = zip(names, totals, strict=True)
+                result |= {name: total / count for name, total in pairs}
+        for tensor in (*self._sums.values(), *self._joint.values()):
+            tensor.zero_()
+        return result
 
 
 class Gradient(NamedTuple):
-    """The contribution of a part of a minibatch to the gradient.
+    """The contribution of a part of a minibatch to the gradient."""
 
-    Attributes:
-        terms: names of the loss and its parts.
-        losses: (n,) float32 values of the terms.
-        gradients: one for each trainable parameter, in the order of the parameters.
-    """
-
-    terms: tuple[str, ...]
-    losses: Tensor
-    gradients: list[Tensor]
+    terms: tuple[str, ...]  # names of the loss and its n - 1 terms
+    losses: Tensor  # (n,) float32
+    gradients: list[Tensor]  # one for each trainable parameter, in their order
 
 
 class GradientStep:
-    """One step of the optimiser on a loss.
+    """One step of the optimiser on the trainable parameters of a network.
 
     Attributes:
-        params: the parameters to train.
-        shards: threads that share a minibatch.
-        grad_accum_steps: parts in which each thread computes its share.
         imitation: a loss of demonstrations to add; None if there is none.
     """
 
@@ -55,143 +95,94 @@ class GradientStep:
         self,
         model: PolicyModel,
         optimizer: torch.optim.Optimizer,
-        scaler: torch.amp.GradScaler,
+        scaler: torch.amp.GradScaler,  # enabled for fp16
+        config: LearnerConfig,
         *,
-        max_grad_norm: float,
-        grad_accum_steps: int,
         shards: Shards,
-        device: torch.device,
         statistics: Statistics,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Prepares steps of the trainable parameters of `model`.
-
-        Args:
-            model: the network to train.
-            optimizer: optimiser of the parameters.
-            scaler: scales the loss; enabled for fp16.
-            max_grad_norm: clip of the gradient's norm.
-            grad_accum_steps: parts of a shard, one after the other.
-            shards: threads that share a minibatch.
-            device: device of the model and the minibatches.
-            statistics: receives the losses.
-            ranks: processes whose gradients are averaged.
-        """
-        self.shards = shards
-        self.grad_accum_steps = grad_accum_steps
-        self.imitation: Imitation | None = None
-        self._device = device
         self.params = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = optimizer
-        self._scaler = scaler
-        self._max_grad_norm = max_grad_norm
-        self._statistics = statistics
-        self._ranks = ranks
+        self.shards, self.grad_accum_steps = shards, config.grad_accum_steps
+        self.imitation: Imitation | None = None
+        self._optimizer, self._scaler = optimizer, scaler
+        self._max_grad_norm = config.max_grad_norm
+        self._statistics, self._ranks = statistics, ranks
 
     def split(self, count: int) -> list[slice]:
         """Items 0 to count - 1 in contiguous parts, one for each shard."""
         return _chunks(slice(0, count), self.shards.count)
 
     def __call__(
-        self, items: list[slice], part_loss: Callable[[int, slice], Loss]
+        self, items: list[slice], part: Callable[[int, slice], Loss | Gradient]
     ) -> None:
-        """Makes one step.
+        """Makes one step on the items of each shard, from `split`.
 
-        Args:
-            items: the items of each shard, from `split`.
-            part_loss: takes a shard's number and some of its items, returns their loss.
-                The losses of all parts add up to the minibatch's loss.
-        """
-
-        def gradient(shard: int, some: slice) -> Gradient:
-            parts = _chunks(some, self.grad_accum_steps)
-            return reduce(_add, (self._gradient(part_loss(shard, p)) for p in parts))
-
-        self.make(items, gradient)
-
-    def make(
-        self, items: list[slice], gradient: Callable[[int, slice], Gradient]
-    ) -> None:
-        """Makes one step from gradients that any code may compute.
-
-        Args:
-            items: the items of each shard, from `split`.
-            gradient: takes a shard's number and items, returns their gradient.
+        `part` takes a shard's number and some of its items. It returns their loss, or
+        their gradient if other code than autograd computes it. The losses of all parts
+        add up to the minibatch's loss.
         """
         imitation = self.imitation if self.imitation and self.imitation.weight else None
         rows = imitation.draw().tensor_split(len(items)) if imitation else ()
 
         def share(shard: int) -> tuple[Gradient, Tensor | None]:
-            part = gradient(shard, items[shard])
+            chunks = _chunks(items[shard], self.grad_accum_steps)
+            gradient = reduce(_add, (self._gradient(part(shard, c)) for c in chunks))
             if imitation is None:
-                return part, None
-            return part, self._add_imitation(imitation, part.gradients, rows[shard])
+                return gradient, None
+            return gradient, self._imitate(imitation, gradient.gradients, rows[shard])
 
         with mark("gradients"):
             shares = self.shards.map(share, list(range(len(items))))
-        parts = [part for part, _ in shares]
         losses = [loss for _, loss in shares if loss is not None]
         if losses:
             self._statistics.log("loss/imitation", torch.stack(losses).sum())
         with mark("optimizer"):
-            self.apply(parts)
+            self._apply([gradient for gradient, _ in shares])
 
-    def _add_imitation(
+    def _gradient(self, part: Loss | Gradient) -> Gradient:
+        if isinstance(part, Gradient):
+            return part
+        # Not backward(): shards would add to the same .grad concurrently.
+        gradients = torch.autograd.grad(self._scaler.scale(part.total), self.params)
+        terms = {
+            f"loss/{name}": value.detach()
+            for name, value in part._asdict().items()
+            if value is not None
+        }
+        return Gradient(
+            tuple(terms), torch.stack(list(terms.values())), list(gradients)
+        )
+
+    def _imitate(
         self, imitation: Imitation, gradients: list[Tensor], rows: Tensor
     ) -> Tensor:
         """Adds the gradient of rows of demonstrations, in place; returns their loss."""
-        total = torch.zeros((), device=self._device)
+        total = torch.zeros((), device=rows.device)
         for some in _chunks(slice(0, len(rows)), self.grad_accum_steps):
             loss = imitation.loss(rows[some])
             scaled = self._scaler.scale(imitation.weight * loss)
-            own = torch.autograd.grad(scaled, self.params, allow_unused=True)
+            more = torch.autograd.grad(scaled, self.params, allow_unused=True)
             # The critic's weights have no imitation gradient.
-            pairs = [p for p in zip(gradients, own, strict=True) if p[1] is not None]
-            torch._foreach_add_([one for one, _ in pairs], [more for _, more in pairs])
+            pairs = [p for p in zip(gradients, more, strict=True) if p[1] is not None]
+            torch._foreach_add_([one for one, _ in pairs], [add for _, add in pairs])
             total += loss.detach()
         return total
 
-    def _gradient(self, loss: Loss) -> Gradient:
-        # Not backward(): shards would add to the same .grad concurrently.
-        gradients = torch.autograd.grad(self._scaler.scale(loss.total), self.params)
-        terms = {
-            name: value for name, value in loss._asdict().items() if value is not None
-        }
-        losses = torch.stack([value.detach() for value in terms.values()])
-        return Gradient(
-            tuple(f"loss/{name}" for name in terms), losses, list(gradients)
-        )
-
-    def apply(self, parts: list[Gradient]) -> None:
+    def _apply(self, shares: list[Gradient]) -> None:
         """Adds the gradients of the shards in order, averages, clips, and steps."""
-        terms, losses, gradients = reduce(_add, parts)
+        terms, losses, gradients = reduce(_add, shares)
         self._ranks.average(gradients)
         for param, gradient in zip(self.params, gradients, strict=True):
             param.grad = gradient
         self._scaler.unscale_(self._optimizer)
-        norm = _clip(gradients, self._max_grad_norm)
+        norm = clip_gradients(gradients, self._max_grad_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
         # If a scaled loss overflows, the scaler skips the step.
         overflows = self._scaler.is_enabled()
         self._statistics.log("gradient_norm", norm, finite_only=overflows)
         self._statistics.log_all(terms, losses)
-
-
-def _clip(gradients: list[Tensor], max_norm: float) -> Tensor:
-    """Scales gradients down, in place, as torch.nn.utils.clip_grad_norm_ does.
-
-    Takes a quarter of PyTorch's time on a CPU, even without native code.
-
-    Returns:
-        () float32, the norm over all gradients before the clip.
-    """
-    if native_steps.BEST and native_steps.plain(*gradients):
-        path = native_steps.BEST
-        return torch.tensor(native_steps.clip_norm(gradients, max_norm, path))
-    norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
-    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1))
-    return norm
 
 
 def _add(total: Gradient, part: Gradient) -> Gradient:
@@ -205,3 +196,73 @@ def _chunks(items: slice, count: int) -> list[slice]:
     size = max(1, -(-(items.stop - items.start) // count))
     starts = range(items.start, items.stop, size)
     return [slice(start, min(start + size, items.stop)) for start in starts]
+
+
+def run_rows(
+    model: PolicyModel, obs: Tensor, dtype: torch.dtype | None
+) -> PolicyOutput:
+    """The output (1, n) for single rows (n, C, H, W) of a network without a memory."""
+    n, device = len(obs), obs.device
+    state = torch.zeros(n, 0, device=device)
+    first = torch.zeros(1, n, dtype=torch.bool, device=device)
+    # As in `Learner.forward`: entered in every thread, and without a cache.
+    with torch.autocast(device.type, dtype, dtype is not None, cache_enabled=False):
+        output: PolicyOutput
+        output, _ = model(obs[None], state, first)
+    return output
+
+
+class Imitation:
+    """The cross-entropy of demonstrated actions, as the only loss or added.
+
+    As the only loss it is behavioural cloning (Pomerleau 1989, "ALVINN"). Added to the
+    policy gradient it is DAPG (Rajeswaran et al. 2018, arXiv:1709.10087, section 4.2):
+    the gradient of the log-probability of demonstrated actions, with a weight that
+    falls to 0.
+
+    Attributes:
+        weight: weight of the loss, which changes between updates.
+    """
+
+    # Rows of demonstrations in a gradient step.
+    _ROWS = 256
+    # Learning rate of cloning, which falls to 0: Adam's default (Kingma & Ba 2015).
+    _CLONING_RATE = 1e-3
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        obs: Tensor,  # (n, C, H, W) uint8, on the model's device
+        actions: Tensor,  # (n,) int64
+        *,
+        dtype: torch.dtype | None,  # of autocast; None: float32
+        generator: torch.Generator,
+    ) -> None:
+        self.weight = 0.0
+        self._model, self._obs, self._actions = model, obs, actions
+        self._dtype, self._generator = dtype, generator
+
+    def draw(self) -> Tensor:
+        """Rows for a gradient step, (k,) int64."""
+        device = self._actions.device
+        return torch.randint(
+            len(self._actions), (self._ROWS,), generator=self._generator, device=device
+        )
+
+    def loss(self, rows: Tensor) -> Tensor:
+        """The loss of some of the drawn rows; the losses of all parts add up."""
+        logits = run_rows(self._model, self._obs[rows], self._dtype).logits[0].float()
+        loss = functional.cross_entropy(logits, self._actions[rows], reduction="sum")
+        return loss / self._ROWS
+
+    def clone(self, steps: int) -> Iterator[float]:
+        """Trains on only this loss, with a separate optimiser; yields the losses."""
+        optimizer = torch.optim.Adam(self._model.parameters(), lr=self._CLONING_RATE)
+        rate = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, max(1, steps))
+        for _ in range(steps):
+            loss = self.loss(self.draw())
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            rate.step()
+            yield float(loss.detach())

@@ -17,123 +17,81 @@ so that the graph of the whole minibatch is never in memory.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from trainer.learn.algorithm import AlgorithmParts
-from trainer.learn.forward import Inputs, flat
-from trainer.learn.losses import Loss, Targets, impala_loss
+from trainer.learn.learner import Learner
+from trainer.learn.losses import Loss, impala_loss
 from trainer.learn.targets import log_prob, normalised
 from trainer.learn.vtrace import VTrace
-from trainer.machine.cuda import Graphed, compiled
 from trainer.models import PolicyOutput
-from trainer.rollout.batch import Batch, select
+from trainer.rollout.batch import Batch
 
 
-class Impala:
-    """An `Algorithm`; the module docstring describes it.
+class Impala(Learner):
+    """The learner that the module docstring describes."""
 
-    Attributes:
-        step: the gradient step; takes random numbers (4, n) for the augmentation and
-            the fields of a `Batch` without frames, returns priorities (n,).
-    """
+    loss = staticmethod(impala_loss)
 
-    def __init__(self, parts: AlgorithmParts) -> None:
-        """Makes the gradient step.
-
-        Args:
-            parts: the parts that all algorithms share.
-        """
-        self._parts = parts
-        self._config = parts.config.learner
-        self._rows = slice(parts.config.replay.burn_in, -1)
-        self._loss: Any = impala_loss
-        if parts.config.compile and not parts.config.serial:
-            self._loss = compiled(impala_loss, name="the loss")
-        self.step = Graphed(
-            self._step,
-            name="the gradient step",
-            device=parts.device,
-            enabled=parts.graphs,
-        )
-
-    def update(self, batch: Batch) -> Tensor:
-        """Makes the gradient steps of B unrolls; returns priorities (B,)."""
-        parts, count = self._parts, batch.weights.numel()
-        priorities = torch.empty(count, device=parts.device)
-        for picked, numbers in parts.minibatches(count, parts.unrolls_per_minibatch):
-            minibatch = select(batch, picked)
-            priorities[picked] = self.step(numbers, *minibatch[1:])
+    def learn(self, batch: Batch) -> Tensor:
+        """See `Learner`."""
+        count = batch.weights.numel()
+        priorities = torch.empty(count, device=self.device)
+        for items, numbers in self.minibatches(count, self.unrolls_per_minibatch):
+            _, *fields = batch.at(items)  # the frames stay where they are
+            priorities[items] = self.step(numbers, *fields)
         return priorities
 
-    def _step(self, numbers: Tensor, *fields: Tensor) -> Tensor:
-        """One gradient step on unrolls; arguments and result are those of `step`."""
-        forward, maker = self._parts.forward, self._parts.target_maker
-        gradient_step = self._parts.gradient_step
-        whole = Batch(forward.frames, *fields)
-        shards = gradient_step.split(whole.weights.numel())
+    def gradient_step_of(self, numbers: Tensor, *fields: Tensor) -> Tensor:
+        """See `Learner`; takes the fields of a `Batch` behind frames.
+
+        Returns the priorities (n,).
+        """
+        batch = Batch(self.frames, *fields)
+        step, maker = self.gradient_step, self.target_maker
+        shards = step.split(batch.weights.numel())
         # With several parts, `part_loss` computes each part's graph again.
-        keep_graph = gradient_step.grad_accum_steps == 1
+        keep_graph = step.grad_accum_steps == 1
 
         def run(items: slice) -> tuple[PolicyOutput, VTrace]:
-            part = select(whole, items)
             with torch.set_grad_enabled(keep_graph):
-                output = forward(Inputs.of(part))
-            return output, self._trace(part, output)
+                output = self.forward(*batch.inputs(items))
+            return output, self._trace(batch.at(items), output)
 
-        outputs, traces = zip(*gradient_step.shards.map(run, shards), strict=True)
+        outputs, traces = zip(*step.shards.map(run, shards), strict=True)
         # Weights and normalisation are those of the whole minibatch.
         trace = VTrace(*(torch.cat(field, 1) for field in zip(*traces, strict=True)))
         logits = torch.cat([output.logits.detach() for output in outputs], 1)
         values = torch.cat([output.values.detach() for output in outputs], 1)
-        targets, priorities = maker.targets(whole, trace, logits[:-1], values[:-1])
+        targets, priorities = maker.targets(batch, trace, logits[:-1], values[:-1])
         targets, mean_weight = normalised(
-            targets, advantages=self._config.normalise_advantages
+            targets, advantages=self.config.learner.normalise_advantages
         )
         targets = targets._replace(advantages=trace.rhos * targets.advantages)
 
         def part_loss(shard: int, items: slice) -> Loss:
-            inputs = Inputs.of(whole).at(items)
-            output = outputs[shard] if keep_graph else forward(inputs)
-            augmented = forward.augmented(inputs.without_last(), numbers[:, items])
-            part = Targets._make(
-                None if field is None else field[:, items] for field in targets
+            some = (slice(None), items)
+            stacks, state, is_first, levels = batch.inputs(items)
+            output = outputs[shard]
+            if not keep_graph:
+                output = self.forward(stacks, state, is_first, levels)
+            # The last row only bootstraps.
+            loss = self.part_loss(
+                PolicyOutput(output.logits[:-1], output.values[:-1]),
+                (stacks[:-1], state, is_first[:-1], levels[:-1]),
+                numbers[some],
+                targets.at(some),
             )
-            loss = self._part_loss(output, augmented, part.flat())
             return loss._replace(total=mean_weight * loss.total)
 
-        gradient_step(shards, part_loss)
+        step(shards, part_loss)
         # Not earlier, because PopArt changes weights that the gradient depends on.
-        maker.update_popart(whole, trace)
+        maker.update_popart(batch, trace)
         return priorities
 
-    def _trace(self, part: Batch, output: PolicyOutput) -> VTrace:
+    def _trace(self, batch: Batch, output: PolicyOutput) -> VTrace:
         """V-trace of unrolls under the current policy and values."""
-        actions = part.actions[self._rows]
-        log_pi = log_prob(output.logits.detach()[:-1], actions)
-        log_mu = log_prob(part.logits[self._rows], actions)
-        return self._parts.target_maker.trace(
-            part, log_pi - log_mu, output.values.detach()
-        )
-
-    def _part_loss(
-        self, output: PolicyOutput, augmented: PolicyOutput | None, targets: Targets
-    ) -> Loss:
-        """The loss of unrolls of T + 1 rows; the last row only bootstraps."""
-        c = self._config
-        logits, values = flat(PolicyOutput(output.logits[:-1], output.values[:-1]))
-        loss: Loss = self._loss(
-            logits,
-            values,
-            targets,
-            value_coef=c.value_coef,
-            value_kind=c.value_loss,
-            entropy_coef=self._parts.entropy_coef,
-        )
-        if augmented is None:
-            return loss
-        return self._parts.augmentation.add_consistency(
-            loss, logits, values, augmented, targets
-        )
+        rows = slice(self.burn_in, -1)
+        log_pi = log_prob(output.logits.detach()[:-1], batch.actions[rows])
+        log_mu = log_prob(batch.logits[rows], batch.actions[rows])
+        return self.target_maker.trace(batch, log_pi - log_mu, output.values.detach())

@@ -1,19 +1,19 @@
-"""Trains the network: the learner that PPO, IMPALA and distillation share.
+"""Learning: `Learner.update` turns a training batch into gradient steps.
 
-`Learner.update` turns a training batch into gradient steps. It sets the learning rate
-and the entropy bonus from their schedules, lets the algorithm (ppo.py, impala.py or
-distil.py) make the steps, and updates the moving average of the weights. The parts:
+`Learner` has what all losses share: the network and its forward pass, the optimiser,
+schedules, minibatches, the moving average of the weights. A subclass for each loss
+(ppo.py, impala.py, distil.py) makes the gradient steps of a batch. Read on in the order
+of an update:
 
-    fused.py        a whole gradient in native code, for small networks on a CPU
-    forward.py      the network's forward pass on rows of a batch
-    vtrace.py       V-trace and GAE
-    targets.py      critic targets, advantages, weights of the rows
-    losses.py       the losses, pure functions
-    gradients.py    shards, accumulation, clipping and the optimiser's step
-    imitation.py    the loss of demonstrations
-    optim.py        optimisers and the schedule of the learning rate
-    augment.py      augmented observations
-    statistics.py   sums on the device
+    ppo.py, impala.py   a batch to minibatches, each to one gradient step
+    targets.py          critic targets, advantages, weights of the rows
+    vtrace.py           V-trace and GAE
+    losses.py           the losses, pure functions
+    gradients.py        shards, accumulation, clipping and the optimiser's step
+    optim.py            optimisers and the schedule of the learning rate
+
+To add a loss: a dataclass with its options in config/learning.py, a subclass of
+`Learner` or `PPO` with the loss, and a row of `LEARNERS` in trainer/learn/__init__.py.
 
 On a GPU a gradient step is one recorded CUDA graph, and nothing waits for the device
 until `statistics()` is called.
@@ -23,205 +23,139 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from trainer.config.schedules import linear
 from trainer.config.schema import RunConfig
-from trainer.learn.algorithm import Algorithm, AlgorithmParts
 from trainer.learn.augment import Augmentation
-from trainer.learn.distil import Distil
-from trainer.learn.forward import Forward
-from trainer.learn.gradients import GradientStep
-from trainer.learn.imitation import Imitation
-from trainer.learn.impala import Impala
+from trainer.learn.gradients import GradientStep, Imitation, Statistics
+from trainer.learn.losses import Loss, Targets, consistency
 from trainer.learn.optim import build_optimizer, learning_rate_factor, set_learning_rate
-from trainer.learn.ppo import PPO
-from trainer.learn.statistics import Statistics
 from trainer.learn.targets import TargetMaker
 from trainer.machine.cpu import Shards
+from trainer.machine.cuda import Graphed, compiled
 from trainer.machine.ranks import ALONE, Ranks
 from trainer.machine.seeds import Stream, seed_of
-from trainer.models import PolicyModel
+from trainer.models import PolicyModel, PolicyOutput
 from trainer.models.weights import Ema
-from trainer.rollout.batch import Batch
+from trainer.rollout.batch import Batch, observations
 
 _logger = logging.getLogger(__name__)
-
-# Keys are the values of `LearnerConfig.loss`.
-_ALGORITHMS: dict[str, Callable[[AlgorithmParts], Algorithm]] = {
-    "ppo": PPO,
-    "impala": Impala,
-    "distillation": Distil,
-}
 
 
 class Learner:
     """Owns the optimiser and the update; the model may be shared with the actor.
 
     Attributes:
-        model: the network to train.
         version: updates so far.
-        optimizer: optimiser of the model.
         ema: moving average of the weights, None without one.
-        generator: random generator of minibatches, noise and augmentation.
+        generator: draws minibatches, noise and augmentation.
+        entropy_coef: scalar on the device, because recorded graphs read it.
+        frames: the frames of the store that holds the batches. A recorded graph reads
+            this memory in place.
+        step: `gradient_step_of` as a function that a GPU records.
     """
+
+    #: One of losses.py; takes logits, values, targets and `loss_options`.
+    loss: ClassVar[Callable[..., Loss]]
 
     def __init__(
         self,
         model: PolicyModel,
         config: RunConfig,
         *,
-        obs_shape: tuple[int, ...],
+        obs_shape: tuple[int, ...],  # (C, H, W)
         device: torch.device,
-        dtype: torch.dtype | None,
+        dtype: torch.dtype | None,  # of autocast; None: float32
         shards: Shards,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = ALONE,  # train the same weights, each on separate batches
     ) -> None:
-        """Prepares to train `model`.
-
-        Args:
-            model: network on the device.
-            config: configuration of the run.
-            obs_shape: (C, H, W) of an observation.
-            device: device of the model and the batches.
-            dtype: autocast type of the network, None for float32.
-            shards: threads that share a minibatch.
-            ranks: processes that train the same weights, each on separate batches.
-
-        Raises:
-            ValueError: the augmentation does not fit the environments.
-        """
         c = config.learner
-        graphs = config.cuda_graphs and device.type == "cuda" and not config.serial
-        # A scaled loss skips steps that overflow, and asks the host whether to.
-        if graphs and dtype is torch.float16:
-            _logger.warning("no CUDA graph of the gradient step: fp16 scales the loss")
-            graphs = False
-        if graphs and ranks.size > 1:
-            _logger.warning("no CUDA graph of the gradient step: it waits for others")
-            graphs = False
-        if graphs and c.imitation:
-            # A recorded step would draw the same demonstrations each time.
-            _logger.warning(
-                "no CUDA graph of the gradient step: it draws demonstrations"
-            )
-            graphs = False
-        self.model = model
+        self.model, self.config = model, config
+        self.obs_shape, self.device, self.dtype = obs_shape, device, dtype
+        self.burn_in = config.replay.burn_in
         self.version = 0
+        graphs = _records_graphs(config, device, dtype, ranks)
         self.optimizer = build_optimizer(model, c, capturable=graphs)
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
         self.ema = Ema(model, c.ema) if c.ema else None
         self.generator = torch.Generator(device)
-        self._seed, self._rank = config.seed, ranks.rank
+        self._seed = seed_of(config.seed, Stream.MINIBATCHES, ranks.rank)
         self.seed()
-        self._config = c
-        self._burn_in = config.replay.burn_in
+        self.augmentation = Augmentation(config.augmentation, config.env, device)
+        self.frames = torch.empty(0)
+        self.entropy_coef = torch.tensor(c.entropy, device=device)
         self._lr_factor = 1.0
         self._statistics = Statistics(device)
-        augmentation = Augmentation(config.augmentation, config.env, device)
-        self._parts = AlgorithmParts(
-            config=config,
+        self.target_maker = TargetMaker(
+            model, config, device=device, statistics=self._statistics, ranks=ranks
+        )
+        self.gradient_step = GradientStep(
+            model,
+            self.optimizer,
+            self.scaler,
+            c,
+            shards=shards,
+            statistics=self._statistics,
+            ranks=ranks,
+        )
+        self._loss: Callable[..., Loss] = self.loss
+        if config.compile and not config.serial:
+            self._loss = compiled(self.loss, name="the loss")
+        self.step = Graphed(
+            self.gradient_step_of,
+            name="the gradient step",
             device=device,
-            dtype=dtype,
-            obs_shape=obs_shape,
-            model=model,
-            generator=self.generator,
-            augmentation=augmentation,
-            forward=Forward(
-                model,
-                obs_shape=obs_shape,
-                burn_in=self._burn_in,
-                device=device,
-                dtype=dtype,
-                augmentation=augmentation,
-            ),
-            target_maker=TargetMaker(
-                model, config, device=device, statistics=self._statistics, ranks=ranks
-            ),
-            gradient_step=GradientStep(
-                model,
-                self.optimizer,
-                self.scaler,
-                max_grad_norm=c.max_grad_norm,
-                grad_accum_steps=c.grad_accum_steps,
-                shards=shards,
-                device=device,
-                statistics=self._statistics,
-                ranks=ranks,
-            ),
-            # On the device: recorded graphs read it.
-            entropy_coef=torch.tensor(c.entropy, device=device),
-            graphs=graphs,
-        )
-        self._algorithm = _ALGORITHMS[c.loss.kind](self._parts)
-
-    def take_demonstrations(self, obs: Tensor, actions: Tensor) -> None:
-        """Takes the demonstrations to imitate, before the run starts.
-
-        Args:
-            obs: (n, C, H, W) uint8 observations.
-            actions: (n,) int64 demonstrated actions.
-        """
-        parts = self._parts
-        parts.gradient_step.imitation = Imitation(
-            self.model,
-            obs.to(parts.device),
-            actions.to(parts.device),
-            dtype=parts.dtype,
-            generator=self.generator,
+            enabled=graphs,
         )
 
-    def clone(self, steps: int) -> Iterator[float]:
-        """Trains only on the demonstrations, before the first update.
-
-        Args:
-            steps: number of gradient steps.
-
-        Yields:
-            The loss of each step.
-        """
-        imitation = self._parts.gradient_step.imitation
-        assert imitation is not None, "there are no demonstrations"
-        yield from imitation.clone(steps)
-        if self.ema:
-            # The moving average begins with the cloned weights.
-            self.ema.load_state_dict(self.model.state_dict())
+    # -- an update --------------------------------------------------------------
 
     def update(self, batch: Batch, step: int) -> Tensor:
-        """Trains on a batch.
+        """Trains on B unrolls, at environment step `step` of the run.
 
-        Args:
-            batch: B unrolls.
-            step: environment steps so far, for the schedules.
-
-        Returns:
-            (B,) float32 priorities for replay: mean |advantage| of each unroll.
+        Returns their priorities for replay, (B,) float32: mean |advantage|.
         """
         self._apply_schedules(step)
-        self._parts.target_maker.version.fill_(self.version)
-        if batch.frames is not self._parts.forward.frames:
-            self._parts.forward.frames = batch.frames
-            self._algorithm.step.reset()
-        lag = (self.version - batch.versions[self._burn_in : -1]).float()
+        self.target_maker.version.fill_(self.version)
+        if batch.frames is not self.frames:
+            self.frames = batch.frames
+            self.step.reset()
+        lag = (self.version - batch.versions[self.burn_in : -1]).float()
         # Not lag[:, fresh]: that would wait for the device.
         mean_lag = (lag.mean(0) * batch.fresh).sum() / batch.fresh.sum()
         self._statistics.log("policy_lag", mean_lag)
-        priorities = self._algorithm.update(batch)
+        priorities = self.learn(batch)
         self.version += 1
         self._update_average()
         return priorities
 
+    def learn(self, batch: Batch) -> Tensor:
+        """Makes the gradient steps of B unrolls; returns their priorities (B,)."""
+        raise NotImplementedError
+
+    def gradient_step_of(self, numbers: Tensor, *fields: Tensor) -> Any:
+        """One gradient step on a minibatch of n items.
+
+        `numbers` (4, n) are random numbers for the augmentation. It runs as `step`.
+        """
+        raise NotImplementedError
+
+    def loss_options(self) -> dict[str, Any]:
+        """Arguments of `loss` besides logits, values, targets and critic options."""
+        return {"entropy_coef": self.entropy_coef}
+
     def _apply_schedules(self, step: int) -> None:
         """Sets the learning rate and the entropy bonus for environment step `step`."""
-        c = self._config
+        c = self.config.learner
         self._lr_factor = learning_rate_factor(c, step, self.version)
         set_learning_rate(self.optimizer, self._lr_factor)
         coef = linear(c.entropy, c.entropy_end, c.entropy_steps, step)
-        self._parts.entropy_coef.fill_(coef)
-        imitation = self._parts.gradient_step.imitation
+        self.entropy_coef.fill_(coef)
+        imitation = self.gradient_step.imitation
         if imitation is not None:
             imitation.weight = linear(c.imitation, 0.0, c.entropy_steps, step)
 
@@ -236,22 +170,133 @@ class Learner:
             averaged.rescale(latest.mean, latest.std)
         self.ema.update(self.version)
 
+    # -- what the gradient steps of all losses use ------------------------------
+
+    @property
+    def unrolls_per_minibatch(self) -> int:
+        """Number of whole unrolls that have about as many rows as a minibatch."""
+        c = self.config.learner
+        return max(1, c.minibatch_size // c.unroll)
+
+    def minibatches(self, count: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Random disjoint minibatches of `count` items, about `size` each, every epoch.
+
+        Yields items (n,), and random numbers (4, n) for their augmentation. The network
+        gets new noise for each minibatch.
+        """
+        generator, device = self.generator, self.device
+        for _ in range(self.config.learner.epochs):
+            order = torch.randperm(count, generator=generator, device=device)
+            for items in order.chunk(max(1, round(count / size))):
+                self.model.resample_noise(generator)
+                yield items, self.augmentation.draw(len(items), generator, device)
+
+    def forward(
+        self,
+        stacks: Tensor,  # (burn-in + T, n, stack) int64 indices of frames
+        state: Tensor,  # (n, S) float32, the memory before the first row
+        is_first: Tensor,  # (burn-in + T, n) bool
+        levels: Tensor,  # (burn-in + T, n) int64
+        numbers: Tensor | None = None,  # (4, n), to augment the observations with
+    ) -> PolicyOutput:
+        """Logits (T, n, A) and values (T, n), those of the rows' levels.
+
+        One gather builds the observations. The burn-in rows update the memory's state
+        without a gradient (R2D2, Kapturowski et al. 2019, section 3).
+        """
+        obs = observations(self.frames, stacks, self.obs_shape)
+        if numbers is not None:
+            obs = self.augmentation.observations(obs, numbers)
+        burn_in = self.burn_in
+        # Autocast belongs to a thread: it has to be entered in every shard.
+        # No cache: weights cast without gradients would be reused with them.
+        with torch.autocast(
+            self.device.type, self.dtype, self.dtype is not None, cache_enabled=False
+        ):
+            if burn_in:
+                with torch.no_grad():
+                    _, state = self.model(obs[:burn_in], state, is_first[:burn_in])
+            output: PolicyOutput
+            output, _ = self.model(obs[burn_in:], state, is_first[burn_in:])
+        return output._replace(values=output.values_at(levels[burn_in:]))
+
+    def part_loss(
+        self,
+        output: PolicyOutput,
+        inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+        numbers: Tensor,
+        targets: Targets,
+    ) -> Loss:
+        """The loss of rows (T, n) with targets (T, n), a part of a minibatch.
+
+        The output is that of the arguments `inputs` of `forward`. With an augmentation
+        the network runs on the augmented observations, too.
+        """
+        c = self.config.learner
+        augmented = self.forward(*inputs, numbers) if self.augmentation else None
+        logits, values = output.logits.flatten(0, 1), output.values.flatten()
+        targets = targets.flat()
+        loss = self._loss(
+            logits,
+            values,
+            targets,
+            value_coef=c.value_coef,
+            value_kind=c.value_loss,
+            **self.loss_options(),
+        )
+        if augmented is None:
+            return loss
+        mapped = self.augmentation.logits(augmented.logits, numbers)
+        difference = consistency(
+            logits,
+            values,
+            mapped.flatten(0, 1),
+            augmented.values.flatten(),
+            targets,
+        )
+        return loss._replace(
+            total=loss.total + self.augmentation.coef * difference,
+            augmented=difference.detach(),
+        )
+
+    # -- demonstrations ---------------------------------------------------------
+
+    def take_demonstrations(self, obs: Tensor, actions: Tensor) -> None:
+        """Takes what to imitate before the run starts: (n, C, H, W) uint8, (n,)."""
+        self.gradient_step.imitation = Imitation(
+            self.model,
+            obs.to(self.device),
+            actions.to(self.device),
+            dtype=self.dtype,
+            generator=self.generator,
+        )
+
+    def clone(self, steps: int) -> Iterator[float]:
+        """Trains only on the demonstrations before the first update; yields losses."""
+        imitation = self.gradient_step.imitation
+        assert imitation is not None, "there are no demonstrations"
+        yield from imitation.clone(steps)
+        if self.ema:
+            # The moving average begins with the cloned weights.
+            self.ema.load_state_dict(self.model.state_dict())
+
+    # -- for the run ------------------------------------------------------------
+
     def statistics(self) -> dict[str, float]:
         """Means since the last call; the only place that waits for the device."""
         return self._statistics.means() | {
-            "learning_rate": self._config.lr * self._lr_factor,
-            "entropy_cost": float(self._parts.entropy_coef),
+            "learning_rate": self.config.learner.lr * self._lr_factor,
+            "entropy_cost": float(self.entropy_coef),
             "updates": float(self.version),
         }
 
     def seed(self) -> None:
         """Starts the generator from the seed of the run."""
-        seed = seed_of(self._seed, Stream.MINIBATCHES, self._rank)
-        self.generator.manual_seed(seed)
+        self.generator.manual_seed(self._seed)
 
     def close(self) -> None:
         """Frees recorded graphs; later updates run without."""
-        self._algorithm.step.close()
+        self.step.close()
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, besides the model."""
@@ -285,3 +330,22 @@ class Learner:
         saved = state["minibatch_rng"].cpu()
         if saved.shape == self.generator.get_state().shape:
             self.generator.set_state(saved)
+
+
+def _records_graphs(
+    config: RunConfig, device: torch.device, dtype: torch.dtype | None, ranks: Ranks
+) -> bool:
+    """Whether the gradient step becomes a CUDA graph; warns of what prevents one."""
+    if not config.cuda_graphs or device.type != "cuda" or config.serial:
+        return False
+    # A scaled loss skips steps that overflow, and asks the host whether to. A recorded
+    # step would draw the same demonstrations each time.
+    for reason, prevents in {
+        "fp16 scales the loss": dtype is torch.float16,
+        "it waits for others": ranks.size > 1,
+        "it draws demonstrations": config.learner.imitation > 0,
+    }.items():
+        if prevents:
+            _logger.warning("no CUDA graph of the gradient step: %s", reason)
+            return False
+    return True

@@ -17,7 +17,7 @@ and recorded in a CUDA graph.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,55 +27,38 @@ ValueLossName = Literal["huber", "squared"]
 
 
 class Targets(NamedTuple):
-    """The targets of rows; all (N,) float32 unless noted, without gradients.
+    """What rows (N,), or (T, n) before `flat`, learn from; without gradients."""
 
-    Attributes:
-        actions: (N,) int64 actions taken.
-        log_mu: log-probability of the actions when they were taken.
-        advantages: policy-gradient weight of each row.
-        values: critic target of each row.
-        weights: share of each row in the mean; 0 for ignored rows.
-        scales: divisors of the critic's errors in its loss (PopArt); None: 1.
-    """
+    actions: Tensor  # int64, taken
+    log_mu: Tensor  # float32 log-probability of the actions when they were taken
+    advantages: Tensor  # float32 weight of the policy's gradient
+    values: Tensor  # float32, what the critic learns
+    weights: Tensor  # float32 share of the row in the mean; 0 for ignored rows
+    scales: Tensor | None = None  # float32 divisors of the critic's errors (PopArt)
+    teachers: Tensor | None = None  # (..., A) log-probabilities, for distillation
 
-    actions: Tensor
-    log_mu: Tensor
-    advantages: Tensor
-    values: Tensor
-    weights: Tensor
-    scales: Tensor | None = None
-
-    def at(self, pick: Tensor) -> Targets:
+    def at(self, pick: Any) -> Targets:
         """Some of the rows."""
         return Targets._make(None if field is None else field[pick] for field in self)
 
     def flat(self) -> Targets:
-        """Rows of any shape, such as (T, n), as (N,)."""
+        """Rows (T, n) as (N,)."""
+        dims = self.actions.ndim - 1
         return Targets._make(
-            None if field is None else field.flatten() for field in self
+            None if field is None else field.flatten(0, dims) for field in self
         )
 
 
 class Loss(NamedTuple):
-    """Scalars of one part of a minibatch; only `total` has a gradient.
+    """Scalars of one part of a minibatch; only `total` has a gradient."""
 
-    Attributes:
-        total: the loss to minimise.
-        policy: the policy's term; for distillation, the KL from the teachers.
-        value: the critic's term, without its coefficient.
-        entropy: entropy of the policy.
-        kl: an estimate of KL(mu || pi) that is never negative.
-        clipped: share of rows whose ratio is outside PPO's clip range; 0 for IMPALA.
-        augmented: the `consistency`, None without augmentation.
-    """
-
-    total: Tensor
-    policy: Tensor
-    value: Tensor
-    entropy: Tensor
-    kl: Tensor
-    clipped: Tensor
-    augmented: Tensor | None = None
+    total: Tensor  # the loss to minimise
+    policy: Tensor  # the policy's term; for distillation, the KL from the teachers
+    value: Tensor  # the critic's term, without its coefficient
+    entropy: Tensor  # of the policy
+    kl: Tensor  # an estimate of KL(mu || pi) that is never negative
+    clipped: Tensor  # share of rows outside PPO's clip range; 0 for other losses
+    augmented: Tensor | None = None  # the `consistency`, None without augmentation
 
 
 def ppo_loss(
@@ -159,7 +142,6 @@ def distillation_loss(
     logits: Tensor,
     values: Tensor,
     targets: Targets,
-    teachers: Tensor,
     *,
     value_coef: float,
     value_kind: ValueLossName,
@@ -169,12 +151,12 @@ def distillation_loss(
     Args:
         logits: (N, A) float32 of the current policy.
         values: (N,) float32 of the current critic.
-        targets: N rows. The advantages are not used.
-        teachers: (N, A) float32 log-probabilities, finite.
+        targets: N rows with `teachers`, finite. The advantages are not used.
         value_coef: weight of the critic's loss.
         value_kind: "huber" or "squared".
     """
-    log_probs = F.log_softmax(logits, dim=-1)
+    log_probs, teachers = F.log_softmax(logits, dim=-1), targets.teachers
+    assert teachers is not None, "distillation needs targets with teachers"
     differences = (teachers.exp() * (teachers - log_probs)).sum(-1)
     policy = (targets.weights * differences).sum()
     value = _critic_term(values, targets, value_kind)
@@ -189,23 +171,17 @@ def distillation_loss(
 
 
 def consistency(
-    logits: Tensor,
-    values: Tensor,
-    augmented_logits: Tensor,
-    augmented_values: Tensor,
+    logits: Tensor,  # (N, A) float32
+    values: Tensor,  # (N,) float32
+    augmented_logits: Tensor,  # (N, A)
+    augmented_values: Tensor,  # (N,)
     targets: Targets,
 ) -> Tensor:
     """How much augmented observations change the output of a network, a scalar.
 
     KL(pi(s) || pi(f(s))) and the squared difference of the values, both without a
-    gradient through the true observations (Raileanu et al. 2021, equations 3 to 5).
-
-    Args:
-        logits: (N, A) float32 of the true observations.
-        values: (N,) float32.
-        augmented_logits: (N, A) of the augmented observations, for the same actions.
-        augmented_values: (N,).
-        targets: N rows; only weights and scales are used.
+    gradient through the true observations (Raileanu et al. 2021, equations 3 to 5). Of
+    the targets only weights and scales are used.
     """
     log_pi = F.log_softmax(logits.detach(), dim=-1)
     kl = log_pi.exp() * (log_pi - F.log_softmax(augmented_logits, dim=-1))

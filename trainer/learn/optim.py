@@ -2,10 +2,17 @@
 
 `build_optimizer` returns a `torch.optim.Optimizer` whose groups store their initial
 rate (`base_lr`), so one factor scales all rates.
+
+On a CPU native code (csrc/learner) makes Muon's steps and the clip, many tensors per
+call. The overhead of PyTorch's operators exceeds the arithmetic here: Muon needs forty
+of them for the two matrices of the default network, and other work empties the caches
+in between. PyTorch handles tensors that the native code does not support: on another
+device, not float32, or not contiguous.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from typing import Any, assert_never
@@ -18,20 +25,28 @@ from trainer.config import learning
 from trainer.config.checks import check_ranges
 from trainer.config.learning import LearnerConfig
 from trainer.config.schedules import linear
-from trainer.learn import native_steps
+
+try:
+    from trainer import _native
+except ImportError:  # not built
+    NATIVE_PATHS: list[str] = []
+else:
+    NATIVE_PATHS = _native.paths()
+
+# The portable code exists only for comparison; PyTorch is faster.
+NATIVE_PATH = NATIVE_PATHS[-1] if len(NATIVE_PATHS) > 1 else None
 
 Group = dict[str, Any]
+
+_BETAS = (0.9, 0.999)  # of AdamW beside Muon
 
 _logger = logging.getLogger(__name__)
 
 
 def learning_rate_factor(config: LearnerConfig, step: int, updates: int) -> float:
-    """The factor of the initial rates: warm-up times schedule.
+    """The factor of the initial rates after environment steps and updates.
 
-    Args:
-        config: the schedule.
-        step: environment steps so far.
-        updates: updates so far.
+    It is warm-up times schedule.
     """
     share = linear(0.0, 1.0, config.lr_steps, step)
     if config.lr_schedule == "cosine":
@@ -131,11 +146,7 @@ def _group(params: list[nn.Parameter], lr: float, kind: str, capturable: bool) -
 def _keep_options(
     optimizer: torch.optim.Optimizer, state: dict[str, Any]
 ) -> dict[str, Any]:
-    """Replaces the options of a checkpoint with the optimiser's own.
-
-    Raises:
-        ValueError: the checkpoint has another kind of optimiser.
-    """
+    """Replaces the options of a checkpoint with the optimiser's own."""
     own, saved = optimizer.param_groups, state["param_groups"]
     if own[0]["kind"] != saved[0]["kind"]:
         raise ValueError(
@@ -192,15 +203,15 @@ class Muon(torch.optim.Optimizer):
     networks". A convolution's kernel is a matrix with one row per output channel.
     `torch.optim.Muon` supports neither convolutions nor rates that are tensors.
 
-    On a CPU native code makes both steps where it can (native_steps.py). The results
-    differ from PyTorch's by rounding.
+    On a CPU native code makes both steps where it can. The results differ from
+    PyTorch's by rounding.
 
     Attributes:
         native_path: instruction set of the native code; None: use only PyTorch.
     """
 
     # A class attribute, because copies of an optimiser have no other attributes.
-    native_path: str | None = native_steps.BEST
+    native_path: str | None = NATIVE_PATH
 
     def __init__(
         self,
@@ -248,19 +259,13 @@ class Muon(torch.optim.Optimizer):
                 self.state[param] = {"momentum": torch.zeros_like(param)}
         gradients = [param.grad for param in params]
         averages = [self.state[param]["momentum"] for param in params]
-        lr, path = group["lr"], self.native_path
-        if (
-            path
-            and isinstance(lr, float)
-            and native_steps.plain(*params, *gradients, *averages)
-        ):
-            native_steps.muon(
-                list(zip(params, gradients, averages, strict=True)),
-                lr=lr,
-                momentum=group["momentum"],
-                weight_decay=group["weight_decay"],
-                path=path,
-            )
+        path = self._path_for(group, *params, *gradients, *averages)
+        if path is not None:
+            tensors = zip(params, gradients, averages, strict=True)
+            rows = [(len(w), w[0].numel(), *_addresses(w, g, m)) for w, g, m in tensors]
+            scratch = torch.empty(max(_native.muon_scratch(m, n) for m, n, *_ in rows))
+            options = (group["lr"], group["momentum"], group["weight_decay"])
+            _native.muon_step(path, rows, options, scratch.data_ptr())
             return
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
         # Nesterov: the average after one more gradient like this one.
@@ -288,19 +293,15 @@ class Muon(torch.optim.Optimizer):
             [self.state[param][name] for param in params]
             for name in ("exp_avg", "exp_avg_sq", "step")
         )
-        lr, path = group["lr"], self.native_path
-        if (
-            path
-            and isinstance(lr, float)
-            and native_steps.plain(*params, *gradients, *means, *squares, *steps)
-        ):
-            native_steps.adamw(
-                list(zip(params, gradients, means, squares, steps, strict=True)),
-                lr=lr,
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                path=path,
-            )
+        columns = (params, gradients, means, squares, steps)
+        path = self._path_for(group, *itertools.chain(*columns))
+        if path is not None:
+            rows = [
+                (some[0].numel(), *_addresses(*some))
+                for some in zip(*columns, strict=True)
+            ]
+            options = (group["lr"], group["weight_decay"], group["eps"], *_BETAS)
+            _native.adamw_step(path, rows, options)
             return
         adamw(
             params,
@@ -312,13 +313,48 @@ class Muon(torch.optim.Optimizer):
             fused=True,
             capturable=group["capturable"],
             amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=_BETAS[0],
+            beta2=_BETAS[1],
             lr=group["lr"],
             weight_decay=group["weight_decay"],
             eps=group["eps"],
             maximize=False,
         )
+
+    def _path_for(self, group: Group, *tensors: Tensor | None) -> str | None:
+        """The native code for a step; None: PyTorch's operators."""
+        # A rate is a tensor if steps are recorded.
+        works = isinstance(group["lr"], float) and _is_plain(*tensors)
+        return self.native_path if works else None
+
+
+def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
+    """Scales gradients down, in place, as torch.nn.utils.clip_grad_norm_ does.
+
+    Returns their norm before the clip, () float32. Takes a quarter of PyTorch's time on
+    a CPU, even without native code.
+    """
+    if NATIVE_PATH and _is_plain(*gradients):
+        rows = [(gradient.numel(), gradient.data_ptr()) for gradient in gradients]
+        return torch.tensor(_native.clip_norm(NATIVE_PATH, rows, max_norm))
+    norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
+    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1))
+    return norm
+
+
+def _is_plain(*tensors: Tensor | None) -> bool:
+    """Whether the native code supports the memory of tensors."""
+    return all(
+        tensor is not None
+        and tensor.dtype == torch.float32
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+        for tensor in tensors
+    )
+
+
+def _addresses(*tensors: Tensor) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
 
 
 # Jordan et al. 2024: x -> 3.4445 x - 4.775 x^3 + 2.0315 x^5, five times, brings
@@ -332,15 +368,9 @@ _BLOCK_ROWS = 128
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
-    """Brings all singular values near 1 and keeps the singular vectors.
+    """Brings all singular values (M, N) near 1 and keeps the singular vectors.
 
     Works on blocks of 128 rows each, or of 128 columns if there are fewer columns.
-
-    Args:
-        matrix: (M, N) float32.
-
-    Returns:
-        (M, N) float32.
     """
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
     iterate = _iterate if wide.is_cuda else _iterate_squares

@@ -37,15 +37,7 @@ _kernel = triton.jit(_scan)
 
 
 def reverse_scan(decay: Tensor, increment: Tensor) -> Tensor:
-    """Computes `trainer.learn.vtrace.reverse_scan` on (T, B) float32 tensors.
-
-    Args:
-        decay: (T, B) factors, on a GPU (or anywhere under TRITON_INTERPRET=1).
-        increment: (T, B) terms.
-
-    Returns:
-        (T, B) the solution.
-    """
+    """Computes `trainer.learn.vtrace.reverse_scan` on (T, B) float32 tensors."""
     decay, increment = decay.contiguous(), increment.contiguous()
     result = torch.empty_like(increment)
     steps, columns = increment.shape

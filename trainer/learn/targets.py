@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainer.config.schema import RunConfig
+from trainer.learn.gradients import Statistics
 from trainer.learn.losses import Targets, normalise
-from trainer.learn.statistics import Statistics
 from trainer.learn.vtrace import VTrace, gae, vtrace
 from trainer.machine.cuda import compiled
 from trainer.machine.ranks import ALONE, Ranks
@@ -34,11 +34,7 @@ from trainer.rollout.batch import Batch
 
 
 class TargetMaker:
-    """Makes `Targets` (T, B) from batches of K = burn-in + T + 1 rows.
-
-    Attributes:
-        version: scalar int64 tensor, the version of the policy that learns.
-    """
+    """Makes `Targets` (T, B) from batches of K = burn-in + T + 1 rows."""
 
     def __init__(
         self,
@@ -49,15 +45,7 @@ class TargetMaker:
         statistics: Statistics,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Prepares.
-
-        Args:
-            model: the network whose PopArt statistics are used and updated.
-            config: gamma, lambda, clips and limits of replay.
-            device: device of the batches.
-            statistics: receives the targets' statistics.
-            ranks: processes that share PopArt's statistics.
-        """
+        # Of the policy that learns; on the device, because recorded graphs read it.
         self.version = torch.zeros((), dtype=torch.int64, device=device)
         self._model = model
         self._config = config.learner
@@ -72,10 +60,8 @@ class TargetMaker:
     def trace(self, batch: Batch, log_ratios: Tensor, values: Tensor) -> VTrace:
         """Critic targets and advantages of T transitions.
 
-        Args:
-            batch: B unrolls.
-            log_ratios: (T, B) log pi / mu of the actions.
-            values: (T + 1, B) values of the critic; the last row bootstraps.
+        Takes log pi / mu of the actions (T, B), and the critic's values (T + 1, B),
+        whose last row bootstraps.
         """
         c = self._config
         rows = slice(self._replay.burn_in, None)
@@ -99,18 +85,16 @@ class TargetMaker:
         return result
 
     def targets(
-        self, batch: Batch, trace: VTrace, logits: Tensor, values: Tensor
+        self,
+        batch: Batch,
+        trace: VTrace,
+        logits: Tensor,  # (T, B, A) of the policy that learns
+        values: Tensor,  # (T, B) that the trace corrects
     ) -> tuple[Targets, Tensor]:
         """Targets (T, B), and the priority (B,) of each unroll: its mean |advantage|.
 
         Rows with weight 0 may hold any data; mu = 1 keeps their ratio finite, so that
         their product with the weight is 0.
-
-        Args:
-            batch: B unrolls.
-            trace: V-trace of the unrolls.
-            logits: (T, B, A) of the policy that learns.
-            values: (T, B) values that the trace corrects.
         """
         rows = slice(self._replay.burn_in, -1)
         actions = batch.actions[rows]
@@ -138,11 +122,6 @@ class TargetMaker:
 
         Replayed unrolls from which the policy has moved too far get weight 0: V-trace
         clips them to almost nothing, and its fixed point is that of another policy.
-
-        Args:
-            batch: B unrolls.
-            trace: V-trace of the unrolls.
-            logits: (T, B, A) of the policy that learns.
         """
         rows = slice(self._replay.burn_in, -1)
         real = trace.weights.sum(0).clamp(min=1)
@@ -204,13 +183,6 @@ def normalised(targets: Targets, *, advantages: bool) -> tuple[Targets, Tensor]:
 
     With these weights the losses are means, as the statistics show them. Multiplied by
     the mean weight, they are the loss to minimise.
-
-    Args:
-        targets: targets of a minibatch, of any shape.
-        advantages: whether to normalise advantages to weighted mean 0 and deviation 1.
-
-    Returns:
-        The targets, and the mean weight of all rows, a scalar.
     """
     mean_weight = targets.weights.mean()
     weights = targets.weights / targets.weights.sum().clamp(min=1e-8)

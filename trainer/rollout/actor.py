@@ -23,19 +23,12 @@ def _choose(logits: Tensor, noise: Tensor) -> Tensor:
 
 
 class ActorOutput(NamedTuple):
-    """The decisions of a policy for n environments.
+    """The decisions of a policy for n environments."""
 
-    Attributes:
-        actions: (n,) int64.
-        logits: (n, A) float32 that the actions were sampled from.
-        values: (n,) float32.
-        state: (n, state size) float32 memory after these rows.
-    """
-
-    actions: Tensor
-    logits: Tensor
-    values: Tensor
-    state: Tensor
+    actions: Tensor  # (n,) int64
+    logits: Tensor  # (n, A) float32 that the actions were sampled from
+    values: Tensor  # (n,) float32
+    state: Tensor  # (n, S) float32, the memory after these rows
 
 
 class Actor:
@@ -49,18 +42,8 @@ class Actor:
         device: torch.device,
         dtype: torch.dtype | None,
         generator: torch.Generator,
-        graphs: bool = False,
+        graphs: bool = False,  # on a GPU, record the forward pass and replay it
     ) -> None:
-        """Prepares to act.
-
-        Args:
-            model: network on the device.
-            num_actions: A, the number of its logits.
-            device: device of the model.
-            dtype: autocast type of the network, None for float32.
-            generator: samples the actions, on the device.
-            graphs: record the forward pass once and replay it; GPU only.
-        """
         self.model = model
         self.version = 0
         self._num_actions = num_actions
@@ -76,16 +59,13 @@ class Actor:
         )
 
     def __call__(
-        self, pixels: Tensor, state: Tensor, is_first: Tensor, levels: Tensor
+        self,
+        pixels: Tensor,  # (n, C, H, W) uint8
+        state: Tensor,  # (n, S) float32
+        is_first: Tensor,  # (n,) bool
+        levels: Tensor,  # (n,) int64, selects the value head of each row
     ) -> ActorOutput:
-        """Samples actions.
-
-        Args:
-            pixels: (n, C, H, W) uint8.
-            state: (n, S) float32.
-            is_first: (n,) bool.
-            levels: (n,) int64, selects the value head of each row.
-        """
+        """Samples actions."""
         self.model.resample_noise(self._generator)
         # Drawn here: recorded graphs must not draw.
         noise = torch.empty(len(pixels), self._num_actions, device=self._device)

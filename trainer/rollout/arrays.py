@@ -23,14 +23,11 @@ Index = Any
 
 
 def span(positions: npt.NDArray[np.integer]) -> slice | IntArray:
-    """Positions for NumPy arrays: a slice if they are consecutive and ascending.
+    """Distinct positions (n,) for NumPy: a slice if they are consecutive and ascending.
 
     In sync mode the groups of environments and the slots that they write are
     consecutive. A slice reads without a copy: its elements are valid until the array
     is written.
-
-    Args:
-        positions: (n,) distinct integers.
     """
     count = len(positions)
     if count:
@@ -70,13 +67,7 @@ def index_on(device: torch.device, positions: npt.NDArray[np.integer]) -> Index:
 
 
 def put(store: Native, at: Index, rows: Native) -> None:
-    """Writes rows of an array.
-
-    Args:
-        store: (all rows, ...) native array.
-        at: n positions from `index_on`.
-        rows: (n, ...) native array of the store's dtype.
-    """
+    """Writes rows (n, ...) of the array's dtype at n positions from `index_on`."""
     if isinstance(at, Tensor):
         store.index_copy_(0, at, rows)
     else:

@@ -12,79 +12,54 @@ from trainer.rollout.arrays import Index, Native
 
 
 class Rows(NamedTuple):
-    """Where the rows of one recv were written: flat indices k * S + slot.
+    """Where the n rows of one recv were written: flat indices k * S + slot."""
 
-    Attributes:
-        acting: n rows that the environments act from.
-        closing: m last rows of the unrolls that this recv completed.
-        closing_of: positions of the closing rows among the n rows.
-        closed: m, the number of completed unrolls.
-    """
-
-    acting: Index
-    closing: Index
-    closing_of: Index
-    closed: int
+    acting: Index  # n rows that the environments act from
+    closing: Index  # m last rows of the unrolls that this recv completed
+    closing_of: Index  # positions of the closing rows among the n rows
+    closed: int  # m
 
 
 class Batch(NamedTuple):
-    """B unrolls of K = burn_in + T + 1 rows. Frames stay in the store.
+    """B unrolls of K = burn-in + T + 1 rows. Frames stay in the store."""
 
-    Attributes:
-        frames: (all frames, words), the frames of the store.
-        stacks: (K, B, stack) int64 indices of the frames of each row's observation.
-        actions: (K, B) int64; the environment has not yet executed the last row's.
-        logits: (K, B, A) float32 of the behaviour policy.
-        values: (K, B) float32 of the critic when it acted.
-        rewards: (K, B) float32 that came with each row.
-        done: (K, B) bool.
-        truncated: (K, B) bool.
-        is_first: (K, B) bool, the row begins an episode.
-        versions: (K, B) int64 policy version that acted on each row.
-        levels: (K, B) int64 index of each row's level among the run's levels.
-        state: (B, state size) float32, the memory before the first row.
-        weights: (B,) float32 importance of each unroll; 1 for fresh ones.
-        fresh: (B,) bool, the unroll is not from replay.
-    """
+    frames: Tensor  # (all frames, words), the frames of the store
+    stacks: Tensor  # (K, B, stack) int64 indices of the frames of each observation
+    actions: Tensor  # (K, B) int64; the last row's are not executed yet
+    logits: Tensor  # (K, B, A) float32 of the policy that acted
+    values: Tensor  # (K, B) float32 of the critic when it acted
+    rewards: Tensor  # (K, B) float32 that came with each row
+    done: Tensor  # (K, B) bool, terminated or truncated
+    truncated: Tensor  # (K, B) bool
+    is_first: Tensor  # (K, B) bool, the row begins an episode
+    versions: Tensor  # (K, B) int64 version of the policy that acted
+    levels: Tensor  # (K, B) int64 index of the level among the run's levels
+    state: Tensor  # (B, S) float32, the memory before the first row
+    weights: Tensor  # (B,) float32 importance of each unroll; 1 for fresh ones
+    fresh: Tensor  # (B,) bool, the unroll is not from replay
 
-    frames: Tensor
-    stacks: Tensor
-    actions: Tensor
-    logits: Tensor
-    values: Tensor
-    rewards: Tensor
-    done: Tensor
-    truncated: Tensor
-    is_first: Tensor
-    versions: Tensor
-    levels: Tensor
-    state: Tensor
-    weights: Tensor
-    fresh: Tensor
+    def at(self, unrolls: Tensor | slice) -> Batch:
+        """Some of the unrolls."""
+        of_unrolls = ("state", "weights", "fresh")
+        fields = {
+            name: field[unrolls] if name in of_unrolls else field[:, unrolls]
+            for name, field in self._asdict().items()
+            if name != "frames"
+        }
+        return Batch(frames=self.frames, **fields)
 
-
-def select(batch: Batch, columns: Tensor | slice) -> Batch:
-    """Some unrolls of a batch."""
-    per_unroll = ("state", "weights", "fresh")
-    fields = {
-        name: field[columns] if name in per_unroll else field[:, columns]
-        for name, field in zip(Batch._fields, batch, strict=True)
-        if name != "frames"
-    }
-    return Batch(frames=batch.frames, **fields)
+    def inputs(self, unrolls: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the network sees of some unrolls: stacks, state, is_first, levels."""
+        return (
+            self.stacks[:, unrolls],
+            self.state[unrolls],
+            self.is_first[:, unrolls],
+            self.levels[:, unrolls],
+        )
 
 
 def observations(frames: Tensor, stacks: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Rebuilds stacks of frames.
-
-    Args:
-        frames: (all frames, words) of a `Batch`.
-        stacks: (..., stack) int64 indices of frames.
-        shape: (C, H, W) of an observation.
-
-    Returns:
-        (..., C, H, W) uint8.
-    """
+    """Observations (..., C, H, W) uint8 out of frames, by indices (..., stack)."""
     pixels = frames.index_select(0, stacks.flatten()).view(torch.uint8)
     return pixels.view(*stacks.shape[:-1], *shape)
 

@@ -32,21 +32,13 @@ from trainer.rollout.store import Rollouts
 
 
 class _Received(NamedTuple):
-    """The results of one recv, on the host and on the device.
-
-    Attributes:
-        env_id: (n,) numbers of the environments.
-        is_first: (n,) bool, the row begins an episode.
-        envs: env_id, to index arrays on the device.
-        inputs: pixels, memory, `is_first` and levels, for the network.
-        results: reward, done and truncated, native.
-    """
+    """The n rows of one recv, on the host and on the device."""
 
     env_id: npt.NDArray[np.int32]
     is_first: npt.NDArray[np.bool_]
-    envs: Index
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor]
-    results: tuple[Native, Native, Native]
+    envs: Index  # env_id, to index arrays on the device
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor]  # the arguments of an `Actor`
+    results: tuple[Native, Native, Native]  # reward, done and truncated
 
 
 class Collector:
@@ -57,7 +49,7 @@ class Collector:
         pool: Any,
         rollouts: Rollouts,
         *,
-        groups: int,
+        groups: int,  # in sync mode
         asynchronous: bool,
         state_size: int,
         device: torch.device,
@@ -66,24 +58,8 @@ class Collector:
         timings: Timings,
         recorder: RecorderProtocol | None = None,
         explorer: ExplorerProtocol | None = None,
-        ranks: int = 1,
+        ranks: int = 1,  # processes that collect the same amount; `steps` counts all
     ) -> None:
-        """Prepares to act.
-
-        Args:
-            pool: has async_reset, recv and send; owned by the caller.
-            rollouts: the store to write to.
-            groups: number of groups in sync mode.
-            asynchronous: mode of the pool.
-            state_size: floats of the memory's state.
-            device: device of the model.
-            episodes: the record of open episodes; the collector fills it.
-            finished: receives the episodes that end.
-            timings: measures acting, waiting, copying and storing.
-            recorder: observes every row and decision, for videos.
-            explorer: observes every row, for bonuses and starts of episodes.
-            ranks: processes that collect the same amount; `steps` counts all of them.
-        """
         self.steps = 0
         self._waiting_since = math.inf
         self._ranks = ranks
@@ -124,16 +100,11 @@ class Collector:
     def collect(
         self, unrolls: int, actor: Callable[[], Actor], more: Callable[[], bool]
     ) -> None:
-        """Acts until `unrolls` more unrolls are full.
+        """Acts until `unrolls` more unrolls are full, or `more` returns False.
 
-        In sync mode the last rows of the unrolls get no actions yet: the next call
-        decides on them, with its own weights.
-
-        Args:
-            unrolls: number to complete; in sync mode a multiple of the number of
-                environments (whole rounds).
-            actor: called before each group, returns the weights to act with.
-            more: called before each group; False ends the call.
+        `actor` and `more` are called before each group. In sync mode `unrolls` is a
+        multiple of the environments (whole rounds), and the last rows of the unrolls
+        get no actions yet: the next call decides on them, with its own weights.
         """
         completed = 0
         self._finished.begin_batch()
@@ -287,12 +258,8 @@ class Collector:
     def state(self, kept: Sequence[int]) -> dict[str, Any] | None:
         """What episodes and unrolls need to resume; between two calls of `collect`.
 
-        Args:
-            kept: slots of replay to save.
-
-        Returns:
-            None where environments are still stepping (async mode), or the pool has
-            no snapshots.
+        None where environments are still stepping (async mode), or the pool has no
+        snapshots. `kept` are the slots of replay to save.
         """
         at_rest = len(self._pending) == len(self._groups)
         if self._asynchronous or not at_rest or not hasattr(self._pool, "snapshot"):
@@ -309,8 +276,7 @@ class Collector:
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from what `state` gave, before `start`.
 
-        Raises:
-            ValueError: the pool refuses the snapshots; nothing has changed then.
+        The pool may refuse the snapshots with ValueError; nothing has changed then.
         """
         ids = np.arange(len(self._state), dtype=np.int32)
         self._pool.restore(ids, state["environments"].cpu().numpy())

@@ -32,85 +32,50 @@ _NO_ROOM = -1
 
 
 class Episode(NamedTuple):
-    """One finished episode.
-
-    Attributes:
-        total_reward: sum of the rewards.
-        steps: length in steps.
-        best_x: largest x in pixels.
-        cleared: the flag was reached; in a whole game, the axe of the last castle.
-        levels_passed: in a whole game, the number of levels before the last one that
-            was reached (all levels after a clear), with those that a warp zone
-            skipped. 0 in other tasks.
-    """
+    """One finished episode."""
 
     total_reward: float
     steps: int
-    best_x: int
-    cleared: bool
+    best_x: int  # largest x in pixels
+    cleared: bool  # reached the flag; in a whole game, the axe of the last castle
+    # In a whole game, the levels before the last one that was reached (all after a
+    # clear), with those that a warp zone skipped; 0 in other tasks.
     levels_passed: int = 0
 
 
 class StepColumns(NamedTuple):
-    """The rows of one recv, a column for each quantity, and the episodes' totals.
+    """The n rows of one recv: a column (n,) for each quantity, and finished episodes.
 
     A quantity that the task does not report is 0 in its column (`place`: -1); EnvPool's
     Atari games, for example, report no positions. Columns may be views of the pool's or
     the record's memory: they are valid until actions are sent.
-
-    Attributes:
-        env_id: (n,) int32 distinct environments, all at rest.
-        reward: (n,) float32.
-        is_first: (n,) bool, the row begins an episode.
-        done: (n,) bool, terminated or truncated.
-        truncated: (n,) bool.
-        cleared: (n,) bool, the flag was reached; in a whole game, the axe of the last
-            castle.
-        step: (n,) int32 steps of the episode so far.
-        level: (n,) int64 number of the level that Mario is in (`level_number`).
-        place: (n,) int64 index of the level among the run's levels; -1: not among them.
-        room: (n,) int64 number of the level and its area.
-        x: (n,) int64 pixels from the left end of the room.
-        x_pos: (n,) pixels as the game counts; near 65,535 left of the room's left end.
-        y_pos: (n,) pixels as the game counts.
-        clock: (n,) time left, in the game's units.
-        loop: (n,) the game's own record of the way through a maze.
-        start: (n,) index of the pool's start that the episode began from.
-        lost_life: (n,) bool, the episode has fewer lives than in its row before.
-        first_level: (n,) int64 number of the level that the episode began in.
-        first_place: (n,) int64 `place` of that level; 0 if it is not among them.
-        from_snapshot: (n,) bool, the episode did not begin at a level's start.
-        progress: (n,) int64 pixels of new best positions, each within its room, since
-            the episode began.
-        room_best_x: (n,) int64 best position of the episode in this room.
-        growth: (n,) int64 pixels by which the step raised the episode's best position.
-        finished: pairs of a row that ended an episode and that episode. Episodes that
-            began from a snapshot are left out: a clear may take them a few steps.
     """
 
-    env_id: npt.NDArray[np.int32]
+    env_id: npt.NDArray[np.int32]  # distinct environments, all at rest
     reward: FloatArray
-    is_first: BoolArray
-    done: BoolArray
+    is_first: BoolArray  # the row begins an episode
+    done: BoolArray  # terminated or truncated
     truncated: BoolArray
-    cleared: BoolArray
-    step: npt.NDArray[np.int32]
-    level: IntArray
-    place: IntArray
-    room: IntArray
-    x: IntArray
-    x_pos: npt.NDArray[np.integer]
-    y_pos: npt.NDArray[np.integer]
-    clock: npt.NDArray[np.integer]
-    loop: npt.NDArray[np.integer]
-    start: npt.NDArray[np.integer]
-    lost_life: BoolArray
-    first_level: IntArray
-    first_place: IntArray
-    from_snapshot: BoolArray
-    progress: IntArray
-    room_best_x: IntArray
-    growth: IntArray
+    cleared: BoolArray  # see `Episode`
+    step: npt.NDArray[np.int32]  # of the episode so far
+    level: IntArray  # number of the level that Mario is in (`level_number`)
+    place: IntArray  # index of the level among the run's levels; -1: not among them
+    room: IntArray  # number of the level and its area
+    x: IntArray  # pixels from the left end of the room
+    x_pos: npt.NDArray[np.integer]  # as the game counts; 65,535 left of the left end
+    y_pos: npt.NDArray[np.integer]  # pixels as the game counts
+    clock: npt.NDArray[np.integer]  # time left, in the game's units
+    loop: npt.NDArray[np.integer]  # the game's own record of the way through a maze
+    start: npt.NDArray[np.integer]  # which of the pool's starts the episode began from
+    lost_life: BoolArray  # the episode has fewer lives than in its row before
+    first_level: IntArray  # number of the level that the episode began in
+    first_place: IntArray  # `place` of that level; 0 if it is not among them
+    from_snapshot: BoolArray  # the episode did not begin at a level's start
+    progress: IntArray  # pixels of new best positions, each within its room
+    room_best_x: IntArray  # best position of the episode in this room
+    growth: IntArray  # pixels by which the step raised the episode's best position
+    # Rows that ended an episode, and that episode. Episodes that began from a snapshot
+    # are left out: a clear may take them a few steps.
     finished: Sequence[tuple[int, Episode]]
 
 
@@ -131,20 +96,10 @@ class OpenEpisodes:
         self,
         num_envs: int,
         *,
-        levels: Sequence[str] = (),
-        game: Sequence[str] = (),
-        num_stages: int | None = None,
+        levels: Sequence[str] = (),  # of the run, in order; () for other tasks
+        game: Sequence[str] = (),  # those of a whole game, in order; () for other tasks
+        num_stages: int | None = None,  # a `start` from here on is a snapshot
     ) -> None:
-        """Starts with no open episodes.
-
-        Args:
-            num_envs: environments in the pool.
-            levels: levels of the run, in order; () for a task without levels.
-            game: levels that an episode of a whole game goes through, in order; () for
-                other tasks.
-            num_stages: if info's `start` is this or more, the episode began from a
-                snapshot; None: no episode does.
-        """
         self._num_stages = num_stages
         self._places = LevelPlaces(levels) if levels else None
         self._game = LevelPlaces(game) if game else None
@@ -176,19 +131,15 @@ class OpenEpisodes:
 
     def observe(
         self,
-        reward: FloatArray,
+        reward: FloatArray,  # (n,), like the next two
         terminated: BoolArray,
         truncated: BoolArray,
         info: Mapping[str, Any],
     ) -> StepColumns:
         """Takes the rows of one recv.
 
-        Args:
-            reward: (n,) float32.
-            terminated: (n,) bool.
-            truncated: (n,) bool.
-            info: has `env_id` and `elapsed_step`, and `start` if there are stages;
-                all other fields are optional.
+        `info` has `env_id` and `elapsed_step`, and `start` if there are stages; all
+        other fields are optional.
         """
         env_id, step = info["env_id"], info["elapsed_step"]
         count, at = len(env_id), span(env_id)

@@ -22,21 +22,12 @@ class FinishedEpisodes:
 
     def __init__(
         self,
-        window: int = 100,
+        window: int = 100,  # rates are over this many of the last episodes
         *,
-        levels: Sequence[str] = (),
-        whole_game: bool = False,
-        keeps_new: bool = False,
+        levels: Sequence[str] = (),  # two or more have a clear rate each
+        whole_game: bool = False,  # an episode goes through several levels
+        keeps_new: bool = False,  # `take_new` is called, once for each batch
     ) -> None:
-        """Starts with no episodes.
-
-        Args:
-            window: rates are over this many of the last episodes.
-            levels: two or more levels have a clear rate each; otherwise there is one
-                clear rate, of all episodes.
-            whole_game: whether an episode goes through several levels.
-            keeps_new: whether `take_new` is called, once for each batch.
-        """
         self.whole_game = whole_game
         self._several = tuple(levels) if len(levels) > 1 else ()
         self.count = 0

@@ -44,41 +44,29 @@ def frames_per_slot(rows: int, stack_num: int) -> int:
 
 
 class FrameStore:
-    """All frames of a store of unrolls; one thread writes while another reads.
-
-    Attributes:
-        frames: (all frames, words) of the slots, one slot after the other.
-        stacks: (rows * slots, stack) int64 indices of the frames of each row.
-    """
+    """All frames of a store of unrolls; one thread writes while another reads."""
 
     def __init__(
         self,
         *,
         num_envs: int,
         num_slots: int,
-        rows: int,
-        obs_shape: tuple[int, ...],
-        stack_num: int,
+        rows: int,  # of a slot
+        obs_shape: tuple[int, ...],  # (C, H, W)
+        stack_num: int,  # divides C
         device: torch.device,
     ) -> None:
-        """Allocates everything; only very short episodes make the store grow.
-
-        Args:
-            num_envs: environments that write.
-            num_slots: total number of slots.
-            rows: rows of a slot.
-            obs_shape: (C, H, W) of one uint8 observation.
-            stack_num: frames in an observation; divides C.
-            device: device of the frames.
-        """
+        """Allocates everything; only very short episodes make the store grow."""
         self._rows, self._num_slots = rows, num_slots
         self._obs_shape, self._stack_num, self._device = obs_shape, stack_num, device
         self._per_slot = frames_per_slot(rows, stack_num)
+        # Indices of the frames of each row, (rows * slots, stack).
         self.stacks = torch.zeros(
             rows * num_slots, stack_num, dtype=torch.int64, device=device
         )
         frame = torch.zeros(1, int(np.prod(obs_shape)) // stack_num, dtype=torch.uint8)
         words: Tensor = as_words(frame.to(device))
+        # One slot after the other, (all frames, words).
         self.frames = words.repeat(num_slots * self._per_slot, 1)
         self._used = np.zeros(num_slots, np.int64)
         self._order = np.arange(stack_num)
@@ -103,12 +91,9 @@ class FrameStore:
         self._used[slots] = 0
 
     def place(self, envs: slice | IntArray, slots: IntArray, whole: BoolArray) -> None:
-        """Chooses where the next rows of environments store their frames.
+        """Chooses where the next rows (n,) of environments store their frames.
 
-        Args:
-            envs: n distinct environments, from `span`.
-            slots: (n,) slots that these environments write.
-            whole: (n,) bool, the row stores all frames of its stack.
+        A row that is `whole` stores all frames of its stack.
         """
         # any() and flatnonzero() would take four times as long.
         at, (rows,) = span(slots), whole.nonzero()
@@ -126,12 +111,9 @@ class FrameStore:
         self._placed, self._whole = stacks, rows
 
     def write(self, at: Index, obs: Native, pick: IntArray | None = None) -> None:
-        """Writes the observations of the rows that `place` has just placed.
+        """Writes observations (m, C, H, W) of the n rows that `place` has just placed.
 
-        Args:
-            at: n rows, from `index_on`.
-            obs: (m, C, H, W) uint8 native array.
-            pick: (n,) indices of the observations to write; None: all of them.
+        `pick` are the indices (n,) of the observations to write; None: all of them.
         """
         placed, whole = self._placed, self._whole
         frames, stacks = native(self.frames), native(self.stacks)

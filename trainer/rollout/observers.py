@@ -21,12 +21,7 @@ class ExplorerProtocol(Protocol):
     ) -> npt.NDArray[np.float32] | None:
         """Takes the rows of one recv, before actions are sent.
 
-        Args:
-            columns: the rows; their environments are at rest.
-            run_steps: environment steps of the run so far.
-
-        Returns:
-            (n,) float32 bonuses to add to the rewards; None if there are none.
+        Returns bonuses (n,) to add to the rewards; None if there are none.
         """
 
 
@@ -34,12 +29,7 @@ class RecorderProtocol(Protocol):
     """Records what a replay of episodes needs."""
 
     def observe(self, columns: StepColumns, run_steps: int) -> None:
-        """Takes the rows of one recv, before actions are sent.
-
-        Args:
-            columns: the rows; their environments are at rest.
-            run_steps: environment steps of the run so far.
-        """
+        """Takes the rows of one recv, before actions are sent."""
 
     def record(
         self,

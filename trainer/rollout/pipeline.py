@@ -41,10 +41,8 @@ class Pipeline(Protocol):
     def settle(self) -> bool:
         """Waits until collecting cannot continue without the next weights.
 
-        Called between two updates, after `publish`.
-
-        Returns:
-            Whether collecting has stopped; in async mode it never stops.
+        Called between two updates, after `publish`. Returns whether collecting has
+        stopped; in async mode it never stops.
         """
 
     def close(self) -> None:
@@ -57,14 +55,7 @@ class InTurns:
     def __init__(
         self, collector: Collector, rollouts: Rollouts, actor: Actor, unrolls: int
     ) -> None:
-        """Starts the environments.
-
-        Args:
-            collector: not yet started.
-            rollouts: the store that the collector fills.
-            actor: has the learner's model.
-            unrolls: fresh unrolls in a training batch.
-        """
+        """Starts the environments; the actor has the learner's own model."""
         self._collector, self._rollouts = collector, rollouts
         self._actor, self._unrolls = actor, unrolls
         collector.start()
@@ -100,11 +91,8 @@ class Weights:
     ) -> None:
         """Begins with the first set in use and the other sets free.
 
-        Args:
-            actors: all with equal weights, version 0.
-            device: device of the weights.
-            exact: the collector uses every version in order; otherwise it uses the
-                newest, and unused older versions are overwritten.
+        If exact, the collector uses every version in order; otherwise it uses the
+        newest, and unused older versions are overwritten.
         """
         self.current = actors[0]
         self._free = deque(actors[1:])
@@ -135,8 +123,7 @@ class Weights:
     def advance(self) -> bool:
         """Takes the next published set; if exact, it waits for one.
 
-        Returns:
-            False if `close` was called instead.
+        Returns False if `close` was called instead.
         """
         with self._changed:
             if self._exact:
@@ -174,28 +161,19 @@ class Overlapped:
         self,
         collector: Collector,
         rollouts: Rollouts,
-        actors: list[Actor],
-        model: PolicyModel,
+        actors: list[Actor],  # lag + 1 with separate weights if exact, else 2
+        model: PolicyModel,  # the learner's
         *,
-        unrolls: int,
-        lag: int,
+        unrolls: int,  # fresh unrolls in a training batch
+        lag: int,  # training batches that collecting may be ahead
         exact: bool,
         device: torch.device,
         timings: Timings,
     ) -> None:
         """Starts the environments.
 
-        Args:
-            collector: not yet started.
-            rollouts: the store that the collector fills.
-            actors: lag + 1 actors with separate weights if exact, else 2.
-            model: the learner's model.
-            unrolls: fresh unrolls in a training batch.
-            lag: training batches that collecting may be ahead.
-            exact: all of batch k is collected with the weights of version
-                max(0, k - lag); otherwise with the newest weights.
-            device: device of the weights.
-            timings: measures how long each thread waits for the other.
+        If exact, all of batch k is collected with the weights of version
+        max(0, k - lag); otherwise with the newest weights.
         """
         self._collector, self._rollouts = collector, rollouts
         self._model, self._device = model, device
@@ -212,11 +190,7 @@ class Overlapped:
         collector.start()
 
     def next_batch(self) -> list[int]:
-        """See `Pipeline`.
-
-        Raises:
-            RuntimeError: collecting failed; its cause is the exception.
-        """
+        """See `Pipeline`; RuntimeError if collecting failed."""
         if not self._began:
             self._began = True
             self._collector.collect(
@@ -252,11 +226,7 @@ class Overlapped:
             self._changed.notify_all()
 
     def settle(self) -> bool:
-        """See `Pipeline`.
-
-        Raises:
-            RuntimeError: collecting failed; its cause is the exception.
-        """
+        """See `Pipeline`; RuntimeError if collecting failed."""
         if not self._exact:
             return False
         self._start_thread()

@@ -281,16 +281,11 @@ class PrioritizedReplay:
 
 
 def draw(widths: Tensor, uniform: Tensor) -> Tensor:
-    """Finds the interval that each random number falls into.
+    """Positions (count,) of the intervals that random numbers (count,) fall into.
 
-    Args:
-        widths: (n,) int64 widths of adjacent intervals, not all 0, with a sum of at
-            most TOTAL. Integer sums are exact in any order, so the edges ascend on
-            every device and an interval of width 0 is empty.
-        uniform: (count,) float64, 0 to 1 inclusive.
-
-    Returns:
-        (count,) int64 positions of intervals that are not empty.
+    The intervals are adjacent, with integer widths (n,), not all 0, whose sum is at
+    most TOTAL. Integer sums are exact in any order, so the edges ascend on every device
+    and an interval of width 0 is empty. The random numbers are 0 to 1 inclusive.
     """
     edges = widths.cumsum(0)
     points = (uniform * edges[-1]).long().minimum(edges[-1] - 1)
@@ -298,12 +293,9 @@ def draw(widths: Tensor, uniform: Tensor) -> Tensor:
 
 
 def check_fits(bytes_needed: int, device: torch.device) -> None:
-    """Checks that a store fits into the device's memory; call it before allocating.
+    """Raises ValueError if a store exceeds the free memory of the device.
 
     On a CPU this is the free memory of the machine or of the container.
-
-    Raises:
-        ValueError: too little memory; the message names the options to lower.
     """
     if device.type == "cuda":
         available = torch.cuda.mem_get_info(device)[0]

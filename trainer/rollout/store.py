@@ -52,32 +52,17 @@ class Rollouts:
     def __init__(
         self,
         *,
-        num_envs: int,
+        num_envs: int,  # each holds one slot
         num_slots: int,
-        unroll: int,
-        obs_shape: tuple[int, ...],
+        unroll: int,  # T, in steps
+        obs_shape: tuple[int, ...],  # (C, H, W)
         num_actions: int,
         device: torch.device,
-        stack_num: int = 1,
-        state_size: int = 0,
-        burn_in: int = 0,
+        stack_num: int = 1,  # frames in an observation; C is a multiple of it
+        state_size: int = 0,  # floats of the memory's state
+        burn_in: int = 0,  # rows before the T + 1 that are trained on, at most T
     ) -> None:
-        """Allocates everything; a run allocates nothing later.
-
-        Args:
-            num_envs: environments that write; each holds one slot.
-            num_slots: total number of slots.
-            unroll: T, in steps.
-            obs_shape: (C, H, W) of one uint8 observation.
-            num_actions: size of the logits.
-            device: device of the store.
-            stack_num: frames in an observation; C is a multiple of it.
-            state_size: floats of the memory's state.
-            burn_in: rows before the T + 1 that are trained on, at most T.
-
-        Raises:
-            ValueError: the numbers are inconsistent.
-        """
+        """Allocates everything; a run allocates nothing later."""
         if num_slots <= num_envs:
             raise ValueError(
                 f"num_slots={num_slots} must exceed num_envs={num_envs}: every "
@@ -154,35 +139,16 @@ class Rollouts:
 
     def write_env(
         self,
-        env_id: npt.NDArray[np.int32],
-        is_first: BoolArray,
-        obs: Tensor,
-        reward: Tensor | Native,
-        done: Tensor | Native,
-        truncated: Tensor | Native,
-        state: Tensor | None = None,
-        levels: Tensor | None = None,
+        env_id: npt.NDArray[np.int32],  # (n,) distinct
+        is_first: BoolArray,  # (n,), the row begins an episode
+        obs: Tensor,  # (n, C, H, W) uint8
+        reward: Tensor | Native,  # (n,) float32
+        done: Tensor | Native,  # (n,) bool, terminated or truncated
+        truncated: Tensor | Native,  # (n,) bool
+        state: Tensor | None = None,  # (n, S), before these rows, not yet reset
+        levels: Tensor | None = None,  # (n,) int64 of each row's episode; None: 0
     ) -> Rows:
-        """Stores what the pool returned for some environments.
-
-        Args:
-            env_id: (n,) distinct environments.
-            is_first: (n,) bool, on the host: the row begins an episode.
-            obs: (n, C, H, W) uint8 on the device.
-            reward: (n,) float32, on the device or native, like the next two.
-            done: (n,) bool, terminated or truncated.
-            truncated: (n,) bool.
-            state: (n, state size) memory before these rows, not yet reset, on the
-                device.
-            levels: (n,) int64 level of each row's episode, on the device; None: 0 for
-                all.
-
-        Returns:
-            Positions of the rows, for `write_policy`.
-
-        Raises:
-            RuntimeError: there is no free slot; the learner takes too few unrolls.
-        """
+        """Stores what the pool returned; the rows are for `write_policy`."""
         envs = span(env_id)
         self._remember(envs, state)
         if levels is None:
@@ -220,20 +186,12 @@ class Rollouts:
     def write_policy(
         self,
         rows: Rows,
-        actions: Tensor,
-        logits: Tensor,
-        values: Tensor,
+        actions: Tensor,  # (n,) int64
+        logits: Tensor,  # (n, A) float32
+        values: Tensor,  # (n,) float32
         version: int,
     ) -> None:
-        """Stores the decisions on rows; completes the unrolls that the rows close.
-
-        Args:
-            rows: from `write_env`.
-            actions: (n,) int64.
-            logits: (n, A) float32 that the actions were sampled from.
-            values: (n,) float32.
-            version: version of the policy that acted.
-        """
+        """Stores the decisions on rows; completes the unrolls that the rows close."""
         stores = self._native
         new = {"actions": actions, "logits": logits, "values": values}
         for name, given in new.items():
@@ -247,18 +205,11 @@ class Rollouts:
         self._complete()
 
     def write_bootstrap(self, rows: Rows, values: Tensor, version: int) -> Rows:
-        """Completes the unrolls that rows close, before actions are chosen.
+        """Completes the unrolls that rows close, with their values (n,).
 
-        So the next unroll can begin with weights that have learned from this one.
-
-        Args:
-            rows: from `write_env`.
-            values: (n,) float32 values of the rows.
-            version: version of the critic.
-
-        Returns:
-            The rows for a later `write_policy`: only those of the next unrolls, because
-            the completed unrolls may be read from now on.
+        No actions are chosen yet, so the next unroll can begin with weights that have
+        learned from this one. Returns the rows for a later `write_policy`: only those
+        of the next unrolls, because the completed ones may be read from now on.
         """
         put(self._native["values"], rows.closing, native(values)[rows.closing_of])
         fill(self._native["versions"], rows.closing, version)
@@ -285,17 +236,13 @@ class Rollouts:
     def _put(
         self,
         at: Index,
-        obs: Native,
+        obs: Native,  # (m, C, H, W) uint8
         columns: Sequence[Native],
         pick: IntArray | None = None,
     ) -> None:
-        """Writes rows that `_place` has just placed.
+        """Writes rows that `_place` has just placed; `columns` are _OF_THE_POOL's.
 
-        Args:
-            at: the rows.
-            obs: (m, C, H, W) uint8 native array.
-            columns: those of _OF_THE_POOL, each an (n,) native array.
-            pick: (n,) indices of the observations to write; None: all of them.
+        `pick` are the indices (n,) of the observations to write; None: all of them.
         """
         self._frames.write(at, obs, pick)
         for name, column in zip(_OF_THE_POOL, columns, strict=True):
@@ -360,17 +307,11 @@ class Rollouts:
 
     def batch(
         self,
-        fresh: list[int],
-        replayed: Tensor | None = None,
-        weights: Tensor | None = None,
+        fresh: list[int],  # taken slots
+        replayed: Tensor | None = None,  # (R,) int64 slots
+        weights: Tensor | None = None,  # (R,) float32 importance of these slots
     ) -> Batch:
-        """The unrolls of some slots; small arrays are copied, pixels are not.
-
-        Args:
-            fresh: taken slots.
-            replayed: (R,) int64 slots on the device, or None.
-            weights: (R,) float32 importance of the replayed slots.
-        """
+        """The unrolls of some slots; small arrays are copied, pixels are not."""
         slots = self._to_device(np.array(fresh, np.int64))
         is_fresh = torch.ones(len(fresh), dtype=torch.bool, device=self.device)
         importance = torch.ones(len(fresh), device=self.device)
@@ -411,8 +352,7 @@ class Rollouts:
     def snapshot(self, kept: Sequence[int] = ()) -> dict[str, Any]:
         """The slots that are being written, full or kept, and the role of each slot.
 
-        Args:
-            kept: slots of replay to save; other taken slots count as free.
+        `kept` are slots of replay to save; other taken slots count as free.
         """
         used = [*self._slot.tolist(), *self._full, *kept]
         free = [*self._free]
@@ -465,11 +405,7 @@ class Rollouts:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def check_valid(self, kept: list[int] | None = None) -> None:
-        """Checks that every slot has exactly one role; for tests.
-
-        Args:
-            kept: slots that were taken and not released.
-        """
+        """Checks that every slot has one role, those taken are `kept`; for tests."""
         places = [*self._slot.tolist(), *self._free, *self._full, *(kept or [])]
         if sorted(places) != list(range(self.num_slots)):
             raise AssertionError(

@@ -24,7 +24,7 @@ from trainer.envs.pool import (
 from trainer.explore import demonstrations
 from trainer.explore.explorer import make_explorer
 from trainer.film.record import Filmer
-from trainer.learn.learner import Learner
+from trainer.learn import build_learner
 from trainer.machine.cpu import thread_ids
 from trainer.machine.device import autocast_dtype, describe, device_of
 from trainer.machine.files import Lines, same_folder
@@ -158,7 +158,7 @@ class Session:
                 f"burn_in={config.replay.burn_in} needs a network with a memory; "
                 "choose --memory, or --burn-in 0"
             )
-        self.learner = Learner(
+        self.learner = build_learner(
             model,
             # Not in the config of the run: graphs may work on another machine.
             config if self.checked.graphs else replace(config, cuda_graphs=False),
