@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from trainer.config.options import CODE, PATH, in_use, one_of, option
+from trainer.config.options import any_of, in_use, one_of, option
 
 _ADAM_EPS = 1e-5  # as in PPO implementations (Huang et al. 2022, detail 3)
 
@@ -33,13 +33,13 @@ class Distillation:
 
     kind: ClassVar[str] = "distillation"
 
-    teachers: str = option("", holds=PATH)
+    teachers: str = option("", holds="path")
     """Policies to learn from: a run or a checkpoint, which teaches all levels, or a
     folder with one policy per level (1-1.safetensors, 1-1.pt, or a run folder 1-1).
     Teachers must have the observations and the frame skip of this run, and no actions
     that this run lacks."""
 
-    model: str = option("", name="teacher_model", holds=CODE)
+    model: str = option("", name="teacher_model", holds="code")
     """Network of the teachers, module:Class, if it is a class of your own: code that a
     teacher's file names is imported only if you name it here."""
 
@@ -106,7 +106,7 @@ class RMSprop:
 
 
 # Distillation has no entropy bonus.
-_A_REWARD = one_of("loss", "ppo", "impala")
+_A_REWARD = (one_of("loss", "ppo", "impala"),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,9 @@ class LearnerConfig:
 
     advantages: Literal["vtrace", "one-step", "gae"] = option(
         "vtrace",
-        needs=((in_use("lag"), one_of("mode", "async"), one_of("loss", "impala")),),
+        needs=(
+            any_of(in_use("lag"), one_of("mode", "async"), one_of("loss", "impala")),
+        ),
         needed_by="gae",
     )
     """vtrace: corrected for policy lag (Espeholt et al. 2018); gae: not corrected
@@ -212,7 +214,7 @@ class LearnerConfig:
     of the demonstrated actions (as in Rajeswaran et al. 2018, section 4.2). The weight
     falls to 0 over --entropy-steps."""
 
-    cloning_steps: int = option(1000, least=0, needs=in_use("demos"))
+    cloning_steps: int = option(1000, least=0, needs=(in_use("demos"),))
     """Gradient steps that clone the policy from --demos before the first update; 0:
     none. Each minimises the cross-entropy of 256 rows."""
 
@@ -242,7 +244,7 @@ class LearnerConfig:
             )
 
 
-_REPLAY = in_use("replay_share")
+_REPLAY = (in_use("replay_share"),)
 
 # Environment steps after which the exponent of the importance weights is 1, so that
 # they correct all of the bias of prioritized replay (Schaul et al. 2016, section 3.4).

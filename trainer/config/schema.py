@@ -11,7 +11,6 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from trainer.config.checks import MAX_SEED, check_ranges
 from trainer.config.environment import (
     IMAGE_SIZE,
     IMAGE_SIZES,
@@ -28,7 +27,7 @@ from trainer.config.learning import (
     ReplayConfig,
 )
 from trainer.config.network import GTrXL, ModelConfig
-from trainer.config.options import SECRET, Need, in_use, one_of, option
+from trainer.config.options import MAX_SEED, Need, check_ranges, in_use, one_of, option
 from trainer.config.tasks import game_of, own_levels, split_levels
 
 # The parts can also be imported from here.
@@ -49,9 +48,6 @@ __all__ = [
 ]
 
 PresetName = Literal["cpu", "tiles", "impala", "gpu-small", "gpu-mid", "gpu-large"]
-
-
-_LEVELS = Need("levels", "--levels", bool)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +83,9 @@ class RunConfig:
     """For debugging: one thread, no overlap, no CUDA graphs and no compilation."""
 
     compile: bool = option(
-        False, needs=Need("serial", "--no-serial", lambda on: not on), needed_by=True
+        False,
+        needs=(Need(("serial",), "--no-serial", lambda run: not run["serial"]),),
+        needed_by=True,
     )
     """Use torch.compile for V-trace and the loss, but not for the network (needs a C++
     or Triton compiler). No gain on a CPU, where a compiled network would lose a tenth
@@ -119,7 +117,7 @@ class RunConfig:
     """Episodes of each of the two evaluations; with several levels, episodes per
     level."""
 
-    end_episodes: int = option(10, needs=_LEVELS, least=0)
+    end_episodes: int = option(10, needs=(in_use("levels"),), least=0)
     """Episodes per level, including test levels, in the evaluation at the end of the
     run; 0: no such evaluation."""
 
@@ -158,7 +156,7 @@ class RunConfig:
     """Film the first clear and the best episode so far. The videos go to videos/ in the
     run folder, to TensorBoard and to W&B."""
 
-    notify: str = option("", holds=SECRET)
+    notify: str = option("", holds="secret")
     """Where to send alarms and the outcome of the run (docs/long-runs.md): a URL of
     apprise such as ntfy://TOPIC, or several URLs separated by commas. Only
     config.json records this text, for its owner alone; '$NAME', in single quotes, keeps

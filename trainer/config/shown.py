@@ -13,26 +13,26 @@ import functools
 import re
 import shlex
 import tempfile
-import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from trainer.config import flags
-from trainer.config.options import CODE, FLAGS, PATH, SECRET, Holds
+from trainer.config.options import Holds
 
 HIDDEN = "***"
 
 # What the options of other commands hold. Their classes are in rooms that import this
 # one; tests/trainer/test_shown.py finds an option that is missing here.
 _OF_OTHER_COMMANDS: dict[str, Holds] = {
-    "storage": SECRET, "web_token": SECRET, "web_host": SECRET, "ray_address": SECRET,
-    "merge_flags": FLAGS, "space": CODE, "mutations": CODE,
+    "storage": "secret", "web_token": "secret", "web_host": "secret",
+    "ray_address": "secret", "merge_flags": "flags", "space": "code",
+    "mutations": "code",
 }  # fmt: skip
 
 # What the further entries of config.json hold.
-_BESIDE: dict[str, Holds] = {"command": FLAGS, "commit": "", "device_used": ""}
+_BESIDE: dict[str, Holds] = {"command": "flags", "commit": "", "device_used": ""}
 
 _REFERENCES = re.compile(r"(\$\{?\w+\}?[,\s]*)+")
 _URL = re.compile(r"([A-Za-z][\w+.-]*)://(?P<rest>[^\s'\"<>]*)")
@@ -56,9 +56,9 @@ def value(holds: Holds | None, given: Any) -> Any:
     if holds == "" or not isinstance(given, str | Path) or not str(given):
         return given
     text = str(given)
-    if holds == SECRET:
+    if holds == "secret":
         return _secret(text)
-    if holds == FLAGS:
+    if holds == "flags":
         return command_text(text)
     looks = "://" in text and not _PUBLIC.match(text)
     if holds is None and looks:
@@ -96,21 +96,15 @@ def _scheme(url: str) -> str:
 @functools.cache
 def _holds() -> dict[str, Holds]:
     """What each option holds, by name."""
-    own = {name: holds_of(option) for name, option in flags.options().items()}
+    own = {name: option.holds for name, option in flags.options().items()}
     return own | _OF_OTHER_COMMANDS
 
 
 @functools.cache
 def _by_path() -> dict[tuple[str, ...], Holds]:
     """What each option of a run holds, by the path of its field."""
-    own = {option.path: holds_of(option) for option in flags.options().values()}
+    own = {option.path: option.holds for option in flags.options().values()}
     return own | {(name,): holds for name, holds in _BESIDE.items()}
-
-
-def holds_of(option: flags.Option) -> Holds:
-    """What an option of a run holds, by its declaration or its type."""
-    is_path = option.hint is Path or Path in typing.get_args(option.hint)
-    return option.about.holds or (PATH if is_path else "")
 
 
 # -- configurations ----------------------------------------------------------
@@ -176,7 +170,7 @@ def _secrets(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Names and values of the secrets in a config, all of which are at its top."""
     for (name, *_), holds in _by_path().items():
         given = data.get(name)
-        if holds == SECRET and isinstance(given, str) and given:
+        if holds == "secret" and isinstance(given, str) and given:
             yield name, given
 
 
@@ -190,7 +184,7 @@ def command(words: Sequence[str]) -> list[str]:
         words: the program and its arguments, of any command of this package.
     """
     result: list[str] = []
-    holds: Holds | None = PATH
+    holds: Holds | None = "path"
     for word in words:
         if word == "--":
             holds = None
