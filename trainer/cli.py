@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 
@@ -71,15 +71,10 @@ def main_of(
     if error := _twice_error(args, kind):
         complain(error)
         return 2
-    hints, texts = get_type_hints(kind, include_extras=True), flags.help_of(kind)
-    options = [
-        (field.name, hints[field.name], texts.get(field.name), field)
-        for field in dataclasses.fields(cast(Any, kind))
-    ]
     try:
         with raise_on_signal(), checked_stdout() as stdout:
             given: Any = tyro.cli(
-                _flags_of(kind.__name__, options),
+                _flags_of(kind.__name__, flags.options_of(kind)),
                 args=argv,
                 prog=f"python -m trainer.{name}",
                 description=description,
@@ -96,21 +91,14 @@ def main_of(
     return 0
 
 
-def _flags_of(
-    title: str, options: Iterable[tuple[str, Any, str | None, Any]]
-) -> type[Any]:
-    """A dataclass from which tyro makes a group of flags.
-
-    Help texts are given, because tyro would keep some of their line breaks. An option
-    is its name, its type, its help, and the field that has its default.
-    """
+def _flags_of(title: str, options: Iterable[Option]) -> type[Any]:
+    """A dataclass from which tyro makes a group of flags."""
     fields = []
-    for name, hint, text, field in options:
-        about: Any = tyro.conf.arg(help=text)
-        again = dataclasses.field(
-            default=field.default, default_factory=field.default_factory
-        )
-        fields.append((name, Annotated[hint, about], again))
+    for option in options:
+        # Given, because tyro would keep some of its line breaks.
+        text: Any = tyro.conf.arg(help=_help_of(option))
+        default = dataclasses.field(default=option.default)
+        fields.append((option.name, Annotated[option.hint, text], default))
     return dataclasses.make_dataclass(
         title, fields, frozen=True, namespace={"__doc__": ""}
     )
@@ -242,18 +230,8 @@ def _read(
                 groups.setdefault(_MORE[option.part], []).append(option.name)
     fields: list[tuple[str, Any, Any]] = []
     for title, names in groups.items():
-        kind = _flags_of(
-            title,
-            [
-                (
-                    name,
-                    options[name].hint,
-                    _help_of(options[name]),
-                    dataclasses.field(default=values[name]),
-                )
-                for name in names
-            ],
-        )
+        some = [replace(options[name], default=values[name]) for name in names]
+        kind = _flags_of(title, some)
         fields.append((title, kind, kind()))
     given: Any = tyro.cli(
         dataclasses.make_dataclass("Options", fields, frozen=True),

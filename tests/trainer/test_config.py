@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from trainer.cli import parse
 from trainer.config import flags, plain
-from trainer.config.learning import Adam, AdamW, Impala, Muon
+from trainer.config.learning import Adam, AdamW, Impala, Muon, linear
 from trainer.config.network import GRU, GTrXL
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.presets import PRESETS, for_levels, preset
-from trainer.config.schedules import linear
 from trainer.config.schema import (
     EnvConfig,
     LearnerConfig,

@@ -19,8 +19,6 @@ IMAGE_SIZES = {"cnn-72k": 40}
 TILES_SHAPE = (1, 16, 16)
 TILES_ROWS = 13
 
-LevelSampling = Literal["success", "learnability", "curriculum", "uniform"]
-
 _BUTTONS = {name.casefold(): name for name in (*nes.BUTTONS, "NOOP")}
 
 
@@ -188,15 +186,13 @@ class EnvConfig:
     def actions(self) -> tuple[str, ...]:
         """The buttons of every action of a Super Mario Bros. task, such as "right+A".
 
-        A text of `custom_actions` may hold several actions, separated by commas.
-
-        Raises:
-            ValueError: `custom_actions` has an unknown button.
+        Raises ValueError if `custom_actions` has an unknown button.
         """
-        own = ",".join(self.custom_actions)
-        if own:
-            return tuple(_action(action) for action in own.split(","))
-        return ACTION_SETS[self.action_set]
+        if not self.custom_actions:
+            return ACTION_SETS[self.action_set]
+        # One text may hold several actions, separated by commas.
+        texts = ",".join(self.custom_actions).split(",")
+        return tuple(_action(text) for text in texts)
 
     def check(self) -> None:
         """Raises ValueError for groups or observations that are not possible."""
@@ -220,11 +216,7 @@ class EnvConfig:
 
 
 def _action(text: str) -> str:
-    """A custom action as the action sets spell it: "right+A".
-
-    Raises:
-        ValueError: the action has an unknown button.
-    """
+    """A custom action as the action sets spell it, such as "right+A"."""
     words = text.replace("+", " ").split()
     names = [_BUTTONS.get(word.casefold(), "") for word in words]
     if not names or "" in names or ("NOOP" in names and len(names) > 1):
@@ -269,8 +261,8 @@ class ExploreConfig:
     """Share of episodes that begin at snapshots while a level is never cleared from its
     start. The share falls to 0 as the clear rate from the start rises to 1."""
 
-    level_sampling: LevelSampling = option(  # noqa: RUF009 (a string)
-        "success", needs=(_SEVERAL_LEVELS,)
+    level_sampling: Literal["success", "learnability", "curriculum", "uniform"] = (
+        option("success", needs=(_SEVERAL_LEVELS,))
     )
     """How often each of several levels is played, by its clear rate p in the last
     episodes. success: by 1 - p. learnability: by 4 p (1 - p) (Rutherford et al. 2024),

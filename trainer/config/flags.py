@@ -31,7 +31,7 @@ from trainer.config.schema import RunConfig
 @functools.cache
 def options() -> dict[str, Option]:
     """All options by name, in the order of the schema."""
-    return {option.name: option for option in _options_in(RunConfig, ())}
+    return {option.name: option for option in options_of(RunConfig)}
 
 
 def values(config: RunConfig) -> dict[str, Any]:
@@ -82,19 +82,16 @@ def code_of(config: RunConfig) -> dict[str, str]:
     return {n: v for n, v in values(config).items() if n in code and ":" in v}
 
 
-def help_of(kind: type[Any]) -> dict[str, str]:
-    """The text under each field of a dataclass, as one line."""
+def options_of(kind: type[Any], path: tuple[str, ...] = ()) -> Iterable[Option]:
+    """The fields of a dataclass as options, of a command or of a part of a run."""
+    hints = typing.get_type_hints(kind, include_extras=True)
     texts = docstring_parser.parse_from_object(kind).params
-    return {text.arg_name: " ".join(str(text.description).split()) for text in texts}
-
-
-def _options_in(kind: type[Any], path: tuple[str, ...]) -> Iterable[Option]:
-    hints, texts = typing.get_type_hints(kind), help_of(kind)
+    helps = {text.arg_name: " ".join(str(text.description).split()) for text in texts}
     for field in dataclasses.fields(kind):
         hint, declared = hints[field.name], option_of(field)
         where, kinds = (*path, field.name), kinds_of(hint)
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            yield from _options_in(hint, where)
+            yield from options_of(hint, where)
             continue
         is_path = hint is Path or Path in typing.get_args(hint)
         yield dataclasses.replace(
@@ -103,7 +100,7 @@ def _options_in(kind: type[Any], path: tuple[str, ...]) -> Iterable[Option]:
             owners=(kind,),
             is_choice=bool(kinds),
             hint=Literal.__getitem__(tuple(kinds)) if kinds else hint,
-            help=texts.get(field.name, ""),
+            help=helps.get(field.name, ""),
             holds="path" if is_path else declared.holds,
         )
         yield from _options_of_kinds(declared.name, where, kinds)
@@ -115,7 +112,7 @@ def _options_of_kinds(
     """The options of a choice's dataclasses; a shared name is one option."""
     merged: dict[str, Option] = {}
     for option in (
-        o for kind in kinds.values() if kind for o in _options_in(kind, path)
+        o for kind in kinds.values() if kind for o in options_of(kind, path)
     ):
         first = merged.get(option.name)
         owners = (*first.owners, *option.owners) if first else option.owners

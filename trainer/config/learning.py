@@ -7,7 +7,24 @@ from typing import ClassVar, Literal
 
 from trainer.config.options import any_of, in_use, one_of, option
 
+# Environment steps after which the exponent of the importance weights is 1, so that
+# they correct all of the bias of prioritized replay (Schaul et al. 2016, section 3.4).
+BETA_STEPS = 1_000_000
+
+# Largest share of replayed unrolls: replay alone biases the policy (Schmitt et al.
+# 2020, section 3).
+MAX_REPLAY_SHARE = 0.75
+
+_REPLAY = (in_use("replay_share"),)
+# Distillation has no entropy bonus.
+_A_REWARD = (one_of("loss", "ppo", "impala"),)
 _ADAM_EPS = 1e-5  # as in PPO implementations (Huang et al. 2022, detail 3)
+
+
+def linear(start: float, end: float, horizon: int, step: int) -> float:
+    """A value that moves from `start` to `end` over `horizon` steps and stays there."""
+    share = 1.0 if horizon <= 0 else min(1.0, step / horizon)
+    return start + (end - start) * share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,10 +120,6 @@ class RMSprop:
 
     eps: float = option(0.01, name="rmsprop_eps", flag=False)
     """Epsilon beside the root (as in Cleanba and TorchBeast)."""
-
-
-# Distillation has no entropy bonus.
-_A_REWARD = (one_of("loss", "ppo", "impala"),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,17 +255,6 @@ class LearnerConfig:
                 "loss=distillation needs --teachers: a run, a checkpoint, or a folder "
                 "with one policy per level"
             )
-
-
-_REPLAY = (in_use("replay_share"),)
-
-# Environment steps after which the exponent of the importance weights is 1, so that
-# they correct all of the bias of prioritized replay (Schaul et al. 2016, section 3.4).
-BETA_STEPS = 1_000_000
-
-# Largest share of replayed unrolls: replay alone biases the policy (Schmitt et al.
-# 2020, section 3).
-MAX_REPLAY_SHARE = 0.75
 
 
 @dataclasses.dataclass(frozen=True)

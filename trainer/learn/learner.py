@@ -28,7 +28,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from trainer.config.schedules import linear
+from trainer.config.learning import linear
 from trainer.config.schema import RunConfig
 from trainer.learn.algorithm import Algorithm, AlgorithmParts
 from trainer.learn.augment import Augmentation
