@@ -41,9 +41,6 @@ from trainer.models import checkpoint
 from trainer.models.policy import Policy, load_policy, playing_device
 from trainer.tuning.a2c import train_a2c
 
-# Options that had other names.
-RENAMED = {"--noops": "--noop-max"}
-
 
 @dataclass(frozen=True)
 class BaselinesConfig:
@@ -170,7 +167,7 @@ def _run(config: BaselinesConfig) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    return main_of(BaselinesConfig, _run, "baselines", __doc__, argv, RENAMED)
+    return main_of(BaselinesConfig, _run, "baselines", __doc__, argv)
 
 
 if __name__ == "__main__":

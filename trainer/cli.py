@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 
 from trainer.config import flags
-from trainer.config.options import CODE
+from trainer.config.options import Option
 from trainer.config.presets import choose_preset, for_algorithm, for_levels, preset
-from trainer.config.renamed import check_names
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import (
     game_levels,
@@ -66,23 +63,23 @@ def main_of(
     name: str,
     description: str | None,
     argv: Sequence[str] | None,
-    renamed: Mapping[str, str] = MappingProxyType({}),
     interrupted: str = "",
 ) -> int:
     """Reads the options of a command and runs it."""
     open_streams()
-    prog = f"python -m trainer.{name}"
     args = sys.argv[1:] if argv is None else argv
-    if error := renamed_error(args, renamed) or _twice_error(args, kind):
+    if error := _twice_error(args, kind):
         complain(error)
         return 2
     try:
         with raise_on_signal(), checked_stdout() as stdout:
             given: Any = tyro.cli(
-                _with_help(kind), args=argv, prog=prog, description=description
+                _flags_of(kind.__name__, flags.options_of(kind)),
+                args=argv,
+                prog=f"python -m trainer.{name}",
+                description=description,
             )
-            names = [field.name for field in dataclasses.fields(given)]
-            work(kind(**{name: getattr(given, name) for name in names}))
+            work(kind(**vars(given)))
             stdout.flush()
     except (ValueError, RuntimeError, OSError, ImportError) as failure:
         complain(f"error: {failure}")
@@ -94,25 +91,17 @@ def main_of(
     return 0
 
 
-def _with_help(kind: type[Any]) -> type[Any]:
-    """The same options with their docstrings in one line; tyro keeps line breaks."""
-    hints, texts = get_type_hints(kind, include_extras=True), flags.help_of(kind)
-    options = []
-    for field in dataclasses.fields(kind):
-        about = tyro.conf.arg(help=texts.get(field.name))
-        again = dataclasses.field(
-            default=field.default, default_factory=field.default_factory
-        )
-        options.append((field.name, Annotated[hints[field.name], about], again))
-    return dataclasses.make_dataclass(kind.__name__, options, frozen=True)
-
-
-def renamed_error(argv: Sequence[str], renamed: Mapping[str, str]) -> str:
-    """The error line for the first renamed flag; "" if there is none."""
-    for flag in (word.split("=")[0].replace("_", "-") for word in argv):
-        if flag in renamed:
-            return f"error: {flag} is now {renamed[flag]}"
-    return ""
+def _flags_of(title: str, options: Iterable[Option]) -> type[Any]:
+    """A dataclass from which tyro makes a group of flags."""
+    fields = []
+    for option in options:
+        # Given, because tyro would keep some of its line breaks.
+        text: Any = tyro.conf.arg(help=_help_of(option))
+        default = dataclasses.field(default=option.default)
+        fields.append((option.name, Annotated[option.hint, text], default))
+    return dataclasses.make_dataclass(
+        title, fields, frozen=True, namespace={"__doc__": ""}
+    )
 
 
 def _twice_error(argv: Sequence[str], kind: type[Any]) -> str:
@@ -132,76 +121,92 @@ def _twice_error(argv: Sequence[str], kind: type[Any]) -> str:
 
 
 def parse(argv: Sequence[str], description: str = "") -> RunConfig:
-    """Reads the command line, with the defaults of the run or preset that it names."""
-    check_names(argv)
-    default, resume = _defaults(argv)
-    values = _read(argv, flags.values(default), description)
-    given = _given(argv)
-    if resume is None and values["max_seconds"] and "max_steps" not in given:
-        values["max_steps"] = 0  # who names one limit means that one
-    config = flags.build(values)
-    if wrong := flags.idle(config, {name: values[name] for name in given}):
-        raise ValueError(next(iter(wrong.values())))
-    return replace(config, resume=resume)
+    """Reads the command line, with the defaults of the run or preset that it names.
 
-
-def code_in(argv: Sequence[str]) -> dict[str, str]:
-    """The options of a run on its command line that name code, with their values."""
-    known, found = flags.options(), {}
-    for word, after in itertools.zip_longest(argv, argv[1:], fillvalue=""):
-        flag, equals, value = word.partition("=")
-        name = flag.removeprefix("--").replace("-", "_")
-        if flag.startswith("--") and name in known and known[name].about.holds == CODE:
-            found[name] = value if equals else after
-    return found
+    `--help` shows the options that most runs need, `--help-all` shows all.
+    """
+    words = [word for word in argv if word not in ("-h", "--help", "--help-all")]
+    given = _given(words)
+    if len(words) < len(argv):
+        default, _ = _defaults(given)
+        everyday = "--help-all" not in argv
+        try:
+            _read(["--help"], default, description, everyday)
+        finally:
+            if everyday:
+                print("All options: python -m trainer.run --help-all")
+    return _config(given)
 
 
 def parse_each(argv: Sequence[str], levels: Sequence[str]) -> dict[str, RunConfig]:
     """Reads one command line for runs on several levels, each with its own defaults."""
-    first = flags.values(parse([*argv, "--levels", levels[0]]))
-    given = {name: first[name] for name in _given(argv)}
-    configs = {}
-    for level in levels:
-        default, _ = _defaults([*argv, "--levels", level])
-        values = flags.values(default) | given
-        configs[level] = flags.build(values | {"levels": (level,)})
-    return configs
+    given = _given(argv)
+    return {level: _config(given | {"levels": (level,)}) for level in levels}
 
 
-def _defaults(argv: Sequence[str]) -> tuple[RunConfig, Path | None]:
-    """The config before single flags apply, and the checkpoint to resume."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--preset", default="auto")
-    early.add_argument("--device", default="auto")
-    early.add_argument("--obs")
-    early.add_argument("--loss", default="")
-    early.add_argument("--optimizer", default="")
-    early.add_argument("--levels", nargs="+", default=[])
-    early.add_argument("--test-levels", "--test_levels", nargs="+", default=[])
-    early.add_argument("--resume", type=Path)
-    early.add_argument("--task")
-    known, _ = early.parse_known_args(argv)
-    _check_task(known.task, known.levels)
-    if known.resume is not None:
-        if known.preset != "auto":
+def code_in(argv: Sequence[str]) -> dict[str, str]:
+    """The options of a run on its command line that name code, with their values."""
+    options = flags.options()
+    named = _named(argv).items()
+    return {name: word for name, word in named if options[name].holds == "code"}
+
+
+def _named(argv: Sequence[str]) -> dict[str, str]:
+    """The options on the command line of a run, each with the word after its flag."""
+    named = {}
+    for word, after in itertools.zip_longest(argv, argv[1:], fillvalue=""):
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        name = name if name in flags.options() else name.removeprefix("no_")
+        if flag.startswith("--") and name in flags.options():
+            named[name] = value if equals else after
+    return named
+
+
+def _given(argv: Sequence[str]) -> dict[str, Any]:
+    """The options on the command line of a run, with their values."""
+    values = _read(argv, RunConfig())
+    return {name: values[name] for name in _named(argv)}
+
+
+def _config(given: Mapping[str, Any]) -> RunConfig:
+    """The config of a run with some options, and with defaults that fit them."""
+    default, checkpoint = _defaults(given)
+    changes = dict(given)
+    if checkpoint is None and given.get("max_seconds"):
+        changes.setdefault("max_steps", 0)  # who names one limit means that one
+    config = flags.change(default, **changes)
+    if useless := flags.without_effect(config, given):
+        raise ValueError(next(iter(useless.values())))
+    return replace(config, resume=checkpoint)
+
+
+def _defaults(given: Mapping[str, Any]) -> tuple[RunConfig, Path | None]:
+    """The config before single options apply, and the checkpoint to resume."""
+    name, task = given.get("preset", "auto"), given.get("task")
+    levels, test_levels = given.get("levels", ()), given.get("test_levels", ())
+    _check_task(task, levels)
+    if resume := given.get("resume"):
+        if name != "auto":
             raise ValueError(
                 f"--resume continues with the options of its run: leave out --preset "
-                f"{known.preset} and give single options instead"
+                f"{name} and give single options instead"
             )
-        path = locate.locate(known.resume, known.task)
-        return _with_task(locate.config_of(path, code_in(argv)), known.task), path
-    name = known.preset
-    if name == "auto":
+        path, options = locate.locate(resume, task), flags.options()
+        code = {name: given[name] for name in given if options[name].holds == "code"}
+        return _with_task(locate.config_of(path, code), task), path
+    obs = given.get("obs", EnvConfig.obs)
+    if name == "auto" and obs == "tiles":
         name = "tiles"
-        if known.obs != name:
-            name = choose_preset(choose_device(known.device))
-    task = known.task or EnvConfig.task
-    split = split_levels(known.levels, known.test_levels, task)
-    default = for_algorithm(preset(name), known.loss, known.optimizer)
-    if known.obs is not None:
-        default = replace(default, env=replace(default.env, obs=known.obs))
+    elif name == "auto":
+        name = choose_preset(choose_device(given.get("device", RunConfig.device)))
+    default = preset(name)
+    if "obs" in given:
+        default = replace(default, env=replace(default.env, obs=obs))
+    task = task or EnvConfig.task
+    split = split_levels(levels, test_levels, task)
     default = for_levels(
-        default,
+        for_algorithm(default, given.get("loss", ""), given.get("optimizer", "")),
         split.train or own_levels(task),
         split.test,
         whole_game=not split.train and bool(game_levels(task)),
@@ -210,90 +215,42 @@ def _defaults(argv: Sequence[str]) -> tuple[RunConfig, Path | None]:
 
 
 def _read(
-    argv: Sequence[str], default: Mapping[str, Any], description: str
+    argv: Sequence[str],
+    default: RunConfig,
+    description: str = "",
+    everyday: bool = False,
 ) -> dict[str, Any]:
-    """The value of every option, from its flag or else from `default`.
-
-    `--help` shows the options that most runs need, `--help-all` shows all.
-    """
-    args = ["--help" if arg == "--help-all" else arg for arg in argv]
-    asked = {"-h", "--help"} & set(args)
-    everyday = bool(asked) and "--help-all" not in argv
-    groups = _everyday() if everyday else _everyday() | _others()
-    kinds = {title: _group(title, some, default) for title, some in groups.items()}
-    fields = [(title, kind, kind()) for title, kind in kinds.items()]
-    try:
-        given: Any = tyro.cli(
-            dataclasses.make_dataclass("Options", fields, frozen=True),
-            args=args,
-            prog="python -m trainer.run",
-            description=description,
-            config=(tyro.conf.OmitArgPrefixes,),
-        )
-    except SystemExit:
-        if everyday:
-            print("All options: python -m trainer.run --help-all")
-        raise
-    found = dict(default)
-    for group in vars(given).values():
-        found |= vars(group)
-    return found
-
-
-def _group(
-    title: str, some: Sequence[flags.Option], default: Mapping[str, Any]
-) -> type[Any]:
-    """A dataclass of options, from which tyro makes a group of flags."""
-    annotated: Any = Annotated  # the types are known only at run time
-    fields = []
-    for option in some:
-        about = tyro.conf.arg(name=option.name.replace("_", "-"), help=_help_of(option))
-        hint = annotated[option.hint, about]
-        fields.append(
-            (option.name, hint, dataclasses.field(default=default[option.name]))
-        )
-    return dataclasses.make_dataclass(
-        title, fields, frozen=True, namespace={"__doc__": ""}
+    """The value of every option, from its flag or else from `default`."""
+    values, options = flags.values(default), flags.options()
+    groups = {title: names.split() for title, names in _EVERYDAY.items()}
+    if not everyday:
+        usual = {name for names in groups.values() for name in names}
+        for option in options.values():
+            if option.flag and option.name not in usual:
+                groups.setdefault(_MORE[option.part], []).append(option.name)
+    fields: list[tuple[str, Any, Any]] = []
+    for title, names in groups.items():
+        some = [replace(options[name], default=values[name]) for name in names]
+        kind = _flags_of(title, some)
+        fields.append((title, kind, kind()))
+    given: Any = tyro.cli(
+        dataclasses.make_dataclass("Options", fields, frozen=True),
+        args=argv,
+        prog="python -m trainer.run",
+        description=description,
+        config=(tyro.conf.OmitArgPrefixes,),
     )
+    for group in vars(given).values():
+        values |= vars(group)
+    return values
 
 
-def _help_of(option: flags.Option) -> str:
+def _help_of(option: Option) -> str:
     """The help of an option, and what the option needs to have an effect."""
-    needs = [" or ".join(n.text for n in ways) for ways in option.about.needs]
-    value = option.about.needed_by
-    who = "Needs" if value in (None, True) else f"{value} needs"
-    return option.help + (f" {who} {' and '.join(needs)}." if needs else "")
-
-
-def _everyday() -> dict[str, list[flags.Option]]:
-    """The options that --help shows, by the titles of their groups."""
-    known = flags.options()
-    return {
-        title: [known[name] for name in names.split()]
-        for title, names in _EVERYDAY.items()
-    }
-
-
-def _others() -> dict[str, list[flags.Option]]:
-    """The options that only --help-all shows, by the titles of their groups."""
-    shown = {name for names in _EVERYDAY.values() for name in names.split()}
-    groups: dict[str, list[flags.Option]] = {}
-    for option in flags.options().values():
-        if option.about.flag and option.name not in shown:
-            groups.setdefault(_MORE[option.part], []).append(option)
-    return groups
-
-
-def _given(argv: Sequence[str]) -> list[str]:
-    """The names of the options on the command line."""
-    known = flags.options()
-    names = []
-    for arg in argv:
-        name = arg.partition("=")[0].removeprefix("--").replace("-", "_")
-        name = name if name in known else name.removeprefix("no_")
-        if arg.startswith("--") and name in known:
-            names.append(name)
-    return names
+    if not option.needs:
+        return option.help
+    who = "Needs" if option.needed_by in (None, True) else f"{option.needed_by} needs"
+    return f"{option.help} {who} {' and '.join(need.text for need in option.needs)}."
 
 
 def _check_task(task: str | None, levels: Sequence[str]) -> None:

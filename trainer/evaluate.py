@@ -59,13 +59,6 @@ from trainer.machine.files import write_json
 from trainer.models import released
 from trainer.tuning import releases
 
-# Options that had other names.
-RENAMED = {
-    "--noops": "--noop-max",
-    "--sticky": "--repeat-action-probability",
-    "--stall": "--stall-steps",
-}
-
 
 @dataclass(frozen=True)
 class EvaluateConfig:
@@ -196,7 +189,7 @@ def _run(config: EvaluateConfig) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    return main_of(EvaluateConfig, _run, "evaluate", __doc__, argv, RENAMED)
+    return main_of(EvaluateConfig, _run, "evaluate", __doc__, argv)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         "population",
         __doc__,
         own,
-        {"--space": "--mutations"},
         "interrupted; the same command resumes the population",
     )
 

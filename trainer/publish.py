@@ -31,7 +31,7 @@ from pathlib import Path
 import tyro
 
 from trainer.cli import main_of
-from trainer.config.checks import check_seed
+from trainer.config.options import check_seed
 from trainer.models import hub
 from trainer.tuning import publishing
 

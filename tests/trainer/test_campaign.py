@@ -18,8 +18,8 @@ from learners import change
 from rich.console import Console
 
 from trainer.campaign import _missing, main
+from trainer.config.learning import linear
 from trainer.config.plain import to_dict
-from trainer.config.schedules import linear
 from trainer.config.schema import RunConfig
 from trainer.evaluation.tables import campaign_table
 from trainer.learn.optim import learning_rate_factor

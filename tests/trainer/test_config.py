@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.cli import parse
-from trainer.config import flags, plain, renamed
-from trainer.config.learning import Adam, AdamW, Impala, Muon
+from trainer.config import flags, plain
+from trainer.config.learning import Adam, AdamW, Impala, Muon, linear
 from trainer.config.network import GRU, GTrXL
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.presets import PRESETS, for_levels, preset
-from trainer.config.schedules import linear
 from trainer.config.schema import (
     EnvConfig,
     LearnerConfig,
@@ -25,7 +24,6 @@ from trainer.config.schema import (
     RunConfig,
 )
 from trainer.machine.device import autocast_dtype, choose_device
-from trainer.run import main
 
 
 def test_json_round_trip(tmp_path):
@@ -398,47 +396,8 @@ def test_help_shows_what_most_runs_need_and_help_all_everything(capsys):
     assert few < all_of_them
     assert len(all_of_them) <= 108
     assert shown[0].splitlines()[-1].endswith("--help-all")
-    known = {o.name for o in flags.options().values() if o.about.flag}
+    known = {o.name for o in flags.options().values() if o.flag}
     assert all_of_them == {f"--{name.replace('_', '-')}" for name in known}
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ("--passes 2", "--passes is now --epochs"),
-        ("--passes=2", "--passes is now --epochs"),
-        ("--accumulate 2", "--accumulate is now --grad-accum-steps"),
-        ("--value_cost 1", "--value-cost is now --value-coef"),
-        ("--loss clip", "--loss clip is now --loss ppo"),
-        ("--loss=clip", "--loss clip is now --loss ppo"),
-        ("--model femto", "--model femto is now --model cnn-72k"),
-        ("--model pico", "--model pico is now --model cnn-157k"),
-        ("--model nano", "--model nano is now --model cnn-345k"),
-        ("--hud keep", "--hud is no longer a flag; in Python it is EnvConfig.hud"),
-        (
-            "--no-normalise-advantages",
-            "--normalise-advantages is no longer a flag; in Python it is "
-            "LearnerConfig.normalise_advantages",
-        ),
-        ("--novelty-end 1", "--novelty-end was removed; it is now 0"),
-    ],
-)
-def test_an_old_name_is_refused_with_the_new_one(capsys, options, text):
-    assert main(["--device", "cpu", *options.split()]) == 2
-    assert capsys.readouterr().err == f"error: {text}\n"
-
-
-def test_old_names_lead_somewhere():
-    known = flags.options()
-    for old, new in renamed.FLAGS.items():
-        assert old not in known
-        assert known[new].about.flag
-    without_a_flag = {o.name for o in known.values() if not o.about.flag}
-    assert without_a_flag == (set(renamed.PYTHON) - {"augment_cost"} | {"augment_coef"})
-    assert not set(renamed.CONSTANTS) & set(known)
-    for (name, _), new in renamed.VALUES.items():
-        config = parse(["--device", "cpu", f"--{name}", new])
-        assert flags.values(config)[name] == new
 
 
 def test_every_option_has_a_help_text():

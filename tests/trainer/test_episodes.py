@@ -5,7 +5,7 @@ import pytest
 import torch
 from players import Counter, SyncPool
 
-from trainer.config.checks import MAX_SEED
+from trainer.config.options import MAX_SEED
 from trainer.envs.pool import SEED_STRIDE
 from trainer.evaluation import play as episodes
 from trainer.evaluation.play import MAX_SEEDS, first_seed, play, wilson

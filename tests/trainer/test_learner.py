@@ -339,7 +339,7 @@ def test_gae_is_vtrace_where_the_policy_has_not_changed(options):
         weights_after(batch, change(advantages=kind, **options))
         for kind in ("vtrace", "gae")
     )
-    refused = bool(flags.idle(change(**options), {"advantages": "gae"}))
+    refused = bool(flags.without_effect(change(**options), {"advantages": "gae"}))
     assert refused == (not options)
     assert torch.equal(vtrace, gae) == refused
 

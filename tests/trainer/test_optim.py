@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.config import flags
-from trainer.config.schedules import linear
+from trainer.config.learning import linear
 from trainer.config.schema import RunConfig
 from trainer.learn.optim import (
     Muon,

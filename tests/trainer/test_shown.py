@@ -67,7 +67,7 @@ def test_every_option_of_any_text_declares_what_it_holds():
     for option in flags.options().values():
         kinds = {option.hint, *typing.get_args(option.hint)}
         if {str, Path} & kinds and option.name not in PLAIN:
-            assert shown.holds_of(option), f"{option.name}: what does it hold?"
+            assert option.holds, f"{option.name}: what does it hold?"
     for kind in COMMANDS:
         for name, hint in free_texts(kind):
             if Path in {hint, *typing.get_args(hint)} or name in PLAIN:
@@ -79,7 +79,7 @@ def private_values():
     """A value of every option of a run that others may not see, by its name."""
     result = {}
     for name, option in flags.options().items():
-        holds = shown.holds_of(option)
+        holds = option.holds
         if holds == "secret":
             result[name] = SECRET
         elif holds == "path":

@@ -47,7 +47,7 @@ def test_every_option_has_a_flag_of_its_own():
     assert {"lr", "num_envs", "max_steps", "replay_share", "model"} <= known.keys()
     assert len({option.path for option in known.values()}) == len(known)
     for option in known.values():
-        if option.about.holds == "secret":
+        if option.holds == "secret":
             with pytest.raises(ValueError, match="cannot be searched"):
                 options.find(option.name)
         elif option.name not in options._NOT_SEARCHED:

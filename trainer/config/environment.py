@@ -7,7 +7,7 @@ from typing import Literal
 
 from mario_envpool import nes
 from mario_envpool.actions import ACTION_SETS
-from trainer.config.options import CODE, PATH, Need, in_use, one_of, option
+from trainer.config.options import Need, any_of, flag_of, in_use, one_of, option
 from trainer.config.tasks import is_native
 
 # Rows and columns of observations (Mnih et al. 2015), and those of networks that
@@ -19,23 +19,29 @@ IMAGE_SIZES = {"cnn-72k": 40}
 TILES_SHAPE = (1, 16, 16)
 TILES_ROWS = 13
 
-LevelSampling = Literal["success", "learnability", "curriculum", "uniform"]
-
-_MARIO = Need("task", "a Super Mario Bros. task", is_native)
-_OWN_REWARD = Need("reward_fn", "a run without --reward-fn", lambda name: not name)
-_REWARD = (_MARIO, _OWN_REWARD)
-_PROGRESS = (_MARIO, one_of("reward", "progress"), _OWN_REWARD)
-_ACTION_SET = (
-    _MARIO,
-    Need("custom_actions", "a run without --custom-actions", lambda own: not own),
-)
 _BUTTONS = {name.casefold(): name for name in (*nes.BUTTONS, "NOOP")}
-_SEVERAL_LEVELS = Need("levels", "several --levels", lambda levels: len(levels) > 1)
-_DEMONSTRATIONS = (
-    Need("demos", "a run without --demos", lambda files: not files),
-    (one_of("starts", "backward"), in_use("imitation"), in_use("guide")),
+
+
+def _without(option: str) -> Need:
+    """The need that an option is left out."""
+    return Need(
+        (option,), f"a run without {flag_of(option)}", lambda run: not run[option]
+    )
+
+
+_MARIO = (
+    Need(("task",), "a Super Mario Bros. task", lambda run: is_native(run["task"])),
 )
-_A_BONUS = ((in_use("novelty"), in_use("count_bonus")),)
+_REWARD = (*_MARIO, _without("reward_fn"))
+_PROGRESS = (*_MARIO, one_of("reward", "progress"), _without("reward_fn"))
+_ACTION_SET = (*_MARIO, _without("custom_actions"))
+_SEVERAL_LEVELS = Need(
+    ("levels",), "several --levels", lambda run: len(run["levels"]) > 1
+)
+_DEMONSTRATIONS = (
+    _without("demos"),
+    any_of(one_of("starts", "backward"), in_use("imitation"), in_use("guide")),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +86,7 @@ class EnvConfig:
     replacement is reported like an alarm. 0: the first exception ends the run."""
 
     replacement_episodes: int = option(
-        0, needs=(_MARIO, in_use("max_replacements")), least=0
+        0, needs=(*_MARIO, in_use("max_replacements")), least=0
     )
     """Each environment keeps a snapshot of the start of every n-th episode, where n is
     this number. An environment that replaces it begins its first episode there. 0: the
@@ -115,7 +121,7 @@ class EnvConfig:
     or buttons (A, B, up, down, left, right, start, select) joined by +. Example:
     NOOP,right+B,right+A+B,down."""
 
-    rom_path: str = option("", needs=_MARIO, holds=PATH)
+    rom_path: str = option("", needs=_MARIO, holds="path")
     """ROM file, or a folder with ROMs. The default is the environment variable
     MARIO_ROM, else the ROMs of the installed package gym-super-mario-bros."""
 
@@ -141,7 +147,7 @@ class EnvConfig:
     the rewards of gym-super-mario-bros 7.4 and 9.1 (docs/rewards.md). Each is
     multiplied by --reward-scale."""
 
-    reward_fn: str = option("", needs=_MARIO, holds=CODE)
+    reward_fn: str = option("", needs=_MARIO, holds="code")
     """Your own reward as module:function, instead of --reward. The function takes the
     arrays of a batch and returns the rewards (docs/rewards.md). The losses are made for
     discounted returns within +-15. Videos show the built-in reward."""
@@ -180,15 +186,13 @@ class EnvConfig:
     def actions(self) -> tuple[str, ...]:
         """The buttons of every action of a Super Mario Bros. task, such as "right+A".
 
-        A text of `custom_actions` may hold several actions, separated by commas.
-
-        Raises:
-            ValueError: `custom_actions` has an unknown button.
+        Raises ValueError if `custom_actions` has an unknown button.
         """
-        own = ",".join(self.custom_actions)
-        if own:
-            return tuple(_action(action) for action in own.split(","))
-        return ACTION_SETS[self.action_set]
+        if not self.custom_actions:
+            return ACTION_SETS[self.action_set]
+        # One text may hold several actions, separated by commas.
+        texts = ",".join(self.custom_actions).split(",")
+        return tuple(_action(text) for text in texts)
 
     def check(self) -> None:
         """Raises ValueError for groups or observations that are not possible."""
@@ -212,11 +216,7 @@ class EnvConfig:
 
 
 def _action(text: str) -> str:
-    """A custom action as the action sets spell it: "right+A".
-
-    Raises:
-        ValueError: the action has an unknown button.
-    """
+    """A custom action as the action sets spell it, such as "right+A"."""
     words = text.replace("+", " ").split()
     names = [_BUTTONS.get(word.casefold(), "") for word in words]
     if not names or "" in names or ("NOOP" in names and len(names) > 1):
@@ -244,7 +244,7 @@ class ExploreConfig:
     snapshots finds these ways to the end of the level, each within seconds
     (docs/planning.md). After 500,000 steps it starts no further search."""
 
-    demos: tuple[str, ...] = option((), holds=PATH)
+    demos: tuple[str, ...] = option((), holds="path")
     """Files of demonstrations to learn from instead of a search: recordings of
     trainer.watch --record, or the files of trainer.plan. Before the first update the
     policy is cloned from them (--cloning-steps); --imitation, --guide and --starts
@@ -256,13 +256,13 @@ class ExploreConfig:
     zone of 1-2 and the wrong lanes of mazes."""
 
     snapshot_share: float = option(
-        0.5, needs=one_of("starts", "frontier", "backward"), between=(0, 1)
+        0.5, needs=(one_of("starts", "frontier", "backward"),), between=(0, 1)
     )
     """Share of episodes that begin at snapshots while a level is never cleared from its
     start. The share falls to 0 as the clear rate from the start rises to 1."""
 
-    level_sampling: LevelSampling = option(  # noqa: RUF009 (a string)
-        "success", needs=_SEVERAL_LEVELS
+    level_sampling: Literal["success", "learnability", "curriculum", "uniform"] = (
+        option("success", needs=(_SEVERAL_LEVELS,))
     )
     """How often each of several levels is played, by its clear rate p in the last
     episodes. success: by 1 - p. learnability: by 4 p (1 - p) (Rutherford et al. 2024),
@@ -288,7 +288,9 @@ class ExploreConfig:
     sqrt(2 ln t / n) (Auer et al. 2002). It falls to 0 over --bonus-steps. With 0.1
     there was no gain on 1-1."""
 
-    bonus_steps: int = option(1_000_000, needs=_A_BONUS, least=0)
+    bonus_steps: int = option(
+        1_000_000, needs=(any_of(in_use("novelty"), in_use("count_bonus")),), least=0
+    )
     """Environment steps of the linear schedule of the novelty and count bonuses."""
 
     @property

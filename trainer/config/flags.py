@@ -8,61 +8,42 @@ of `Muon`. `values` splits a config into options, `build` makes a config from th
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
-import inspect
-import textwrap
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal
+
+import docstring_parser
 
 from trainer.config.options import (
-    CODE,
-    About,
-    about,
+    Option,
     flag_of,
     kind_of,
     kinds_of,
     one_of,
-    unmet,
+    option_of,
 )
 from trainer.config.schema import RunConfig
-
-
-class Option(NamedTuple):
-    """One option of a run.
-
-    Attributes:
-        name: unique, without dashes, such as muon_lr.
-        path: of the field: ("learner", "lr"), or of a choice's field
-            ("learner", "optimizer", "matrix_lr").
-        hint: type of its values; for a choice, a Literal of the words.
-        help: what the option does.
-        about: its range, needs and other properties.
-    """
-
-    name: str
-    path: tuple[str, ...]
-    hint: Any
-    help: str
-    about: About
-
-    @property
-    def part(self) -> str:
-        """env, model, learner, replay, explore or augmentation; "" for RunConfig."""
-        return self.path[0] if len(self.path) > 1 else ""
 
 
 @functools.cache
 def options() -> dict[str, Option]:
     """All options by name, in the order of the schema."""
-    return {option.name: option for option in _options(RunConfig, ())}
+    return {option.name: option for option in options_of(RunConfig)}
 
 
 def values(config: RunConfig) -> dict[str, Any]:
     """The value of every option; the default for fields of a kind not chosen."""
-    return _values(config)
+    result = {}
+    for option in options().values():
+        *parts, field = option.path
+        owner: Any = functools.reduce(getattr, parts, config)
+        has_field = isinstance(owner, option.owners)
+        value = getattr(owner, field) if has_field else option.default
+        result[option.name] = kind_of(value) if option.is_choice else value
+    return result
 
 
 def build(given: Mapping[str, Any]) -> RunConfig:
@@ -79,108 +60,79 @@ def change(config: RunConfig, **given: Any) -> RunConfig:
     return build(values(config) | given)
 
 
-def idle(config: RunConfig, given: Mapping[str, Any]) -> dict[str, str]:
-    """Options that have no effect in this config.
-
-    Args:
-        config: of the run.
-        given: names and values of the options to check.
-
-    Returns:
-        An explanation for each option without effect, by name.
-    """
+def without_effect(config: RunConfig, given: Mapping[str, Any]) -> dict[str, str]:
+    """An explanation for each of some options that has no effect in a config."""
     now = values(config.resolved())
     lines: dict[str, str] = {}
     for name, value in given.items():
-        known = options()[name].about
-        needs = unmet(known.needs, now) if known.needed_by in (None, value) else ()
-        if needs:
-            wanted = " or ".join(need.text for need in needs)
-            has = ", ".join(flag_of(n.option, now[n.option]) for n in needs)
-            lines[name] = f"{flag_of(name, value)} is for {wanted}; this run has {has}"
+        option = options()[name]
+        if option.needed_by not in (None, value):
+            continue
+        if need := next((need for need in option.needs if not need.met(now)), None):
+            has = ", ".join(flag_of(other, now[other]) for other in need.options)
+            lines[name] = (
+                f"{flag_of(name, value)} is for {need.text}; this run has {has}"
+            )
     return lines
 
 
 def code_of(config: RunConfig) -> dict[str, str]:
     """The options that name code of the user, module:name, with these names."""
-    code = [name for name, option in options().items() if option.about.holds == CODE]
+    code = [option.name for option in options().values() if option.holds == "code"]
     return {n: v for n, v in values(config).items() if n in code and ":" in v}
 
 
-def _options(kind: type[Any], path: tuple[str, ...]) -> Iterable[Option]:
-    hints, texts = typing.get_type_hints(kind), help_of(kind)
+def options_of(kind: type[Any], path: tuple[str, ...] = ()) -> Iterable[Option]:
+    """The fields of a dataclass as options, of a command or of a part of a run."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    texts = docstring_parser.parse_from_object(kind).params
+    helps = {text.arg_name: " ".join(str(text.description).split()) for text in texts}
     for field in dataclasses.fields(kind):
-        hint, known, where = hints[field.name], about(field), (*path, field.name)
-        text = texts.get(field.name, "")
+        hint, declared = hints[field.name], option_of(field)
+        where, kinds = (*path, field.name), kinds_of(hint)
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            yield from _options(hint, where)
-        elif kinds := kinds_of(hint):
-            words: Any = Literal.__getitem__(tuple(kinds))
-            yield Option(known.name, where, words, text, known)
-            yield from _fields_of_kinds(known.name, where, kinds)
-        else:
-            yield Option(known.name, where, hint, text, known)
+            yield from options_of(hint, where)
+            continue
+        is_path = hint is Path or Path in typing.get_args(hint)
+        yield dataclasses.replace(
+            declared,
+            path=where,
+            owners=(kind,),
+            is_choice=bool(kinds),
+            hint=Literal.__getitem__(tuple(kinds)) if kinds else hint,
+            help=helps.get(field.name, ""),
+            holds="path" if is_path else declared.holds,
+        )
+        yield from _options_of_kinds(declared.name, where, kinds)
 
 
-def _fields_of_kinds(
+def _options_of_kinds(
     choice: str, path: tuple[str, ...], kinds: Mapping[str, type[Any] | None]
 ) -> Iterable[Option]:
     """The options of a choice's dataclasses; a shared name is one option."""
-    found: dict[str, Option] = {}
-    users: dict[str, list[str]] = {}
-    for word, kind in kinds.items():
-        for option in _options(kind, path) if kind is not None else ():
-            found.setdefault(option.name, option)
-            users.setdefault(option.name, []).append(word)
-    for name, option in found.items():
-        needs = ((one_of(choice, *users[name]),), *option.about.needs)
-        yield option._replace(about=option.about._replace(needs=needs))
-
-
-def _values(config: Any) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    hints = typing.get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        value, name = getattr(config, field.name), about(field).name
-        if kinds := kinds_of(hints[field.name]):
-            result[name] = kind_of(value)
-            for kind in kinds.values():
-                if kind is not None:
-                    result = _values(kind()) | result
-            if value is not None:
-                result |= _values(value)
-        elif dataclasses.is_dataclass(value):
-            result |= _values(value)
-        else:
-            result[name] = value
-    return result
+    merged: dict[str, Option] = {}
+    for option in (
+        o for kind in kinds.values() if kind for o in options_of(kind, path)
+    ):
+        first = merged.get(option.name)
+        owners = (*first.owners, *option.owners) if first else option.owners
+        merged[option.name] = dataclasses.replace(first or option, owners=owners)
+    for option in merged.values():
+        words = [word for word, kind in kinds.items() if kind in option.owners]
+        needs = (one_of(choice, *words), *option.needs)
+        yield dataclasses.replace(option, needs=needs)
 
 
 def _build(kind: type[Any], given: Mapping[str, Any]) -> Any:
     made: dict[str, Any] = {}
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        hint, name = hints[field.name], about(field).name
+        hint, name = hints[field.name], option_of(field).name
         kinds = kinds_of(hint)
         if kinds:
-            word = given.get(name, kind_of(field.default))
-            chosen = kinds[word]
-            made[field.name] = None if chosen is None else _build(chosen, given)
-        elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            hint = kinds[given.get(name, kind_of(field.default))]
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             made[field.name] = _build(hint, given)
-        elif name in given:
-            made[field.name] = given[name]
+        elif kinds or name in given:
+            made[field.name] = None if kinds else given[name]
     return kind(**made)
-
-
-def help_of(kind: type[Any]) -> dict[str, str]:
-    """The docstring under each field of a dataclass, as one line."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(tree, ast.ClassDef)
-    texts = {}
-    for node, after in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr):
-            assert isinstance(node.target, ast.Name)
-            text = ast.literal_eval(after.value)
-            texts[node.target.id] = " ".join(text.split())
-    return texts

@@ -5,9 +5,26 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from trainer.config.options import CODE, PATH, in_use, one_of, option
+from trainer.config.options import any_of, in_use, one_of, option
 
+# Environment steps after which the exponent of the importance weights is 1, so that
+# they correct all of the bias of prioritized replay (Schaul et al. 2016, section 3.4).
+BETA_STEPS = 1_000_000
+
+# Largest share of replayed unrolls: replay alone biases the policy (Schmitt et al.
+# 2020, section 3).
+MAX_REPLAY_SHARE = 0.75
+
+_REPLAY = (in_use("replay_share"),)
+# Distillation has no entropy bonus.
+_A_REWARD = (one_of("loss", "ppo", "impala"),)
 _ADAM_EPS = 1e-5  # as in PPO implementations (Huang et al. 2022, detail 3)
+
+
+def linear(start: float, end: float, horizon: int, step: int) -> float:
+    """A value that moves from `start` to `end` over `horizon` steps and stays there."""
+    share = 1.0 if horizon <= 0 else min(1.0, step / horizon)
+    return start + (end - start) * share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +50,13 @@ class Distillation:
 
     kind: ClassVar[str] = "distillation"
 
-    teachers: str = option("", holds=PATH)
+    teachers: str = option("", holds="path")
     """Policies to learn from: a run or a checkpoint, which teaches all levels, or a
     folder with one policy per level (1-1.safetensors, 1-1.pt, or a run folder 1-1).
     Teachers must have the observations and the frame skip of this run, and no actions
     that this run lacks."""
 
-    model: str = option("", name="teacher_model", holds=CODE)
+    model: str = option("", name="teacher_model", holds="code")
     """Network of the teachers, module:Class, if it is a class of your own: code that a
     teacher's file names is imported only if you name it here."""
 
@@ -105,10 +122,6 @@ class RMSprop:
     """Epsilon beside the root (as in Cleanba and TorchBeast)."""
 
 
-# Distillation has no entropy bonus.
-_A_REWARD = one_of("loss", "ppo", "impala")
-
-
 @dataclasses.dataclass(frozen=True)
 class LearnerConfig:
     """How the network learns. Values without a source belong to the CPU recipe."""
@@ -120,7 +133,9 @@ class LearnerConfig:
 
     advantages: Literal["vtrace", "one-step", "gae"] = option(
         "vtrace",
-        needs=((in_use("lag"), one_of("mode", "async"), one_of("loss", "impala")),),
+        needs=(
+            any_of(in_use("lag"), one_of("mode", "async"), one_of("loss", "impala")),
+        ),
         needed_by="gae",
     )
     """vtrace: corrected for policy lag (Espeholt et al. 2018); gae: not corrected
@@ -212,7 +227,7 @@ class LearnerConfig:
     of the demonstrated actions (as in Rajeswaran et al. 2018, section 4.2). The weight
     falls to 0 over --entropy-steps."""
 
-    cloning_steps: int = option(1000, least=0, needs=in_use("demos"))
+    cloning_steps: int = option(1000, least=0, needs=(in_use("demos"),))
     """Gradient steps that clone the policy from --demos before the first update; 0:
     none. Each minimises the cross-entropy of 256 rows."""
 
@@ -240,17 +255,6 @@ class LearnerConfig:
                 "loss=distillation needs --teachers: a run, a checkpoint, or a folder "
                 "with one policy per level"
             )
-
-
-_REPLAY = in_use("replay_share")
-
-# Environment steps after which the exponent of the importance weights is 1, so that
-# they correct all of the bias of prioritized replay (Schaul et al. 2016, section 3.4).
-BETA_STEPS = 1_000_000
-
-# Largest share of replayed unrolls: replay alone biases the policy (Schmitt et al.
-# 2020, section 3).
-MAX_REPLAY_SHARE = 0.75
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from trainer.config.options import CODE, option
+from trainer.config.options import option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ModelConfig:
     0 or () stands for the default of the encoder, which is the value in its paper.
     """
 
-    name: str = option("cnn-72k", name="model", holds=CODE)
+    name: str = option("cnn-72k", name="model", holds="code")
     """Network: cnn-72k, cnn-157k, cnn-345k, nature, impala, convnext, tiles (for --obs
     tiles only), or your own class as module:Class (docs/algorithms.md). cnn-72k is the
     smallest and, on a CPU, the fastest, and learns 1-1 in about as many steps as the

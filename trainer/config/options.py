@@ -1,9 +1,8 @@
-"""Properties of an option beyond its type, default and help.
+"""How a field of the schema is declared as an option, and the range of its numbers.
 
-A field of the schema is `option(default, ...)` if it has such a property: a range,
-another option that it needs to have an effect, another name on the command line, or no
-flag. A field whose type is a union of dataclasses is a choice: one flag with a word for
-each dataclass, whose fields are further flags.
+A field is `option(default, ...)` if it has more properties than its type, its default
+and its help, which is the text under it. A field whose type is a union of dataclasses
+is a choice: one flag with a word for each dataclass, whose fields are further flags.
 """
 
 from __future__ import annotations
@@ -11,138 +10,117 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, cast
 
-# In the metadata of a dataclass field.
-_KEY = "option"
+# Pools take 32-bit seeds, and each seed of a run stands for a block of them
+# (envs/pool.py).
+MAX_SEED = 20_000
 
 # The word that stands for None in a choice.
 NONE = "none"
 
-# What an option holds that not everybody may see: a secret (such as a URL with a
-# password), a path of this machine, the name of code (module:name), or flags.
+# What an option holds that not everybody may see (`shown.py`): a secret (such as a URL
+# with a password), a path of this machine, the name of code (module:name), or flags.
 Holds = Literal["", "secret", "path", "code", "flags"]
-SECRET: Final = "secret"
-PATH: Final = "path"
-CODE: Final = "code"
-FLAGS: Final = "flags"
 
 
 class Need(NamedTuple):
-    """Another option, and those of its values with which an option has an effect.
+    """What an option needs to have an effect: values of one of some other options."""
+
+    options: tuple[str, ...]
+    text: str  # the values as a user reads them, such as "--memory gtrxl"
+    met: Callable[[Mapping[str, Any]], bool]  # takes the values of all options by name
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option of a run.
 
     Attributes:
-        option: name of the other option.
-        text: the values as a user reads them, such as "--memory gtrxl".
-        met: whether a value is one of the values.
-    """
-
-    option: str
-    text: str
-    met: Callable[[Any], bool]
-
-
-# At least one Need of each tuple must be met.
-Needs = tuple[tuple[Need, ...], ...]
-
-
-class About(NamedTuple):
-    """The properties of an option; see `option`."""
-
-    name: str
-    flag: bool = True
-    needs: Needs = ()
-    least: float | None = None
-    above: float | None = None
-    between: tuple[float, float] | None = None
-    needed_by: object = None
-    holds: Holds = ""
-
-
-def option(
-    default: Any,
-    *,
-    name: str = "",
-    flag: bool = True,
-    needs: Need | Sequence[Need | tuple[Need, ...]] = (),
-    needed_by: object = None,
-    least: float | None = None,
-    above: float | None = None,
-    between: tuple[float, float] | None = None,
-    holds: Holds = "",
-) -> Any:
-    """A dataclass field with the properties of an option.
-
-    Args:
-        default: of the field.
-        name: of the option, by default the field's.
+        name: unique, without dashes, such as muon_lr.
         flag: False for a field that only Python sets.
-        needs: what the option needs to have an effect: all of these, and of each tuple
-            any one.
+        needs: what the option needs to have an effect.
         needed_by: the only value that has no effect without `needs`; None: all values.
         least: smallest number.
         above: number that the value must exceed.
         between: smallest and largest number.
-        holds: what others may not see of it (`shown.py`), or code that it names. A
-            field of type Path holds a path.
+        hint: type of its values; for a choice, a Literal of the words.
+        path: of the field: ("learner", "lr"), or of a choice's field
+            ("learner", "optimizer", "matrix_lr").
+        owners: the dataclasses with this field.
     """
-    some = (needs,) if isinstance(needs, Need) else needs
-    ways = tuple((need,) if isinstance(need, Need) else need for need in some)
-    known = About(name, flag, ways, least, above, between, needed_by, holds)
-    return dataclasses.field(default=default, metadata={_KEY: known})
+
+    default: Any = None
+    name: str = ""
+    flag: bool = True
+    needs: tuple[Need, ...] = ()
+    needed_by: object = None
+    least: float | None = None
+    above: float | None = None
+    between: tuple[float, float] | None = None
+    holds: Holds = ""
+    hint: Any = None
+    is_choice: bool = False
+    help: str = ""
+    path: tuple[str, ...] = ()
+    owners: tuple[type[Any], ...] = ()
+
+    @property
+    def part(self) -> str:
+        """env, model, learner, replay, explore or augmentation; "" for RunConfig."""
+        return self.path[0] if len(self.path) > 1 else ""
 
 
-def about(field: dataclasses.Field[Any]) -> About:
-    """The properties of a field as an option."""
-    known: About = field.metadata.get(_KEY, About(field.name))
-    return known if known.name else known._replace(name=field.name)
+def option(default: Any, **properties: Any) -> Any:
+    """A dataclass field with properties of `Option`."""
+    declared = Option(default, **properties)
+    return dataclasses.field(default=default, metadata={"option": declared})
+
+
+def option_of(field: dataclasses.Field[Any]) -> Option:
+    """A field as an option."""
+    declared: Option = field.metadata.get("option", Option(field.default))
+    return dataclasses.replace(declared, name=declared.name or field.name)
 
 
 def one_of(option: str, *values: str) -> Need:
     """The need that an option has one of these values."""
     *others, last = values
     words = f"{', '.join(others)} or {last}" if others else last
-    return Need(option, f"{flag_of(option)} {words}", lambda value: value in values)
+    text = f"{flag_of(option)} {words}"
+    return Need((option,), text, lambda run: run[option] in values)
 
 
 def in_use(option: str) -> Need:
     """The need that an option is on, above 0, or not empty."""
-    return Need(option, flag_of(option), bool)
+    return Need((option,), flag_of(option), lambda run: bool(run[option]))
+
+
+def any_of(*needs: Need) -> Need:
+    """The need that one of several is met."""
+    return Need(
+        tuple(name for need in needs for name in need.options),
+        " or ".join(need.text for need in needs),
+        lambda run: any(need.met(run) for need in needs),
+    )
 
 
 def flag_of(name: str, value: object = None) -> str:
     """An option as on the command line, with its value if one is given."""
     flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    if value is None:
-        return f"--{flag}"
+    if value is None or isinstance(value, bool):
+        return f"--no-{flag}" if value is False else f"--{flag}"
     if isinstance(value, tuple | list):
         return f"--{flag} {','.join(map(str, value)) or NONE}"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return f"--{flag} {text}"
-
-
-def unmet(needs: Needs, values: Mapping[str, Any]) -> tuple[Need, ...]:
-    """The first unmet need, with its alternatives; () if all needs are met.
-
-    Args:
-        needs: of an option.
-        values: of all options, by name.
-    """
-    for ways in needs:
-        if not any(way.met(values[way.option]) for way in ways):
-            return ways
-    return ()
+    return f"--{flag} {value:g}" if isinstance(value, float) else f"--{flag} {value}"
 
 
 def kinds_of(hint: Any) -> dict[str, type[Any] | None]:
     """The dataclasses of a choice by their words; {} if a type is not a choice.
 
-    Args:
-        hint: type of a field. A choice is a union of dataclasses, each with its word
-            in `kind`, and of None if the choice may be empty.
+    A choice is a union of dataclasses, each with its word in `kind`, and of None if it
+    may be empty.
     """
     if not isinstance(hint, types.UnionType):
         return {}
@@ -155,3 +133,24 @@ def kinds_of(hint: Any) -> dict[str, type[Any] | None]:
 def kind_of(value: Any) -> str:
     """The word of a chosen dataclass, or of an instance of one."""
     return NONE if value is None else str(value.kind)
+
+
+def check_seed(seed: int) -> None:
+    """Raises ValueError if the seed is out of range for a run or an evaluation."""
+    if not 0 <= seed <= MAX_SEED:
+        raise ValueError(f"seed must be 0 to {MAX_SEED}, got {seed}")
+
+
+def check_ranges(config: Any) -> None:
+    """Raises ValueError if a number in a config is outside the range of its field."""
+    for field in dataclasses.fields(config):
+        value, known = getattr(config, field.name), option_of(field)
+        name, (least, most) = known.name, known.between or (None, None)
+        if dataclasses.is_dataclass(value):
+            check_ranges(value)
+        elif known.above is not None and not value > known.above:
+            raise ValueError(f"{name} must be above {known.above:g}, got {value}")
+        elif known.least is not None and not value >= known.least:
+            raise ValueError(f"{name} must be at least {known.least:g}, got {value}")
+        elif known.between and not least <= value <= most:
+            raise ValueError(f"{name} must be {least:g} to {most:g}, got {value}")

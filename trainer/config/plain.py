@@ -22,32 +22,20 @@ _PLAIN: dict[Any, tuple[type, ...]] = {
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Turns a config into plain JSON types.
-
-    A choice becomes None or a table that begins with its word, such as
-    {"kind": "gru", "size": 256}.
-    """
-
-    def plain(value: Any) -> Any:
+    """A config in plain JSON types; a choice is {"kind": "gru", "size": 9} or None."""
+    result = {"kind": config.kind} if hasattr(config, "kind") else {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            kind = {"kind": value.kind} if hasattr(value, "kind") else {}
-            return kind | {
-                f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)
-            }
-        if isinstance(value, tuple):
-            return list(value)
-        return str(value) if isinstance(value, Path) else value
-
-    result: dict[str, Any] = plain(config)
+            value = to_dict(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        result[field.name] = str(value) if isinstance(value, Path) else value
     return result
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The result of `to_dict` as a flat table with dotted names, such as "learner.lr".
-
-    A choice is an entry with its word, and its fields are entries below it:
-    "learner.optimizer" and "learner.optimizer.momentum".
-    """
+    """The result of `to_dict` with dotted names: learner.lr, learner.optimizer.eps."""
     result: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
@@ -61,16 +49,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def from_dict(kind: type[T], data: Mapping[str, Any]) -> T:
-    """The inverse of `to_dict`.
-
-    Args:
-        kind: the dataclass.
-        data: the result of `to_dict`.
-
-    Raises:
-        ValueError: a key is not a field, a choice does not have this kind, or a value
-            has another type.
-    """
+    """The inverse of `to_dict`; raises ValueError for other keys, kinds and types."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__} must be a table, got {data!a}")
     hints = typing.get_type_hints(kind)

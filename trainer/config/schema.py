@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from trainer.config.checks import MAX_SEED, check_ranges
 from trainer.config.environment import (
     IMAGE_SIZE,
     IMAGE_SIZES,
@@ -19,7 +18,6 @@ from trainer.config.environment import (
     TILES_SHAPE,
     EnvConfig,
     ExploreConfig,
-    LevelSampling,
 )
 from trainer.config.learning import (
     AugmentConfig,
@@ -28,30 +26,17 @@ from trainer.config.learning import (
     ReplayConfig,
 )
 from trainer.config.network import GTrXL, ModelConfig
-from trainer.config.options import SECRET, Need, in_use, one_of, option
+from trainer.config.options import MAX_SEED, Need, check_ranges, in_use, one_of, option
 from trainer.config.tasks import game_of, own_levels, split_levels
 
 # The parts can also be imported from here.
 __all__ = [
-    "IMAGE_SIZE",
-    "IMAGE_SIZES",
-    "TILES_ROWS",
-    "TILES_SHAPE",
-    "AugmentConfig",
-    "EnvConfig",
-    "ExploreConfig",
-    "LearnerConfig",
-    "LevelSampling",
-    "ModelConfig",
-    "PresetName",
-    "ReplayConfig",
-    "RunConfig",
-]
+    "IMAGE_SIZE", "TILES_ROWS", "TILES_SHAPE", "AugmentConfig",
+    "EnvConfig", "ExploreConfig", "LearnerConfig", "ModelConfig", "PresetName",
+    "ReplayConfig", "RunConfig",
+]  # fmt: skip
 
 PresetName = Literal["cpu", "tiles", "impala", "gpu-small", "gpu-mid", "gpu-large"]
-
-
-_LEVELS = Need("levels", "--levels", bool)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +72,9 @@ class RunConfig:
     """For debugging: one thread, no overlap, no CUDA graphs and no compilation."""
 
     compile: bool = option(
-        False, needs=Need("serial", "--no-serial", lambda on: not on), needed_by=True
+        False,
+        needs=(Need(("serial",), "--no-serial", lambda run: not run["serial"]),),
+        needed_by=True,
     )
     """Use torch.compile for V-trace and the loss, but not for the network (needs a C++
     or Triton compiler). No gain on a CPU, where a compiled network would lose a tenth
@@ -119,7 +106,7 @@ class RunConfig:
     """Episodes of each of the two evaluations; with several levels, episodes per
     level."""
 
-    end_episodes: int = option(10, needs=_LEVELS, least=0)
+    end_episodes: int = option(10, needs=(in_use("levels"),), least=0)
     """Episodes per level, including test levels, in the evaluation at the end of the
     run; 0: no such evaluation."""
 
@@ -158,7 +145,7 @@ class RunConfig:
     """Film the first clear and the best episode so far. The videos go to videos/ in the
     run folder, to TensorBoard and to W&B."""
 
-    notify: str = option("", holds=SECRET)
+    notify: str = option("", holds="secret")
     """Where to send alarms and the outcome of the run (docs/long-runs.md): a URL of
     apprise such as ntfy://TOPIC, or several URLs separated by commas. Only
     config.json records this text, for its owner alone; '$NAME', in single quotes, keeps
@@ -186,10 +173,8 @@ class RunConfig:
         """This config with the values that follow from other options.
 
         They are the size of observations that the network needs, the names of the
-        levels, the task that plays these levels, and the number of value heads.
-
-        Raises:
-            ValueError: the task does not have the levels.
+        levels, the task that plays these levels, and the number of value heads. Raises
+        ValueError if the task does not have the levels.
         """
         size = IMAGE_SIZES.get(self.model.name, IMAGE_SIZE)
         if self.env.obs == "tiles":
@@ -223,35 +208,32 @@ class RunConfig:
 
         The options count environments, training batches, minibatches and replay of the
         whole run, so that it learns like a single process with the same options.
-
-        Args:
-            ranks: number of processes.
-
-        Raises:
-            ValueError: a number cannot be divided by `ranks`.
+        Raises ValueError if a number cannot be divided by `ranks`, the number of
+        processes.
         """
-        if ranks == 1:
-            return self
-        learner, replay = self.learner, self.replay
-        num_envs = _divided("num_envs", self.env.num_envs, ranks)
-        learner = dataclasses.replace(
-            learner,
-            unrolls_per_batch=_divided(
-                "unrolls_per_batch", learner.unrolls_per_batch, ranks
-            ),
-            minibatch_size=_divided("minibatch_size", learner.minibatch_size, ranks),
-        )
+
+        def divided(part: Any, *names: str) -> Any:
+            numbers = {name: getattr(part, name) for name in names}
+            for name, number in numbers.items():
+                if number % ranks:
+                    raise ValueError(
+                        f"{name}={number} counts for the whole run and cannot be "
+                        f"divided among {ranks} processes: choose a multiple of {ranks}"
+                    )
+            shares = {name: number // ranks for name, number in numbers.items()}
+            return dataclasses.replace(part, **shares)
+
+        env, replay = divided(self.env, "num_envs"), self.replay
+        learner = divided(self.learner, "unrolls_per_batch", "minibatch_size")
         if replay.replay_share:
-            capacity = _divided("replay_capacity", replay.replay_capacity, ranks)
-            replay = dataclasses.replace(replay, replay_capacity=capacity)
-        groups = self.env.groups
-        if num_envs % groups:
+            replay = divided(replay, "replay_capacity")
+        if env.num_envs % env.groups:
             raise ValueError(
-                f"groups={groups} must divide the environments of a process, which "
-                f"are {num_envs} of num_envs={self.env.num_envs} with {ranks} "
-                f"processes: choose a num_envs that is a multiple of {groups * ranks}"
+                f"groups={env.groups} must divide the environments of a process, which "
+                f"are {env.num_envs} of num_envs={self.env.num_envs} with {ranks} "
+                "processes: choose a num_envs that is a multiple of "
+                f"{env.groups * ranks}"
             )
-        env = dataclasses.replace(self.env, num_envs=num_envs)
         return dataclasses.replace(self, env=env, learner=learner, replay=replay)
 
     @property
@@ -273,11 +255,7 @@ class RunConfig:
         return env.num_envs + env.num_envs // env.groups + batches
 
     def validate(self) -> None:
-        """Checks the range of each number, and combinations of options.
-
-        Raises:
-            ValueError: an option is not allowed; the message says what is.
-        """
+        """Raises ValueError if an option is out of range or excluded by others."""
         check_ranges(self)
         for part in (self.env, self.learner, self.replay, self.explore):
             part.check()
@@ -368,17 +346,3 @@ class RunConfig:
                 "replay needs advantages=vtrace, got gae: replayed actions come from "
                 "older policies"
             )
-
-
-def _divided(name: str, number: int, ranks: int) -> int:
-    """The share of each process in a number of the whole run.
-
-    Raises:
-        ValueError: the number cannot be divided.
-    """
-    if number % ranks:
-        raise ValueError(
-            f"{name}={number} counts for the whole run and cannot be divided among "
-            f"{ranks} processes: choose a multiple of {ranks}"
-        )
-    return number // ranks

@@ -13,26 +13,26 @@ import functools
 import re
 import shlex
 import tempfile
-import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from trainer.config import flags
-from trainer.config.options import CODE, FLAGS, PATH, SECRET, Holds
+from trainer.config.options import Holds
 
 HIDDEN = "***"
 
 # What the options of other commands hold. Their classes are in rooms that import this
 # one; tests/trainer/test_shown.py finds an option that is missing here.
 _OF_OTHER_COMMANDS: dict[str, Holds] = {
-    "storage": SECRET, "web_token": SECRET, "web_host": SECRET, "ray_address": SECRET,
-    "merge_flags": FLAGS, "space": CODE, "mutations": CODE,
+    "storage": "secret", "web_token": "secret", "web_host": "secret",
+    "ray_address": "secret", "merge_flags": "flags", "space": "code",
+    "mutations": "code",
 }  # fmt: skip
 
 # What the further entries of config.json hold.
-_BESIDE: dict[str, Holds] = {"command": FLAGS, "commit": "", "device_used": ""}
+_BESIDE: dict[str, Holds] = {"command": "flags", "commit": "", "device_used": ""}
 
 _REFERENCES = re.compile(r"(\$\{?\w+\}?[,\s]*)+")
 _URL = re.compile(r"([A-Za-z][\w+.-]*)://(?P<rest>[^\s'\"<>]*)")
@@ -45,23 +45,17 @@ _ABSOLUTE = re.compile(
 
 
 def value(holds: Holds | None, given: Any) -> Any:
-    """The value of an option as others may see it.
-
-    Args:
-        holds: what the option holds; None: unknown.
-        given: a text, a path, a list of these, or any other value.
-    """
+    """The value of an option as others may see it; `holds` is None if unknown."""
     if isinstance(given, list | tuple):
         return [value(holds, one) for one in given]
     if holds == "" or not isinstance(given, str | Path) or not str(given):
         return given
     text = str(given)
-    if holds == SECRET:
+    if holds == "secret":
         return _secret(text)
-    if holds == FLAGS:
+    if holds == "flags":
         return command_text(text)
-    looks = "://" in text and not _PUBLIC.match(text)
-    if holds is None and looks:
+    if holds is None and "://" in text and not _PUBLIC.match(text):
         return _secret(text)
     return path(text) if holds is not None or re.search(r"[/\\]", text) else text
 
@@ -80,8 +74,11 @@ def _secret(text: str) -> str:
     """References to environment variables, and the schemes of URLs."""
     if _REFERENCES.fullmatch(text):
         return text
-    parts = re.split(r"[,\s]+(?=\w[\w+.-]*://)", text.strip())
-    return ",".join(map(_scheme, parts))
+    return ",".join(map(_scheme, _urls(text.strip())))
+
+
+def _urls(text: str) -> list[str]:
+    return re.split(r"[,\s]+(?=\w[\w+.-]*://)", text)
 
 
 def _scheme(url: str) -> str:
@@ -96,40 +93,25 @@ def _scheme(url: str) -> str:
 @functools.cache
 def _holds() -> dict[str, Holds]:
     """What each option holds, by name."""
-    own = {name: holds_of(option) for name, option in flags.options().items()}
+    own = {name: option.holds for name, option in flags.options().items()}
     return own | _OF_OTHER_COMMANDS
 
 
 @functools.cache
 def _by_path() -> dict[tuple[str, ...], Holds]:
     """What each option of a run holds, by the path of its field."""
-    own = {option.path: holds_of(option) for option in flags.options().values()}
+    own = {option.path: option.holds for option in flags.options().values()}
     return own | {(name,): holds for name, holds in _BESIDE.items()}
 
 
-def holds_of(option: flags.Option) -> Holds:
-    """What an option of a run holds, by its declaration or its type."""
-    is_path = option.hint is Path or Path in typing.get_args(option.hint)
-    return option.about.holds or (PATH if is_path else "")
-
-
-# -- configurations ----------------------------------------------------------
-
-
 def settings(data: Mapping[str, Any], part: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A config as others may see it.
-
-    Args:
-        data: the result of `plain.to_dict`, or the content of config.json.
-        part: where it belongs in the config of a run, such as ("env",).
-    """
+    """The content of config.json, or a part of it such as ("env",), for others."""
     result = {}
     for name, given in data.items():
         where = (*part, name)
-        if isinstance(given, Mapping):
-            result[name] = settings(given, where)
-        else:
-            result[name] = value(_by_path().get(where), given)
+        is_part = isinstance(given, Mapping)
+        holds = _by_path().get(where)
+        result[name] = settings(given, where) if is_part else value(holds, given)
     return result
 
 
@@ -139,58 +121,32 @@ def options(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_secrets(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of `plain.to_dict` with secrets hidden and complete paths.
-
-    For files that may travel but that a run continues from.
-    """
-    result = dict(data)
-    for name, given in _secrets(data):
-        result[name] = _secret(given)
-    return result
+    """A config for files that may travel but that a run continues from: paths stay."""
+    return {**data, **{name: _secret(given) for name, given in _secrets(data)}}
 
 
 def with_secrets(
     data: Mapping[str, Any], complete: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The inverse of `without_secrets`.
-
-    Args:
-        data: its result.
-        complete: the same config with its secrets; {}: it is lost.
-
-    Returns:
-        The config, and the names of the secrets that are lost, which are "" in it.
-    """
-    result, lost = dict(data), []
-    for name, hidden in _secrets(data):
-        if HIDDEN not in hidden:
-            continue
-        known = complete.get(name)
-        result[name] = known if isinstance(known, str) else ""
-        if not result[name]:
-            lost.append(name)
-    return result, lost
+    """The inverse of `without_secrets`, and the names of secrets not in `complete`."""
+    hidden = [name for name, given in _secrets(data) if HIDDEN in given]
+    secrets = dict.fromkeys(hidden, "") | dict(_secrets(complete))
+    secrets = {name: secrets[name] for name in hidden}
+    return {**data, **secrets}, [name for name in hidden if not secrets[name]]
 
 
 def _secrets(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Names and values of the secrets in a config, all of which are at its top."""
-    for (name, *_), holds in _by_path().items():
+    for name, option in flags.options().items():
         given = data.get(name)
-        if holds == SECRET and isinstance(given, str) and given:
+        if option.holds == "secret" and isinstance(given, str) and given:
             yield name, given
 
 
-# -- command lines and messages ----------------------------------------------
-
-
 def command(words: Sequence[str]) -> list[str]:
-    """A command line as others may see it.
-
-    Args:
-        words: the program and its arguments, of any command of this package.
-    """
+    """A program of this package and its arguments as others may see them."""
     result: list[str] = []
-    holds: Holds | None = PATH
+    holds: Holds | None = "path"
     for word in words:
         if word == "--":
             holds = None
@@ -213,17 +169,11 @@ def command_text(text: str) -> str:
 
 
 def message(text: str, data: Mapping[str, Any] | None = None) -> str:
-    """A text for people as others may see it.
-
-    Args:
-        text: may quote secrets of `data`, URLs and paths.
-        data: config that the text is about, as of `plain.to_dict`.
-    """
-    secrets = [given for _, given in _secrets(data or {})]
-    text = without(text, secrets)
+    """A text, which may quote secrets of a config, URLs and paths, for others."""
+    text = without(text, [given for _, given in _secrets(data or {})])
     text = _URL.sub(lambda m: m[0] if _is_public(m) else f"{m[1]}://{HIDDEN}", text)
-    known = {str(place) for place in (Path.cwd(), Path.home(), tempfile.gettempdir())}
-    for place in sorted(known - {"/"}, key=len, reverse=True):
+    places = {str(place) for place in (Path.cwd(), Path.home(), tempfile.gettempdir())}
+    for place in sorted(places - {"/"}, key=len, reverse=True):
         # A name in it may have a blank.
         text = re.sub(rf"(?<![\w/.]){re.escape(place)}(?![\w.-])", "~", text)
     return _ABSOLUTE.sub(lambda match: path(match[0]), text)
@@ -241,7 +191,7 @@ def without(text: str, secrets: Iterable[str]) -> str:
         if _REFERENCES.fullmatch(secret):
             continue
         parts |= {secret}
-        for url in re.split(r"[,\s]+(?=\w[\w+.-]*://)", secret):
+        for url in _urls(secret):
             rest = url.partition("://")[2] or url
             parts |= {rest, *re.split(r"[/:@?&=#,]+", rest)}
     parts |= {unquote(part) for part in parts}

@@ -19,11 +19,7 @@ _TASK = re.compile(
 
 
 def game_of(task: str) -> str:
-    """The task that plays any level of the same game with the same ROM.
-
-    Raises:
-        ValueError: the task has no levels.
-    """
+    """The task that plays any level of the same game; ValueError if there is none."""
     match = _TASK.fullmatch(task)
     if match is None:
         raise ValueError(f"task {task} has no levels; leave out --levels")
@@ -32,12 +28,9 @@ def game_of(task: str) -> str:
 
 def all_levels(task: str) -> tuple[str, ...]:
     """Every level of a task's game, in order: "1-1" to "8-4"."""
-    worlds = _WORLDS[game_of(task).partition("-")[0]]
-    return tuple(
-        f"{world}-{stage}"
-        for world in range(1, worlds + 1)
-        for stage in range(1, STAGES + 1)
-    )
+    worlds = range(1, _WORLDS[game_of(task).partition("-")[0]] + 1)
+    stages = range(1, STAGES + 1)
+    return tuple(f"{world}-{stage}" for world in worlds for stage in stages)
 
 
 def own_levels(task: str) -> tuple[str, ...]:
@@ -46,12 +39,9 @@ def own_levels(task: str) -> tuple[str, ...]:
     Worlds of the Lost Levels beyond the fourth have tasks but do not count as levels.
     """
     match = _TASK.fullmatch(task)
-    if match is None:
+    if match is None or not (match["level"] or "RandomStages" in task):
         return ()
-    known = all_levels(task)
-    if match["level"]:
-        return (match["level"],) if match["level"] in known else ()
-    return known if "RandomStages" in task else ()
+    return tuple(name for name in all_levels(task) if match["level"] in (None, name))
 
 
 def game_levels(task: str) -> tuple[str, ...]:
@@ -62,39 +52,23 @@ def game_levels(task: str) -> tuple[str, ...]:
 
 
 def played(task: str, levels: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """What a run plays, equal for different names of the same selection.
-
-    Args:
-        task: EnvConfig.task.
-        levels: EnvConfig.levels.
-
-    Returns:
-        The task of the game and the levels; the task itself and () if it has none.
-    """
-    own = tuple(levels) or own_levels(task)
-    return (game_of(task), own) if own else (task, ())
+    """The task and levels of a run, equal for different names of the same selection."""
+    levels = tuple(levels) or own_levels(task)
+    return (game_of(task), levels) if levels else (task, ())
 
 
 def check_level(level: str, task: str, hint: str = "") -> None:
     """Raises ValueError, with a hint at its end, if a game does not have a level."""
-    known = all_levels(task)
-    if level not in known:
+    first, *_, last = levels = all_levels(task)
+    if level not in levels:
         raise ValueError(
-            f"there is no level {level!r} in {game_of(task)}; levels are {known[0]} to "
-            f"{known[-1]}{hint}"
+            f"there is no level {level!r} in {game_of(task)}; levels are {first} to "
+            f"{last}{hint}"
         )
 
 
 def parse_levels(text: str, task: str) -> tuple[str, ...]:
-    """Levels from a user's text: "1-1,4-2" or "all".
-
-    Returns:
-        Each level once, in the order of the game, so that the number of a level does
-        not depend on the order in the text.
-
-    Raises:
-        ValueError: the game does not have a level, or the task has no levels.
-    """
+    """Levels from a user's text, "1-1,4-2" or "all", each once, in the game's order."""
     levels = {part.strip() for part in text.split(",")}
     if "all" in levels:
         levels = (levels - {"all"}).union(all_levels(task))
@@ -104,41 +78,24 @@ def parse_levels(text: str, task: str) -> tuple[str, ...]:
 
 
 def levels_of(levels: Sequence[str], test: Sequence[str], task: str) -> tuple[str, ...]:
-    """Training and test levels of a run, in the order of the game; () for none.
-
-    Args:
-        levels: EnvConfig.levels of the run.
-        test: EnvConfig.test_levels.
-        task: EnvConfig.task.
-    """
+    """Training and test levels of a run, in the order of the game; () for none."""
     if not levels:
         return own_levels(task)
     return tuple(sorted({*levels, *test}, key=all_levels(task).index))
 
 
 class Split(NamedTuple):
-    """The levels of a run, in the order of its pool.
+    """The levels of a run, in the order of its pool."""
 
-    Attributes:
-        train: the levels to train on; () if the task has one level or none.
-        test: the levels to test on and never to train on.
-    """
-
-    train: tuple[str, ...]
-    test: tuple[str, ...]
+    train: tuple[str, ...]  # () if the task has one level or none
+    test: tuple[str, ...]  # never to train on
 
 
 def split_levels(levels: Sequence[str], test: Sequence[str], task: str) -> Split:
-    """Splits the levels of a run into training levels and test levels.
+    """Splits the levels in a user's texts into training levels and test levels.
 
-    Args:
-        levels: texts of a user, such as "1-1,4-2" or "all"; (): the levels of the task.
-        test: likewise, or a number of levels to draw from `levels`. The draw is the
-            same for every seed, so that runs can be compared.
-        task: of the run.
-
-    Raises:
-        ValueError: a level does not exist, or none is left to train on.
+    `levels` may be (), the levels of the task. `test` may be a number of levels to
+    draw, which are the same for every seed, so that runs can be compared.
     """
     train = parse_levels(",".join(levels), task) if levels else own_levels(task)
     if not levels and not test:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from trainer.config.checks import MAX_SEED, check_seed
+from trainer.config.options import MAX_SEED, check_seed
 from trainer.envs.pool import SEED_STRIDE
 from trainer.machine.cuda import HostToDevice
 from trainer.rollout.actor import sample

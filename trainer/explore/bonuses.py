@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trainer.config.schedules import linear
+from trainer.config.learning import linear
 from trainer.config.schema import ExploreConfig
 from trainer.explore.cells import BoolArray, CellCounts, Entered
 

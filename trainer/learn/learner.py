@@ -28,7 +28,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from trainer.config.schedules import linear
+from trainer.config.learning import linear
 from trainer.config.schema import RunConfig
 from trainer.learn.augment import Augmentation
 from trainer.learn.gradients import GradientStep, Imitation, Statistics

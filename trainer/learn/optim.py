@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from trainer.config import learning
-from trainer.config.checks import check_ranges
-from trainer.config.learning import LearnerConfig
-from trainer.config.schedules import linear
+from trainer.config.learning import LearnerConfig, linear
+from trainer.config.options import check_ranges
 
 try:
     from trainer import _native

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.config import network
-from trainer.config.checks import check_ranges
+from trainer.config.options import check_ranges
 
 
 class Memory(nn.Module):

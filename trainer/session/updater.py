@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trainer.config.learning import BETA_STEPS
-from trainer.config.schedules import linear
+from trainer.config.learning import BETA_STEPS, linear
 from trainer.config.schema import RunConfig
 from trainer.learn.learner import Learner
 from trainer.machine.monitor import mark

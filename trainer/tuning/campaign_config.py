@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.config.checks import check_seed
+from trainer.config.options import check_seed
 from trainer.config.tasks import game_of, parse_levels
 
 # Shorter slices would mostly be start-up time.

@@ -11,7 +11,7 @@ import optuna
 from optuna.storages import RetryHeartbeatStaleTrialCallback
 
 from trainer.config import shown
-from trainer.config.checks import MAX_SEED
+from trainer.config.options import MAX_SEED
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
 from trainer.machine.process import Interrupted

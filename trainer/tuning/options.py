@@ -9,9 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from trainer.config import flags as run_flags
-from trainer.config import shown
-from trainer.config.flags import Option
-from trainer.config.options import SECRET
+from trainer.config.options import Option
 from trainer.config.schema import RunConfig
 
 # Each run of a search has its own value, or the option only selects other defaults.
@@ -22,7 +20,7 @@ _NOT_SEARCHED = ("preset", "seed", "run_dir", "resume")
 def all_options() -> dict[str, Option]:
     """Every option that has a flag, such as lr or num_envs."""
     known = run_flags.options().items()
-    return {name: option for name, option in known if option.about.flag}
+    return {name: option for name, option in known if option.flag}
 
 
 @functools.cache
@@ -45,7 +43,7 @@ def find(name: str) -> Option:
             f"there is no option {name!r}; {hint} (all: python -m trainer.run "
             "--help-all)"
         )
-    if option.name in _NOT_SEARCHED or shown.holds_of(option) == SECRET:
+    if option.name in _NOT_SEARCHED or option.holds == "secret":
         raise ValueError(
             f"{name} cannot be searched: each run has its own value, or the command "
             "line sets it"
@@ -100,8 +98,9 @@ def that_matter(config: RunConfig, options: Mapping[str, Any]) -> dict[str, Any]
     A run refuses options without effect, but a search space may contain them.
     """
     config = apply(config, options)
-    idle = run_flags.idle(config, {find(n).name: v for n, v in options.items()})
-    return {n: value for n, value in options.items() if find(n).name not in idle}
+    values = {find(name).name: value for name, value in options.items()}
+    useless = run_flags.without_effect(config, values)
+    return {n: value for n, value in options.items() if find(n).name not in useless}
 
 
 def show(value: Any) -> str:

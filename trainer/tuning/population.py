@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.config.checks import MAX_SEED
+from trainer.config.options import MAX_SEED
 from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
 from trainer.models import checkpoint

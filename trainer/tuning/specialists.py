@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from trainer.config.learning import LearnerConfig, Muon
+from trainer.config.learning import LearnerConfig, Muon, linear
 from trainer.config.plain import from_dict
-from trainer.config.schedules import linear
 from trainer.config.schema import RunConfig
 from trainer.evaluation.protocol import evaluate_checkpoint
 from trainer.evaluation.results import LevelResult

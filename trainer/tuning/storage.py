@@ -21,7 +21,6 @@ from sqlalchemy import NullPool
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from trainer.config import shown
-from trainer.config.options import SECRET
 
 # Seconds between heartbeats of a process, and after which a process without one counts
 # as dead.
@@ -114,7 +113,7 @@ def open_storage(url: str, folder: Path) -> BaseStorage:
 
 def _open_database(url: str) -> RDBStorage:
     """See `open_storage`."""
-    short = shown.value(SECRET, url)
+    short = shown.value("secret", url)
     name, colon, rest = url.partition(":")
     with_driver, extra = _DRIVERS.get(name, (name, ""))
     try:
