@@ -208,11 +208,8 @@ def draw(status, width, height):
 
 def full_status(lag=0):
     status = make_status(lag=lag, **GPU, **REPLAY, **LEVELS)
-    status.saved = (
-        status.seconds() - 12,
-        98_765_432,
-        "runs/SuperMarioBrosRandomStages-v0-20260101-000000/checkpoints/step-098765432.pt",
-    )
+    path = Path("runs/x/checkpoints/step-098765432.pt")
+    status.saved = status.seconds() - 12, 98_765_432, path
     status.messages.append((10.0, "first clear: videos/first-clear.mp4"))
     status.messages.append((3000.0, "evaluation: 93 of 100 episodes cleared " * 4))
     return status
@@ -247,8 +244,7 @@ def test_every_size_is_filled_exactly(kind, size):
 def test_nothing_is_cut(size, lag):
     lines = draw(full_status(lag), *size)
     text = "\n".join(lines)
-    # A path may lose its first folders, and nothing else its end.
-    assert text.count("…") <= text.count("…/") <= 1
+    assert "…" not in text
     for part in (
         "91%", "3,028", "29.40", "3,161", "594", "reached", "6,887", "18%", "44%",
         "CPU 171%, 0.5 GB GPU 100%, 139.2 GB", "-0.0021", "0.197", "0.87", "6.8e-04",

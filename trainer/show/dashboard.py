@@ -94,7 +94,7 @@ class LiveDisplay(RecordDisplay):
     def checkpoint(self, path: Path, step: int) -> None:
         """Takes the last checkpoint to draw."""
         if self._status is not None:
-            self._status.saved = (self._status.seconds(), step, str(path))
+            self._status.saved = (self._status.seconds(), step, path)
 
     def alarm(self, name: str, text: str) -> None:
         """Takes an alarm to draw above everything else, or ends it."""

@@ -66,7 +66,7 @@ class Status:
     end: float | None = None
     """End of the run in seconds since the start, unless it is solved earlier."""
     curves: dict[str, tuple[Point, ...]] = field(default_factory=dict)
-    saved: tuple[float, int, str] | None = None
+    saved: tuple[float, int, Path] | None = None
     """The last checkpoint: seconds since the start, step, path."""
     alarms: Mapping[str, str] = field(default_factory=dict)
     """Texts of the current alarms, by name."""
@@ -337,21 +337,12 @@ def _storage(status: Status, width: int, height: int) -> tuple[str, RenderableTy
         when, step, path = status.saved
         ago = format_seconds(status.seconds() - when)
         lines.append(("checkpoint", f"{ago} ago, at {step:,}"))
-        lines.append(("", _shortened(path, width - 11)))
+        lines.append(("", path.name))
     lines += _sentences(status, in_panel("slots"))
     title = (
         f"replay of {capacity:,}, checkpoint" if capacity else "checkpoint, no replay"
     )
     return f"starts, {title}" if starts else title, _lines(lines)
-
-
-def _shortened(path: str, width: int) -> str:
-    """A path without its first folders if it is too long."""
-    parts = Path(path).parts
-    while len(path) > width and len(parts) > 1:
-        parts = parts[1:]
-        path = "/".join(("…", *parts))
-    return path
 
 
 def _level_rates(status: Status) -> dict[str, float]:
