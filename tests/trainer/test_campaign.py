@@ -634,7 +634,9 @@ def test_the_board_has_a_column_for_each_world():
         "2-2": Standing(training=True, searching=True),
         "3-2": Standing(training=True),
     }
-    first, one, two = grid(levels).plain.splitlines()
+    console = Console(file=io.StringIO(), width=80)
+    console.print(grid(levels))
+    first, one, two = console.file.getvalue().splitlines()
     assert first.split() == ["1", "2", "3"]
     assert one.split() == ["-1", "96✓", "·"]
     assert two.split() == ["-2", "31▸", "search▸", "·▸"]

@@ -19,7 +19,7 @@ from trainer.machine.timings import Timings
 from trainer.rollout.episodes import STAGNATION_STEPS
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.show import tracking
-from trainer.show.bottleneck import bottleneck
+from trainer.show.metrics import bottleneck
 from trainer.show.tracking import MetricsWriter
 
 
@@ -533,14 +533,14 @@ EVEN = {"wait": 0.6, "act": 0.36, "wait_learner": 0.04, "learn": 0.95} | {
     ],
 )
 def test_the_bottleneck(shares, gpu, overlapped, expected, remedy):
-    text = bottleneck(shares, gpu, overlapped)
+    values = {f"time/share_{name}": share for name, share in shares.items()}
+    if gpu is not None:
+        values["system/gpu_utilisation"] = gpu
+    text = bottleneck(values, overlapped)
     assert text.partition(":")[0] == expected
     assert remedy in text
     assert "\n" not in text
-
-
-def test_only_threads_in_turns_are_told_to_overlap():
-    assert "--lag" not in bottleneck(HELD_UP, 0.5, True)
+    assert not overlapped or "--lag" not in text  # only for threads in turns
 
 
 def test_skipped_time_counts_for_no_share(monkeypatch):

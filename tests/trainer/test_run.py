@@ -75,7 +75,7 @@ def test_a_run_leaves_everything(tmp_path, pools, capsys):
     assert pools[0].closed
     output = capsys.readouterr().out
     assert "parameters" in output
-    assert "SPS: environment steps per second" in output
+    assert "SPS: Environment steps per second" in output
     assert "max_steps reached" in output
     assert str(folder) in output
     # What bounds the speed, in a line of its own.

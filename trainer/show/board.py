@@ -10,32 +10,26 @@ from typing import NamedTuple
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
-from trainer.show.panels import LABEL, heat
+from trainer.show.screen import LABEL, heat, level_grid
 
 _LEGEND = (
     "%: clear rate of the last 100 training episodes   ▸ in training   ✓ solved\n"
     "search: looks for demonstrations, before the level trains"
 )
 _MESSAGES = 8
-_CELL = 7
+_CELL = 8
 
 
 class Standing(NamedTuple):
-    """The progress of a level.
+    """The progress of a level."""
 
-    Attributes:
-        rate: clear rate of the last 100 training episodes; None: not begun.
-        training: whether the level trains now.
-        solved: whether two evaluations confirmed that it is solved.
-        searching: whether the search for demonstrations is still running.
-    """
-
-    rate: float | None = None
+    rate: float | None = None  # of clears in the last 100 episodes; None: not begun
     training: bool = False
-    solved: bool = False
-    searching: bool = False
+    solved: bool = False  # as two evaluations confirmed
+    searching: bool = False  # for demonstrations, before it trains
 
 
 class Board:
@@ -83,28 +77,16 @@ class Board:
             self._live.stop()
 
 
-def grid(levels: Mapping[str, Standing]) -> Text:
+def grid(levels: Mapping[str, Standing]) -> Table:
     """The levels with a column per world and a line per stage."""
-    names = [tuple(map(int, name.split("-"))) for name in levels]
-    worlds = sorted({world for world, _ in names})
-    text = Text(f"{'':3}", no_wrap=True, overflow="crop")
-    text.append("".join(f"{world:>{_CELL}} " for world in worlds) + "\n", LABEL)
-    for stage in sorted({stage for _, stage in names}):
-        text.append(f"-{stage:<2}", LABEL)
-        for world in worlds:
-            _add(text, levels.get(f"{world}-{stage}"))
-        text.append("\n")
-    return text
+    return level_grid({name: _cell(level) for name, level in levels.items()}, _CELL)
 
 
-def _add(text: Text, standing: Standing | None) -> None:
-    """Adds the cell of a level; None adds an empty cell."""
-    if standing is None:
-        text.append(" " * (_CELL + 1))
-        return
+def _cell(standing: Standing) -> Text:
+    """The progress of a level in a few characters."""
     if standing.rate is None:
-        what = "search" if standing.searching else "·"
-        text.append(f"{what:>{_CELL}}", LABEL)
+        text = Text("search" if standing.searching else "·", LABEL)
     else:
-        text.append(f"{100 * standing.rate:{_CELL}.0f}", heat(standing.rate))
-    text.append("✓" if standing.solved else "▸" if standing.training else " ")
+        text = Text(f"{100 * standing.rate:.0f}", heat(standing.rate))
+    mark = "✓" if standing.solved else "▸" if standing.training else " "
+    return text.append(mark, "default")

@@ -26,16 +26,14 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from trainer.machine.device import describe
-from trainer.show.display import Display, MessageFile, PlainDisplay, RunInfo
-from trainer.show.screen import view
-from trainer.show.status import Status
+from trainer.show.display import Display, PlainDisplay, RecordDisplay, RunInfo
+from trainer.show.screen import Status, view
 
 # Largest share of the time that drawing may take.
 _MOST_OF_THE_TIME = 0.005
 
 
-class LiveDisplay:
+class LiveDisplay(RecordDisplay):
     """A dashboard that fills the terminal; messages also scroll above it.
 
     A separate thread draws it once a second and after the terminal has changed its
@@ -44,12 +42,11 @@ class LiveDisplay:
 
     def __init__(self, console: Console | None = None) -> None:
         """Opens the terminal."""
+        super().__init__()
         self.drawing_s = 0.0
         """Processor time that drawing has taken, in seconds."""
         self._console = console or Console(file=sys.stdout, highlight=False)
-        self._record = MessageFile()
         self._status: Status | None = None
-        self._info: RunInfo | None = None
         self._closing = ExitStack()
         self._stop = threading.Event()
         self._size: ConsoleDimensions | None = None  # of the last picture
@@ -63,21 +60,9 @@ class LiveDisplay:
 
     def start(self, info: RunInfo) -> None:
         """Prints a description of the run, and starts to draw."""
-        self._record.open(info.run_dir)
+        super().start(info)
         self.log(info.banner())
-        config = info.config
-        model = f"{config.model.name} on {describe(info.device, info.dtype)}"
-        self._info = info
-        self._status = Status(
-            task=info.task,
-            about=f"{model}, {config.mode}",
-            max_steps=config.max_steps,
-            max_seconds=config.max_seconds,
-            solve_rate=config.solve_rate,
-            overlapped=config.lag > 0,
-            replay_capacity=info.replay_capacity,
-            step=info.steps(),
-        )
+        self._status = Status(info)
         self._status.messages.append(
             (0.0, f"writing to {info.run_dir}/; Ctrl-C ends the run with a checkpoint")
         )
@@ -96,7 +81,7 @@ class LiveDisplay:
         status = self._status
         if status is not None:
             status.messages.append((status.seconds(), text))
-        self._record.add(text)
+        super().log(text)
         with suppress(OSError):  # the terminal is gone, but the run continues
             self._console.print(Text(text), soft_wrap=True)
             self._park()
@@ -104,12 +89,12 @@ class LiveDisplay:
     def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
         """Takes the values to draw."""
         if self._status is not None:
-            self._status.report(step, values, eta_s)
+            self._status.report(values, eta_s)
 
     def checkpoint(self, path: Path, step: int) -> None:
         """Takes the last checkpoint to draw."""
         if self._status is not None:
-            self._status.saved = (self._status.seconds(), step, str(path))
+            self._status.saved = (self._status.seconds(), step, path)
 
     def alarm(self, name: str, text: str) -> None:
         """Takes an alarm to draw above everything else, or ends it."""
@@ -121,8 +106,8 @@ class LiveDisplay:
         """Leaves the last picture, and restores the terminal."""
         self._closing.close()
         self._size = None
-        self._record.close()
-        self._status = self._info = None
+        super().close()
+        self._status = None
 
     def _redraw(self) -> None:
         """The thread: draws once a second, or less often if drawing takes long."""
@@ -151,7 +136,7 @@ class LiveDisplay:
             self._console.control(Control(ControlType.CARRIAGE_RETURN))
 
     def _draw(self) -> RenderableType:
-        size, status, info = self._console.size, self._status, self._info
+        size, status = self._console.size, self._status
         # The picture fills the terminal, so its place is known, whatever other code has
         # written meanwhile. Only the first picture follows earlier output.
         if self._size is not None:
@@ -159,9 +144,8 @@ class LiveDisplay:
         if self._size not in (None, size):
             self._console.control(Control.clear())
         self._size = size
-        if status is None or info is None:
+        if status is None:
             return Text("")
-        status.step = info.steps()
         try:
             return view(status, size.width, size.height)
         except Exception as error:  # a failed drawing must not end the run

@@ -5,40 +5,18 @@ from __future__ import annotations
 import colorsys
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any, TypeVar
 
 import numpy as np
 
+from trainer.show.metrics import METRICS, Metric, in_panel
 from trainer.show.run_files import RunFiles
 
 Line = tuple[Sequence[float], Sequence[float]]  # x, y
 Mark = tuple[int, float, float, float, float]  # line, x, y, low and high end
 
-# Charts: a name in metrics.jsonl, a title, and whether the value is a share of 1.
-_CURVES = (
-    ("rollout/clear_rate", "Clear rate, last 100 episodes", True),
-    ("rollout/levels_passed", "Levels passed, mean of 100 episodes", False),
-    ("rollout/return", "Return, mean of 100 episodes", False),
-    ("rollout/best_x_50", "Best x, mean of 50 episodes", False),
-    ("time/sps", "Environment steps per second", False),
-    ("learn/loss/total", "Loss", False),
-    ("learn/loss/policy", "Policy loss", False),
-    ("learn/loss/value", "Value loss", False),
-    ("learn/loss/entropy", "Entropy", False),
-    ("learn/loss/kl", "KL of old and new policy", False),
-    ("learn/explained_variance", "Explained variance", False),
-    ("learn/learning_rate", "Learning rate", False),
-    ("learn/gradient_norm", "Gradient norm", False),
-    ("explore/frontier_x", "Furthest snapshot, pixels from a level's start", False),
-    ("explore/snapshot_share", "Episodes that begin from snapshots", True),
-    ("explore/snapshot_clear_rate", "Clear rate of episodes from snapshots", True),
-    ("explore/demonstration_left", "Share of the demonstrations still ahead", True),
-    ("explore/cells", "Cells reached", False),
-    ("explore/novelty", "Bonus for new cells, per step", False),
-    ("explore/count_bonus", "Bonus for rare cells, per step", False),
-)
 # Colours of lines, distinct on white and on black.
 _COLOURS = (
     "#3b82c4", "#d97b29", "#4a9d5b", "#b0518f", "#8a6fc8", "#8c7a3f", "#c8403a",
@@ -46,26 +24,16 @@ _COLOURS = (
 )  # fmt: skip
 _INK = "#010203"  # becomes the colour of the page's text
 _MAX_POINTS, _MAX_COLUMNS = 600, 150
+_CLEAR_RATE = METRICS["rollout/clear_rate"]
 _T = TypeVar("_T")
 
 
 def curves(runs: Sequence[RunFiles]) -> str:
     """Charts of the curves of runs, overlaid, as HTML; "" if there are none."""
-    charts = [
-        _curve(runs, name, title, share=share, by_time=False)
-        for name, title, share in _CURVES
-    ]
-    title = "Clear rate over time"
-    charts.insert(
-        1, _curve(runs, "rollout/clear_rate", title, share=True, by_time=True)
-    )
+    charts = [_curve(runs, metric) for metric in METRICS.values() if metric.title]
+    charts.insert(1, _clear_rate_over_time(runs))
     if len(runs) == 1:
-        names = ["wait", "send", "copy", "act", "store", "explore", "learn"]
-        points = [p for p in runs[0].points if "time/share_learn" in p]
-        parts = {n: [p.get(f"time/share_{n}") or 0.0 for p in points] for n in names}
-        title = "Shares of time"
-        charts.append(_stacked_chart(title, [p["step"] for p in points], parts))
-        charts.append(_levels_chart(runs[0]))
+        charts += [_shares_chart(runs[0]), _levels_chart(runs[0])]
     drawn = f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
     if len(runs) == 1:
         return drawn
@@ -76,24 +44,32 @@ def curves(runs: Sequence[RunFiles]) -> str:
     return f'<p class="keys">{keys}</p>{drawn}'
 
 
-def _curve(
-    runs: Sequence[RunFiles], name: str, title: str, *, share: bool, by_time: bool
-) -> str:
-    """One curve of every run, over steps or minutes; "" if no run has it."""
-    lines: list[Line] = []
-    marks: list[Mark] = []
-    for number, run in enumerate(runs):
-        points = [p for p in run.points if isinstance(p.get(name), (int, float))]
-        x = [p.get("time/seconds", 0) / 60 if by_time else p["step"] for p in points]
-        lines.append((x, [p[name] for p in points]))
-        if name != "rollout/clear_rate" or by_time:
-            continue
-        for e in run.evaluations:
-            if e.get("clear_rate") is not None:
-                low, high = e["clear_rate_95"]
-                marks.append((number, e.get("steps", 0), e["clear_rate"], low, high))
-    below = "minutes" if by_time else "environment steps"
-    return _line_chart(title, lines, marks, below=below, share=share)
+def _curve(runs: Sequence[RunFiles], metric: Metric) -> str:
+    """One curve of every run, over steps; "" if no run has it."""
+    marks = []
+    if metric is _CLEAR_RATE:
+        marks = [
+            (number, e.get("steps", 0), e["clear_rate"], *e["clear_rate_95"])
+            for number, run in enumerate(runs)
+            for e in run.evaluations
+            if e.get("clear_rate") is not None
+        ]
+    lines = [_points(run, metric, "step") for run in runs]
+    share = "%" in metric.form
+    return _line_chart(metric.title, lines, marks, "environment steps", share=share)
+
+
+def _clear_rate_over_time(runs: Sequence[RunFiles]) -> str:
+    """The clear rate of every run, over minutes; "" if no run has one."""
+    points = [_points(run, _CLEAR_RATE, "time/seconds") for run in runs]
+    lines = [([second / 60 for second in x], y) for x, y in points]
+    return _line_chart("Clear rate over time", lines, (), "minutes", share=True)
+
+
+def _points(run: RunFiles, metric: Metric, over: str) -> Line:
+    """The points at which a run has a value."""
+    points = [p for p in run.points if p.get(metric.key) is not None]
+    return [p.get(over, 0) for p in points], [p[metric.key] for p in points]
 
 
 def _colour(number: int) -> str:
@@ -109,9 +85,9 @@ def _colour(number: int) -> str:
 def _line_chart(
     title: str,
     lines: Sequence[Line],
-    marks: Sequence[Mark] = (),
-    *,
+    marks: Sequence[Mark],
     below: str,
+    *,
     share: bool,
 ) -> str:
     """A chart of overlaid curves."""
@@ -129,12 +105,16 @@ def _line_chart(
     return _figure(title, axes, below)
 
 
-def _stacked_chart(
-    title: str, x: Sequence[float], parts: Mapping[str, Sequence[float]]
-) -> str:
-    """A chart of stacked shares over environment steps."""
-    if len(x) < 2 or not any(map(any, parts.values())):
+def _shares_chart(run: RunFiles) -> str:
+    """A chart of the shares of time, stacked; "" if the run has none."""
+    learn = METRICS["time/share_learn"]
+    shares = in_panel("shares")
+    points = [p for p in run.points if learn.key in p]
+    parts = {m.label: [p.get(m.key) or 0.0 for p in points] for m in shares}
+    del parts["held"]  # of another thread
+    if len(points) < 2 or not any(map(any, parts.values())):
         return ""
+    x = [p["step"] for p in points]
     axes = _axes(share=True)
     rows = [_thinned(row) for row in parts.values()]
     colours = [_colour(number) for number in range(len(rows))]
@@ -144,7 +124,7 @@ def _stacked_chart(
         fontsize=8, columnspacing=1, handlelength=0.8, handletextpad=0.4,
         labelcolor=_INK,
     )  # fmt: skip
-    return _figure(title, axes, "environment steps")
+    return _figure("Shares of time", axes, "environment steps")
 
 
 def _levels_chart(run: RunFiles) -> str:

@@ -8,7 +8,7 @@ import queue
 import re
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from trainer.config import shown
@@ -57,41 +57,32 @@ class Notifier:
 
 def _service(urls: str) -> Any:
     """Apprise with the services of `urls`; see `Notifier`."""
-    given = os.path.expandvars(urls)
-    if missing := re.search(r"\$\{?(\w+)", given):
+    expanded = os.path.expandvars(urls)
+    if missing := re.search(r"\$\{?(\w+)", expanded):
         raise ValueError(
             f"--notify names the environment variable {missing[1]}, which is not set"
         )
     with warnings.catch_warnings():
         # Services of apprise use modules that Python deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
-        return _added(re.split(r"[,\s]+(?=\w+://)", given.strip()))
-
-
-def _added(urls: Sequence[str]) -> Any:
-    """Apprise with the services of some URLs; see `Notifier`."""
-    try:
-        import apprise
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "--notify needs apprise, which is not installed: pip install "
-            "'mario-envpool[notify]'"
-        ) from error
-    # Added one at a time, so that the error names the URL, without a possible password.
-    service = apprise.Apprise()
-    # Apprise logs failures with the whole URL; `_work` logs them without it.
-    logging.getLogger("apprise").setLevel(logging.CRITICAL)
-    for part in urls:
-        if not service.add(part):
-            scheme, colon, _ = part.partition("://")
-            what = (
-                f"the URL that begins with {scheme!r}"
-                if colon
-                else "a text without ://"
-            )
-            raise ValueError(
-                f"--notify: apprise has no service for {what}; give a URL such as "
-                "ntfy://TOPIC or mailto://... "
-                "(https://appriseit.com/services/)"
-            )
-    return service
+        try:
+            import apprise
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                "--notify needs apprise, which is not installed: pip install "
+                "'mario-envpool[notify]'"
+            ) from error
+        # Apprise logs failures with the whole URL; `_work` logs them without it.
+        logging.getLogger("apprise").setLevel(logging.CRITICAL)
+        service = apprise.Apprise()
+        # One at a time, so that the error names the URL, without a possible password.
+        for url in re.split(r"[,\s]+(?=\w+://)", expanded.strip()):
+            if not service.add(url):
+                scheme, colon, _ = url.partition("://")
+                what = f"the URL that begins with {scheme!r}"
+                raise ValueError(
+                    f"--notify: apprise has no service for "
+                    f"{what if colon else 'a text without ://'}; give a URL such as "
+                    "ntfy://TOPIC or mailto://... (https://appriseit.com/services/)"
+                )
+        return service

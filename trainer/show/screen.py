@@ -1,84 +1,174 @@
-"""The layout of the live dashboard: panels and charts that fit a terminal.
+"""The dashboard of a run: its state, and the picture of it that fits a terminal.
 
 80x24 shows every number; larger terminals also show charts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+import textwrap
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import groupby
+from pathlib import Path
 
-from rich.box import ROUNDED
+import numpy as np
+import numpy.typing as npt
 from rich.console import Group, RenderableType
 from rich.layout import Layout
 from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from trainer.machine.timings import format_seconds
-from trainer.show import panels
-from trainer.show.panels import CURVE, FRAME, LABEL, Drawing
-from trainer.show.status import CHARTS, Status
+from trainer.show.display import RunInfo
+from trainer.show.metrics import METRICS, Metric, bottleneck, in_panel
+
+Point = tuple[float, float]  # seconds since the start, value
+
+# Parts of the time of a thread, and their colours.
+_PARTS = {
+    "wait": "#5f87af",
+    "send": "#5fafaf",
+    "copy": "#8787af",
+    "act": "#d7af5f",
+    "store": "#af875f",
+    "learn": "#87af5f",
+    "held": "#af5f5f",
+}
+# Greys that are readable on black and on white, which a terminal's greys often are not.
+LABEL, FRAME, CURVE = "#8a8a8a", "#6c6c6c", "#87af5f"
+ALARM = "bold white on #af0000"
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+# The bits of a Braille character's dots, by row and column.
+_BRAILLE = np.array([[1, 8], [2, 16], [4, 32], [64, 128]])
+
+CHARTS = [metric for metric in METRICS.values() if metric.chart]
+# The lowest clear rate of several levels, which decides whether a run is solved.
+WORST = METRICS["rollout/worst_clear_rate"]
+_MAX_POINTS = 1024
+# Points for the estimate of when the level is solved, and the smallest rise of the
+# clear rate over these points that does not count as flat.
+_TREND_POINTS, _LEAST_RISE = 8, 0.02
+
+
+@dataclass
+class Status:
+    """The state of a run. One thread writes a field; other threads read it."""
+
+    info: RunInfo
+    started: float = field(default_factory=time.perf_counter)
+    values: Mapping[str, float] = field(default_factory=dict)
+    end: float | None = None
+    """End of the run in seconds since the start, unless it is solved earlier."""
+    curves: dict[str, tuple[Point, ...]] = field(default_factory=dict)
+    saved: tuple[float, int, Path] | None = None
+    """The last checkpoint: seconds since the start, step, path."""
+    alarms: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the current alarms, by name."""
+    messages: deque[tuple[float, str]] = field(
+        default_factory=lambda: deque(maxlen=100)
+    )
+
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self.started
+
+    def report(self, values: Mapping[str, float], eta_s: float) -> None:
+        """Takes one point of the curves; see `Display.report`."""
+        now = self.seconds()
+        self.values, self.end = dict(values), now + eta_s
+        for key in [metric.key for metric in (*CHARTS, WORST)]:
+            value = values.get(key)
+            if value is None or not np.isfinite(value):
+                continue
+            points = self.curves.get(key, ())
+            if len(points) >= _MAX_POINTS:
+                # Old points lose half of their resolution; recent points keep theirs.
+                half = _MAX_POINTS // 2
+                points = points[:half:2] + points[half:]
+            self.curves[key] = (*points, (now, value))
+
+
+def seconds_to_rate(points: Sequence[Point], target: float) -> float | None:
+    """Seconds until a rate reaches a target, by the slope of its last points."""
+    if points and points[-1][1] >= target:
+        return 0.0
+    recent = np.array(points[-_TREND_POINTS:])
+    if len(recent) < 3 or np.ptp(recent[:, 0]) <= 0:
+        return None
+    slope, offset = np.polyfit(recent[:, 0] - recent[-1, 0], recent[:, 1], 1)
+    if slope * np.ptp(recent[:, 0]) < _LEAST_RISE:
+        return None
+    return max(0.0, float((target - offset) / slope))
+
+
+def about_seconds(seconds: float) -> str:
+    """A duration, rounded so that the text does not change at every drawing."""
+    if seconds < 90:
+        return f"{max(5, 5 * round(seconds / 5))} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
+
+
+# -- the layout --------------------------------------------------------------
+
+# Draws the inside of a panel with given columns and lines: a title and the lines.
+_Drawing = Callable[[Status, int, int], tuple[str, RenderableType]]
 
 
 def view(status: Status, width: int, height: int) -> RenderableType:
     """Draws a run."""
+    parts = [Layout(_header(status, width), size=2)]
     if status.alarms and height > 12:
-        lines = panels.alarms(status, width)
-        whole = Layout(size=height)
-        rest = Layout(_view(status, width, height - len(lines)))
-        whole.split_column(Layout(Group(*lines), size=len(lines)), rest)
-        return whole
-    return _view(status, width, height)
-
-
-def _view(status: Status, width: int, height: int) -> RenderableType:
-    """See `view`; without alarms."""
+        lines = _alarms(status, width)
+        parts.insert(0, Layout(Group(*lines), size=len(lines)))
+    room = height - sum(part.size or 0 for part in parts)
     layout = Layout(size=height)
-    header = Layout(_header(status, width), size=2)
-    if width < 76 or height < 24:
-        small = [(panels.progress, 9), (panels.speed, 9)]
-        rows = [_row(status, width, size, [panel]) for panel, size in small]
-        count = max(0, min(2, (height - 2) // 9))
-        rest = [panels.messages] if height - 2 - 9 * count > 2 else []
-        layout.split_column(
-            header, *rows[:count], _row(status, width, height - 2 - 9 * count, rest)
-        )
-        return layout
-    facts = [panels.progress, panels.speed, panels.learning, panels.storage]
+    layout.split_column(*parts, *_rows(status, width, room))
+    return layout
+
+
+def _rows(status: Status, width: int, room: int) -> list[Layout]:
+    """The rows of panels that fit."""
+    if width < 76 or room < 22:
+        count = max(0, min(2, room // 9))
+        rows = [_row(status, width, 9, [panel]) for panel in (_progress, _speed)]
+        left = room - 9 * count
+        rest: list[_Drawing] = [_messages] if left > 2 else []
+        return [*rows[:count], _row(status, width, left, rest)]
+    facts = [_progress, _speed, _learning, _storage]
     # Taller panels have room for the reason of the bottleneck and for more values.
-    first, second = (12, 8) if height >= 38 else (9, 6)
+    first, second = (12, 8) if room >= 36 else (9, 6)
     if width >= 160:
         rows = [_row(status, width, first, facts)]
     else:
         rows = [_row(status, width, first, facts[:2])]
         rows.append(_row(status, width, second, facts[2:]))
-    left = height - 2 - sum(row.size or 0 for row in rows)
+    left = room - sum(row.size or 0 for row in rows)
     bottom = max(7, min(9, left // 3))
-    last: list[Drawing] = [panels.messages]
-    if panels.level_names(status):
-        last.insert(0, panels.levels)
     charts = _chart_rows(status, width, left - bottom)
-    if not charts:
-        bottom = left
-    layout.split_column(header, *charts, *rows, _row(status, width, bottom, last))
-    return layout
+    last: list[_Drawing] = [_messages]
+    if _level_rates(status):
+        last.insert(0, _levels)
+    return [*charts, *rows, _row(status, width, bottom if charts else left, last)]
 
 
-def _row(status: Status, width: int, size: int, drawings: Sequence[Drawing]) -> Layout:
+def _row(status: Status, width: int, size: int, drawings: Sequence[_Drawing]) -> Layout:
     """Panels side by side, of equal width."""
-    row = Layout(Text(""), size=size)
+    row = Layout(Group(), size=size)
     frames = []
     for i, drawing in enumerate(drawings):
         share = width * (i + 1) // len(drawings) - width * i // len(drawings)
         # A frame and a space at each side.
         title, inside = drawing(status, share - 4, size - 2)
+        heading = Text(title[:1].upper() + title[1:], "bold default")
         panel = Panel(
-            inside,
-            title=Text(title, "bold default"),
-            title_align="left",
-            box=ROUNDED,
-            border_style=FRAME,
-            height=size,
+            inside, title=heading, title_align="left", border_style=FRAME, height=size
         )
         frames.append(Layout(panel, size=share))
     if frames:
@@ -90,7 +180,7 @@ def _chart_rows(status: Status, width: int, room: int) -> list[Layout]:
     """Rows of charts, as many as fit."""
     if room < 6:
         return []
-    drawings = [partial(panels.curve, name=name) for name in CHARTS]
+    drawings = [partial(_curve, metric=metric) for metric in CHARTS]
     across = 3 if width >= 150 else 2
     count = 2 if room >= 18 else 1
     sizes = [room // count + (i < room % count) for i in range(count)]
@@ -102,26 +192,281 @@ def _chart_rows(status: Status, width: int, room: int) -> list[Layout]:
 
 def _header(status: Status, width: int) -> RenderableType:
     """Two lines: task and time; progress bar and remaining time."""
-    seconds = status.seconds()
-    end = f"{format_seconds(seconds)} "
-    room = width - len(status.task) - len(end) - 4
-    parts = status.about.split(", ")
-    while parts and len(", ".join(parts)) > room:
-        parts.pop()
-    first = Text(f" {status.task}", "bold", no_wrap=True, overflow="crop")
-    first.append(f"  {', '.join(parts)}", f"not bold {LABEL}")
-    first.truncate(width - len(end) - 1)
-    first.append(" " * (width - first.cell_len - len(end)) + end)
-    limits = ((status.step, status.max_steps), (seconds, status.max_seconds))
+    config, seconds, step = status.info.config, status.seconds(), status.info.steps()
+    first = Table.grid(expand=True, padding=(0, 1), pad_edge=True)
+    first.add_column(no_wrap=True, overflow="crop", ratio=1)
+    first.add_column(no_wrap=True)
+    task = Text(status.info.task, "bold", overflow="crop")
+    about = f"{config.model.name} on {status.info.hardware}, {config.mode}"
+    about = textwrap.shorten(about, max(1, width - len(task) - 13), placeholder="")
+    task.append(f"  {about.rstrip(',')}", f"not bold {LABEL}")
+    first.add_row(task, format_seconds(seconds))
+    limits = ((step, config.max_steps), (seconds, config.max_seconds))
     done = min(1.0, max((now / most for now, most in limits if most), default=0.0))
     left = "-" if status.end is None else format_seconds(status.end - seconds)
-    most = f" of {status.max_steps:,}" if status.max_steps else ""
-    counts = f"{status.step:,}{most} steps"
-    tail = f" {done:4.0%}  {counts:>{2 * len(most) + 2 if most else 18}}"
-    tail += f"  ETA {left:>8} "
-    room = max(0, width - len(tail) - 1)
-    filled = round(room * done)
-    second = Text(" ", no_wrap=True, overflow="crop")
-    second.append("━" * filled, CURVE).append("━" * (room - filled), FRAME)
-    second.append(tail)
+    most = f" of {config.max_steps:,}" if config.max_steps else ""
+    second = Table.grid(expand=True, padding=(0, 1), pad_edge=True)
+    second.add_column(ratio=1)
+    second.add_column(no_wrap=True)
+    counts = f"{step:,}{most} steps"
+    bar = ProgressBar(1, done, style=FRAME, complete_style=CURVE, finished_style=CURVE)
+    longest = 2 * len(most) + 2 if most else 18
+    second.add_row(bar, f"{done:4.0%}  {counts:>{longest}}  ETA {left:>8}")
     return Group(first, second)
+
+
+def _alarms(status: Status, width: int) -> list[Text]:
+    """A line per alarm, at most three."""
+    lines = []
+    for name, text in list(status.alarms.items())[:3]:
+        line = Text(f" ALARM  {name}: {text}", ALARM, no_wrap=True, overflow="ellipsis")
+        line.truncate(width, overflow="ellipsis", pad=True)
+        lines.append(line)
+    return lines
+
+
+# -- the panels --------------------------------------------------------------
+
+
+def _facts(status: Status, metrics: Iterable[Metric], width: int) -> Text:
+    """A line per metric: a label, the right-aligned value, and the curve if any."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for metric in metrics:
+        if metric.optional and metric.key not in status.values:
+            continue
+        points = status.curves.get(metric.key, ())
+        curve = sparkline(points, width - 22, metric.low, metric.high)
+        text.append(f"{metric.label:<11}", LABEL)
+        text.append(f"{metric.text(status.values):>9}  ").append(curve + "\n", CURVE)
+    return text
+
+
+def _sentences(status: Status, metrics: Iterable[Metric]) -> list[tuple[str, str]]:
+    """The labels and the texts of lines, in which metrics of equal label stand."""
+    return [
+        (label, ", ".join(metric.text(status.values) for metric in group))
+        for label, group in groupby(metrics, lambda metric: metric.label)
+    ]
+
+
+def _progress(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
+    """Results of the training episodes."""
+    # A run of several levels is solved when the worst level is.
+    rates = status.curves.get(WORST.key) or status.curves.get("rollout/clear_rate", ())
+    rate = status.info.config.solve_rate
+    wait = seconds_to_rate(rates, rate)
+    solved = f"about {about_seconds(wait)}" if wait else "reached"
+    text = _facts(status, in_panel("progress"), width)
+    text.append(f"{f'{rate:.0%} in':<11}", LABEL)
+    text.append(f"  {'-' if wait is None else solved}\n")
+    text.append(_facts(status, in_panel("more progress"), width))
+    return "Progress, last 100 episodes", text
+
+
+def _shares(parts: Mapping[str, float], width: int) -> Text:
+    """A bar of shares of a thread's time; the rest is dark."""
+    text, used, total = Text(no_wrap=True), 0, 0.0
+    for name, share in parts.items():
+        total = min(total + share, 1.0)
+        cells = round(width * total) - used
+        text.append("█" * cells, _PARTS[name])
+        used += cells
+    return text.append("█" * (width - used), FRAME)
+
+
+def _speed(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
+    """Speed, where the time goes, and the bottleneck."""
+    values, overlapped = status.values, status.info.config.lag > 0
+    parts = {m.label: values.get(m.key, 0.0) for m in in_panel("shares")}
+    parts["store"] += parts.pop("explore")  # cells and snapshots
+    learn = parts["learn"]
+    del parts["learn" if overlapped else "held"]
+    text = _facts(status, in_panel("speed"), width)
+    text.append(_shares(parts, width)).append("\n")
+    cell = width // 3
+    for i, (name, share) in enumerate(parts.items()):
+        text.append("■ ", _PARTS[name]).append(f"{name:<5}", LABEL)
+        text.append(f"{share:4.0%}" if values else "   -")
+        text.append(" " * (cell - 11) if i % 3 < 2 else "\n")
+    if overlapped:
+        text.append(f"{'learner':<11}", LABEL)
+        text.append(_shares({"learn": learn}, width - 17))
+        text.append(f" {learn:5.0%}\n")
+    else:
+        text.append(_lines(_sentences(status, in_panel("emulation"))))
+    kind, _, reason = (bottleneck(values, overlapped) if values else "-").partition(
+        ": "
+    )
+    text.append(f"{kind}\n", "bold")
+    machine = [metric for metric in in_panel("hardware") if metric.key in values]
+    for label, sentence in _sentences(status, machine):
+        text.append(f"{label} ", LABEL).append(f"{sentence} ")
+    return "Speed", Group(text, Text(reason, LABEL)) if height > 7 else text
+
+
+def _learning(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
+    """Numbers of the last updates."""
+    text, gap = Text(no_wrap=True), min(6, width - 34)
+    for i, metric in enumerate(in_panel("learning")):
+        value = metric.text(status.values)
+        if len(value) > 7:
+            value = f"{status.values[metric.key]:.1e}"
+        text.append(f"{metric.label:<10}", LABEL).append(f"{value:>7}")
+        text.append("\n" if i % 2 else " " * gap)
+    return "Learning", text
+
+
+def _lines(sentences: Iterable[tuple[str, str]]) -> Text:
+    """Lines of a label and a text."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for label, sentence in sentences:
+        text.append(f"{label:<11}", LABEL).append(f"{sentence}\n")
+    return text
+
+
+def _storage(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
+    """Starts, replay and checkpoint."""
+    starts = [metric for metric in in_panel("starts") if metric.key in status.values]
+    capacity = status.info.replay_capacity
+    lines = _sentences(status, starts)
+    if capacity:
+        lines += _sentences(status, in_panel("replay"))
+    if status.saved is None:
+        lines.append(("checkpoint", "none yet"))
+    else:
+        when, step, path = status.saved
+        ago = format_seconds(status.seconds() - when)
+        lines.append(("checkpoint", f"{ago} ago, at {step:,}"))
+        lines.append(("", path.name))
+    lines += _sentences(status, in_panel("slots"))
+    title = (
+        f"replay of {capacity:,}, checkpoint" if capacity else "checkpoint, no replay"
+    )
+    return f"starts, {title}" if starts else title, _lines(lines)
+
+
+def _level_rates(status: Status) -> dict[str, float]:
+    """The clear rates of levels."""
+    prefix = "levels/"
+    return {k.removeprefix(prefix): v for k, v in status.values.items() if prefix in k}
+
+
+def _levels(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
+    """The levels of the game; those without a clear rate have a dot."""
+    cells = {f"{w}-{s}": Text("·", LABEL) for w in range(1, 9) for s in range(1, 5)}
+    for level, rate in _level_rates(status).items():
+        cells[level] = Text(f"{100 * rate:.0f}", heat(rate))
+    worlds = len({level.partition("-")[0] for level in cells})
+    return "Levels, % cleared", level_grid(cells, max(4, min(7, (width - 3) // worlds)))
+
+
+def level_grid(cells: Mapping[str, Text], width: int) -> Table:
+    """Levels with a column of given width per world, and a line per stage."""
+    levels = [tuple(map(int, level.split("-"))) for level in cells]
+    worlds, stages = (sorted(set(numbers)) for numbers in zip(*levels, strict=True))
+    table = Table(box=None, padding=0, header_style=LABEL)
+    table.add_column(width=3, style=LABEL)
+    for world in worlds:
+        table.add_column(str(world), justify="right", width=width)
+    for stage in stages:
+        row = [cells.get(f"{world}-{stage}", "") for world in worlds]
+        table.add_row(f"-{stage}", *row)
+    return table
+
+
+def heat(rate: float) -> str:
+    """The colour of a rate: red at 0, yellow at 0.5, green at 1."""
+    red, green = min(1.0, 2 - 2 * rate), min(1.0, 2 * rate)
+    return f"#{95 + round(120 * red):02x}{95 + round(100 * green):02x}5f"
+
+
+def _messages(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
+    """The last messages, as many as fit; long messages are wrapped."""
+    lines: list[Text] = []
+    for when, text in reversed(list(status.messages)):
+        parts = textwrap.wrap(text, max(1, width - 9)) or [""]
+        if lines and len(lines) + len(parts) > height:
+            break
+        stamps = [format_seconds(when)] + [""] * len(parts)
+        message = [
+            Text(f"{stamp:>7}  ", LABEL, no_wrap=True).append(part, "default")
+            for stamp, part in zip(stamps, parts, strict=False)
+        ]
+        lines = message[:height] + lines
+    return "Messages", Group(*lines)
+
+
+# -- curves ------------------------------------------------------------------
+
+
+def _curve(
+    status: Status, width: int, height: int, *, metric: Metric
+) -> tuple[str, RenderableType]:
+    """The chart of a metric."""
+    points = status.curves.get(metric.key, ())
+    if not points:
+        return metric.title, Text("no value yet", LABEL)
+    values = [value for _, value in points]
+    bottom = min(values) if metric.low is None else metric.low
+    top = max(values) if metric.high is None else metric.high
+    margin = 8
+    lines = chart(points, width - margin, height, bottom, top)
+    labels = ["" for _ in lines]
+    labels[-1], labels[0] = metric.form.format(bottom), metric.form.format(top)
+    result = Text(no_wrap=True)
+    for label, line in zip(labels, lines, strict=True):
+        result.append(f"{label:>{margin - 1}} ", LABEL)
+        result.append(line + "\n", CURVE)
+    return f"{metric.title}  {metric.form.format(values[-1])}", result
+
+
+def sparkline(
+    points: Sequence[Point],
+    width: int,
+    low: float | None = None,
+    high: float | None = None,
+) -> str:
+    """Draws a curve in one line of block characters."""
+    levels = np.clip(np.round(8 * _heights(points, width, low, high)), 1, 8)
+    return "".join(_BLOCKS[int(level)] for level in levels) or " " * width
+
+
+@lru_cache(maxsize=64)  # curves are drawn more often than they change
+def chart(
+    points: tuple[Point, ...],
+    width: int,
+    height: int,
+    low: float | None = None,
+    high: float | None = None,
+) -> list[str]:
+    """Draws a curve as a line of Braille dots, 2x4 in a character."""
+    rows = 4 * height
+    dots = np.zeros((rows, 2 * width), np.uint8)
+    shares = _heights(points, 2 * width, low, high)
+    old = None
+    for column, row in enumerate(np.round((1 - shares) * (rows - 1)).astype(int)):
+        near = row if old is None else old
+        # A steep piece is a vertical line, without the dot that it starts from.
+        start, end = min(row, near + (row > near)), max(row, near - (row < near))
+        dots[start : end + 1, column] = 1
+        old = row
+    cells = dots.reshape(height, 4, width, 2).transpose(0, 2, 1, 3)
+    codes = (cells * _BRAILLE).sum((2, 3), dtype=int)
+    return ["".join(chr(0x2800 + c) if c else " " for c in line) for line in codes]
+
+
+def _heights(
+    points: Sequence[Point], width: int, low: float | None, high: float | None
+) -> npt.NDArray[np.float64]:
+    """The curve at each column, 0 at `low` to 1 at `high`; empty without points."""
+    if not points or width < 1:
+        return np.zeros(0)
+    seconds, values = np.array(points).T
+    times = np.linspace(0, seconds[-1], width)
+    columns: npt.NDArray[np.float64] = np.interp(times, seconds, values)
+    bottom = values.min() if low is None else low
+    top = values.max() if high is None else high
+    if top <= bottom:
+        return np.zeros(width)
+    shares: npt.NDArray[np.float64] = (columns - bottom) / (top - bottom)
+    return shares.clip(0.0, 1.0)
