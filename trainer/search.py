@@ -41,15 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "'mario-envpool[search]'"
             ) from error
         from trainer.tuning.report import finish
-        from trainer.tuning.study import quiet_optuna, search
+        from trainer.tuning.study import search
 
         own_limits = {name: name for name in ("--max-steps", "--max-seconds")}
         command.check_flags(flags, own_limits)
         value = "seconds to clear" if config.minimise else "clear rate"
         try:
-            with quiet_optuna():
-                study = search(config, parse(flags))
-                finish(study, config.folder, value, flags)
+            finish(search(config, parse(flags)), config.folder, value, flags)
         except (OptunaError, MemoryError) as error:
             raise RuntimeError(str(error)) from error
 

@@ -25,7 +25,7 @@ from trainer.run import main
 from trainer.session import loop, saver
 from trainer.session.checkpoints import Checkpoints
 from trainer.session.training import run_training
-from trainer.tuning.objective import Objective
+from trainer.tuning.study import Objective
 
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
 RUN = [sys.executable, "-m", "trainer.run", "--device", "cpu", "--no-videos"]

@@ -10,7 +10,7 @@ from trainer.config.schema import RunConfig
 from trainer.tuning import command, mutations, options
 from trainer.tuning.mutations import Range
 from trainer.tuning.options import all_options, find
-from trainer.tuning.spaces import default
+from trainer.tuning.search_config import default
 
 BASE = RunConfig()
 
@@ -21,8 +21,8 @@ def study():
     pytest.importorskip("optuna")
     from trainer.tuning import study
 
-    with study.quiet_optuna():
-        yield study
+    study.quiet_optuna()
+    return study
 
 
 # Options by name.
@@ -156,7 +156,7 @@ def test_every_end_of_every_range_is_tried(study):
 
 
 def test_a_space_is_loaded_from_a_module_or_a_file(tmp_path):
-    assert command.load("trainer.tuning.spaces:default", "--space") is default
+    assert command.load("trainer.tuning.search_config:default", "--space") is default
     (tmp_path / "mine.py").write_text("three = 3")
     assert command.load(f"{tmp_path}/mine.py:three", "--space") == 3
 
@@ -168,7 +168,10 @@ def test_a_space_is_loaded_from_a_module_or_a_file(tmp_path):
         ("mine.py:", "--space must be MODULE:NAME"),
         ("no.such:space", "cannot load no.such .ModuleNotFoundError"),
         ("none.py:space", "cannot load none.py .FileNotFoundError"),
-        ("trainer.tuning.spaces:none", "trainer.tuning.spaces has no none"),
+        (
+            "trainer.tuning.search_config:none",
+            "trainer.tuning.search_config has no none",
+        ),
     ],
 )
 def test_what_cannot_be_loaded_is_named(where, message):

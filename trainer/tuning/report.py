@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
-import numpy as np
 import optuna
 from matplotlib import pyplot
-from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter, NullLocator
-from optuna.exceptions import ExperimentalWarning
-from optuna.storages import RetryHeartbeatStaleTrialCallback
+from matplotlib.ticker import NullFormatter
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from optuna.visualization import matplotlib as plots
@@ -28,21 +23,7 @@ from trainer.config.schema import RunConfig
 from trainer.machine.files import replacing, write_json
 from trainer.machine.timings import format_seconds
 from trainer.tuning import options
-
-# The attribute that marks a surplus trial.
-SURPLUS = "surplus"
-
-
-def counted(study: optuna.Study) -> list[FrozenTrial]:
-    """The trials, without restarted trials and surplus ones."""
-    trials = study.get_trials(deepcopy=False)
-    history = RetryHeartbeatStaleTrialCallback.retry_history
-    again = {number for trial in trials for number in history(trial)}
-    return [
-        trial
-        for trial in trials
-        if trial.number not in again and SURPLUS not in trial.user_attrs
-    ]
+from trainer.tuning.study import counted
 
 
 def best_command(study: optuna.Study, flags: Sequence[str]) -> str:
@@ -57,34 +38,33 @@ def best_command(study: optuna.Study, flags: Sequence[str]) -> str:
 
 
 def trials_table(study: optuna.Study, title: str) -> Table:
-    """All trials, best first."""
+    """All trials, best first; those without a value last, by number."""
+
+    def rank(trial: FrozenTrial) -> tuple[bool, float]:
+        # The value of a pruned trial is its last report, which is another quantity.
+        if trial.state != TrialState.COMPLETE or trial.value is None:
+            return (True, trial.number)
+        return (False, -trial.value if _maximises(study) else trial.value)
+
     table = Table(title=title, title_justify="left")
     for name in ("trial", "value", "clear", "steps", "time"):
         table.add_column(name, justify="right")
     table.add_column("settings", ratio=1)
-    for trial in sorted(counted(study), key=lambda trial: _rank(study, trial)):
-        known = trial.user_attrs
+    for trial in sorted(counted(study), key=rank):
+        attributes = trial.user_attrs
         complete = trial.state == TrialState.COMPLETE
         values = [f"{k} {options.show(v)}" for k, v in trial.params.items()]
-        if "error" in known:
-            values.append(f"({known['error']})")
+        if "error" in attributes:
+            values.append(f"({attributes['error']})")
         table.add_row(
             str(trial.number),
             f"{trial.value:.4g}" if complete else trial.state.name.lower(),
-            f"{known['clear_rate']:.0%}" if "clear_rate" in known else "",
-            f"{known['steps']:,}" if "steps" in known else "",
-            format_seconds(known["seconds"]) if "seconds" in known else "",
+            f"{attributes['clear_rate']:.0%}" if "clear_rate" in attributes else "",
+            f"{attributes['steps']:,}" if "steps" in attributes else "",
+            format_seconds(attributes["seconds"]) if "seconds" in attributes else "",
             ", ".join(values),
         )
     return table
-
-
-def _rank(study: optuna.Study, trial: FrozenTrial) -> tuple[bool, float]:
-    """A sort key: the best trial first, unfinished trials last, by number."""
-    # The value of a pruned trial is its last report, which is a different quantity.
-    if trial.state != TrialState.COMPLETE or trial.value is None:
-        return (True, trial.number)
-    return (False, trial.value * (-1 if _maximises(study) else 1))
 
 
 def _maximises(study: optuna.Study) -> bool:
@@ -92,54 +72,39 @@ def _maximises(study: optuna.Study) -> bool:
 
 
 def write_plots(study: optuna.Study, folder: Path, value: str) -> list[str]:
-    """Draws the study as PNGs."""
+    """Draws the study as PNGs; returns a line for each."""
     matplotlib.use("Agg")
-    names = list(study.best_trial.params)
-    wide = max(8.0, 1.6 * len(names))
-    drawings: dict[str, tuple[Callable[..., Any], float, dict[str, Any]]] = {
-        "history": (plots.plot_optimization_history, 8, {"target_name": value}),
-        "importances": (plots.plot_param_importances, 8, {"target_name": value}),
-        "parallel": (plots.plot_parallel_coordinate, wide, {"target_name": value}),
-        "slice": (plots.plot_slice, 2.4 * len(names), {"target_name": value}),
-    }
+    count = len(study.best_trial.params)
+    figures = (
+        ("history", plots.plot_optimization_history, 8.0),
+        ("importances", plots.plot_param_importances, 8.0),
+        ("parallel", plots.plot_parallel_coordinate, max(8.0, 1.6 * count)),
+        ("slice", plots.plot_slice, 2.4 * count),
+    )
     lines = []
-    for name, (draw, width, keywords) in drawings.items():
+    for name, draw, width_in_inches in figures:
         path = folder / f"{name}.png"
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
-            warnings.simplefilter("ignore", ExperimentalWarning)
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             try:
-                draw(study, **keywords)
+                draw(study, target_name=value)
             except (ValueError, RuntimeError, ImportError) as error:
                 lines.append(f"no {path}: {error}")
-            else:
-                figure = pyplot.gcf()
-                _tidy(figure, name)
-                figure.set_size_inches(width, 5)
-                with replacing(path) as file:
-                    figure.savefig(file, dpi=120, bbox_inches="tight")
-                remarks = "".join(f" ({warning.message})" for warning in caught)
-                lines.append(f"{path}{remarks}")
-        pyplot.close("all")
+                continue
+        figure = pyplot.gcf()
+        for axes in figure.axes:
+            # Between powers of ten, numbers of a narrow plot would overlap.
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            if name == "parallel":
+                axes.grid(False)  # those of all options would lie over each other
+        figure.set_size_inches(width_in_inches, 5)
+        with replacing(path) as file:
+            figure.savefig(file, dpi=120, bbox_inches="tight")
+        lines.append(str(path) + "".join(f" ({some.message})" for some in caught))
+    pyplot.close("all")
     return lines
-
-
-def _tidy(figure: Figure, name: str) -> None:
-    """Makes axes readable: few numbers on logarithmic axes, no overlaid grids."""
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            if axis.get_scale() == "log":
-                axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
-                axis.set_major_formatter(FormatStrFormatter("%g"))
-                axis.set_minor_formatter(NullFormatter())
-        if name == "slice" and axes.get_xscale() == "log":
-            # The axes are narrow: two numbers fit, whatever the range.
-            axes.set_xticks(np.geomspace(*axes.get_xlim(), 7)[[1, 5]])
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter(FormatStrFormatter("%.2g"))
-        if name == "parallel":
-            axes.grid(False)
 
 
 def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) -> None:
@@ -159,8 +124,8 @@ def finish(study: optuna.Study, folder: Path, value: str, flags: Sequence[str]) 
         value: best.value,
         "params": best.params,
         "options": best.user_attrs["options"],
+        "command": shown.command_text(command),
     }
-    result["command"] = shown.command_text(command)
     write_json(folder / "best.json", result)
     print(f"best: trial {best.number}, {value} {best.value:.4g}\n{command}")
     if not (_maximises(study) or best.user_attrs["solved"]):

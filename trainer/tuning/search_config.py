@@ -1,17 +1,39 @@
-"""Options of a search. This module works without Optuna."""
+"""Options of a search, and its default space. This module works without Optuna."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import optuna
+
+# Returns values of options, by their names on the command line (lr) or in the config
+# (learner.lr).
+Space = Callable[["optuna.Trial"], dict[str, Any]]
+
+
+def default(trial: optuna.Trial) -> dict[str, Any]:
+    """Ranges around the values of the CPU recipe."""
+    return {
+        "lr": trial.suggest_float("lr", 3e-4, 3e-3, log=True),
+        "muon_lr": trial.suggest_float("muon_lr", 0.01, 0.1, log=True),
+        "gamma": trial.suggest_float("gamma", 0.88, 0.99),
+        "lam": trial.suggest_float("lam", 0.8, 1.0),
+        "entropy": trial.suggest_float("entropy", 0.001, 0.03, log=True),
+        "clip_range": trial.suggest_float("clip_range", 0.1, 0.3),
+        "epochs": trial.suggest_int("epochs", 1, 4),
+        "minibatch_size": trial.suggest_categorical("minibatch_size", [256, 512, 1024]),
+    }
 
 
 @dataclass(frozen=True)
 class SearchConfig:
     """Searches for better settings of a run."""
 
-    space: str = "trainer.tuning.spaces:default"
+    space: str = "trainer.tuning.search_config:default"
     """Search space, MODULE:FUNCTION or FILE.py:FUNCTION. The function takes an Optuna
     trial and returns values by option (see the example in docs/search.md)."""
 

@@ -16,7 +16,7 @@ from optuna.storages import (
 )
 from optuna.storages._heartbeat import BaseHeartbeat
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 from sqlalchemy import NullPool
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
@@ -37,8 +37,7 @@ _JOURNAL = "journal:///"
 # use, because Python 3.13 warns of open ones.
 _SQLITE = {"connect_args": {"timeout": 60}, "poolclass": NullPool}
 
-# Databases that need an extra, by the scheme of the URL: the scheme with the driver,
-# and the extra.
+# Databases that need an extra, by the scheme of the URL: the driver, and the extra.
 _DRIVERS = {
     "postgresql": ("postgresql+psycopg", "postgresql"),
     "postgres": ("postgresql+psycopg", "postgresql"),
@@ -51,11 +50,7 @@ _ATTEMPTS = 5
 
 
 class Journal(JournalStorage, BaseHeartbeat):
-    """Optuna's journal file, with heartbeats of running trials.
-
-    Optuna has heartbeats only in databases. The clocks of all machines that share a
-    journal must agree to within half a minute.
-    """
+    """Optuna's journal file, with the heartbeats that Optuna has only in databases."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(JournalFileBackend(str(path)))
@@ -67,11 +62,17 @@ class Journal(JournalStorage, BaseHeartbeat):
             self.set_trial_system_attr(trial_id, "heartbeat", time.time())
 
     def _get_stale_trial_ids(self, study_id: int) -> list[int]:
-        running = self.get_all_trials(
-            study_id, deepcopy=False, states=(TrialState.RUNNING,)
-        )
-        dead = time.time() - GRACE_S
-        return [trial._trial_id for trial in running if _last_sign(trial) < dead]
+        stale = []
+        running = (TrialState.RUNNING,)
+        for trial in self.get_all_trials(study_id, deepcopy=False, states=running):
+            # A restarted trial inherits the heartbeat of the one before it, so its
+            # start counts too.
+            assert trial.datetime_start is not None
+            heartbeat = float(trial.system_attrs.get("heartbeat", 0.0))
+            last_sign = max(heartbeat, trial.datetime_start.timestamp())
+            if last_sign < time.time() - GRACE_S:
+                stale.append(trial._trial_id)
+        return stale
 
     def get_heartbeat_interval(self) -> int:
         """See `BaseHeartbeat`."""
@@ -82,17 +83,6 @@ class Journal(JournalStorage, BaseHeartbeat):
         return RetryHeartbeatStaleTrialCallback(_RETRIES)
 
 
-def _last_sign(trial: FrozenTrial) -> float:
-    """The time of the last heartbeat of a running trial, in seconds since the epoch.
-
-    A restarted trial also has the heartbeat of the trial before it, so its start counts
-    too.
-    """
-    assert trial.datetime_start is not None
-    sign = float(trial.system_attrs.get("heartbeat", 0.0))
-    return max(sign, trial.datetime_start.timestamp())
-
-
 def open_storage(url: str, folder: Path) -> BaseStorage:
     """Opens the storage of a search."""
     url = os.path.expandvars(url)
@@ -100,24 +90,18 @@ def open_storage(url: str, folder: Path) -> BaseStorage:
     if not url:
         url = f"sqlite:///{old}" if old.exists() else f"{_JOURNAL}{folder}/study.log"
     if url.startswith(_JOURNAL):
-        path = Path(url.removeprefix(_JOURNAL))
         try:
-            return Journal(path)
+            return Journal(Path(url.removeprefix(_JOURNAL)))
         except OSError as error:
             raise ValueError(
                 f"cannot open --storage {url} ({error.strerror}); give "
                 "journal:///FILE in an existing folder"
             ) from error
-    return _open_database(url)
-
-
-def _open_database(url: str) -> RDBStorage:
-    """See `open_storage`."""
     short = shown.value("secret", url)
-    name, colon, rest = url.partition(":")
-    with_driver, extra = _DRIVERS.get(name, (name, ""))
+    scheme, colon, rest = url.partition(":")
+    driver, extra = _DRIVERS.get(scheme, (scheme, ""))
     try:
-        return _connect(with_driver + colon + rest)
+        return _open_database(driver + colon + rest)
     except ImportError as error:
         install = f"pip install 'mario-envpool[search,{extra}]'" if extra else error
         raise ValueError(
@@ -131,25 +115,20 @@ def _open_database(url: str) -> RDBStorage:
         ) from error
 
 
-def _connect(url: str) -> RDBStorage:
+def _open_database(url: str, attempt: int = 1) -> RDBStorage:
     """Opens a database, whose tables another process may be making."""
-    # A server may have closed an idle connection.
-    kwargs = _SQLITE if url.startswith("sqlite") else {"pool_pre_ping": True}
-    attempt = 0
-    while True:
-        attempt += 1
-        try:
-            return RDBStorage(
-                url,
-                engine_kwargs=kwargs,
-                heartbeat_interval=HEARTBEAT_S,
-                grace_period=GRACE_S,
-                heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(
-                    _RETRIES
-                ),
-            )
-        except (IntegrityError, ProgrammingError, OperationalError) as error:
-            made = "already exists" in str(error) or "duplicate key" in str(error)
-            if not made or attempt == _ATTEMPTS:
-                raise
-            time.sleep(0.5)
+    try:
+        return RDBStorage(
+            url,
+            # A server may have closed an idle connection.
+            _SQLITE if url.startswith("sqlite") else {"pool_pre_ping": True},
+            heartbeat_interval=HEARTBEAT_S,
+            grace_period=GRACE_S,
+            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(_RETRIES),
+        )
+    except (IntegrityError, ProgrammingError, OperationalError) as error:
+        made = "already exists" in str(error) or "duplicate key" in str(error)
+        if not made or attempt == _ATTEMPTS:
+            raise
+    time.sleep(0.5)
+    return _open_database(url, attempt + 1)

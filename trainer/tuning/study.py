@@ -1,33 +1,45 @@
-"""An Optuna study: its database, its search space, and the processes that share it."""
+"""An Optuna study: its search space, its trials, and the processes that share it."""
 
 from __future__ import annotations
 
 import multiprocessing
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.storages import BaseStorage
-from optuna.trial import TrialState
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
+from optuna.storages import RetryHeartbeatStaleTrialCallback
+from optuna.trial import FrozenTrial, TrialState
 
+from trainer.config import shown
+from trainer.config.options import MAX_SEED
+from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import is_native
-from trainer.machine.process import raise_on_signal
+from trainer.machine.process import Interrupted, raise_on_signal
 from trainer.machine.timings import format_seconds
 from trainer.session.training import run_training
+from trainer.show.display import QuietDisplay
 from trainer.tuning import command, options, storage
-from trainer.tuning.objective import FAILURES, REPORTS, Objective, Train
-from trainer.tuning.report import SURPLUS, counted
-from trainer.tuning.search_config import SearchConfig
-from trainer.tuning.spaces import Space
+from trainer.tuning.search_config import SearchConfig, Space
 
 Distributions = dict[str, BaseDistribution]
+Train = Callable[[RunConfig, QuietDisplay], dict[str, float]]
+
+# Points of a run at which it is compared with other runs.
+REPORTS = 20
+
+# Exceptions that make a trial fail. Others are bugs, or come from the database.
+FAILURES = (ValueError, RuntimeError, OSError, ImportError, MemoryError)
+
+# The attribute of a trial that was begun while other processes completed the number.
+_SURPLUS = "surplus"
 
 _POLL_S = 2.0
 # Seconds that other processes wait for the process that made a study to set it up.
@@ -38,9 +50,22 @@ def search(
     config: SearchConfig, base: RunConfig, train: Train = run_training
 ) -> optuna.Study:
     """Runs a search to its end."""
+    quiet_optuna()
     config.validate()
     command.check_base(base)
-    base = _base(config, base)
+    if not is_native(base.env.task):
+        raise ValueError(
+            f"task {base.env.task} does not report clears, which a search needs; "
+            "choose a task of mario_envpool"
+        )
+    base = replace(
+        base,
+        max_steps=config.max_steps,
+        max_seconds=config.max_seconds,
+        stop_when_solved=config.minimise,
+        videos=False,
+        log_seconds=min(base.log_seconds, 1.0),
+    )
     space: Space = command.load(config.space, "--space")
     ranges = dry_run(space, base)
     study = open_study(config, base, ranges)
@@ -71,21 +96,22 @@ def search(
     return study
 
 
-def _base(config: SearchConfig, base: RunConfig) -> RunConfig:
-    """The config that all runs share."""
-    if not is_native(base.env.task):
-        raise ValueError(
-            f"task {base.env.task} does not report clears, which a search needs; "
-            "choose a task of mario_envpool"
-        )
-    return replace(
-        base,
-        max_steps=config.max_steps,
-        max_seconds=config.max_seconds,
-        stop_when_solved=config.minimise,
-        videos=False,
-        log_seconds=min(base.log_seconds, 1.0),
-    )
+def _worker(config: SearchConfig, base: RunConfig, train: Train) -> None:
+    """An additional process of --jobs."""
+    quiet_optuna()
+    try:
+        with raise_on_signal():
+            space: Space = command.load(config.space, "--space")
+            study = open_study(config, base, dry_run(space, base))
+            work(study, Objective(config, base, space, train), config.trials)
+    except KeyboardInterrupt:
+        return
+
+
+def quiet_optuna() -> None:
+    """Turns off the log messages of Optuna, and what it says of experimental parts."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", ExperimentalWarning)
 
 
 def dry_run(space: Space, base: RunConfig) -> Distributions:
@@ -131,70 +157,72 @@ def open_study(
 ) -> optuna.Study:
     """The study of this name, new or old."""
     config.folder.mkdir(parents=True, exist_ok=True)
-    opened = storage.open_storage(config.storage, config.folder)
-    study, new = _create_or_load(config, opened)
     setup = command.setup(
         base,
         objective=config.objective,
         seeds=config.seeds,
         space={name: repr(some) for name, some in ranges.items()},
     )
-    known = None if new else _wait_for_setup(study)
-    if known is None:
-        # The first trial has the settings of the base run, for comparison.
-        own = options.values_of(base, ranges)
-        known_good = {k: v for k, v in own.items() if _contains(ranges[k], v)}
-        study.enqueue_trial(known_good, skip_if_exists=True)
-        study.set_user_attr("setup", setup)
-    else:
-        command.check_setup(config.name, known, setup)
-    return study
-
-
-def _create_or_load(
-    config: SearchConfig, opened: BaseStorage
-) -> tuple[optuna.Study, bool]:
-    """The study of a search, and whether this process made it."""
     parts: dict[str, Any] = {
         "study_name": config.name,
-        "storage": opened,
+        "storage": storage.open_storage(config.storage, config.folder),
         "sampler": optuna.samplers.TPESampler(),
         "pruner": _pruner(config),
     }
-    parts["direction"] = "minimize" if config.minimise else "maximize"
+    known, until = None, 0.0
     try:
-        return optuna.create_study(**parts), True
+        study = optuna.create_study(
+            **parts, direction="minimize" if config.minimise else "maximize"
+        )
     except optuna.exceptions.DuplicatedStudyError:
-        del parts["direction"]
-        return optuna.load_study(**parts), False
-
-
-def _wait_for_setup(study: optuna.Study) -> Any:
-    """The setup of a study from the process that made it; None if that died."""
-    for _ in range(round(_SETUP_S / _POLL_S) + 1):
-        if (setup := study.user_attrs.get("setup")) is not None:
-            return setup
+        study = optuna.load_study(**parts)
+        known, until = study.user_attrs.get("setup"), time.monotonic() + _SETUP_S
+    # The process that made the study sets it up, unless it has died meanwhile.
+    while known is None and time.monotonic() < until:
         time.sleep(_POLL_S)
-    return None
+        known = study.user_attrs.get("setup")
+    if known is not None:
+        command.check_setup(config.name, known, setup)
+        return study
+    # The first trial has the settings of the base run, for comparison.
+    own = options.values_of(base, ranges)
+    known_good = {k: v for k, v in own.items() if _contains(ranges[k], v)}
+    study.enqueue_trial(known_good, skip_if_exists=True)
+    study.set_user_attr("setup", setup)
+    return study
 
 
-def _pruner(config: SearchConfig) -> optuna.pruners.BasePruner:
+def _pruner(config: SearchConfig) -> BasePruner:
     if config.pruner == "median":
         # Results in the first fifth of a run are not conclusive.
-        return optuna.pruners.MedianPruner(4, n_warmup_steps=REPORTS // 5)
+        return MedianPruner(4, n_warmup_steps=REPORTS // 5)
     if config.pruner == "hyperband":
         most = REPORTS * config.seeds
-        return optuna.pruners.HyperbandPruner(max(1, most // 9), most)
-    return optuna.pruners.NopPruner()
+        return HyperbandPruner(max(1, most // 9), most)
+    return NopPruner()
 
 
-def work(study: optuna.Study, objective: Objective, total: int) -> None:
+def counted(study: optuna.Study) -> list[FrozenTrial]:
+    """The trials, without restarted trials and surplus ones."""
+    trials = study.get_trials(deepcopy=False)
+    history = RetryHeartbeatStaleTrialCallback.retry_history
+    again = {number for trial in trials for number in history(trial)}
+    return [
+        trial
+        for trial in trials
+        if trial.number not in again and _SURPLUS not in trial.user_attrs
+    ]
+
+
+def work(
+    study: optuna.Study, objective: Callable[[optuna.Trial], float], total: int
+) -> None:
     """Runs trials until there are `total`, including those of other processes."""
 
     def unless_surplus(trial: optuna.Trial) -> float:
         """Drops a trial if other processes have begun enough trials."""
         if sum(other.number < trial.number for other in counted(study)) >= total:
-            trial.set_user_attr(SURPLUS, True)
+            trial.set_user_attr(_SURPLUS, True)
             raise optuna.TrialPruned
         return objective(trial)
 
@@ -202,9 +230,9 @@ def work(study: optuna.Study, objective: Objective, total: int) -> None:
     announced = False
     while parent is None or parent.is_alive():
         optuna.storages.fail_stale_trials(study)
-        trials = counted(study)
-        finished = sum(trial.state.is_finished() for trial in trials)
-        running = sum(trial.state == TrialState.RUNNING for trial in trials)
+        states = [trial.state for trial in counted(study)]
+        finished = sum(state.is_finished() for state in states)
+        running = states.count(TrialState.RUNNING)
         if finished >= total:
             return
         if finished + running < total:
@@ -222,25 +250,94 @@ def work(study: optuna.Study, objective: Objective, total: int) -> None:
         time.sleep(_POLL_S)
 
 
-def _worker(config: SearchConfig, base: RunConfig, train: Train) -> None:
-    """An additional process of --jobs."""
-    try:
-        with raise_on_signal(), quiet_optuna():
-            space: Space = command.load(config.space, "--space")
-            study = open_study(config, base, dry_run(space, base))
-            work(study, Objective(config, base, space, train), config.trials)
-    except KeyboardInterrupt:
-        return
+class Objective:
+    """One trial: one run per seed, and their mean value."""
+
+    def __init__(
+        self, config: SearchConfig, base: RunConfig, space: Space, train: Train
+    ) -> None:
+        """Keeps the parts that all trials share."""
+        self._config, self._space, self._train = config, space, train
+        self._base = share_cores(base, config.jobs)
+
+    def __call__(self, trial: optuna.Trial) -> float:
+        """Runs a trial and returns its value."""
+        began = time.perf_counter()
+        outcome = "failed"
+        try:
+            values = self._space(trial)
+            trial.set_user_attr("options", values)
+            used = options.that_matter(self._base, values)
+            print(f"trial {trial.number}: begins; {options.flags(used)}", flush=True)
+            config = options.apply(self._base, values)
+            runs = range(self._config.seeds)
+            value = fmean(self._run(trial, config, index) for index in runs)
+            outcome = f"{value:.4g} (clear {trial.user_attrs['clear_rate']:.0%})"
+            return value
+        except optuna.TrialPruned:
+            outcome = "pruned"
+            raise
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+            study = trial.study
+            RetryHeartbeatStaleTrialCallback()(study, study.trials[trial.number])
+            raise
+        except FAILURES as error:
+            reason = str(error).split("\n")[0]
+            trial.set_user_attr("error", shown.message(reason))
+            outcome = f"failed: {trial.user_attrs['error']}"
+            raise
+        finally:
+            seconds = time.perf_counter() - began
+            trial.set_user_attr("seconds", seconds)
+            print(
+                f"trial {trial.number}: {outcome}, {format_seconds(seconds)}",
+                flush=True,
+            )
+
+    def _run(self, trial: optuna.Trial, config: RunConfig, index: int) -> float:
+        """One run of a trial."""
+        search, seeds = self._config, self._config.seeds
+        run_dir = search.folder / f"trial-{trial.number:03}"
+        seed = self._base.seed + trial.number * seeds + index
+        config = replace(
+            config,
+            seed=seed % (MAX_SEED + 1),
+            run_dir=run_dir / f"seed-{index}" if seeds > 1 else run_dir,
+        )
+        metrics = self._train(config, TrialDisplay(trial, search, index))
+        if metrics["signal"]:
+            raise Interrupted(int(metrics["signal"]))
+        rate = metrics.get("rollout/clear_rate", 0.0)
+        trial.set_user_attr("clear_rate", rate)
+        trial.set_user_attr("steps", int(metrics["steps"]))
+        trial.set_user_attr("solved", bool(metrics["solved"]))
+        if not search.minimise:
+            return rate
+        if metrics["solved"]:
+            return min(metrics["seconds"], search.max_seconds)
+        return search.max_seconds * (2 - rate)
 
 
-@contextmanager
-def quiet_optuna() -> Iterator[None]:
-    """Turns off the log messages of Optuna."""
-    old = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(old)
+class TrialDisplay(QuietDisplay):
+    """Reports a run's progress to Optuna, and ends a hopeless run."""
+
+    def __init__(self, trial: optuna.Trial, config: SearchConfig, index: int) -> None:
+        self._trial, self._minimise = trial, config.minimise
+        self._every = max(1, config.max_steps // REPORTS)
+        self._point, self._next = index * REPORTS, self._every
+
+    def report(self, step: int, values: Mapping[str, float], eta_s: float) -> None:
+        """Reports the clear rate at the same steps in all trials."""
+        if step < self._next:
+            return
+        rate = values.get("rollout/clear_rate", 0.0)
+        while self._next <= step:
+            self._point += 1
+            # Lower is better if the objective is a time.
+            self._trial.report(1 - rate if self._minimise else rate, self._point)
+            self._next += self._every
+        if self._trial.should_prune():
+            self._trial.set_user_attr("clear_rate", rate)
+            self._trial.set_user_attr("steps", step)
+            raise optuna.TrialPruned
