@@ -36,8 +36,7 @@ from trainer.config.tasks import own_levels
 from trainer.evaluation.play import first_seed, wilson
 from trainer.evaluation.protocol import evaluate_levels
 from trainer.evaluation.results import STALL_STEPS
-from trainer.film.filmed_env import Step
-from trainer.film.play import Player
+from trainer.film.filmed_env import Player, Step
 from trainer.models.policy import Policy, load_policy, playing_device
 
 _HEIGHT, _WIDTH = 240, 256

@@ -43,7 +43,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -51,12 +52,12 @@ from typing import Annotated
 import tyro
 
 from trainer.cli import main_of
-from trainer.evaluation.output import make_folder, write
 from trainer.evaluation.protocol import evaluate_checkpoint
 from trainer.evaluation.results import STALL_STEPS, Evaluation
 from trainer.evaluation.tables import progress, show, show_replayed
 from trainer.machine.files import write_json
 from trainer.models import released
+from trainer.models.policy import run_folder
 from trainer.tuning import releases
 
 
@@ -169,11 +170,49 @@ def _replay(config: EvaluateConfig) -> None:
         write_json(config.out / "table.json", content)
 
 
+def _make_folder(checkpoint: Path, out: Path | None) -> Path | None:
+    """Makes the folder for the files of an evaluation, before the evaluation plays."""
+    if out is None:
+        run_dir = run_folder(checkpoint)
+        if run_dir is None:
+            return None
+        out = run_dir / "evaluation"
+    with _writing_to(out):
+        out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def _write(evaluation: Evaluation, folder: Path, *, pictures: bool) -> str:
+    """Writes table.json and the pictures of levels."""
+    count = 0
+    with _writing_to(folder):
+        write_json(folder / "table.json", evaluation.to_dict())
+        if pictures and evaluation.levels:
+            # Imported here, so that Matplotlib loads only for pictures.
+            from trainer.evaluation.plots import draw
+
+            count = len(list(draw(evaluation.about, evaluation.levels, folder)))
+    more = f" and {count} picture{'s' * (count > 1)}" if count else ""
+    return f"wrote table.json{more} to {folder}"
+
+
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    """Adds the folder and advice to an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"cannot write to the folder {folder} ({error.strerror or error}); choose "
+            "another folder with --out"
+        ) from error
+
+
 def _run(config: EvaluateConfig) -> None:
     if released.is_release(config.checkpoint):
         _replay(config)
         return
-    folder = make_folder(config.checkpoint, config.out)
+    folder = _make_folder(config.checkpoint, config.out)
     with progress() as on_progress:
         result = evaluate(config, on_progress)
     if config.json:
@@ -182,7 +221,7 @@ def _run(config: EvaluateConfig) -> None:
         show(result)
     written = f"wrote no files: {config.checkpoint} is not in a run folder; see --out"
     if folder is not None:
-        written = write(result, folder, pictures=config.pictures)
+        written = _write(result, folder, pictures=config.pictures)
     if not config.json:
         print(written)
 

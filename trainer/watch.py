@@ -33,9 +33,15 @@ import tyro
 
 from trainer.cli import main_of
 from trainer.evaluation.play import first_seed
-from trainer.film.live import HumanEpisodes, Pace, PolicyEpisodes, show_episodes
+from trainer.film.live import (
+    HumanEpisodes,
+    Pace,
+    PolicyEpisodes,
+    Window,
+    open_screen,
+    show_episodes,
+)
 from trainer.film.recorder import Recorder
-from trainer.film.screens import Window, open_screen
 from trainer.film.shared_game import SharedGame
 
 # At the end, lines about the last episodes are printed, at most this many.

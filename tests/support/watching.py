@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.film.screens import QuitError
+from trainer.film.live import QuitError
 
 
 class FakeScreen:

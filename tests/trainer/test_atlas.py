@@ -7,8 +7,8 @@ import pytest
 
 from mario_envpool import _core
 from trainer.config.tasks import all_levels
-from trainer.evaluation import atlas
-from trainer.evaluation.atlas import HUD_ROWS, room_picture
+from trainer.evaluation import plots
+from trainer.evaluation.plots import HUD_ROWS, room_picture
 
 pytestmark = pytest.mark.rom
 TASK = "SuperMarioBros-1-1-v0"
@@ -79,7 +79,7 @@ def test_a_camera_that_stands_still_ends_the_search():
         render=lambda: np.zeros((240, 256, 3), np.uint8),
     )
     with pytest.raises(RuntimeError, match="does not end within 8192 pixels"):
-        atlas._scan(env, bytes(0x8010))
+        plots._scan(env, bytes(0x8010))
 
 
 def test_a_room_that_is_not_there():

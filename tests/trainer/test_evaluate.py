@@ -20,8 +20,7 @@ from trainer.evaluation import protocol
 from trainer.evaluation.play import Played, first_seed
 from trainer.evaluation.protocol import evaluate_levels, evaluate_policy
 from trainer.evaluation.results import summarise
-from trainer.film.filmed_env import FilmedEnv, game_config
-from trainer.film.play import Player, film_episode
+from trainer.film.filmed_env import FilmedEnv, Player, film_episode, game_config
 from trainer.models import build_model, checkpoint, policy
 from trainer.models.policy import Policy
 from trainer.rollout.episodes import Episode

@@ -19,8 +19,7 @@ from trainer.envs.levels import LevelPlaces, level_numbers
 from trainer.evaluation.play import Played
 from trainer.evaluation.results import level_result, levels_in_a_row, summarise_levels
 from trainer.evaluation.tables import as_text, level_table
-from trainer.film.filmed_env import FilmedEnv, game_config
-from trainer.film.play import Player
+from trainer.film.filmed_env import FilmedEnv, Player, game_config
 from trainer.machine.timings import Timings
 from trainer.models import build_model, checkpoint, value_heads
 from trainer.models.policy import Policy, load_policy

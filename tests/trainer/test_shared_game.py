@@ -7,8 +7,7 @@ import pytest
 from small_runs import save_policy
 
 from mario_envpool import nes
-from trainer.film.live import Pace, PolicyEpisodes
-from trainer.film.screens import QuitError
+from trainer.film.live import Pace, PolicyEpisodes, QuitError
 from trainer.film.shared_game import Command, SharedGame
 
 pytestmark = pytest.mark.rom

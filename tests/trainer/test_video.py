@@ -23,22 +23,20 @@ from trainer.film.draw import (
     ACCENT,
     BACKGROUND,
     ENDINGS,
+    Camera,
     Panel,
-    Reading,
     controller,
     enlarge,
     gif_palette,
 )
 from trainer.film.encode import VideoWriter
-from trainer.film.filmed_env import FilmedEnv, button_names, game_config
-from trainer.film.grid import Grid, best_columns, tint
-from trainer.film.play import Camera, Shot
+from trainer.film.filmed_env import FilmedEnv, Reading, Shot, button_names, game_config
 from trainer.film.record import BEST, INDEX, Filmer, Recorder, Recording, Video, replay
 from trainer.models import build_model, checkpoint
 from trainer.rollout.episodes import Episode, OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.session.training import run_training
-from trainer.video import main
+from trainer.video import Grid, best_columns, main, tint
 
 
 def read(path):

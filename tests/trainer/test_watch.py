@@ -16,10 +16,9 @@ from watching import FakeScreen
 
 from mario_envpool import nes
 from trainer import watch
-from trainer.film import live, screens
-from trainer.film.draw import Reading
-from trainer.film.filmed_env import button_names
-from trainer.film.screens import (
+from trainer.film import live
+from trainer.film.filmed_env import Reading, button_names
+from trainer.film.live import (
     QuitError,
     QuitKey,
     Terminal,
@@ -139,7 +138,7 @@ def test_only_q_quits_in_a_terminal(keys):
 
 def test_the_terminal_is_left_as_it_was(keys, monkeypatch):
     before, output = attributes(), io.StringIO()
-    monkeypatch.setattr(screens.shutil, "get_terminal_size", lambda: (80, 24))
+    monkeypatch.setattr(live.shutil, "get_terminal_size", lambda: (80, 24))
     terminal = Terminal(output)
     assert attributes() != before
     frame = np.zeros((240, 256, 3), np.uint8)
@@ -175,7 +174,7 @@ def test_a_signal_to_end_leaves_the_terminal_as_it_was(keys, number, monkeypatch
 
 def test_a_new_size_is_drawn_anew(keys, monkeypatch):
     size = (80, 24)
-    monkeypatch.setattr(screens.shutil, "get_terminal_size", lambda: size)
+    monkeypatch.setattr(live.shutil, "get_terminal_size", lambda: size)
     output = io.StringIO()
     terminal = Terminal(output)
     terminal.show(np.zeros((240, 256, 3), np.uint8), READING)

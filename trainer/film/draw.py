@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from mario_envpool import _core, nes
+from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.config.schema import TILES_SHAPE
 from trainer.envs.tiles import tiles_picture
-from trainer.film.filmed_env import HEIGHT
+from trainer.film.filmed_env import HEIGHT, WIDTH, Picture, Reading, Shot
 
-Picture = npt.NDArray[np.uint8]
 Colour = tuple[int, int, int]
 
 # A dark panel, one accent, and a colour each for good and bad endings.
@@ -75,46 +73,6 @@ def enlarge(picture: Picture, scale: int) -> Picture:
     """Repeats every pixel scale x scale times; (H, W, 3) or (H, W)."""
     # Rows last, because whole rows are copied: four times as fast as rows first.
     return picture.repeat(scale, axis=1).repeat(scale, axis=0)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The data that the panel shows for one step.
-
-    Attributes:
-        level: such as "1-1".
-        caption: the line below the level.
-        buttons: pad byte of the pressed buttons.
-        names: names of all actions, for the bars.
-        action: index of the action taken.
-        probabilities: (A,) of the policy, None if unknown.
-        value: value of the critic, None if unknown.
-        total: return so far.
-        step: steps so far.
-        x: position in pixels.
-        obs: (C, H, W) uint8 that the network saw, None to leave it out.
-        ending: cleared, died, stopped, or "" while the episode is open.
-    """
-
-    level: str
-    caption: str
-    buttons: int
-    names: Sequence[str]
-    action: int
-    probabilities: npt.NDArray[np.float32] | None
-    value: float | None
-    total: float
-    step: int
-    x: int
-    obs: Picture | None
-    ending: str = ""
-
-    def __str__(self) -> str:
-        """One line about the state of the episode."""
-        return (
-            f"{self.level}: {self.ending or 'not over'} after {self.step} steps at x "
-            f"{self.x}, return {self.total:.2f}"
-        )
 
 
 class Panel:
@@ -238,6 +196,36 @@ class Panel:
             picture = Image.fromarray(view).resize(size, Image.Resampling.NEAREST)
             x = _MARGIN + i * (width + gap)
             image.paste(picture.convert("RGB"), (self._px(x), self._px(206)))
+
+
+class Camera:
+    """Turns shots into the pictures of a video, at a lower rate if requested."""
+
+    def __init__(self, *, scale: int, every: int = 1, overlay: bool = True) -> None:
+        """Sets the size and the rate."""
+        self._scale, self._every = scale, every
+        self._panel = Panel(scale) if overlay else None
+        self._count = 0
+        self._drawn: tuple[Reading, Picture] | None = None
+        self.fps = FRAMES_PER_SECOND / every
+        width = WIDTH + (PANEL_WIDTH if overlay else 0)
+        self.size = (width * scale, HEIGHT * scale)
+        """Width and height of the pictures."""
+
+    def develop(self, shot: Shot) -> Iterator[Picture]:
+        """The pictures of one shot, (height, width, 3) uint8."""
+        for frame in shot.frames:
+            self._count += 1
+            if (self._count - 1) % self._every == 0:
+                yield self._picture(frame, shot.reading)
+
+    def _picture(self, frame: Picture, reading: Reading) -> Picture:
+        large = enlarge(frame, self._scale)
+        if self._panel is None:
+            return large
+        if self._drawn is None or self._drawn[0] is not reading:
+            self._drawn = reading, self._panel.draw(reading)
+        return np.concatenate((large, self._drawn[1]), axis=1)
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""The game as a film: one environment whose steps return every picture.
+"""The game as a film: an environment that shows every picture, and episodes in it.
 
 A pool shows only the last picture of a step, about 10 a second; a film has all 60.
 Game, observations and rewards equal the pool's bit for bit, because both run the same
@@ -9,21 +9,29 @@ built-in reward.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from mario_envpool import _core, nes, rom
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import check_level, is_native
 from trainer.envs.pool import make_pool
 from trainer.envs.tiles import packed
+from trainer.models.policy import Policy
+from trainer.rollout.actor import sample
+
+Picture = npt.NDArray[np.uint8]
 
 # Rows and columns of the game's picture.
 HEIGHT, WIDTH = 240, 256
+# Lengths after the end: the fall or the flag, then a still picture.
+_AFTERMATH_FRAMES, _STILL_FRAMES = 100, 50
 
 # Keys of a pool's configuration that configure the pool and not the game.
 _OF_THE_POOL = {
@@ -198,3 +206,179 @@ def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in fields.items()
         if name.startswith("info:")
     }
+
+
+# Episodes.
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The data that the panel shows for one step.
+
+    Attributes:
+        level: such as "1-1".
+        caption: the line below the level.
+        buttons: pad byte of the pressed buttons.
+        names: names of all actions, for the bars.
+        action: index of the action taken.
+        probabilities: (A,) of the policy, None if unknown.
+        value: value of the critic, None if unknown.
+        total: return so far.
+        step: steps so far.
+        x: position in pixels.
+        obs: (C, H, W) uint8 that the network saw, None to leave it out.
+        ending: cleared, died, stopped, or "" while the episode is open.
+    """
+
+    level: str
+    caption: str
+    buttons: int
+    names: Sequence[str]
+    action: int
+    probabilities: npt.NDArray[np.float32] | None
+    value: float | None
+    total: float
+    step: int
+    x: int
+    obs: Picture | None
+    ending: str = ""
+
+    def __str__(self) -> str:
+        """One line about the state of the episode."""
+        return (
+            f"{self.level}: {self.ending or 'not over'} after {self.step} steps at x "
+            f"{self.x}, return {self.total:.2f}"
+        )
+
+
+class Decision(NamedTuple):
+    """An action, with the policy's probabilities and value.
+
+    Attributes:
+        action: index of the action.
+        probabilities: (A,) float32; None for a person.
+        value: value of the critic; None for a person and for a level without a head.
+    """
+
+    action: int
+    probabilities: npt.NDArray[np.float32] | None
+    value: float | None
+
+
+Decide = Callable[[Step], Decision]
+
+
+class Player:
+    """A policy that plays n games side by side."""
+
+    def __init__(self, policy: Policy, games: int, *, seed: int, argmax: bool) -> None:
+        """Prepares to act."""
+        self._policy = policy
+        self._generator = None
+        if not argmax:
+            self._generator = torch.Generator(policy.device).manual_seed(seed)
+        size = policy.model.state_size
+        self._state = torch.zeros(games, size, device=policy.device)
+        self._first = torch.ones(games, dtype=torch.bool, device=policy.device)
+
+    @property
+    def memory(self) -> Tensor:
+        """The network's memory, (n, state size); for `recall`."""
+        return self._state
+
+    def recall(self, memory: Tensor) -> None:
+        """Restores the `memory` of an earlier moment of the games."""
+        self._state = memory
+        self._first[:] = False
+
+    @torch.no_grad()
+    def decide(self, steps: Sequence[Step]) -> list[Decision]:
+        """Chooses an action in each game, from the game's last step."""
+        policy = self._policy
+        obs = torch.from_numpy(np.stack([step.obs for step in steps]))
+        obs = obs.to(policy.device)
+        kind = policy.device.type
+        with torch.autocast(kind, policy.dtype, policy.dtype is not None):
+            output, self._state = policy.model(
+                obs[None], self._state, self._first[None]
+            )
+        self._first[:] = False
+        logits = output.logits[0]
+        actions = (
+            logits.argmax(-1)
+            if self._generator is None
+            else sample(logits, self._generator)
+        )
+        odds = logits.softmax(-1).cpu().numpy()
+        values = map(self._value, steps, output.values[0].cpu())
+        return list(map(Decision, actions.tolist(), odds, values))
+
+    def _value(self, step: Step, values: Tensor) -> float | None:
+        """The value of a game; None if the network has no head for its level."""
+        if not values.ndim:
+            return float(values)
+        level = f"{step.info['world']}-{step.info['stage']}"
+        levels = self._policy.env.levels
+        return float(values[levels.index(level)]) if level in levels else None
+
+    def alone(self, step: Step) -> Decision:
+        """Acts in the only game; clears the memory at the start of an episode."""
+        self._first[:] |= step.opening
+        return self.decide([step])[0]
+
+
+class Shot(NamedTuple):
+    """One step on film.
+
+    Attributes:
+        frames: (n, 240, 256, 3) uint8.
+        reading: data for the panel.
+    """
+
+    frames: Picture
+    reading: Reading
+
+
+def film_episode(
+    game: FilmedEnv, start: Step, decide: Decide, caption: str
+) -> Iterator[Shot]:
+    """Plays an episode to its end, and yields some pictures after it."""
+    names = [button_names(buttons) for buttons in game.buttons]
+    step, total, count = start, 0.0, 0
+    while not step.ending:
+        decision, seen = decide(step), step.obs
+        step = game.step(decision.action)
+        total, count = total + step.reward, count + 1
+        reading = Reading(
+            level=f"{step.info['world']}-{step.info['stage']}",
+            caption=caption,
+            buttons=game.buttons[decision.action],
+            names=names,
+            action=decision.action,
+            probabilities=decision.probabilities,
+            value=decision.value,
+            total=total,
+            step=count,
+            x=step.info["x_pos"],
+            obs=seen,
+            ending=step.ending,
+        )
+        yield Shot(step.frames, reading)
+    for frame in after_the_end(game, step):
+        yield Shot(frame[None], reading)
+
+
+def after_the_end(game: FilmedEnv, step: Step) -> Iterator[Picture]:
+    """Pictures after an episode's last step: the fall or the flag, then a still."""
+    last = step.frames[-1]
+    if step.terminated:
+        for frame in game.aftermath(_AFTERMATH_FRAMES):
+            last = frame
+            yield last
+    for _ in range(_STILL_FRAMES):
+        yield last
+
+
+def trained(steps: int) -> str:
+    """The caption of a policy."""
+    return f"trained {steps:,} steps"

@@ -1,23 +1,56 @@
-"""Shows the episodes of a policy or a person on a screen, at the game's own speed."""
+"""Shows the episodes of a policy or a person on a screen, at the game's own speed.
+
+A screen is a window, or a terminal with half-block characters.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import select
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any, Protocol, TextIO
 
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from rich.console import Console
+
+from mario_envpool import nes
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import all_levels, check_level
-from trainer.film.filmed_env import FilmedEnv, Step, game_config
-from trainer.film.play import Decision, Player, Shot, film_episode, trained
+from trainer.film.draw import Camera
+from trainer.film.filmed_env import (
+    Decision,
+    FilmedEnv,
+    Picture,
+    Player,
+    Reading,
+    Shot,
+    Step,
+    film_episode,
+    game_config,
+    trained,
+)
 from trainer.film.recorder import Recorder
-from trainer.film.screens import KEYS_HELP, QuitError, Screen
 from trainer.models.policy import load_policy, playing_device
 
 Episodes = Iterator[Iterator[Shot]]
+
+# Height of the game's status bar, left out because the terminal has a status line.
+_HUD_ROWS = 32
+# A television shows the console's pixels 8 wide and 7 high.
+_PIXEL_ASPECT = 8 / 7
+_SMALLEST = (20, 8)  # columns and rows
+
+KEYS_HELP = "arrows, x jump, z run, q quit"
 
 # If the screen is further behind, the game slows down instead of jumping.
 _MAX_DELAY_SECONDS = 0.25
@@ -160,3 +193,249 @@ class Pace:
             return False
         self._left_out = 0
         return True
+
+
+# Screens.
+
+
+class QuitError(Exception):
+    """The window was closed, or q was pressed."""
+
+
+class Screen(Protocol):
+    """Shows a game."""
+
+    def show(self, frame: Picture, reading: Reading) -> None:
+        """Shows one frame, (240, 256, 3) uint8."""
+
+    def close(self) -> None:
+        """Restores the display; a second call does nothing."""
+
+
+def open_screen(kind: str) -> Screen:
+    """Opens a window or the terminal."""
+    if kind == "none":
+        return NoScreen()
+    desktop = sys.platform in ("darwin", "win32")
+    desktop |= any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY"))
+    has_pygame = importlib.util.find_spec("pygame") is not None
+    if kind == "window" or (kind == "auto" and desktop and has_pygame):
+        return Window()
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+        raise ValueError(
+            "cannot show the game: there is neither a display nor a terminal; use "
+            "python -m trainer.video to write a file instead"
+        )
+    return Terminal()
+
+
+class NoScreen:
+    """A screen that shows nothing, for episodes that are only recorded."""
+
+    def show(self, frame: Picture, reading: Reading) -> None:
+        """See `Screen.show`."""
+
+    def close(self) -> None:
+        """See `Screen.close`."""
+
+
+class Window:
+    """A window with the picture and the panel, at twice the game's size."""
+
+    def __init__(self) -> None:
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        try:
+            import pygame
+        except ImportError:
+            raise ValueError(
+                "a window needs pygame (pip install 'mario-envpool[human]'); to watch "
+                "a policy without it, use --display terminal"
+            ) from None
+        self._pygame = pygame
+        self._camera = Camera(scale=2)
+        try:
+            pygame.display.init()
+            pygame.display.set_caption(f"mario-envpool: {KEYS_HELP}")
+            self._surface: Any = pygame.display.set_mode(self._camera.size)
+        except pygame.error as error:
+            raise ValueError(
+                f"cannot open a window ({error}); to watch a policy without one, use "
+                "--display terminal"
+            ) from error
+
+    def show(self, frame: Picture, reading: Reading) -> None:
+        """See `Screen.show`."""
+        pygame = self._pygame
+        for event in pygame.event.get():
+            if event.type == pygame.QUIT:
+                raise QuitError
+        keys = pygame.key.get_pressed()
+        if keys[pygame.K_q] or keys[pygame.K_ESCAPE]:
+            raise QuitError
+        (picture,) = self._camera.develop(Shot(frame[None], reading))
+        pygame.surfarray.blit_array(self._surface, picture.swapaxes(0, 1))
+        pygame.display.flip()
+
+    def buttons(self) -> int:
+        """The pad byte of the held keys."""
+        pygame = self._pygame
+        pygame.event.pump()
+        keys = pygame.key.get_pressed()
+        bound = (
+            *((pygame.K_LEFT, nes.LEFT), (pygame.K_RIGHT, nes.RIGHT)),
+            *((pygame.K_UP, nes.UP), (pygame.K_DOWN, nes.DOWN)),
+            *((pygame.K_x, nes.A), (pygame.K_z, nes.B), (pygame.K_RETURN, nes.START)),
+        )
+        return sum(button for key, button in bound if keys[key])
+
+    def close(self) -> None:
+        """See `Screen.close`."""
+        self._pygame.display.quit()
+
+
+class Terminal:
+    """A terminal as a screen: two pixels per character, in 24-bit or 256 colours."""
+
+    def __init__(self, output: TextIO | None = None) -> None:
+        """Takes over the terminal until `close`."""
+        self._output = output or sys.stdout
+        truecolour = Console().color_system == "truecolor"
+        self._colour = rgb_colour if truecolour else palette_colour
+        self._quit_key = QuitKey()
+        self._shown: list[str] = []
+        self._size = (0, 0)
+        self._opened = True
+        # The alternate screen, so that `close` restores the old contents; no cursor.
+        self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
+
+    def show(self, frame: Picture, reading: Reading) -> None:
+        """See `Screen.show`."""
+        if self._quit_key.pressed():
+            raise QuitError
+        size = shutil.get_terminal_size()
+        if size != self._size:
+            self._size, self._shown = size, []
+            self._write("\x1b[0m\x1b[2J")
+        lines = picture_lines(frame, *size, self._colour)
+        lines.append(status_line(reading, size[0]))
+        changed = [
+            f"\x1b[{row};1H{line}"
+            for row, line in enumerate(lines, start=1)
+            if row > len(self._shown) or line != self._shown[row - 1]
+        ]
+        # Terminals that support these two sequences show the lines between at once.
+        self._write("\x1b[?2026h" + "".join(changed) + "\x1b[?2026l")
+        self._shown = lines
+
+    def close(self) -> None:
+        """See `Screen.close`."""
+        if self._opened:
+            self._opened = False
+            self._quit_key.close()
+            self._write("\x1b[?2026l\x1b[0m\x1b[?25h\x1b[?1049l")
+
+    def _write(self, text: str) -> None:
+        self._output.write(text)
+        self._output.flush()
+
+
+class QuitKey:
+    """Detects the key q in the terminal, without Enter and without echo."""
+
+    def __init__(self) -> None:
+        # Windows has no termios; it always has a window.
+        import termios
+        import tty
+
+        self._termios = termios
+        self._fd = sys.stdin.fileno()
+        self._before = termios.tcgetattr(self._fd)
+        tty.setcbreak(self._fd)  # Ctrl-C still interrupts
+
+    def pressed(self) -> bool:
+        """Whether q was typed since the last call, or the terminal is closed."""
+        while select.select([self._fd], [], [], 0)[0]:
+            typed = os.read(self._fd, 1024)
+            if not typed or b"q" in typed.lower():
+                return True
+        return False
+
+    def close(self) -> None:
+        """Restores the terminal."""
+        self._termios.tcsetattr(self._fd, self._termios.TCSADRAIN, self._before)
+
+
+Colour = Callable[[npt.NDArray[np.uint8]], list[str]]
+
+
+def rgb_colour(pixels: npt.NDArray[np.uint8]) -> list[str]:
+    """24-bit colours of (n, 3) pixels, in the format of an escape sequence."""
+    return [f"2;{r};{g};{b}" for r, g, b in pixels.tolist()]
+
+
+def palette_colour(pixels: npt.NDArray[np.uint8]) -> list[str]:
+    """The nearest of xterm's 256 colours: a 6 x 6 x 6 cube, and 24 shades of grey."""
+    steps = np.array([0, 95, 135, 175, 215, 255])
+    levels = np.abs(pixels[..., None].astype(int) - steps).argmin(-1)
+    cube = steps[levels]
+    mean = pixels.astype(int).mean(-1)
+    shade = np.clip(np.rint((mean - 8) / 10), 0, 23).astype(int)
+    grey = (8 + 10 * shade)[:, None]
+    far = np.square(cube - pixels).sum(-1) > np.square(grey - pixels).sum(-1)
+    code = np.where(far, 232 + shade, 16 + levels @ np.array([36, 6, 1]))
+    return [f"5;{value}" for value in code.tolist()]
+
+
+def picture_lines(
+    frame: Picture, columns: int, rows: int, colour: Colour = rgb_colour
+) -> list[str]:
+    """A frame as centred lines of text, one line fewer than the terminal has."""
+    if columns < _SMALLEST[0] or rows < _SMALLEST[1]:
+        wanted = f"{_SMALLEST[0]}x{_SMALLEST[1]}"
+        lines = [f"at least {wanted}, please"[:columns]]
+        return [*lines, *[""] * (rows - 1 - len(lines))]
+    frame = frame[_HUD_ROWS:]
+    shape = frame.shape[1] / frame.shape[0] * _PIXEL_ASPECT
+    height = min(2 * (rows - 1), int(columns / shape) // 2 * 2)
+    width = min(columns, round(height * shape))
+    small = Image.fromarray(frame).resize((width, height), Image.Resampling.BOX)
+    pixels = np.asarray(small)
+    margin = " " * ((columns - width) // 2)
+    above = (rows - 1 - height // 2) // 2
+    lines = [""] * above
+    for y in range(0, height, 2):
+        lines.append(margin + _cells(colour(pixels[y]), colour(pixels[y + 1])))
+    return lines + [""] * (rows - 1 - len(lines))
+
+
+def _cells(tops: list[str], bottoms: list[str]) -> str:
+    """A line of cells; writes a colour only where it changes."""
+    parts, top, bottom = [], "", ""
+    for new_top, new_bottom in zip(tops, bottoms, strict=True):
+        if new_top != top:
+            top = new_top
+            parts.append(f"\x1b[38;{top}m")
+        if new_bottom != bottom:
+            bottom = new_bottom
+            parts.append(f"\x1b[48;{bottom}m")
+        parts.append("\N{UPPER HALF BLOCK}")
+    return "".join(parts) + "\x1b[0m"
+
+
+def status_line(reading: Reading, columns: int) -> str:
+    """The numbers of a reading, as many as fit into the line."""
+    cells = [f" {reading.level}", reading.ending or reading.names[reading.action]]
+    cells[1] = f"{cells[1]:9}"
+    if reading.probabilities is not None:
+        cells[1] += f"{reading.probabilities[reading.action]:5.0%}"
+    cells += [f"x {reading.x:<4}", f"step {reading.step:<4}"]
+    if reading.value is not None:  # a person has neither value nor return
+        cells += [f"return {reading.total:6.2f}", f"value {reading.value:6.2f}"]
+    cells.append(reading.caption)
+    line = ""
+    for cell in cells:
+        longer = f"{line} \N{BOX DRAWINGS LIGHT VERTICAL} {cell}" if line else cell
+        if len(longer) > columns:
+            break
+        line = longer
+    return f"\x1b[7m{line:{columns}.{columns}}\x1b[0m"

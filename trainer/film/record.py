@@ -21,9 +21,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainer.film.draw import Camera
 from trainer.film.encode import VideoWriter
-from trainer.film.filmed_env import FilmedEnv, Step
-from trainer.film.play import Camera, Decision, Shot, film_episode, trained
+from trainer.film.filmed_env import (
+    Decision,
+    FilmedEnv,
+    Shot,
+    Step,
+    film_episode,
+    trained,
+)
 from trainer.machine.files import write_json
 from trainer.rollout.episodes import Episode, StepColumns
 

@@ -20,11 +20,20 @@ from torch import Tensor
 
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.config.tasks import all_levels
-from trainer.film.draw import Picture, Reading
-from trainer.film.filmed_env import FilmedEnv, Step, button_names, game_config
-from trainer.film.live import HUMAN, Episodes, Pace
-from trainer.film.play import Decision, Player, Shot, after_the_end, trained
-from trainer.film.screens import QuitError
+from trainer.film.filmed_env import (
+    Decision,
+    FilmedEnv,
+    Picture,
+    Player,
+    Reading,
+    Shot,
+    Step,
+    after_the_end,
+    button_names,
+    game_config,
+    trained,
+)
+from trainer.film.live import HUMAN, Episodes, Pace, QuitError
 from trainer.machine.device import prepare
 from trainer.models.policy import Policy, load_policy, playing_device
 

@@ -32,7 +32,7 @@ from PIL import Image
 from mario_envpool import _core
 from trainer.config.schema import TILES_SHAPE
 from trainer.envs.tiles import tiles_picture
-from trainer.film.draw import Picture, Reading
+from trainer.film.filmed_env import Picture, Reading
 from trainer.film.shared_game import Command, SharedGame
 from trainer.machine.process import Interrupted, on_signal
 
@@ -188,7 +188,7 @@ class _Viewer:
 
 
 class WebScreen:
-    """A screen (`trainer.film.screens.Screen`) on every open page."""
+    """A screen (`trainer.film.live.Screen`) on every open page."""
 
     def __init__(self, game: SharedGame) -> None:
         """Shows a game, and registers for changes of the game's status."""

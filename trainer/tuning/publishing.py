@@ -18,9 +18,15 @@ from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import game_of, own_levels
 from trainer.evaluation.play import first_seed
 from trainer.evaluation.results import STALL_STEPS
+from trainer.film.draw import Camera
 from trainer.film.encode import VideoWriter
-from trainer.film.filmed_env import FilmedEnv, game_config
-from trainer.film.play import Camera, Player, film_episode, trained
+from trainer.film.filmed_env import (
+    FilmedEnv,
+    Player,
+    film_episode,
+    game_config,
+    trained,
+)
 from trainer.machine.cpu import available_cores, cpu_name
 from trainer.machine.files import write_json, write_text
 from trainer.machine.imports import check_named
