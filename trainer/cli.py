@@ -188,8 +188,8 @@ def _defaults(argv: Sequence[str]) -> tuple[RunConfig, Path | None]:
                 f"--resume continues with the options of its run: leave out --preset "
                 f"{known.preset} and give single options instead"
             )
-        path = locate.locate(known.resume, known.task)
-        return _with_task(locate.config_of(path, code_in(argv)), known.task), path
+        config = locate.config_of(known.resume, code_in(argv), known.task)
+        return _with_task(config, known.task), config.resume
     name = known.preset
     if name == "auto":
         name = "tiles"
