@@ -48,7 +48,7 @@ from trainer.envs.pool import make_pool
 from trainer.machine.cuda import own_stream, wait_for_device
 from trainer.machine.device import choose_device, describe
 from trainer.rollout.actor import Actor
-from trainer.session.build import Session
+from trainer.session.training import open_run, update
 
 BUSY = 0.7  # the bench warns at this load average or above
 PARTS = ("env", "act", "learn", "end")
@@ -94,7 +94,7 @@ class Bench:
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         """Builds a run and warms it up."""
-        self._run = Session(replace(config, run_dir=folder))
+        self._run = open_run(replace(config, run_dir=folder))
         run = self._run
         asynchronous = config.mode == "async"
         self._pool = make_pool(run.config.env, seed=7, asynchronous=asynchronous)
@@ -105,7 +105,7 @@ class Bench:
             num_actions=run.num_actions,
             device=run.device,
             dtype=run.dtype,
-            generator=run.generators.actions,
+            generator=run.action_generator,
             graphs=run.graphs,
         )
         shape = (self._group, *run.obs_shape)
@@ -115,9 +115,9 @@ class Bench:
         self._first = torch.zeros(self._group, dtype=torch.bool, device=run.device)
         self._levels = torch.zeros(self._group, dtype=torch.int64, device=run.device)
         run.start()
-        self._batch = run.updater.update()
+        self._batch = update(run)
         for _ in range(3):
-            self._batch = run.updater.update()
+            self._batch = update(run)
 
     def _start_pool(self, asynchronous: bool) -> None:
         if asynchronous:
@@ -158,7 +158,7 @@ class Bench:
 
     def _end(self) -> int:
         before = self._run.collector.steps
-        self._run.updater.update()
+        update(self._run)
         return self._run.collector.steps - before
 
     def close(self) -> None:

@@ -31,7 +31,8 @@ from trainer.machine.cpu import available_cores, thread_ids
 from trainer.machine.cuda import own_stream, wait_for_device
 from trainer.machine.device import choose_device
 from trainer.machine.monitor import watch_marks
-from trainer.session.build import Session
+from trainer.session.build import Run
+from trainer.session.training import open_run, update
 
 Floats = npt.NDArray[np.float64]
 Path_ = tuple[str, ...]  # marks that are open, the outermost first
@@ -279,10 +280,10 @@ def causes_of(rows: Mapping[Path_, Row], cores: int) -> dict[str, float]:
     return dict(sorted(causes.items(), key=lambda item: -item[1]))
 
 
-def record(run: Session, updates: int) -> Recording:
+def record(run: Run, updates: int) -> Recording:
     """Makes updates of a started run, after a warm-up."""
     for _ in range(WARM_UP):
-        run.updater.update()
+        update(run)
     wait_for_device(run.device)
     workers = run.monitor.workers
     steps, delays, outside = run.collector.steps, _delays(), _machine_busy()
@@ -292,7 +293,7 @@ def record(run: Session, updates: int) -> Recording:
     with sampler, watch_marks(phases):
         for _ in range(updates):
             began.append(time.perf_counter())
-            run.updater.update()
+            update(run)
         began.append(time.perf_counter())
     steps = run.collector.steps - steps
     delays_after, outside_after = _delays(), _machine_busy()
@@ -459,7 +460,7 @@ def run_timeline(
     with (
         tempfile.TemporaryDirectory() as folder,
         own_stream(choose_device(config.device)),
-        closing(Session(replace(config, run_dir=Path(folder)))) as run,
+        closing(open_run(replace(config, run_dir=Path(folder)))) as run,
     ):
         run.start()
         recording = record(run, updates)

@@ -47,8 +47,7 @@ from trainer.learn.distil import check_fits
 from trainer.machine.files import write_json
 from trainer.machine.imports import check_named
 from trainer.machine.process import complain
-from trainer.session.checkpoints import take
-from trainer.session.files import new_run_dir
+from trainer.session.files import new_run_dir, take
 from trainer.show import campaign_page
 from trainer.show.board import Board
 from trainer.show.campaign_page import OPTIONS

@@ -192,9 +192,13 @@ def _defaults(given: Mapping[str, Any]) -> tuple[RunConfig, Path | None]:
                 f"--resume continues with the options of its run: leave out --preset "
                 f"{name} and give single options instead"
             )
-        path, options = locate.locate(resume, task), flags.options()
-        code = {name: given[name] for name in given if options[name].holds == "code"}
-        return _with_task(locate.config_of(path, code), task), path
+        code = {
+            name: given[name]
+            for name in given
+            if flags.options()[name].holds == "code"
+        }
+        config = locate.config_of(resume, code, task)
+        return _with_task(config, task), config.resume
     obs = given.get("obs", EnvConfig.obs)
     if name == "auto" and obs == "tiles":
         name = "tiles"

@@ -45,10 +45,9 @@ from trainer.machine.ranks import (
     says_first,
 )
 from trainer.models import checkpoint
-from trainer.session import restart
-from trainer.session.build import Session
-from trainer.session.sizes import out_of_memory_advice
-from trainer.session.training import run_training, train
+from trainer.session import locate
+from trainer.session.build import out_of_memory_advice
+from trainer.session.training import open_run, run_training, train
 from trainer.show import page
 
 __all__ = ["main", "run_training"]
@@ -113,19 +112,19 @@ class _Process:
         if not ranks.is_first:
             logging.getLogger().setLevel(logging.ERROR)
         description = __doc__ or ""
-        config = restart.config_of(
+        config = locate.config_after_restart(
             ranks, lambda: parse(arguments, description), code_in(arguments)
         )
         if config is None:
             ranks.close()
             return 0
         self.config = config
-        session = Session(config, ranks=ranks)
-        self.status, self._run_dir = 1, session.run_dir
-        restart.note(session.run_dir, config.resume, ranks)
-        ended_by = int(train(session)["signal"])
+        run = open_run(config, ranks=ranks)
+        self.status, self._run_dir = 1, run.run_dir
+        locate.note(run.run_dir, config.resume, ranks)
+        ended_by = int(train(run)["signal"])
         # All wait for it: torchrun ends the others when one has ended by a signal.
-        ranks.first(lambda: _write_report(session.run_dir))
+        ranks.first(lambda: _write_report(run.run_dir))
         ranks.close()
         return 128 + ended_by if ended_by else 0
 

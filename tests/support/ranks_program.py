@@ -22,9 +22,8 @@ from trainer.learn import build_learner
 from trainer.machine.cpu import Shards
 from trainer.machine.files import write_json
 from trainer.machine.ranks import FirstRankError, join
-from trainer.session.build import Session
-from trainer.session.training import train
-from trainer.session.updater import Updater
+from trainer.session import training
+from trainer.session.training import open_run, train
 
 REPLAY = {"replay_share": 0.5, "replay_capacity": 12, "checkpoint_replay": True}
 # Runs whose weights are compared after every update.
@@ -85,12 +84,12 @@ def exchange(folder, ranks):
 
 def compare_updates(folder, ranks):
     """Writes hashes of the weights after each update of some runs, for each rank."""
-    update = Updater.update
+    update = training.update
     hashes = []
 
-    def hashed(self):
-        batch = update(self)
-        model = self._learner.model
+    def hashed(run):
+        batch = update(run)
+        model = run.model
         tensors = dict(model.named_parameters())
         # Each rank has noise of its own.
         tensors |= {n: b for n, b in model.named_buffers() if "noise" not in n}
@@ -101,13 +100,13 @@ def compare_updates(folder, ranks):
         return batch
 
     found = {}
-    Updater.update = hashed
+    training.update = hashed
     for kind, options in KINDS.items():
         hashes.clear()
         config = config_of(folder / kind, max_steps=300, **options)
-        metrics = train(Session(config, ranks=ranks))
+        metrics = train(open_run(config, ranks=ranks))
         found[kind] = {"hashes": list(hashes), "steps": metrics["steps"]}
-    Updater.update = update
+    training.update = update
     write_json(folder / f"updates-{ranks.rank}.json", found)
 
 
@@ -115,12 +114,12 @@ def take_apart(folder, ranks):
     """Makes runs whole, and resumed twice."""
     for kind, options in RESUMED.items():
         whole = config_of(folder / kind / "whole", max_steps=PARTS[-1], **options)
-        train(Session(whole, ranks=ranks))
+        train(open_run(whole, ranks=ranks))
         parts = dataclasses.replace(whole, run_dir=folder / kind / "parts" / "run")
         for steps in PARTS:
             start = None if steps == PARTS[0] else parts.run_dir
             config = dataclasses.replace(parts, max_steps=steps, resume=start)
-            train(Session(config, ranks=ranks))
+            train(open_run(config, ranks=ranks))
 
 
 def learn_halves(folder, ranks):
@@ -148,7 +147,7 @@ def main():
     if len(sys.argv) > 2:
         options = RESUMED["turns"] | {"resume": Path(sys.argv[2])}
         config = config_of(folder, max_steps=AGAIN, **options)
-        train(Session(config, ranks=ranks))
+        train(open_run(config, ranks=ranks))
     else:
         exchange(folder, ranks)
         learn_halves(folder, ranks)

@@ -22,7 +22,7 @@ from trainer.learn.learner import Learner
 from trainer.run import main
 from trainer.session import alarms, build
 from trainer.session.alarms import Alarms, Growth
-from trainer.session.checkpoints import Checkpoints
+from trainer.session.files import Checkpoints
 from trainer.session.training import run_training
 from trainer.show.display import QuietDisplay
 
@@ -404,8 +404,8 @@ def test_alarms_and_the_end_are_sent(tmp_path, pools, monkeypatch, service):
 
 def test_solved_is_sent(tmp_path, pools, monkeypatch, service):
     monkeypatch.setattr(
-        "trainer.session.evaluator.Evaluator.solved",
-        lambda self: bool(self._progress.evaluated.update({
+        "trainer.session.reports.Reporter.solved",
+        lambda self: bool(self._run.progress.evaluated.update({
             "evaluation/clear_rate": 0.95
         }) or True),
     )  # fmt: skip

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from trainer.models import checkpoint
-from trainer.session import checkpoints
-from trainer.session.checkpoints import Checkpoints
+from trainer.session import files
+from trainer.session.files import Checkpoints
 
 CPU = torch.device("cpu")
 STATE = {"model": {"w": torch.arange(4096.0)}, "steps": 7, "config": {"a": [1, None]}}
@@ -265,20 +265,20 @@ def test_a_course_that_was_given_up_goes_with_the_next_one(tmp_path, folder):
 def test_one_process_writes_to_a_folder(tmp_path, folder):
     with pytest.raises(ValueError, match="another process is writing to"):
         Checkpoints(tmp_path, 2, print)
-    assert checkpoints.is_taken(tmp_path)
+    assert files.is_taken(tmp_path)
     folder.close()
     # Without locks (some network file systems) it may be wrong, and does no harm.
     (folder.folder / "step-000000001.pt.tmp").write_bytes(b"half")
-    assert not checkpoints.is_taken(tmp_path)
+    assert not files.is_taken(tmp_path)
     assert names(tmp_path) == ["step-000000001.pt.tmp"]
 
 
 def test_who_looks_at_a_folder_changes_nothing(tmp_path):
-    assert not checkpoints.is_taken(tmp_path)
+    assert not files.is_taken(tmp_path)
     assert list(tmp_path.iterdir()) == []
     Checkpoints(tmp_path, 2, print).close()
     before = sorted(tmp_path.rglob("*"))
-    assert not checkpoints.is_taken(tmp_path)
+    assert not files.is_taken(tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -286,18 +286,18 @@ def test_who_looks_at_a_folder_changes_nothing(tmp_path):
 def test_a_killed_process_frees_its_folder(tmp_path):
     script = (
         "import sys, time; from pathlib import Path\n"
-        "from trainer.session.checkpoints import Checkpoints\n"
+        "from trainer.session.files import Checkpoints\n"
         "folder = Checkpoints(Path(sys.argv[1]), 2, print)\n"
         "print('taken', flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "taken\n"
-        assert checkpoints.is_taken(tmp_path)
+        assert files.is_taken(tmp_path)
         with pytest.raises(ValueError, match="another process is writing to"):
             Checkpoints(tmp_path, 2, print)
         process.kill()
-    assert not checkpoints.is_taken(tmp_path)
+    assert not files.is_taken(tmp_path)
     Checkpoints(tmp_path, 2, print).close()
 
 
@@ -305,9 +305,9 @@ def test_a_file_system_without_locks_refuses_nobody(tmp_path, monkeypatch):
     def fail(lock, *args, **options):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(checkpoints.FileLock, "acquire", fail)
+    monkeypatch.setattr(files.FileLock, "acquire", fail)
     folder = Checkpoints(tmp_path, 2, print)
-    assert not checkpoints.is_taken(tmp_path)
+    assert not files.is_taken(tmp_path)
     assert folder.save(STATE, 1) is not None
     folder.close()
 

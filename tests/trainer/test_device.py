@@ -13,7 +13,7 @@ from trainer.machine.cpu import Shards, step_aside
 from trainer.machine.device import autocast_dtype, choose_device, device_of
 from trainer.machine.ranks import ALONE
 from trainer.models.policy import playing_device
-from trainer.session.arithmetic import set_up_arithmetic
+from trainer.session.build import set_up_arithmetic
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -12,8 +12,7 @@ from trainer.config.schema import ExploreConfig
 from trainer.explore.bonuses import Bonuses
 from trainer.explore.cells import CellCounts
 from trainer.session import build
-from trainer.session.build import Session
-from trainer.session.training import run_training
+from trainer.session.training import open_run, run_training, update
 
 
 class Paid:
@@ -91,10 +90,10 @@ def corridors(monkeypatch):
 
 @pytest.mark.parametrize("name", ["novelty", "count_bonus"])
 def test_the_learner_sees_what_reports_do_not(tmp_path, corridors, name):
-    plain = Session(make_config(tmp_path / "plain"))
-    paid = Session(make_config(tmp_path / "paid", **{name: 1.0}))
+    plain = open_run(make_config(tmp_path / "plain"))
+    paid = open_run(make_config(tmp_path / "paid", **{name: 1.0}))
     plain.start(), paid.start()
-    one, two = plain.updater.update(), paid.updater.update()
+    one, two = update(plain), update(paid)
     # The first batch is of equal weights, so of equal episodes.
     assert torch.equal(one.actions, two.actions)
     extra = two.rewards - one.rewards

@@ -14,7 +14,7 @@ from trainer.machine import files
 from trainer.machine.files import Lines, drop_after, replacing
 from trainer.models import checkpoint
 from trainer.run import main
-from trainer.session import checkpoints
+from trainer.session.files import Checkpoints
 from trainer.session.training import run_training
 from trainer.show import tracking
 
@@ -134,7 +134,7 @@ def test_tensorboard_gets_a_new_writer_after_a_full_disk(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_run_goes_on_while_the_disk_is_full(tmp_path, pools, disk, capsys):
     config = make_config(tmp_path, max_steps=900, checkpoint_seconds=0.0)
-    original = checkpoints.Checkpoints.save
+    original = Checkpoints.save
     saves = []
 
     def save(self, state, step):
@@ -143,7 +143,7 @@ def test_a_run_goes_on_while_the_disk_is_full(tmp_path, pools, disk, capsys):
         return saves[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoints.Checkpoints, "save", save)
+        patch.setattr(Checkpoints, "save", save)
         metrics = run_training(config)
     assert metrics["steps"] >= 900
     assert [path is None for path in saves[:9]] == 3 * [False] + 5 * [True] + [False]
@@ -162,13 +162,13 @@ def test_a_run_goes_on_while_the_disk_is_full(tmp_path, pools, disk, capsys):
 def test_the_last_checkpoint_that_fails_is_exit_status_1(
     tmp_path, pools, disk, monkeypatch, capsys
 ):
-    original = checkpoints.Checkpoints.save
+    original = Checkpoints.save
 
     def save(self, state, step):
         disk.full = step >= 200
         return original(self, state, step)
 
-    monkeypatch.setattr(checkpoints.Checkpoints, "save", save)
+    monkeypatch.setattr(Checkpoints, "save", save)
     options = "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --no-videos "
     options += f"--max-steps 300 --checkpoint-seconds 0 --run-dir {tmp_path / 'run'}"
     assert main(options.split()) == 1
@@ -179,7 +179,7 @@ def test_the_last_checkpoint_that_fails_is_exit_status_1(
 
 
 def test_a_disk_that_is_full_before_the_first_checkpoint(tmp_path, pools, disk, capsys):
-    original = checkpoints.Checkpoints.save
+    original = Checkpoints.save
 
     def save(self, state, step):
         disk.full = True
@@ -187,8 +187,8 @@ def test_a_disk_that_is_full_before_the_first_checkpoint(tmp_path, pools, disk, 
 
     config = make_config(tmp_path, checkpoint_seconds=1e9, max_steps=200)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoints.Checkpoints, "save", save)
-        patch.setattr(checkpoints.Checkpoints, "save_best", lambda *_: None)
+        patch.setattr(Checkpoints, "save", save)
+        patch.setattr(Checkpoints, "save_best", lambda *_: None)
         with pytest.raises(RuntimeError, match="/checkpoints/ has no earlier one"):
             run_training(config)
     assert checkpoint.list_files(config.run_dir) == []

@@ -32,8 +32,7 @@ from trainer.models import build_model
 from trainer.rollout.actor import Actor
 from trainer.rollout.store import Rollouts
 from trainer.session import build, training
-from trainer.session.build import Session
-from trainer.session.training import run_training
+from trainer.session.training import open_run, run_training
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device in this machine"
@@ -437,7 +436,7 @@ def test_sync_runs_are_equal(tmp_path, monkeypatch, fake_pool):
     weights = []
     for number in range(2):
         config = replace(BASE, lag=1, run_dir=tmp_path / str(number))
-        trained = Session(config)
+        trained = open_run(config)
         training.train(trained)
         weights.append(copy.deepcopy(trained.model.state_dict()))
     for name, tensor in weights[0].items():

@@ -28,9 +28,8 @@ from trainer.rollout.collector import Collector
 from trainer.rollout.episodes import Episode, OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.store import Rollouts
-from trainer.session import build, evaluator, locate, resume, training
-from trainer.session.build import Session
-from trainer.session.training import run_training
+from trainer.session import build, locate, reports, resume, training
+from trainer.session.training import open_run, run_training
 
 TASK = "SuperMarioBros-1-1-v0"
 CPU = torch.device("cpu")
@@ -295,18 +294,18 @@ def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_
         tmp_path, levels=("1-3",), max_steps=200, end_episodes=0,
         run_dir=tmp_path / "runs" / "mine",
     )  # fmt: skip
-    trained = Session(config)
+    trained = open_run(config)
     training.train(trained)
     path = checkpoint.find(config.run_dir)
     state = checkpoint.load(path, torch.device("cpu"))
     state["progress"]["ended"] = ""
     checkpoint.save(path, state)
-    found = locate.locate(locate.AUTO, "SuperMarioBros-1-3-v0")
+    found, _ = locate.locate(locate.AUTO, "SuperMarioBros-1-3-v0")
     assert found.resolve() == path
     with pytest.raises(FileNotFoundError, match="task SuperMarioBros-v0"):
         locate.locate(locate.AUTO, "SuperMarioBros-1-2-v0")
     goes_on = parse(["--resume", "auto", "--task", "SuperMarioBros-1-3-v0"])
-    resumed = Session(replace(goes_on, max_steps=400))
+    resumed = open_run(replace(goes_on, max_steps=400))
     assert resumed.config.env.levels == ("1-3",)
     assert resumed.run_dir.resolve() == config.run_dir
     resumed.close()
@@ -414,7 +413,7 @@ def told(monkeypatch, fake_pool):
         told.asked.append((levels, episodes))
         return told.results.pop(0)
 
-    monkeypatch.setattr(evaluator, "evaluate", evaluate)
+    monkeypatch.setattr(reports, "evaluate", evaluate)
     return told
 
 
@@ -542,10 +541,10 @@ def test_a_run_goes_on_with_other_levels(tmp_path, noisy, capsys):
     old = checkpoint.load(tmp_path, CPU)
     resumed = parse(["--resume", str(tmp_path), "--levels", "1-2,4-2", "--run-dir",
                      str(tmp_path / "more"), "--test-levels", "1-1"])  # fmt: skip
-    made = Session(replace(resumed, max_steps=100_000))
+    made = open_run(replace(resumed, max_steps=100_000))
     assert "known levels keep their output of the critic" in capsys.readouterr().out
     assert made.config.env.levels == ("1-2", "4-2")
-    new = resume.capture(made.parts, complete=False)
+    new = resume.capture(made, complete=False)
     made.close()
     for kind in (lambda s: s["model"], lambda s: s["learner"]["ema"]):
         was, now = kind(old), kind(new)
@@ -577,7 +576,7 @@ def test_a_run_of_many_levels_goes_on_with_one(tmp_path):
     for words in (["--levels", "4-2"], ["--task", "SuperMarioBros-4-2-v0"]):
         where = ["--resume", str(tmp_path), "--run-dir", str(tmp_path / words[0])]
         resumed = parse([*where, *words, "--test-levels", ""])
-        made = Session(replace(resumed, max_steps=100_000))
+        made = open_run(replace(resumed, max_steps=100_000))
         weight = made.model.state_dict()["head.value.layer.weight"]
         made.close()
         assert torch.equal(weight, old[1:])

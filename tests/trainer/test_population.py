@@ -24,7 +24,7 @@ from stub_runs import MUTATIONS
 from trainer.config.schema import RunConfig
 from trainer.models import checkpoint
 from trainer.population import main
-from trainer.session.checkpoints import take
+from trainer.session.files import take
 from trainer.tuning import command, mutations
 from trainer.tuning import population as module
 from trainer.tuning.population import Plan, Population, PopulationConfig

@@ -31,8 +31,8 @@ from trainer.machine.seeds import Stream, seed_of
 from trainer.models import checkpoint
 from trainer.rollout.episodes import Episode
 from trainer.rollout.finished import FinishedEpisodes
-from trainer.session import restart
-from trainer.session.share import share_of
+from trainer.session import locate
+from trainer.session.build import share_of
 from trainer.session.training import run_training
 
 KILLS = int(os.environ.get("MARIO_KILLS", "2"))
@@ -455,10 +455,10 @@ def test_a_restarted_run_goes_on_from_its_own_folder(tmp_path, pools, monkeypatc
     other = make_config(tmp_path / "other")  # what the command line would say now
 
     def config_again():
-        return restart.config_of(ALONE, lambda: other)
+        return locate.config_after_restart(ALONE, lambda: other)
 
     assert config_again() is other
-    restart.note(config.run_dir, None, ALONE)
+    locate.note(config.run_dir, None, ALONE)
     # Before the first checkpoint it begins again, in the same folder.
     assert config_again().run_dir == config.run_dir.resolve()
     assert config_again().resume is None

@@ -20,9 +20,9 @@ from small_runs import (
 from trainer import run
 from trainer.models import checkpoint
 from trainer.run import main
-from trainer.session import checkpoints, locate, resume, training
-from trainer.session.build import Session
-from trainer.session.training import run_training
+from trainer.session import files, locate, resume, training
+from trainer.session.resume import Saver
+from trainer.session.training import open_run, run_training
 from trainer.show.tracking import MetricsWriter
 
 REPLAY = {
@@ -109,7 +109,7 @@ def done(tmp_path, pools):
 def go_on(config, **options):
     """Resumes a run with changed options for 200 more steps; gives its Run."""
     config = change(config, resume=config.run_dir, max_steps=500)
-    resumed = Session(change(config, **options))
+    resumed = open_run(change(config, **options))
     training.train(resumed)
     return resumed
 
@@ -239,11 +239,11 @@ def test_the_run_of_a_checkpoint_wherever_one_stands(done, monkeypatch):
 
 
 def test_two_runs_in_one_folder_at_a_time(done):
-    first = Session(replace(done, resume=done.run_dir, max_steps=900))
+    first = open_run(replace(done, resume=done.run_dir, max_steps=900))
     rows = (done.run_dir / "metrics.jsonl").read_bytes()
     try:
         with pytest.raises(ValueError, match="another process is writing to"):
-            Session(replace(done, resume=done.run_dir, max_steps=900))
+            open_run(replace(done, resume=done.run_dir, max_steps=900))
     finally:
         first.close()
     assert (done.run_dir / "metrics.jsonl").read_bytes() == rows
@@ -346,11 +346,11 @@ def test_another_task_in_a_folder_of_its_own(tmp_path, done, capsys):
 
 @pytest.mark.slow
 def test_the_best_weights_are_without_games(tmp_path, done, capsys):
-    trained = Session(replace(done, resume=done.run_dir, max_steps=2_000))
+    trained = open_run(replace(done, resume=done.run_dir, max_steps=2_000))
     trained.start()
-    trained.updater.update()
-    assert trained.saver.save(best=True)
-    trained.saver.save()
+    training.update(trained)
+    assert Saver(trained).save(best=True)
+    Saver(trained).save()
     trained.close()
     folder = done.run_dir / checkpoint.FOLDER
     light, whole = folder / checkpoint.BEST, checkpoint.find(done.run_dir)
@@ -410,7 +410,7 @@ def test_async_mode(tmp_path, pools, capsys):
 @pytest.mark.slow
 def test_a_checkpoint_of_a_failure(tmp_path, pools, monkeypatch, capsys):
     config = make_config(tmp_path, max_steps=300)
-    failing = Session(config)
+    failing = open_run(config)
     learn, left = failing.learner.update, [3]
 
     def fail(*args):
@@ -497,17 +497,17 @@ def test_auto_finds_the_run_to_go_on_with(tmp_path, monkeypatch, capsys):
     assert "(skipped: solved (solved: 95% cleared))" in capsys.readouterr().err
     make_run("damaged", age=1).write_bytes(b"")
     running = make_run("running", age=2)
-    lock = checkpoints.Checkpoints(running.parent.parent, 3, print)
+    lock = files.Checkpoints(running.parent.parent, 3, print)
     other = make_run("other", task="SuperMarioBros-4-2-v0", age=3)
     mine = make_run("mine", age=4)
     make_run("old", age=5)
-    assert locate.locate(locate.AUTO) == other
-    assert locate.locate(locate.AUTO, "SuperMarioBros-1-1-v0") == mine
+    assert locate.locate(locate.AUTO)[0] == other
+    assert locate.locate(locate.AUTO, "SuperMarioBros-1-1-v0")[0] == mine
     assert run.parse(["--resume", "auto"]).env.task == "SuperMarioBros-4-2-v0"
     config = run.parse(["--resume", "auto", "--task", "SuperMarioBros-1-1-v0"])
     assert config.resume == mine
     lock.close()
-    assert locate.locate(locate.AUTO) == running
+    assert locate.locate(locate.AUTO)[0] == running
 
 
 def test_a_preset_and_a_run_exclude_each_other(done, capsys):

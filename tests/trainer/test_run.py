@@ -28,18 +28,9 @@ from trainer.models import checkpoint
 from trainer.rollout.batch import Batch
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.run import main
-from trainer.session import (
-    arithmetic,
-    build,
-    evaluator,
-    files,
-    loop,
-    reporter,
-    resume,
-    training,
-)
-from trainer.session.build import Session
-from trainer.session.saver import Saver
+from trainer.session import build, files, reports, resume, training
+from trainer.session.build import Run
+from trainer.session.resume import Saver
 from trainer.session.training import run_training
 from trainer.show.display import QuietDisplay
 from trainer.show.run_files import read_run
@@ -190,7 +181,7 @@ def test_a_network_of_ones_own(tmp_path, pools, monkeypatch):
 def test_who_clears_nothing_hears_of_the_frontier(
     tmp_path, pools, monkeypatch, capsys, steps
 ):
-    monkeypatch.setattr(reporter, "_SUGGEST_STEPS", steps)
+    monkeypatch.setattr(reports, "_SUGGEST_STEPS", steps)
     monkeypatch.setattr(FinishedEpisodes, "cleared_levels", lambda self: [])
     run_training(make_config(tmp_path))
     told = capsys.readouterr().out.count("no clear in 1")
@@ -235,7 +226,7 @@ def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatc
             "clear_rate_95": (0.0, 1.0),
         }
 
-    monkeypatch.setattr(evaluator, "evaluate", fake)
+    monkeypatch.setattr(reports, "evaluate", fake)
     monkeypatch.setattr(build.FinishedEpisodes, "clear_rates", lambda self: [0.93])
     config = make_config(tmp_path, stop_when_solved=True, max_steps=10_000)
     metrics = run_training(config)
@@ -258,14 +249,14 @@ def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatc
 
 def test_below_the_rate_nothing_is_evaluated(tmp_path, pools, monkeypatch):
     monkeypatch.setattr(build.FinishedEpisodes, "clear_rates", lambda self: [0.89])
-    monkeypatch.setattr(evaluator, "evaluate", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(reports, "evaluate", lambda *_, **__: 1 / 0)
     metrics = run_training(make_config(tmp_path, stop_when_solved=True))
     assert metrics["solved"] == 0
 
 
 def test_no_stop_when_solved(tmp_path, pools, monkeypatch):
     monkeypatch.setattr(build.FinishedEpisodes, "clear_rates", lambda self: [1.0])
-    monkeypatch.setattr(evaluator, "evaluate", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(reports, "evaluate", lambda *_, **__: 1 / 0)
     config = run.parse(["--device", "cpu", "--no-stop-when-solved"])
     assert not config.stop_when_solved
     assert run_training(make_config(tmp_path))["solved"] == 0
@@ -439,8 +430,8 @@ def test_serial_is_the_same_in_one_thread(tmp_path, pools, monkeypatch):
     config = make_config(tmp_path / "one", learner_threads=1)
     run_training(config)
     seen = []
-    shards = arithmetic.Shards
-    monkeypatch.setattr(arithmetic, "Shards", lambda n: (seen.append(n), shards(n))[1])
+    shards = build.Shards
+    monkeypatch.setattr(build, "Shards", lambda n: (seen.append(n), shards(n))[1])
     serial = make_config(tmp_path / "two", learner_threads=2, serial=True)
     run_training(serial)
     assert seen == [1]
@@ -522,7 +513,7 @@ def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
             "clear_rate_95": (0.9, 1.0),
         }  # fmt: skip
 
-    monkeypatch.setattr(evaluator, "evaluate", fake)
+    monkeypatch.setattr(reports, "evaluate", fake)
     monkeypatch.setattr(
         build.FinishedEpisodes, "clear_rates", lambda self: [float(self.count > 20)]
     )
@@ -540,14 +531,14 @@ def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
 @pytest.fixture
 def signal_soon(monkeypatch):
     """Sends this process a signal a second after the next run has started."""
-    start = Session.start
+    start = Run.start
 
     def prepare(number):
         def begin(self):
             start(self)
             threading.Timer(1.0, os.kill, (os.getpid(), number)).start()
 
-        monkeypatch.setattr(Session, "start", begin)
+        monkeypatch.setattr(Run, "start", begin)
 
     return prepare
 
@@ -598,13 +589,13 @@ def test_a_signal_amid_the_last_evaluation(tmp_path, pools, monkeypatch):
 
     def fake(model, env, **options):
         os.kill(os.getpid(), signal.SIGINT)
-        monkeypatch.setattr(evaluator, "evaluate", lambda *_, **__: result)
+        monkeypatch.setattr(reports, "evaluate", lambda *_, **__: result)
         return result
 
     result = {
         "clears": 100, "episodes": 100, "clear_rate": 1.0, "clear_rate_95": (0.9, 1.0),
     }  # fmt: skip
-    monkeypatch.setattr(evaluator, "evaluate", fake)
+    monkeypatch.setattr(reports, "evaluate", fake)
     monkeypatch.setattr(build.FinishedEpisodes, "clear_rates", lambda self: [1.0])
     metrics = run_training(make_config(tmp_path, stop_when_solved=True))
     assert (metrics["solved"], metrics["signal"]) == (1, signal.SIGINT)
@@ -620,7 +611,7 @@ def test_a_signal_after_the_last_update_is_not_lost(tmp_path, pools, monkeypatch
         return save(self, **options)
 
     config = make_config(tmp_path, max_steps=200, checkpoint_seconds=1e9)
-    monkeypatch.setattr("trainer.session.saver._FIRST_S", 1e9)
+    monkeypatch.setattr("trainer.session.resume._FIRST_S", 1e9)
     monkeypatch.setattr(Saver, "save", slow)
     assert run_training(config)["signal"] == signal.SIGTERM
     assert checkpoint.load(tmp_path / "run", CPU)["progress"]["ended"]
@@ -631,7 +622,7 @@ def test_a_signal_that_cannot_be_told_of_counts(error):
     def log(text):
         raise error
 
-    with loop.stop_on_signal(log) as stopping:
+    with training.stop_on_signal(log) as stopping:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stopping.signal == signal.SIGTERM
 
@@ -668,10 +659,10 @@ def test_a_nan_loss_stops_the_run_and_keeps_the_batch(tmp_path, pools, monkeypat
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_failing_pool_still_leaves_a_checkpoint(tmp_path, pools, monkeypatch, lag):
     config = make_config(tmp_path, lag=lag)
-    original = Session.__init__
+    original = Run.build
 
-    def broken_later(self, config, display=None):
-        original(self, config)
+    def broken_later(self):
+        original(self)
         recv, left = self.pool.recv, [50]
 
         def fail():
@@ -682,7 +673,7 @@ def test_a_failing_pool_still_leaves_a_checkpoint(tmp_path, pools, monkeypatch, 
 
         self.pool.recv = fail
 
-    monkeypatch.setattr(Session, "__init__", broken_later)
+    monkeypatch.setattr(Run, "build", broken_later)
     with pytest.raises(RuntimeError, match="env 3"):
         run_training(config)
     assert checkpoint.load(tmp_path / "run", CPU)["collecting"] is None
@@ -788,7 +779,7 @@ def test_a_failure_while_training_is_status_1(tmp_path, monkeypatch, pools, caps
     def fail(*arguments):
         raise RuntimeError("env 3: it broke")
 
-    monkeypatch.setattr(training.Loop, "run", fail)
+    monkeypatch.setattr(training, "_loop", fail)
     options = "--device cpu --num-envs 6 --unrolls-per-batch 6 --no-videos"
     assert main([*options.split(), "--run-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "error: env 3: it broke\n"
@@ -796,8 +787,8 @@ def test_a_failure_while_training_is_status_1(tmp_path, monkeypatch, pools, caps
 
 def test_learner_threads(monkeypatch):
     def count(cores, **options):
-        monkeypatch.setattr(arithmetic, "available_cores", lambda: cores)
-        return arithmetic._shard_count(RunConfig(learner=LearnerConfig(**options)))
+        monkeypatch.setattr(build, "available_cores", lambda: cores)
+        return build.shard_count(RunConfig(learner=LearnerConfig(**options)))
 
     assert count(2, minibatch_size=256) == 2
     assert count(64, minibatch_size=256) == 4

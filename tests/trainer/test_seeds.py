@@ -6,7 +6,7 @@ import torch
 from small_runs import CPU, make_config
 
 from trainer.machine.seeds import Stream, seed_of
-from trainer.session.build import Session
+from trainer.session.training import open_run
 
 
 def test_every_stream_of_every_run_has_a_seed_of_its_own():
@@ -28,10 +28,10 @@ def test_weights_actions_and_minibatches_draw_different_numbers(
         return generator
 
     monkeypatch.setattr(torch, "manual_seed", weights)
-    session = Session(make_config(tmp_path, replay_share=0.5))
+    session = open_run(make_config(tmp_path, replay_share=0.5))
     try:
         for name, generator in (
-            ("actions", session.generators.actions),
+            ("actions", session.action_generator),
             ("minibatches", session.learner.generator),
         ):
             drawn[name] = torch.rand(8, generator=generator, device=CPU)

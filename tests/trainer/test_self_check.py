@@ -13,7 +13,7 @@ from trainer.machine import cuda, self_check
 from trainer.machine.cuda import Copies, HostToDevice
 from trainer.machine.self_check import SelfCheck, check_gpu
 from trainer.session import build
-from trainer.session.build import Session
+from trainer.session.training import open_run
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")
@@ -248,7 +248,7 @@ def test_a_run_on_a_cpu_is_not_checked(tmp_path, pools, monkeypatch):
         raise AssertionError("called")
 
     monkeypatch.setattr(build, "check_gpu", never)
-    run = Session(make_config(tmp_path))
+    run = open_run(make_config(tmp_path))
     assert run.checked == SelfCheck()
     assert not run.graphs
     run.close()
@@ -282,16 +282,16 @@ def test_a_run_takes_what_works(tmp_path, pools, monkeypatch, asked, works):
     monkeypatch.setattr(build, "check_gpu", check)
     monkeypatch.setattr(build, "Learner", learner)
     sessions = []
-    build_parts = Session._build
+    build_parts = build.Run.build
 
     def keep(session):
         sessions.append(session)
         build_parts(session)
 
-    monkeypatch.setattr(Session, "_build", keep)
+    monkeypatch.setattr(build.Run, "build", keep)
     monkeypatch.setattr(build, "set_up_arithmetic", lambda *of: cuda_free_shards())
     with pytest.raises(BuiltError):
-        Session(replace(make_config(tmp_path), cuda_graphs=asked))
+        open_run(replace(make_config(tmp_path), cuda_graphs=asked))
     assert told == [asked]
     assert seen["learner"] == (asked and works)
     assert sessions[0].graphs == (asked and works)

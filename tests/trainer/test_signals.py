@@ -22,8 +22,8 @@ from trainer.machine import process
 from trainer.machine.files import Lines, write_json, write_text
 from trainer.models import checkpoint
 from trainer.run import main
-from trainer.session import loop, saver
-from trainer.session.checkpoints import Checkpoints
+from trainer.session import resume, training
+from trainer.session.files import Checkpoints
 from trainer.session.training import run_training
 from trainer.tuning.study import Objective
 
@@ -89,7 +89,7 @@ def test_a_trial_keeps_the_number_of_its_signal():
 def test_nohup_is_kept(number):
     old = signal.signal(number, signal.SIG_IGN)
     try:
-        with loop.stop_on_signal(print) as stopping, process.raise_on_signal():
+        with training.stop_on_signal(print) as stopping, process.raise_on_signal():
             if number == signal.SIGHUP:
                 signal.raise_signal(number)
                 assert signal.getsignal(number) is signal.SIG_IGN
@@ -102,13 +102,13 @@ def test_nohup_is_kept(number):
 
 def test_a_request_that_comes_twice_at_once_is_one(monkeypatch):
     """As from a closed terminal, or from Slurm and from torchrun."""
-    with loop.stop_on_signal(lambda text: None) as stopping:
+    with training.stop_on_signal(lambda text: None) as stopping:
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGTERM)
     assert stopping.signal == signal.SIGHUP
     monkeypatch.setattr(process, "_SAME_REQUEST_S", 0.0)
-    with loop.stop_on_signal(lambda text: None) as stopping:
+    with training.stop_on_signal(lambda text: None) as stopping:
         signal.raise_signal(signal.SIGHUP)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
@@ -183,15 +183,15 @@ def saved(monkeypatch):
 
     monkeypatch.setattr(Checkpoints, "save", noted)
     # The first best.pt comes with a checkpoint.
-    monkeypatch.setattr(saver.Saver, "improved", lambda self: False)
+    monkeypatch.setattr(resume.Saver, "improved", lambda self: False)
     return steps
 
 
 def test_the_first_checkpoint_is_due_after_the_first_update(
     tmp_path, pools, monkeypatch, saved
 ):
-    assert saver._FIRST_S == 5.0
-    monkeypatch.setattr(saver, "_FIRST_S", 0.0)
+    assert resume._FIRST_S == 5.0
+    monkeypatch.setattr(resume, "_FIRST_S", 0.0)
     config = make_config(tmp_path, checkpoint_seconds=1e9)
     end = run_training(config)["steps"]
     assert saved == [saved[0], end]
@@ -204,7 +204,7 @@ def test_the_first_checkpoint_is_due_after_the_first_update(
 
 
 def test_and_not_before_five_seconds(tmp_path, pools, monkeypatch, saved):
-    monkeypatch.setattr(saver, "_FIRST_S", 1e9)  # not reached, as by a short run
+    monkeypatch.setattr(resume, "_FIRST_S", 1e9)  # not reached, as by a short run
     end = run_training(make_config(tmp_path, checkpoint_seconds=1e9))["steps"]
     assert saved == [end]
 

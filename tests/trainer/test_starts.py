@@ -29,8 +29,8 @@ from trainer.explore.starts import (
 from trainer.models import checkpoint
 from trainer.rollout.episodes import Episode
 from trainer.session import training
-from trainer.session.build import Session
-from trainer.session.training import run_training
+from trainer.session.resume import Saver
+from trainer.session.training import open_run, run_training
 
 
 class Two(Corridors):
@@ -259,7 +259,7 @@ def test_a_run_begins_half_of_its_episodes_at_the_frontier(
 
 def test_the_frontier_of_the_whole_game_is_given_up_too(tmp_path, corridors):
     """Where a task has no levels of its own, all its episodes are what is cleared."""
-    made = Session(exploring(tmp_path, task="SuperMarioBros-v0"))
+    made = open_run(exploring(tmp_path, task="SuperMarioBros-v0"))
     assert made.explorer._rates() == [0.0]
     made.episodes.recent.extend([Episode(0.0, 9, 99, True)] * 100)
     assert made.explorer._rates() == [1.0]
@@ -358,7 +358,7 @@ def test_a_frontier_of_other_levels_begins_anew(tmp_path, corridors, capsys):
     config = exploring(tmp_path)
     run_training(config)
     state = checkpoint.load(config.run_dir, CPU)["explore"]
-    made = Session(exploring(tmp_path / "other"))
+    made = open_run(exploring(tmp_path / "other"))
     made.explorer._levels = ["1-2", "1-1"]  # snapshots are of stages, by number
     with pytest.raises(ValueError, match="its levels are others"):
         made.explorer.restore(state, going_on=False)
@@ -387,7 +387,7 @@ def test_a_frontier_that_is_refused_begins_anew(tmp_path, corridors, capsys):
 def test_runs_without_places_cannot_explore(tmp_path):
     config = make_config(tmp_path, task="Pong-v5", starts="frontier")
     with pytest.raises(ValueError, match="Pong-v5 reports no positions"):
-        Session(config)
+        open_run(config)
 
 
 @pytest.mark.slow
@@ -403,7 +403,7 @@ def test_first_clears_are_filmed_from_the_start_only(tmp_path, corridors, monkey
             pass
 
     config = exploring(tmp_path, max_steps=2_000)
-    made = Session(config)
+    made = open_run(config)
     made.collector._recorder = Recorder()
     training.train(made)
     assert len(heard) == made.episodes.count
@@ -415,12 +415,12 @@ def test_first_clears_are_filmed_from_the_start_only(tmp_path, corridors, monkey
 @pytest.mark.slow
 def test_the_best_weights_are_without_the_archive(tmp_path, corridors, capsys):
     config = exploring(tmp_path, max_steps=900)
-    trained = Session(config)
+    trained = open_run(config)
     trained.start()
     for _ in range(12):
-        trained.updater.update()
-    assert trained.saver.save()
-    assert trained.saver.save(best=True)
+        training.update(trained)
+    assert Saver(trained).save()
+    assert Saver(trained).save(best=True)
     trained.close()
     folder = config.run_dir / checkpoint.FOLDER
     states = [

@@ -17,7 +17,7 @@ from rich.console import Console
 from small_runs import make_config
 
 from trainer.machine.monitor import mark, watch_marks
-from trainer.session.build import Session
+from trainer.session.training import open_run
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_sums_of_a_run(timeline, tmp_path, pools, monkeypatch, lag):
 
     monkeypatch.setattr(timeline.Sampler, "__enter__", first)
     monkeypatch.setattr(timeline.Sampler, "__exit__", last)
-    with closing(Session(make_config(tmp_path, lag=lag))) as run:
+    with closing(open_run(make_config(tmp_path, lag=lag))) as run:
         run.start()
         before = run.collector.steps
         recording = timeline.record(run, 6)

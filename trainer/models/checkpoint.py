@@ -70,7 +70,7 @@ def load(path: Path, device: torch.device, needs: Iterable[str] = ()) -> dict[st
         OSError: the file cannot be read.
         ValueError: the file is damaged, of another version, or not a checkpoint.
     """
-    return _load(path, device, needs)[1]
+    return load_newest(path, device, needs)[1]
 
 
 def find(path: Path, needs: Iterable[str] = ()) -> Path:
@@ -81,12 +81,13 @@ def find(path: Path, needs: Iterable[str] = ()) -> Path:
         OSError: a file cannot be read.
         ValueError: all files are damaged, of another version, or not checkpoints.
     """
-    return _load(path, torch.device("cpu"), needs)[0] if path.is_dir() else path
+    return load_newest(path, torch.device("cpu"), needs)[0] if path.is_dir() else path
 
 
-def _load(
+def load_newest(
     path: Path, device: torch.device, needs: Iterable[str]
 ) -> tuple[Path, dict[str, Any]]:
+    """The file that `load` reads, and its content."""
     needs = list(needs)
     if not path.is_dir():
         return path, _read(path, device, needs)

@@ -1,45 +1,34 @@
-"""The parts of a run: built in order, closed in reverse order."""
+"""The parts of a run that live in memory."""
 
 from __future__ import annotations
 
 import copy
-from contextlib import ExitStack
-from dataclasses import replace
+import time
+import warnings
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from trainer.config import shown
-from trainer.config.plain import from_dict, to_dict
-from trainer.config.schema import EnvConfig, RunConfig
-from trainer.config.tasks import game_levels, is_native, own_levels, played
-from trainer.envs.pool import (
-    SEED_STRIDE,
-    busy_envs,
-    groups_of,
-    make_pool,
-    replacements,
-)
+from trainer.config.presets import share_cores
+from trainer.config.schema import RunConfig
+from trainer.config.tasks import game_levels, is_native, own_levels
+from trainer.envs.pool import SEED_STRIDE, groups_of, make_pool
 from trainer.explore import demonstrations
 from trainer.explore.explorer import make_explorer
 from trainer.film.record import Filmer
 from trainer.learn import build_learner
-from trainer.machine.cpu import thread_ids
-from trainer.machine.device import autocast_dtype, describe, device_of
-from trainer.machine.files import Lines, same_folder
+from trainer.machine.cpu import Shards, available_cores, keep_large_blocks, thread_ids
+from trainer.machine.device import autocast_dtype, device_of
+from trainer.machine.files import Lines
 from trainer.machine.monitor import Monitor
-from trainer.machine.ranks import ALONE, Ranks, on_device
+from trainer.machine.ranks import ALONE, Ranks
 from trainer.machine.seeds import Stream, seed_of
 from trainer.machine.self_check import SelfCheck, check_gpu
 from trainer.machine.timings import Timings
-from trainer.models import (
-    PolicyModel,
-    build_model,
-    checkpoint,
-    describe_model,
-    to_device,
-)
+from trainer.models import PolicyModel, build_model, describe_model, to_device
 from trainer.models.native import computes
 from trainer.rollout.actor import Actor
 from trainer.rollout.collector import Collector
@@ -48,15 +37,8 @@ from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline
 from trainer.rollout.replay import PrioritizedReplay, check_fits
 from trainer.rollout.store import Rollouts
-from trainer.session import files, locate, resume
 from trainer.session.alarms import Alarms
-from trainer.session.arithmetic import set_up_arithmetic
-from trainer.session.checkpoints import Checkpoints
-from trainer.session.demonstrate import demonstrate
-from trainer.session.progress import Progress
-from trainer.session.saver import Saver
-from trainer.session.share import share_of
-from trainer.session.updater import Updater
+from trainer.session.files import Checkpoints
 from trainer.show.dashboard import make_display
 from trainer.show.display import Display, QuietDisplay, RunInfo
 from trainer.show.notify import Notifier
@@ -66,24 +48,62 @@ from trainer.show.tracking import MetricsWriter
 _LEAST_WINDOW = 10
 
 
-class Session:
-    """The parts of a run; code that uses some of them receives only those.
+class _Closes(Protocol):
+    def close(self) -> object: ...
 
-    Each process of a run has a session. Only the session of rank 0 has files.
+
+Part = TypeVar("Part", bound=_Closes)
+
+
+@dataclass
+class Progress:
+    """Counters that continue when a run is resumed.
+
+    Attributes:
+        steps: environment steps learned from so far.
+        seconds: wall-clock time so far.
+        attempts: number of evaluations so far.
+        next_attempt: number of episodes before the next evaluation may begin.
+        evaluated: metrics of the last evaluation.
+        best_score: score of the last episodes (`FinishedEpisodes.score`) in best.pt.
+        ended: why the run ended; "": it did not.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    attempts: int = 0
+    next_attempt: int = 0
+    evaluated: dict[str, float] = field(default_factory=dict)
+    best_score: float = 0.0
+    ended: str = ""
+
+
+class Run:
+    """The parts of a run, which the functions of this folder take.
+
+    Each process of a run has one. `training.open_run` makes it.
 
     Attributes:
         config: of the whole run, resolved.
         share: config of this process.
-        ranks: processes of the run.
         episodes: of the whole run, on rank 0.
         own_episodes: of this process; the same object if there is only one process.
         checked: which features of the GPU work; the defaults on a CPU.
         graphs: whether acting and the gradient step are recorded as CUDA graphs.
-        updater: exists after `start`, as does `saver`.
+        action_generator: draws the actions, on the device.
+        ways: demonstrations that the run learns from.
+        checkpoints: on rank 0, as are `writer` and `evaluations`.
+        pipeline: exists after `start`, as does `started`.
+        started: in seconds of time.perf_counter.
     """
 
-    updater: Updater
-    saver: Saver
+    run_dir: Path
+    checkpoints: Checkpoints
+    writer: MetricsWriter
+    evaluations: Lines
+    alarms: Alarms
+    pipeline: Pipeline
+    started: float
 
     def __init__(
         self,
@@ -91,60 +111,102 @@ class Session:
         display: Display | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Builds the parts, and resumes the checkpoint of `config.resume`, if any.
-
-        If a part fails, the parts built before it are closed.
-        """
+        """Checks the config; `build` makes the parts."""
         config.validate()
-        self.ranks = ranks
-        self.display = display or (
-            make_display(config.dashboard) if ranks.is_first else QuietDisplay()
-        )
+        self.config, self.ranks = config.resolved(), ranks
+        self.share = share_of(self.config, ranks)
         self._closing = ExitStack()
-        with ExitStack() as on_error:
-            on_error.callback(self._closing.close)
-            self._closing.callback(self.display.close)
-            self.config = config.resolved()
-            self.share = share_of(self.config, ranks)
-            self._build()
-            source = self._resume()
-            self.run_dir = ranks.first(lambda: self._start_run_dir(source))
-            if config.learns_from_demonstrations:
-                demonstrate(
-                    self.parts,
-                    run_dir=self.run_dir,
-                    log=self.display.log,
-                    save=lambda state, step: self.checkpoints.save(state, step),
-                )
-            if ranks.is_first:
-                self._open_files()
-            self._watch()
-            on_error.pop_all()
+        if display is None:
+            shows = ranks.is_first
+            display = make_display(config.dashboard) if shows else QuietDisplay()
+        self.display = self.owns(display)
+        self.progress, self.timings = Progress(), Timings()
+        self.ways = demonstrations.Ways()
 
-    def _build(self) -> None:
+    def owns(self, part: Part) -> Part:
+        """Closes a part with the run, before the parts that came earlier."""
+        return self._closing.enter_context(closing(part))
+
+    def close(self) -> None:
+        """Stops threads and closes files; may be called again."""
+        self._closing.close()
+
+    def build(self) -> None:
         """Builds the parts that live in memory."""
         config, env, ranks = self.share, self.share.env, self.ranks
         notify, log = config.notify, self.display.log
         self.notifier = Notifier(notify, log) if notify else None
         self.device = device_of(config.device, ranks)
         torch.manual_seed(seed_of(config.seed, Stream.WEIGHTS))
-        self.shards = set_up_arithmetic(config, self.device)
-        self._closing.callback(self.shards.close)
+        shards = self.owns(set_up_arithmetic(config, self.device))
+        self._check_device()
+        asynchronous = config.mode == "async"
+        threads_before = thread_ids()
+        # Together, all ranks have the seeds of a run with one process.
+        seed = config.seed * SEED_STRIDE + ranks.rank * env.num_envs
+        self.pool = self.owns(make_pool(env, seed, asynchronous=asynchronous))
+        if env.max_replacements and is_native(env.task):
+            self.pool.set_replacement(env.max_replacements, env.replacement_episodes)
+        emulation_threads = thread_ids() - threads_before
+        self._build_model()
+        self.learner = self.owns(
+            build_learner(
+                self.model,
+                # Not in the config of the run: graphs may work on another machine.
+                config if self.checked.graphs else replace(config, cuda_graphs=False),
+                obs_shape=self.obs_shape,
+                device=self.device,
+                dtype=self.dtype,
+                shards=shards,
+                ranks=ranks,
+            )
+        )
+        self._build_store()
+        levels = env.levels or own_levels(env.task)
+        game = () if env.levels else game_levels(env.task)
+        self._build_episodes(whole_game=bool(game))
+        rates = self.own_episodes.clear_rates
+        self.explorer = make_explorer(self.pool, config, levels, rates, ranks.size)
+        self.monitor = self.owns(Monitor(self.device, workers=emulation_threads))
+        self.action_generator = torch.Generator(self.device)
+        self.action_generator.manual_seed(
+            seed_of(config.seed, Stream.ACTIONS, ranks.rank)
+        )
+        self.filmer: Filmer | None = None
+        if config.videos and is_native(env.task):
+            self.filmer = Filmer(self.pool, log)
+        self.collector = self.owns(
+            Collector(
+                self.pool,
+                self.store,
+                groups=groups_of(env, asynchronous=asynchronous),
+                asynchronous=asynchronous,
+                state_size=self.model.state_size,
+                device=self.device,
+                episodes=OpenEpisodes(
+                    env.num_envs,
+                    levels=levels,
+                    game=game,
+                    num_stages=getattr(self.pool, "num_stages", None),
+                ),
+                finished=self.own_episodes,
+                timings=self.timings,
+                recorder=self.filmer.recorder if self.filmer else None,
+                explorer=self.explorer,
+                ranks=ranks.size,
+            )
+        )
+
+    def _check_device(self) -> None:
         on_gpu = self.device.type == "cuda"
-        self.graphs = on_gpu and config.cuda_graphs and not config.serial
+        self.graphs = on_gpu and self.share.cuda_graphs and not self.share.serial
         self.checked = SelfCheck()
         if on_gpu:
             self.checked = check_gpu(self.device, graphs=self.graphs)
             self.graphs = self.graphs and self.checked.graphs
-        asynchronous = config.mode == "async"
-        others = thread_ids()
-        # Together, all ranks have the seeds of a run with one process.
-        seed = config.seed * SEED_STRIDE + ranks.rank * env.num_envs
-        self.pool = make_pool(env, seed, asynchronous=asynchronous)
-        self._closing.callback(self.pool.close)
-        if env.max_replacements and is_native(env.task):
-            self.pool.set_replacement(env.max_replacements, env.replacement_episodes)
-        workers = thread_ids() - others
+
+    def _build_model(self) -> None:
+        config = self.share
         self.obs_shape = tuple(self.pool.observation_space.shape)
         self.num_actions = int(self.pool.action_space.n)
         model = build_model(config.model, self.obs_shape, self.num_actions)
@@ -152,60 +214,45 @@ class Session:
             self.device, config.precision, own_code=computes(model, self.obs_shape)
         )
         self.model: PolicyModel = to_device(model, config.model.name, self.device)
-        ranks.copy_first(list(self.model.parameters()))
+        self.ranks.copy_first(list(self.model.parameters()))
         if config.replay.burn_in and not model.state_size:
             raise ValueError(
                 f"burn_in={config.replay.burn_in} needs a network with a memory; "
                 "choose --memory, or --burn-in 0"
             )
-        self.learner = build_learner(
-            model,
-            # Not in the config of the run: graphs may work on another machine.
-            config if self.checked.graphs else replace(config, cuda_graphs=False),
-            obs_shape=self.obs_shape,
-            device=self.device,
-            dtype=self.dtype,
-            shards=self.shards,
-            ranks=ranks,
-        )
-        self._closing.callback(self.learner.close)
-        self.replay: PrioritizedReplay | None = None
-        self.store = self._make_store()
-        stages = getattr(self.pool, "num_stages", None)
-        levels = env.levels or own_levels(env.task)
-        game = () if env.levels else game_levels(env.task)
-        open_episodes = OpenEpisodes(
-            env.num_envs, levels=levels, game=game, num_stages=stages
-        )
-        self._make_episodes(whole_game=bool(game))
-        rates = self.own_episodes.clear_rates
-        self.explorer = make_explorer(self.pool, config, levels, rates, ranks.size)
-        self.timings = Timings()
-        self.monitor = Monitor(self.device, workers=workers)
-        self._closing.callback(self.monitor.close)
-        self.generators = resume.Generators(self.device, config.seed, ranks.rank)
-        self.filmer: Filmer | None = None
-        if config.videos and is_native(env.task):
-            self.filmer = Filmer(self.pool, self.display.log)
-        self.collector = Collector(
-            self.pool,
-            self.store,
-            groups=groups_of(env, asynchronous=asynchronous),
-            asynchronous=asynchronous,
-            state_size=model.state_size,
-            device=self.device,
-            episodes=open_episodes,
-            finished=self.own_episodes,
-            timings=self.timings,
-            recorder=self.filmer.recorder if self.filmer else None,
-            explorer=self.explorer,
-            ranks=ranks.size,
-        )
-        self._closing.callback(self.collector.close)
-        self.progress = Progress()
-        self.ways = demonstrations.Ways()
 
-    def _make_episodes(self, *, whole_game: bool) -> None:
+    def _build_store(self) -> None:
+        """Makes the store of unrolls with room for replay, and makes replay."""
+        config, shape = self.share, self.obs_shape
+        stack_num = config.env.stack_num
+        divides = len(shape) == 3 and shape[0] % stack_num == 0
+        spec: dict[str, Any] = {
+            "unroll": config.learner.unroll,
+            "burn_in": config.replay.burn_in,
+            "obs_shape": shape,
+            "stack_num": stack_num if divides else 1,
+        }
+        slots = store_slots(config)
+        check_fits(slots * Rollouts.bytes_per_slot(**spec), self.device)
+        self.replay: PrioritizedReplay | None = None
+        if config.replay.replay_share:
+            self.replay = PrioritizedReplay(
+                config.replay.replay_capacity,
+                slots,
+                alpha=config.replay.replay_alpha,
+                device=self.device,
+                generator=self.learner.generator,
+            )
+        self.store = Rollouts(
+            num_envs=config.env.num_envs,
+            num_slots=slots,
+            num_actions=self.num_actions,
+            device=self.device,
+            state_size=self.model.state_size,
+            **spec,
+        )
+
+    def _build_episodes(self, *, whole_game: bool) -> None:
         """The windows of finished episodes: of the run, and of this process.
 
         Each process chooses levels by its own window. It spans about the same time as
@@ -223,28 +270,6 @@ class Session:
             )
 
     @property
-    def parts(self) -> resume.RunParts:
-        """The parts whose state is in a checkpoint."""
-        return resume.RunParts(
-            config=self.config,
-            device=self.device,
-            obs_shape=self.obs_shape,
-            num_actions=self.num_actions,
-            has_snapshots=hasattr(self.pool, "snapshot"),
-            model=self.model,
-            learner=self.learner,
-            generators=self.generators,
-            episodes=self.episodes,
-            own_episodes=self.own_episodes,
-            collector=self.collector,
-            explorer=self.explorer,
-            replay=self.replay,
-            progress=self.progress,
-            ways=self.ways,
-            ranks=self.ranks,
-        )
-
-    @property
     def info(self) -> RunInfo:
         """Facts about the run for a display."""
         return RunInfo(
@@ -258,194 +283,131 @@ class Session:
             ranks=self.ranks.size,
         )
 
-    def _make_store(self) -> Rollouts:
-        """Makes the store of unrolls with room for replay, and makes replay."""
-        c, env = self.share, self.share.env
-        spec: dict[str, Any] = {
-            "unroll": c.learner.unroll,
-            "burn_in": c.replay.burn_in,
-            "obs_shape": self.obs_shape,
-            "stack_num": _frames_in(self.obs_shape, env.stack_num),
-        }
-        bytes_per_slot = Rollouts.bytes_per_slot(**spec)
-        slots = c.working_slots
-        capacity = c.replay.replay_capacity if c.replay.replay_share else 0
-        check_fits((slots + capacity) * bytes_per_slot, self.device)
-        if capacity:
-            self.replay = PrioritizedReplay(
-                capacity,
-                slots + capacity,
-                alpha=c.replay.replay_alpha,
-                device=self.device,
-                generator=self.learner.generator,
-            )
-        return Rollouts(
-            num_envs=env.num_envs,
-            num_slots=slots + capacity,
-            num_actions=self.num_actions,
-            device=self.device,
-            state_size=self.model.state_size,
-            **spec,
-        )
-
-    def _resume(self) -> Path | None:
-        """Resumes a checkpoint if the config names one; returns its run folder."""
-        given = self.config.resume
-        if given is None:
-            return None
-        pieces: list[dict[str, Any]] = []
-
-        def read() -> tuple[Path, Path | None, dict[str, Any]]:
-            path, source, state = self._read_checkpoint(given)
-            common, own = resume.divide(state, self.ranks.size)
-            pieces.extend(own)
-            return path, source, common
-
-        path, source, state = self.ranks.first(read)
-        state = on_device(state | self.ranks.scatter(pieces), self.device)
-        resume.restore(self.parts, path, state, self.display.log)
-        return source
-
-    def _read_checkpoint(self, given: Path) -> tuple[Path, Path | None, dict[str, Any]]:
-        """The checkpoint that --resume names, its run folder and its content."""
-        config = self.config
-        path = locate.locate(given, config.env.task)
-        # Not on the device, because rank 0 reads it for all ranks.
-        state = checkpoint.load(path, torch.device("cpu"), locate.NEEDS)
-        source, run_dir = checkpoint.run_dir_of(path), config.run_dir
-        there = from_dict(EnvConfig, state["config"]["env"])
-        same = played(there.task, there.levels) == played(
-            config.env.task, config.env.levels
-        )
-        if not same and same_folder(source, run_dir or source):
-            raise ValueError(
-                f"{source} is a run of {_played(there)}: to continue it with "
-                f"{_played(config.env)}, choose another folder with --run-dir"
-            )
-        return path, source, state
-
-    def _start_run_dir(self, source: Path | None) -> Path:
-        """Locks the run folder, and writes config.json."""
-        config = self.config
-        run_dir = files.choose_run_dir(config, source)
-        with files.writing_to(run_dir):
-            run_dir.mkdir(parents=True, exist_ok=True)
-            self.checkpoints = Checkpoints(
-                run_dir, config.keep_checkpoints, self.display.log
-            )
-            self._closing.callback(self.checkpoints.close)
-            files.prepare(
-                config,
-                run_dir,
-                resumed=same_folder(source, run_dir),
-                step=self.progress.steps,
-                device=describe(self.device, self.dtype),
-                log=self.display.log,
-            )
-        self.progress.best_score = locate.best_in(run_dir)
-        return run_dir
-
-    def _open_files(self) -> None:
-        """Opens the files of the run folder that stay open."""
-        self.writer = MetricsWriter(
-            self.run_dir,
-            shown.settings(to_dict(self.config)),
-            command=files.command_line(),
-            wandb=self.config.wandb,
-            resumed_at=self.progress.steps,
-            log=self.display.log,
-        )
-        self._closing.callback(self.writer.close)
-        self.evaluations = Lines(self.run_dir / "evaluations.jsonl", self.display.log)
-        self._closing.callback(self.evaluations.close)
-        if self.filmer is not None:
-            self.filmer.open(self.run_dir / "videos")
-            self._closing.callback(self.filmer.close)
-
-    def _watch(self) -> None:
-        """Starts the alarms; each process has its own pool and its own alarms."""
-        self.alarms = Alarms(
-            self.run_dir,
-            self.display,
-            waiting_s=self.collector.waiting_s,
-            busy=lambda: busy_envs(self.pool),
-            replaced=lambda: replacements(self.pool),
-            notifier=self.notifier,
-        )
-        self._closing.callback(self.alarms.close)
-
     def start(self) -> None:
-        """Starts collecting, which alternates or overlaps with learning."""
-        pipeline = self._make_pipeline()
-        self._closing.callback(pipeline.close)
-        self.updater = Updater(
-            self.share,
-            pipeline=pipeline,
-            store=self.store,
-            replay=self.replay,
-            learner=self.learner,
-            timings=self.timings,
-            progress=self.progress,
-            device=self.device,
-            ranks=self.ranks,
-        )
-        self.saver = Saver(
-            self.parts,
-            pipeline=pipeline,
-            checkpoints=self.checkpoints if self.ranks.is_first else None,
-            display=self.display,
-            alarms=self.alarms,
-            seconds=self.config.checkpoint_seconds,
-        )
+        """Starts the clock, and collecting, which alternates or overlaps with learning.
 
-    def _make_pipeline(self) -> Pipeline:
-        """The pipeline, which has its own actors if it overlaps with learning."""
-        c = self.share
-
-        def actor(model: PolicyModel) -> Actor:
-            result = Actor(
-                model,
-                num_actions=self.num_actions,
-                device=self.device,
-                dtype=self.dtype,
-                generator=self.generators.actions,
-                graphs=self.graphs,
+        A pipeline that overlaps has its own actors.
+        """
+        self.started, self._seconds_before = time.perf_counter(), self.progress.seconds
+        config = self.share
+        unrolls = config.learner.unrolls_per_batch
+        if config.lag == 0:
+            self.pipeline = self.owns(
+                InTurns(self.collector, self.store, self._actor(self.model), unrolls)
             )
-            result.version = self.learner.version  # above 0 in a resumed run
-            self._closing.callback(result.close)
-            return result
-
-        if c.lag == 0:
-            return InTurns(
+            return
+        exact = config.mode == "sync"
+        sets = config.lag + 1 if exact else 2
+        self.pipeline = self.owns(
+            Overlapped(
                 self.collector,
                 self.store,
-                actor(self.model),
-                c.learner.unrolls_per_batch,
+                [self._actor(copy.deepcopy(self.model)) for _ in range(sets)],
+                self.model,
+                unrolls=unrolls,
+                lag=config.lag,
+                exact=exact,
+                device=self.device,
+                timings=self.timings,
             )
-        exact = c.mode == "sync"
-        sets = c.lag + 1 if exact else 2
-        return Overlapped(
-            self.collector,
-            self.store,
-            [actor(copy.deepcopy(self.model)) for _ in range(sets)],
-            self.model,
-            unrolls=c.learner.unrolls_per_batch,
-            lag=c.lag,
-            exact=exact,
-            device=self.device,
-            timings=self.timings,
         )
 
-    def close(self) -> None:
-        """Stops threads and closes files; may be called again."""
-        self._closing.close()
+    def _actor(self, model: PolicyModel) -> Actor:
+        actor = Actor(
+            model,
+            num_actions=self.num_actions,
+            device=self.device,
+            dtype=self.dtype,
+            generator=self.action_generator,
+            graphs=self.graphs,
+        )
+        actor.version = self.learner.version  # above 0 in a resumed run
+        return self.owns(actor)
+
+    def seconds(self) -> float:
+        """Wall-clock time of the run, including that before it was resumed."""
+        return self._seconds_before + time.perf_counter() - self.started
 
 
-def _played(env: EnvConfig) -> str:
-    """The levels or the task of a run, as text."""
-    return f"levels {', '.join(env.levels)}" if env.levels else f"task {env.task}"
+def share_of(config: RunConfig, ranks: Ranks) -> RunConfig:
+    """The config from which one of several processes builds its part of a run.
+
+    The processes of a machine share its cores, unless options give the number of
+    threads. Only rank 0 writes files.
+    """
+    share = share_cores(config.share(ranks.size), ranks.local_size)
+    return share if ranks.is_first else replace(share, videos=False, profile=0)
 
 
-def _frames_in(shape: tuple[int, ...], stack_num: int) -> int:
-    """Number of frames into which an observation can be divided."""
-    return stack_num if len(shape) == 3 and shape[0] % stack_num == 0 else 1
+def store_slots(config: RunConfig) -> int:
+    """Unrolls that the store holds: in progress, waiting, in an update, for replay."""
+    capacity = config.replay.replay_capacity if config.replay.replay_share else 0
+    return config.working_slots + capacity
+
+
+def store_bytes(config: RunConfig) -> int:
+    """Bytes of the store on the device, replay included.
+
+    The state of a memory is not counted; it is small beside the frames.
+    """
+    env = config.resolved().env
+    shape = env.stack_num, env.img_height, env.img_width
+    unroll, burn_in = config.learner.unroll, config.replay.burn_in
+    per_slot = Rollouts.bytes_per_slot(unroll, burn_in, shape, env.stack_num)
+    return store_slots(config) * per_slot
+
+
+def out_of_memory_advice(config: RunConfig, error: BaseException) -> str:
+    """What to lower when the device memory is full, with the current values."""
+    env, learner, replay = config.env, config.learner, config.replay
+    options = [
+        f"--num-envs (now {env.num_envs})",
+        f"--unrolls-per-batch ({learner.unrolls_per_batch})",
+        f"--unroll ({learner.unroll})",
+    ]
+    if replay.replay_share:
+        options.append(f"--replay-capacity ({replay.replay_capacity})")
+    what = str(error).strip().split("\n")[0].split(". ")[0]
+    return (
+        f"out of device memory ({what}). The store of unrolls takes about "
+        f"{store_bytes(config) / 2**20:,.0f} MB: lower {', '.join(options)}. The "
+        "memory of a gradient step grows with its rows: lower --minibatch-size (now "
+        f"{learner.minibatch_size}), or raise --grad-accum-steps "
+        f"({learner.grad_accum_steps}), which changes nothing else"
+    )
+
+
+def set_up_arithmetic(config: RunConfig, device: torch.device) -> Shards:
+    """Sets threads, precision and repeatability of PyTorch for the whole process."""
+    if device.type == "cpu":
+        keep_large_blocks()
+        # Acting uses one thread beside the emulation; learning uses shards.
+        torch.set_num_threads(1)
+        return Shards(1 if config.serial else shard_count(config))
+    # With bf16 and fp16, inputs rounded to 11 bits matter little: for the heads, whose
+    # features have 8 or 11 bits, and for Muon, which tolerates it.
+    tf32 = config.precision != "fp32"
+    with warnings.catch_warnings():
+        # PyTorch 2.9 and some later releases prefer fp32_precision. But after it is
+        # set, torch.compile fails there, because it still reads allow_tf32.
+        warnings.filterwarnings("ignore", "Please use the new API settings")
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32
+    # The fastest convolution may add in a different order in every run.
+    torch.backends.cudnn.benchmark = config.mode == "async"
+    exact = config.mode == "sync"
+    torch.backends.cudnn.deterministic = exact
+    # For gtrxl, whose gradient these kernels add in any order.
+    torch.backends.cuda.enable_mem_efficient_sdp(not exact)
+    torch.backends.cuda.enable_cudnn_sdp(not exact)
+    return Shards(1)
+
+
+def shard_count(config: RunConfig) -> int:
+    """CPU threads of the learner; by default each gets at least 64 rows.
+
+    With fewer rows, starting and joining the shards costs more than they save.
+    """
+    learner = config.learner
+    useful = max(1, learner.minibatch_size // 64)
+    return learner.learner_threads or min(available_cores(), useful)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,66 +11,60 @@ import torch
 from trainer.config.tasks import own_levels
 from trainer.explore import demonstrations, recorded
 from trainer.machine.process import Interrupted, raise_on_signal
-from trainer.session import resume
-
-#: Writes a checkpoint, given its content and step; returns None if that failed.
-Save = Callable[[dict[str, Any], int], Path | None]
+from trainer.session.build import Run
+from trainer.session.resume import capture
 
 
-def demonstrate(
-    parts: resume.RunParts, *, run_dir: Path, log: Callable[[str], None], save: Save
-) -> None:
+def demonstrate(run: Run) -> None:
     """Gives a run the demonstrations that it learns from.
 
     The time of the search counts as time of the run. Only rank 0 searches.
     """
-    config, progress = parts.config, parts.progress
+    config, env = run.config, run.config.env
     if config.explore.demos:
-        walked = _read(parts, log)
+        run.ways.found = recorded.read_ways(
+            env,
+            env.levels or own_levels(env.task),
+            config.seed,
+            [Path(name) for name in config.explore.demos],
+            run.display.log,
+        )
+        run.ways.complete = True
+        walked = _walk(run)
     else:
-        walked = _found(parts, run_dir, log, save)
+        walked = _saved_or_new(run)
     imitation = config.learner.imitation
-    if imitation and progress.steps >= config.learner.entropy_steps:
-        log(
+    if imitation and run.progress.steps >= config.learner.entropy_steps:
+        run.display.log(
             "the weight of imitation is 0, because the run is past --entropy-steps "
             f"{config.learner.entropy_steps:,}"
         )
-    if parts.explorer is not None:
-        parts.explorer.take_demonstrations(walked)
+    if run.explorer is not None:
+        run.explorer.take_demonstrations(walked)
     if walked and (imitation or config.explore.demos):
-        parts.learner.take_demonstrations(
+        run.learner.take_demonstrations(
             torch.from_numpy(np.concatenate([way.obs for way in walked])),
             torch.from_numpy(np.concatenate([way.actions for way in walked])),
         )
     # A resumed run was cloned when it began.
     if config.explore.demos and config.learner.cloning_steps and not config.resume:
-        _clone(parts, log, save)
+        _clone(run)
 
 
-def _read(
-    parts: resume.RunParts, log: Callable[[str], None]
-) -> list[demonstrations.Walked]:
-    """Reads the demonstrations of --demos, and plays them."""
-    config, ways = parts.config, parts.ways
-    ways.found = recorded.read_ways(
-        config.env,
-        config.env.levels or own_levels(config.env.task),
-        config.seed,
-        [Path(name) for name in config.explore.demos],
-        log,
+def _walk(run: Run) -> list[demonstrations.Walked]:
+    """Plays the demonstrations that the run has."""
+    config = run.config
+    return demonstrations.walk(
+        config.env, run.ways.found, config.seed, config.explore.cell_size
     )
-    ways.complete = True
-    return _walk(parts)
 
 
-def _found(
-    parts: resume.RunParts, run_dir: Path, log: Callable[[str], None], save: Save
-) -> list[demonstrations.Walked]:
+def _saved_or_new(run: Run) -> list[demonstrations.Walked]:
     """Takes saved demonstrations or searches for new ones, and plays them."""
-    ways, progress = parts.ways, parts.progress
+    ways, progress, log = run.ways, run.progress, run.display.log
     walked: list[demonstrations.Walked] = []
     try:
-        walked = _walk(parts)
+        walked = _walk(run)
     except ValueError as error:
         log(f"the saved demonstrations are replaced by a new search: {error}")
         ways.forget()
@@ -81,53 +73,29 @@ def _found(
     began = time.monotonic() - progress.seconds
     try:
         with raise_on_signal():
-            _search(parts, log)
-            walked = _walk(parts)
+            _search(run)
+            walked = _walk(run)
     except Interrupted as interrupted:
         progress.seconds = time.monotonic() - began
         interrupted.steps, interrupted.seconds = progress.steps, progress.seconds
-        _keep_search(parts, run_dir, log, save)
+        what = "its results are not saved, and the run is unchanged"
+        if not progress.steps and run.ranks.is_first:
+            state = capture(run, complete=False, together=False)
+            if run.checkpoints.save(state, progress.steps) is None:
+                raise  # the reason is logged
+            what = f"the {len(ways.found)} found so far are saved"
+        log(
+            f"interrupted in the search for demonstrations: {what}; continue with "
+            f"--resume {run.run_dir}"
+        )
         raise
     progress.seconds = time.monotonic() - began
     return walked
 
 
-def _clone(parts: resume.RunParts, log: Callable[[str], None], save: Save) -> None:
-    """Clones the policy of a new run from the demonstrations, and saves it."""
-    if parts.ranks.size > 1:
-        raise ValueError(
-            f"cloning works in a run with one process, and this run has "
-            f"{parts.ranks.size}: give --cloning-steps 0, or clone with one process "
-            "and continue with --resume"
-        )
-    began = time.monotonic()
-    try:
-        with raise_on_signal():
-            losses = list(parts.learner.clone(parts.config.learner.cloning_steps))
-    except Interrupted as interrupted:
-        interrupted.steps, interrupted.seconds = 0, time.monotonic() - began
-        log("interrupted while cloning: the weights are not saved")
-        raise
-    parts.progress.seconds += time.monotonic() - began
-    last = losses[-max(1, len(losses) // 10) :]
-    path = save(resume.capture(parts, complete=False), 0)
-    log(
-        f"cloned in {len(losses):,} steps, {time.monotonic() - began:.1f} s: "
-        f"cross-entropy {np.mean(last):.3f}; {path or 'its policy is not kept'}"
-    )
-
-
-def _walk(parts: resume.RunParts) -> list[demonstrations.Walked]:
-    """Plays the demonstrations that the run has."""
-    config = parts.config
-    return demonstrations.walk(
-        config.env, parts.ways.found, config.seed, config.explore.cell_size
-    )
-
-
-def _search(parts: resume.RunParts, log: Callable[[str], None]) -> None:
+def _search(run: Run) -> None:
     """Searches for the demonstrations that are missing."""
-    config, ways = parts.config, parts.ways
+    config, ways = run.config, run.ways
 
     def search() -> list[demonstrations.Way]:
         demonstrations.find_ways(
@@ -135,26 +103,34 @@ def _search(parts: resume.RunParts, log: Callable[[str], None]) -> None:
             config.env.levels or own_levels(config.env.task),
             config.seed,
             per_level=config.explore.demonstrations,
-            log=log,
+            log=run.display.log,
             ways=ways,
         )
         return ways.found
 
-    ways.found, ways.complete = parts.ranks.first(search), True
+    ways.found, ways.complete = run.ranks.first(search), True
 
 
-def _keep_search(
-    parts: resume.RunParts, run_dir: Path, log: Callable[[str], None], save: Save
-) -> None:
-    """Saves an interrupted search in a checkpoint, if the run has none."""
-    steps = parts.progress.steps
-    what = "its results are not saved, and the run is unchanged"
-    if not steps and parts.ranks.is_first:
-        state = resume.capture(parts, complete=False, together=False)
-        if save(state, steps) is None:
-            return  # the reason is logged
-        what = f"the {len(parts.ways.found)} found so far are saved"
-    log(
-        f"interrupted in the search for demonstrations: {what}; continue with "
-        f"--resume {run_dir}"
+def _clone(run: Run) -> None:
+    """Clones the policy of a new run from the demonstrations, and saves it."""
+    if run.ranks.size > 1:
+        raise ValueError(
+            f"cloning works in a run with one process, and this run has "
+            f"{run.ranks.size}: give --cloning-steps 0, or clone with one process "
+            "and continue with --resume"
+        )
+    began = time.monotonic()
+    try:
+        with raise_on_signal():
+            losses = list(run.learner.clone(run.config.learner.cloning_steps))
+    except Interrupted as interrupted:
+        interrupted.steps, interrupted.seconds = 0, time.monotonic() - began
+        run.display.log("interrupted while cloning: the weights are not saved")
+        raise
+    run.progress.seconds += time.monotonic() - began
+    last = losses[-max(1, len(losses) // 10) :]
+    path = run.checkpoints.save(capture(run, complete=False), 0)
+    run.display.log(
+        f"cloned in {len(losses):,} steps, {time.monotonic() - began:.1f} s: "
+        f"cross-entropy {np.mean(last):.3f}; {path or 'its policy is not kept'}"
     )

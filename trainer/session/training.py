@@ -1,35 +1,51 @@
-"""One run from its first update to its end: `run_training`."""
+"""One run from its first update to its end: `run_training`.
+
+All ranks of a run execute it together. Rank 0 reports, evaluates and decides; the other
+ranks follow its decisions.
+"""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from trainer.config import shown
+from trainer.config.learning import BETA_STEPS, linear
+from trainer.config.plain import to_dict
 from trainer.config.schema import RunConfig
+from trainer.envs.pool import busy_envs, replacements
 from trainer.machine.cpu import startup_objects_frozen
 from trainer.machine.cuda import own_stream
-from trainer.machine.monitor import profiler
-from trainer.machine.process import Interrupted
-from trainer.machine.ranks import FirstRankError, LostRankError
+from trainer.machine.device import describe
+from trainer.machine.files import Lines, same_folder
+from trainer.machine.monitor import mark, profiler
+from trainer.machine.process import Interrupted, on_signal
+from trainer.machine.ranks import ALONE, FirstRankError, LostRankError, Ranks
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
 from trainer.rollout.batch import Batch
-from trainer.session.build import Session
-from trainer.session.evaluator import Evaluator
-from trainer.session.loop import (
-    INTERRUPTED,
-    Lead,
-    Loop,
-    Stop,
-    is_solved,
-    stop_on_signal,
-)
-from trainer.session.progress import Clock
-from trainer.session.reporter import FirstClears, Reporter, Source, check_loss
+from trainer.session import files, locate
+from trainer.session.alarms import Alarms
+from trainer.session.build import Run
+from trainer.session.demonstrate import demonstrate
+from trainer.session.reports import Reporter, check_loss
+from trainer.session.resume import Saver, resume
 from trainer.show.display import Display
+from trainer.show.tracking import MetricsWriter
+
+_INTERRUPTED = "interrupted"  # the only reason to end that leaves work to resume
 
 
 def run_training(config: RunConfig, display: Display | None = None) -> dict[str, float]:
     """Builds a run and trains it; see `train`."""
     try:
-        session = Session(config, display)
+        run = open_run(config, display)
     except Interrupted as error:
         return {
             "steps": float(error.steps),
@@ -37,181 +53,292 @@ def run_training(config: RunConfig, display: Display | None = None) -> dict[str,
             "solved": 0.0,
             "signal": float(error.signal),
         }
-    return train(session)
+    return train(run)
 
 
-def train(session: Session) -> dict[str, float]:
-    """Trains until solved, out of steps or time, or interrupted; closes the session."""
-    display, run_dir = session.display, session.run_dir
-    clock = Clock(session.progress.seconds)
+def open_run(
+    config: RunConfig, display: Display | None = None, ranks: Ranks = ALONE
+) -> Run:
+    """Builds a run, resumes the checkpoint of --resume, and opens the run folder."""
+    run = Run(config, display, ranks)
     try:
-        display.start(session.info)
+        run.build()
+        source = resume(run)
+        run.run_dir = ranks.first(lambda: _start_run_dir(run, source))
+        if config.learns_from_demonstrations:
+            demonstrate(run)
+        if ranks.is_first:
+            _open_files(run)
+        # Each process has its own pool, and watches it.
+        run.alarms = run.owns(
+            Alarms(
+                run.run_dir,
+                run.display,
+                waiting_s=run.collector.waiting_s,
+                busy=lambda: busy_envs(run.pool),
+                replaced=lambda: replacements(run.pool),
+                notifier=run.notifier,
+            )
+        )
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def _start_run_dir(run: Run, source: Path | None) -> Path:
+    """Locks the run folder, and writes config.json."""
+    config, log = run.config, run.display.log
+    run_dir = files.choose_run_dir(config, source)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        run.checkpoints = run.owns(
+            files.Checkpoints(run_dir, config.keep_checkpoints, log)
+        )
+        files.prepare(
+            config,
+            run_dir,
+            resumed=same_folder(source, run_dir),
+            step=run.progress.steps,
+            device=describe(run.device, run.dtype),
+            log=log,
+        )
+    except OSError as error:
+        raise OSError(
+            f"cannot write to the run folder {run_dir} ({error.strerror}); "
+            "choose another folder with --run-dir"
+        ) from error
+    run.progress.best_score = locate.best_in(run_dir)
+    return run_dir
+
+
+def _open_files(run: Run) -> None:
+    """Opens the files of the run folder that stay open."""
+    log = run.display.log
+    run.writer = run.owns(
+        MetricsWriter(
+            run.run_dir,
+            shown.settings(to_dict(run.config)),
+            command=files.command_line(),
+            wandb=run.config.wandb,
+            resumed_at=run.progress.steps,
+            log=log,
+        )
+    )
+    run.evaluations = run.owns(Lines(run.run_dir / "evaluations.jsonl", log))
+    if run.filmer is not None:
+        run.filmer.open(run.run_dir / "videos")
+        run.owns(run.filmer)
+
+
+def train(run: Run) -> dict[str, float]:
+    """Trains until solved, out of steps or time, or interrupted; closes the run."""
+    log = run.display.log
+    try:
+        run.display.start(run.info)
         with (
-            stop_on_signal(display.log) as stopping,
-            own_stream(session.device),
+            stop_on_signal(log) as stopping,
+            own_stream(run.device),
             startup_objects_frozen(),
         ):
-            session.start()
+            run.start()
+            saver = Saver(run)
             try:
-                metrics = _run_loop(session, clock, stopping)
+                metrics = _loop(run, saver, stopping)
             except LostRankError:
                 # The last checkpoint covers all ranks and resumes exactly.
                 raise
             except BaseException:
-                _save_after_failure(session)
+                _save_after_failure(run, saver)
                 raise
-            saved = session.saver.save()
+            saved = saver.save()
             # torchrun ends the other ranks as soon as one has ended by a signal.
-            session.ranks.first(lambda: _check_saved(session, saved))
+            run.ranks.first(lambda: _check_saved(run, saved))
             contents = "checkpoints, curves"
-            if session.filmer is not None:
-                session.filmer.finish(session.writer.write_video)
+            if run.filmer is not None:
+                run.filmer.finish(run.writer.write_video)
                 contents += ", videos"
-            display.log(f"wrote {run_dir}/ ({contents})")
+            log(f"wrote {run.run_dir}/ ({contents})")
             # A signal may have come since the loop ended.
             return metrics | {"signal": float(stopping.signal)}
     except Exception as error:
         if not isinstance(error, FirstRankError):  # rank 0 reports the reason
-            session.alarms.notify("failed", str(error))
+            run.alarms.notify("failed", str(error))
         raise
     finally:
-        session.close()
+        run.close()
 
 
-def _check_saved(session: Session, saved: bool) -> None:
+class Stop:
+    """The number of the signal that asked the run to end; 0: none."""
+
+    signal = 0
+
+
+@contextmanager
+def stop_on_signal(log: Callable[[str], None]) -> Iterator[Stop]:
+    """Records and logs a signal to end; a later second one interrupts at once."""
+    stopping = Stop()
+
+    def handle(number: int) -> None:
+        if stopping.signal:
+            raise Interrupted(number)
+        stopping.signal = number
+        # Python's files are not reentrant, and Ctrl-C may have ended the reader of
+        # stdout. The message may be lost, but not the signal.
+        with suppress(RuntimeError, OSError):
+            log(f"{signal.Signals(number).name}: ending after this update")
+
+    with on_signal(handle):
+        yield stopping
+
+
+def _save_after_failure(run: Run, saver: Saver) -> None:
+    """Writes a checkpoint if possible; the caller still raises the first failure."""
+    try:
+        saver.save(complete=False)
+    except Exception as error:
+        run.display.log(f"could not write a checkpoint: {error}")
+
+
+def _check_saved(run: Run, saved: bool) -> None:
     """Raises RuntimeError unless the last checkpoint of a run is written."""
     if saved:
         return
-    kept = [path.name for path in checkpoint.list_files(session.run_dir)]
+    kept = [path.name for path in checkpoint.list_files(run.run_dir)]
     raise RuntimeError(
-        f"the last checkpoint, at {session.progress.steps:,} steps, could not be "
-        f"written; {session.run_dir}/{checkpoint.FOLDER}/ has "
+        f"the last checkpoint, at {run.progress.steps:,} steps, could not be "
+        f"written; {run.run_dir}/{checkpoint.FOLDER}/ has "
         + (", ".join(kept) if kept else "no earlier one")
     )
 
 
-def _run_loop(session: Session, clock: Clock, stopping: Stop) -> dict[str, float]:
-    """Gives the loop its parts, and runs it; returns the last metrics."""
-    progress, run_dir = session.progress, session.run_dir
-    reporter = lead = None
-    if session.ranks.is_first:
-        reporter = _make_reporter(session, clock)
-        lead = _make_lead(session, clock, reporter)
-    reason = Loop(
-        session.ranks,
-        lead,
-        updater=session.updater,
-        saver=session.saver,
-        own_episodes=session.own_episodes,
-        episodes=session.episodes,
-        profiled=profiler(session.share.profile, run_dir, session.device),
-        stopping=stopping,
-    ).run()
-    seconds = clock.seconds()
-    more = f"; continue with --resume {run_dir}" if reason == INTERRUPTED else ""
+class Decision(NamedTuple):
+    """The decision of rank 0 after an update.
+
+    Attributes:
+        reason: why the run ends now; "": it continues.
+        saves: whether to write a checkpoint now.
+        best: whether to write best.pt now.
+        signal: number of the signal that asked a rank to end; 0: none.
+    """
+
+    reason: str
+    saves: bool
+    best: bool
+    signal: int
+
+
+def _loop(run: Run, saver: Saver, stopping: Stop) -> dict[str, float]:
+    """Updates, decides and saves until there is a reason to end; the last metrics."""
+    progress, first = run.progress, run.ranks.first
+    reporter, reason = Reporter(run), ""
+    with profiler(run.share.profile, run.run_dir, run.device) as updated:
+        while not reason:
+            batch = update(run)
+            updated()
+            signalled = _gather(run, stopping.signal)
+            decision = first(partial(_decide, run, reporter, saver, batch, signalled))
+            reason = decision.reason
+            stopping.signal = stopping.signal or decision.signal
+            if decision.saves:
+                saver.save()
+            if decision.best and run.ranks.is_first:
+                saver.save_best()
+
+    def end() -> None:
+        if not stopping.signal and not _is_solved(reason):
+            reporter.evaluate_at_end()
+        # Not by the signal, which may have come during the last evaluation.
+        progress.ended = "" if reason == _INTERRUPTED else reason
+
+    first(end)
+    seconds = run.seconds()
     text = f"{reason} after {progress.steps:,} steps, {format_seconds(seconds)}"
-    session.display.log(f"{text}{more}")
-    if reason != INTERRUPTED and session.ranks.is_first:
-        session.alarms.notify(reason, text)
+    more = f"; continue with --resume {run.run_dir}" if reason == _INTERRUPTED else ""
+    run.display.log(f"{text}{more}")
+    if reason != _INTERRUPTED and run.ranks.is_first:
+        run.alarms.notify(reason, text)
     return (
-        (reporter.values if reporter else {})
+        reporter.values
         | progress.evaluated
         | {
             "steps": float(progress.steps),
             "seconds": seconds,
-            "solved": float(is_solved(reason)),
+            "solved": float(_is_solved(reason)),
         }
     )
 
 
-def _make_reporter(session: Session, clock: Clock) -> Reporter:
-    """Makes the reporter of rank 0: curves of all episodes and of its own work."""
-    return Reporter(
-        session.config,
-        sources=_sources(session),
-        timings=session.timings,
-        writer=session.writer,
-        display=session.display,
-        filmer=session.filmer,
-        progress=session.progress,
-        clock=clock,
-    )
+def update(run: Run) -> Batch:
+    """Waits for a batch, learns from it and from replay, and publishes the weights."""
+    config, store, replay = run.share, run.store, run.replay
+    with mark("collect"):
+        slots = run.pipeline.next_batch()
+    # Not the count of the collector, which depends on timing in another thread.
+    run.progress.steps += run.ranks.total(store.learned_steps(slots))
+    step = run.progress.steps
+    with run.timings("learn"):
+        replayed = None
+        if replay is not None and len(replay):
+            beta = linear(config.replay.replay_beta, 1.0, BETA_STEPS, step)
+            replayed = replay.sample(config.replayed_unrolls, beta)
+            batch = store.batch(slots, replayed.slots, replayed.weights)
+        else:
+            batch = store.batch(slots)
+        priorities = run.learner.update(batch, step)
+        if config.lag and run.device.type == "cuda":
+            # Weights and slots are published only when finished: otherwise the
+            # collector would wait for the update that it should overlap.
+            torch.cuda.current_stream(run.device).synchronize()
+        released = slots
+        if replay is not None:
+            if replayed is not None:
+                replay.update(replayed.slots, priorities[len(slots) :])
+            released = replay.add(slots, priorities[: len(slots)])
+        store.release(released)
+    run.pipeline.publish(run.learner.version)
+    return batch
 
 
-def _make_lead(session: Session, clock: Clock, reporter: Reporter) -> Lead:
-    """Makes the part of rank 0 that decides."""
-    config, progress, run_dir = session.config, session.progress, session.run_dir
-    log = session.display.log
-    evaluator = Evaluator(
-        config,
-        model=session.model,
-        ema=session.learner.ema,
-        device=session.device,
-        dtype=session.dtype,
-        episodes=session.episodes,
-        progress=progress,
-        clock=clock,
-        lines=session.evaluations,
-        writer=session.writer,
-        log=log,
-        skip=reporter.skip,
-    )
-    first_clears = FirstClears(
-        config,
-        episodes=session.episodes,
-        progress=progress,
-        clock=clock,
-        run_dir=run_dir,
-        log=log,
-    )
-
-    def check(batch: Batch) -> None:
-        session.alarms.check(reporter.values)
-        check_loss(reporter.values, batch, run_dir, session.obs_shape)
-
-    return Lead(
-        config,
-        first_clears=first_clears,
-        reporter=reporter,
-        evaluator=evaluator,
-        saver=session.saver,
-        check=check,
-        progress=progress,
-        clock=clock,
-    )
+def _gather(run: Run, signalled: int) -> int:
+    """Collects on rank 0 the new episodes of all ranks, and the first signal."""
+    numbers = 0
+    for episodes, number in run.ranks.gather((run.own_episodes.take_new(), signalled)):
+        run.episodes.add(episodes)
+        numbers = numbers or number
+    return numbers
 
 
-def _sources(session: Session) -> list[Source]:
-    """The sources of the values of the curves."""
-    store, replay = session.store, session.replay
-    sources: list[Source] = [
-        ("time/share_", session.timings.shares),
-        ("system/", session.monitor.statistics),
-        ("rollout/", session.episodes.statistics),
-        ("rollout/", session.collector.statistics),
-        ("", session.episodes.level_statistics),
-    ]
-    if session.explorer is not None:
-        sources.append(("explore/", session.explorer.statistics))
-    sources += [
-        ("learn/", session.learner.statistics),
-        ("queue/", lambda: {
-            "full_unrolls": float(store.num_full), "free_slots": float(store.num_free),
-        }),
-    ]  # fmt: skip
-    if session.ranks.size > 1:
-        sources.append(("time/share_", session.ranks.timings.shares))
-    if replay is not None:
-        sources += [
-            ("replay/", lambda: {"unrolls": float(len(replay))}),
-            ("", lambda: {k: v.item() for k, v in replay.statistics().items()}),
-        ]
-    return sources
+def _decide(
+    run: Run, reporter: Reporter, saver: Saver, batch: Batch, signalled: int
+) -> Decision:
+    """Reports if a report is due, and decides how the run continues."""
+    reporter.log_first_clears()
+    reason = _reason_to_end(run, reporter, signalled)
+    run.progress.seconds = run.seconds()
+    best = False
+    if reason or reporter.due():
+        reporter.report()
+        run.alarms.check(reporter.values)
+        check_loss(run, reporter.values.get("learn/loss/total", 0.0), batch)
+        best = saver.improved()
+    return Decision(reason, saver.due(best=best), best, signalled)
 
 
-def _save_after_failure(session: Session) -> None:
-    """Writes a checkpoint if possible; the caller still raises the first failure."""
-    try:
-        session.saver.save(complete=False)
-    except Exception as error:
-        session.display.log(f"could not write a checkpoint: {error}")
+def _reason_to_end(run: Run, reporter: Reporter, signalled: int) -> str:
+    """Why the run ends now; "" if it continues."""
+    config, progress = run.config, run.progress
+    if signalled:
+        return _INTERRUPTED
+    if config.stop_when_solved and reporter.solved():
+        return f"solved: {progress.evaluated['evaluation/clear_rate']:.0%} cleared"
+    if config.max_steps and progress.steps >= config.max_steps:
+        return "max_steps reached"
+    if config.max_seconds and run.seconds() >= config.max_seconds:
+        return "max_seconds reached"
+    return ""
+
+
+def _is_solved(reason: str) -> bool:
+    return reason.startswith("solved")

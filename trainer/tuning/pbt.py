@@ -29,7 +29,7 @@ from trainer.config.schema import RunConfig
 from trainer.machine.cpu import available_cores
 from trainer.machine.process import raise_on_signal
 from trainer.models import checkpoint
-from trainer.session.checkpoints import take
+from trainer.session.files import take
 from trainer.session.training import run_training
 from trainer.tuning import command, mutations
 from trainer.tuning.population import (

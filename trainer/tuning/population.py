@@ -19,7 +19,7 @@ from trainer.config.options import MAX_SEED
 from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
 from trainer.models import checkpoint
-from trainer.session.checkpoints import is_taken
+from trainer.session.files import is_taken
 from trainer.show.display import QuietDisplay
 from trainer.show.run_files import read_run
 from trainer.tuning import command, mutations, options
