@@ -325,14 +325,14 @@ def test_who_gets_a_screen_further_has_got_on(monkeypatch):
     explored(0, *[JUMP] * 6, *[0] * 54)  # to cell 6, and waits
     assert explored.pool.over.all()
     assert explored.counts.passed[:7].tolist() == [1.0] * 7
-    assert explored.counts.got_on[:7].tolist() == [1.0] * 3 + [0.0] * 4
+    assert explored.counts.advanced[:7].tolist() == [1.0] * 3 + [0.0] * 4
 
 
 def test_who_clears_has_got_on_from_everywhere(monkeypatch):
     monkeypatch.setattr(Corridors, "GOAL", 5)
     explored = Explored()
     explored(0, *[JUMP] * 5)
-    assert explored.counts.got_on[:6].tolist() == [1.0] * 6
+    assert explored.counts.advanced[:6].tolist() == [1.0] * 6
 
 
 def test_late_outcomes_count_more():
@@ -341,7 +341,7 @@ def test_late_outcomes_count_more():
     for got_on in (True, False):
         for _ in range(200):
             counts.add_outcomes(cells, np.array([got_on]))
-    assert counts.got_on[0] < 0.05 * counts.passed[0]
+    assert counts.advanced[0] < 0.05 * counts.passed[0]
     assert counts.passed[0] == pytest.approx(50, rel=0.05)
 
 
@@ -660,29 +660,3 @@ def test_refused_snapshots_change_nothing():
     with pytest.raises(ValueError, match="refused"):
         other.frontier.restore(explored.frontier.state(), going_on=True)
     assert len(other.archive) == 0
-
-
-def test_many_cells_want_what_each_of_them_wants(monkeypatch):
-    """While snapshots come, are used, make room and are restored."""
-    monkeypatch.setattr(archives, "_CAPACITY", 24)
-    monkeypatch.setattr(archives, "_CAPACITY_PER_STAGE", 1)
-    rng = np.random.default_rng(1)
-    archive = Archive(CellCounts(1), 1)
-    answers = []
-    for turn in range(400):
-        cells, clocks = rng.integers(0, [[40], [6]], (2, 20))
-        wanted = archive.wants_proven(cells, clocks)
-        pairs = zip(cells.tolist(), clocks.tolist(), strict=True)
-        assert wanted.tolist() == [archive.wants(*pair) for pair in pairs]
-        answers += wanted.tolist()
-        cell, clock = int(cells[0]), int(clocks[0])
-        new = Candidate(cell, 0, 16 * cell, clock, np.zeros(8, np.uint8))
-        archive.take(new, proven=bool(rng.integers(2)))
-        archive.offer(np.ones(1))
-        archive.begin(int(cells[1]))
-        if turn == 200:
-            state = archive.state()
-            archive = Archive(CellCounts(1), 1)
-            archive.restore(state)
-    assert len(archive) <= 24
-    assert 0.1 < np.mean(answers) < 0.9

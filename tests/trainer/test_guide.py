@@ -5,8 +5,8 @@ import types
 import numpy as np
 import pytest
 
+from trainer.explore.bonuses import Guide
 from trainer.explore.demonstrations import Walked
-from trainer.explore.guide import Guide
 
 NOTHING = np.empty(0, np.uint8)
 

@@ -52,20 +52,12 @@ _ENTRY = np.dtype([
 
 
 class Candidate(NamedTuple):
-    """A snapshot that may join the archive.
-
-    Attributes:
-        cell: number of its cell.
-        stage: index of its level among the pool's stages.
-        progress: pixels since the level's start.
-        clock: the game's countdown.
-        snapshot: (bytes,) uint8.
-    """
+    """A snapshot that may join the archive."""
 
     cell: int
-    stage: int
-    progress: int
-    clock: int
+    stage: int  # index of its level among the pool's stages
+    progress: int  # pixels since the level's start
+    clock: int  # the game's countdown
     snapshot: Snapshot
 
 
@@ -107,29 +99,20 @@ class Archive:
 
     # -- snapshots ------------------------------------------------------------
 
-    def wants(self, cell: int, clock: int, *, proven: bool = True) -> bool:
-        """Whether a new snapshot would be better: proven, less used, or more time."""
-        slot = self._slots.get(cell)
-        if slot is None:
-            return True
-        entry = self._entries[slot]
-        if entry["proven"] != proven:
-            return proven
-        return bool(entry["uses"] >= _USES or clock > entry["clock"])
-
-    def wants_proven(
-        self, cells: IntArray, clocks: npt.NDArray[np.integer]
+    def wants(
+        self, cells: IntArray, clocks: npt.NDArray[np.integer], *, proven: bool = True
     ) -> BoolArray:
-        """As `wants`, for proven snapshots of n cells with n clocks: (n,) bool."""
+        """Whether new snapshots would be better: proven, less used, or more time."""
         slots = self._slot_of[cells]
-        known = self._entries[slots]
-        wanted: BoolArray = (known["proven"] == 0) | (known["uses"] >= _USES)
-        wanted |= (clocks > known["clock"]) | (slots < 0)
-        return wanted
+        present = self._entries[slots]
+        better = (present["uses"] >= _USES) | (clocks > present["clock"])
+        wanted: BoolArray = np.where(present["proven"] == proven, better, proven)
+        return wanted | (slots < 0)
 
     def take(self, new: Candidate, *, proven: bool) -> None:
         """Adds a snapshot, unless a better one has been added in the meantime."""
-        if self.wants(new.cell, new.clock, proven=proven):
+        cell, clock = np.array([[new.cell], [new.clock]])
+        if self.wants(cell, clock, proven=proven)[0]:
             self._add(new, proven=proven)
 
     def _add(self, new: Candidate, *, proven: bool) -> None:

@@ -23,7 +23,11 @@ BoolArray = npt.NDArray[np.bool_]
 # pixels have fewer.
 MOST_CELLS = 2**18
 _ROOM = 1024  # initial capacity in cells; it doubles when full
-_COUNTS = ("episodes", "entries", "passed", "got_on")
+# The counts by their names in checkpoints, as attributes.
+_COUNTS = {
+    "episodes": "episodes", "entries": "entries", "passed": "passed",
+    "got_on": "advanced",
+}  # fmt: skip
 # Every later episode multiplies the weight of earlier outcomes by this factor.
 DECAY = 0.98
 
@@ -40,17 +44,11 @@ def cell_keys(columns: StepColumns, size: int) -> IntArray:
 
 
 class Entered(NamedTuple):
-    """The rows of one batch that entered another cell.
+    """The m rows of one batch that entered another cell."""
 
-    Attributes:
-        rows: (m,) int64 positions in the batch, ascending.
-        cells: (m,) int64 numbers of their cells.
-        new: (m,) bool, not visited in this episode before.
-    """
-
-    rows: IntArray
-    cells: IntArray
-    new: BoolArray
+    rows: IntArray  # positions in the batch, ascending
+    cells: IntArray  # numbers of their cells
+    new: BoolArray  # not visited in this episode before
 
 
 class CellCounts:
@@ -63,8 +61,8 @@ class CellCounts:
         # it was entered, perhaps several times in one.
         self.episodes, self.entries = np.zeros((2, _ROOM), np.int64)
         # Of the episodes that ended, those that had been in each cell, and those that
-        # got on from there; recent ones count more.
-        self.passed, self.got_on = np.zeros((2, _ROOM))
+        # got a screen further from there; recent ones count more.
+        self.passed, self.advanced = np.zeros((2, _ROOM))
         self.total = 0  # of `entries`
         self._last = np.full(num_envs, -1, np.int64)
         # The cells of the open episode in the order of first visits, each with the
@@ -104,27 +102,23 @@ class CellCounts:
         return entered
 
     def trail(self, env: int) -> tuple[IntArray, IntArray]:
-        """The cells of an open episode, and its progress when it first entered each.
-
-        Both are (m,) int64, in the order of first visits.
-        """
+        """The cells of an open episode, and its progress when it first entered each."""
         trail = self._trails[env]
-        count = len(trail)
-        cells = np.fromiter(trail.keys(), np.int64, count)
-        return cells, np.fromiter(trail.values(), np.int64, count)
+        cells, progress = np.array([*trail.items()], np.int64).reshape(-1, 2).T
+        return cells, progress
 
-    def add_outcomes(self, cells: IntArray, got_on: BoolArray) -> None:
+    def add_outcomes(self, cells: IntArray, advanced: BoolArray) -> None:
         """Adds the outcome of an episode."""
         self.passed[cells] = DECAY * self.passed[cells] + 1.0
-        self.got_on[cells] = DECAY * self.got_on[cells] + got_on
+        self.advanced[cells] = DECAY * self.advanced[cells] + advanced
 
     def chance(self, cells: IntArray) -> npt.NDArray[np.float64]:
-        """Estimated probability that an episode gets on from each cell, 0 to 1.
+        """Estimated probability that an episode gets a screen further from each cell.
 
         Without any outcome it is 0.5 (Laplace's rule of succession).
         """
         rate: npt.NDArray[np.float64]
-        rate = (self.got_on[cells] + 1.0) / (self.passed[cells] + 2.0)
+        rate = (self.advanced[cells] + 1.0) / (self.passed[cells] + 2.0)
         return rate
 
     def _add(self, key: int) -> int:
@@ -132,7 +126,7 @@ class CellCounts:
         number = min(len(self._numbers), MOST_CELLS - 1)
         self._numbers[key] = number
         if number == len(self.episodes):
-            for name in _COUNTS:
+            for name in _COUNTS.values():
                 setattr(self, name, np.pad(getattr(self, name), (0, number)))
         return number
 
@@ -142,8 +136,8 @@ class CellCounts:
         return {
             "keys": torch.tensor(list(self._numbers), dtype=torch.int64),
             "counts": {
-                name: torch.from_numpy(getattr(self, name)[:used].copy())
-                for name in _COUNTS
+                key: torch.from_numpy(getattr(self, name)[:used].copy())
+                for key, name in _COUNTS.items()
             },
             "last": torch.from_numpy(self._last.copy()),
             "trails": [[list(at) for at in trail.items()] for trail in self._trails],
@@ -153,11 +147,11 @@ class CellCounts:
         """Continues from `state()`."""
         keys = state["keys"].tolist()
         self._numbers = {k: min(i, MOST_CELLS - 1) for i, k in enumerate(keys)}
-        for name, counts in state["counts"].items():
+        for key, counts in state["counts"].items():
             room = max(_ROOM, 1 << len(counts).bit_length())
-            values = np.zeros(room, getattr(self, name).dtype)
+            values = np.zeros(room, getattr(self, _COUNTS[key]).dtype)
             values[: len(counts)] = counts.cpu().numpy()
-            setattr(self, name, values)
+            setattr(self, _COUNTS[key], values)
         self.total = int(self.entries.sum())
         if going_on:
             self._last = state["last"].cpu().numpy().copy()

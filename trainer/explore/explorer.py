@@ -15,12 +15,11 @@ import numpy as np
 from trainer.config.schema import ExploreConfig, RunConfig
 from trainer.config.tasks import is_native
 from trainer.explore.backward import Backward
-from trainer.explore.bonuses import Bonuses, FloatArray
+from trainer.explore.bonuses import Bonuses, FloatArray, Guide
 from trainer.explore.cells import CellCounts, cell_keys
 from trainer.explore.demonstrations import Walked
 from trainer.explore.frontier import Frontier
-from trainer.explore.guide import Guide
-from trainer.explore.starts import Offers, Starts
+from trainer.explore.starts import Starts
 from trainer.rollout.episodes import StepColumns
 
 
@@ -69,6 +68,7 @@ class Explorer:
         self._counts: CellCounts | None = None
         self._frontier: Frontier | None = None
         self._bonuses: Bonuses | None = None
+        self._backward: Backward | None = None
         self._starts: Starts | None = None
         if config.starts == "frontier" or config.pays:
             self._counts = CellCounts(num_envs)
@@ -76,15 +76,19 @@ class Explorer:
                 self._bonuses = Bonuses(config, self._counts)
             if config.starts == "frontier":
                 self._frontier = Frontier(pool, self._counts, levels, num_envs)
-        self._backward: Backward | None = None
         if config.starts == "backward":
             self._backward = Backward(len(levels), num_envs)
         self._guide = Guide(config.guide, num_envs) if config.guide else None
-        offers: Offers | None = self._backward
-        if self._frontier is not None:
-            offers = self._frontier.archive
+        offers = self._backward if self._frontier is None else self._frontier.archive
         if offers is not None or len(levels) > 1:
             self._starts = Starts(pool, config, offers=offers, ranks=ranks)
+        # What a resumed run continues, by name; None: the run has no such part.
+        self._parts: dict[str, Any] = {
+            "counts": self._counts,
+            "frontier": self._frontier,
+            "backward": self._backward,
+            "guide": self._guide,
+        }
         self._lock = threading.Lock()
 
     def take_demonstrations(self, ways: Sequence[Walked]) -> None:
@@ -142,38 +146,32 @@ class Explorer:
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, in plain types and tensors."""
+        starts = self._starts
         with self._lock:
-            return {
+            state: dict[str, Any] = {
+                name: None if part is None else part.state()
+                for name, part in self._parts.items()
+            }
+            return state | {
                 "cell_size": self._config.cell_size,
                 "levels": list(self._levels),
-                "best_rates": self._starts.best_rates.tolist() if self._starts else [],
-                "level_steps": self._starts.steps.tolist() if self._starts else [],
-                "counts": self._counts.state() if self._counts is not None else None,
-                "frontier": self._frontier.state()
-                if self._frontier is not None
-                else None,
-                "backward": self._backward.state()
-                if self._backward is not None
-                else None,
-                "guide": self._guide.state() if self._guide is not None else None,
+                "best_rates": starts.best_rates.tolist() if starts else [],
+                "level_steps": starts.steps.tolist() if starts else [],
             }
 
     def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
         """Continues from `state()`, before the run has started."""
         if state["levels"] != list(self._levels):
             raise ValueError("its levels are others")
+        continued = {
+            name: part
+            for name, part in self._parts.items()
+            if part is not None and state.get(name) is not None
+        }
+        if "counts" in continued and state["cell_size"] != self._config.cell_size:
+            raise ValueError("its cells are of another size")
         if self._starts is not None and state["best_rates"]:
             self._starts.best_rates = np.array(state["best_rates"])
             self._starts.steps = np.array(state["level_steps"], np.int64)
-        if self._backward is not None and state["backward"] is not None:
-            self._backward.restore(state["backward"], going_on=going_on)
-        if self._guide is not None and state.get("guide") is not None:
-            self._guide.restore(state["guide"], going_on=going_on)
-        counts, frontier = state["counts"], state["frontier"]
-        cells = self._counts is not None and counts is not None
-        if cells and state["cell_size"] != self._config.cell_size:
-            raise ValueError("its cells are of another size")
-        if self._frontier is not None and frontier is not None:
-            self._frontier.restore(frontier, going_on=going_on)
-        if self._counts is not None and counts is not None:
-            self._counts.restore(counts, going_on=going_on)
+        for name, part in continued.items():
+            part.restore(state[name], going_on=going_on)

@@ -67,8 +67,8 @@ class Frontier:
         if np.count_nonzero(c.lost_life):  # rare
             for env in c.env_id[c.lost_life & ~c.done].tolist():
                 self._forget(env)
-        gets_on = c.progress >= self._proof[span(c.env_id)]
-        for row in (c.done | gets_on).nonzero()[0].tolist():
+        advances = c.progress >= self._proof[span(c.env_id)]
+        for row in (c.done | advances).nonzero()[0].tolist():
             self._prove(c, row)
             if c.done[row]:
                 self._end(c, row)
@@ -91,7 +91,7 @@ class Frontier:
     def _save(self, c: StepColumns, rows: IntArray, cells: IntArray) -> None:
         """Takes snapshots for cells that need one; the snapshots begin to wait."""
         wanted = self._at_home(c, rows)
-        wanted &= self.archive.wants_proven(cells, c.clock[rows])
+        wanted &= self.archive.wants(cells, c.clock[rows])
         rows, cells = rows[wanted], cells[wanted]
         if not rows.size:
             return
@@ -149,14 +149,14 @@ class Frontier:
         """Records, for every cell of an episode, whether the episode got on from it."""
         cleared = bool(c.cleared[row])
         cells, progress = self._counts.trail(int(c.env_id[row]))
-        got_on = cleared | (c.progress[row] >= progress + self.archive.SCREEN)
-        self._counts.add_outcomes(cells, got_on)
+        advanced = cleared | (c.progress[row] >= progress + self.archive.SCREEN)
+        self._counts.add_outcomes(cells, advanced)
         stage = int(c.first_place[row])
         if cell == _START:
-            self.archive.add_failures(stage, cells[~got_on])
+            self.archive.add_failures(stage, cells[~advanced])
             return
         self.archive.add_clear(stage, cleared)
-        if got_on[0]:
+        if advanced[0]:
             self.archive.prove(cell, number)
 
     def _await(self, env: int) -> None:
