@@ -33,10 +33,8 @@ from trainer.show.display import (
 )
 from trainer.show.screen import (
     Status,
-    about_seconds,
     chart,
     seconds_to_rate,
-    sparkline,
     view,
 )
 
@@ -329,22 +327,15 @@ def test_the_newest_messages_are_shown_whole():
     assert text.count("message") == text.count(":00  message")
 
 
-def test_a_sparkline():
-    points = ((0.0, 0.0), (10.0, 1.0))
-    assert sparkline(points, 8) == "▁▁▂▃▅▆▇█"
-    assert sparkline(points, 4, 0.0, 2.0) == "▁▁▃▄"
-    assert sparkline(((5.0, 3.0),), 3) == "▁▁▁"
-    assert sparkline((), 3) == "   "
-    # Columns share the time, not the points.
-    late = ((0.0, 0.0), (8.0, 0.0), (9.0, 0.0), (10.0, 1.0))
-    assert sparkline(late, 6, 0.0, 1.0) == "▁▁▁▁▁█"
-
-
 def test_a_chart():
     points = ((0.0, 0.0), (10.0, 1.0))
     assert chart(points, 2, 1) == ["⡠⠊"]
     assert chart(points, 4, 2) == ["  ⡠⠊", "⡠⠊  "]
     assert chart((), 2, 1) == ["  "]
+    assert chart(points, 2, 1, 0.0, 2.0) == ["⡠⠤"]
+    # Columns share the time, not the points.
+    late = ((0.0, 0.0), (8.0, 0.0), (9.0, 0.0), (10.0, 1.0))
+    assert chart(late, 3, 1, 0.0, 1.0) == ["⣀⣀⡸"]
     steep = chart(((0.0, 0.0), (1.0, 0.0), (1.0, 1.0)), 1, 3)
     assert all(line.strip() for line in steep)  # one line without a gap
 
@@ -376,12 +367,6 @@ def test_when_it_is_solved_by_the_slope(rates, expected):
     points = [(10.0 * i, rate) for i, rate in enumerate(rates)]
     seconds = seconds_to_rate(points, 0.9)
     assert seconds == (None if expected is None else pytest.approx(expected))
-
-
-def test_about_seconds():
-    says = {3: "5 s", 42: "40 s", 89: "90 s", 100: "2 min", 3600: "60 min"}
-    assert {s: about_seconds(s) for s in says} == says
-    assert about_seconds(8000) == "2 h"
 
 
 @pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])

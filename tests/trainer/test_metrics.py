@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from trainer.config.tasks import all_levels
 from trainer.machine.timings import Timings
 from trainer.rollout.episodes import STAGNATION_STEPS
 from trainer.rollout.finished import FinishedEpisodes
-from trainer.show import tracking
+from trainer.show import metrics, tracking
 from trainer.show.metrics import bottleneck
 from trainer.show.tracking import MetricsWriter
 
@@ -505,6 +506,16 @@ HELD_UP = {"wait": 0.45, "act": 0.2, "wait_learner": 0.35, "learn": 1.0}
 EVEN = {"wait": 0.6, "act": 0.36, "wait_learner": 0.04, "learn": 0.95} | {
     "wait_batch": 0.05
 }
+
+
+def test_a_row_of_the_table_is_a_metric_of_runs():
+    """The code that measures it names it, perhaps without a prefix."""
+    folder = Path(metrics.__file__).parent.parent
+    files = [path for path in folder.rglob("*.py") if path.parent.name != "show"]
+    code = "".join(path.read_text() for path in files)
+    for key in metrics.METRICS:
+        name = key.rpartition("/")[2].removeprefix("share_")
+        assert re.search(rf"\b{name}\b", code), key
 
 
 @pytest.mark.parametrize(

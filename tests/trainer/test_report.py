@@ -155,7 +155,7 @@ def test_a_page_has_everything(tmp_path):
         "Clear rate by level", "Furthest snapshot",
     ):  # fmt: skip
         assert part in shown, part
-    row = "4-2 greedy 0 31 16% (7% to 33%) 1.00 900 - 23 3 0"
+    row = "4-2 greedy 0 31 16% (7% to 33%) 1 900 - 23 3 0"
     cells = re.findall(r"<tr>(.*?)</tr>", text)
     assert row in [" ".join(re.findall(r"<td>(.*?)</td>", cell)) for cell in cells]
     assert parsed.tags.count("img") == 2

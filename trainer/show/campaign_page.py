@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from trainer.config import shown
 from trainer.machine.files import replacing
 from trainer.machine.timings import format_seconds
 from trainer.show.figures import curves
-from trainer.show.page import document, level_grid, level_table, table
+from trainer.show.page import document, header, level_grid, level_table, table
 from trainer.show.run_files import read_run
 
 # Options of output, which do not change what a campaign does.
@@ -28,29 +27,31 @@ def is_campaign(folder: Path) -> bool:
 
 def write(folder: Path, output: Path | None = None) -> Path:
     """Writes the report of a campaign, finished or not."""
-    state, found = _read(folder / STATE), _read(folder / TABLE)
-    known = _shared(_read(folder / OPTIONS))
+    state, results = _read(folder / STATE), _read(folder / TABLE)
+    options = _read(folder / OPTIONS)
     levels: Mapping[str, Any] = state.get("levels", {})
-    one, single = found.get("one", []), found.get("single", [])
+    one, single = results.get("one", []), results.get("single", [])
     merged = [read_run(folder / MERGED)] if (folder / MERGED).is_dir() else []
     sections = {
         "A policy for each level": _results(single),
         "One network for all levels": _results(one),
         "Training of the levels": _training(levels),
         "Curves of the one network": curves(merged) if merged else "",
-        "Options": _options(known),
+        "Options": _options(options),
     }
-    seconds = format_seconds(state.get("seconds", 0.0))
-    about = {"command": known.get("command"), "folder": folder.resolve().name}
-    facts = "".join(
-        f"<dt>{name}</dt><dd>{escape(str(value))}</dd>"
-        for name, value in about.items()
-        if value
-    )
-    head = (
-        f"<h1>{len(levels)} levels in {seconds}</h1>"
-        f'<div class="tiles">{_figure("a policy for each level", single, len(levels))}'
-        f"{_figure('one network', one, len(levels))}</div><dl>{facts}</dl>"
+    command = shown.command_text(str(options.get("command", "")))
+    tiles = {}
+    for name, played in (("a policy for each level", single), ("one network", one)):
+        # A level without a policy counts as 0.
+        rates = list(_sampled(played).values())
+        good = sum(rate >= 0.9 for rate in rates)
+        cleared = f"cleared by {name}, {good} of {len(levels)} levels at 90 % or more"
+        if rates:
+            tiles[cleared] = f"{sum(rates) / len(levels):.0%}"
+    head = header(
+        f"{len(levels)} levels in {format_seconds(state.get('seconds', 0.0))}",
+        tiles,
+        {"command": command, "folder": folder.resolve().name},
     )
     page = output or folder / "report.html"
     with replacing(page) as file:
@@ -61,12 +62,12 @@ def write(folder: Path, output: Path | None = None) -> Path:
 def results_of(folder: Path, policies: Sequence[str]) -> dict[str, Any] | None:
     """The content of table.json, if it has results of all policies; else None."""
     try:
-        found = _read(folder / TABLE)
-        levels = {row["level"] for row in found["single"]}
-        have = levels | {"one"} if found["one"] else levels
+        results = _read(folder / TABLE)
+        levels = {row["level"] for row in results["single"]}
+        have = levels | {"one"} if results["one"] else levels
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if have == set(policies) else None
+    return results if have == set(policies) else None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -80,15 +81,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged: it is not a JSON object")
     return content
-
-
-def _shared(known: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of campaign.json as others may see it."""
-    return {
-        "command": shown.command_text(str(known.get("command", ""))),
-        "options": shown.options(known.get("options", {})),
-        "flags": shown.command(["", *known.get("flags", [])])[1:],
-    }
 
 
 def _sampled(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -107,24 +99,12 @@ def _results(results: Sequence[Mapping[str, Any]]) -> str:
         r["level"]: f"{r['clears']}/{r['episodes']}" for r in results if r["argmax"]
     }
     rates = _sampled(results)
-    order = {level: number for number, level in enumerate(rates)}
-    rows = sorted(results, key=lambda r: (order[r["level"]], r["argmax"]))
-    what = (
-        "Each cell has the clear rate with sampled actions, and the number of starts "
-        "cleared with greedy actions."
-    )
-    return f"<p>{what}</p>{level_grid(rates, notes)}{level_table(rows, '')}"
-
-
-def _figure(name: str, results: Sequence[Mapping[str, Any]], levels: int) -> str:
-    """The mean clear rate of all levels; a level without a policy counts as 0."""
-    rates = list(_sampled(results).values())
-    if not rates:
-        return ""
-    good = sum(rate >= 0.9 for rate in rates)
+    order = list(rates)
+    rows = sorted(results, key=lambda r: (order.index(r["level"]), r["argmax"]))
     return (
-        f"<div><b>{sum(rates) / levels:.0%}</b><span>cleared by {escape(name)}, "
-        f"{good} of {levels} levels at 90 % or more</span></div>"
+        "<p>Each cell has the clear rate with sampled actions, and the number of "
+        "starts cleared with greedy actions.</p>"
+        f"{level_grid(rates, notes)}{level_table(rows, '')}"
     )
 
 
@@ -132,29 +112,20 @@ def _training(levels: Mapping[str, Mapping[str, Any]]) -> str:
     """A table with a row for the run of each level."""
     heads = ("level", "steps", "time", "last 100 training episodes", "solved", "chosen")
     rows = [
-        (
-            name,
-            level["steps"],
-            format_seconds(level["seconds"]),
-            f"{level['rate']:.0%}",
-            "yes" if level["solved"] else "no",
-            "" if level["chosen"] is None else f"{level['chosen']:.0%}",
-        )
+        (name, level["steps"], format_seconds(level["seconds"]), f"{level['rate']:.0%}",
+         "yes" if level["solved"] else "no",
+         "" if level["chosen"] is None else f"{level['chosen']:.0%}")
         for name, level in levels.items()
-    ]
+    ]  # fmt: skip
     return table(heads, rows)
 
 
-def _options(known: Mapping[str, Any]) -> str:
-    """A table of the options of the campaign and of the flags after `--`."""
-    options: Mapping[str, Any] = known.get("options", {})
+def _options(options: Mapping[str, Any]) -> str:
+    """The options of the campaign and the flags after `--`, as others may see them."""
     rows = [
-        (
-            name.replace("_", "-"),
-            f"{value:g}" if isinstance(value, float) else str(value),
-        )
-        for name, value in options.items()
+        (name.replace("_", "-"), value if isinstance(value, float) else str(value))
+        for name, value in shown.options(options.get("options", {})).items()
         if value not in (None, "") and name not in _OF_THE_COMMAND
     ]
-    flags = shlex.join(known.get("flags", []))
+    flags = shlex.join(shown.command(["", *options.get("flags", [])])[1:])
     return table(("option", "value"), [*rows, ("flags of the levels' runs", flags)])

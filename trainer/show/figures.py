@@ -51,8 +51,7 @@ def _curve(runs: Sequence[RunFiles], metric: Metric) -> str:
         marks = [
             (number, e.get("steps", 0), e["clear_rate"], *e["clear_rate_95"])
             for number, run in enumerate(runs)
-            for e in run.evaluations
-            if e.get("clear_rate") is not None
+            for e in run.rated
         ]
     lines = [_points(run, metric, "step") for run in runs]
     share = "%" in metric.form

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,11 @@ class RunFiles:
         return {k: v for point in self.points for k, v in point.items()}
 
     @property
+    def rated(self) -> list[dict[str, Any]]:
+        """The evaluations that have a clear rate."""
+        return [e for e in self.evaluations if e.get("clear_rate") is not None]
+
+    @property
     def solved(self) -> bool:
         """Whether two evaluations in a row passed."""
         needed = self.config.get("solve_rate", 0.9)
@@ -63,8 +70,8 @@ def read_run(folder: Path) -> RunFiles:
             f"{folder} is not the folder of a run: it has neither config.json nor "
             "metrics.jsonl"
         )
-    points, lost = _read_lines(folder / "metrics.jsonl")
-    evaluations, also_lost = _read_lines(folder / "evaluations.jsonl")
+    points, lost = _objects(_read_text(folder / "metrics.jsonl"))
+    evaluations, also_lost = _objects(_read_text(folder / "evaluations.jsonl"))
     config = _read_object(folder / "config.json")
     return RunFiles(
         folder,
@@ -86,29 +93,24 @@ def _read_text(path: Path) -> str:
 
 def _read_object(path: Path) -> dict[str, Any]:
     """A JSON object; {} if there is none or it is damaged."""
-    try:
-        data = json.loads(_read_text(path) or "{}")
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}
+    with suppress(ValueError):
+        if isinstance(data := json.loads(_read_text(path)), dict):
+            return data
+    return {}
 
 
-def _read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+def _objects(text: str) -> tuple[list[dict[str, Any]], int]:
     """JSON objects, one per line, and the number of damaged lines.
 
     A killed run leaves an incomplete last line.
     """
-    found, lost = [], 0
-    for line in _read_text(path).splitlines():
-        try:
-            data = json.loads(line)
-        except ValueError:
-            data = None
-        if isinstance(data, dict):
-            found.append(data)
-        else:
-            lost += 1
-    return found, lost
+    objects = []
+    lines = text.splitlines()
+    for line in lines:
+        with suppress(ValueError):
+            if isinstance(data := json.loads(line), dict):
+                objects.append(data)
+    return objects, len(lines) - len(objects)
 
 
 def clear_rate_now(run_dir: Path) -> float | None:
@@ -117,19 +119,11 @@ def clear_rate_now(run_dir: Path) -> float | None:
     0 before the first episode has ended; None before the first point, for example
     during a search for demonstrations.
     """
-    points = False
     try:
         with (run_dir / "metrics.jsonl").open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 8192))
-            for line in reversed(file.read().splitlines()):
-                points = True
-                try:
-                    rate = json.loads(line).get("rollout/clear_rate")
-                except ValueError:
-                    continue
-                if rate is not None:
-                    return float(rate)
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
+            points, lost = _objects(file.read().decode(errors="replace"))
     except OSError:
-        pass
-    return 0.0 if points else None
+        return None
+    rates = [rate for p in points if (rate := p.get("rollout/clear_rate")) is not None]
+    return float(rates[-1]) if rates else 0.0 if points or lost else None

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Group, RenderableType
 from rich.layout import Layout
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -43,7 +44,6 @@ _PARTS = {
 LABEL, FRAME, CURVE = "#8a8a8a", "#6c6c6c", "#87af5f"
 ALARM = "bold white on #af0000"
 
-_BLOCKS = " ▁▂▃▄▅▆▇█"
 # The bits of a Braille character's dots, by row and column.
 _BRAILLE = np.array([[1, 8], [2, 16], [4, 32], [64, 128]])
 
@@ -107,14 +107,6 @@ def seconds_to_rate(points: Sequence[Point], target: float) -> float | None:
     return max(0.0, float((target - offset) / slope))
 
 
-def about_seconds(seconds: float) -> str:
-    """A duration, rounded so that the text does not change at every drawing."""
-    if seconds < 90:
-        return f"{max(5, 5 * round(seconds / 5))} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
-
-
 # -- the layout --------------------------------------------------------------
 
 # Draws the inside of a panel with given columns and lines: a title and the lines.
@@ -125,8 +117,12 @@ def view(status: Status, width: int, height: int) -> RenderableType:
     """Draws a run."""
     parts = [Layout(_header(status, width), size=2)]
     if status.alarms and height > 12:
-        lines = _alarms(status, width)
-        parts.insert(0, Layout(Group(*lines), size=len(lines)))
+        alarms = [
+            Text(f" ALARM  {name}: {text}", no_wrap=True, overflow="ellipsis")
+            for name, text in list(status.alarms.items())[:3]
+        ]
+        lines = Padding(Group(*alarms), style=ALARM)
+        parts.insert(0, Layout(lines, size=len(alarms)))
     room = height - sum(part.size or 0 for part in parts)
     layout = Layout(size=height)
     layout.split_column(*parts, *_rows(status, width, room))
@@ -215,16 +211,6 @@ def _header(status: Status, width: int) -> RenderableType:
     return Group(first, second)
 
 
-def _alarms(status: Status, width: int) -> list[Text]:
-    """A line per alarm, at most three."""
-    lines = []
-    for name, text in list(status.alarms.items())[:3]:
-        line = Text(f" ALARM  {name}: {text}", ALARM, no_wrap=True, overflow="ellipsis")
-        line.truncate(width, overflow="ellipsis", pad=True)
-        lines.append(line)
-    return lines
-
-
 # -- the panels --------------------------------------------------------------
 
 
@@ -235,7 +221,7 @@ def _facts(status: Status, metrics: Iterable[Metric], width: int) -> Text:
         if metric.optional and metric.key not in status.values:
             continue
         points = status.curves.get(metric.key, ())
-        curve = sparkline(points, width - 22, metric.low, metric.high)
+        (curve,) = chart(points, max(0, width - 22), 1, metric.low, metric.high)
         text.append(f"{metric.label:<11}", LABEL)
         text.append(f"{metric.text(status.values):>9}  ").append(curve + "\n", CURVE)
     return text
@@ -255,7 +241,7 @@ def _progress(status: Status, width: int, height: int) -> tuple[str, RenderableT
     rates = status.curves.get(WORST.key) or status.curves.get("rollout/clear_rate", ())
     rate = status.info.config.solve_rate
     wait = seconds_to_rate(rates, rate)
-    solved = f"about {about_seconds(wait)}" if wait else "reached"
+    solved = f"about {format_seconds(wait)}" if wait else "reached"
     text = _facts(status, in_panel("progress"), width)
     text.append(f"{f'{rate:.0%} in':<11}", LABEL)
     text.append(f"  {'-' if wait is None else solved}\n")
@@ -418,17 +404,6 @@ def _curve(
         result.append(f"{label:>{margin - 1}} ", LABEL)
         result.append(line + "\n", CURVE)
     return f"{metric.title}  {metric.form.format(values[-1])}", result
-
-
-def sparkline(
-    points: Sequence[Point],
-    width: int,
-    low: float | None = None,
-    high: float | None = None,
-) -> str:
-    """Draws a curve in one line of block characters."""
-    levels = np.clip(np.round(8 * _heights(points, width, low, high)), 1, 8)
-    return "".join(_BLOCKS[int(level)] for level in levels) or " " * width
 
 
 @lru_cache(maxsize=64)  # curves are drawn more often than they change
