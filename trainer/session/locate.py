@@ -19,7 +19,7 @@ from trainer.config.plain import from_dict
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import played
 from trainer.machine.imports import check_named
-from trainer.models import checkpoint, hub, policy_file, released
+from trainer.models import checkpoint, hub, released
 from trainer.session.checkpoints import is_taken
 
 # Keys that a checkpoint needs for a run to resume.
@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 def locate(path: Path, task: str | None = None) -> Path:
     """The checkpoint file that `--resume` names."""
     names = str(path).startswith(released.PREFIX) or hub.is_address(path)
-    if names or path.suffix == policy_file.SUFFIX:
+    if names or path.suffix == released.SUFFIX:
         raise ValueError(
             f"{path} is a policy (weights only): --resume needs a checkpoint or a run "
             "folder; --loss distillation --teachers learns from policies"
