@@ -209,7 +209,7 @@ def save_checkpoint(path, config, model, **more):
 def run_dir(tmp_path, monkeypatch):
     """A checkpoint whose averaged weights know the answers; the latest do not."""
     monkeypatch.setattr(policy, "build_model", lambda *_: Counter())
-    monkeypatch.setattr(policy, "_spaces", lambda *_: (SHAPE, 3))
+    monkeypatch.setattr(policy, "_game_of", lambda *_: (SHAPE, 3, ""))
     ema = Counter(30.0).state_dict()
     env = EnvConfig(num_envs=8, groups=2, stall_steps=77)
     config = RunConfig(env=env, precision="fp32")

@@ -8,7 +8,7 @@ import torch
 from learners import write_checkpoint
 
 from trainer.evaluate import main
-from trainer.models import checkpoint, policy_file
+from trainer.models import checkpoint, released
 from trainer.models.policy import load_policy, save_policy
 
 CPU = torch.device("cpu")
@@ -67,7 +67,7 @@ def test_it_holds_nothing_of_this_machine(tmp_path, monkeypatch):
     content = (tmp_path / "one.safetensors").read_bytes()
     assert os.path.dirname(path).encode() not in content
     assert str(tmp_path).encode() not in content
-    assert policy_file.read(tmp_path / "one.safetensors", CPU).env["rom_path"] == ""
+    assert released.read_policy(tmp_path / "one.safetensors", CPU).env["rom_path"] == ""
 
 
 def test_large_matrices_have_8_bits_where_that_is_asked_for(tmp_path):
@@ -76,12 +76,12 @@ def test_large_matrices_have_8_bits_where_that_is_asked_for(tmp_path):
     large = torch.randn(128, 200, generator=g) * rows
     large[5] = 0.0
     weights = {"join.weight": large, "head.weight": torch.randn(5, 128, generator=g)}
-    policy = policy_file.PolicyFile({}, {}, "bf16", 7, "", True, weights)
+    policy = released.PolicyFile({}, {}, "bf16", 7, "", True, weights)
     sizes = {}
     for bits in (8, 16):
-        policy_file.write(tmp_path / "x.safetensors", policy, bits=bits)
+        released.write_policy(tmp_path / "x.safetensors", policy, bits=bits)
         sizes[bits] = (tmp_path / "x.safetensors").stat().st_size
-        found = policy_file.read(tmp_path / "x.safetensors", CPU).weights
+        found = released.read_policy(tmp_path / "x.safetensors", CPU).weights
         assert found.keys() == weights.keys()
         half = weights["head.weight"].half().float()
         torch.testing.assert_close(found["head.weight"], half, rtol=0, atol=0)
@@ -96,15 +96,15 @@ def test_large_matrices_have_8_bits_where_that_is_asked_for(tmp_path):
 def test_scales_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / "x.safetensors"
     weights = {"x": torch.ones(128, 200), "x.scales": torch.ones(3)}
-    policy_file.write(path, policy_file.PolicyFile({}, {}, "", 7, "", True, weights))
+    released.write_policy(path, released.PolicyFile({}, {}, "", 7, "", True, weights))
     with pytest.raises(ValueError, match="is damaged"):
-        policy_file.read(path, CPU)
+        released.read_policy(path, CPU)
 
 
 @pytest.mark.rom
 def test_another_rom_is_refused(policy, capsys):
-    found = policy_file.read(policy, CPU)
-    policy_file.write(policy, found._replace(rom_sha1="0" * 40))
+    found = released.read_policy(policy, CPU)
+    released.write_policy(policy, found._replace(rom_sha1="0" * 40))
     assert main(["--checkpoint", str(policy)]) == 2
     error = capsys.readouterr().err
     assert f"{policy} is a policy for the ROM with SHA-1 0000" in error
@@ -133,10 +133,10 @@ def test_a_damaged_file_is_refused(policy, damage, message):
 
 @pytest.mark.rom
 def test_weights_that_are_not_finite_are_refused(policy):
-    found = policy_file.read(policy, CPU)
+    found = released.read_policy(policy, CPU)
     name = next(iter(found.weights))
     found.weights[name][:] = torch.nan
-    policy_file.write(policy, found)
+    released.write_policy(policy, found)
     with pytest.raises(ValueError, match="is not finite"):
         load_policy(policy, CPU)
 

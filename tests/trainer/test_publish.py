@@ -16,7 +16,7 @@ from small_runs import change
 
 from trainer.config.schema import RunConfig
 from trainer.evaluate import main as evaluate
-from trainer.models import build_model, hub, policy_file, released
+from trainer.models import build_model, hub, released
 from trainer.models.hub import parse
 from trainer.models.policy import load_policy
 from trainer.publish import main as publish
@@ -69,8 +69,8 @@ def rewritten(server, tmp_path, **changes):
     """The policy's file with other parts of it."""
     path = tmp_path / "policy.safetensors"
     path.write_bytes(server.repos[REPO]["1-2.safetensors"])
-    known = policy_file.read(path, torch.device("cpu"))
-    policy_file.write(path, known._replace(**changes))
+    known = released.read_policy(path, torch.device("cpu"))
+    released.write_policy(path, known._replace(**changes))
     return path.read_bytes()
 
 
@@ -190,7 +190,7 @@ def test_another_rom_is_refused(server, tmp_path, capsys):
 def test_a_network_of_another_shape_is_refused(server, tmp_path, capsys):
     path = tmp_path / "known.safetensors"
     path.write_bytes(server.repos[REPO]["1-2.safetensors"])
-    model = dict(policy_file.read(path, torch.device("cpu")).model)
+    model = dict(released.read_policy(path, torch.device("cpu")).model)
     # One that would not fit into memory.
     model["memory"] = {"kind": "gru", "size": 10**8}
     put(server, rewritten(server, tmp_path, model=model))
@@ -210,7 +210,7 @@ def test_a_reward_and_files_of_this_machine_are_not_named(
 ):
     path = tmp_path / "known.safetensors"
     path.write_bytes(server.repos[REPO]["1-2.safetensors"])
-    known = policy_file.read(path, torch.device("cpu"))._asdict()[part]
+    known = released.read_policy(path, torch.device("cpu"))._asdict()[part]
     put(server, rewritten(server, tmp_path, **{part: known | {name: value}}))
     said = refused(capsys)
     assert f"is {value!r}, a file or code of another machine" in said
@@ -220,7 +220,7 @@ def test_a_reward_and_files_of_this_machine_are_not_named(
 def test_a_network_that_is_code_is_not_imported(server, tmp_path, capsys):
     path = tmp_path / "known.safetensors"
     path.write_bytes(server.repos[REPO]["1-2.safetensors"])
-    known = policy_file.read(path, torch.device("cpu")).model
+    known = released.read_policy(path, torch.device("cpu")).model
     put(server, rewritten(server, tmp_path, model=known | {"name": "os:system"}))
     said = refused(capsys)
     assert f"{ADDRESS} names code that is not part of this package" in said

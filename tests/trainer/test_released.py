@@ -312,8 +312,8 @@ def test_a_release_for_another_rom_is_refused(made, capsys):
     policies = released.read_card(made).policies
     for name in policies:
         path = made / f"{name}.safetensors"
-        found = releases.policy_file.read(path, releases.torch.device("cpu"))
-        releases.policy_file.write(path, found._replace(rom_sha1=other))
+        found = released.read_policy(path, releases.torch.device("cpu"))
+        released.write_policy(path, found._replace(rom_sha1=other))
         policies[name]["sha256"] = released.sha256(path)
     rewrite(made, policies=policies, rom_sha1=other)
     assert evaluate(["--policy", str(made)]) == 2

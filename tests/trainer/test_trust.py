@@ -16,7 +16,7 @@ from trainer.film.live import Pace
 from trainer.film.shared_game import SharedGame
 from trainer.learn import distil
 from trainer.machine.ranks import ALONE
-from trainer.models import checkpoint, policy_file, released
+from trainer.models import checkpoint, released
 from trainer.models.policy import load_policy
 from trainer.session import locate
 from trainer.tuning.campaign_config import CampaignConfig
@@ -68,11 +68,11 @@ def hostile_run(folder=Path("runs/theirs"), **options):
 def hostile_file(path=Path("theirs.safetensors"), model=None, env=None):
     """A policy's file that names code."""
     about = to_dict(RunConfig().resolved())
-    policy = policy_file.PolicyFile(
+    policy = released.PolicyFile(
         about["env"] | (env or {}), about["model"] | (model or {}), "fp32", 7, "",
         averaged=False, weights={"w": torch.zeros(1)},
     )  # fmt: skip
-    policy_file.write(path, policy)
+    released.write_policy(path, policy)
     return path
 
 

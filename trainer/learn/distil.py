@@ -26,7 +26,7 @@ from trainer.learn.ppo import PPO
 from trainer.machine.monitor import mark
 from trainer.models import PolicyModel, checkpoint
 from trainer.models.policy import Policy, load_policy, run_folder
-from trainer.models.policy_file import SUFFIX
+from trainer.models.released import SUFFIX
 from trainer.rollout.batch import Batch, observations
 
 # Log-probability of actions that a teacher does not have.

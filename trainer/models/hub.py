@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from mario_envpool import rom
-from trainer.models import policy_file, released
-from trainer.models.policy_file import SUFFIX, PolicyFile
-from trainer.models.released import CARD, Card
+from trainer.models import released
+from trainer.models.released import CARD, SUFFIX, Card, PolicyFile
 
 # A path has one slash where a URL has two.
 _PREFIX = re.compile(r"hf:/+")
@@ -32,17 +31,11 @@ _MOST_POLICY_BYTES = 1 << 30
 
 
 class Address(NamedTuple):
-    """The parts of `hf://user/name@revision/policy`.
+    """The parts of `hf://user/name@revision/policy`."""
 
-    Attributes:
-        repo: such as user/name.
-        revision: a branch, tag or commit; None: the newest.
-        policy: name of the policy in the card; "": the only policy.
-    """
-
-    repo: str
-    revision: str | None
-    policy: str
+    repo: str  # such as user/name
+    revision: str | None  # a branch, tag or commit; None: the newest
+    policy: str  # its name in the card; "": the only policy
 
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""
@@ -67,11 +60,7 @@ def parse(path: Path | str) -> Address:
 
 
 def locate(path: Path) -> Path:
-    """The file of a policy on the Hub or of `released:NAME`; other paths unchanged.
-
-    Raises:
-        ImportError, OSError, ValueError: from `fetch` and `released.locate`.
-    """
+    """The file of a policy on the Hub or of `released:NAME`; other paths unchanged."""
     return fetch(parse(path)) if is_address(path) else released.locate(path)
 
 
@@ -89,7 +78,38 @@ def fetch(address: Address) -> Path:
     """
     hub = library()
     try:
-        return _fetch(hub, address)
+        api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+        info = api.model_info(
+            address.repo, revision=address.revision, files_metadata=True
+        )
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+        def download(name: str, most: int) -> Path:
+            if name not in sizes:
+                raise ValueError(f"{name} is missing; a published policy must have one")
+            if sizes[name] > most:
+                raise ValueError(
+                    f"{name} has {sizes[name]:,} bytes; the most is {most:,}"
+                )
+            return Path(api.hf_hub_download(address.repo, name, revision=info.sha))
+
+        folder = download(CARD, _MOST_CARD_BYTES).parent
+        card = released.read_card(folder)
+        _check_rom(card)
+        names = list(card.policies)
+        name = address.policy or (names[0] if len(names) == 1 else "")
+        if name not in names:
+            raise ValueError(
+                f"it has the policies {', '.join(map(ascii, names))}: name one, such "
+                f"as hf://{address.repo}/8-1"
+            )
+        file = str(card.policies[name]["file"])
+        if not file.endswith(SUFFIX):
+            raise ValueError(f"the policy must be a {SUFFIX} file, got {file!a}")
+        download(file, _MOST_POLICY_BYTES)
+        path = released.policy_of(folder, name)
+        _check_policy(released.read_policy(path, torch.device("cpu")), card)
+        return path
     except (hub.errors.HTTPError, hub.errors.EntryNotFoundError) as error:
         raise OSError(f"{address}: {_first_line(error)}") from error
     except ValueError as error:
@@ -130,11 +150,7 @@ def push(folder: Path, address: Address, *, private: bool) -> str:
 
 
 def library() -> Any:
-    """The library of the Hub.
-
-    Raises:
-        ImportError: the library is not installed.
-    """
+    """The library of the Hub; raises ImportError if it is not installed."""
     try:
         import huggingface_hub
         import huggingface_hub.errors
@@ -143,48 +159,6 @@ def library() -> Any:
             "hf:// needs huggingface_hub: pip install 'mario-envpool[hub]'"
         ) from None
     return huggingface_hub
-
-
-def _fetch(hub: Any, address: Address) -> Path:
-    api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-    info = api.model_info(address.repo, revision=address.revision, files_metadata=True)
-    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
-
-    def download(name: str, most: int) -> Path:
-        if name not in sizes:
-            raise ValueError(f"{name} is missing; a published policy must have one")
-        if sizes[name] > most:
-            raise ValueError(f"{name} has {sizes[name]:,} bytes; the most is {most:,}")
-        return Path(api.hf_hub_download(address.repo, name, revision=info.sha))
-
-    folder = download(CARD, _MOST_CARD_BYTES).parent
-    card = released.read_card(folder)
-    _check_rom(card)
-    name = _name_in(card, address)
-    file = str(card.policies[name]["file"])
-    if not file.endswith(SUFFIX):
-        raise ValueError(f"the policy must be a {SUFFIX} file, got {file!a}")
-    download(file, _MOST_POLICY_BYTES)
-    path = released.policy_of(folder, name)
-    _check(policy_file.read(path, torch.device("cpu")), card)
-    return path
-
-
-def _name_in(card: Card, address: Address) -> str:
-    """The name of the addressed policy.
-
-    Raises:
-        ValueError: the policy does not exist, or the address must name one of several.
-    """
-    names = list(card.policies)
-    if address.policy or len(names) != 1:
-        if address.policy in names:
-            return address.policy
-        raise ValueError(
-            f"it has the policies {', '.join(map(ascii, names))}: name one, such as "
-            f"hf://{address.repo}/8-1"
-        )
-    return names[0]
 
 
 def _check_rom(card: Card) -> None:
@@ -203,7 +177,7 @@ def _check_rom(card: Card) -> None:
     )
 
 
-def _check(policy: PolicyFile, card: Card) -> None:
+def _check_policy(policy: PolicyFile, card: Card) -> None:
     """Raises ValueError for a file that does not match its card.
 
     `load_policy` checks the code that a file names as its network.

@@ -7,7 +7,7 @@ import logging
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -20,16 +20,16 @@ from trainer.envs.pool import make_pool
 from trainer.machine.cpu import keep_large_blocks
 from trainer.machine.device import autocast_dtype, choose_device, prepare
 from trainer.machine.imports import check_named
-from trainer.models import (
-    PolicyModel,
-    build_model,
-    checkpoint,
-    hub,
-    policy_file,
-    released,
-    to_device,
-)
+from trainer.models import PolicyModel, build_model, checkpoint, hub, to_device
 from trainer.models.native import computes
+from trainer.models.released import (
+    CARD,
+    PREFIX,
+    SUFFIX,
+    PolicyFile,
+    read_policy,
+    write_policy,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -43,7 +43,6 @@ class Policy(NamedTuple):
     Attributes:
         model: network in evaluation mode, on the device.
         env: environments of its run.
-        device: device of the model.
         dtype: autocast type of the network, None for float32.
         steps: environment steps of its training.
         averaged: whether the weights are the moving average (`ema`).
@@ -97,19 +96,23 @@ def load_policy(
             the released policy does not exist.
         ImportError, OSError: a policy on the Hub cannot be fetched.
     """
-    given = hub.parse(path) if hub.is_address(path) else path
+    source = hub.parse(path) if hub.is_address(path) else path
     path, device = hub.locate(Path(path)), torch.device(device)
-    if path.suffix == policy_file.SUFFIX:
-        found = policy_file.read(path, device)
+    if path.suffix == SUFFIX:
+        stored = read_policy(path, device)
     elif not path.exists() or (path.is_dir() and not checkpoint.list_files(path)):
         raise FileNotFoundError(_none_at(path))
     else:
-        found = _of_checkpoint(path, device, ema)
-    env, kind = _configs(given, found)
+        stored = _read_checkpoint(path, device, ema)
+    try:
+        env = from_dict(EnvConfig, stored.env)
+        config = from_dict(ModelConfig, stored.model)
+    except ValueError as error:
+        raise ValueError(f"{source} is damaged: {error}") from error
     if reward_fn is None:
         env = replace(env, reward_fn="")
-    code = {option: kind.name, "reward_fn": env.reward_fn}
-    check_named(given, code, (model, reward_fn or ""))
+    code = {option: config.name, "reward_fn": env.reward_fn}
+    check_named(source, code, (model, reward_fn or ""))
     if env.rom_path and not Path(env.rom_path).exists():
         _logger.warning(
             "the ROM of the run, %s, is missing: playing the ROM of MARIO_ROM, or the "
@@ -117,45 +120,30 @@ def load_policy(
             env.rom_path,
         )
         env = replace(env, rom_path="")
-    if found.rom_sha1 and found.rom_sha1 != (here := _rom_sha1(env)):
+    shape, num_actions, rom_sha1 = _game_of(env)
+    if stored.rom_sha1 not in ("", rom_sha1):
         raise ValueError(
-            f"{path} is a policy for the ROM with SHA-1 {found.rom_sha1}, "
-            f"{rom.describe(found.rom_sha1)}, but the installed ROM has {here}: set "
-            "MARIO_ROM to the path of the other ROM"
+            f"{path} is a policy for the ROM with SHA-1 {stored.rom_sha1}, "
+            f"{rom.describe(stored.rom_sha1)}, but the installed ROM has {rom_sha1}: "
+            "set MARIO_ROM to the path of the other ROM"
         )
-    shape, num_actions = _spaces(env)
-    if path.suffix == policy_file.SUFFIX and ":" not in kind.name:
+    if path.suffix == SUFFIX and ":" not in config.name:
         # On the meta device: a foreign file may name a network of any size.
         with torch.device("meta"):
-            checkpoint.check_shapes(
-                build_model(kind, shape, num_actions), found.weights
-            )
-    network = build_model(kind, shape, num_actions)
+            blank = build_model(config, shape, num_actions)
+        checkpoint.check_shapes(blank, stored.weights)
+    network = build_model(config, shape, num_actions)
     own_code = computes(network, shape)
-    network = to_device(network, kind.name, device)
-    checkpoint.load_weights(network, found.weights)
+    network = to_device(network, config.name, device)
+    checkpoint.load_weights(network, stored.weights)
     return Policy(
         model=network.eval(),
         env=env,
         device=device,
-        dtype=autocast_dtype(device, found.precision, own_code=own_code),
-        steps=found.steps,
-        averaged=found.averaged,
+        dtype=autocast_dtype(device, stored.precision, own_code=own_code),
+        steps=stored.steps,
+        averaged=stored.averaged,
     )
-
-
-def _configs(
-    path: object, found: policy_file.PolicyFile
-) -> tuple[EnvConfig, ModelConfig]:
-    """Environments and network of a file.
-
-    Raises:
-        ValueError: they are damaged.
-    """
-    try:
-        return from_dict(EnvConfig, found.env), from_dict(ModelConfig, found.model)
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def save_policy(
@@ -177,11 +165,13 @@ def save_policy(
         FileNotFoundError, OSError, ValueError: from `load_policy`, or the file cannot
             be written, or the network's last layer is unknown.
     """
-    found = _of_checkpoint(source, torch.device("cpu"), ema=True)
-    env, _ = _configs(source, found)
-    rom_sha1 = _rom_sha1(env)
-    about = shown.settings(found.env, ("env",)) | {"rom_path": "", "reward_fn": ""}
-    weights = dict(found.weights)
+    stored = _read_checkpoint(source, torch.device("cpu"), ema=True)
+    try:
+        env = from_dict(EnvConfig, stored.env)
+    except ValueError as error:
+        raise ValueError(f"{source} is damaged: {error}") from error
+    public = shown.settings(stored.env, ("env",)) | {"rom_path": "", "reward_fn": ""}
+    weights = dict(stored.weights)
     if temperature != 1.0:
         if not weights.keys() >= set(_LAST_LAYER):
             raise ValueError(
@@ -190,21 +180,17 @@ def save_policy(
             )
         for name in _LAST_LAYER:
             weights[name] = weights[name] / temperature
-    policy_file.write(
-        path,
-        found._replace(env=about, rom_sha1=rom_sha1, weights=weights),
-        bits=bits,
-    )
+    *_, rom_sha1 = _game_of(env)
+    stored = stored._replace(env=public, rom_sha1=rom_sha1, weights=weights)
+    write_policy(path, stored, bits=bits)
 
 
-def _of_checkpoint(
-    path: Path, device: torch.device, ema: bool
-) -> policy_file.PolicyFile:
-    """The contents of a policy's file, without the ROM's hash."""
+def _read_checkpoint(path: Path, device: torch.device, ema: bool) -> PolicyFile:
+    """The policy in a checkpoint, without the ROM's hash."""
     state = checkpoint.load(path, device, needs=("config", "model", "steps"))
     config = state["config"]
     averaged = ema and state.get("ema") is not None
-    return policy_file.PolicyFile(
+    return PolicyFile(
         env=config["env"],
         model=config["model"],
         precision=config["precision"],
@@ -218,9 +204,9 @@ def _of_checkpoint(
 def _none_at(path: Path) -> str:
     """The message for a path without a policy: what it is, and what to give."""
     for folder in (path, path / "policies"):  # the latter in a campaign's folder
-        if files := sorted(folder.glob(f"*{policy_file.SUFFIX}")):
+        if files := sorted(folder.glob(f"*{SUFFIX}")):
             kind, more = "folder" if folder == path else "campaign", ""
-            if (folder / released.CARD).is_file():
+            if (folder / CARD).is_file():
                 kind, more = "release", "; python -m trainer.evaluate takes the folder"
             return (
                 f"{path} is a {kind} with several policies: give one of them, such as "
@@ -234,27 +220,19 @@ def _none_at(path: Path) -> str:
     return (
         f"no checkpoint at {path}; runs write their checkpoints to "
         f"RUN_DIR/{checkpoint.FOLDER}/, and the policies of this package are "
-        f"{released.PREFIX}1-1 and so on"
+        f"{PREFIX}1-1 and so on"
     )
 
 
 def policy_name(path: Path) -> str:
-    """The name of a policy's file, such as 8-1; "" for a checkpoint or run.
-
-    Args:
-        path: as given to `load_policy`.
-    """
+    """The name of a policy's file, such as 8-1; "" for a checkpoint or run."""
     path = hub.locate(path)
-    return path.stem if path.suffix == policy_file.SUFFIX else ""
+    return path.stem if path.suffix == SUFFIX else ""
 
 
 def run_folder(path: Path) -> Path | None:
-    """The run folder of a checkpoint; None if the checkpoint is not in one.
-
-    Args:
-        path: as given to `load_policy`.
-    """
-    if str(path).startswith(released.PREFIX) or hub.is_address(path):
+    """The run folder of what `load_policy` reads; None if it is not in one."""
+    if str(path).startswith(PREFIX) or hub.is_address(path):
         return None
     folder = path if path.is_dir() else path.absolute().parent
     if folder.name == checkpoint.FOLDER:
@@ -262,22 +240,15 @@ def run_folder(path: Path) -> Path | None:
     return folder if (folder / "config.json").is_file() else None
 
 
-def _spaces(env: EnvConfig) -> tuple[tuple[int, ...], int]:
-    """The shape of an observation, and the number of actions."""
-    with closing(_one(env)) as pool:
-        return tuple(pool.observation_space.shape), int(pool.action_space.n)
+def _game_of(env: EnvConfig) -> tuple[tuple[int, ...], int, str]:
+    """The shape of observations, the number of actions, and the ROM's SHA-1, if any.
 
-
-def _rom_sha1(env: EnvConfig) -> str:
-    """The SHA-1 of the ROM that a run plays here; "" for tasks without a ROM."""
-    if not is_native(env.task):
-        return ""
-    with closing(_one(env)) as pool:
-        return hashlib.sha1(rom.load(pool.config["rom"], env.rom_path)).hexdigest()
-
-
-def _one(env: EnvConfig) -> Any:
-    """One environment, without a custom reward, which may not be importable here."""
-    return make_pool(
-        replace(env, num_envs=1, groups=1, num_threads=1, reward_fn=""), seed=0
-    )
+    Without a custom reward, which may not be importable here.
+    """
+    one = replace(env, num_envs=1, groups=1, num_threads=1, reward_fn="")
+    with closing(make_pool(one, seed=0)) as pool:
+        sha1 = ""
+        if is_native(env.task):
+            image = rom.load(pool.config["rom"], env.rom_path)
+            sha1 = hashlib.sha1(image).hexdigest()
+        return tuple(pool.observation_space.shape), int(pool.action_space.n), sha1

@@ -1,26 +1,113 @@
-"""Releases: folders of policies with a card that describes them.
+"""Policies for others: their files, and releases of such files with a card.
 
-This package includes one release. Its policies have names such as `released:8-1`, which
-work wherever a checkpoint does. `card.json` has the SHA-256 and the clear rates of each
-policy and, for all of them, how they were trained and evaluated, and the SHA-1 of the
-ROM.
+A policy's file is safetensors: weights in half precision, or large matrices as bytes
+with a scale per row. Its metadata has the parts of the run's config that determine the
+network's observations and actions, and the SHA-1 of the ROM of its training. Reading a
+file runs no code, and a file contains no part of the game.
+
+A release is a folder of such files. Its `card.json` has the SHA-256 and the clear rates
+of each policy and, for all of them, how they were trained and evaluated. This package
+includes one release, whose policies have names such as `released:8-1`, which work
+wherever a checkpoint does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.machine.files import write_json
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
-FORMAT = "mario-envpool release 1"
+from trainer.machine.files import replacing, write_json
+
 CARD = "card.json"
 PREFIX = "released:"
 # The name that stands for all policies of a release.
 ALL = "all"
 FOLDER = Path(__file__).parent.parent / "released"
+SUFFIX = ".safetensors"
+
+_CARD_FORMAT = "mario-envpool release 1"
+_POLICY_FORMAT = "mario-envpool policy 2"
+# Matrices with at least this many numbers are large; and the suffix of their scales.
+_LARGE, _SCALES = 1 << 14, ".scales"
+
+
+class PolicyFile(NamedTuple):
+    """The contents of a policy's file; `env` and `model` are those of config.json."""
+
+    env: dict[str, Any]
+    model: dict[str, Any]
+    precision: str
+    steps: int  # of environments, in training
+    rom_sha1: str  # in hexadecimal
+    averaged: bool  # whether the weights are a moving average (`ema`)
+    weights: Mapping[str, Tensor]  # float32
+
+
+def write_policy(path: Path, policy: PolicyFile, *, bits: int = 16) -> None:
+    """Writes a policy atomically, with 8 or 16 bits per number of a large matrix."""
+    about = policy._asdict()
+    weights: dict[str, Tensor] = {}
+    for name, weight in about.pop("weights").items():
+        if bits == 8 and weight.ndim == 2 and weight.numel() >= _LARGE:
+            scales = (weight.abs().amax(1) / 127).half().clamp_min(1e-7)
+            weights[name + _SCALES] = scales
+            weight = (weight / scales.float()[:, None]).round().clamp(-127, 127).char()
+        weights[name] = (
+            weight.half() if weight.is_floating_point() else weight
+        ).contiguous()
+    metadata = {"format": _POLICY_FORMAT, "policy": json.dumps(about)}
+    with replacing(path) as file:
+        file.write(safetensors.torch.save(weights, metadata))
+
+
+def read_policy(path: Path, device: torch.device) -> PolicyFile:
+    """Reads a policy; raises ValueError if the file is damaged or not a policy."""
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(9)  # the length of the header, and its first byte
+        # PyTorch writes zip archives of pickles; old versions wrote bare pickles.
+        pickled = beginning.startswith((b"PK", b"\x80"))
+        if pickled and beginning[8:] != b"{":
+            raise ValueError(
+                f"{path} is a pickle with the name of a {SUFFIX} file: it was not "
+                "loaded, because pickles can run code"
+            )
+        with safe_open(path, "pt", device=str(device)) as file:
+            metadata = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no policy at {path}") from None
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if metadata.get("format") != _POLICY_FORMAT:
+        raise ValueError(
+            f"{path} is not a policy of this trainer: its format is "
+            f"{metadata.get('format')!r}, not {_POLICY_FORMAT!r}"
+        )
+    try:
+        about: dict[str, Any] = json.loads(metadata["policy"])
+        for name in [name for name in weights if name.endswith(_SCALES)]:
+            matrix, scales = name.removesuffix(_SCALES), weights.pop(name)
+            weights[matrix] = weights[matrix] * scales.float()[:, None]
+        for name, weight in weights.items():
+            if weight.is_floating_point():
+                weights[name] = weight.float()
+        policy = PolicyFile(weights=weights, **about)
+    # RuntimeError: scales do not fit their matrix.
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    for name, weight in policy.weights.items():
+        if not bool(weight.isfinite().all()):
+            raise ValueError(f"{path} is damaged: {name} is not finite")
+    return policy
 
 
 class Card(NamedTuple):
@@ -67,9 +154,8 @@ def read_card(folder: Path) -> Card:
     path = folder / CARD
     try:
         content = json.loads(path.read_bytes())
-        found = content.pop("format", None)
-        if found != FORMAT:
-            raise ValueError(f"its format is {found!r}, not {FORMAT!r}")
+        if (name := content.pop("format", None)) != _CARD_FORMAT:
+            raise ValueError(f"its format is {name!r}, not {_CARD_FORMAT!r}")
         card = Card(**content)
         for name, policy in card.policies.items():
             if Path(policy["file"]).name != policy["file"]:
@@ -85,13 +171,8 @@ def read_card(folder: Path) -> Card:
 
 
 def write_card(folder: Path, card: Card) -> None:
-    """Writes the card of a release.
-
-    Raises:
-        OSError: the card cannot be written.
-    """
-    content = {"format": FORMAT} | card._asdict()
-    write_json(folder / CARD, content, indent=1)
+    """Writes the card of a release."""
+    write_json(folder / CARD, {"format": _CARD_FORMAT} | card._asdict(), indent=1)
 
 
 def sha256(path: Path) -> str:
@@ -126,11 +207,10 @@ def policy_of(folder: Path, name: str) -> Path:
             + (", or all for python -m trainer.evaluate" if name != ALL else
                "; only python -m trainer.evaluate takes all")
         )  # fmt: skip
-    about = card.policies[name]
-    path: Path = folder / about["file"]
+    path: Path = folder / card.policies[name]["file"]
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing, which {folder / CARD} names")
-    if sha256(path) != about["sha256"]:
+    if sha256(path) != card.policies[name]["sha256"]:
         raise ValueError(
             f"{path} has changed: its SHA-256 is not that of {folder / CARD}"
         )

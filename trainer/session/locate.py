@@ -27,7 +27,7 @@ from trainer.config.tasks import played
 from trainer.machine.files import write_json
 from trainer.machine.imports import check_named
 from trainer.machine.ranks import Ranks, agent_folder
-from trainer.models import checkpoint, hub, policy_file, released
+from trainer.models import checkpoint, hub, released
 from trainer.session.files import is_taken
 
 # Keys that a checkpoint needs for a run to resume.
@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 def locate(path: Path, task: str | None = None) -> tuple[Path, dict[str, Any]]:
     """The checkpoint file that `--resume` names, and its content."""
     names = str(path).startswith(released.PREFIX) or hub.is_address(path)
-    if names or path.suffix == policy_file.SUFFIX:
+    if names or path.suffix == released.SUFFIX:
         raise ValueError(
             f"{path} is a policy (weights only): --resume needs a checkpoint or a run "
             "folder; --loss distillation --teachers learns from policies"

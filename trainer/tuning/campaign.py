@@ -32,7 +32,7 @@ from trainer.machine.files import write_json
 from trainer.machine.process import Interrupted
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
-from trainer.models.policy_file import SUFFIX
+from trainer.models.released import SUFFIX
 from trainer.show.board import Board, Standing
 from trainer.show.campaign_page import MERGED, STATE, TABLE, results_of
 from trainer.show.dashboard import make_display

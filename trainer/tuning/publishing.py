@@ -30,10 +30,17 @@ from trainer.film.filmed_env import (
 from trainer.machine.cpu import available_cores, cpu_name
 from trainer.machine.files import write_json, write_text
 from trainer.machine.imports import check_named
-from trainer.models import checkpoint, policy_file
+from trainer.models import checkpoint
 from trainer.models.policy import load_policy, playing_device, run_folder, save_policy
-from trainer.models.policy_file import SUFFIX, PolicyFile
-from trainer.models.released import CARD, Card, sha256, write_card
+from trainer.models.released import (
+    CARD,
+    SUFFIX,
+    Card,
+    PolicyFile,
+    read_policy,
+    sha256,
+    write_card,
+)
 from trainer.tuning import releases, specialists
 from trainer.tuning.campaign import ONE
 
@@ -62,7 +69,7 @@ def make(
     name = levels[0] if len(levels) == 1 else ONE
     policy = to / f"{name}{SUFFIX}"
     save_policy(path, policy)
-    found = policy_file.read(policy, torch.device("cpu"))
+    found = read_policy(policy, torch.device("cpu"))
     names = ",".join(levels)
     played = specialists.evaluate(policy, names, episodes, seed, model)
     rows = [{key: row[key] for key in releases.RESULT} for row in played["results"]]

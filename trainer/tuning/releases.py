@@ -19,14 +19,14 @@ from trainer.config.schema import EnvConfig
 from trainer.evaluation.tables import pairs_of
 from trainer.machine.cpu import available_cores, cpu_name
 from trainer.machine.files import copy, write_text
-from trainer.models import policy_file
 from trainer.models.policy import load_policy
-from trainer.models.policy_file import SUFFIX
 from trainer.models.released import (
     CARD,
+    SUFFIX,
     Card,
     policy_of,
     read_card,
+    read_policy,
     sha256,
     write_card,
 )
@@ -75,7 +75,7 @@ def make(campaign: Path, to: Path) -> Card:
     for name, results in by_policy.items():
         path = to / f"{name}{SUFFIX}"
         copy(campaign / POLICIES / path.name, path)
-        found = policy_file.read(path, torch.device("cpu"))
+        found = read_policy(path, torch.device("cpu"))
         sha1 = found.rom_sha1
         envs[name] = from_dict(EnvConfig, found.env)
         policies[name] = {
@@ -276,7 +276,7 @@ def replay(
     paths = {name: policy_of(folder, name) for name in card.policies}
     for path in paths.values():
         load_policy(path, torch.device("cpu"), model=model)
-        sha1 = policy_file.read(path, torch.device("cpu")).rom_sha1
+        sha1 = read_policy(path, torch.device("cpu")).rom_sha1
         if sha1 != card.rom_sha1:
             raise ValueError(
                 f"{path} is for the ROM with SHA-1 {sha1}, and {folder / CARD} says "
