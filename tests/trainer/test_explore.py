@@ -9,6 +9,7 @@ from fake_pools import Corridors
 from small_runs import change, make_config, read_points, weights_in
 
 from trainer.config.schema import ExploreConfig
+from trainer.explore import explorer
 from trainer.explore.bonuses import Bonuses
 from trainer.explore.cells import CellCounts
 from trainer.session import build
@@ -27,7 +28,7 @@ class Paid:
         opening = np.full(len(keys), first)
         columns = SimpleNamespace(env_id=ids, is_first=opening, progress=0 * ids)
         entered = self.counts.enter(columns, np.array(keys, np.int64))
-        return self.bonuses.pay(opening, entered, steps).tolist()
+        return self.bonuses.pay(opening, None, entered, steps).tolist()
 
 
 def test_novelty_is_paid_once_for_each_cell_of_an_episode():
@@ -102,6 +103,41 @@ def test_the_learner_sees_what_reports_do_not(tmp_path, corridors, name):
     assert not extra[one.is_first].any()
     assert list(plain.episodes.recent) == list(paid.episodes.recent)
     assert plain.episodes.count > 0
+    plain.close(), paid.close()
+
+
+class Distilled(Bonuses):
+    """Pays the error of a predictor of a fixed network (Burda et al. 2018, RND)."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.errors = []
+
+    def pay(self, is_first, obs, entered, run_steps):
+        rows = obs[:, -1, ::4, ::4].flatten(1) / 255
+        if not self.errors:
+            sizes = (rows.shape[1], 16)
+            self.target = torch.nn.Linear(*sizes, device=obs.device)
+            self.predictor = torch.nn.Linear(*sizes, device=obs.device)
+            self.optimizer = torch.optim.Adam(self.predictor.parameters(), 1e-2)
+        error = (self.predictor(rows) - self.target(rows).detach()).square().mean(1)
+        self.optimizer.zero_grad()
+        error.mean().backward()
+        self.optimizer.step()
+        self.errors.append(error.detach().mean().item())
+        return np.where(is_first, 0, error.detach().cpu().numpy()).astype(np.float32)
+
+
+def test_a_bonus_may_run_a_network_on_observations(tmp_path, corridors, monkeypatch):
+    monkeypatch.setattr(explorer, "Bonuses", Distilled)
+    plain = Session(make_config(tmp_path / "plain"))
+    paid = Session(make_config(tmp_path / "paid", novelty=1.0))
+    plain.start(), paid.start()
+    one, two = plain.updater.update(), paid.updater.update()
+    extra = two.rewards - one.rewards
+    assert (extra[1:][~one.is_first[1:]] > 0).all()
+    errors = paid.explorer._bonuses.errors
+    assert errors[-1] < errors[0] / 2  # what was seen is no longer new
     plain.close(), paid.close()
 
 

@@ -102,7 +102,7 @@ def test_steps_of_levels_are_counted():
     episodes = Followed(4, levels=Two.STAGES, num_stages=2)
     for _ in range(3):
         columns = episodes.add(rows, np.zeros(4, np.float32), no, info)
-        assert explorer.observe(columns, 0) is None
+        assert explorer.observe(columns, None, 0) is None
     again = Explorer(pool, config, levels=Two.STAGES, rates=lambda: [0.0, 0.0])
     again.restore(explorer.state(), going_on=True)
     assert again.state()["level_steps"] == [3, 6]

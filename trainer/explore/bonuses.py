@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from trainer.config.learning import linear
 from trainer.config.schema import ExploreConfig
@@ -31,8 +32,14 @@ class Bonuses:
         self._paid = dict.fromkeys(("novelty", "count_bonus"), 0.0)
         self._rows = 0
 
-    def pay(self, is_first: BoolArray, entered: Entered, run_steps: int) -> FloatArray:
-        """The bonuses for the rows of one recv, in addition to the game's reward."""
+    def pay(
+        self, is_first: BoolArray, obs: Tensor, entered: Entered, run_steps: int
+    ) -> FloatArray:
+        """The bonuses for the n rows of one recv, in addition to the game's reward.
+
+        Those of this class do not look at the observations, (n, C, H, W) uint8 on the
+        device of the run.
+        """
         c = self._config
         walked = ~is_first[entered.rows]
         rows, cells = entered.rows[walked], entered.cells[walked]

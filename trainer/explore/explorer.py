@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from trainer.config.schema import ExploreConfig, RunConfig
 from trainer.config.tasks import is_native
@@ -105,7 +106,9 @@ class Explorer:
             with self._lock:
                 self._starts.apply(rates)
 
-    def observe(self, columns: StepColumns, run_steps: int) -> FloatArray | None:
+    def observe(
+        self, columns: StepColumns, obs: Tensor, run_steps: int
+    ) -> FloatArray | None:
         """Takes the rows of one recv, before actions are sent."""
         with self._lock:
             if self._starts is not None:
@@ -123,7 +126,7 @@ class Explorer:
                 self._frontier.observe(columns, entered)
             if self._bonuses is None:
                 return paid
-            bonuses = self._bonuses.pay(columns.is_first, entered, run_steps)
+            bonuses = self._bonuses.pay(columns.is_first, obs, entered, run_steps)
             return bonuses if paid is None else paid + bonuses
 
     def statistics(self) -> dict[str, float]:

@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +25,42 @@ from trainer.machine.timings import Timings
 from trainer.rollout.actor import Actor, ActorOutput
 from trainer.rollout.arrays import Index, Native, native, on_host, put, span
 from trainer.rollout.batch import Rows
-from trainer.rollout.episodes import OpenEpisodes
+from trainer.rollout.episodes import FloatArray, OpenEpisodes, StepColumns
 from trainer.rollout.finished import FinishedEpisodes
-from trainer.rollout.observers import ExplorerProtocol, RecorderProtocol
 from trainer.rollout.store import Rollouts
+
+
+class ExplorerProtocol(Protocol):
+    """Chooses where episodes begin, and pays bonuses for new places."""
+
+    def set_starts(self) -> None:
+        """Sets where episodes begin from now on; called between two batches."""
+
+    def observe(
+        self, columns: StepColumns, obs: Tensor, run_steps: int
+    ) -> FloatArray | None:
+        """Takes the rows of one recv, before actions are sent.
+
+        The observations, (n, C, H, W) uint8, are on the device of the run, where a
+        bonus may run a network on them (`obs.device`). Returns bonuses (n,) to add to
+        the rewards; None if there are none.
+        """
+
+
+class RecorderProtocol(Protocol):
+    """Records what a replay of episodes needs."""
+
+    def observe(self, columns: StepColumns, run_steps: int) -> None:
+        """Takes the rows of one recv, before actions are sent."""
+
+    def record(
+        self,
+        env_id: npt.NDArray[np.int32],
+        actions: npt.NDArray[np.int32],
+        logits: FloatArray,
+        values: FloatArray,
+    ) -> None:
+        """Takes the decisions: (n,) actions, (n, A) logits, (n,) values."""
 
 
 class _Received(NamedTuple):
@@ -159,25 +191,27 @@ class Collector:
         self.steps += self._ranks * (len(columns.is_first) - begun)
         if self._recorder is not None:
             self._recorder.observe(columns, self.steps)
+        with self._timings("copy"):
+            pixels = self._stage(obs)
         if self._explorer is not None:
             with self._timings("explore"):
-                bonus = self._explorer.observe(columns, self.steps)
+                bonus = self._explorer.observe(columns, pixels, self.steps)
             reward = reward if bonus is None else reward + bonus
         results = (reward, columns.done, columns.truncated)
         with self._timings("copy"):
             return self._staged(
-                columns.env_id, columns.is_first, obs, columns.first_place, results
+                columns.env_id, columns.is_first, pixels, columns.first_place, results
             )
 
     def _staged(
         self,
         env_id: npt.NDArray[np.int32],
         is_first: npt.NDArray[np.bool_],
-        obs: npt.NDArray[np.uint8],
+        pixels: Tensor,
         levels: npt.NDArray[np.int64],
         results: tuple[Native, ...],
     ) -> _Received:
-        """Copies rows to the device, with the memory of their environments.
+        """Copies the other columns to the device, with the environments' memory.
 
         The level of a row is the one in which its episode began, even after a warp
         zone has led to another level.
@@ -197,7 +231,7 @@ class Collector:
             env_id=env_id,
             is_first=is_first,
             envs=envs,
-            inputs=(stage(obs), state, stage(is_first), stage(levels)),
+            inputs=(pixels, state, stage(is_first), stage(levels)),
             results=(reward, done, truncated),
         )
 
@@ -290,9 +324,9 @@ class Collector:
         is_first = np.asarray(info["elapsed_step"] == 0)
         results = (reward, terminated | truncated, np.asarray(truncated, dtype=bool))
         for group in self._groups:
-            own = tuple(x[group] for x in results)
-            levels = self._episodes.first_places(group)
-            received = self._staged(group, is_first[group], obs[group], levels, own)
+            columns = tuple(column[group] for column in results)
+            levels, pixels = self._episodes.first_places(group), self._stage(obs[group])
+            received = self._staged(group, is_first[group], pixels, levels, columns)
             self._pending.append((received, self._rollouts.newest(group)))
 
     def close(self) -> None:
