@@ -52,9 +52,9 @@ from trainer.session.files import new_run_dir
 from trainer.show import campaign_page
 from trainer.show.board import Board
 from trainer.show.campaign_page import OPTIONS
-from trainer.tuning import command, releases
+from trainer.tuning import command
 from trainer.tuning.campaign import ERRORS, Campaign
-from trainer.tuning.campaign_config import CampaignConfig
+from trainer.tuning.campaign_config import CampaignConfig, command_of
 
 # Flags of the run of every level, and of the run of the network for all levels.
 _SINGLE = (
@@ -76,7 +76,7 @@ _TITLES = {"a policy for each level": "single", "one network for all levels": "o
 _LEGEND = (
     "cleared: of {} episodes with sampled actions, after 0 to 30 idle frames\n"
     "greedy: cleared starts, one per number of idle frames, with greedy actions\n"
-    "without idle frames: the one start that most publications report"
+    "no idle frames: the one start that most publications report"
 )
 
 
@@ -110,7 +110,7 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         options = {
-            "command": releases.command_of(config, flags),
+            "command": command_of(config, flags),
             "options": to_dict(config),
             "flags": list(flags),
         }
