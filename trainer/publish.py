@@ -83,7 +83,13 @@ class PublishConfig:
 
 
 def publish(config: PublishConfig) -> None:
-    """Writes the files, and pushes them."""
+    """Writes the files, and pushes them.
+
+    Raises:
+        FileNotFoundError, ValueError, OSError: there is no such checkpoint, or an
+            option is out of range, or the folder or the Hub refuses the files.
+        ImportError: huggingface_hub is not installed.
+    """
     if config.episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {config.episodes}")
     check_seed(config.seed)
