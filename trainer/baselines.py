@@ -21,8 +21,9 @@ with one line `error: ...` on stderr.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ import tyro
 from rich.console import Console
 
 from trainer.cli import main_of
+from trainer.config.learning import Ppo, RMSprop
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import parse_levels
 from trainer.evaluation.protocol import evaluate_levels
@@ -37,9 +39,11 @@ from trainer.evaluation.results import LevelResult
 from trainer.evaluation.scripted import scripted
 from trainer.evaluation.tables import policies_table
 from trainer.machine.files import write_json
+from trainer.machine.process import Interrupted
 from trainer.models import checkpoint
 from trainer.models.policy import Policy, load_policy, playing_device
-from trainer.tuning.a2c import train_a2c
+from trainer.session.training import run_training
+from trainer.show.display import QuietDisplay
 
 
 @dataclass(frozen=True)
@@ -93,10 +97,10 @@ def baselines(config: BaselinesConfig) -> dict[str, list[LevelResult]]:
         )
     device = playing_device(config.device)
     # All policies are loaded before one plays, so a wrong path fails at once.
-    given: dict[str, Policy] = {}
+    checkpoints: dict[str, Policy] = {}
     for path in config.checkpoint:
         name = _name(path)
-        given[str(path) if name in given else name] = load_policy(
+        checkpoints[str(path) if name in checkpoints else name] = load_policy(
             path, device, model=config.model, reward_fn=config.reward_fn
         )
     policies = {
@@ -104,20 +108,11 @@ def baselines(config: BaselinesConfig) -> dict[str, list[LevelResult]]:
         for name, model in scripted(env).items()
     }
     if config.a2c:
-        policies["a2c"] = load_policy(
-            train_a2c(
-                levels,
-                seconds=config.a2c_seconds,
-                seed=config.seed,
-                device=config.device,
-                out=config.out,
-            ),
-            device,
-        )
+        policies["a2c"] = load_policy(_train_a2c(config, levels), device)
         # Training has changed the thread settings.
         playing_device(config.device)
     results = {}
-    for name, policy in (policies | given).items():
+    for name, policy in (policies | checkpoints).items():
         print(f"playing {name}", flush=True)
         results[name] = evaluate_levels(
             policy.model,
@@ -132,14 +127,75 @@ def baselines(config: BaselinesConfig) -> dict[str, list[LevelResult]]:
     return results
 
 
+def a2c_config(task: str) -> RunConfig:
+    """The config of advantage actor-critic (Mnih et al. 2016) for the same learner.
+
+    Each training batch comes from the current policy and has one gradient step. The
+    ratio in the ppo loss is then 1 and its gradient is the plain policy gradient, so
+    A2C is a special case of PPO (Huang et al. 2022, arXiv:2205.09123). As in OpenAI's
+    A2C: advantages of five steps (lambda 1), not normalised, RMSProp at 7e-4 with
+    epsilon 1e-5, and a squared value loss. Without V-trace, replay, overlap and
+    averaged weights. Environments, network, discount and entropy bonus are those of the
+    CPU recipe.
+    """
+    base = RunConfig()
+    learner = replace(
+        base.learner,
+        loss=Ppo(),
+        advantages="gae",
+        unroll=5,
+        unrolls_per_batch=base.env.num_envs,
+        epochs=1,
+        minibatch_size=5 * base.env.num_envs,
+        lam=1.0,
+        normalise_advantages=False,
+        value_loss="squared",
+        optimizer=RMSprop(eps=1e-5),
+        lr=7e-4,
+        lr_end=0.0,
+        ema=0.0,
+    )
+    return replace(
+        base,
+        preset="cpu",
+        lag=0,
+        mode="sync",
+        env=replace(base.env, task=task),
+        learner=learner,
+        replay=replace(base.replay, replay_share=0.0),
+        stop_when_solved=False,
+        end_episodes=0,
+        videos=False,
+    )
+
+
+def _train_a2c(config: BaselinesConfig, levels: Sequence[str]) -> Path:
+    """Trains A2C; returns the folder of its run."""
+    level = f"-{levels[0]}" if len(levels) == 1 else "RandomStages"
+    folder = config.out / f"a2c-{time.strftime('%Y%m%d-%H%M%S')}"
+    training = replace(
+        a2c_config(f"SuperMarioBros{level}-v0"),
+        device=config.device,
+        seed=config.seed,
+        max_seconds=config.a2c_seconds,
+        # Only the time ends the run.
+        max_steps=2**62,
+        run_dir=folder,
+    )
+    print(f"training A2C for {config.a2c_seconds:g} s: {folder}/", flush=True)
+    if number := run_training(training, QuietDisplay())["signal"]:
+        raise Interrupted(int(number))
+    return folder
+
+
 def _name(path: Path) -> str:
     """The row of a checkpoint: the run folder, and the file if one was given."""
     run_dir = checkpoint.run_dir_of(path)
     return f"{run_dir.resolve().name}/{path.name}" if run_dir else path.resolve().name
 
 
-def write(config: BaselinesConfig, results: dict[str, list[LevelResult]]) -> Path:
-    """Writes the options and the results by policy and level as JSON."""
+def _run(config: BaselinesConfig) -> None:
+    results = baselines(config)
     content: dict[str, Any] = {
         name: getattr(config, name) for name in ("episodes", "noop_max", "seed")
     }
@@ -150,12 +206,6 @@ def write(config: BaselinesConfig, results: dict[str, list[LevelResult]]) -> Pat
     config.out.mkdir(parents=True, exist_ok=True)
     path = config.out / "baselines.json"
     write_json(path, content)
-    return path
-
-
-def _run(config: BaselinesConfig) -> None:
-    results = baselines(config)
-    path = write(config, results)
     Console().print(policies_table(results))
     print(
         f"levels {config.levels}; {config.episodes} episodes per level, sampled "

@@ -28,12 +28,10 @@ import dataclasses
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import Timeout
 from rich.console import Console
 
 from trainer.cli import code_in, main_of, parse, parse_each
@@ -47,13 +45,13 @@ from trainer.learn.distil import check_fits
 from trainer.machine.files import write_json
 from trainer.machine.imports import check_named
 from trainer.machine.process import complain
-from trainer.session.files import new_run_dir, take
+from trainer.session.files import new_run_dir
 from trainer.show import campaign_page
 from trainer.show.board import Board
 from trainer.show.campaign_page import OPTIONS
-from trainer.tuning import command, releases
-from trainer.tuning.campaign import ERRORS, Campaign
-from trainer.tuning.campaign_config import CampaignConfig
+from trainer.tuning import command
+from trainer.tuning.campaign import ERRORS, POLICIES, Campaign
+from trainer.tuning.campaign_config import CampaignConfig, command_of
 
 # Flags of the run of every level, and of the run of the network for all levels.
 _SINGLE = (
@@ -75,14 +73,13 @@ _TITLES = {"a policy for each level": "single", "one network for all levels": "o
 _LEGEND = (
     "cleared: of {} episodes with sampled actions, after 0 to 30 idle frames\n"
     "greedy: cleared starts, one per number of idle frames, with greedy actions\n"
-    "without idle frames: the one start that most publications report"
+    "no idle frames: the one start that most publications report"
 )
 
 
 def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
-    own = [*flags, *shlex.split(config.merge_flags)]
     # With --resume the options are those of a file.
-    named = set(code_in(own).values())
+    named = set(code_in([*flags, *shlex.split(config.merge_flags)]).values())
     config, flags, folder = _open(config, flags)
     config.validate()
     levels = parse_levels(config.levels, config.task)
@@ -90,26 +87,31 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
     if config.task != EnvConfig.task:
         common += ["--task", config.task]
     runs = parse_each([*_SINGLE, *common, *flags], levels)
-    for run in runs.values():
-        check_named(folder / OPTIONS, code_of(run), named)
-        command.check_base(run)
-        run.validate()
 
-    def merged(some: Sequence[str], teachers: Path) -> RunConfig:
-        own = ["--levels", ",".join(some), "--teachers", str(teachers)]
-        if model := code_of(runs[levels[0]]).get("model"):
-            own += ["--teacher-model", model]
-        run = parse([*_MERGED, *common, *shlex.split(config.merge_flags), *own])
+    def check(run: RunConfig) -> RunConfig:
         check_named(folder / OPTIONS, code_of(run), named)
         run.validate()
         return run
 
+    def merged(teachers: Sequence[str]) -> RunConfig:
+        """The run of the network for the levels that have a policy."""
+        own = ["--levels", ",".join(teachers), "--teachers", str(folder / POLICIES)]
+        if model := code_of(runs[levels[0]]).get("model"):
+            own += ["--teacher-model", model]
+        return check(parse([*_MERGED, *common, *shlex.split(config.merge_flags), *own]))
+
+    for run in runs.values():
+        command.check_base(run)
+        check(run)
     if config.merge_share and len(levels) > 1:
-        _check_merge(runs, merged(levels, Path("policies")))
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+        _check_merge(runs, merged(levels))
+    taken = (
+        f"another process is writing to {folder}; wait for its end, or choose another "
+        "folder with --run-dir"
+    )
+    with command.alone(folder, taken):
         options = {
-            "command": releases.command_of(config, flags),
+            "command": command_of(config, flags),
             "options": to_dict(config),
             "flags": list(flags),
         }
@@ -137,7 +139,7 @@ def _run(
     config: CampaignConfig,
     folder: Path,
     runs: Mapping[str, RunConfig],
-    merged: Callable[[Sequence[str], Path], RunConfig],
+    merged: Callable[[Sequence[str]], RunConfig],
 ) -> None:
     """Trains, evaluates and prints the tables."""
     console = Console(highlight=False)
@@ -171,22 +173,6 @@ def _missing(table: Mapping[str, Any], folder: Path) -> str:
     return f"{count} of {len(levels)} levels have no policy: {why}"
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Locks a folder for this process."""
-    try:
-        lock = take(folder)
-    except Timeout:
-        raise ValueError(
-            f"another process is writing to {folder}; wait for its end, or choose "
-            "another folder with --run-dir"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _open(
     config: CampaignConfig, flags: Sequence[str]
 ) -> tuple[CampaignConfig, Sequence[str], Path]:
@@ -207,18 +193,17 @@ def _open(
             "--resume continues with the options of its campaign: leave out all other "
             "options, except the code that it names, such as -- --model module:Class"
         )
-    path = config.resume / OPTIONS
+    folder = config.resume
+    path = folder / OPTIONS
     try:
-        known: dict[str, Any] = json.loads(path.read_text())
-        options = from_dict(CampaignConfig, known["options"])
+        content: dict[str, Any] = json.loads(path.read_text())
+        return from_dict(CampaignConfig, content["options"]), content["flags"], folder
     except FileNotFoundError:
         raise ValueError(
-            f"--resume {config.resume} is not the folder of a campaign: it has no "
-            f"{OPTIONS}"
+            f"--resume {folder} is not the folder of a campaign: it has no {OPTIONS}"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
-    return options, known["flags"], config.resume
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -227,8 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work(config: CampaignConfig) -> None:
         instead = dict.fromkeys(("--levels", "--task", "--seed", "--max-seconds"), "it")
-        command.check_flags(flags, instead | {"--max-steps": "--max-seconds"})
-        command.check_own(flags, _OWN)
+        command.check_flags(flags, instead | {"--max-steps": "--max-seconds"}, _OWN)
         _main(config, flags)
 
     return main_of(CampaignConfig, work, "campaign", __doc__, own)

@@ -159,8 +159,7 @@ def _replay(config: EvaluateConfig) -> None:
         config.out.mkdir(parents=True, exist_ok=True)
     with progress("policies") as on_progress:
         folder = released.folder_of(config.checkpoint)
-        rows = releases.replay(folder, on_progress, config.model)
-    results = [row._asdict() for row in rows]
+        results = releases.replay(folder, on_progress, config.model)
     content = {"results": results}
     if config.json:
         print(json.dumps(content, indent=2), flush=True)

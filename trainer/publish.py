@@ -22,18 +22,45 @@ Exit status: 0, or 2 with one line `error: ...` on stderr.
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import tyro
 
 from trainer.cli import main_of
+from trainer.config import shown
 from trainer.config.options import check_seed
-from trainer.models import hub
-from trainer.tuning import publishing
+from trainer.config.plain import from_dict, to_dict
+from trainer.config.schema import RunConfig
+from trainer.config.tasks import game_of, own_levels
+from trainer.evaluation.play import first_seed
+from trainer.evaluation.results import STALL_STEPS
+from trainer.film.draw import Camera
+from trainer.film.encode import VideoWriter
+from trainer.film.filmed_env import (
+    FilmedEnv,
+    Player,
+    film_episode,
+    game_config,
+    trained,
+)
+from trainer.machine.files import write_json, write_text
+from trainer.machine.imports import check_named
+from trainer.models import checkpoint, hub
+from trainer.models.policy import load_policy, playing_device, run_folder, save_policy
+from trainer.models.released import CARD, SUFFIX, Card, write_card
+from trainer.tuning import releases, specialists
+from trainer.tuning.campaign import ONE
+
+_NEEDS = ("config", "model", "steps")
+# Frames of the game per frame of the video.
+_EVERY = 2
 
 
 @dataclass(frozen=True)
@@ -64,8 +91,8 @@ def publish(config: PublishConfig) -> None:
     """Writes the files, and pushes them.
 
     Raises:
-        FileNotFoundError, ValueError, OSError: as of `publishing.make`, or an option is
-            out of range, or the Hub refuses the files.
+        FileNotFoundError, ValueError, OSError: there is no such checkpoint, or an
+            option is out of range, or the folder or the Hub refuses the files.
         ImportError: huggingface_hub is not installed.
     """
     if config.episodes < 1:
@@ -77,7 +104,7 @@ def publish(config: PublishConfig) -> None:
                 f"--private needs --to hf://user/name, got --to {config.to}; leave out "
                 "--private"
             )
-        _make(config, Path(config.to), "")
+        make(config, Path(config.to))
         return
     address = hub.parse(config.to)
     if address.policy:
@@ -85,26 +112,121 @@ def publish(config: PublishConfig) -> None:
     # A missing library is reported before minutes of play.
     hub.library()
     with tempfile.TemporaryDirectory() as folder:
-        _make(config, Path(folder), str(address))
+        make(config, Path(folder), str(address))
         url = hub.push(Path(folder), address, private=config.private)
         print(f"pushed to {url}", flush=True)
 
 
-def _make(config: PublishConfig, folder: Path, address: str) -> None:
-    card = publishing.make(
-        config.run,
-        folder,
-        episodes=config.episodes,
-        seed=config.seed,
-        address=address,
-        model=config.model,
+def make(config: PublishConfig, to: Path, address: str = "") -> None:
+    """Writes the folder: policy, config.json, card.json, README.md and a video."""
+    if (to / CARD).exists():
+        raise FileExistsError(f"{to} holds a published policy; choose another folder")
+    path = checkpoint.find(config.run, _NEEDS)
+    state = checkpoint.load(path, torch.device("cpu"), needs=_NEEDS)
+    run = from_dict(RunConfig, state["config"])
+    check_named(path, {"model": run.model.name}, [config.model])
+    levels = run.env.levels or own_levels(run.env.task)
+    if not levels:
+        raise ValueError(
+            f"{config.run} plays {run.env.task}, which has no levels for the table of "
+            "the card; publish a run with --levels"
+        )
+    to.mkdir(parents=True, exist_ok=True)
+    name = levels[0] if len(levels) == 1 else ONE
+    policy, video = to / f"{name}{SUFFIX}", to / f"{name}.mp4"
+    save_policy(path, policy)
+    played = specialists.evaluate(
+        policy, ",".join(levels), config.episodes, config.seed, config.model
+    )["results"]
+    about = {
+        "title": f"A policy for {', '.join(levels)} of Super Mario Bros., from "
+        f"{state['steps']:,} steps of training",
+        "made_by": _command(config.run),
+        "data": _data(run),
+    }
+    protocol = {"episodes": config.episodes, "seed": config.seed}
+    task = game_of(run.env.task)
+    card = releases.make_card(to, {name: played}, about, protocol, task, levels)
+    _film(policy, video, levels[0], config)
+    write_json(to / "config.json", shown.settings(to_dict(run)))
+    text = _front_matter(card) + releases.readme(card, address or policy.name)
+    text += f"\nAn episode: [{video.name}]({video.name})\n"
+    write_text(to / releases.README, text)
+    write_card(to, card)
+    for row in played:
+        kind = "greedy" if row["argmax"] else "sampled"
+        print(f"{row['level']}: {row['clears']} of {row['episodes']} ({kind})")
+    size = sum(path.stat().st_size for path in to.iterdir()) / 2**20
+    print(f"wrote {len(list(to.iterdir()))} files, {size:.1f} MiB", flush=True)
+
+
+def _film(policy: Path, video: Path, level: str, config: PublishConfig) -> None:
+    """Films an episode of a level."""
+    loaded = load_policy(policy, playing_device("cpu"), model=config.model)
+    options = game_config(
+        loaded.env, level=level, repeat_action_probability=0.0, stall_steps=STALL_STEPS
     )
-    for about in card.policies.values():
-        for row in about["results"]:
-            kind = "greedy" if row["argmax"] else "sampled"
-            print(f"{row['level']}: {row['clears']} of {row['episodes']} ({kind})")
-    size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
-    print(f"wrote {len(list(folder.iterdir()))} files, {size:.1f} MiB", flush=True)
+    first = first_seed(config.seed)
+    game, camera = FilmedEnv(options, seed=first), Camera(scale=2, every=_EVERY)
+    player = Player(loaded, 1, seed=first, argmax=False)
+    width, height = camera.size
+    with VideoWriter(video, width=width, height=height, fps=camera.fps) as writer:
+        caption = trained(loaded.steps)
+        for shot in film_episode(game, game.reset(), player.alone, caption):
+            for picture in camera.develop(shot):
+                writer.write(picture)
+
+
+def _command(source: Path) -> str:
+    """The command that started a run, as others may see it."""
+    folder, command = run_folder(source), ""
+    if folder is not None:
+        config = json.loads((folder / "config.json").read_bytes())
+        command = shown.command_text(str(config.get("command") or ""))
+    words = shlex.split(command) or ["-m", "trainer.run"]
+    begin = words.index("-m") if "-m" in words else 0
+    return shlex.join(["python", *words[begin:]])
+
+
+def _data(config: RunConfig) -> str:
+    """What a policy has learned from, as text."""
+    learned = "Nothing but the game itself, played by the trainer"
+    if files := len(config.explore.demos):
+        learned = (
+            f"The game itself, and {files} demonstrations, which are not published"
+        )
+    elif config.learns_from_demonstrations:
+        learned += ": a search found the demonstrations"
+    return f"{learned}. No RAM, no demonstrations and no ROM are in the files."
+
+
+def _front_matter(card: Card) -> str:
+    """The YAML header of a README for the Hub, in JSON, which is valid YAML."""
+    results = [
+        {
+            "task": {"type": "reinforcement-learning"},
+            "dataset": {"type": card.task, "name": f"{card.task} {row['level']}"},
+            "metrics": [
+                {
+                    "type": "clear_rate",
+                    "name": f"episodes cleared of {row['episodes']}",
+                    "value": row["clear_rate"],
+                }
+            ],
+        }
+        for about in card.policies.values()
+        for row in about["results"]
+        if not row["argmax"]
+    ]
+    about = {
+        "license": "mit",
+        "library_name": "mario-envpool",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["reinforcement-learning", "super-mario-bros", "mario-envpool"],
+        "model-index": [{"name": "mario-envpool", "results": results}],
+    }
+    lines = [f"{key}: {json.dumps(value)}" for key, value in about.items()]
+    return "\n".join(["---", *lines, "---", "", ""])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

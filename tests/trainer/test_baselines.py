@@ -9,7 +9,7 @@ import torch
 from stub_runs import metrics
 
 from trainer import baselines as module
-from trainer.baselines import BaselinesConfig, baselines, main
+from trainer.baselines import BaselinesConfig, a2c_config, baselines, main
 from trainer.config.schema import EnvConfig
 from trainer.evaluation.play import Played
 from trainer.evaluation.results import level_result
@@ -19,8 +19,6 @@ from trainer.learn.losses import Targets, ppo_loss
 from trainer.learn.ppo import _stored_targets_are_exact
 from trainer.models.policy import Policy
 from trainer.rollout.episodes import Episode
-from trainer.tuning import a2c
-from trainer.tuning.a2c import a2c_config
 
 CPU = torch.device("cpu")
 ENV = EnvConfig()
@@ -178,7 +176,7 @@ def played(monkeypatch):
         )
 
     monkeypatch.setattr(module, "evaluate_levels", evaluate)
-    monkeypatch.setattr(a2c, "run_training", train)
+    monkeypatch.setattr(module, "run_training", train)
     monkeypatch.setattr(module, "load_policy", load)
     return seen, runs
 
@@ -286,7 +284,7 @@ def test_what_is_wrong_is_said(played, capsys, flags, message):
 
 
 def test_ctrl_c_is_status_130(config, played, monkeypatch):
-    monkeypatch.setattr(a2c, "run_training", lambda c, d: metrics(signal=2.0))
+    monkeypatch.setattr(module, "run_training", lambda c, d: metrics(signal=2.0))
     assert main(["--out", str(config.out), "--device", "cpu"]) == 130
 
 

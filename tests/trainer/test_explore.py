@@ -130,10 +130,10 @@ class Distilled(Bonuses):
 
 def test_a_bonus_may_run_a_network_on_observations(tmp_path, corridors, monkeypatch):
     monkeypatch.setattr(explorer, "Bonuses", Distilled)
-    plain = Session(make_config(tmp_path / "plain"))
-    paid = Session(make_config(tmp_path / "paid", novelty=1.0))
+    plain = open_run(make_config(tmp_path / "plain"))
+    paid = open_run(make_config(tmp_path / "paid", novelty=1.0))
     plain.start(), paid.start()
-    one, two = plain.updater.update(), paid.updater.update()
+    one, two = update(plain), update(paid)
     extra = two.rewards - one.rewards
     assert (extra[1:][~one.is_first[1:]] > 0).all()
     errors = paid.explorer._bonuses.errors

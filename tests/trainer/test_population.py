@@ -501,52 +501,32 @@ def test_the_worst_take_the_weights_of_the_best(config, whole):
     assert [len(some) for some in rates] == [3, 1, 1, 1]
     assert [calls[f"{i}-0"]["seed"] for i in range(4)] == [5, 6, 7, 8]
     assert not (whole.folder / "ray").exists()
-    # Two at a time, and the last generation later.
-    parts = Command(replace(config, name="parts", jobs=2, generations=2))
-    parts.run()
-    assert len(parts.calls()) == 8
-    Command(replace(config, name="parts", jobs=2)).run()
-    assert same(parts, whole)
-    assert len(parts.calls()) == 12
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "name"),
-    [
-        (signal.SIGINT, "2-0"),
-        (signal.SIGTERM, "2-0"),
-        (signal.SIGUSR1, "2-0"),
-        (signal.SIGKILL, "0-1"),
-    ],
-)
-def test_an_interrupted_population_continues(config, whole, number, name):
-    cut = Command(config, hangs=[name])
-    with cut.start() as process:
-        cut.wait_for(process, name)
-        process.send_signal(number)
-        _, err = process.communicate()
-    if number != signal.SIGKILL:
-        assert process.returncode == 128 + number, err
-        assert err == "interrupted; the same command resumes the population\n"
+def test_an_interrupted_population_continues(config, whole):
+    """By each signal, with more generations, and with two members at a time."""
+
+    def interrupt(number, name, **options):
+        cut = Command(replace(config, **options), hangs=[name])
+        with cut.start() as process:
+            cut.wait_for(process, name)
+            process.send_signal(number)
+            _, err = process.communicate()
+        if number != signal.SIGKILL:
+            assert process.returncode == 128 + number, err
+            assert err == "interrupted; the same command resumes the population\n"
+
+    interrupt(signal.SIGINT, "2-0", generations=2)
+    interrupt(signal.SIGTERM, "3-0", generations=2)
+    interrupt(signal.SIGUSR1, "0-1", generations=2)
+    Command(replace(config, generations=2, jobs=2)).run()
+    interrupt(signal.SIGKILL, "0-2")
+    cut = Command(replace(config, jobs=2))
     cut.run()
     assert same(cut, whole)
     # All but what hung are trained once.
-    assert len(cut.calls()) == 13
-
-
-@pytest.mark.slow
-def test_settings_that_fail_take_the_weights_of_another(config, pbt):
-    failing = Command(replace(config, generations=2), fails=["2-0", "3-0"])
-    out = failing.run().out
-    assert "generation 0: member 3: failed: the loss is nan; --lr" in out
-    assert "member 2 (failed: the loss is nan) takes the weights of member 1" in out
-    # One exploits; the other tries again, with nothing to begin from.
-    assert failing.origins() == [0, 1, 1, 3]
-    once = replace(config, name="none", generations=1)
-    none = Command(once, fails=[f"{i}-0" for i in range(4)])
-    err = none.run(status=2).err
-    assert err == "error: all members failed; member 0: the loss is nan\n"
+    assert len(cut.calls()) == 12 + 4
 
 
 @pytest.fixture
@@ -587,7 +567,8 @@ def two_nodes():
 
 @pytest.mark.slow
 def test_two_nodes_and_a_worker_that_is_killed(config, whole, two_nodes):
-    shared = Command(replace(config, ray_address=two_nodes), hangs=["0-1"])
+    config = replace(config, ray_address=two_nodes)
+    shared = Command(config, hangs=["0-1"])
     with shared.start() as process:
         os.kill(shared.wait_for(process, "0-1"), signal.SIGKILL)
         out, err = process.communicate()
@@ -596,17 +577,28 @@ def test_two_nodes_and_a_worker_that_is_killed(config, whole, two_nodes):
     assert err == ""
     assert same(shared, whole)
     assert len(shared.calls()) == 13
-    lost = Command(replace(config, name="gpus", ray_address=two_nodes))
+    lost = Command(replace(config, name="gpus"))
     lost.words.insert(4, "--gpus-per-member=1")
     err = lost.run(status=2).err
     assert err == "error: --gpus-per-member 1: no machine has more than 0\n"
+    # Settings that fail take the weights of another.
+    two = replace(config, name="failing", generations=2)
+    failing = Command(two, fails=["2-0", "3-0"])
+    out = failing.run().out
+    assert "generation 0: member 3: failed: the loss is nan; --lr" in out
+    assert "member 2 (failed: the loss is nan) takes the weights of member 1" in out
+    # One exploits; the other tries again, with nothing to begin from.
+    assert failing.origins() == [0, 1, 1, 3]
+    once = replace(config, name="none", generations=1)
+    none = Command(once, fails=[f"{i}-0" for i in range(4)])
+    err = none.run(status=2).err
+    assert err == "error: all members failed; member 0: the loss is nan\n"
 
 
 @pytest.mark.slow
 @pytest.mark.rom
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_population_on_the_game(config, pbt, jobs):
-    words = Command(replace(config, generations=2, jobs=jobs)).words
+def test_a_population_on_the_game(config, pbt):
+    words = Command(replace(config, generations=2, jobs=2)).words
     flags = ["--num-envs", "8", "--unrolls-per-batch", "8", "--learner-threads", "1"]
     words = [sys.executable, "-m", "trainer.population", *words[4:], *flags]
     done = subprocess.run(

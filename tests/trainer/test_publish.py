@@ -95,7 +95,7 @@ def test_what_is_pushed(server):
     assert (
         f"python -m trainer.evaluate --policy {ADDRESS} --episodes 2 --seed 5" in text
     )
-    assert "| 1-2 | 0 % |" in text
+    assert "| 1-2 | 0.0 % |" in text
     card = card_of(server)
     assert [len(about["results"]) for about in card["policies"].values()] == [2]
     config = json.loads(files["config.json"])

@@ -16,6 +16,7 @@ from trainer.evaluation.tables import show_replayed
 from trainer.models import released
 from trainer.models.policy import load_policy, run_folder, save_policy
 from trainer.release import main as release
+from trainer.release import make
 from trainer.tuning import releases, specialists
 from trainer.video import main as video
 from trainer.watch import main as watch
@@ -52,7 +53,7 @@ def campaign(tmp_path_factory):
 @pytest.fixture
 def made(campaign, tmp_path):
     """A release of it."""
-    releases.make(campaign, tmp_path / "release")
+    make(campaign, tmp_path / "release")
     return tmp_path / "release"
 
 
@@ -115,7 +116,7 @@ def test_what_was_played_is_compared_with_the_card(clears, interval, verdict):
         "cleared_starts": None,
     }
     card = here | {"clears": clears, "interval": interval}
-    assert releases._replayed("1-1", card, here).verdict == verdict
+    assert releases.compare("1-1", card, here)["verdict"] == verdict
 
 
 def test_verdicts_fit_a_terminal(monkeypatch, capsys):

@@ -32,8 +32,8 @@ from trainer.search import main as search_main
 from trainer.session import locate
 from trainer.session.training import run_training
 from trainer.show import campaign_page, notify, page
-from trainer.tuning import command, releases
-from trainer.tuning.campaign_config import CampaignConfig
+from trainer.tuning import command
+from trainer.tuning.campaign_config import CampaignConfig, command_of
 from trainer.tuning.population import Population, PopulationConfig
 from trainer.tuning.search_config import SearchConfig
 from trainer.video import VideoConfig
@@ -320,7 +320,7 @@ def test_the_files_of_a_campaign_show_no_secrets(home):
     merge_flags = f"--notify {SECRET} --rom-path {home}/a.nes"
     config = CampaignConfig(merge_flags=merge_flags, run_dir=home / "runs")
     words = ["--rom-path", f"{home}/b.nes"]
-    made_by = releases.command_of(config, words)
+    made_by = command_of(config, words)
     check(made_by, str(home))
     assert made_by.endswith("-- --rom-path b.nes")
     known = {"command": made_by, "options": to_dict(config), "flags": words}

@@ -105,40 +105,56 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
     return table
 
 
+def campaign_rows(
+    results: Sequence[Mapping[str, Any]],
+    levels: Sequence[str],
+    show_rate: Callable[[float], str] = lambda rate: f"{100 * rate:.1f} %",
+) -> Iterator[tuple[str, ...]]:
+    """The heads, a row per level, and a row for all levels."""
+    yield "level", "cleared", "95 % range", "greedy", "no idle frames"
+    sampled = {r["level"]: r for r in results if not r["argmax"]}
+    argmax = {r["level"]: r for r in results if r["argmax"]}
+    for level in levels:
+        if level not in sampled:
+            yield level, "no policy", "", "", "-"
+            continue
+        low, high = sampled[level]["interval"]
+        greedy = argmax[level]
+        yield (
+            level,
+            show_rate(sampled[level]["clear_rate"]),
+            f"{100 * low:.0f}-{100 * high:.0f}",
+            f"{greedy['clears']}/{greedy['episodes']}",
+            "cleared" if 0 in greedy["cleared_starts"] else "-",
+        )
+    rates = [result["clear_rate"] for result in sampled.values()]
+    clears = sum(result["clears"] for result in argmax.values())
+    starts = sum(result["episodes"] for result in argmax.values())
+    first = sum(0 in result["cleared_starts"] for result in argmax.values())
+    yield (
+        "all",
+        show_rate(sum(rates) / len(levels)),
+        f"{sum(rate >= 0.9 for rate in rates)} at 90 or more",
+        f"{clears}/{starts}",
+        f"{first} of {len(levels)}",
+    )
+
+
 def campaign_table(
     title: str, results: Sequence[Mapping[str, Any]], levels: Sequence[str]
 ) -> Table:
     """A row per level, and a row for all levels; at most 80 columns wide."""
+    heads, *rows, total = campaign_rows(results, levels, _rate)
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False,
         padding=(0, 1), header_style="bold",
     )  # fmt: skip
-    for column in ("level", "cleared", "95 % range", "greedy", "without idle frames"):
-        table.add_column(column, justify="right")
-    pairs = pairs_of(results)
-    for level in levels:
-        if level not in pairs:
-            table.add_row(level, "no policy", "", "", "-")
-            continue
-        sampled, argmax = pairs[level]
-        low, high = sampled["interval"]
-        table.add_row(
-            level,
-            _rate(sampled["clear_rate"]),
-            f"{100 * low:.0f}-{100 * high:.0f}",
-            f"{argmax['clears']}/{argmax['episodes']}",
-            "cleared" if 0 in argmax["cleared_starts"] else "-",
-        )
-    rates = [sampled["clear_rate"] for sampled, _ in pairs.values()]
-    greedy = [argmax for _, argmax in pairs.values()]
+    for head in heads:
+        table.add_column(head, justify="right")
+    for row in rows:
+        table.add_row(*row)
     table.add_section()
-    table.add_row(
-        "all",
-        _rate(sum(rates) / len(levels)),
-        f"{sum(rate >= 0.9 for rate in rates)} at 90+",
-        f"{sum(r['clears'] for r in greedy)}/{sum(r['episodes'] for r in greedy)}",
-        f"{sum(0 in r['cleared_starts'] for r in greedy)}/{len(levels)}",
-    )
+    table.add_row(*total)
     return table
 
 
@@ -185,15 +201,6 @@ def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
         f"{len(rows)} results: {count['equal']} equal to the card's, "
         f"{count['within']} within its 95 % ranges, {count['outside']} outside"
     )
-
-
-def pairs_of(
-    results: Sequence[Mapping[str, Any]],
-) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Results with sampled and with greedy actions, by level."""
-    sampled = {r["level"]: r for r in results if not r["argmax"]}
-    argmax = {r["level"]: r for r in results if r["argmax"]}
-    return {level: (sampled[level], argmax[level]) for level in sampled}
 
 
 def policies_table(results: Mapping[str, Sequence[LevelResult]]) -> Table:

@@ -67,23 +67,14 @@ _CHECKPOINT_SECONDS = 30.0
 
 @dataclass
 class Level:
-    """The progress of the training of a level.
+    """The progress of the training of a level."""
 
-    Attributes:
-        seconds: training time so far.
-        steps: environment steps so far.
-        rate: clear rate of the last 100 training episodes.
-        solved: whether two evaluations confirmed that it is solved.
-        ended: whether its schedules have ended.
-        chosen: clear rate of the chosen policy, None before the choice.
-    """
-
-    seconds: float = 0.0
+    seconds: float = 0.0  # of training
     steps: int = 0
-    rate: float = 0.0
+    rate: float = 0.0  # of clears in the last 100 training episodes
     solved: bool = False
-    ended: bool = False
-    chosen: float | None = None
+    ended: bool = False  # its schedules
+    chosen: float | None = None  # clear rate of the policy, None before the choice
 
 
 class Campaign:
@@ -94,7 +85,7 @@ class Campaign:
         config: CampaignConfig,
         folder: Path,
         runs: Mapping[str, RunConfig],
-        merged: Callable[[Sequence[str], Path], RunConfig],
+        merged: Callable[[Sequence[str]], RunConfig],
         board: Board,
     ) -> None:
         """Reads the state of the folder, if there is one."""
@@ -175,24 +166,17 @@ class Campaign:
             self._workers.close()
             self._save()
 
-    @property
-    def _merges(self) -> bool:
-        return self.config.merge_share > 0 and len(self.levels) > 1
-
-    def _deadline(self) -> float:
-        """When the training of single levels ends."""
-        return self.config.seconds_of_levels(len(self.levels))
-
     def _train_levels(self) -> None:
         """Trains levels in slices until all are solved or the time is over."""
+        seconds = self.config.seconds_of_levels(len(self.levels))
         while True:
-            while self._workers.free and self._begin_next():
+            while self._workers.free and self._begin_next(seconds):
                 pass
             if not self._workers.running:
                 break
             for name, result in self._workers.wait(1.0):
                 self._take(name, result)
-            self._show("a policy for each level", self._deadline())
+            self._show("a policy for each level", seconds)
         if not any(checkpoint.list_files(self.run_dir(n)) for n in self.levels):
             errors = self.folder / ERRORS
             raise RuntimeError(
@@ -202,9 +186,9 @@ class Campaign:
                 "before a level was trained: begin another with a higher --max-seconds"
             )
 
-    def _begin_next(self) -> bool:
+    def _begin_next(self, until: float) -> bool:
         """Starts a slice of the unsolved level with the least time so far, if any."""
-        left = self._deadline() - self.elapsed()
+        left = until - self.elapsed()
         running = self._workers.running
         open_ = [
             name
@@ -301,7 +285,7 @@ class Campaign:
 
     def _merge(self) -> None:
         """Trains one network for all levels to imitate the policies."""
-        if not self._merges:
+        if not self.config.merge_share or len(self.levels) == 1:
             return
         levels = [name for name in self.levels if self.policy(name).exists()]
         if missing := len(self.levels) - len(levels):
@@ -311,7 +295,7 @@ class Campaign:
         left = self.config.max_seconds - max(self.elapsed(), spent)
         left -= _ONE_CHOICE_SECONDS * len(levels)
         config = replace(
-            self._merged(levels, self.folder / POLICIES),
+            self._merged(levels),
             run_dir=run_dir,
             max_steps=_STEPS,
             end_episodes=0,
@@ -344,7 +328,7 @@ class Campaign:
         task = (
             ONE, specialists.choose, self.folder / MERGED, self.policy(ONE),
             ",".join(levels), _ONE_EPISODES, self.config.seed, _ONE_BITS,
-            self._merged(levels, self.folder / POLICIES).model.name,
+            self._merged(levels).model.name,
         )  # fmt: skip
         for _, result in self._do([task], "choosing a temperature"):
             self._board.log(
@@ -355,14 +339,14 @@ class Campaign:
     def evaluate(self) -> dict[str, Any]:
         """Plays all policies, unless table.json has their results."""
         names = [n for n in (ONE, *self.levels) if self.policy(n).exists()]
-        if known := results_of(self.folder, names):
+        if table := results_of(self.folder, names):
             path = self.folder / TABLE
             self._board.log(f"all policies were played before, see {path}")
-            return known
+            return table
         levels = [name for name in names if name != ONE]
         models = {name: self._runs[name].model.name for name in levels}
         if ONE in names:
-            models[ONE] = self._merged(levels, self.folder / POLICIES).model.name
+            models[ONE] = self._merged(levels).model.name
         tasks = [
             (name, specialists.evaluate, self.policy(name),
              "" if name == ONE else name, self.config.episodes, self.config.seed,
@@ -371,7 +355,7 @@ class Campaign:
         ]  # fmt: skip
         try:
             played = self._do(tasks, "playing")
-            found = {name: result["results"] for name, result in played}
+            results = {name: result["results"] for name, result in played}
         finally:
             self._workers.close()
         table = {
@@ -379,8 +363,8 @@ class Campaign:
             "seed": self.config.seed,
             "seconds": self._seconds,
             "levels": list(self.levels),
-            "single": [r for name in self.levels for r in found.get(name, [])],
-            "one": found.get(ONE, []),
+            "single": [r for name in self.levels for r in results.get(name, [])],
+            "one": results.get(ONE, []),
         }
         write_json(self.folder / TABLE, table)
         return table

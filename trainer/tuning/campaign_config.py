@@ -1,12 +1,16 @@
-"""The options of a campaign."""
+"""The options of a campaign, and the command that has them."""
 
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.config import shown
 from trainer.config.options import check_seed
+from trainer.config.plain import to_dict
 from trainer.config.tasks import game_of, parse_levels
 
 # Shorter slices would mostly be start-up time.
@@ -91,3 +95,17 @@ class CampaignConfig:
     def seconds_of_levels(self, levels: int) -> float:
         """Seconds for the training of this many single levels."""
         return self.max_seconds * (1.0 - self.merge_share * (levels > 1))
+
+
+def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:
+    """The command that started a campaign, as others may see it."""
+    words = ["python", "-m", "trainer.campaign"]
+    usual = to_dict(CampaignConfig())
+    always = {"levels", "max_seconds", "seed"}
+    for name, value in to_dict(config).items():
+        if name in ("run_dir", "resume", "dashboard"):
+            continue
+        if name in always or value != usual[name]:
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            words.append(f"--{name.replace('_', '-')}={text}")
+    return shlex.join(shown.command([*words, *(["--", *flags] if flags else [])]))

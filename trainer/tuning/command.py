@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+
+from filelock import Timeout
 
 from trainer.config import shown
 from trainer.config.plain import to_dict
 from trainer.config.schema import RunConfig
+from trainer.session.files import take
 
 # The settings of the runs in the result of `setup`.
 _FLAGS = "trainer flags"
@@ -25,20 +28,16 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return args[:where], args[where + 1 :]
 
 
-def check_flags(flags: Sequence[str], instead: Mapping[str, str]) -> None:
-    """Raises ValueError for a flag after `--` that the command would override."""
+def check_flags(
+    flags: Sequence[str], instead: Mapping[str, str], own: Sequence[str] = ()
+) -> None:
+    """Raises ValueError for a flag after `--` that the command overrides or sets."""
     for flag in flags:
         name = flag.split("=")[0].replace("_", "-")
         if name in instead:
             raise ValueError(
                 f"{name} after -- has no effect; give {instead[name]} before --"
             )
-
-
-def check_own(flags: Sequence[str], own: Sequence[str]) -> None:
-    """Raises ValueError for a flag after `--` that the command sets itself."""
-    for flag in flags:
-        name = flag.split("=")[0].replace("_", "-")
         if name.replace("--no-", "--") in own:
             raise ValueError(
                 f"{name} after -- has no effect, because this command sets it; "
@@ -84,26 +83,37 @@ def check_setup(name: str, known: Mapping[str, Any], new: Mapping[str, Any]) -> 
         )
 
 
+@contextmanager
+def alone(folder: Path, taken: str) -> Iterator[None]:
+    """Makes a folder and locks it during the block; `taken` is the error if it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = take(folder)
+    except Timeout:
+        raise ValueError(taken) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def load(where: str, flag: str) -> Any:
     """Loads an object of a Python module or file that a flag names."""
     source, _, name = where.rpartition(":")
     if not (source and name):
         raise ValueError(f"{flag} must be MODULE:NAME or FILE.py:NAME, got {where!r}")
     try:
-        is_file = source.endswith(".py")
-        module = _run_file(source) if is_file else importlib.import_module(source)
+        if source.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(source).stem, source)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(source)
     except Exception as error:  # code of the user, which raises anything
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         raise ValueError(f"{flag}: cannot load {source} ({reason})") from error
     if not hasattr(module, name):
         raise ValueError(f"{flag}: {source} has no {name}")
     return getattr(module, name)
-
-
-def _run_file(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

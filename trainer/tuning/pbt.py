@@ -14,11 +14,11 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
-from filelock import Timeout
 from ray import tune
 from ray.exceptions import RayError, RayTaskError
 from ray.tune.error import TuneError
@@ -29,7 +29,6 @@ from trainer.config.schema import RunConfig
 from trainer.machine.cpu import available_cores
 from trainer.machine.process import raise_on_signal
 from trainer.models import checkpoint
-from trainer.session.files import take
 from trainer.session.training import run_training
 from trainer.tuning import command, mutations
 from trainer.tuning.population import (
@@ -79,10 +78,7 @@ class Member(tune.Trainable):  # type: ignore[misc]
         with suppress(OSError):
             os.setsid()
         jobs = max(1, available_cores() // cpus)
-        self.plan = Plan(
-            share_cores(plan.base, jobs),
-            plan.folder, plan.steps, plan.first, plan.train,
-        )  # fmt: skip
+        self.plan = replace(plan, base=share_cores(plan.base, jobs))
 
     def reset_config(self, new_config: Mapping[str, Any]) -> bool:
         """Switches to another member, or to new settings."""
@@ -242,17 +238,17 @@ def _check_cluster(address: str) -> None:
 def _ray(config: PopulationConfig) -> Iterator[dict[str, float]]:
     """Connects to Ray, on this machine or on a cluster, during the block."""
     os.environ.update(_DRIVER)
-    where: dict[str, Any] = {"address": config.ray_address}
+    cluster: dict[str, Any] = {"address": config.ray_address}
     if config.ray_address:
         _check_cluster(config.ray_address)
     else:
         cpus = max(1, available_cores() // config.jobs)
-        where = {"address": "local", "num_cpus": cpus * config.jobs}
+        cluster = {"address": "local", "num_cpus": cpus * config.jobs}
         # Small, because checkpoints are files; Ray needs 75 MB at least.
-        where |= {"include_dashboard": False, "object_store_memory": 100_000_000}
+        cluster |= {"include_dashboard": False, "object_store_memory": 100_000_000}
     try:
         ray.init(
-            **where,
+            **cluster,
             runtime_env={"env_vars": _WORKER},
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -329,30 +325,17 @@ def _fit(population: Population, train: Train, resources: Mapping[str, float]) -
     shutil.rmtree(storage, ignore_errors=True)
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Creates the folder of a population and locks it during the block."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = take(folder)
-    except Timeout:
-        raise ValueError(
-            f"another process trains {folder.name!r}; wait for its end, or choose "
-            "another --name"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def evolve(
     config: PopulationConfig, base: RunConfig, train: Train = run_training
 ) -> Population:
     """Trains a population to its last generation."""
     config.validate()
     command.check_base(base)
-    with _alone(config.out / config.name):
+    taken = (
+        f"another process trains {config.name!r}; wait for its end, or choose another "
+        "--name"
+    )
+    with command.alone(config.out / config.name, taken):
         population = Population(config, base)
         if not population.finished:
             with _ray(config) as resources:

@@ -86,20 +86,12 @@ class PopulationConfig:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a process needs to train any member.
-
-    Attributes:
-        base: config of all members, without their settings.
-        folder: absolute path of the population.
-        steps: environment steps of a member in a generation.
-        first: number of the first generation of this call.
-        train: runs a config.
-    """
+    """Everything that a process needs to train any member."""
 
     base: RunConfig
     folder: Path
-    steps: int
-    first: int
+    steps: int  # of a member in a generation
+    first: int  # generation of this call
     train: Train
 
     def train_member(
@@ -107,7 +99,11 @@ class Plan:
     ) -> Metrics:
         """Trains a member to the end of a generation."""
         folder = folder_of(self.folder, number)
-        _wait_for(folder)
+        until = time.monotonic() + _TAKEN_S
+        while is_taken(folder):
+            if time.monotonic() > until:
+                raise OSError(f"another process writes to {folder}")
+            time.sleep(0.2)
         path = checkpoint.find(folder) if checkpoint.list_files(folder) else None
         config = replace(
             self.base,
@@ -131,15 +127,6 @@ class Plan:
 def folder_of(population: Path, number: int) -> Path:
     """The run folder of a member in the folder of its population."""
     return population / f"member-{number}"
-
-
-def _wait_for(folder: Path) -> None:
-    """Waits until no other process writes to a run folder."""
-    until = time.monotonic() + _TAKEN_S
-    while is_taken(folder):
-        if time.monotonic() > until:
-            raise OSError(f"another process writes to {folder}")
-        time.sleep(0.2)
 
 
 def essential(metrics: Metrics) -> dict[str, Any]:
@@ -179,10 +166,6 @@ class Population:
     (Ray 2.60).
 
     Attributes:
-        config: of the population.
-        base: config of all members, without their settings.
-        mutations: options that change, and how.
-        folder: absolute path of the population.
         state: number of the `generation`, and for each of the `members`: `values` (its
             settings), `trained` (the number of generations), `metrics` (of the last
             generation), and `weights` (folder of a checkpoint to load, if any).
@@ -207,10 +190,16 @@ class Population:
         )
         self.state: dict[str, Any] = {"setup": setup, "generation": 0}
         self.state["members"] = [self._new(number) for number in range(config.members)]
-        if (self.folder / "state.json").exists():
-            self.state = json.loads((self.folder / "state.json").read_text())
+        path = self.folder / "state.json"
+        if path.exists():
+            self.state = json.loads(path.read_text())
             command.check_setup(config.name, self.state["setup"], setup)
-            self._check_values()
+            for number, member in enumerate(self.state["members"]):
+                if foreign := sorted(set(member["values"]) - set(table)):
+                    raise ValueError(
+                        f"{path} is damaged: member {number} has {', '.join(foreign)}, "
+                        "which --mutations does not have; choose another --name"
+                    )
         self._events: list[tuple[str, dict[str, Any]]] = []
         # The stream of now, because the messages of Ray are redirected later.
         self._show = partial(print, file=sys.stdout, flush=True)
@@ -224,21 +213,11 @@ class Population:
             values |= {k: v for k, v in own.items() if v in self.mutations[k]}
         return {"values": values, "trained": 0, "metrics": {}}
 
-    def _check_values(self) -> None:
-        """Raises ValueError if state.json sets an option that does not change."""
-        for number, member in enumerate(self.state["members"]):
-            if foreign := sorted(set(member["values"]) - set(self.mutations)):
-                raise ValueError(
-                    f"{self.folder / 'state.json'} is damaged: member {number} has "
-                    f"{', '.join(foreign)}, which --mutations does not have; choose "
-                    "another --name"
-                )
-
     @property
     def finished(self) -> bool:
         """Whether all members have trained all generations."""
-        trained = [member["trained"] for member in self.state["members"]]
-        return min(map(int, trained)) >= self.config.generations
+        most = self.config.generations
+        return all(member["trained"] >= most for member in self.state["members"])
 
     def plan(self, train: Train) -> Plan:
         """Makes the plan of this call, after members have loaded their `weights`."""

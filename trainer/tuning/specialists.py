@@ -44,11 +44,9 @@ _STREAM = 1_000_000
 
 @dataclass(frozen=True)
 class Slice:
-    """Some seconds of a run.
+    """Some seconds of a run, whose folder may hold earlier slices.
 
     Attributes:
-        config: of the run; its folder may hold earlier slices.
-        seconds: training time.
         left: training time that the run still gets, including this slice. At its end,
             the learning rate and the entropy bonus have fallen to 0.
         before_the_end: share of a last slice of a new run before they start to fall.
@@ -166,8 +164,8 @@ def _speed(config: RunConfig) -> float:
     """Recent environment steps per second of a run."""
     assert config.run_dir is not None
     points = read_run(config.run_dir).points
-    known = [float(p["time/sps"]) for p in points if "time/sps" in p][-_POINTS:]
-    return fmean(known) if known else 0.0
+    speeds = [float(p["time/sps"]) for p in points if "time/sps" in p][-_POINTS:]
+    return fmean(speeds) if speeds else 0.0
 
 
 def choose(
