@@ -128,22 +128,11 @@ def evaluate(
     config: EvaluateConfig, on_progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
     """Plays as the options say; see `evaluate_checkpoint`."""
-    return evaluate_checkpoint(
-        config.checkpoint,
-        levels=config.levels,
-        episodes=config.episodes,
-        seed=config.seed,
-        stream=config.stream,
-        noop_max=config.noop_max,
-        repeat_action_probability=config.repeat_action_probability,
-        argmax=config.argmax,
-        stall_steps=config.stall_steps,
-        ema=config.ema,
-        model=config.model,
-        reward_fn=config.reward_fn,
-        device=config.device,
-        on_progress=on_progress,
-    )
+    options = dict(vars(config))
+    for name in ("json", "out", "pictures"):
+        del options[name]
+    path = options.pop("checkpoint")
+    return evaluate_checkpoint(path, **options, on_progress=on_progress)
 
 
 def _replay(config: EvaluateConfig) -> None:
@@ -171,7 +160,7 @@ def _replay(config: EvaluateConfig) -> None:
 
 
 def _make_folder(checkpoint: Path, out: Path | None) -> Path | None:
-    """Makes the folder for the files of an evaluation, before the evaluation plays."""
+    """Makes the folder for the files, before the evaluation plays."""
     if out is None:
         run_dir = run_folder(checkpoint)
         if run_dir is None:

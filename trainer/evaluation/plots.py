@@ -111,8 +111,7 @@ def heat_map(
     for result in sampled:
         world, stage = (int(part) - 1 for part in result.level.split("-"))
         rates[world, stage] = result.clear_rate
-        dark = result.clear_rate < 0.5
-        _write_cell(axes, stage, world, result, starts.get(result.level), dark)
+        _write_cell(axes, stage, world, result, starts.get(result.level))
     image = axes.imshow(rates, cmap=_COLOURS, vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(STAGES), [f"stage {s + 1}" for s in range(STAGES)])
     axes.set_yticks(range(worlds), [f"world {w + 1}" for w in range(worlds)])
@@ -133,14 +132,9 @@ def heat_map(
 
 
 def _write_cell(
-    axes: Axes,
-    x: int,
-    y: int,
-    result: LevelResult,
-    argmax: LevelResult | None,
-    dark: bool,
+    axes: Axes, x: int, y: int, result: LevelResult, argmax: LevelResult | None
 ) -> None:
-    colour = "white" if dark else "black"
+    colour = "white" if result.clear_rate < 0.5 else "black"
     above = 0.12 if argmax else 0
     text = f"{100 * result.clear_rate:.3g} %"
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": colour}
@@ -208,11 +202,11 @@ def _strip_width(width: int) -> int:
     return -(-width // (count * _TILE)) * _TILE
 
 
+# The edge of a mark has the colour of its number.
 _STYLES: dict[str, dict[str, Any]] = {
     "died": {"marker": "o", "color": "#d7191c", "edgecolor": "white"},
     "stalled": {"marker": "s", "color": "#ffd92f", "edgecolor": "black"},
 }
-_NUMBERS = {"died": "white", "stalled": "black"}
 
 
 def _mark(
@@ -232,7 +226,7 @@ def _mark(
             ha="center",
             va="center_baseline",
             fontsize=7 + len(members) ** 0.3,
-            color=_NUMBERS[end],
+            color=_STYLES[end]["edgecolor"],
             zorder=4,
         )
 
@@ -329,18 +323,12 @@ def room_picture(
     options |= {"stages": [level], "frame_skip": 1, "action_set": "raw"}
     env = _core._MarioEnv(image, options)
     env.reset()
-    _enter(env, area)
-    return _scan(env, image)
-
-
-def _enter(env: Any, area: int) -> None:
-    """Goes to the left end of a room."""
     env.ram[_AREA_POINTER] = area
     env.ram[_ENTRANCE] = 0
     env.ram[_TASK] = 0
     for _ in range(_LOADING_STEPS):
         if env.ram[_TASK] == _PLAYING:
-            return
+            return _scan(env, image)
         env.step(0)
     raise RuntimeError(f"there is no room {area:#04x}")
 

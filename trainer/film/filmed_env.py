@@ -49,26 +49,16 @@ def button_names(buttons: int) -> str:
 
 
 class Step(NamedTuple):
-    """The results of one step.
+    """The results of one step."""
 
-    Attributes:
-        frames: (n, 240, 256, 3) uint8 RGB, every picture of the step, without the
-            waits that the environment skips.
-        obs: (C, H, W) uint8, as a pool returns it.
-        reward: reward of the step; 0 at the start of an episode.
-        terminated: the episode has ended.
-        truncated: the episode was cut off.
-        info: the fields of a pool's info, as Python numbers.
-        opening: whether this is the start of an episode, before its first action.
-    """
-
+    # (n, 240, 256, 3) RGB: every picture but those of skipped waits
     frames: npt.NDArray[np.uint8]
-    obs: npt.NDArray[np.uint8]
-    reward: float
+    obs: npt.NDArray[np.uint8]  # (C, H, W), as a pool returns it
+    reward: float  # 0 at the start of an episode
     terminated: bool
     truncated: bool
-    info: dict[str, Any]
-    opening: bool = False
+    info: dict[str, Any]  # the fields of a pool's info, as Python numbers
+    opening: bool = False  # the start of an episode, before its first action
 
     @property
     def ending(self) -> str:
@@ -213,35 +203,20 @@ def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Reading:
-    """The data that the panel shows for one step.
+    """The data that the panel shows for one step."""
 
-    Attributes:
-        level: such as "1-1".
-        caption: the line below the level.
-        buttons: pad byte of the pressed buttons.
-        names: names of all actions, for the bars.
-        action: index of the action taken.
-        probabilities: (A,) of the policy, None if unknown.
-        value: value of the critic, None if unknown.
-        total: return so far.
-        step: steps so far.
-        x: position in pixels.
-        obs: (C, H, W) uint8 that the network saw, None to leave it out.
-        ending: cleared, died, stopped, or "" while the episode is open.
-    """
-
-    level: str
+    level: str  # such as 1-1
     caption: str
-    buttons: int
-    names: Sequence[str]
+    buttons: int  # pad byte
+    names: Sequence[str]  # of all actions
     action: int
-    probabilities: npt.NDArray[np.float32] | None
-    value: float | None
-    total: float
-    step: int
-    x: int
-    obs: Picture | None
-    ending: str = ""
+    probabilities: npt.NDArray[np.float32] | None  # (A,) of the policy, None if unknown
+    value: float | None  # of the critic, None if unknown
+    total: float  # return so far
+    step: int  # steps so far
+    x: int  # pixels
+    obs: Picture | None  # (C, H, W) that the network saw, None to leave it out
+    ending: str = ""  # cleared, died, stopped; "" while the episode is open
 
     def __str__(self) -> str:
         """One line about the state of the episode."""
@@ -252,16 +227,11 @@ class Reading:
 
 
 class Decision(NamedTuple):
-    """An action, with the policy's probabilities and value.
-
-    Attributes:
-        action: index of the action.
-        probabilities: (A,) float32; None for a person.
-        value: value of the critic; None for a person and for a level without a head.
-    """
+    """An action, with the policy's probabilities and value."""
 
     action: int
-    probabilities: npt.NDArray[np.float32] | None
+    probabilities: npt.NDArray[np.float32] | None  # (A,); None for a person
+    # of the critic; None for a person and for a level without a head
     value: float | None
 
 
@@ -328,14 +298,9 @@ class Player:
 
 
 class Shot(NamedTuple):
-    """One step on film.
+    """One step on film."""
 
-    Attributes:
-        frames: (n, 240, 256, 3) uint8.
-        reading: data for the panel.
-    """
-
-    frames: Picture
+    frames: Picture  # (n, 240, 256, 3)
     reading: Reading
 
 

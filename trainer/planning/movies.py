@@ -35,15 +35,10 @@ _BK2_KEY = "LogKey:#Reset|Power|#" + "".join(f"P1 {name}|" for name in _BK2_BUTT
 
 
 class Movie(NamedTuple):
-    """The contents of a movie file.
+    """The contents of a movie file."""
 
-    Attributes:
-        buttons: a byte for each frame (bits as in `mario_envpool.nes`).
-        rom_sum: checksum of the ROM in lower-case hexadecimal: MD5, SHA-1 or CRC32,
-            with or without the header of the ROM file.
-    """
-
-    buttons: bytes
+    buttons: bytes  # a byte for each frame (bits as in `mario_envpool.nes`)
+    # hexadecimal MD5, SHA-1 or CRC32 of the ROM, with or without its header
     rom_sum: str
 
 
