@@ -119,20 +119,11 @@ def test_the_model_is_left_as_it_was_after_an_error(pools):
     assert pools[0].pool.closed
 
 
-def test_wrong_arguments_are_named():
-    options = {"seed": 1, "device": CPU, "dtype": None}
-    with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
-        evaluate_policy(Counter(), EnvConfig(), episodes=0, **options)
-    text = "repeat_action_probability must be at least 0 and below 1, got 1"
-    with pytest.raises(ValueError, match=text):
-        evaluate_policy(
-            Counter(), EnvConfig(), episodes=1, repeat_action_probability=1.0, **options
-        )
+def test_a_task_without_sticky_actions_is_named():
+    options = {"episodes": 1, "seed": 1, "device": CPU, "dtype": None}
     pong = EnvConfig(task="Pong-v5")
     with pytest.raises(ValueError, match=r"Pong-v5 has no sticky actions, got 0\.1"):
-        evaluate_policy(
-            Counter(), pong, episodes=1, repeat_action_probability=0.1, **options
-        )
+        evaluate_policy(Counter(), pong, repeat_action_probability=0.1, **options)
 
 
 def test_levels_share_a_pool(pools):

@@ -158,12 +158,14 @@ def death_map(
     A pixel of a room is a pixel of the PNG. Ends near each other share a mark, which
     shows their number.
     """
-    strips = [
-        (area, left, picture[:, left : left + width])
-        for area, picture in rooms.items()
-        for width in [_strip_width(picture.shape[1])]
-        for left in range(0, picture.shape[1], width)
-    ]
+    strips = []
+    for area, picture in rooms.items():
+        # Equal strips of whole tiles, none wider than _STRIP.
+        columns = picture.shape[1]
+        count = -(-columns // _STRIP)
+        width = -(-columns // (count * _TILE)) * _TILE
+        for left in range(0, columns, width):
+            strips.append((area, left, picture[:, left : left + width]))
     wide = _LEFT + max(strip.shape[1] for _, _, strip in strips) + _RIGHT
     high = _TOP + sum(strip.shape[0] + _GAP for _, _, strip in strips)
     figure = Figure(figsize=(wide / _DPI, high / _DPI), dpi=_DPI)
@@ -194,12 +196,6 @@ def death_map(
     _legend(figure, wide, high)
     with replacing(path) as file:
         figure.savefig(file)
-
-
-def _strip_width(width: int) -> int:
-    """Equal strips of whole tiles, none wider than _STRIP."""
-    count = -(-width // _STRIP)
-    return -(-width // (count * _TILE)) * _TILE
 
 
 # The edge of a mark has the colour of its number.
@@ -298,7 +294,7 @@ _TASK, _PLAYING = 0x0772, 3  # "OperMode_Task": 0 loads the room
 _CAMERA = 0x071A, 0x071C  # "ScreenLeft_PageLoc", "ScreenLeft_X_Pos"
 _BUILDING = 0x0725, 0x0726  # "CurrentPageLoc", "CurrentColumnPos": what is built next
 _OBJECTS = slice(0x0730, 0x0733)  # "AreaObjectLength", $FF where none is being built
-_DATA, _OFFSET = (0x00E7, 0x00E8), 0x072C  # "AreaData", "AreaDataOffset"
+_DATA, _OFFSET = (0x00E8, 0x00E7), 0x072C  # "AreaData", "AreaDataOffset"
 _END_OF_DATA = 0xFD
 
 _LOADING_STEPS = 100  # more than the game needs
@@ -343,7 +339,10 @@ def _scan(env: Any, image: bytes) -> npt.NDArray[np.uint8]:
         ram[_SPRITES] = _BELOW
         camera = _word(ram, *_CAMERA)
         env.step(_RIGHT_AND_B)
-        if end is None and _is_complete(ram, image):
+        # Whether every object of the room's data has been built.
+        built = (ram[_OBJECTS] == 0xFF).all()
+        data = _word(ram, *_DATA) + int(ram[_OFFSET]) - _PROGRAM + _HEADER
+        if end is None and built and image[data] == _END_OF_DATA:
             page, column = (int(ram[at]) for at in _BUILDING)
             end = max(_SCREEN, page * _SCREEN + column * _COLUMN + _MARGIN)
         # Whole columns only, so that a block comes from one frame.
@@ -359,10 +358,3 @@ def _scan(env: Any, image: bytes) -> npt.NDArray[np.uint8]:
 
 def _word(ram: npt.NDArray[np.uint8], high: int, low: int) -> int:
     return int(ram[high]) << 8 | int(ram[low])
-
-
-def _is_complete(ram: npt.NDArray[np.uint8], image: bytes) -> bool:
-    """Whether every object of the room's data has been built."""
-    low, high = _DATA
-    at = _word(ram, high, low) + int(ram[_OFFSET]) - _PROGRAM + _HEADER
-    return image[at] == _END_OF_DATA and bool((ram[_OBJECTS] == 0xFF).all())

@@ -61,6 +61,11 @@ class Step(NamedTuple):
     opening: bool = False  # the start of an episode, before its first action
 
     @property
+    def level(self) -> str:
+        """The level, such as 1-1."""
+        return f"{self.info['world']}-{self.info['stage']}"
+
+    @property
     def ending(self) -> str:
         """The ending of the episode: cleared, died or stopped; "" while it is open."""
         if self.info["flag_get"] and self.terminated:
@@ -154,11 +159,12 @@ class FilmedEnv:
 
     def _opening(self, fields: Mapping[str, Any]) -> Step:
         self._elapsed = 0
-        info = _info(fields)
-        self.level = f"{info['world']}-{info['stage']}"
         self.played.clear()
         frames = self._env.render()[None]
-        return Step(frames, _seen(fields), 0.0, False, False, info, True)
+        info = _info(fields)
+        step = Step(frames, _seen(fields), 0.0, False, False, info, opening=True)
+        self.level = step.level
+        return step
 
     def step(self, action: int) -> Step:
         """Plays one action."""
@@ -264,21 +270,14 @@ class Player:
     @torch.no_grad()
     def decide(self, steps: Sequence[Step]) -> list[Decision]:
         """Chooses an action in each game, from the game's last step."""
-        policy = self._policy
-        obs = torch.from_numpy(np.stack([step.obs for step in steps]))
-        obs = obs.to(policy.device)
-        kind = policy.device.type
-        with torch.autocast(kind, policy.dtype, policy.dtype is not None):
-            output, self._state = policy.model(
-                obs[None], self._state, self._first[None]
-            )
+        policy, generator = self._policy, self._generator
+        obs = torch.from_numpy(np.stack([step.obs for step in steps])[None])
+        obs, first = obs.to(policy.device), self._first[None]
+        with torch.autocast(policy.device.type, policy.dtype, policy.dtype is not None):
+            output, self._state = policy.model(obs, self._state, first)
         self._first[:] = False
         logits = output.logits[0]
-        actions = (
-            logits.argmax(-1)
-            if self._generator is None
-            else sample(logits, self._generator)
-        )
+        actions = sample(logits, generator) if generator else logits.argmax(-1)
         odds = logits.softmax(-1).cpu().numpy()
         values = map(self._value, steps, output.values[0].cpu())
         return list(map(Decision, actions.tolist(), odds, values))
@@ -287,9 +286,10 @@ class Player:
         """The value of a game; None if the network has no head for its level."""
         if not values.ndim:
             return float(values)
-        level = f"{step.info['world']}-{step.info['stage']}"
         levels = self._policy.env.levels
-        return float(values[levels.index(level)]) if level in levels else None
+        if step.level not in levels:
+            return None
+        return float(values[levels.index(step.level)])
 
     def alone(self, step: Step) -> Decision:
         """Acts in the only game; clears the memory at the start of an episode."""
@@ -315,7 +315,7 @@ def film_episode(
         step = game.step(decision.action)
         total, count = total + step.reward, count + 1
         reading = Reading(
-            level=f"{step.info['world']}-{step.info['stage']}",
+            level=step.level,
             caption=caption,
             buttons=game.buttons[decision.action],
             names=names,

@@ -101,9 +101,9 @@ def _opening(game: FilmedEnv) -> Demonstration:
     )
     env: Any = demonstration.environment(made)
     env.reset()
-    for idle in range(_MOST_IDLE):
+    for idle_frames in range(_MOST_IDLE):
         if (env.ram == game.ram).all():
-            return replace(made, buttons=bytes(idle))
+            return replace(made, buttons=bytes(idle_frames))
         env.step(0)
     raise ValueError(
         f"the episode cannot be recorded: it must begin at the start of "

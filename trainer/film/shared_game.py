@@ -196,7 +196,7 @@ class SharedGame:
             frames = self._advance()
             if frames is None:
                 if self._ending == "cleared" and self._holder is not None:
-                    following = self._order.index(self._reading().level) + 1
+                    following = self._order.index(self._step.level) + 1
                     self._choose(self._order[following % len(self._order)])
                 return
             yield self._shot(frames)
@@ -283,9 +283,9 @@ class SharedGame:
 
     def _reading(self) -> Reading:
         """The data to show beside the picture."""
-        info, decision, policy = self._step.info, self._decision, self._policy
+        decision, policy = self._decision, self._policy
         return Reading(
-            level=f"{info['world']}-{info['stage']}",
+            level=self._step.level,
             caption="no policy" if policy is None else trained(policy.steps),
             buttons=self._pressed,
             names=self._names or [button_names(self._pressed)],
@@ -294,7 +294,7 @@ class SharedGame:
             value=decision.value if decision else None,
             total=self._progress.total,
             step=self._progress.frame // self.frame_skip,
-            x=info["x_pos"],
+            x=self._step.info["x_pos"],
             obs=np.concatenate(self._progress.stack) if decision else None,
             ending=self._ending,
         )
@@ -339,8 +339,11 @@ class SharedGame:
             case "pause":
                 self._paused, self._frames_to_step = value, 0
             case "step":
-                self._paused = True
-                self._frames_to_step = self._frames_of_a_step()
+                # Until the policy decides again; one frame while a person plays.
+                self._paused, self._frames_to_step = True, 1
+                if self._holder is None and not self._ending:
+                    played = self._progress.frame % self.frame_skip
+                    self._frames_to_step = self.frame_skip - played
             case "speed":
                 self._pace.speed = value
             case "rewind":
@@ -350,12 +353,6 @@ class SharedGame:
                 self._leaves = True
             case "restart":
                 self._leaves = True
-
-    def _frames_of_a_step(self) -> int:
-        """Frames until the policy decides again; 1 while a person plays."""
-        if self._holder is not None or self._ending:
-            return 1
-        return self.frame_skip - self._progress.frame % self.frame_skip
 
 
 def _best(step: Step) -> tuple[int, ...]:
