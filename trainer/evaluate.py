@@ -128,29 +128,17 @@ def evaluate(
     config: EvaluateConfig, on_progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
     """Plays as the options say; see `evaluate_checkpoint`."""
-    return evaluate_checkpoint(
-        config.checkpoint,
-        levels=config.levels,
-        episodes=config.episodes,
-        seed=config.seed,
-        stream=config.stream,
-        noop_max=config.noop_max,
-        repeat_action_probability=config.repeat_action_probability,
-        argmax=config.argmax,
-        stall_steps=config.stall_steps,
-        ema=config.ema,
-        model=config.model,
-        reward_fn=config.reward_fn,
-        device=config.device,
-        on_progress=on_progress,
-    )
+    options = dict(vars(config))
+    for name in ("json", "out", "pictures"):
+        del options[name]
+    path = options.pop("checkpoint")
+    return evaluate_checkpoint(path, **options, on_progress=on_progress)
 
 
 def _replay(config: EvaluateConfig) -> None:
     """Plays all policies of a release as its card describes."""
-    own = EvaluateConfig(config.checkpoint, model=config.model)
-    own = replace(own, json=config.json, out=config.out)
-    if config != own:
+    allowed = EvaluateConfig(config.checkpoint, model=config.model)
+    if config != replace(allowed, json=config.json, out=config.out):
         raise ValueError(
             f"{config.checkpoint} is played as its card says: leave out all options "
             "but --json, --out and --model, or name one policy, such as released:8-1"
@@ -167,18 +155,6 @@ def _replay(config: EvaluateConfig) -> None:
         show_replayed(results)
     if config.out is not None:
         write_json(config.out / "table.json", content)
-
-
-def _make_folder(checkpoint: Path, out: Path | None) -> Path | None:
-    """Makes the folder for the files of an evaluation, before the evaluation plays."""
-    if out is None:
-        run_dir = run_folder(checkpoint)
-        if run_dir is None:
-            return None
-        out = run_dir / "evaluation"
-    with _writing_to(out):
-        out.mkdir(parents=True, exist_ok=True)
-    return out
 
 
 def _write(evaluation: Evaluation, folder: Path, *, pictures: bool) -> str:
@@ -211,7 +187,12 @@ def _run(config: EvaluateConfig) -> None:
     if released.is_release(config.checkpoint):
         _replay(config)
         return
-    folder = _make_folder(config.checkpoint, config.out)
+    run_dir, folder = run_folder(config.checkpoint), config.out
+    if folder is None and run_dir is not None:
+        folder = run_dir / "evaluation"
+    if folder is not None:
+        with _writing_to(folder):
+            folder.mkdir(parents=True, exist_ok=True)
     with progress() as on_progress:
         result = evaluate(config, on_progress)
     if config.json:

@@ -33,18 +33,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import tyro
 
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.cli import main_of
 from trainer.config.tasks import all_levels, game_of, parse_levels
+from trainer.film.draw import enlarge
 from trainer.film.encode import VideoWriter
+from trainer.film.filmed_env import HEIGHT, WIDTH
 from trainer.machine.cpu import available_cores
 from trainer.machine.process import Interrupted, complain
 from trainer.planning import demonstration, minari_data
@@ -168,7 +169,10 @@ def run(config: PlanConfig) -> bool:
     """Searches, replays or imports; returns whether every part succeeded."""
     check(config)
     if config.replay:
-        return _replay_all(config)
+        valid = _each(_replay, config, config.replay)
+        if config.minari and valid:
+            print(f"wrote {minari_data.export(valid, config.minari)}", flush=True)
+        return len(valid) == len(config.replay)
     try:
         config.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -177,24 +181,21 @@ def run(config: PlanConfig) -> bool:
             "folder"
         ) from error
     if config.imported:
-        # Import every file, even after a failure.
-        imported = [_import(config, path) for path in config.imported]
-        return all(imported)
+        return len(_each(_import, config, config.imported)) == len(config.imported)
     if config.whole_game:
         return _search_game(config)
     levels = parse_levels(config.levels or all_levels(config.task)[0], config.task)
     missing = []
     for level in levels:
-        found = plan_level(
-            config.task, level, _budget(config, level), cut_waits=config.cut_waits
-        )
-        print(_line(found, config), flush=True)
-        if found.plan is None or found.demonstration is None:
+        budget = _budget(config, level)
+        result = plan_level(config.task, level, budget, cut_waits=config.cut_waits)
+        print(_line(result, config), flush=True)
+        if result.plan is None or result.demonstration is None:
             missing.append(level)
             continue
-        _keep(config, level, found.demonstration)
-        if found.plan.interrupted:
-            raise Interrupted(found.plan.interrupted)
+        _keep(config, level, result.demonstration)
+        if result.plan.interrupted:
+            raise Interrupted(result.plan.interrupted)
     if len(levels) > 1:
         lost = f"; missing: {', '.join(missing)}" if missing else ""
         print(f"{len(levels) - len(missing)} of {len(levels)} levels{lost}")
@@ -208,9 +209,9 @@ def _search_game(config: PlanConfig) -> bool:
         _keep(config, "whole-game", made)
 
     complete = True
-    for found in plan_game(config.task, _budget(config, "the whole game"), keep):
-        print(_line(found, config), flush=True)
-        complete = complete and found.plan is not None
+    for result in plan_game(config.task, _budget(config, "the whole game"), keep):
+        print(_line(result, config), flush=True)
+        complete = complete and result.plan is not None
     return complete
 
 
@@ -227,48 +228,40 @@ def _budget(config: PlanConfig, what: str) -> Budget:
     )
 
 
-def _replay_all(config: PlanConfig) -> bool:
-    """Plays demonstrations, and makes a data set of the valid ones."""
-    # Play every file, even after a failure.
-    played = [_replay(config, path) for path in config.replay]
-    known = [made for made in played if made is not None]
-    if config.minari and known:
-        print(f"wrote {minari_data.export(known, config.minari)}", flush=True)
-    return len(known) == len(played)
+def _each(
+    read: Callable[[PlanConfig, Path], Demonstration],
+    config: PlanConfig,
+    paths: Sequence[Path],
+) -> list[Demonstration]:
+    """Reads every file, even after a failure; prints the errors."""
+    valid = []
+    for path in paths:
+        try:
+            valid.append(read(config, path))
+        except (ValueError, FileNotFoundError) as error:
+            name = "" if str(path) in str(error) else f"{path}: "
+            complain(f"error: {name}{error}")
+    return valid
 
 
-def _replay(config: PlanConfig, path: Path) -> Demonstration | None:
-    """Plays a demonstration; None if it does not reach its end."""
-    try:
-        known = demonstration.load(path)
-        demonstration.verify(known)
-        print(f"{path}: {_about(known)}, {_to_its_end(known)}", flush=True)
-        _export(config, known, path)
-    except (ValueError, FileNotFoundError) as error:
-        _say(path, error)
-        return None
-    return known
+def _replay(config: PlanConfig, path: Path) -> Demonstration:
+    """Plays a demonstration."""
+    made = demonstration.load(path)
+    demonstration.verify(made)
+    print(f"{path}: {_summary(made)}, {_to_its_end(made)}", flush=True)
+    _export(config, made, path)
+    return made
 
 
-def _import(config: PlanConfig, path: Path) -> bool:
-    """Converts a movie to a demonstration; returns whether that succeeded."""
-    try:
-        made = demonstration.from_movie(path)
-    except (ValueError, FileNotFoundError) as error:
-        _say(path, error)
-        return False
+def _import(config: PlanConfig, path: Path) -> Demonstration:
+    """Converts a movie to a demonstration."""
+    made = demonstration.from_movie(path)
     to = config.out / f"{path.stem}.json"
     made.save(to)
     demonstration.verify(demonstration.load(to))
-    print(f"wrote {to}: {_about(made)}, {_to_its_end(made)}", flush=True)
+    print(f"wrote {to}: {_summary(made)}, {_to_its_end(made)}", flush=True)
     _export(config, made, to)
-    return True
-
-
-def _say(path: Path, error: Exception) -> None:
-    """Prints the error of a file."""
-    about = "" if str(path) in str(error) else f"{path}: "
-    complain(f"error: {about}{error}")
+    return made
 
 
 def _to_its_end(made: Demonstration) -> str:
@@ -289,12 +282,12 @@ def _keep(config: PlanConfig, name: str, new: Demonstration) -> None:
         path = path.with_stem(f"{path.stem}-{new.rom_sha1[:8]}")
         old = _usable(path, new)
     if old is not None and old.level == new.level and old.frames <= new.frames:
-        print(f"kept {path}: {_about(old)}", flush=True)
+        print(f"kept {path}: {_summary(old)}", flush=True)
         _export(config, old, path)
         return
     new.save(path)
     demonstration.verify(demonstration.load(path))
-    print(f"wrote {path}: {_about(new)}", flush=True)
+    print(f"wrote {path}: {_summary(new)}", flush=True)
     _export(config, new, path)
 
 
@@ -321,37 +314,38 @@ def _same_game(one: Demonstration, other: Demonstration) -> bool:
 
 def _export(config: PlanConfig, made: Demonstration, path: Path) -> None:
     """Writes the movies and the video that the options ask for."""
-    if config.fm2:
-        movie = path.with_suffix(".fm2")
-        demonstration.save_fm2(made, movie)
-        print(f"wrote {movie}", flush=True)
-    if config.bk2:
-        movie = path.with_suffix(".bk2")
-        demonstration.save_bk2(made, movie)
-        print(f"wrote {movie}", flush=True)
-    if config.video:
-        video = path.with_suffix(".mp4")
-        with VideoWriter(video, width=512, height=480, fps=FRAMES_PER_SECOND) as film:
-            for picture in demonstration.pictures(made):
-                film.write(np.repeat(np.repeat(picture, 2, axis=0), 2, axis=1))
-        print(f"wrote {video}", flush=True)
+    for wanted, suffix, save in (
+        (config.fm2, ".fm2", demonstration.save_fm2),
+        (config.bk2, ".bk2", demonstration.save_bk2),
+        (config.video, ".mp4", _film),
+    ):
+        if wanted:
+            save(made, path.with_suffix(suffix))
+            print(f"wrote {path.with_suffix(suffix)}", flush=True)
 
 
-def _about(made: Demonstration) -> str:
+def _film(made: Demonstration, path: Path) -> None:
+    width, height = 2 * WIDTH, 2 * HEIGHT
+    with VideoWriter(path, width=width, height=height, fps=FRAMES_PER_SECOND) as film:
+        for picture in demonstration.pictures(made):
+            film.write(enlarge(picture, 2))
+
+
+def _summary(made: Demonstration) -> str:
     seconds = made.frames / FRAMES_PER_SECOND
     return f"{made.frames:,} frames ({seconds:.1f} s of play), reward {made.reward:g}"
 
 
-def _line(found: Found, config: PlanConfig) -> str:
+def _line(result: Found, config: PlanConfig) -> str:
     """A line about the result of the search in a level."""
-    plan = found.plan
+    plan = result.plan
     if plan is None:
         return (
-            f"{found.level}: no way found within --max-seconds {config.max_seconds:g} "
+            f"{result.level}: no way found within --max-seconds {config.max_seconds:g} "
             f"and --max-steps {config.max_steps:,}; raise them, or try another --seed"
         )
     return (
-        f"{found.level}: way of {len(plan.actions):,} steps (the first one had "
+        f"{result.level}: way of {len(plan.actions):,} steps (the first one had "
         f"{plan.first_steps:,}), found after {plan.found_after:,} environment steps "
         f"and {plan.seconds:.1f} s; {plan.cells:,} cells"
     )

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -133,36 +133,18 @@ def film(config: VideoConfig) -> Path:
     )
     # "" stands for the level or levels of the run.
     levels = parse_levels(config.levels, policy.env.task) if config.levels else ("",)
-    seed = first_seed(config.seed)
+    changes: dict[str, Any] = {
+        "repeat_action_probability": 0.0,
+        "stall_steps": STALL_STEPS,
+    }
     games = [
-        FilmedEnv(
-            game_config(
-                policy.env,
-                level=level,
-                repeat_action_probability=0.0,
-                stall_steps=STALL_STEPS,
-            ),
-            seed=seed + i,
-        )
-        for i, level in enumerate(levels)
+        FilmedEnv(game_config(policy.env, level=level, **changes), seed=seed)
+        for seed, level in enumerate(levels, first_seed(config.seed))
     ]
-    every = _every(config)
-    if config.grid:
-        path = _out(config, "grid")
-        written = film_grid(
-            games,
-            Player(policy, len(games), seed=seed, argmax=config.argmax),
-            path,
-            frame_skip=policy.env.frame_skip,
-            scale=config.scale or 1,
-            every=every,
-            max_seconds=config.max_seconds,
-        )
-    else:
-        path = _out(config, "-to-".join(dict.fromkeys((levels[0], levels[-1]))))
-        camera = Camera(scale=config.scale or 2, every=every, overlay=config.overlay)
-        written = _film_in_turn(config, policy, games, camera, path)
-    print(written, flush=True)
+    first_and_last = dict.fromkeys((levels[0], levels[-1]))
+    path = _out(config, "grid" if config.grid else "-to-".join(first_and_last))
+    film_all = _film_grid if config.grid else _film_in_turn
+    print(film_all(config, policy, games, path), flush=True)
     return path
 
 
@@ -183,18 +165,15 @@ def _out(config: VideoConfig, what: str) -> Path:
 
 
 def _film_in_turn(
-    config: VideoConfig,
-    policy: Policy,
-    games: Sequence[FilmedEnv],
-    camera: Camera,
-    path: Path,
+    config: VideoConfig, policy: Policy, games: Sequence[FilmedEnv], path: Path
 ) -> str:
     """Films one episode after the other; returns a line about the file."""
+    every, overlay = _every(config), config.overlay
+    camera = Camera(scale=config.scale or 2, every=every, overlay=overlay)
     width, height = camera.size
     limit = config.max_seconds * camera.fps
     with VideoWriter(path, width=width, height=height, fps=camera.fps) as writer:
-        for i, game in enumerate(games):
-            seed = first_seed(config.seed) + i
+        for seed, game in enumerate(games, first_seed(config.seed)):
             player = Player(policy, 1, seed=seed, argmax=config.argmax)
             for episode in range(config.episodes):
                 caption = trained(policy.steps)
@@ -275,7 +254,6 @@ class _Tile:
 
     def __init__(self, game: FilmedEnv) -> None:
         self.game, self.step = game, game.reset()
-        self.level = f"{self.step.info['world']}-{self.step.info['stage']}"
         self.total, self.count = 0.0, 0
         self.ending = ""
 
@@ -285,26 +263,22 @@ class _Tile:
 
     def __str__(self) -> str:
         return (
-            f"{self.level}: {self.ending} after {self.count} steps at x "
+            f"{self.game.level}: {self.ending} after {self.count} steps at x "
             f"{self.step.info['x_pos']}, return {self.total:.2f}"
         )
 
 
-def film_grid(
-    games: Sequence[FilmedEnv],
-    player: Player,
-    path: Path,
-    *,
-    frame_skip: int,
-    scale: int,
-    every: int,
-    max_seconds: float,
+def _film_grid(
+    config: VideoConfig, policy: Policy, games: Sequence[FilmedEnv], path: Path
 ) -> str:
     """Films games until all have ended, and prints a line about each game."""
+    seed, every = first_seed(config.seed), _every(config)
+    player = Player(policy, len(games), seed=seed, argmax=config.argmax)
     tiles = [_Tile(game) for game in games]
-    grid = Grid([tile.level for tile in tiles], best_columns(len(tiles)), scale)
+    levels = [tile.game.level for tile in tiles]
+    grid = Grid(levels, best_columns(len(tiles)), config.scale or 1)
     fps = FRAMES_PER_SECOND / every
-    limit = int(max_seconds * fps)
+    limit = int(config.max_seconds * fps)
     # Filming may take minutes.
     print(f"filming {len(tiles)} levels at once", flush=True)
     with VideoWriter(path, width=grid.width, height=grid.height, fps=fps) as writer:
@@ -314,7 +288,7 @@ def film_grid(
             for tile, decision in zip(tiles, decisions, strict=True):
                 if not tile.ending:
                     tile.advance(decision.action)
-            for frame in range(frame_skip):
+            for frame in range(policy.env.frame_skip):
                 for number, tile in enumerate(tiles):
                     if not tile.ending:
                         _show(grid, number, tile, frame)
@@ -339,7 +313,7 @@ def _show(grid: Grid, number: int, tile: _Tile, frame: int) -> None:
         grid.show(number, frames[frame])
     if tile.step.ending and frame >= len(frames) - 1:
         tile.ending = tile.step.ending
-        grid.label(number, tile.level, tile.ending)
+        grid.label(number, tile.game.level, tile.ending)
         grid.show(number, tint(frames[-1], tile.ending))
         print(tile, flush=True)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -32,13 +32,18 @@ from typing import Annotated, Literal
 import tyro
 
 from trainer.cli import main_of
+from trainer.config.tasks import check_level
 from trainer.evaluation.play import first_seed
 from trainer.film.live import (
-    HumanEpisodes,
+    HUMAN,
+    Episodes,
     Pace,
-    PolicyEpisodes,
+    PlayOptions,
+    Screen,
     Window,
+    human_episodes,
     open_screen,
+    policy_episodes,
     show_episodes,
 )
 from trainer.film.recorder import Recorder
@@ -112,48 +117,104 @@ class WatchConfig:
     """cpu, cuda, cuda:N or auto (cuda if there is a usable GPU, else cpu)."""
 
 
+def check(config: WatchConfig) -> None:
+    """Raises ValueError if options are out of range or do not go together."""
+    policy = config.checkpoint is not None
+    for wrong, message in (
+        (not config.speed > 0, f"speed must be above 0, got {config.speed:g}"),
+        (config.episodes < 0, f"episodes must be at least 0, got {config.episodes}"),
+        (
+            config.frame_skip < 1,
+            f"frame_skip must be at least 1, got {config.frame_skip}",
+        ),
+        (
+            config.frame_skip > 1 and not config.human,
+            "--frame-skip needs --human: a policy plays with the frame skip of its "
+            "training; leave it out",
+        ),
+        (
+            config.web and config.record is not None,
+            "--record works in a window or in the terminal only: leave out --web or "
+            "--record",
+        ),
+        (
+            config.web and config.human and policy,
+            "give --checkpoint or --human, not both",
+        ),
+        (
+            not config.web and config.human == policy,
+            "give either --checkpoint RUN_OR_FILE, to watch its policy, or --human, to "
+            "play yourself",
+        ),
+        (
+            config.display == "none" and not (config.record and config.episodes),
+            "--display none only records: also give --record FILE and --episodes N",
+        ),
+        (
+            config.human and not config.web and config.display == "none",
+            "--human plays in a window: leave out --display none",
+        ),
+        (
+            config.human and not config.web and config.display == "terminal",
+            "--human plays in a window: a terminal does not report when keys are "
+            "released; leave out --display terminal",
+        ),
+    ):
+        if wrong:
+            raise ValueError(message)
+    if config.human and config.level:
+        check_level(config.level, HUMAN.task)
+
+
 def watch(config: WatchConfig) -> None:
     """Shows the episodes that the options ask for."""
-    if not config.speed > 0:
-        raise ValueError(f"speed must be above 0, got {config.speed:g}")
-    if config.episodes < 0:
-        raise ValueError(f"episodes must be at least 0, got {config.episodes}")
-    if config.frame_skip < 1:
-        raise ValueError(f"frame_skip must be at least 1, got {config.frame_skip}")
-    if config.frame_skip > 1 and not config.human:
-        raise ValueError(
-            "--frame-skip needs --human: a policy plays with the frame skip of its "
-            "training; leave it out"
-        )
-    if config.web:
-        if config.record is not None:
-            raise ValueError(
-                "--record works in a window or in the terminal only: leave out --web "
-                "or --record"
-            )
-        if config.human and config.checkpoint is not None:
-            raise ValueError("give --checkpoint or --human, not both")
-    elif config.human == (config.checkpoint is not None):
-        raise ValueError(
-            "give either --checkpoint RUN_OR_FILE, to watch its policy, or --human, to "
-            "play yourself"
-        )
-    if config.display == "none" and not (config.record and config.episodes):
-        raise ValueError(
-            "--display none only records: also give --record FILE and --episodes N"
-        )
+    check(config)
     recorder = None if config.record is None else Recorder(config.record)
     lines: deque[str] = deque(maxlen=_MAX_LINES)
 
     def on_end(line: str = "") -> None:
-        kept = "" if recorder is None else recorder.end()
-        lines.extend(filter(None, (line, kept)))
+        recorded = "" if recorder is None else recorder.end()
+        lines.extend(filter(None, (line, recorded)))
 
+    def show(episodes: Episodes, screen: Screen, pace: Pace) -> None:
+        limited = islice(episodes, config.episodes or None)
+        show_episodes(limited, screen, pace=pace, on_end=on_end)
+
+    checkpoint, seed = config.checkpoint, first_seed(config.seed)
+    if config.web and not config.human:
+        checkpoint = checkpoint or _DEFAULT_POLICY
+    options = PlayOptions(
+        checkpoint, config.level, config.argmax, seed, config.device, config.model
+    )
+    pace = Pace(math.inf if config.display == "none" else config.speed)
     try:
         if config.web:
-            _serve(config, on_end)
+            # An optional dependency, which only --web needs.
+            from trainer.film import web
+
+            game = SharedGame(options, pace)
+            web.serve(
+                game,
+                lambda screen: show(game.episodes(), screen, pace),
+                host=config.web_host,
+                port=config.web_port,
+                token=config.web_token,
+            )
+        elif config.human:
+            with closing(Window()) as window:
+                episodes = human_episodes(
+                    window.buttons,
+                    config.level,
+                    seed=config.seed,
+                    frame_skip=config.frame_skip,
+                    recorder=recorder,
+                )
+                show(episodes, window, pace)
         else:
-            (_play if config.human else _watch)(config, recorder, on_end)
+            # Loaded before the screen opens, so that an error is easy to read.
+            episodes = policy_episodes(options, recorder)
+            with closing(open_screen(config.display)) as screen:
+                show(episodes, screen, pace)
     finally:
         # The screen is closed, so lines can be printed. An episode may not have ended.
         try:
@@ -161,75 +222,6 @@ def watch(config: WatchConfig) -> None:
         finally:
             for line in lines:
                 print(line)
-
-
-def _watch(
-    config: WatchConfig, recorder: Recorder | None, on_end: Callable[[str], None]
-) -> None:
-    """Shows a policy; `on_end` receives a line about each episode."""
-    assert config.checkpoint is not None
-    # Loaded before the screen opens, so that an error is easy to read.
-    episodes = PolicyEpisodes(
-        config.checkpoint,
-        level=config.level,
-        argmax=config.argmax,
-        seed=first_seed(config.seed),
-        device=config.device,
-        model=config.model,
-        recorder=recorder,
-    )
-    speed = math.inf if config.display == "none" else config.speed
-    with closing(open_screen(config.display)) as screen:
-        some = islice(episodes, config.episodes or None)
-        show_episodes(some, screen, pace=Pace(speed), on_end=on_end)
-
-
-def _play(
-    config: WatchConfig, recorder: Recorder | None, on_end: Callable[[str], None]
-) -> None:
-    """Lets a person play; `on_end` receives a line about each episode."""
-    if config.display == "none":
-        raise ValueError("--human plays in a window: leave out --display none")
-    if config.display == "terminal":
-        raise ValueError(
-            "--human plays in a window: a terminal does not report when keys are "
-            "released; leave out --display terminal"
-        )
-    episodes = HumanEpisodes(
-        config.level,
-        seed=config.seed,
-        frame_skip=config.frame_skip,
-        recorder=recorder,
-    )
-    with closing(Window()) as window:
-        some = islice(episodes.play(window.buttons), config.episodes or None)
-        show_episodes(some, window, pace=Pace(config.speed), on_end=on_end)
-
-
-def _serve(config: WatchConfig, on_end: Callable[[str], None]) -> None:
-    """Serves a page for browsers; `on_end` receives a line about each episode."""
-    # An optional dependency, which only --web needs.
-    from trainer.film import web
-
-    pace = Pace(config.speed)
-    checkpoint = None if config.human else config.checkpoint or _DEFAULT_POLICY
-    game = SharedGame(
-        checkpoint,
-        level=config.level,
-        argmax=config.argmax,
-        seed=first_seed(config.seed),
-        device=config.device,
-        model=config.model,
-        pace=pace,
-    )
-
-    def play(screen: web.WebScreen) -> None:
-        some = islice(game.episodes(), config.episodes or None)
-        show_episodes(some, screen, pace=pace, on_end=on_end)
-
-    web.serve(
-        game, play, host=config.web_host, port=config.web_port, token=config.web_token
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -119,20 +119,11 @@ def test_the_model_is_left_as_it_was_after_an_error(pools):
     assert pools[0].pool.closed
 
 
-def test_wrong_arguments_are_named():
-    options = {"seed": 1, "device": CPU, "dtype": None}
-    with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
-        evaluate_policy(Counter(), EnvConfig(), episodes=0, **options)
-    text = "repeat_action_probability must be at least 0 and below 1, got 1"
-    with pytest.raises(ValueError, match=text):
-        evaluate_policy(
-            Counter(), EnvConfig(), episodes=1, repeat_action_probability=1.0, **options
-        )
+def test_a_task_without_sticky_actions_is_named():
+    options = {"episodes": 1, "seed": 1, "device": CPU, "dtype": None}
     pong = EnvConfig(task="Pong-v5")
     with pytest.raises(ValueError, match=r"Pong-v5 has no sticky actions, got 0\.1"):
-        evaluate_policy(
-            Counter(), pong, episodes=1, repeat_action_probability=0.1, **options
-        )
+        evaluate_policy(Counter(), pong, repeat_action_probability=0.1, **options)
 
 
 def test_levels_share_a_pool(pools):
@@ -304,21 +295,6 @@ def test_errors_are_one_line(tmp_path, pools, run_dir, capsys):
         assert text.endswith("1-1 to 8-4, as in 1-1,4-2, or all\n")
     (tmp_path / "checkpoint.pt").write_text("{}")
     assert "is not a checkpoint" in error("--checkpoint", tmp_path / "checkpoint.pt")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (("--noops", 9), "--noop-max"),
-        (("--sticky=0.1",), "--repeat-action-probability"),
-        (("--stall", 9), "--stall-steps"),
-    ],
-)
-def test_old_names_of_options_are_refused_with_the_new_one(pools, capsys, old, new):
-    assert command("--checkpoint", "x", *old) == 2
-    name = old[0].split("=")[0]
-    assert capsys.readouterr().err == f"error: {name} is now {new}\n"
-    assert not pools
 
 
 def test_a_chance_given_twice_is_played_once(pools, run_dir, capsys):

@@ -7,7 +7,7 @@ import pytest
 from small_runs import save_policy
 
 from mario_envpool import nes
-from trainer.film.live import Pace, PolicyEpisodes, QuitError
+from trainer.film.live import Pace, PlayOptions, QuitError, policy_episodes
 from trainer.film.shared_game import Command, SharedGame
 
 pytestmark = pytest.mark.rom
@@ -19,9 +19,7 @@ class Played:
     """A shared game, and its shots one by one; Ann watches from the beginning."""
 
     def __init__(self, policy=None, *, level="", argmax=False):
-        self.game = SharedGame(
-            policy, level=level, argmax=argmax, seed=5, device="cpu", pace=Pace(1e6)
-        )
+        self.game = SharedGame(PlayOptions(policy, level, argmax, seed=5), Pace(1e6))
         self.ask(ANN, "join")
         self.shots = self.all_shots()
         self.endings = []
@@ -52,9 +50,7 @@ def policy(tmp_path):
 
 def test_a_policy_plays_as_in_a_window(policy):
     """The same observations, actions, pictures and rewards, though frame by frame."""
-    episode = next(
-        iter(PolicyEpisodes(policy, level="", argmax=False, seed=5, device="cpu"))
-    )
+    episode = next(policy_episodes(PlayOptions(policy, seed=5)))
     steps = list(takewhile(lambda shot: not shot.reading.ending, islice(episode, 60)))
     assert len(steps) > 20
     played = Played(policy)

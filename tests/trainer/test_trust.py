@@ -12,7 +12,7 @@ from small_runs import CPU
 from trainer import baselines, campaign, evaluate, publish, run, video, watch
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import EnvConfig, ModelConfig, RunConfig
-from trainer.film.live import Pace
+from trainer.film.live import Pace, PlayOptions
 from trainer.film.shared_game import SharedGame
 from trainer.learn import distil
 from trainer.machine.ranks import ALONE
@@ -269,9 +269,7 @@ def test_code_that_the_command_line_names_plays(marker, tmp_path, capsys):
     words = ["--policy", "out/1-1.safetensors", "--episodes", "1"]
     assert evaluate.main(words) == 2
     assert evaluate.main([*words, *named]) == 0
-    game = SharedGame(
-        Path("mine.pt"), level="", argmax=False, seed=1, device="cpu", pace=Pace(1),
-        model="hostile:Net",
-    )  # fmt: skip
+    options = PlayOptions(Path("mine.pt"), model="hostile:Net")
+    game = SharedGame(options, Pace(1))
     assert game.levels
     capsys.readouterr()

@@ -31,7 +31,7 @@ from trainer.film.draw import (
 )
 from trainer.film.encode import VideoWriter
 from trainer.film.filmed_env import FilmedEnv, Reading, Shot, button_names, game_config
-from trainer.film.record import BEST, INDEX, Filmer, Recorder, Recording, Video, replay
+from trainer.film.record import BEST, INDEX, Filmer, Recorder, Recording, replay
 from trainer.models import build_model, checkpoint
 from trainer.rollout.episodes import Episode, OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
@@ -430,9 +430,9 @@ def test_the_index_of_videos_is_whole_or_as_before(tmp_path):
     episode = Episode(1.0, 5, 40, True)
     first = Recording(b"", none, none, none, episode, env=0, run_steps=7)
     second = first._replace(run_steps=8)
-    filmer._note(Video(BEST, tmp_path / "best.mp4", b"", first))
+    filmer._note(BEST, tmp_path / "best.mp4", first)
     with full_disk(), pytest.raises(OSError, match="too large"):
-        filmer._note(Video(BEST, tmp_path / "best.mp4", b"", second))
+        filmer._note(BEST, tmp_path / "best.mp4", second)
     filmer.close()
     assert json.loads((tmp_path / INDEX).read_text())[BEST]["run_steps"] == 7
 

@@ -15,7 +15,7 @@ from small_runs import save_policy
 
 from mario_envpool import _core, nes
 from trainer import watch
-from trainer.film.live import Pace, show_episodes
+from trainer.film.live import Pace, PlayOptions, show_episodes
 from trainer.film.shared_game import SharedGame
 
 WEB = "starlette, uvicorn, websockets: pip install 'mario-envpool[web]'"
@@ -140,15 +140,13 @@ class Page:
 def serving(policy=None, *, level="", host="127.0.0.1", token="", speed=4.0):
     """A client of an application that plays."""
     pace = Pace(speed)
-    game = SharedGame(
-        policy, level=level, argmax=False, seed=5, device="cpu", pace=pace
-    )
+    game = SharedGame(PlayOptions(policy, level, seed=5), pace)
     screen = web.WebScreen(game)
 
     def play():
         show_episodes(game.episodes(), screen, pace=pace, on_end=lambda line: None)
 
-    app = web.make_app(game, screen, web.Door(host, token), play)
+    app = web.make_app(game, screen, play, host=host, token=token)
     with TestClient(app, base_url="http://localhost:8000") as client:
         yield client
 

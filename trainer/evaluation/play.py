@@ -7,7 +7,7 @@ episodes to end would be the short ones, which are the early deaths.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -39,17 +39,11 @@ _LAST = ("x_pos", "y_pos", "area_pointer", "time", "end_reason", "flag_get")
 
 
 class Played(NamedTuple):
-    """One episode of an evaluation.
+    """One episode of an evaluation."""
 
-    Attributes:
-        env: number of the environment.
-        episode: its steps, reward and outcome.
-        last: values of `info` at its end, by name.
-    """
-
-    env: int
+    env: int  # number of the environment
     episode: Episode
-    last: dict[str, int]
+    last: dict[str, int]  # values of `info` at the episode's end
 
 
 def first_seed(seed: int, stream: int = 0) -> int:
@@ -105,7 +99,8 @@ def play(
             columns = episodes.observe(reward, terminated, truncated, info)
             env_id, opening = columns.env_id, columns.is_first
             for row, episode in columns.finished:
-                played.append(Played(int(env_id[row]), episode, _last(info, row)))
+                last = {name: int(info[name][row]) for name in _LAST if name in info}
+                played.append(Played(int(env_id[row]), episode, last))
             if columns.finished and tell is not None:
                 tell(len(columns.finished))
             left[env_id[columns.done]] -= 1
@@ -118,11 +113,6 @@ def play(
                     waiting += 1
             waiting, parts = waiting - 1, 1
     return played
-
-
-def _last(info: Mapping[str, Any], row: int) -> dict[str, int]:
-    """The fields to keep from a row that ended an episode."""
-    return {name: int(info[name][row]) for name in _LAST if name in info}
 
 
 @contextmanager
@@ -154,9 +144,7 @@ class _Actor:
         device: torch.device,
         generator: torch.Generator | None,
     ) -> None:
-        self._pool = pool
-        self._model = model
-        self._generator = generator
+        self._pool, self._model, self._generator = pool, model, generator
         self._stage = HostToDevice(device, pool)
         size = cast(int, model.state_size)
         self._state = torch.zeros(len(pool.all_env_ids), size, device=device)

@@ -111,8 +111,7 @@ def heat_map(
     for result in sampled:
         world, stage = (int(part) - 1 for part in result.level.split("-"))
         rates[world, stage] = result.clear_rate
-        dark = result.clear_rate < 0.5
-        _write_cell(axes, stage, world, result, starts.get(result.level), dark)
+        _write_cell(axes, stage, world, result, starts.get(result.level))
     image = axes.imshow(rates, cmap=_COLOURS, vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(STAGES), [f"stage {s + 1}" for s in range(STAGES)])
     axes.set_yticks(range(worlds), [f"world {w + 1}" for w in range(worlds)])
@@ -133,14 +132,9 @@ def heat_map(
 
 
 def _write_cell(
-    axes: Axes,
-    x: int,
-    y: int,
-    result: LevelResult,
-    argmax: LevelResult | None,
-    dark: bool,
+    axes: Axes, x: int, y: int, result: LevelResult, argmax: LevelResult | None
 ) -> None:
-    colour = "white" if dark else "black"
+    colour = "white" if result.clear_rate < 0.5 else "black"
     above = 0.12 if argmax else 0
     text = f"{100 * result.clear_rate:.3g} %"
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": colour}
@@ -164,12 +158,14 @@ def death_map(
     A pixel of a room is a pixel of the PNG. Ends near each other share a mark, which
     shows their number.
     """
-    strips = [
-        (area, left, picture[:, left : left + width])
-        for area, picture in rooms.items()
-        for width in [_strip_width(picture.shape[1])]
-        for left in range(0, picture.shape[1], width)
-    ]
+    strips = []
+    for area, picture in rooms.items():
+        # Equal strips of whole tiles, none wider than _STRIP.
+        columns = picture.shape[1]
+        count = -(-columns // _STRIP)
+        width = -(-columns // (count * _TILE)) * _TILE
+        for left in range(0, columns, width):
+            strips.append((area, left, picture[:, left : left + width]))
     wide = _LEFT + max(strip.shape[1] for _, _, strip in strips) + _RIGHT
     high = _TOP + sum(strip.shape[0] + _GAP for _, _, strip in strips)
     figure = Figure(figsize=(wide / _DPI, high / _DPI), dpi=_DPI)
@@ -202,17 +198,11 @@ def death_map(
         figure.savefig(file)
 
 
-def _strip_width(width: int) -> int:
-    """Equal strips of whole tiles, none wider than _STRIP."""
-    count = -(-width // _STRIP)
-    return -(-width // (count * _TILE)) * _TILE
-
-
+# The edge of a mark has the colour of its number.
 _STYLES: dict[str, dict[str, Any]] = {
     "died": {"marker": "o", "color": "#d7191c", "edgecolor": "white"},
     "stalled": {"marker": "s", "color": "#ffd92f", "edgecolor": "black"},
 }
-_NUMBERS = {"died": "white", "stalled": "black"}
 
 
 def _mark(
@@ -232,7 +222,7 @@ def _mark(
             ha="center",
             va="center_baseline",
             fontsize=7 + len(members) ** 0.3,
-            color=_NUMBERS[end],
+            color=_STYLES[end]["edgecolor"],
             zorder=4,
         )
 
@@ -304,7 +294,7 @@ _TASK, _PLAYING = 0x0772, 3  # "OperMode_Task": 0 loads the room
 _CAMERA = 0x071A, 0x071C  # "ScreenLeft_PageLoc", "ScreenLeft_X_Pos"
 _BUILDING = 0x0725, 0x0726  # "CurrentPageLoc", "CurrentColumnPos": what is built next
 _OBJECTS = slice(0x0730, 0x0733)  # "AreaObjectLength", $FF where none is being built
-_DATA, _OFFSET = (0x00E7, 0x00E8), 0x072C  # "AreaData", "AreaDataOffset"
+_DATA, _OFFSET = (0x00E8, 0x00E7), 0x072C  # "AreaData", "AreaDataOffset"
 _END_OF_DATA = 0xFD
 
 _LOADING_STEPS = 100  # more than the game needs
@@ -329,18 +319,12 @@ def room_picture(
     options |= {"stages": [level], "frame_skip": 1, "action_set": "raw"}
     env = _core._MarioEnv(image, options)
     env.reset()
-    _enter(env, area)
-    return _scan(env, image)
-
-
-def _enter(env: Any, area: int) -> None:
-    """Goes to the left end of a room."""
     env.ram[_AREA_POINTER] = area
     env.ram[_ENTRANCE] = 0
     env.ram[_TASK] = 0
     for _ in range(_LOADING_STEPS):
         if env.ram[_TASK] == _PLAYING:
-            return
+            return _scan(env, image)
         env.step(0)
     raise RuntimeError(f"there is no room {area:#04x}")
 
@@ -355,7 +339,10 @@ def _scan(env: Any, image: bytes) -> npt.NDArray[np.uint8]:
         ram[_SPRITES] = _BELOW
         camera = _word(ram, *_CAMERA)
         env.step(_RIGHT_AND_B)
-        if end is None and _is_complete(ram, image):
+        # Whether every object of the room's data has been built.
+        built = (ram[_OBJECTS] == 0xFF).all()
+        data = _word(ram, *_DATA) + int(ram[_OFFSET]) - _PROGRAM + _HEADER
+        if end is None and built and image[data] == _END_OF_DATA:
             page, column = (int(ram[at]) for at in _BUILDING)
             end = max(_SCREEN, page * _SCREEN + column * _COLUMN + _MARGIN)
         # Whole columns only, so that a block comes from one frame.
@@ -371,10 +358,3 @@ def _scan(env: Any, image: bytes) -> npt.NDArray[np.uint8]:
 
 def _word(ram: npt.NDArray[np.uint8], high: int, low: int) -> int:
     return int(ram[high]) << 8 | int(ram[low])
-
-
-def _is_complete(ram: npt.NDArray[np.uint8], image: bytes) -> bool:
-    """Whether every object of the room's data has been built."""
-    low, high = _DATA
-    at = _word(ram, high, low) + int(ram[_OFFSET]) - _PROGRAM + _HEADER
-    return image[at] == _END_OF_DATA and bool((ram[_OBJECTS] == 0xFF).all())

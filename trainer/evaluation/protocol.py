@@ -8,7 +8,7 @@ does the work of `python -m trainer.evaluate`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,62 @@ _MAX_ENVS = 512
 _NO_LIMIT = 2**31 - 1
 
 
+@dataclass(frozen=True)
+class Protocol:
+    """How an evaluation plays; `evaluate_levels` explains the fields."""
+
+    episodes: int
+    seed: int
+    device: torch.device
+    dtype: torch.dtype | None
+    noop_max: int = 30
+    repeat_action_probability: float = 0.0
+    argmax: bool = False
+    stall_steps: int = STALL_STEPS
+    stream: int = 0
+    on_episodes: Callable[[int], None] | None = None
+
+    def check(self, env: EnvConfig, levels: Sequence[str]) -> None:
+        """Raises ValueError if a field is out of range; a task has no levels."""
+        chance, noop_max = self.repeat_action_probability, self.noop_max
+        if self.episodes < 1:
+            raise ValueError(f"episodes must be at least 1, got {self.episodes}")
+        if not 0 <= chance < 1:
+            raise ValueError(
+                "repeat_action_probability must be at least 0 and below 1, got "
+                f"{chance:g}"
+            )
+        if chance and not is_native(env.task):
+            raise ValueError(f"task {env.task} has no sticky actions, got {chance:g}")
+        if levels and not 0 <= noop_max < MAX_SEEDS:
+            raise ValueError(f"noop_max must be 0 to {MAX_SEEDS - 1}, got {noop_max}")
+        if levels and self.stall_steps < 0:
+            raise ValueError(f"stall_steps must be at least 0, got {self.stall_steps}")
+
+    def copies(self, levels: int) -> int:
+        """The number of environments per level."""
+        if self.argmax:
+            return self.noop_max + 1
+        return max(1, min(self.episodes, MAX_SEEDS, _MAX_ENVS // levels))
+
+    def share(self, levels: int) -> int:
+        """The number of episodes per level, or of a task without levels."""
+        return self.noop_max + 1 if self.argmax and levels else self.episodes
+
+
 def evaluate(
     model: nn.Module, env: EnvConfig, *, levels: Sequence[str], **options: Any
 ) -> list[LevelResult] | dict[str, Any]:
-    """Plays levels one at a time, or a task without levels."""
+    """Plays levels one at a time, or a task without levels; options of `Protocol`."""
+    return _evaluate(model, env, levels, Protocol(**options))
+
+
+def _evaluate(
+    model: nn.Module, env: EnvConfig, levels: Sequence[str], protocol: Protocol
+) -> list[LevelResult] | dict[str, Any]:
     if levels:
-        return evaluate_levels(model, env, levels=levels, **options)
-    return evaluate_policy(model, env, **options)
+        return _play_levels(model, env, levels, protocol)
+    return _play_task(model, env, protocol)
 
 
 def evaluate_levels(
@@ -99,70 +148,44 @@ def evaluate_levels(
     if not levels:
         raise ValueError("levels must name at least one level, got none")
     parse_levels(",".join(levels), env.task)
-    _check(env, episodes, repeat_action_probability)
-    _check_limits(noop_max, stall_steps)
-    copies = noop_max + 1 if argmax else _copies(episodes, len(levels))
-    share = copies if argmax else episodes
+    protocol = Protocol(
+        episodes, seed, device, dtype, noop_max, repeat_action_probability, argmax,
+        stall_steps, stream, on_episodes,
+    )  # fmt: skip
+    return _play_levels(model, env, levels, protocol)
+
+
+def _play_levels(
+    model: nn.Module, env: EnvConfig, levels: Sequence[str], protocol: Protocol
+) -> list[LevelResult]:
+    protocol.check(env, levels)
     # Environment i plays level i % n. The seeds of a level do not depend on other
     # levels.
+    copies = protocol.copies(len(levels))
     copy_of = np.repeat(np.arange(copies), len(levels))
-    first = first_seed(seed, stream)
-    seeds = first + copy_of
+    seeds = first_seed(protocol.seed, protocol.stream) + copy_of
     options: dict[str, Any] = {"stages": list(levels), "env_seed": seeds.tolist()}
-    starts = copy_of.tolist() if argmax else None
-    if argmax:
-        options["noops"] = starts
+    starts = None
+    if protocol.argmax:
+        options["noops"] = starts = copy_of.tolist()
     played = _play(
         model,
         replace(env, task=game_of(env.task), levels=()),
-        stall_steps=stall_steps,
-        num_envs=copies * len(levels),
-        episodes=share * len(levels),
-        seed=first,
-        device=device,
-        dtype=dtype,
-        noop_max=noop_max,
-        repeat_action_probability=repeat_action_probability,
-        argmax=argmax,
-        on_episodes=on_episodes,
+        protocol,
+        copies * len(levels),
+        protocol.share(len(levels)) * len(levels),
         **options,
     )
     return [
         level_result(
             level,
             [p for p in played if p.env % len(levels) == number],
-            repeat_action_probability=repeat_action_probability,
+            repeat_action_probability=protocol.repeat_action_probability,
             starts=starts,
             unseen=bool(env.levels) and level not in env.levels,
         )
         for number, level in enumerate(levels)
     ]
-
-
-def _check(env: EnvConfig, episodes: int, repeat_action_probability: float) -> None:
-    """Raises ValueError if an argument is out of range for any task."""
-    chance = repeat_action_probability
-    if episodes < 1:
-        raise ValueError(f"episodes must be at least 1, got {episodes}")
-    if not 0 <= chance < 1:
-        raise ValueError(
-            f"repeat_action_probability must be at least 0 and below 1, got {chance:g}"
-        )
-    if chance and not is_native(env.task):
-        raise ValueError(f"task {env.task} has no sticky actions, got {chance:g}")
-
-
-def _check_limits(noop_max: int, stall_steps: int) -> None:
-    """Raises ValueError if an argument is out of range for levels."""
-    if not 0 <= noop_max < MAX_SEEDS:
-        raise ValueError(f"noop_max must be 0 to {MAX_SEEDS - 1}, got {noop_max}")
-    if stall_steps < 0:
-        raise ValueError(f"stall_steps must be at least 0, got {stall_steps}")
-
-
-def _copies(episodes: int, levels: int) -> int:
-    """Number of environments per level."""
-    return max(1, min(episodes, MAX_SEEDS, _MAX_ENVS // levels))
 
 
 def evaluate_policy(
@@ -190,19 +213,16 @@ def evaluate_policy(
         env: environment options of its run; counts, idle frames, sticky actions and
             limits are replaced.
         episodes: exact number to play.
-        seed: of environments and actions, 0 to MAX_SEED.
+        seed: as for `evaluate_levels`, and so the other options:
         device: of the model.
-        dtype: autocast type of the network, None for float32.
-        stream: number of the evaluation with this seed (`first_seed`). A run numbers
-            its evaluations from 1 on.
-        noop_max: each episode begins with 0 to this many idle frames.
-        repeat_action_probability: probability per frame that the buttons stay as they
-            were.
-        argmax: greedy instead of sampled actions.
-        stall_steps: steps without a new best position that end an episode; 0: no limit.
-            Only the Super Mario Bros. tasks have this limit; EnvPool's tasks keep their
-            `max_episode_steps`.
-        on_episodes: called with the number of episodes that have just ended.
+        dtype: autocast type.
+        stream: number of the evaluation. A run numbers its evaluations from 1 on.
+        noop_max: most idle frames.
+        repeat_action_probability: of sticky actions.
+        argmax: greedy actions.
+        stall_steps: only the Super Mario Bros. tasks have this limit; EnvPool's tasks
+            keep their `max_episode_steps`.
+        on_episodes: called as episodes end.
 
     Returns:
         The result of `summarise`, and the arguments noop_max,
@@ -211,58 +231,44 @@ def evaluate_policy(
     Raises:
         ValueError: an argument is out of range, or the task has no sticky actions.
     """
-    played = _play(
-        model,
-        env,
-        num_envs=min(episodes, MAX_SEEDS),
-        episodes=episodes,
-        seed=first_seed(seed, stream),
-        device=device,
-        dtype=dtype,
-        noop_max=noop_max,
-        repeat_action_probability=repeat_action_probability,
-        argmax=argmax,
-        stall_steps=stall_steps,
-        on_episodes=on_episodes,
-    )
-    options = {
-        "noop_max": noop_max,
-        "repeat_action_probability": repeat_action_probability,
-        "argmax": argmax,
-        "seed": seed,
-        "stream": stream,
-    }
+    protocol = Protocol(
+        episodes, seed, device, dtype, noop_max, repeat_action_probability, argmax,
+        stall_steps, stream, on_episodes,
+    )  # fmt: skip
+    return _play_task(model, env, protocol)
+
+
+def _play_task(model: nn.Module, env: EnvConfig, protocol: Protocol) -> dict[str, Any]:
+    protocol.check(env, ())
+    episodes = protocol.episodes
+    played = _play(model, env, protocol, min(episodes, MAX_SEEDS), episodes)
+    names = "noop_max repeat_action_probability argmax seed stream".split()
+    options = {name: getattr(protocol, name) for name in names}
     return options | summarise(played, whole_game=bool(game_levels(env.task)))
 
 
 def _play(
     model: nn.Module,
     env: EnvConfig,
-    *,
+    protocol: Protocol,
     num_envs: int,
     episodes: int,
-    seed: int,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    noop_max: int,
-    repeat_action_probability: float,
-    argmax: bool,
-    stall_steps: int,
-    on_episodes: Callable[[int], None] | None = None,
     **options: Any,
 ) -> list[Played]:
     """Opens a pool, plays in it, and closes it."""
-    _check(env, episodes, repeat_action_probability)
+    limits: dict[str, Any] = {}
     if is_native(env.task):
-        env = replace(env, stall_steps=stall_steps, max_episode_steps=_NO_LIMIT)
+        limits = {"stall_steps": protocol.stall_steps, "max_episode_steps": _NO_LIMIT}
     env = replace(
         env,
         num_envs=num_envs,
         groups=1,
         num_threads=min(env.num_threads, num_envs),
-        noop_max=noop_max,
-        repeat_action_probability=repeat_action_probability,
+        noop_max=protocol.noop_max,
+        repeat_action_probability=protocol.repeat_action_probability,
+        **limits,
     )
+    seed, device = first_seed(protocol.seed, protocol.stream), protocol.device
     generator = torch.Generator(device).manual_seed(seed)
     pool = make_pool(env, seed, **options)
     try:
@@ -271,11 +277,11 @@ def _play(
             model,
             episodes,
             device=device,
-            dtype=dtype,
-            generator=None if argmax else generator,
+            dtype=protocol.dtype,
+            generator=None if protocol.argmax else generator,
             groups=2 if is_native(env.task) else 1,
             game=() if "stages" in options else game_levels(env.task),
-            tell=on_episodes,
+            tell=protocol.on_episodes,
         )
     finally:
         pool.close()
@@ -335,15 +341,19 @@ def evaluate_checkpoint(
     )
     if not repeat_action_probability:
         raise ValueError("repeat_action_probability needs at least one value, got none")
-    chances = list(dict.fromkeys(repeat_action_probability))
-    for chance in chances:
-        _check(env, episodes, chance)
-    if played:
-        _check_limits(noop_max, stall_steps)
     # Sampled actions first, for each probability of sticky actions.
-    ways = [(chance, a) for chance in chances for a in (False, True)[: 1 + argmax]]
-    shares = [noop_max + 1 if greedy and played else episodes for _, greedy in ways]
-    done, total = 0, max(1, len(played)) * sum(shares)
+    protocols = [
+        Protocol(
+            episodes, seed, policy.device, policy.dtype, noop_max, chance, greedy,
+            stall_steps, stream,
+        )
+        for chance in dict.fromkeys(repeat_action_probability)
+        for greedy in (False, True)[: 1 + argmax]
+    ]  # fmt: skip
+    for protocol in protocols:
+        protocol.check(env, played)
+    done = 0
+    total = max(1, len(played)) * sum(p.share(len(played)) for p in protocols)
 
     def count(ended: int) -> None:
         nonlocal done
@@ -371,20 +381,9 @@ def evaluate_checkpoint(
         about["rom_path"] = env.rom_path
     results: list[LevelResult] = []
     rows: list[dict[str, Any]] = []
-    for chance, greedy in ways:
-        options: dict[str, Any] = {
-            "episodes": episodes,
-            "seed": seed,
-            "stream": stream,
-            "device": policy.device,
-            "dtype": policy.dtype,
-            "noop_max": noop_max,
-            "repeat_action_probability": chance,
-            "argmax": greedy,
-            "stall_steps": stall_steps,
-            "on_episodes": count,
-        }
-        result = evaluate(policy.model, env, levels=played, **options)
+    for protocol in protocols:
+        protocol = replace(protocol, on_episodes=count)
+        result = _evaluate(policy.model, env, played, protocol)
         if isinstance(result, dict):
             rows.append(result)
         else:

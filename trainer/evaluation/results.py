@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mario_envpool import END_REASONS
 from trainer.config import shown
 from trainer.config.tasks import all_levels
 from trainer.evaluation.play import Played, wilson
@@ -21,17 +22,11 @@ _FELL = 248
 
 
 class Place(NamedTuple):
-    """Where an episode ended.
+    """Where an episode ended."""
 
-    Attributes:
-        area: info's area_pointer, the room.
-        x: pixels from the left end of the room.
-        y: info's y_pos, pixels from below; 0 for a fall out of the screen.
-    """
-
-    area: int
-    x: int
-    y: int
+    area: int  # info's area_pointer, the room
+    x: int  # pixels from the left end of the room
+    y: int  # info's y_pos, pixels from below; 0 for a fall out of the screen
 
 
 @dataclass(frozen=True)
@@ -131,8 +126,6 @@ def level_result(
 
 def _end(last: dict[str, int]) -> str:
     """How an episode of a level ended."""
-    from mario_envpool import END_REASONS
-
     if last["flag_get"]:
         return "cleared"
     if END_REASONS[last["end_reason"]] == "stall":

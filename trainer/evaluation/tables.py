@@ -77,7 +77,12 @@ def show(evaluation: Evaluation) -> None:
         console.print(_LEGEND.format(about["episodes"]), style="dim")
         if any(result.unseen for result in sampled):
             console.print(_TEST_LEGEND, style="dim")
-        _print_in_a_row(console, sampled, argmax)
+        in_a_row = levels_in_a_row(sampled)
+        if in_a_row is not None:
+            text = f"levels in a row from 1-1: {in_a_row:.2f} with sampled actions"
+            if argmax:
+                text += f", {levels_in_a_row(argmax):.2f} with greedy actions"
+            console.print(text)
 
 
 def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -> Table:
@@ -85,10 +90,10 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
 
     Test levels follow the training levels, with a separate row for all of them.
     """
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
-    names = "level cleared 95_%_range greedy return best_x steps died stall time"
-    for name in (*names.split(), "dies_at"):
-        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+    table = _table(
+        *("level", "cleared", "95 % range", "greedy", "return", "best x", "steps"),
+        *("died", "stall", "time", "dies at"),
+    )
     split = any(result.unseen for result in sampled)
     for unseen in (False, True)[: 1 + split]:
         rows, starts = (
@@ -96,11 +101,12 @@ def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -
             for results in (sampled, argmax)
         )
         for number, result in enumerate(rows):
-            table.add_row(*_cells_of_level(result, starts[number : number + 1]))
+            argmax_of_level = starts[number : number + 1]
+            table.add_row(*_cells(result.level, [result], argmax_of_level))
         if len(rows) > 1 or (split and rows):
             name = "all" if not split else "test" if unseen else "train"
             table.add_section()
-            table.add_row(*_cells_of_all(name, rows, starts))
+            table.add_row(*_cells(name, rows, starts))
             table.add_section()
     return table
 
@@ -164,10 +170,9 @@ def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
     The table is at most 80 columns wide.
     """
     console = Console(highlight=False)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
-    columns = ("policy", "level", "cleared", "card", "95 % range", "greedy", "card", "")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
+    table = _table(
+        "policy", "level", "cleared", "card", "95 % range", "greedy", "card", ""
+    )
     pairs: dict[tuple[str, str], dict[bool, Mapping[str, Any]]] = {}
     for row in rows:
         pair = pairs.setdefault((row["policy"], row["card"]["level"]), {})
@@ -206,11 +211,9 @@ def show_replayed(rows: Sequence[Mapping[str, Any]]) -> None:
 def policies_table(results: Mapping[str, Sequence[LevelResult]]) -> Table:
     """A row per policy, over all levels; at most 80 columns wide."""
     many = len(next(iter(results.values()))) > 1
-    shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1), header_style="bold")
-    shown.add_column("policy")
     columns = ["cleared", "95 % interval", "best x", "return", "steps to clear"]
-    for column in [*columns, *["levels"] * many]:
-        shown.add_column(column, justify="right")
+    table = _table("policy", *columns, *["levels"] * many)
+    table.columns[0].justify, table.padding = "left", (0, 1)
     for name, rows in results.items():
         clears, episodes = sum(r.clears for r in rows), sum(r.episodes for r in rows)
         low, high = wilson(clears, episodes)
@@ -223,8 +226,16 @@ def policies_table(results: Mapping[str, Sequence[LevelResult]]) -> Table:
         ]
         if many:
             cells.append(f"{sum(r.clears > 0 for r in rows)}/{len(rows)}")
-        shown.add_row(name, *cells)
-    return shown
+        table.add_row(name, *cells)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    """An empty table; its cells stand on the right."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
 
 
 def _mean(
@@ -243,46 +254,33 @@ def as_text(table: Table) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def _cells_of_level(
-    result: LevelResult, argmax: Sequence[LevelResult]
-) -> Iterator[str]:
-    low, high = result.interval
-    yield result.level
-    yield _rate(result.clear_rate)
-    yield f"{100 * low:.1f}-{100 * high:.1f}"
-    yield _k_of_n(argmax) if argmax else "-"
-    yield f"{result.return_mean:.2f}"
-    yield f"{result.best_x_median:.0f}"
-    yield _number(result.steps_to_clear_median)
-    yield str(len(result.deaths))
-    yield str(result.stalled)
-    yield str(result.timed_out)
-    yield _deadliest(result.deaths)
-
-
-def _cells_of_all(
+def _cells(
     name: str, sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]
 ) -> Iterator[str]:
-    """Means and sums of several levels."""
+    """The row of a level, or of several: means and sums."""
+    one = sampled[0] if name == sampled[0].level else None
+    low, high = one.interval if one else (0, 0)
     yield name
     yield _rate(sum(r.clear_rate for r in sampled) / len(sampled))
-    yield ""
-    yield _k_of_n(argmax) if argmax else "-"
+    yield f"{100 * low:.1f}-{100 * high:.1f}" if one else ""
+    yield (
+        f"{sum(r.clears for r in argmax)}/{sum(r.episodes for r in argmax)}"
+        if argmax
+        else "-"
+    )
     yield f"{sum(r.return_mean for r in sampled) / len(sampled):.2f}"
-    yield from ("", "")
+    yield f"{one.best_x_median:.0f}" if one else ""
+    yield _number(one.steps_to_clear_median) if one else ""
     yield str(sum(len(r.deaths) for r in sampled))
     yield str(sum(r.stalled for r in sampled))
     yield str(sum(r.timed_out for r in sampled))
+    yield _deadliest(one.deaths) if one else ""
 
 
 def _rate(rate: float) -> str:
     """A percentage in green, yellow or red."""
     colour = "green" if rate >= 0.9 else "yellow" if rate >= 0.5 else "red"
     return f"[{colour}]{100 * rate:.1f} %[/]"
-
-
-def _k_of_n(results: Sequence[LevelResult]) -> str:
-    return f"{sum(r.clears for r in results)}/{sum(r.episodes for r in results)}"
 
 
 def _number(value: float | None) -> str:
@@ -298,49 +296,31 @@ def _deadliest(deaths: Sequence[Place]) -> str:
     return f"{column * _PLACE_WIDTH + _PLACE_WIDTH // 2}: {count}"
 
 
-def _print_in_a_row(
-    console: Console, sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]
-) -> None:
-    expected = levels_in_a_row(sampled)
-    if expected is None:
-        return
-    text = f"levels in a row from 1-1: {expected:.2f} with sampled actions"
-    if argmax:
-        text += f", {levels_in_a_row(argmax):.2f} with greedy actions"
-    console.print(text)
-
-
 def _task_table(rows: Sequence[dict[str, Any]]) -> Table:
     """A row per way to play a task without levels."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
-    for number, row in enumerate(rows):
-        cells = _cells(row)
-        if not number:
-            for name in cells:
-                table.add_column(name, justify="right", no_wrap=True)
-        table.add_row(*cells.values())
+    cells = [_cells_of_task(row) for row in rows]
+    table = _table(*cells[0])
+    for row in cells:
+        table.add_row(*row.values())
     return table
 
 
-def _cells(row: dict[str, Any]) -> dict[str, str]:
+def _cells_of_task(row: dict[str, Any]) -> dict[str, str]:
     """A row of the table, by the names of its columns."""
-    cells = {
-        "actions": "greedy" if row["argmax"] else "sampled",
-        "return": f"{row['return_mean']:.2f}",
-        "steps": f"{row['episode_steps_mean']:.0f}",
-    }
-    if row["clear_rate"] is None:
-        return cells
-    low, high = row["clear_rate_95"]
-    passed = {}
+    cells = {"actions": "greedy" if row["argmax"] else "sampled"}
+    clears = row["clear_rate"] is not None
+    if clears:
+        low, high = row["clear_rate_95"]
+        cells |= {
+            "sticky": f"{row['repeat_action_probability']:g}",
+            "cleared": _rate(row["clear_rate"]),
+            "95 % interval": f"{100 * low:.1f}-{100 * high:.1f} %",
+            "best x": f"{row['best_x_median']:.0f}",
+        }
+    cells["return"] = f"{row['return_mean']:.2f}"
+    cells["steps"] = f"{row['episode_steps_mean']:.0f}"
+    if clears:
+        cells["steps to clear"] = _number(row["steps_to_clear_median"])
     if "levels_passed_mean" in row:
-        passed["levels passed"] = f"{row['levels_passed_mean']:.1f}"
-    return {
-        "actions": cells.pop("actions"),
-        "sticky": f"{row['repeat_action_probability']:g}",
-        "cleared": _rate(row["clear_rate"]),
-        "95 % interval": f"{100 * low:.1f}-{100 * high:.1f} %",
-        "best x": f"{row['best_x_median']:.0f}",
-        **cells,
-        "steps to clear": _number(row["steps_to_clear_median"]),
-    } | passed
+        cells["levels passed"] = f"{row['levels_passed_mean']:.1f}"
+    return cells

@@ -167,14 +167,10 @@ class Panel:
             self._text(pen, edge, base, share, ink, size=size, anchor="rs")
 
     def _numbers(self, pen: ImageDraw.ImageDraw, reading: Reading) -> None:
-        cells = [
-            ("return", f"{reading.total:.2f}"),
-            ("value", "-" if reading.value is None else f"{reading.value:.2f}"),
-            ("step", f"{reading.step}"),
-            ("x", f"{reading.x}"),
-        ]
-        if reading.value is None:
-            del cells[1]
+        cells = [("return", f"{reading.total:.2f}")]
+        if reading.value is not None:
+            cells.append(("value", f"{reading.value:.2f}"))
+        cells += [("step", f"{reading.step}"), ("x", f"{reading.x}")]
         for i, (name, text) in enumerate(cells):
             x = _MARGIN + (PANEL_WIDTH - 2 * _MARGIN) * (i % 2) / 2
             y = 176 + 11 * (i // 2)

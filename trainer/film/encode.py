@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+import imageio_ffmpeg
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -27,8 +28,6 @@ _MP4 = (
 # Pixel art must not be dithered; unchanged rectangles are left out.
 _GIF = ("-filter_complex", "[0][1]paletteuse=dither=none:diff_mode=rectangle")
 
-SUFFIXES = (".mp4", ".gif")
-
 _GET_FFMPEG = (
     "imageio-ffmpeg includes one (pip install --force-reinstall imageio-ffmpeg), or "
     "set IMAGEIO_FFMPEG_EXE to the path of yours"
@@ -37,7 +36,7 @@ _GET_FFMPEG = (
 
 def check_suffix(path: Path) -> None:
     """Raises ValueError unless a file of this name can be written."""
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in (".mp4", ".gif"):
         raise ValueError(
             f"the video {path} must be MP4 or GIF: give a name that ends in .mp4 or "
             ".gif"
@@ -48,6 +47,7 @@ class VideoWriter:
     """Encodes pictures into a file, which appears when it is complete.
 
     A context manager: after an exception inside it there is no file.
+    `imageio_ffmpeg.write_frames` would hide whether and why ffmpeg failed.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class VideoWriter:
         fps: float,
         background: bool = False,
     ) -> None:
-        """Starts ffmpeg."""
+        """Starts ffmpeg; in the background with low priority, on one thread."""
         check_suffix(path)
         gif = path.suffix.lower() == ".gif"
         if not gif and (width % 2 or height % 2):
@@ -72,14 +72,18 @@ class VideoWriter:
             raise OSError(
                 f"cannot write to the folder {path.parent} ({error.strerror})"
             ) from error
-        ffmpeg = _ffmpeg()
+        try:
+            ffmpeg = str(imageio_ffmpeg.get_ffmpeg_exe())
+        except RuntimeError as error:
+            raise OSError(f"no ffmpeg found; {_GET_FFMPEG}") from error
         self._path, self._shape, self._fps = path, (height, width, 3), fps
         self.count = 0
         """Number of pictures so far."""
         self._partial = path.with_name(f".partial-{path.name}")
         self._scratch = tempfile.TemporaryDirectory()
         self._log = Path(self._scratch.name) / "ffmpeg.log"
-        command = _low_priority() if background else []
+        nice = shutil.which("nice") if background else None
+        command = [nice, "-n", "10"] if nice else []
         command += [ffmpeg, "-y", "-loglevel", "error", "-f", "rawvideo"]
         command += ["-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:.6g}"]
         command += ["-i", "-"]
@@ -106,6 +110,8 @@ class VideoWriter:
                 raise OSError(
                     f"cannot start {ffmpeg} ({error.strerror}); {_GET_FFMPEG}"
                 ) from error
+        assert self._process.stdin is not None
+        self._pipe = self._process.stdin
 
     def write(self, picture: npt.NDArray[np.uint8]) -> None:
         """Adds one picture, (height, width, 3) uint8."""
@@ -114,11 +120,10 @@ class VideoWriter:
                 f"a picture must be uint8 {self._shape}, got {picture.dtype} "
                 f"{picture.shape}"
             )
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(np.ascontiguousarray(picture).data)
+            self._pipe.write(np.ascontiguousarray(picture).data)
         except BrokenPipeError:
-            raise OSError(self._failure()) from None
+            raise self._failure() from None
         self.count += 1
 
     def summary(self) -> str:
@@ -135,7 +140,7 @@ class VideoWriter:
         try:
             self._close_pipe()
             if self._process.wait():
-                raise OSError(self._failure())
+                raise self._failure()
             self._partial.replace(self._path)
         finally:
             self.abort()  # removes the incomplete file
@@ -150,17 +155,16 @@ class VideoWriter:
         self._scratch.cleanup()
 
     def _close_pipe(self) -> None:
-        assert self._process.stdin is not None
         # If ffmpeg has ended, nothing reads the rest of the buffer.
         with suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._pipe.close()
 
-    def _failure(self) -> str:
-        """An error message with the last line of ffmpeg's output."""
+    def _failure(self) -> OSError:
+        """An error with the last line of ffmpeg's output."""
         self._process.wait()
         lines = self._log.read_text(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else f"exit status {self._process.returncode}"
-        return f"ffmpeg could not write {self._path}: {reason}"
+        return OSError(f"ffmpeg could not write {self._path}: {reason}")
 
     def __enter__(self) -> VideoWriter:
         return self
@@ -175,18 +179,3 @@ class VideoWriter:
             self.close()
         else:
             self.abort()
-
-
-def _ffmpeg() -> str:
-    import imageio_ffmpeg
-
-    try:
-        return str(imageio_ffmpeg.get_ffmpeg_exe())
-    except RuntimeError as error:
-        raise OSError(f"no ffmpeg found; {_GET_FFMPEG}") from error
-
-
-def _low_priority() -> list[str]:
-    """The command prefix that lowers the priority."""
-    nice = shutil.which("nice")
-    return [nice, "-n", "10"] if nice else []

@@ -49,26 +49,21 @@ def button_names(buttons: int) -> str:
 
 
 class Step(NamedTuple):
-    """The results of one step.
+    """The results of one step."""
 
-    Attributes:
-        frames: (n, 240, 256, 3) uint8 RGB, every picture of the step, without the
-            waits that the environment skips.
-        obs: (C, H, W) uint8, as a pool returns it.
-        reward: reward of the step; 0 at the start of an episode.
-        terminated: the episode has ended.
-        truncated: the episode was cut off.
-        info: the fields of a pool's info, as Python numbers.
-        opening: whether this is the start of an episode, before its first action.
-    """
-
+    # (n, 240, 256, 3) RGB: every picture but those of skipped waits
     frames: npt.NDArray[np.uint8]
-    obs: npt.NDArray[np.uint8]
-    reward: float
+    obs: npt.NDArray[np.uint8]  # (C, H, W), as a pool returns it
+    reward: float  # 0 at the start of an episode
     terminated: bool
     truncated: bool
-    info: dict[str, Any]
-    opening: bool = False
+    info: dict[str, Any]  # the fields of a pool's info, as Python numbers
+    opening: bool = False  # the start of an episode, before its first action
+
+    @property
+    def level(self) -> str:
+        """The level, such as 1-1."""
+        return f"{self.info['world']}-{self.info['stage']}"
 
     @property
     def ending(self) -> str:
@@ -164,11 +159,12 @@ class FilmedEnv:
 
     def _opening(self, fields: Mapping[str, Any]) -> Step:
         self._elapsed = 0
-        info = _info(fields)
-        self.level = f"{info['world']}-{info['stage']}"
         self.played.clear()
         frames = self._env.render()[None]
-        return Step(frames, _seen(fields), 0.0, False, False, info, True)
+        info = _info(fields)
+        step = Step(frames, _seen(fields), 0.0, False, False, info, opening=True)
+        self.level = step.level
+        return step
 
     def step(self, action: int) -> Step:
         """Plays one action."""
@@ -213,35 +209,20 @@ def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Reading:
-    """The data that the panel shows for one step.
+    """The data that the panel shows for one step."""
 
-    Attributes:
-        level: such as "1-1".
-        caption: the line below the level.
-        buttons: pad byte of the pressed buttons.
-        names: names of all actions, for the bars.
-        action: index of the action taken.
-        probabilities: (A,) of the policy, None if unknown.
-        value: value of the critic, None if unknown.
-        total: return so far.
-        step: steps so far.
-        x: position in pixels.
-        obs: (C, H, W) uint8 that the network saw, None to leave it out.
-        ending: cleared, died, stopped, or "" while the episode is open.
-    """
-
-    level: str
+    level: str  # such as 1-1
     caption: str
-    buttons: int
-    names: Sequence[str]
+    buttons: int  # pad byte
+    names: Sequence[str]  # of all actions
     action: int
-    probabilities: npt.NDArray[np.float32] | None
-    value: float | None
-    total: float
-    step: int
-    x: int
-    obs: Picture | None
-    ending: str = ""
+    probabilities: npt.NDArray[np.float32] | None  # (A,) of the policy, None if unknown
+    value: float | None  # of the critic, None if unknown
+    total: float  # return so far
+    step: int  # steps so far
+    x: int  # pixels
+    obs: Picture | None  # (C, H, W) that the network saw, None to leave it out
+    ending: str = ""  # cleared, died, stopped; "" while the episode is open
 
     def __str__(self) -> str:
         """One line about the state of the episode."""
@@ -252,16 +233,11 @@ class Reading:
 
 
 class Decision(NamedTuple):
-    """An action, with the policy's probabilities and value.
-
-    Attributes:
-        action: index of the action.
-        probabilities: (A,) float32; None for a person.
-        value: value of the critic; None for a person and for a level without a head.
-    """
+    """An action, with the policy's probabilities and value."""
 
     action: int
-    probabilities: npt.NDArray[np.float32] | None
+    probabilities: npt.NDArray[np.float32] | None  # (A,); None for a person
+    # of the critic; None for a person and for a level without a head
     value: float | None
 
 
@@ -294,21 +270,14 @@ class Player:
     @torch.no_grad()
     def decide(self, steps: Sequence[Step]) -> list[Decision]:
         """Chooses an action in each game, from the game's last step."""
-        policy = self._policy
-        obs = torch.from_numpy(np.stack([step.obs for step in steps]))
-        obs = obs.to(policy.device)
-        kind = policy.device.type
-        with torch.autocast(kind, policy.dtype, policy.dtype is not None):
-            output, self._state = policy.model(
-                obs[None], self._state, self._first[None]
-            )
+        policy, generator = self._policy, self._generator
+        obs = torch.from_numpy(np.stack([step.obs for step in steps])[None])
+        obs, first = obs.to(policy.device), self._first[None]
+        with torch.autocast(policy.device.type, policy.dtype, policy.dtype is not None):
+            output, self._state = policy.model(obs, self._state, first)
         self._first[:] = False
         logits = output.logits[0]
-        actions = (
-            logits.argmax(-1)
-            if self._generator is None
-            else sample(logits, self._generator)
-        )
+        actions = sample(logits, generator) if generator else logits.argmax(-1)
         odds = logits.softmax(-1).cpu().numpy()
         values = map(self._value, steps, output.values[0].cpu())
         return list(map(Decision, actions.tolist(), odds, values))
@@ -317,9 +286,10 @@ class Player:
         """The value of a game; None if the network has no head for its level."""
         if not values.ndim:
             return float(values)
-        level = f"{step.info['world']}-{step.info['stage']}"
         levels = self._policy.env.levels
-        return float(values[levels.index(level)]) if level in levels else None
+        if step.level not in levels:
+            return None
+        return float(values[levels.index(step.level)])
 
     def alone(self, step: Step) -> Decision:
         """Acts in the only game; clears the memory at the start of an episode."""
@@ -328,14 +298,9 @@ class Player:
 
 
 class Shot(NamedTuple):
-    """One step on film.
+    """One step on film."""
 
-    Attributes:
-        frames: (n, 240, 256, 3) uint8.
-        reading: data for the panel.
-    """
-
-    frames: Picture
+    frames: Picture  # (n, 240, 256, 3)
     reading: Reading
 
 
@@ -350,7 +315,7 @@ def film_episode(
         step = game.step(decision.action)
         total, count = total + step.reward, count + 1
         reading = Reading(
-            level=f"{step.info['world']}-{step.info['stage']}",
+            level=step.level,
             caption=caption,
             buttons=game.buttons[decision.action],
             names=names,

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -25,7 +25,7 @@ from rich.console import Console
 from mario_envpool import nes
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.config.schema import EnvConfig
-from trainer.config.tasks import all_levels, check_level
+from trainer.config.tasks import all_levels
 from trainer.film.draw import Camera
 from trainer.film.filmed_env import (
     Decision,
@@ -40,7 +40,7 @@ from trainer.film.filmed_env import (
     trained,
 )
 from trainer.film.recorder import Recorder
-from trainer.models.policy import load_policy, playing_device
+from trainer.models.policy import Policy, load_policy, playing_device
 
 Episodes = Iterator[Iterator[Shot]]
 
@@ -81,82 +81,73 @@ def show_episodes(
         return
 
 
-class PolicyEpisodes:
-    """Episodes of a policy, each with the newest weights."""
+@dataclass(frozen=True)
+class PlayOptions:
+    """What plays, and how."""
 
-    def __init__(
-        self,
-        checkpoint: Path,
-        *,
-        level: str,
-        argmax: bool,
-        seed: int,
-        device: str,
-        model: str = "",
-        recorder: Recorder | None = None,
-    ) -> None:
-        """Loads the policy."""
-        self._path, self._argmax, self._seed = checkpoint, argmax, seed
-        self._device, self._recorder = playing_device(device), recorder
-        self._model = model
-        self._policy = load_policy(self._path, self._device, model=model)
-        options = game_config(
-            self._policy.env, level=level, repeat_action_probability=0.0
-        )
-        self._game = FilmedEnv(options, seed=seed)
+    checkpoint: Path | None = None  # None: no policy
+    level: str = ""  # "": the run's levels
+    argmax: bool = False
+    seed: int = 1
+    device: str = "cpu"
+    model: str = ""
 
-    def __iter__(self) -> Episodes:
-        """Yields episodes without end."""
-        for seed in count(self._seed):
-            player = Player(self._policy, 1, seed=seed, argmax=self._argmax)
-            caption = trained(self._policy.steps)
-            start = _begin(self._game, self._recorder)
-            yield film_episode(self._game, start, player.alone, caption)
-            if self._path.is_dir():
-                self._policy = load_policy(self._path, self._device, model=self._model)
+    def load(self) -> Policy | None:
+        """The policy with its newest weights."""
+        if self.checkpoint is None:
+            return None
+        device = playing_device(self.device)
+        return load_policy(self.checkpoint, device, model=self.model)
 
 
-class HumanEpisodes:
-    """Episodes of a person; after a clear, the next level begins."""
+def policy_episodes(options: PlayOptions, recorder: Recorder | None = None) -> Episodes:
+    """Episodes without end, each with the newest weights; the first are loaded now."""
+    first, run = options.load(), options.checkpoint
+    assert first is not None
+    assert run is not None
+    config = game_config(first.env, level=options.level, repeat_action_probability=0.0)
+    game = FilmedEnv(config, seed=options.seed)
 
-    def __init__(
-        self,
-        level: str,
-        *,
-        seed: int,
-        frame_skip: int = 1,
-        recorder: Recorder | None = None,
-    ) -> None:
-        """Chooses the first level."""
-        self._env = replace(HUMAN, frame_skip=frame_skip)
-        if level:
-            check_level(level, HUMAN.task)
-        self._levels = all_levels(HUMAN.task)
-        self._first = self._levels.index(level) if level else 0
-        self._seed, self._recorder = seed, recorder
+    def episodes() -> Episodes:
+        policy = first
+        for seed in count(options.seed):
+            player = Player(policy, 1, seed=seed, argmax=options.argmax)
+            start = _begin(game, recorder)
+            yield film_episode(game, start, player.alone, trained(policy.steps))
+            if run.is_dir():
+                policy = options.load() or policy
 
-    def play(self, buttons: Callable[[], int]) -> Episodes:
-        """Yields episodes without end."""
-        level, endings = self._first, [""]
+    return episodes()
 
-        def decide(step: Step) -> Decision:
-            del step
-            return Decision(buttons(), None, None)
 
-        def noting_the_ending(shots: Iterator[Shot]) -> Iterator[Shot]:
-            for shot in shots:
-                yield shot
-            endings.append(shot.reading.ending)
+def human_episodes(
+    buttons: Callable[[], int],
+    level: str = "",
+    *,
+    seed: int,
+    frame_skip: int = 1,
+    recorder: Recorder | None = None,
+) -> Episodes:
+    """Episodes of a person without end; after a clear, the next level begins."""
+    env, levels = replace(HUMAN, frame_skip=frame_skip), all_levels(HUMAN.task)
+    number, ending = levels.index(level) if level else 0, ""
 
-        while True:
-            # The action set "raw" has every combination of buttons.
-            options = game_config(self._env, level=self._levels[level])
-            game = FilmedEnv(options | {"action_set": "raw"}, seed=self._seed)
-            start = _begin(game, self._recorder)
-            shots = film_episode(game, start, decide, KEYS_HELP)
-            yield noting_the_ending(shots)
-            if endings[-1] == "cleared":
-                level = (level + 1) % len(self._levels)
+    def decide(step: Step) -> Decision:
+        del step
+        return Decision(buttons(), None, None)
+
+    def episode(game: FilmedEnv) -> Iterator[Shot]:
+        nonlocal ending
+        for shot in film_episode(game, _begin(game, recorder), decide, KEYS_HELP):
+            yield shot
+        ending = shot.reading.ending
+
+    while True:
+        # The action set "raw" has every combination of buttons.
+        config = game_config(env, level=levels[number]) | {"action_set": "raw"}
+        yield episode(FilmedEnv(config, seed=seed))
+        if ending == "cleared":
+            number = (number + 1) % len(levels)
 
 
 def _begin(game: FilmedEnv, recorder: Recorder | None) -> Step:

@@ -53,41 +53,15 @@ _EVERY, _EVERY_IN_GIF = 2, 6
 
 
 class Recording(NamedTuple):
-    """Everything that a replay of an episode needs.
+    """Everything that a replay of an episode needs."""
 
-    Attributes:
-        start: snapshot of its environment at its first row.
-        actions: (n,) int16, one per step.
-        logits: (n, A) float16 that the actions were sampled from.
-        values: (n,) float16 of the critic.
-        episode: the episode's totals in the run.
-        env: number of its environment.
-        run_steps: environment steps of the run at the end of the episode.
-    """
-
-    start: bytes
-    actions: npt.NDArray[np.int16]
-    logits: npt.NDArray[np.float16]
-    values: npt.NDArray[np.float16]
+    start: bytes  # snapshot of the environment at the episode's first row
+    actions: npt.NDArray[np.int16]  # (n,), one per step
+    logits: npt.NDArray[np.float16]  # (n, A) that the actions were sampled from
+    values: npt.NDArray[np.float16]  # (n,) of the critic
     episode: Episode
-    env: int
-    run_steps: int
-
-
-class Video(NamedTuple):
-    """A finished video.
-
-    Attributes:
-        name: FIRST_CLEAR or BEST.
-        path: the MP4.
-        gif: a small GIF without the panel.
-        recording: the episode that the video shows.
-    """
-
-    name: str
-    path: Path
-    gif: bytes
-    recording: Recording
+    env: int  # number of the environment
+    run_steps: int  # environment steps of the run at the end of the episode
 
 
 class Recorder:
@@ -117,26 +91,24 @@ class Recorder:
         env_id = columns.env_id
         for row, episode in columns.finished:
             env = int(env_id[row])
-            if self._length[env] < self._limit and self._wanted(episode):
-                self._take(self._recording(env, episode, run_steps))
+            length = int(self._length[env])
+            if length < self._limit and self._wanted(episode):
+                recording = Recording(
+                    start=self._starts[env],
+                    actions=self._actions[env, :length].copy(),
+                    logits=self._logits[env, :length].copy(),
+                    values=self._values[env, :length].copy(),
+                    episode=episode,
+                    env=env,
+                    run_steps=run_steps,
+                )
+                self._take(recording)
         fresh = env_id[columns.is_first]
         if fresh.size:
             self._length[fresh] = 0
             blobs = self._pool.snapshot(fresh)
             for env, blob in zip(fresh.tolist(), blobs, strict=True):
                 self._starts[env] = blob.tobytes()
-
-    def _recording(self, env: int, episode: Episode, run_steps: int) -> Recording:
-        length = int(self._length[env])
-        return Recording(
-            start=self._starts[env],
-            actions=self._actions[env, :length].copy(),
-            logits=self._logits[env, :length].copy(),
-            values=self._values[env, :length].copy(),
-            episode=episode,
-            env=env,
-            run_steps=run_steps,
-        )
 
     def record(
         self,
@@ -173,12 +145,12 @@ class Filmer:
         self._same_reward = getattr(pool, "reward_fn", None) is None
         self._between = seconds_between
         self._folder = Path()
-        self._known: dict[str, dict[str, Any]] = {}
+        self._index: dict[str, dict[str, Any]] = {}
         self._best = -np.inf
         self._cleared = False
         self._changed = threading.Condition()
         self._waiting: dict[str, Recording] = {}
-        self._finished: list[Video] = []
+        self._finished: list[tuple[int, str, Path, bytes]] = []
         self._state = "filming"  # then "hurrying" and "closed"
         self._due = time.monotonic() + seconds_between / 2
         self._thread: threading.Thread | None = None
@@ -188,10 +160,10 @@ class Filmer:
         self._folder = folder
         # A missing or foreign index counts as an empty one.
         with suppress(OSError, ValueError, TypeError, KeyError):
-            known = dict(json.loads((folder / INDEX).read_text()))
-            if BEST in known:
-                self._best = float(known[BEST]["return"])
-            self._known, self._cleared = known, FIRST_CLEAR in known
+            index = dict(json.loads((folder / INDEX).read_text()))
+            if BEST in index:
+                self._best = float(index[BEST]["return"])
+            self._index, self._cleared = index, FIRST_CLEAR in index
         self._thread = threading.Thread(target=self._work, name="filming", daemon=True)
         self._thread.start()
 
@@ -219,8 +191,7 @@ class Filmer:
         with self._changed:
             videos, self._finished = self._finished, []
         for video in videos:
-            step = video.recording.run_steps
-            show_video(step, video.name, video.path, video.gif)
+            show_video(*video)
 
     def finish(self, show_video: ShowVideo) -> None:
         """Films the queued episodes without rests, and shows the videos."""
@@ -246,14 +217,16 @@ class Filmer:
         """The body of the thread: makes one film after the other."""
         try:
             while (job := self._next()) is not None:
-                video = self._film(*job)
+                name, recording = job
+                episode, path = recording.episode, self._folder / f"{name}.mp4"
+                gif = self._film(path, recording)
+                self._note(name, path, recording)
                 with self._changed:
-                    self._finished.append(video)
-                episode = video.recording.episode
+                    self._finished.append((recording.run_steps, name, path, gif))
                 self._log(
-                    f"filmed {video.path} (return {episode.total_reward:.2f}, "
-                    f"{episode.steps} steps, at {video.recording.run_steps:,} steps "
-                    "of the run)"
+                    f"filmed {path} (return {episode.total_reward:.2f}, "
+                    f"{episode.steps} steps, at {recording.run_steps:,} steps of the "
+                    "run)"
                 )
         except _ClosedError:
             return
@@ -277,9 +250,8 @@ class Filmer:
                 self._changed.wait(timeout=max(left, 0.0) if self._waiting else None)
             return None
 
-    def _film(self, name: str, recording: Recording) -> Video:
-        """Writes one video."""
-        path = self._folder / f"{name}.mp4"
+    def _film(self, path: Path, recording: Recording) -> bytes:
+        """Writes one video; returns a small GIF without the panel."""
         with tempfile.TemporaryDirectory() as scratch, ExitStack() as writers:
             gif = Path(scratch) / "small.gif"
             cameras = []
@@ -300,21 +272,19 @@ class Filmer:
                 if self._state == "filming":
                     time.sleep(_REST * (time.perf_counter() - started))
             writers.close()
-            video = Video(name, path, gif.read_bytes(), recording)
-        self._note(video)
-        return video
+            return gif.read_bytes()
 
-    def _note(self, video: Video) -> None:
+    def _note(self, name: str, path: Path, recording: Recording) -> None:
         """Adds a video to the index."""
-        episode = video.recording.episode
-        self._known[video.name] = {
-            "file": video.path.name,
+        episode = recording.episode
+        self._index[name] = {
+            "file": path.name,
             "return": episode.total_reward,
             "steps": episode.steps,
             "cleared": episode.cleared,
-            "run_steps": video.recording.run_steps,
+            "run_steps": recording.run_steps,
         }
-        write_json(self._folder / INDEX, self._known)
+        write_json(self._folder / INDEX, self._index)
 
 
 class _ClosedError(Exception):

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.film.filmed_env import FilmedEnv
 from trainer.planning import demonstration
-from trainer.planning.demonstration import GAME_OPTIONS, Demonstration
+from trainer.planning.demonstration import GAME_OPTIONS, GAMES, Demonstration
 
 # Idle frames at the start of an episode are at most these, plus one step.
 _MOST_IDLE = 256
@@ -76,17 +76,12 @@ class Recorder:
                 f"it has {len(game.played):,} frames, but its replay ends after "
                 f"{made.frames:,}"
             )
-        path = self._free()
-        made.save(path)
-        return f"recorded {path}: {made.frames:,} frames, {made.ending}"
-
-    def _free(self) -> Path:
-        """The first path that does not exist yet."""
         path, number = self._path, 1
         while path.exists():
             number += 1
             path = self._path.with_stem(f"{self._path.stem}-{number}")
-        return path
+        made.save(path)
+        return f"recorded {path}: {made.frames:,} frames, {made.ending}"
 
 
 def _opening(game: FilmedEnv) -> Demonstration:
@@ -98,21 +93,17 @@ def _opening(game: FilmedEnv) -> Demonstration:
             "repeat_action_probability"
         )
     whole = not config["stages"] and not config["random_stages"]
-    lost = bool(config["lost_levels"])
     made = Demonstration(
-        "SuperMarioBros2-v0" if lost else "SuperMarioBros-v0",
+        GAMES[bool(config["lost_levels"])],
         "" if whole else game.level,
         {name: kind(config[name]) for name, kind in GAME_OPTIONS.items()},
         game.rom_sha1,
-        b"",
-        0.0,
-        "",
     )
     env: Any = demonstration.environment(made)
     env.reset()
-    for idle in range(_MOST_IDLE):
+    for idle_frames in range(_MOST_IDLE):
         if (env.ram == game.ram).all():
-            return replace(made, buttons=bytes(idle))
+            return replace(made, buttons=bytes(idle_frames))
         env.step(0)
     raise ValueError(
         f"the episode cannot be recorded: it must begin at the start of "

@@ -12,7 +12,6 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,107 +32,62 @@ from trainer.film.filmed_env import (
     game_config,
     trained,
 )
-from trainer.film.live import HUMAN, Episodes, Pace, QuitError
+from trainer.film.live import HUMAN, Episodes, Pace, PlayOptions, QuitError
 from trainer.machine.device import prepare
-from trainer.models.policy import Policy, load_policy, playing_device
+from trainer.models.policy import playing_device
 
 # Frames between two snapshots, and how many snapshots are kept (two minutes).
 _FRAMES_BETWEEN, _MOST_MOMENTS = 30, 240
 
 
 class Command(NamedTuple):
-    """A viewer's request.
-
-    Attributes:
-        viewer: number of the viewer.
-        name: join, leave, take, give, buttons, pause, step, rewind, restart, level or
-            speed; "quit" ends the game.
-        value: a pad byte for buttons, a bool for pause, seconds for rewind, a level
-            ("" for the run's levels), a factor for speed; None for other names.
-    """
+    """A viewer's request."""
 
     viewer: int
-    name: str
+    name: str  # a case of `SharedGame._do`
+    # a pad byte, a bool (pause), seconds, a level ("": the run's levels) or a factor
     value: Any = None
 
 
 class Status(NamedTuple):
-    """The state of the game that is not part of a `Reading`.
+    """The state of the game that is not part of a `Reading`."""
 
-    Attributes:
-        viewers: number of viewers.
-        player: the viewer who holds the pad; None: the policy plays.
-        paused: whether the game waits for `step` or for the end of the pause.
-        speed: factor; 1 is the console's speed.
-        chosen: the chosen level, "" for the run's levels.
-        history: seconds that `rewind` can go back.
-    """
-
-    viewers: int
-    player: int | None
+    viewers: int  # how many
+    player: int | None  # the viewer who holds the pad; None: the policy plays
     paused: bool
-    speed: float
-    chosen: str
-    history: float
+    speed: float  # 1 is the console's
+    chosen: str  # level, "" for the run's levels
+    history: float  # seconds that `rewind` can go back
 
 
 @dataclass
 class _Progress:
-    """The progress of an episode that the console's state does not have.
-
-    Attributes:
-        frame: frames of this episode.
-        total: its return.
-        stack: the frames that the network sees, (1, H, W) each, the newest last.
-        alone: frames since a person last played.
-        stalled: frames without a new best position while no person played.
-        best: level, area and best position.
-    """
+    """The progress of an episode that the console's state does not have."""
 
     frame: int
-    total: float
-    stack: tuple[Picture, ...]
-    alone: int
-    stalled: int
-    best: tuple[int, ...]
+    total: float  # return
+    stack: tuple[Picture, ...]  # what the network sees, (1, H, W) each, the newest last
+    alone: int  # frames since a person last played
+    stalled: int  # frames without a new best position while no person played
+    best: tuple[int, ...]  # level, area and best position
 
 
 class _Moment(NamedTuple):
-    """The state at a decision of the policy, for `rewind`.
+    """The state at a decision of the policy, for `rewind`."""
 
-    Attributes:
-        clock: frames since the level was chosen, over all episodes.
-        snapshot: exact state of the game.
-        progress: progress of the episode.
-        memory: memory of the network; None if it has none.
-    """
-
-    clock: int
+    clock: int  # frames since the level was chosen, over all episodes
     snapshot: bytes
     progress: _Progress
-    memory: Tensor | None
+    memory: Tensor | None  # of the network
 
 
 class SharedGame:
     """Plays episodes for `show_episodes`; see the top of this file."""
 
-    def __init__(
-        self,
-        checkpoint: Path | None,
-        *,
-        level: str,
-        argmax: bool,
-        seed: int,
-        device: str,
-        model: str = "",
-        pace: Pace,
-    ) -> None:
+    def __init__(self, options: PlayOptions, pace: Pace) -> None:
         """Loads the policy and begins the first episode."""
-        self._path, self._argmax, self._seed = checkpoint, argmax, seed
-        self._pace = pace
-        self._device = playing_device(device)
-        self._model = model
-        self._policy = self._load() if checkpoint else None
+        self._options, self._pace, self._seed = options, pace, options.seed
+        self._policy = options.load()
         self._env = self._policy.env if self._policy else HUMAN
         self.frame_skip = self._env.frame_skip
         """Frames from one decision of the policy to the next; 1 without a policy."""
@@ -144,8 +98,7 @@ class SharedGame:
         """Called when a viewer has changed the game's status."""
         self._action_bytes: list[int] = []
         if self._policy:
-            own = FilmedEnv(game_config(self._env), seed=seed)
-            self._action_bytes = own.buttons
+            self._action_bytes = FilmedEnv(game_config(self._env)).buttons
         self._names = [button_names(byte) for byte in self._action_bytes]
         # The server puts the viewers' commands here, from any thread.
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -155,13 +108,8 @@ class SharedGame:
         self._paused, self._frames_to_step = False, 0
         self._leaves, self._turned_back = False, False
         self._moments: deque[_Moment] = deque(maxlen=_MOST_MOMENTS)
-        self._choose(level or self.levels[0])
+        self._choose(options.level or self.levels[0])
         self._begin()
-
-    def _load(self) -> Policy:
-        """The policy, with its newest weights."""
-        assert self._path is not None
-        return load_policy(self._path, self._device, model=self._model)
 
     def ask(self, command: Command) -> None:
         """Queues a viewer's command; may be called from any thread."""
@@ -189,12 +137,14 @@ class SharedGame:
 
     def episodes(self) -> Episodes:
         """Yields episodes without end; raises QuitError after "quit"."""
-        prepare(self._device)  # the thread that plays has its own current GPU
+        run = self._options.checkpoint
+        # The thread that plays has its own current GPU.
+        prepare(playing_device(self._options.device))
         while True:
             yield self._episode()
             self._seed += 1
-            if self._path is not None and self._path.is_dir():
-                self._policy = self._load()
+            if run is not None and run.is_dir():
+                self._policy = self._options.load()
             self._begin()
 
     def _choose(self, level: str) -> None:
@@ -224,7 +174,9 @@ class SharedGame:
         self._step = self._game.reset()
         self._pilot: Player | None = None
         if self._policy is not None:
-            self._pilot = Player(self._policy, 1, seed=self._seed, argmax=self._argmax)
+            self._pilot = Player(
+                self._policy, 1, seed=self._seed, argmax=self._options.argmax
+            )
         self._progress = _Progress(
             frame=0,
             total=0.0,
@@ -244,7 +196,7 @@ class SharedGame:
             frames = self._advance()
             if frames is None:
                 if self._ending == "cleared" and self._holder is not None:
-                    following = self._order.index(self._reading().level) + 1
+                    following = self._order.index(self._step.level) + 1
                     self._choose(self._order[following % len(self._order)])
                 return
             yield self._shot(frames)
@@ -331,9 +283,9 @@ class SharedGame:
 
     def _reading(self) -> Reading:
         """The data to show beside the picture."""
-        info, decision, policy = self._step.info, self._decision, self._policy
+        decision, policy = self._decision, self._policy
         return Reading(
-            level=f"{info['world']}-{info['stage']}",
+            level=self._step.level,
             caption="no policy" if policy is None else trained(policy.steps),
             buttons=self._pressed,
             names=self._names or [button_names(self._pressed)],
@@ -342,7 +294,7 @@ class SharedGame:
             value=decision.value if decision else None,
             total=self._progress.total,
             step=self._progress.frame // self.frame_skip,
-            x=info["x_pos"],
+            x=self._step.info["x_pos"],
             obs=np.concatenate(self._progress.stack) if decision else None,
             ending=self._ending,
         )
@@ -387,8 +339,11 @@ class SharedGame:
             case "pause":
                 self._paused, self._frames_to_step = value, 0
             case "step":
-                self._paused = True
-                self._frames_to_step = self._frames_of_a_step()
+                # Until the policy decides again; one frame while a person plays.
+                self._paused, self._frames_to_step = True, 1
+                if self._holder is None and not self._ending:
+                    played = self._progress.frame % self.frame_skip
+                    self._frames_to_step = self.frame_skip - played
             case "speed":
                 self._pace.speed = value
             case "rewind":
@@ -398,12 +353,6 @@ class SharedGame:
                 self._leaves = True
             case "restart":
                 self._leaves = True
-
-    def _frames_of_a_step(self) -> int:
-        """Frames until the policy decides again; 1 while a person plays."""
-        if self._holder is not None or self._ending:
-            return 1
-        return self.frame_skip - self._progress.frame % self.frame_skip
 
 
 def _best(step: Step) -> tuple[int, ...]:

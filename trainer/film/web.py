@@ -233,21 +233,15 @@ class WebScreen:
                 encoded = base64.b64encode(view_png(reading.obs)).decode()
                 self._view = f"data:image/png;base64,{encoded}"
         odds = reading.probabilities
-        return {
-            "level": reading.level,
-            "caption": reading.caption,
-            "buttons": reading.buttons,
-            "names": list(reading.names),
-            "action": reading.action,
+        fields = vars(reading) | {
             "probabilities": None if odds is None else odds.round(3).tolist(),
             "value": None if reading.value is None else round(reading.value, 2),
             "total": round(reading.total, 2),
-            "step": reading.step,
-            "x": reading.x,
-            "ending": reading.ending,
             "view": self._view,
             "view_frames": 0 if reading.obs is None else len(reading.obs),
         }
+        del fields["obs"]  # its picture is the view
+        return fields
 
     # The methods below run in the server's thread.
 
@@ -306,49 +300,44 @@ class WebScreen:
 # The server.
 
 
-class Door:
-    """Access control: checks a connection's host, origin and token."""
-
-    def __init__(self, host: str, token: str) -> None:
-        """Sets what is allowed."""
-        self._hosts = {*LOCAL, host} if host in LOCAL else None
-        self._token = token
-
-    def refusal(self, connection: HTTPConnection) -> str:
-        """The reason to refuse a connection; "" if it is allowed."""
-        # A foreign page whose host name resolves to this machine (DNS rebinding).
-        host = connection.headers.get("host", "")
-        name = re.sub(r":\d*$", "", host).strip("[]")
-        if self._hosts is not None and name not in self._hosts:
-            return "wrong host name: open the address that the server printed"
-        # A foreign page that connects to this machine; other programs send no origin.
-        origin = connection.headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != host:
-            return "pages from other origins may not connect"
-        given = connection.query_params.get("token", "")
-        if self._token and not secrets.compare_digest(
-            given.encode(), self._token.encode()
-        ):
-            return "wrong token: open the address that the server printed"
-        return ""
+def refusal(connection: HTTPConnection, served_host: str, token: str) -> str:
+    """The reason to refuse a connection; "" if it is allowed."""
+    # A foreign page whose host name resolves to this machine (DNS rebinding).
+    host = connection.headers.get("host", "")
+    name = re.sub(r":\d*$", "", host).strip("[]")
+    if served_host in LOCAL and name not in LOCAL:
+        return "wrong host name: open the address that the server printed"
+    # A foreign page that connects to this machine; other programs send no origin.
+    origin = connection.headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != host:
+        return "pages from other origins may not connect"
+    sent = connection.query_params.get("token", "")
+    if token and not secrets.compare_digest(sent.encode(), token.encode()):
+        return "wrong token: open the address that the server printed"
+    return ""
 
 
 def make_app(
-    game: SharedGame, screen: WebScreen, door: Door, play: Callable[[], None]
+    game: SharedGame,
+    screen: WebScreen,
+    play: Callable[[], None],
+    *,
+    host: str,
+    token: str,
 ) -> Starlette:
     """Makes the web application."""
     page = _PAGE.read_text("utf-8")
     numbers = count(1)
 
     async def show_page(request: Request) -> Response:
-        if why := door.refusal(request):
+        if why := refusal(request, host, token):
             return PlainTextResponse(f"{why}\n", 403)
         return HTMLResponse(page, headers=_HEADERS)
 
     async def live(socket: WebSocket) -> None:
         # Accept first: otherwise the page in the browser receives no reason.
         await socket.accept()
-        if why := door.refusal(socket):
+        if why := refusal(socket, host, token):
             await socket.close(_REFUSED, why)
         elif screen.is_full:
             await socket.close(_LATER, f"the limit is {MOST_VIEWERS} viewers")
@@ -390,7 +379,7 @@ def serve(
             failed.append(error)
         server.should_exit = True
 
-    app = make_app(game, screen, Door(host, token), play_to_the_end)
+    app = make_app(game, screen, play_to_the_end, host=host, token=token)
     config = uvicorn.Config(
         app,
         log_level="warning",

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mario_envpool import _core, nes, rom
+from mario_envpool import __version__, _core, nes, rom
 from trainer.config.tasks import all_levels, check_level, game_of
 from trainer.machine.files import write_json
 from trainer.planning import movies
@@ -37,6 +37,9 @@ GAME_OPTIONS = {
     "power_on_ram": int,
     "cut_waits": bool,
 }
+
+# The task of any level: of the game, and of the Lost Levels.
+GAMES = ("SuperMarioBros-v0", "SuperMarioBros2-v0")
 
 # The most frames: a day of play.
 _MOST_FRAMES = 24 * 60 * 60 * 60
@@ -81,9 +84,9 @@ class Demonstration:
     level: str
     options: Mapping[str, Any]
     rom_sha1: str
-    buttons: bytes
-    reward: float
-    made_by: str
+    buttons: bytes = b""
+    reward: float = 0.0
+    made_by: str = __version__
     ending: str = ENDINGS[0]
     start: str = LEVEL
 
@@ -189,19 +192,9 @@ def record(
     Raises:
         ValueError: the buttons do not reach the end.
     """
-    from mario_envpool import __version__
-
-    kept = {name: options[name] for name in GAME_OPTIONS}
-    image = rom.load(kept["rom"])
-    demonstration = Demonstration(
-        task,
-        level,
-        kept,
-        hashlib.sha1(image).hexdigest(),
-        bytes(buttons),
-        0.0,
-        __version__,
-    )
+    game = {name: options[name] for name in GAME_OPTIONS}
+    rom_sha1 = hashlib.sha1(rom.load(game["rom"])).hexdigest()
+    demonstration = Demonstration(task, level, game, rom_sha1, bytes(buttons))
     reward, frames, ending = _play(demonstration)
     if to_flag and ending != ENDINGS[0]:
         raise _no_flag(demonstration)
@@ -221,39 +214,29 @@ def from_movie(path: Path) -> Demonstration:
         FileNotFoundError: the file does not exist.
         ValueError: the file is not a movie, or the movie is for another ROM.
     """
-    from mario_envpool import __version__
-
-    found = movies.read(path)
+    imported = movies.read(path)
     try:
-        name = movies.rom_of(found)
+        name = movies.rom_of(imported)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     lost = name.startswith("lost-levels")
-    made = Demonstration(
-        "SuperMarioBros2-v0" if lost else "SuperMarioBros-v0",
+    options = {"rom": name, "lost_levels": lost, "timing": "console"}
+    empty = Demonstration(
+        GAMES[lost],
         "",
-        {
-            "rom": name,
-            "lost_levels": lost,
-            "timing": "console",
-            "power_on_ram": 0,
-            "cut_waits": False,
-        },
+        options | {"power_on_ram": 0, "cut_waits": False},
         hashlib.sha1(rom.load(name)).hexdigest(),
-        b"",
-        0.0,
-        __version__,
         start=POWER_ON,
     )
     leads = _LEADS[path.suffix.lower()]
     for lead in leads:
-        buttons = bytes(max(-lead, 0)) + found.buttons[max(lead, 0) :]
-        made = replace(made, buttons=buttons + bytes(_BLANK_FRAMES))
+        buttons = bytes(max(-lead, 0)) + imported.buttons[max(lead, 0) :]
+        made = replace(empty, buttons=buttons + bytes(_BLANK_FRAMES))
         _, frames, ending = _play(made)
         if ending == ENDINGS[0]:
             return replace(made, buttons=made.buttons[:frames])
         if lead == leads[0]:
-            first = replace(made, buttons=buttons, ending=ENDINGS[2])
+            first = replace(empty, buttons=buttons, ending=ENDINGS[2])
     return first
 
 
@@ -293,25 +276,27 @@ def environment(demonstration: Demonstration, **options: Any) -> Any:
             f"the demonstration of {_what(d)} begins at power-on, which environments "
             "do not: use mario_envpool.nes.Console to play it"
         )
-    image = image_of(d)
     game = {
         "stages": [d.level] if d.level else [],
         "action_set": "raw",
         "frame_skip": 1,
+        "obs_type": "ram",
+        "stack_num": 1,
         **d.options,
+        **options,
     }
-    return _core._MarioEnv(image, {"obs_type": "ram", "stack_num": 1} | game | options)
+    return _core._MarioEnv(image_of(d), game)
 
 
 def image_of(demonstration: Demonstration) -> bytes:
     """The contents of the ROM that a demonstration needs."""
     d = demonstration
     image = rom.load(d.options["rom"])
-    found = hashlib.sha1(image).hexdigest()
-    if found != d.rom_sha1:
+    installed = hashlib.sha1(image).hexdigest()
+    if installed != d.rom_sha1:
         raise ValueError(
             f"the demonstration of {_what(d)} needs the ROM with SHA-1 {d.rom_sha1}, "
-            f"but the installed {d.options['rom']!r} has {found}"
+            f"but the installed {d.options['rom']!r} has {installed}"
         )
     return image
 
@@ -336,8 +321,8 @@ def movie(demonstration: Demonstration) -> bytes:
     env.reset_and_record()
     for byte in d.buttons:
         env.step(byte)
-    found: bytes = env.movie
-    return found
+    frames: bytes = env.movie
+    return frames
 
 
 def save_fm2(demonstration: Demonstration, path: Path) -> None:
@@ -349,7 +334,8 @@ def save_fm2(demonstration: Demonstration, path: Path) -> None:
 
 def save_bk2(demonstration: Demonstration, path: Path) -> None:
     """Writes the movie for BizHawk; errors as `movie`."""
-    frames, name = movie(demonstration), demonstration.options["rom"]
+    frames = movie(demonstration)
+    name = demonstration.options["rom"]
     movies.write_bk2(path, frames, image_of(demonstration), name)
 
 

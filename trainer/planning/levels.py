@@ -76,13 +76,10 @@ class Found(NamedTuple):
     demonstration: Demonstration | None = None
 
 
-def make_pool(task: str, level: str, budget: Budget, **options: Any) -> Any:
-    """Environments to search in; level "" is the whole game."""
-    game = game_of(task)
-    if level:
-        options["stages"] = [level]
+def _make_pool(task: str, budget: Budget, **options: Any) -> Any:
+    """Environments to search in."""
     return mario_envpool.make(
-        game,
+        game_of(task),
         env_type="gymnasium",
         num_envs=budget.num_envs,
         num_threads=budget.num_threads,
@@ -111,14 +108,14 @@ def plan_level(task: str, level: str, budget: Budget, **options: Any) -> Found:
             "rom_path cannot be used for plans, because a demonstration finds its ROM "
             "by name: leave it out, and set the environment variable MARIO_ROM"
         )
-    pool = make_pool(task, level, budget, **options)
+    pool = _make_pool(task, budget, stages=[level], **options)
     try:
-        found = _plan(pool, budget)
-        if found is None:
+        way = _plan(pool, budget)
+        if way is None:
             return Found(level, None)
-        buttons = _buttons(found.actions, budget)
+        buttons = _buttons(way.actions, budget)
         made = demonstration.record(game_of(task), level, pool.config, buttons)
-        return Found(level, found, made)
+        return Found(level, way, made)
     finally:
         pool.close()
 
@@ -136,50 +133,43 @@ def plan_game(
         kept: receives the demonstration after the last level.
         options: options of the environment.
     """
-    pool = make_pool(task, "", budget, cut_waits=False, **options)
+    pool = _make_pool(task, budget, cut_waits=False, **options)
     try:
         levels = all_levels(task)
         actions: list[np.ndarray[Any, Any]] = []
         start, lives = None, 0
         for number, level in enumerate(levels):
             is_last = number + 1 == len(levels)
-            goal = flag_at_end if is_last else _next_level(number)
-            found = _plan(
-                pool, budget, goal=goal, lost=_lost(number, lives), start=start
-            )
-            yield Found(level, found)
-            if found is None:
+            goal = _last_flag if is_last else _next_level(number)
+            lost = _lost(number, lives)
+            way = _plan(pool, budget, goal=goal, lost=lost, start=start)
+            yield Found(level, way)
+            if way is None:
                 return
-            if found.interrupted:
-                raise Interrupted(found.interrupted)
-            actions.append(found.actions)
-            start, lives = found.end, int(found.info["life"])
+            if way.interrupted:
+                raise Interrupted(way.interrupted)
+            actions.append(way.actions)
+            start, lives = way.end, int(way.info["life"])
         buttons = _buttons(np.concatenate(actions), budget)
         kept(demonstration.record(game_of(task), "", pool.config, buttons))
     finally:
         pool.close()
 
 
-def flag_at_end(rows: Rows) -> BoolArray:
+def _last_flag(rows: Rows) -> BoolArray:
     """The goal of the whole game: its last flag or axe."""
     return flag(rows) & rows.terminated
 
 
 def _next_level(number: int) -> Callable[[Rows], BoolArray]:
     """The goal of a level of the whole game: the next level, not through a warp."""
-
-    def reached(rows: Rows) -> BoolArray:
-        there: BoolArray = (_level_now(rows) == number + 1) & ~rows.terminated
-        return there
-
-    return reached
+    return lambda rows: (_level_now(rows) == number + 1) & ~rows.terminated
 
 
 def _level_now(rows: Rows) -> IntArray:
     """The level that environments are in, counted from 0."""
-    info = rows.info
-    worlds, stages = np.asarray(info["world"]), np.asarray(info["stage"])
-    now: IntArray = (worlds - 1) * STAGES + stages - 1
+    worlds = np.asarray(rows.info["world"], np.int64)
+    now: IntArray = (worlds - 1) * STAGES + rows.info["stage"] - 1
     return now
 
 
@@ -188,11 +178,10 @@ def _lost(number: int, lives: int) -> Callable[[Rows], BoolArray]:
 
     def lost(rows: Rows) -> BoolArray:
         # Not from info: after a skipped wait, info has the lives before the wait.
-        left = rows.obs[:, _LIVES]
-        dead: BoolArray = (left < (lives or 2)) | (left > 128)
-        now = _level_now(rows)
-        elsewhere: BoolArray = (now != number) & (now != number + 1)
-        return dead | elsewhere
+        left, now = rows.obs[:, _LIVES], _level_now(rows)
+        gone: BoolArray = (now != number) & (now != number + 1)
+        gone |= (left < (lives or 2)) | (left > 128)
+        return gone
 
     return lost
 

@@ -65,7 +65,16 @@ def export(demonstrations: Sequence[Demonstration], name: str) -> Path:
             )
     for made in demonstrations:
         verify(made)
-    env = _environment(one)
+    # Make it by its spec: by name, Gymnasium would recommend -v3 instead.
+    env = gymnasium.make(
+        gymnasium.spec(f"{NAMESPACE}/{one.task}"),
+        stages=[one.level] if one.level else [],
+        action_set="raw",
+        frame_skip=1,
+        stack_num=1,
+        max_episode_steps=_MOST_STEPS,
+        **one.options,
+    )
     try:
         with warnings.catch_warnings():
             # Minari warns that an e-mail address and an evaluation environment are
@@ -88,20 +97,6 @@ def export(demonstrations: Sequence[Demonstration], name: str) -> Path:
         return Path(dataset.storage.data_path).parent
     finally:
         env.close()
-
-
-def _environment(made: Demonstration) -> gymnasium.Env[Any, Any]:
-    """An environment in which a demonstration plays, a step for each frame."""
-    # Make it by its spec: by name, Gymnasium would recommend -v3 instead.
-    return gymnasium.make(
-        gymnasium.spec(f"{NAMESPACE}/{made.task}"),
-        stages=[made.level] if made.level else [],
-        action_set="raw",
-        frame_skip=1,
-        stack_num=1,
-        max_episode_steps=_MOST_STEPS,
-        **made.options,
-    )
 
 
 def _episode(env: gymnasium.Env[Any, Any], made: Demonstration) -> Any:

@@ -23,10 +23,8 @@ _HEADER_BYTES = 16
 # Limit of a file and of its unpacked contents: far more than a day of play.
 _MOST_BYTES = 256 << 20
 
-_FM2_ORDER = "RLDUTSBA"  # right, left, down, up, start, select, B, A
-_FM2_BITS = (
-    *(nes.RIGHT, nes.LEFT, nes.DOWN, nes.UP, nes.START, nes.SELECT, nes.B, nes.A),
-)
+# Right, left, down, up, start, select, B, A: from the highest bit to the lowest.
+_FM2_ORDER, _FM2_BITS = "RLDUTSBA", [128 >> number for number in range(8)]
 _BK2_HEADER, _BK2_LOG = "Header.txt", "Input Log.txt"
 _BK2_BUTTONS = "Up Down Left Right Start Select B A".split()
 _BK2_LETTERS = "UDLRSsBA"
@@ -35,15 +33,10 @@ _BK2_KEY = "LogKey:#Reset|Power|#" + "".join(f"P1 {name}|" for name in _BK2_BUTT
 
 
 class Movie(NamedTuple):
-    """The contents of a movie file.
+    """The contents of a movie file."""
 
-    Attributes:
-        buttons: a byte for each frame (bits as in `mario_envpool.nes`).
-        rom_sum: checksum of the ROM in lower-case hexadecimal: MD5, SHA-1 or CRC32,
-            with or without the header of the ROM file.
-    """
-
-    buttons: bytes
+    buttons: bytes  # a byte for each frame (bits as in `mario_envpool.nes`)
+    # hexadecimal MD5, SHA-1 or CRC32 of the ROM, with or without its header
     rom_sum: str
 
 
@@ -247,9 +240,9 @@ def _pairs(lines: Iterable[str]) -> dict[str, str]:
 
 def _sums(image: bytes) -> set[str]:
     """All checksums by which a movie may name its ROM."""
-    found = set()
+    sums = set()
     for part in (image, image[_HEADER_BYTES:]):
         for name in ("md5", "sha1"):
-            found.add(hashlib.new(name, part, usedforsecurity=False).hexdigest())
-        found.add(f"{zlib.crc32(part):08x}")
-    return found
+            sums.add(hashlib.new(name, part, usedforsecurity=False).hexdigest())
+        sums.add(f"{zlib.crc32(part):08x}")
+    return sums

@@ -230,30 +230,17 @@ def plan(
 
 
 class _Arrival(NamedTuple):
-    """An arrival at the goal.
+    """An arrival at the goal."""
 
-    Attributes:
-        node: the node that the try began from.
-        actions: actions of the try.
-        steps: steps from the start.
-        snapshot: snapshot of the environment at the goal.
-        info: info of its row.
-    """
-
-    node: int
-    actions: IntArray
-    steps: int
+    node: int  # where the try began
+    actions: IntArray  # of the try
+    steps: int  # from the start
     snapshot: Snapshot
     info: dict[str, Any]
 
 
 class Search:
-    """The archive, and environments that try from its cells.
-
-    Attributes:
-        searched: environment steps so far.
-        best: the arrival at the goal in the fewest steps; None: no arrival yet.
-    """
+    """The archive, and environments that try from its cells."""
 
     def __init__(
         self,
@@ -289,9 +276,9 @@ class Search:
             )
         self._edges = np.cumsum(odds / odds.sum(1, keepdims=True), axis=1)
         self._edges[:, -1] = 1.0
-        self.searched = 0
+        self.searched = 0  # environment steps
         self._fineness = self._news = 0
-        self.best: _Arrival | None = None
+        self.best: _Arrival | None = None  # the fewest steps
         # Nodes: how a cell was reached. A node stays when a shorter way to its cell is
         # found, because later nodes refer to it.
         self._parents: list[int] = []
@@ -333,7 +320,7 @@ class Search:
         there = _flags(self._goal(rows), n, "goal")
         self._arrive(there, rows.info)
         lost = rows.terminated | rows.truncated | _flags(self._lost(rows), n, "lost")
-        keys = self._keys_of(rows, self._fineness)
+        keys = self._keys_of(rows)
         (entered,) = ((keys != self._keys).any(1) & ~lost & ~there).nonzero()
         self._keys = keys
         self._enter(entered)
@@ -363,7 +350,7 @@ class Search:
                     "start is the end of an episode, after which another episode "
                     "begins: give an earlier snapshot"
                 )
-        self._keys = self._keys_of(self._rows(answer[0], answer[-1]), 0)
+        self._keys = self._keys_at_start(answer)
         if (self._keys != self._keys[0]).any():
             raise ValueError(
                 "the environments of the pool must all begin in the same state: plan "
@@ -377,14 +364,15 @@ class Search:
         self._snapshots[0] = one[0]
         self._drawn[0] = len(self._envs)
 
-    def _rows(self, obs: Any, info: dict[str, Any]) -> Rows:
-        """The rows of environments that begin an episode."""
+    def _keys_at_start(self, answer: tuple[Any, ...]) -> IntArray:
+        """The cells of environments after a reset or a restored snapshot."""
+        obs, info = answer[0], answer[-1]
         no = np.zeros(len(info["env_id"]), bool)
-        return Rows(obs, info, no, no)
+        return self._keys_of(Rows(obs, info, no, no))
 
-    def _keys_of(self, rows: Rows, fineness: int) -> IntArray:
+    def _keys_of(self, rows: Rows) -> IntArray:
         """The cells of environments, (n, k) int64."""
-        keys = np.asarray(self._cells(rows, fineness))
+        keys = np.asarray(self._cells(rows, self._fineness))
         if keys.dtype.kind not in "iu" or keys.shape[:1] != rows.terminated.shape:
             raise ValueError(
                 f"cells must return ({len(rows.terminated)},) or "
@@ -456,20 +444,20 @@ class Search:
         self._manners[envs] = self._random.integers(len(self._edges), size=len(envs))
         self._pool.restore(self._envs[envs], self._snapshots[numbers], "keep")
         answer = self._pool.recv()
-        keys = self._keys_of(self._rows(answer[0], answer[-1]), self._fineness)
+        keys = self._keys_at_start(answer)
         order = np.argsort(np.asarray(answer[-1]["env_id"]), kind="stable")
         self._keys[envs] = keys[order]
 
     def _draw(self, count: int) -> IntArray:
         """Draws cells to try from; rarely tried and new cells are drawn more often."""
-        known = len(self._numbers)
-        weights = 1.0 / np.sqrt(1.0 + self._drawn[:known])
+        cells = len(self._numbers)
+        weights = 1.0 / np.sqrt(1.0 + self._drawn[:cells])
         weights[-_NEWEST:] *= _NEWEST_WEIGHT
         if self.best is not None:
-            weights[self._steps[:known] >= self.best.steps] = 0.0
+            weights[self._steps[:cells] >= self.best.steps] = 0.0
         edges = np.cumsum(weights)
         at = np.searchsorted(edges, self._random.random(count) * edges[-1], "right")
-        drawn: IntArray = np.minimum(at, known - 1)
+        drawn: IntArray = np.minimum(at, cells - 1)
         return drawn
 
     def _grow(self) -> None:
@@ -481,9 +469,9 @@ class Search:
         self._nodes, self._steps, self._drawn, self._snapshots = pairs
 
 
-def _flags(found: Any, count: int, name: str) -> BoolArray:
+def _flags(result: Any, count: int, name: str) -> BoolArray:
     """Checks the result of `goal` or `lost`, (n,) bool."""
-    flags = np.asarray(found)
+    flags = np.asarray(result)
     if flags.shape != (count,) or flags.dtype.kind != "b":
         raise ValueError(
             f"{name} must return bool of shape ({count},), one per environment; got "
