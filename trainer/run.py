@@ -37,7 +37,6 @@ from trainer.machine.process import (
     signal_of,
 )
 from trainer.machine.ranks import (
-    ALONE,
     FirstRankError,
     LostRankError,
     join,
@@ -81,14 +80,8 @@ def _main(argv: Sequence[str] | None) -> int:
         return process.run(arguments)
     except FirstRankError:
         return process.status  # rank 0 reports the reason
-    except torch.OutOfMemoryError as error:
-        return process.failed(out_of_memory_advice(process.config, error))
     except (ValueError, RuntimeError, OSError, ImportError) as error:
-        # An error in a thread arrives as the cause of another error.
-        memory = isinstance(error.__cause__, torch.OutOfMemoryError)
-        if memory:
-            return process.failed(out_of_memory_advice(process.config, error))
-        return process.failed(f"{error}{process.advice(error)}")
+        return process.failed(error)
     except KeyboardInterrupt as error:
         return 128 + signal_of(error)
 
@@ -103,12 +96,11 @@ class _Process:
 
     def __init__(self) -> None:
         self.status, self.config = 2, RunConfig()
-        self._ranks = ALONE
         self._run_dir: Path | None = None
 
     def run(self, arguments: Sequence[str]) -> int:
         """Trains; returns the exit status."""
-        ranks = self._ranks = join()
+        ranks = join()
         if not ranks.is_first:
             logging.getLogger().setLevel(logging.ERROR)
         description = __doc__ or ""
@@ -128,8 +120,12 @@ class _Process:
         ranks.close()
         return 128 + ended_by if ended_by else 0
 
-    def failed(self, text: str) -> int:
-        """Prints a reason on stderr, unless another process did; the exit status."""
+    def failed(self, error: Exception) -> int:
+        """Prints the reason on stderr, unless another process did; the exit status."""
+        text = f"{error}{self.advice(error)}"
+        # An error in a thread arrives as the cause of another error.
+        if torch.OutOfMemoryError in (type(error), type(error.__cause__)):
+            text = out_of_memory_advice(self.config, error)
         if says_first(text):
             complain(f"error: {text}")
         return self.status

@@ -129,8 +129,9 @@ def test_the_documentation_says_what_the_presets_take(name):
     assert cells[3] == config.model.name
     needed = store_bytes(config), gradient_bytes(config)
     for cell, size in zip(cells[-2:], needed, strict=True):
-        giga = f"{size / 2**30:.1f} GB"
-        assert cell == (f"{size / 2**20:.0f} MB" if size < 2**30 else giga)
+        megabytes = size / 2**20
+        text = f"{megabytes:.0f} MB" if megabytes < 1024 else f"{size / 2**30:.1f} GB"
+        assert cell == text
 
 
 def test_out_of_memory_names_the_numbers_to_lower():

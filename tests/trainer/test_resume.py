@@ -454,7 +454,7 @@ def test_a_file_is_read_once_by_the_command_and_once_by_the_run(done, monkeypatc
     monkeypatch.setattr(checkpoint, "_read", note)
     path = checkpoint.find(done.run_dir)
     read.clear()
-    assert main(["--resume", str(path), "--max-steps", "500"]) == 0
+    assert main(["--resume", str(done.run_dir), "--max-steps", "500"]) == 0
     assert read.count(path.name) == 2
 
 

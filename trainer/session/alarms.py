@@ -43,11 +43,6 @@ class Growth:
         self._samples: deque[tuple[float, float]] = deque()
         self._lasts = math.inf
 
-    def restart(self) -> None:
-        """Forgets all samples, because the growth until now has a known reason."""
-        self._samples.clear()
-        self._lasts = math.inf
-
     def lasts(self, now: float, used: float, left: float) -> float:
         """Takes a sample.
 
@@ -145,8 +140,7 @@ class Alarms:
         unrolls = values.get("replay/unrolls", 0.0)
         if unrolls != self._replay:  # memory grows while replay fills
             self._replay = unrolls
-            for growth in self._growth.values():
-                growth.restart()
+            self._growth = {"host": Growth(), "gpu": Growth()}
         for where, growth in self._growth.items():
             used = values.get(f"system/{where}_memory_gb")
             total = values.get(f"system/{where}_memory_total_gb")

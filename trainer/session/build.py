@@ -8,7 +8,7 @@ import warnings
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -48,11 +48,7 @@ from trainer.show.tracking import MetricsWriter
 _LEAST_WINDOW = 10
 
 
-class _Closes(Protocol):
-    def close(self) -> object: ...
-
-
-Part = TypeVar("Part", bound=_Closes)
+Part = TypeVar("Part", bound=Any)  # has a method close
 
 
 @dataclass

@@ -13,9 +13,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from trainer.config import plain, shown
+from trainer.config import shown
 from trainer.config.schema import RunConfig
-from trainer.machine.files import TEMPORARY, drop_after, same_folder
+from trainer.machine.files import TEMPORARY, same_folder
 from trainer.models.checkpoint import BEST, FOLDER, list_files, save, step_of
 
 # File in a run folder that the process which writes to the folder holds locked.
@@ -43,35 +43,12 @@ def new_run_dir(task: str) -> Path:
     return path
 
 
-def prepare(
-    config: RunConfig,
-    run_dir: Path,
-    *,
-    resumed: bool,
-    step: int,
-    device: str,
-    log: Callable[[str], None],
-) -> None:
-    """Drops rows of an abandoned part of the run, and writes config.json."""
-    # A run that was killed before its first checkpoint also leaves lines.
-    lost = drop_after(run_dir, step)
-    if lost and not resumed:
-        log(f"dropped {lost} lines of a run without a checkpoint from {run_dir}")
-    plain.save(
-        config,
-        run_dir / "config.json",
-        commit=_commit(),
-        device_used=device,
-        command=command_line(),
-    )
-
-
 def command_line() -> str:
     """The command that started this process, as others may see it."""
     return shlex.join(shown.command(sys.orig_argv))
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit of the trainer's repository, with "-dirty" if it has changes."""
     folder = Path(__file__).resolve().parent
     options = "describe --always --dirty --abbrev=40".split()

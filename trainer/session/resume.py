@@ -166,12 +166,13 @@ def _restore_generators(run: Run, states: dict[str, torch.Tensor]) -> None:
 
 def resume(run: Run) -> Path | None:
     """Restores the checkpoint of --resume, if any; returns its run folder."""
-    if run.config.resume is None:
+    given = run.config.resume
+    if given is None:
         return None
     pieces: list[dict[str, Any]] = []
 
     def read() -> tuple[Path, Path | None, dict[str, Any]]:
-        path, source, state = _read(run)
+        path, source, state = _read(run, given)
         common, own = divide(state, run.ranks.size)
         pieces.extend(own)
         return path, source, common
@@ -181,11 +182,10 @@ def resume(run: Run) -> Path | None:
     return source
 
 
-def _read(run: Run) -> tuple[Path, Path | None, dict[str, Any]]:
+def _read(run: Run, given: Path) -> tuple[Path, Path | None, dict[str, Any]]:
     """The checkpoint that --resume names, its run folder and its content."""
     env, run_dir = run.config.env, run.config.run_dir
-    assert run.config.resume is not None
-    path, state = locate(run.config.resume, env.task)
+    path, state = locate(given, env.task)
     source = checkpoint.run_dir_of(path)
     there = from_dict(EnvConfig, state["config"]["env"])
     same = played(there.task, there.levels) == played(env.task, env.levels)

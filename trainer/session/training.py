@@ -15,15 +15,14 @@ from typing import NamedTuple
 
 import torch
 
-from trainer.config import shown
+from trainer.config import plain, shown
 from trainer.config.learning import BETA_STEPS, linear
-from trainer.config.plain import to_dict
 from trainer.config.schema import RunConfig
 from trainer.envs.pool import busy_envs, replacements
 from trainer.machine.cpu import startup_objects_frozen
 from trainer.machine.cuda import own_stream
 from trainer.machine.device import describe
-from trainer.machine.files import Lines, same_folder
+from trainer.machine.files import Lines, drop_after, same_folder
 from trainer.machine.monitor import mark, profiler
 from trainer.machine.process import Interrupted, on_signal
 from trainer.machine.ranks import ALONE, FirstRankError, LostRankError, Ranks
@@ -87,7 +86,7 @@ def open_run(
 
 
 def _start_run_dir(run: Run, source: Path | None) -> Path:
-    """Locks the run folder, and writes config.json."""
+    """Locks the run folder, drops rows of an abandoned part, and writes config.json."""
     config, log = run.config, run.display.log
     run_dir = files.choose_run_dir(config, source)
     try:
@@ -95,13 +94,16 @@ def _start_run_dir(run: Run, source: Path | None) -> Path:
         run.checkpoints = run.owns(
             files.Checkpoints(run_dir, config.keep_checkpoints, log)
         )
-        files.prepare(
+        # A run that was killed before its first checkpoint also leaves lines.
+        lost = drop_after(run_dir, run.progress.steps)
+        if lost and not same_folder(source, run_dir):
+            log(f"dropped {lost} lines of a run without a checkpoint from {run_dir}")
+        plain.save(
             config,
-            run_dir,
-            resumed=same_folder(source, run_dir),
-            step=run.progress.steps,
-            device=describe(run.device, run.dtype),
-            log=log,
+            run_dir / "config.json",
+            commit=files.commit(),
+            device_used=describe(run.device, run.dtype),
+            command=files.command_line(),
         )
     except OSError as error:
         raise OSError(
@@ -118,7 +120,7 @@ def _open_files(run: Run) -> None:
     run.writer = run.owns(
         MetricsWriter(
             run.run_dir,
-            shown.settings(to_dict(run.config)),
+            shown.settings(plain.to_dict(run.config)),
             command=files.command_line(),
             wandb=run.config.wandb,
             resumed_at=run.progress.steps,
