@@ -43,8 +43,6 @@ class LiveDisplay(RecordDisplay):
     def __init__(self, console: Console | None = None) -> None:
         """Opens the terminal."""
         super().__init__()
-        self.drawing_s = 0.0
-        """Processor time that drawing has taken, in seconds."""
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._status: Status | None = None
         self._closing = ExitStack()
@@ -113,13 +111,12 @@ class LiveDisplay(RecordDisplay):
         """The thread: draws once a second, or less often if drawing takes long."""
         due = 0.0
         while not self._stop.wait(0.25):
-            began, spent = time.perf_counter(), time.thread_time()
+            began = time.perf_counter()
             if began >= due or self._console.size != self._size:
                 self._refresh()
                 now = time.perf_counter()
                 # Wall-clock time, because other threads may wait for the whole drawing.
                 due = now + min(10.0, max(1.0, (now - began) / _MOST_OF_THE_TIME))
-                self.drawing_s += time.thread_time() - spent
 
     def _refresh(self) -> None:
         with suppress(OSError):  # as in `log`
@@ -224,6 +221,5 @@ def make_display(mode: str) -> Display:
     able = terminal and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
     # The dashboard needs a UTF encoding.
     able = able and (sys.stdout.encoding or "utf-8").lower().startswith("utf")
-    return (
-        LiveDisplay() if mode == "on" or (mode == "auto" and able) else PlainDisplay()
-    )
+    live = mode == "on" or (mode == "auto" and able)
+    return LiveDisplay() if live else PlainDisplay()

@@ -14,9 +14,6 @@ import numpy as np
 from trainer.show.metrics import METRICS, Metric, in_panel
 from trainer.show.run_files import RunFiles
 
-Line = tuple[Sequence[float], Sequence[float]]  # x, y
-Mark = tuple[int, float, float, float, float]  # line, x, y, low and high end
-
 # Colours of lines, distinct on white and on black.
 _COLOURS = (
     "#3b82c4", "#d97b29", "#4a9d5b", "#b0518f", "#8a6fc8", "#8c7a3f", "#c8403a",
@@ -31,7 +28,7 @@ _T = TypeVar("_T")
 def curves(runs: Sequence[RunFiles]) -> str:
     """Charts of the curves of runs, overlaid, as HTML; "" if there are none."""
     charts = [_curve(runs, metric) for metric in METRICS.values() if metric.title]
-    charts.insert(1, _clear_rate_over_time(runs))
+    charts.insert(1, _curve(runs, _CLEAR_RATE, by_time=True))
     if len(runs) == 1:
         charts += [_shares_chart(runs[0]), _levels_chart(runs[0])]
     drawn = f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
@@ -44,31 +41,30 @@ def curves(runs: Sequence[RunFiles]) -> str:
     return f'<p class="keys">{keys}</p>{drawn}'
 
 
-def _curve(runs: Sequence[RunFiles], metric: Metric) -> str:
-    """One curve of every run, over steps; "" if no run has it."""
-    marks = []
-    if metric is _CLEAR_RATE:
-        marks = [
-            (number, e.get("steps", 0), e["clear_rate"], *e["clear_rate_95"])
-            for number, run in enumerate(runs)
-            for e in run.rated
-        ]
-    lines = [_points(run, metric, "step") for run in runs]
-    share = "%" in metric.form
-    return _line_chart(metric.title, lines, marks, "environment steps", share=share)
-
-
-def _clear_rate_over_time(runs: Sequence[RunFiles]) -> str:
-    """The clear rate of every run, over minutes; "" if no run has one."""
-    points = [_points(run, _CLEAR_RATE, "time/seconds") for run in runs]
-    lines = [([second / 60 for second in x], y) for x, y in points]
-    return _line_chart("Clear rate over time", lines, (), "minutes", share=True)
-
-
-def _points(run: RunFiles, metric: Metric, over: str) -> Line:
-    """The points at which a run has a value."""
-    points = [p for p in run.points if p.get(metric.key) is not None]
-    return [p.get(over, 0) for p in points], [p[metric.key] for p in points]
+def _curve(runs: Sequence[RunFiles], metric: Metric, *, by_time: bool = False) -> str:
+    """A curve of every run, overlaid, over steps or minutes; "" if no run has it."""
+    share, drawn = "%" in metric.form, False
+    axes = _axes(share)
+    for number, run in enumerate(runs):
+        points = [p for p in run.points if p.get(metric.key) is not None]
+        x = [p.get("time/seconds", 0) / 60 if by_time else p["step"] for p in points]
+        y = [p[metric.key] for p in points]
+        axes.plot(_thinned(x), _thinned(y), color=_colour(number), linewidth=1.6)
+        marks = run.rated if metric is _CLEAR_RATE and not by_time else []
+        for e in marks:
+            rate, (low, high) = e["clear_rate"], e["clear_rate_95"]
+            spread = [[max(0.0, rate - low)], [max(0.0, high - rate)]]
+            style = {"fmt": "o", "markersize": 4, "capsize": 2, "elinewidth": 1}
+            color = _colour(number)
+            axes.errorbar(e.get("steps", 0), rate, spread, color=color, **style)
+        drawn = drawn or len(points) > 1 or bool(marks)
+    if not drawn:
+        return ""
+    if not share and axes.get_ylim()[0] > 0:
+        axes.set_ylim(bottom=0)
+    if by_time:
+        return _figure("Clear rate over time", axes, "minutes")
+    return _figure(metric.title, axes, "environment steps")
 
 
 def _colour(number: int) -> str:
@@ -81,43 +77,18 @@ def _colour(number: int) -> str:
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
-def _line_chart(
-    title: str,
-    lines: Sequence[Line],
-    marks: Sequence[Mark],
-    below: str,
-    *,
-    share: bool,
-) -> str:
-    """A chart of overlaid curves."""
-    if not marks and not any(len(x) > 1 for x, _ in lines):
-        return ""
-    axes = _axes(share)
-    for number, (x, y) in enumerate(lines):
-        axes.plot(_thinned(x), _thinned(y), color=_colour(number), linewidth=1.6)
-    for number, at, rate, low, high in marks:
-        spread = [[max(0.0, rate - low)], [max(0.0, high - rate)]]
-        style = {"fmt": "o", "markersize": 4, "capsize": 2, "elinewidth": 1}
-        axes.errorbar(at, rate, spread, color=_colour(number), **style)
-    if not share and axes.get_ylim()[0] > 0:
-        axes.set_ylim(bottom=0)
-    return _figure(title, axes, below)
-
-
 def _shares_chart(run: RunFiles) -> str:
     """A chart of the shares of time, stacked; "" if the run has none."""
-    learn = METRICS["time/share_learn"]
-    shares = in_panel("shares")
-    points = [p for p in run.points if learn.key in p]
-    parts = {m.label: [p.get(m.key) or 0.0 for p in points] for m in shares}
-    del parts["held"]  # of another thread
-    if len(points) < 2 or not any(map(any, parts.values())):
+    shares = [m for m in in_panel("shares") if m.label != "held"]  # by another thread
+    points = _thinned([p for p in run.points if METRICS["time/share_learn"].key in p])
+    rows = [[p.get(share.key) or 0.0 for p in points] for share in shares]
+    if len(points) < 2 or not np.any(rows):
         return ""
-    x = [p["step"] for p in points]
     axes = _axes(share=True)
-    rows = [_thinned(row) for row in parts.values()]
-    colours = [_colour(number) for number in range(len(rows))]
-    axes.stackplot(_thinned(x), rows, labels=list(parts), colors=colours, alpha=0.85)
+    axes.stackplot(
+        [p["step"] for p in points], rows, labels=[share.label for share in shares],
+        colors=[_colour(number) for number in range(len(rows))], alpha=0.85,
+    )  # fmt: skip
     axes.legend(
         loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(rows), frameon=False,
         fontsize=8, columnspacing=1, handlelength=0.8, handletextpad=0.4,
@@ -128,8 +99,8 @@ def _shares_chart(run: RunFiles) -> str:
 
 def _levels_chart(run: RunFiles) -> str:
     """Clear rates in training, a row per level; "" for a run without --levels."""
-    points = [p for p in run.points if any(k.startswith("levels/") for k in p)]
-    points = [*_thinned(points, _MAX_COLUMNS)]
+    rated = [p for p in run.points if any(k.startswith("levels/") for k in p)]
+    points = _thinned(rated, _MAX_COLUMNS)
     names = {k[7:] for p in points for k in p if k.startswith("levels/")}
     levels = sorted(names, key=lambda name: [int(part) for part in name.split("-")])
     if not levels:

@@ -15,7 +15,6 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from rich.console import Group, RenderableType
 from rich.layout import Layout
 from rich.padding import Padding
@@ -174,16 +173,14 @@ def _row(status: Status, width: int, size: int, drawings: Sequence[_Drawing]) ->
 
 def _chart_rows(status: Status, width: int, room: int) -> list[Layout]:
     """Rows of charts, as many as fit."""
-    if room < 6:
-        return []
-    drawings = [partial(_curve, metric=metric) for metric in CHARTS]
     across = 3 if width >= 150 else 2
-    count = 2 if room >= 18 else 1
-    sizes = [room // count + (i < room % count) for i in range(count)]
-    return [
-        _row(status, width, size, drawings[across * i : across * (i + 1)])
-        for i, size in enumerate(sizes)
-    ]
+    count = 2 if room >= 18 else 1 if room >= 6 else 0
+    rows = []
+    for i in range(count):
+        metrics = CHARTS[across * i : across * (i + 1)]
+        charts = [partial(_curve, metric=metric) for metric in metrics]
+        rows.append(_row(status, width, (room + i) // count, charts))
+    return rows
 
 
 def _header(status: Status, width: int) -> RenderableType:
@@ -280,9 +277,8 @@ def _speed(status: Status, width: int, height: int) -> tuple[str, RenderableType
         text.append(f" {learn:5.0%}\n")
     else:
         text.append(_lines(_sentences(status, in_panel("emulation"))))
-    kind, _, reason = (bottleneck(values, overlapped) if values else "-").partition(
-        ": "
-    )
+    bound = bottleneck(values, overlapped) if values else "-"
+    kind, _, reason = bound.partition(": ")
     text.append(f"{kind}\n", "bold")
     machine = [metric for metric in in_panel("hardware") if metric.key in values]
     for label, sentence in _sentences(status, machine):
@@ -325,16 +321,13 @@ def _storage(status: Status, width: int, height: int) -> tuple[str, RenderableTy
         lines.append(("checkpoint", f"{ago} ago, at {step:,}"))
         lines.append(("", path.name))
     lines += _sentences(status, in_panel("slots"))
-    title = (
-        f"replay of {capacity:,}, checkpoint" if capacity else "checkpoint, no replay"
-    )
+    title = f"replay of {capacity:,}" if capacity else "no replay"
     return f"starts, {title}" if starts else title, _lines(lines)
 
 
 def _level_rates(status: Status) -> dict[str, float]:
     """The clear rates of levels."""
-    prefix = "levels/"
-    return {k.removeprefix(prefix): v for k, v in status.values.items() if prefix in k}
+    return {k[7:]: v for k, v in status.values.items() if k.startswith("levels/")}
 
 
 def _levels(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
@@ -415,10 +408,15 @@ def chart(
     high: float | None = None,
 ) -> list[str]:
     """Draws a curve as a line of Braille dots, 2x4 in a character."""
-    rows = 4 * height
+    if not points or width < 1:
+        return [" " * width] * height
+    seconds, values = np.array(points).T
+    times = np.linspace(0, seconds[-1], 2 * width)
+    bottom = values.min() if low is None else low
+    top = max(values.max() if high is None else high, bottom + 1e-9)
+    shares = ((np.interp(times, seconds, values) - bottom) / (top - bottom)).clip(0, 1)
+    rows, old = 4 * height, None
     dots = np.zeros((rows, 2 * width), np.uint8)
-    shares = _heights(points, 2 * width, low, high)
-    old = None
     for column, row in enumerate(np.round((1 - shares) * (rows - 1)).astype(int)):
         near = row if old is None else old
         # A steep piece is a vertical line, without the dot that it starts from.
@@ -428,20 +426,3 @@ def chart(
     cells = dots.reshape(height, 4, width, 2).transpose(0, 2, 1, 3)
     codes = (cells * _BRAILLE).sum((2, 3), dtype=int)
     return ["".join(chr(0x2800 + c) if c else " " for c in line) for line in codes]
-
-
-def _heights(
-    points: Sequence[Point], width: int, low: float | None, high: float | None
-) -> npt.NDArray[np.float64]:
-    """The curve at each column, 0 at `low` to 1 at `high`; empty without points."""
-    if not points or width < 1:
-        return np.zeros(0)
-    seconds, values = np.array(points).T
-    times = np.linspace(0, seconds[-1], width)
-    columns: npt.NDArray[np.float64] = np.interp(times, seconds, values)
-    bottom = values.min() if low is None else low
-    top = values.max() if high is None else high
-    if top <= bottom:
-        return np.zeros(width)
-    shares: npt.NDArray[np.float64] = (columns - bottom) / (top - bottom)
-    return shares.clip(0.0, 1.0)
