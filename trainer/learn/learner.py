@@ -45,7 +45,7 @@ from trainer.machine.cpu import Shards
 from trainer.machine.ranks import ALONE, Ranks
 from trainer.machine.seeds import Stream, seed_of
 from trainer.models import PolicyModel
-from trainer.models.weights import Ema
+from trainer.models.build import Ema
 from trainer.rollout.batch import Batch
 
 _logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from trainer.evaluation.tables import as_text, level_table
 from trainer.machine.files import Lines
 from trainer.machine.timings import format_seconds
 from trainer.models import PolicyModel
-from trainer.models.weights import Ema
+from trainer.models.build import Ema, copy_weights
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.session.progress import Clock, Progress
 from trainer.show.tracking import MetricsWriter
@@ -118,7 +118,7 @@ class Evaluator:
         config = self._config
         model = copy.deepcopy(self._model)
         if self._ema is not None:
-            self._ema.copy_to(model)
+            copy_weights(model, self._ema.model)
         options: dict[str, Any] = {
             "episodes": episodes,
             "seed": config.seed,

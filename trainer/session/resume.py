@@ -26,7 +26,7 @@ from trainer.learn.learner import Learner
 from trainer.machine.cuda import wait_for_device
 from trainer.machine.ranks import Ranks, on_device
 from trainer.machine.seeds import Stream, seed_of
-from trainer.models import PolicyModel, checkpoint, value_heads
+from trainer.models import PolicyModel, checkpoint, heads
 from trainer.rollout.collector import Collector
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.replay import PrioritizedReplay
@@ -302,7 +302,7 @@ class _Restoring:
         """Keeps the critic's output of each level if the levels have changed."""
         parts, env = self._parts, self._parts.config.env
         outputs = self._old["model.value_heads"]
-        sources = value_heads.sources(
+        sources = heads.value_sources(
             self._old["env.levels"],
             outputs,
             env.levels or own_levels(env.task),
@@ -310,7 +310,7 @@ class _Restoring:
         )
         if sources == [[number] for number in range(outputs)]:
             return
-        value_heads.move(self._state, parts.model, parts.learner.optimizer, sources)
+        heads.move_values(self._state, parts.model, parts.learner.optimizer, sources)
         self._log(
             "the levels have changed: known levels keep their output of the critic, "
             "new levels begin with the mean of its weights"
