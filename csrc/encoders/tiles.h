@@ -10,7 +10,7 @@
 
 namespace encoders {
 
-// Constants of trainer/models/tiles.py.
+// Constants of trainer/models/encoders.py.
 inline constexpr int kTileSide = 16;  ///< bytes of a row, and rows
 inline constexpr int kTileRows = 13;  ///< of cells; the others are things
 inline constexpr int kTileBytes = kTileSide * kTileSide;

@@ -21,7 +21,7 @@ from trainer.evaluation.results import level_result, levels_in_a_row, summarise_
 from trainer.evaluation.tables import as_text, level_table
 from trainer.film.filmed_env import FilmedEnv, Player, game_config
 from trainer.machine.timings import Timings
-from trainer.models import build_model, checkpoint, value_heads
+from trainer.models import build_model, checkpoint, heads
 from trainer.models.policy import Policy, load_policy
 from trainer.rollout.actor import Actor
 from trainer.rollout.collector import Collector
@@ -515,18 +515,18 @@ def test_levels_are_played_and_evaluated(tmp_path):
 )
 def test_a_level_keeps_its_value_head(old, new, expected):
     old, new = old.split(), new.split()
-    assert value_heads.sources(old, len(old), new, len(new)) == expected
+    assert heads.value_sources(old, len(old), new, len(new)) == expected
 
 
 def test_one_head_of_many_levels_is_their_mean():
-    assert value_heads.sources(["1-1", "1-2"], 2, ["1-1", "1-2"], 1) == [[0, 1]]
+    assert heads.value_sources(["1-1", "1-2"], 2, ["1-1", "1-2"], 1) == [[0, 1]]
 
 
 def test_heads_of_unknown_networks_are_not_moved():
     with pytest.raises(
         ValueError, match="only continue with the levels of its checkpoint"
     ):
-        value_heads.move(
+        heads.move_values(
             {"model": {"critic.weight": torch.ones(2, 3)}, "learner": {}},
             torch.nn.Linear(1, 1), None, [[1], [0]],
         )  # fmt: skip

@@ -20,16 +20,18 @@ from mario_envpool.tiles import NAMES
 from trainer.config.network import GRU
 from trainer.config.schema import TILES_ROWS, TILES_SHAPE, ModelConfig
 from trainer.models import ActorCritic, build_model
-from trainer.models.encoders import PIXEL_MEAN, PIXEL_SCALE, build_encoder
-from trainer.models.native import PATHS, features_of
-from trainer.models.tiles import (
+from trainer.models.encoders import (
     FRAMES_AHEAD,
     NEAR_CELL,
     NEAR_LEFT,
     NEAR_SIDE,
     NEAR_TOP,
+    PIXEL_MEAN,
+    PIXEL_SCALE,
+    build_encoder,
     near_maps,
 )
+from trainer.models.native import PATHS, features_of
 
 pytestmark = pytest.mark.skipif(
     len(PATHS) < 2, reason="the CPU has none of the instructions with code of their own"

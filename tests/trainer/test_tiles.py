@@ -21,7 +21,7 @@ from trainer.config.schema import (
 from trainer.envs.tiles import TilesPool, packed, tiles_picture
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.models import build_model
-from trainer.models.tiles import NEAR
+from trainer.models.encoders import NEAR
 from trainer.run import main
 from trainer.session.training import run_training
 

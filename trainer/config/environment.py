@@ -14,7 +14,7 @@ from trainer.config.tasks import is_native
 # need another size.
 IMAGE_SIZE = 84
 IMAGE_SIZES = {"cnn-72k": 40}
-# The shape for `obs` tiles with any network (models/tiles.py): first the rows of
+# The shape for `obs` tiles with any network (models/encoders.py): first the rows of
 # tiles, then those of motion.
 TILES_SHAPE = (1, 16, 16)
 TILES_ROWS = 13

@@ -40,7 +40,7 @@ from trainer.machine.cuda import Graphed, compiled
 from trainer.machine.ranks import ALONE, Ranks
 from trainer.machine.seeds import Stream, seed_of
 from trainer.models import PolicyModel, PolicyOutput
-from trainer.models.weights import Ema
+from trainer.models.build import Ema
 from trainer.rollout.batch import Batch, observations
 
 _logger = logging.getLogger(__name__)

@@ -1,8 +1,9 @@
-"""Builds the network of a run, built-in or custom, and measures its size."""
+"""The network of a run: built, moved to its device, measured, copied and averaged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -14,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainer.config.schema import ModelConfig
 from trainer.machine.imports import load
 from trainer.models.actor_critic import ActorCritic, PolicyModel, PolicyOutput
-from trainer.models.encoders import Shape
+from trainer.models.encoders import ENCODERS, Shape
 
 
 class ModelSize(NamedTuple):
@@ -31,14 +32,8 @@ class ModelSize(NamedTuple):
     forward_flops: int
 
 
-# Networks of many small kernels, which PyTorch's bf16 convolutions on a CPU compute
-# faster with the channels last: impala trains in half of the time and acts in a third;
-# cnn-157k and cnn-345k would take 1.2 to 1.6 times as long.
-_CHANNELS_LAST_ON_CPU = ("impala", "convnext")
-
-
 def to_device(model: PolicyModel, name: str, device: torch.device) -> PolicyModel:
-    """Moves a network to its device, in the layout that is fastest there.
+    """Moves a network to a device, in the layout that is fastest there.
 
     Args:
         model: a network from `build_model`.
@@ -46,7 +41,8 @@ def to_device(model: PolicyModel, name: str, device: torch.device) -> PolicyMode
         device: the target device.
     """
     model = model.to(device)
-    if device.type == "cuda" or name in _CHANNELS_LAST_ON_CPU:
+    plan = ENCODERS.get(name)
+    if device.type == "cuda" or (plan is not None and plan.channels_last_on_cpu):
         # nn.Module.to takes memory_format, but its annotations lack it.
         cast(Any, model).to(memory_format=torch.channels_last)
     return model
@@ -58,10 +54,10 @@ def build_model(
     """Builds the network of a run.
 
     Args:
-        config: configuration of the network. The name `module:Class` calls
-            Class(config, shape, num_actions), which must return an nn.Module with the
-            forward of `PolicyModel`; state_size and resample_noise are optional. With
-            value_heads above 1, its values have one more dimension.
+        config: configuration of the network. For a name `module:Class`,
+            Class(config, shape, num_actions) is called. It must return an nn.Module
+            with the `forward` of `PolicyModel`, and may have its `state_size` and
+            `resample_noise`. With L > 1 value heads, values are (T, B, L).
         shape: observation shape; must be (channels, height, width).
         num_actions: size of the discrete action space.
 
@@ -77,7 +73,13 @@ def build_model(
     image = (shape[0], shape[1], shape[2])
     if ":" not in config.name:
         return ActorCritic(config, image, num_actions)
-    model = _load(config.name)(config, image, num_actions)
+    make = load(config.name, "model", "module:Class")
+    if not callable(make):
+        raise ValueError(
+            f"model {config.name!r} is a {type(make).__name__}; it must be a class: "
+            "module:Class"
+        )
+    model = make(config, image, num_actions)
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"model {config.name!r} returns a {type(model).__name__}; it must return a "
@@ -126,32 +128,20 @@ class _Adapted(PolicyModel):
         return PolicyOutput(logits, values), state
 
 
-def _load(name: str) -> Callable[[ModelConfig, Shape, int], Any]:
-    """Imports the class that `module:Class` names."""
-    found = load(name, "model", "module:Class")
-    if not callable(found):
-        raise ValueError(
-            f"model {name!r} is a {type(found).__name__}; it must be a class: "
-            "module:Class"
-        )
-    result: Callable[[ModelConfig, Shape, int], Any] = found
-    return result
-
-
 def _check_contract(
     config: ModelConfig, model: nn.Module, shape: Shape, num_actions: int
 ) -> None:
     """Raises ValueError unless the outputs for blank rows are right."""
     T, B, L = 2, 3, config.value_heads
     name, values = config.name, (T, B) if L == 1 else (T, B, L)
-    given = _blank_rows(model, shape, T, B, torch.device("cpu"))
+    rows = _blank_rows(model, shape, T, B, torch.device("cpu"))
     try:
         with _evaluating(model):
-            result = model(*given)
+            result = model(*rows)
     except Exception as error:
         error.add_note(
             f"This error is from a trial of model {name!r} with (obs, state, first) = "
-            f"{_outline(given)}."
+            f"{_outline(rows)}."
         )
         raise
     size = _state_size(model)
@@ -202,3 +192,45 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(training)
+
+
+@torch.no_grad()
+def copy_weights(target: nn.Module, source: nn.Module) -> None:
+    """Copies parameters and buffers between modules of the same kind, in place."""
+    for kind in (nn.Module.parameters, nn.Module.buffers):
+        for copied, original in zip(kind(target), kind(source), strict=True):
+            copied.copy_(original)
+
+
+class Ema:
+    """Exponential moving average of a model's weights, for evaluation.
+
+    Attributes:
+        model: a copy with the averaged weights; buffers are the latest.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """Starts from the current weights; `decay` is per update, 0 to 1."""
+        self.model = copy.deepcopy(model).requires_grad_(False)
+        self.decay = decay
+        self._source = model
+
+    @torch.no_grad()
+    def update(self, updates: int) -> None:
+        """Adds the weights after one more update, the last of `updates`."""
+        # The first updates have more weight; otherwise the random initial weights
+        # would dominate for 1 / (1 - decay) updates.
+        decay = min(self.decay, (1 + updates) / (10 + updates))
+        latest = [param.detach() for param in self._source.parameters()]
+        torch._foreach_lerp_(list(self.model.parameters()), latest, 1 - decay)
+        buffers = zip(self.model.buffers(), self._source.buffers(), strict=True)
+        for copied, original in buffers:
+            copied.copy_(original)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averaged weights, as a state dict of the model."""
+        return self.model.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from a `state_dict`."""
+        self.model.load_state_dict(state)

@@ -1,8 +1,15 @@
-"""Output heads on features: action logits and values, with or without noise."""
+"""Output heads on features: action logits and values, with or without noise.
+
+When a run continues with other levels, each old level keeps its output of the critic;
+the output of a new level begins with the mean weights and statistics of all old
+outputs (`value_sources`, `move_values`).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +20,8 @@ from trainer.models.popart import PopArt
 
 # Initial scale of the noise of noisy layers (Fortunato et al. 2018, section 3.2).
 SIGMA = 0.5
+# The critic's layer in an ActorCritic, and its buffers that are drawn again, not moved.
+_VALUE, _NOISE = "head.value.", "noise_out"
 
 
 class NoisyLinear(nn.Linear):
@@ -40,11 +49,7 @@ class NoisyLinear(nn.Linear):
 
     @torch.no_grad()
     def resample_noise(self, generator: torch.Generator | None = None) -> None:
-        """Draws new noise in place, so that a recorded CUDA graph sees it.
-
-        Args:
-            generator: on the layer's device; None: the device's default generator.
-        """
+        """Draws new noise in place, so that a recorded CUDA graph sees it."""
         for noise in (self.noise_in, self.noise_out):
             noise.normal_(generator=generator)
             noise.copy_(noise.sign() * noise.abs().sqrt())
@@ -96,3 +101,61 @@ class PolicyValueHead(nn.Module):
         with torch.autocast(features.device.type, enabled=False):
             features = features.float()
             return self.policy(features), self.value(features).squeeze(-1)
+
+
+def value_sources(
+    old: Sequence[str], old_outputs: int, new: Sequence[str], new_outputs: int
+) -> list[list[int]]:
+    """For each new output, the indices of old outputs whose mean it begins with.
+
+    Levels before and after, and the critic's outputs: one per level, or 1.
+    """
+    before = list(old) if old_outputs > 1 else []
+    after = list(new) if new_outputs > 1 or len(new) == 1 else [""]
+    everything = list(range(old_outputs))
+    return [[before.index(n)] if n in before else everything for n in after]
+
+
+def move_values(
+    state: dict[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    parts: Sequence[Sequence[int]],
+) -> None:
+    """Rewrites a checkpoint's state in place: weights, averages and moments.
+
+    `model` and `optimizer` are of the continued run, `parts` are from `value_sources`.
+    """
+    if not any(name.startswith(_VALUE) for name in state["model"]):
+        raise ValueError(
+            "a custom network can only continue with the levels of its checkpoint, "
+            "because it is unknown which of its weights belong to a level: choose the "
+            "same levels"
+        )
+    learner = state["learner"]
+    for tensors in (state["model"], learner["ema"], learner["buffers"]):
+        for name in [n for n in tensors or {} if n.startswith(_VALUE)]:
+            if name.endswith(_NOISE):
+                del tensors[name]
+            elif not name.endswith("noise_in"):
+                tensors[name] = _moved(tensors[name], parts)
+    for moments in _moments(learner["optimizer"], model, optimizer):
+        for name, value in moments.items():
+            if isinstance(value, Tensor) and value.ndim:
+                moments[name] = _moved(value, parts)
+
+
+def _moved(rows: Tensor, parts: Sequence[Sequence[int]]) -> Tensor:
+    """Means of rows."""
+    return torch.stack([rows[list(part)].mean(0) for part in parts])
+
+
+def _moments(
+    state: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Iterator[dict[str, Any]]:
+    """The optimiser's moments of each parameter of the critic's layer."""
+    names = {param: name for name, param in model.named_parameters()}
+    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=False):
+        for param, number in zip(own["params"], saved["params"], strict=False):
+            if names[param].startswith(_VALUE) and number in state["state"]:
+                yield state["state"][number]

@@ -49,11 +49,9 @@ class _Recurrent(Memory):
         nn.init.zeros_(self.inputs.bias)
 
     def step(self, row: Tensor, state: Tensor) -> Tensor:
-        """The next state; its first H columns are the output.
+        """The next state (B, S) for the inputs' part of the gates, (B, gates * H).
 
-        Args:
-            row: (B, gates * H) contribution of the input to the gates.
-            state: (B, S).
+        Its first H columns are the output.
         """
         raise NotImplementedError
 
@@ -135,18 +133,10 @@ def attend(
 ) -> Tensor:
     """Attention with a learned bias on its scores, and a boolean mask.
 
-    Fused ("flash") kernels do not support a mask with a gradient. So the bias is part
-    of the inner product: query t has a 1 in column t, and key n has bias[t, n] there.
-
-    Args:
-        query: (B, heads, T, D).
-        key: (B, heads, N, D).
-        value: (B, heads, N, D).
-        bias: (heads, T, N) added to the scaled scores.
-        seen: (B, 1, T, N) bool, whether row t attends to key n.
-
-    Returns:
-        (B, heads, T, D); zeros for a row that attends to nothing.
+    Query (B, heads, T, D), key and value (B, heads, N, D), bias (heads, T, N) and seen
+    (B, 1, T, N) give (B, heads, T, D); zeros for a row that attends to nothing. Fused
+    ("flash") kernels do not support a mask with a gradient. So the bias is part of the
+    inner product: query t has a 1 in column t, and key n has bias[t, n] there.
     """
     batch, heads, rows, size = query.shape
     spare = -(size + rows) % 8  # kernels of GPUs need multiples of 8
@@ -155,8 +145,8 @@ def attend(
     query = torch.cat([query * size**-0.5, column.expand(batch, heads, -1, -1)], -1)
     key = torch.cat([key, biases.expand(batch, -1, -1, -1)], -1)
     value = F.pad(value, (0, rows + spare))
-    found = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=1.0)
-    return found[..., :size]
+    sums = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=1.0)
+    return sums[..., :size]
 
 
 class _GatedBlock(nn.Module):
@@ -179,24 +169,18 @@ class _GatedBlock(nn.Module):
         self.age_bias = nn.Parameter(torch.zeros(heads, steps + 1))
 
     def forward(self, x: Tensor, older: Tensor, age: Tensor, hidden: Tensor) -> Tensor:
-        """Lets T rows attend to M older rows and to each other.
+        """Lets T rows (T, B, D) attend to M older rows (M, B, D) and to each other.
 
-        Args:
-            x: (T, B, D) the layer's inputs.
-            older: (M, B, D) its inputs at the M rows before.
-            age: (T, M + T) age of each row relative to row t, in rows, within 0..M.
-            hidden: (B, 1, T, M + T) bool, the rows that row t must not attend to.
-
-        Returns:
-            (T, B, D).
+        `age` (T, M + T) is each row's age relative to row t, in rows, within 0..M;
+        `hidden` (B, 1, T, M + T) is true for rows that row t must not attend to.
         """
         rows = self.attention_norm(torch.cat([older, x]))
         query = self._split(self.query(rows[len(older) :]))
         key, value = map(self._split, self.key_value(rows).chunk(2, -1))
-        found = attend(query, key, value, self.age_bias[:, age], ~hidden)
-        found = self.output(found.permute(2, 0, 1, 3).flatten(2))
+        seen = attend(query, key, value, self.age_bias[:, age], ~hidden)
+        seen = self.output(seen.permute(2, 0, 1, 3).flatten(2))
         # ReLU, because otherwise two linear layers would follow each other (3.1).
-        x = self.attention_gate(x, F.relu(found))
+        x = self.attention_gate(x, F.relu(seen))
         y = self.reduce(F.relu(self.expand(self.forward_norm(x))))
         result: Tensor = self.forward_gate(x, F.relu(y))
         return result
@@ -235,9 +219,9 @@ class GTrXL(Memory):
     ) -> tuple[Tensor, Tensor]:
         """(T, B, F), (B, S), (T, B) to (T, B, H), (B, S); float32."""
         steps = self.steps
-        kept, known = state[:, :-steps], state[:, -steps:]
+        kept, exists = state[:, :-steps], state[:, -steps:]
         older = kept.reshape(len(state), -1, steps, self.size).permute(1, 2, 0, 3)
-        age, episode = self._timeline(known, first)
+        age, episode = self._timeline(exists, first)
         unlike = episode[steps:].T.unsqueeze(2) != episode.T.unsqueeze(1)
         hidden = (unlike | (age < 0) | (age > steps)).unsqueeze(1)
         age = age.clamp(0, steps)
@@ -252,20 +236,15 @@ class GTrXL(Memory):
         kept = kept.masked_fill(lost[:, None, :, None], 0.0).flatten(1)
         return stream, torch.cat([kept, (~lost).float()], 1)
 
-    def _timeline(self, known: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """The positions in time of the older rows and the new rows.
+    def _timeline(self, exists: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Ages (T, M + T) and episodes (M + T, B) of M older and T new rows.
 
-        Args:
-            known: (B, M) 1 for older rows that exist.
-            first: (T, B).
-
-        Returns:
-            (T, M + T) age of each row relative to row t, in rows, negative for later
-            rows; (M + T, B) the number of its episode, 0 for the episode that continues
-            from the state, and -1 for rows that do not exist.
+        An age is in rows relative to row t, negative for later rows. The episode that
+        continues from the state has the number 0, rows that do not exist have -1;
+        `exists` (B, M) is 1 for older rows that exist.
         """
         started = first.long().cumsum(0)
-        episode = torch.cat([known.T.long() - 1, started])
+        episode = torch.cat([exists.T.long() - 1, started])
         time = torch.arange(len(episode), device=first.device)
         return time[self.steps :, None] - time, episode
 
@@ -273,15 +252,7 @@ class GTrXL(Memory):
 def build_memory(
     config: network.GRU | network.LSTM | network.GTrXL | None, features: int
 ) -> Memory | None:
-    """Builds the memory of a network; None for a network without memory.
-
-    Args:
-        config: kind and sizes of the memory.
-        features: size of its inputs.
-
-    Raises:
-        ValueError: a size is invalid.
-    """
+    """The memory of a network, for inputs of size `features`; None without memory."""
     if config is None:
         return None
     check_ranges(config)

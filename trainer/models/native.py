@@ -11,16 +11,23 @@ PyTorch runs all encoders that the native code does not support.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from trainer.config.schema import TILES_SHAPE
-from trainer.models.encoders import CentredConv2d
-from trainer.models.tiles import CODE_SIZE, CODES, NEAR, SCALES, THINGS, TilesEncoder
+from trainer.models.encoders import (
+    CODE_SIZE,
+    CODES,
+    NEAR,
+    SCALES,
+    THINGS,
+    CentredConv2d,
+    TilesEncoder,
+)
 
 try:
     from trainer import _native
@@ -32,8 +39,7 @@ else:
 # The portable code exists only for comparison; PyTorch is faster.
 _BEST = PATHS[-1] if len(PATHS) > 1 else None
 
-
-# Dilation, groups and padding of the convolutions that the native code supports.
+# Dilation, groups and padding mode of the convolutions that the native code supports.
 _PLAIN = ((1, 1), 1, "zeros")
 
 # A module, the name of its parameter, and the parameter's shape.
@@ -41,41 +47,26 @@ _Weight = tuple[nn.Module, str, tuple[int, ...]]
 
 
 class _Plan(NamedTuple):
-    """How the native code runs an encoder on images of one shape.
-
-    Attributes:
-        forward, backward: functions of the module `_native`.
-        shape: the shape arguments of these functions.
-        map: M, numbers per image after the first convolution.
-        inputs: I, numbers per image that the linear layer takes.
-        features: F, numbers per image that the linear layer returns.
-        weights: parameters, in the order of the native code.
-        layers: convolutions, and their properties except the weights.
-        scales: a tensor that gets no gradient and is not moved.
-        rest: modules after the linear layer, which PyTorch runs.
-    """
+    """How the native code runs an encoder on images of one shape."""
 
     forward: Callable[..., None]
     backward: Callable[..., None]
-    shape: tuple[int, ...]
-    map: int
-    inputs: int
+    shape: tuple[int, ...]  # arguments of `forward` and `backward`
+    map_size: int  # numbers per image after the first convolution
+    inputs: int  # of the linear layer, per image
     features: int
-    weights: tuple[_Weight, ...]
-    layers: tuple[tuple[nn.Conv2d, tuple[Any, ...]], ...]
-    scales: Tensor | None = None
-    rest: tuple[nn.Module, ...] = ()
+    weights: tuple[_Weight, ...]  # in the order of the native code
+    layers: tuple[tuple[nn.Conv2d, tuple[Any, ...]], ...]  # with their properties
+    scales: tuple[Tensor, ...] = ()  # without a gradient
+    rest: tuple[nn.Module, ...] = ()  # after the linear layer; PyTorch runs them
 
 
-class _Known(NamedTuple):
-    """The result of analysing an encoder.
+class _Analysis(NamedTuple):
+    """What was decided about an encoder, for images of one shape.
 
-    Attributes:
-        parts: the modules in it, each with its name and the parent's modules; without
-            a plan only its children. The encoder itself is left out, so that this
-            record does not keep it alive.
-        image: (C, H, W).
-        plan: the plan; None if native code does not support the encoder.
+    `parts` are its modules, each with the parent's modules and its name; without a plan
+    only its children. The encoder itself is left out, so that this record does not keep
+    it alive.
     """
 
     parts: tuple[tuple[dict[str, nn.Module | None], str, nn.Module | None], ...]
@@ -83,47 +74,35 @@ class _Known(NamedTuple):
     plan: _Plan | None
 
 
-_KNOWN: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
+_analyses: WeakKeyDictionary[nn.Module, _Analysis] = WeakKeyDictionary()
 
 
 def features_of(
     encoder: nn.Module, images: Tensor, path: str | None = _BEST
 ) -> Tensor | None:
-    """The features of an encoder, computed natively; None if it is not supported.
+    """Features (N, F) float32 of uint8 images; None if native code does not compute it.
 
-    Args:
-        encoder: an encoder from `build_encoder`, or any other module.
-        images: (N, C, H, W) uint8.
-        path: instruction set from `PATHS`; None: do not use native code.
-
-    Returns:
-        (N, F) float32.
+    `path` is an instruction set from `PATHS`; None: do not use native code.
     """
     if not torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return None
     if torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return None
-    found = _usable(encoder, images, path)
-    if path is None or found is None:
+    passes = _passes_of(encoder, images, path)
+    if passes is None:
         return None
-    plan, weights = found
     images = images.contiguous()
-    if torch.is_grad_enabled() and any(w.requires_grad for w in weights):
-        result: Tensor = _Encode.apply(plan, path, images, *weights)  # type: ignore[no-untyped-call]
+    if torch.is_grad_enabled() and any(w.requires_grad for w in passes.weights):
+        result: Tensor = _Encode.apply(passes, images, *passes.weights)  # type: ignore[no-untyped-call]
     else:
-        result = _run(plan, path, images, weights, None, None)
-    for module in plan.rest:
+        result = passes.features(images)
+    for module in passes.plan.rest:
         result = module(result)
     return result
 
 
 def computes(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether native code runs a whole network, except the heads, on this CPU.
-
-    Args:
-        model: a network from `build_model`, or any other module.
-        shape: (C, H, W) of the observations.
-    """
+    """Whether native code runs a whole network, except the heads, on this CPU."""
     return (
         getattr(model, "native", False)
         and getattr(model, "memory", None) is None
@@ -132,37 +111,43 @@ def computes(model: nn.Module, shape: tuple[int, ...]) -> bool:
     )
 
 
-class EncoderPass:
-    """The two passes of an encoder without autograd, for `trainer.learn.fused`.
+class EncoderPass(NamedTuple):
+    """The two passes of an encoder under bfloat16, without autograd."""
 
-    Attributes:
-        weights: parameters that get gradients, in the order of `backward`.
-    """
-
-    def __init__(self, plan: _Plan, path: str, weights: list[Tensor]) -> None:
-        """Runs a plan; `of` makes one."""
-        self.weights = weights
-        self._plan, self._path = plan, path
+    plan: _Plan
+    path: str
+    weights: list[Tensor]  # parameters that get gradients, in the order of `backward`
 
     @classmethod
     def of(
         cls, encoder: nn.Module, shape: tuple[int, ...], path: str | None = _BEST
     ) -> EncoderPass | None:
-        """The pass of an encoder under bfloat16; None if it is not fully supported.
+        """The passes for images (C, H, W); None unless the whole encoder is supported.
 
-        Args:
-            encoder: an encoder whose parameters do not move in memory.
-            shape: (C, H, W) of the images.
-            path: as in `features_of`.
+        The encoder's parameters must not move in memory.
         """
-        found = _usable(encoder, torch.empty(0, *shape, dtype=torch.uint8), path)
-        if path is None or found is None or found[0].rest:
-            return None
-        return cls(found[0], path, found[1])
+        passes = _passes_of(encoder, torch.empty(0, *shape, dtype=torch.uint8), path)
+        return None if passes is None or passes.plan.rest else passes
+
+    def features(
+        self, images: Tensor, maps: Tensor | None = None, inputs: Tensor | None = None
+    ) -> Tensor:
+        """Features (N, F) float32; writes the activations to `maps` and `inputs`."""
+        features = torch.empty(len(images), self.plan.features)
+        self.plan.forward(
+            *self._arguments(images),
+            0 if maps is None else maps.data_ptr(),
+            0 if inputs is None else inputs.data_ptr(),
+            features.data_ptr(),
+        )
+        return features
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Features (N, F) float32 of images (N, C, H, W), and what `backward` needs."""
-        return _run_and_keep(self._plan, self._path, images, self.weights)
+        rows = len(images)
+        maps = torch.empty(rows, self.plan.map_size, dtype=torch.bfloat16)
+        inputs = torch.empty(rows, self.plan.inputs, dtype=torch.bfloat16)
+        return self.features(images, maps, inputs), maps, inputs
 
     def backward(
         self,
@@ -171,23 +156,58 @@ class EncoderPass:
         d_features: Tensor,
         gradients: list[Tensor],
     ) -> None:
-        """Writes the gradients of all weights.
+        """Writes the gradients of all weights; `kept` is the result of `forward`."""
+        features, maps, inputs = kept
+        self.plan.backward(
+            *self._arguments(images),
+            maps.data_ptr(),
+            inputs.data_ptr(),
+            features.data_ptr(),
+            d_features.data_ptr(),
+            [gradient.data_ptr() for gradient in gradients],
+        )
 
-        Args:
-            images: the argument of `forward`.
-            kept: the result of `forward`.
-            d_features: (N, F) float32 gradient of the features.
-            gradients: outputs, float32, with the shapes of `weights`.
-        """
-        _run_back(
-            self._plan, self._path, images, self.weights, kept, d_features, gradients
+    def _arguments(self, images: Tensor) -> tuple[Any, ...]:
+        """The arguments with which both native functions begin."""
+        return (
+            self.plan.shape,
+            self.path,
+            len(images),
+            images.data_ptr(),
+            [weight.data_ptr() for weight in self.weights],
+            *(scales.data_ptr() for scales in self.plan.scales),
         )
 
 
-def _usable(
+class _Encode(torch.autograd.Function):
+    """Features of images, with gradients for the weights but not for the images."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, passes: EncoderPass, images: Tensor, *weights: Tensor
+    ) -> Tensor:
+        """Features; keeps what the backward pass needs."""
+        kept = passes.forward(images)
+        ctx.save_for_backward(images, *kept, *weights)
+        ctx.passes = passes
+        return kept[0]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_features: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of all weights."""
+        images, features, maps, inputs, *weights = ctx.saved_tensors
+        gradients = [torch.empty_like(w) for w in weights]
+        passes = ctx.passes._replace(weights=weights)
+        d_features = d_features.float().contiguous()
+        passes.backward(images, (features, maps, inputs), d_features, gradients)
+        return (None, None, *gradients)
+
+
+def _passes_of(
     encoder: nn.Module, images: Tensor, path: str | None
-) -> tuple[_Plan, list[Tensor]] | None:
-    """The plan and the weights of an encoder; None if it is not supported."""
+) -> EncoderPass | None:
+    """The passes of an encoder now; None if native code does not support it."""
     if (
         path is None
         or type(images) is not Tensor
@@ -195,58 +215,74 @@ def _usable(
         or images.dtype != torch.uint8
     ):
         return None
-    known = _KNOWN.get(encoder)
-    if known is None or known.image != images.shape[1:] or _changed(known):
-        known = _KNOWN[encoder] = _find_out(encoder, images)
-    plan = known.plan
+    analysis = _analyses.get(encoder)
+    if (
+        analysis is None
+        or analysis.image != images.shape[1:]
+        or any(modules.get(name) is not part for modules, name, part in analysis.parts)
+    ):
+        analysis = _analyses[encoder] = _analyse(encoder, images.shape[1:])
+    plan = analysis.plan
     if plan is None or has_hooks(encoder):
         return None
-    if any(has_hooks(part) for _, _, part in known.parts if part is not None):
+    if any(has_hooks(part) for _, _, part in analysis.parts if part is not None):
         return None
-    weights = _plain_weights(plan)
-    return None if weights is None else (plan, weights)
+    if any(_properties(layer) != expected for layer, expected in plan.layers):
+        return None
+    weights: list[Tensor] = []
+    for module, name, shape in plan.weights:
+        w = module._parameters.get(name)
+        if (
+            type(w) not in (nn.Parameter, Tensor)
+            or w is None
+            or w.dtype != torch.float32
+            or not w.is_cpu
+            or not w.is_contiguous()
+            or w.shape != shape
+        ):
+            return None
+        weights.append(w)
+    return EncoderPass(plan, path, weights)
 
 
-def _find_out(encoder: nn.Module, images: Tensor) -> _Known:
-    """Analyses an encoder for images of this shape."""
-    plan = _plan(encoder, images)
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a module has hooks on its inputs or outputs."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def _analyse(encoder: nn.Module, image: torch.Size) -> _Analysis:
+    """Looks for a plan of an encoder."""
+    plan = None
+    if type(encoder) is nn.Sequential and len(image) == 3 and len(encoder):
+        modules = list(encoder)
+        tiles = type(modules[0]) is TilesEncoder
+        plan = (_tiles_plan if tiles else _cnn_plan)(modules, image)
     parts = tuple(
         (module._modules, name, child)
         for module in (encoder.modules() if plan else [encoder])
         for name, child in module._modules.items()
     )
-    return _Known(parts, images.shape[1:], plan)
+    return _Analysis(parts, image, plan)
 
 
-def _changed(known: _Known) -> bool:
-    """Whether a module was replaced since the analysis."""
-    return any(modules.get(name) is not part for modules, name, part in known.parts)
-
-
-def _plan(encoder: nn.Module, images: Tensor) -> _Plan | None:
-    """The plan of an encoder; None if it is not supported."""
-    if type(encoder) is not nn.Sequential or images.ndim != 4 or not len(encoder):
-        return None
-    modules = list(encoder)
-    if type(modules[0]) is TilesEncoder:
-        return _tiles_plan(modules[0], tuple(modules[1:]), images)
-    return _cnn_plan(modules, images)
-
-
-def _cnn_plan(modules: list[nn.Module], images: Tensor) -> _Plan | None:
+def _cnn_plan(modules: list[nn.Module], image: torch.Size) -> _Plan | None:
     """The plan of an encoder of pixels; None if it is not supported."""
     kinds = (CentredConv2d, nn.ReLU, nn.Conv2d, nn.ReLU, nn.Flatten, nn.Linear, nn.ReLU)
     if tuple(map(type, modules)) != kinds:
         return None
-    first, _, second, _, flatten, linear, _ = modules
-    assert isinstance(first, nn.Conv2d)
-    assert isinstance(second, nn.Conv2d)
-    assert isinstance(linear, nn.Linear)
-    assert isinstance(flatten, nn.Flatten)
-    if not (_is_plain(first) and _is_plain(second)):
-        return None
+    first, _, second, _, flatten, linear, _ = cast(Any, modules)
+    layers = tuple((layer, _properties(layer)) for layer in (first, second))
+    for _, (kernel, stride, *others) in layers:
+        square = kernel[0] == kernel[1] and stride[0] == stride[1]
+        if not square or tuple(others) != ((0, 0), *_PLAIN):
+            return None
     shape = (
-        *images.shape[1:],
+        *image,
         first.kernel_size[0],
         first.stride[0],
         first.out_channels,
@@ -255,19 +291,18 @@ def _cnn_plan(modules: list[nn.Module], images: Tensor) -> _Plan | None:
         second.out_channels,
         linear.out_features,
     )
-    if not _native.cnn_valid(shape):
+    if not _native.cnn_valid(shape) or _properties(flatten) != (1, -1):
         return None
-    sides = [_windows(side, first) for side in images.shape[2:]]
-    inputs = second.out_channels
-    for side in sides:
-        inputs *= _windows(side, second)
-    if (flatten.start_dim, flatten.end_dim) != (1, -1):
-        return None
+    map_size, inputs = first.out_channels, second.out_channels
+    for side in image[1:]:
+        windows = (side - shape[3]) // shape[4] + 1
+        map_size *= windows
+        inputs *= (windows - shape[6]) // shape[7] + 1
     return _Plan(
         _native.cnn_forward,
         _native.cnn_backward,
         shape,
-        first.out_channels * sides[0] * sides[1],
+        map_size,
         inputs,
         linear.out_features,
         (
@@ -275,27 +310,28 @@ def _cnn_plan(modules: list[nn.Module], images: Tensor) -> _Plan | None:
             *_with_bias(second, (shape[8], shape[5], shape[6], shape[6])),
             *_with_bias(linear, (shape[9], inputs)),
         ),
-        ((first, _layer(first)), (second, _layer(second))),
+        layers,
     )
 
 
-def _tiles_plan(
-    encoder: TilesEncoder, rest: tuple[nn.Module, ...], images: Tensor
-) -> _Plan | None:
+def _tiles_plan(modules: list[nn.Module], image: torch.Size) -> _Plan | None:
     """The plan of the encoder of tiles; None if its widths are not supported."""
+    encoder, *rest = cast(Any, modules)
     kinds = (nn.Conv2d, nn.ReLU, nn.Conv2d, nn.ReLU, nn.Flatten)
     if tuple(map(type, encoder.cells)) != kinds or type(encoder.join) is not nn.Linear:
         return None
     first, _, second, _, flatten = encoder.cells
-    assert isinstance(first, nn.Conv2d)
-    assert isinstance(second, nn.Conv2d)
-    assert isinstance(flatten, nn.Flatten)
-    layers = (_layer(first), _layer(second), (flatten.start_dim, flatten.end_dim))
-    known = (((3, 3), (2, 2), (1, 1), *_PLAIN), ((3, 4), (2, 2), (0, 0), *_PLAIN))
-    if layers != (*known, (1, -1)) or type(encoder.codes) is not nn.Embedding:
+    supported = (
+        ((3, 3), (2, 2), (1, 1), *_PLAIN),
+        ((3, 4), (2, 2), (0, 0), *_PLAIN),
+        (1, -1),
+    )
+    if tuple(map(_properties, (first, second, flatten))) != supported:
         return None
     shape = (first.out_channels, second.out_channels, encoder.join.out_features)
-    if images.shape[1:] != TILES_SHAPE or any(size % 16 for size in shape):
+    if type(encoder.codes) is not nn.Embedding or any(size % 16 for size in shape):
+        return None
+    if image != TILES_SHAPE:
         return None
     motion = THINGS * (CODE_SIZE + len(SCALES)) + NEAR
     inputs = second.out_channels * 3 * 3 + motion
@@ -312,10 +348,10 @@ def _tiles_plan(
             *_with_bias(second, (shape[1], shape[0], 3, 4)),
             *_with_bias(encoder.join, (shape[2], inputs)),
         ),
-        ((first, layers[0]), (second, layers[1])),
+        ((first, supported[0]), (second, supported[1])),
         # Under autocast they are concatenated with the motion's numbers in float32.
-        encoder.scales.float().contiguous(),
-        rest,
+        (encoder.scales.float().contiguous(),),
+        tuple(rest),
     )
 
 
@@ -324,8 +360,11 @@ def _with_bias(layer: nn.Module, shape: tuple[int, ...]) -> tuple[_Weight, ...]:
     return ((layer, "weight", shape), (layer, "bias", shape[:1]))
 
 
-def _layer(layer: nn.Conv2d) -> tuple[Any, ...]:
-    """All properties of a convolution except its weights."""
+def _properties(layer: nn.Module) -> tuple[Any, ...]:
+    """All properties of a convolution or a Flatten except weights and channels."""
+    if isinstance(layer, nn.Flatten):
+        return (layer.start_dim, layer.end_dim)
+    assert isinstance(layer, nn.Conv2d)
     return (
         layer.kernel_size,
         layer.stride,
@@ -334,134 +373,3 @@ def _layer(layer: nn.Conv2d) -> tuple[Any, ...]:
         layer.groups,
         layer.padding_mode,
     )
-
-
-def _is_plain(layer: nn.Conv2d) -> bool:
-    """Whether a convolution has only a square kernel and a stride."""
-    kernel, stride = layer.kernel_size, layer.stride
-    square = kernel[0] == kernel[1] and stride[0] == stride[1]
-    return square and _layer(layer)[2:] == ((0, 0), *_PLAIN)
-
-
-def _windows(side: int, layer: nn.Conv2d) -> int:
-    return (side - layer.kernel_size[0]) // layer.stride[0] + 1
-
-
-def _plain_weights(plan: _Plan) -> list[Tensor] | None:
-    """The current parameters; None unless the native code can read them."""
-    if any(_layer(layer) != expected for layer, expected in plan.layers):
-        return None
-    found: list[Tensor] = []
-    for module, name, shape in plan.weights:
-        w = module._parameters.get(name)
-        if (
-            type(w) not in (nn.Parameter, Tensor)
-            or w is None
-            or w.dtype != torch.float32
-            or not w.is_cpu
-            or not w.is_contiguous()
-            or w.shape != shape
-        ):
-            return None
-        found.append(w)
-    return found
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Whether a module has hooks on its inputs or outputs."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
-
-
-def _run(
-    plan: _Plan,
-    path: str,
-    images: Tensor,
-    weights: Sequence[Tensor],
-    maps: Tensor | None,
-    x: Tensor | None,
-) -> Tensor:
-    """Features (N, F) float32; writes the activations to `maps` and `x`."""
-    rows = len(images)
-    y = torch.empty(rows, plan.features)
-    plan.forward(
-        plan.shape,
-        path,
-        rows,
-        images.data_ptr(),
-        [w.data_ptr() for w in weights],
-        *_scales(plan),
-        0 if maps is None else maps.data_ptr(),
-        0 if x is None else x.data_ptr(),
-        y.data_ptr(),
-    )
-    return y
-
-
-def _scales(plan: _Plan) -> tuple[int, ...]:
-    return () if plan.scales is None else (plan.scales.data_ptr(),)
-
-
-def _run_and_keep(
-    plan: _Plan, path: str, images: Tensor, weights: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, and the activations in bfloat16 in the native code's layout."""
-    rows = len(images)
-    maps = torch.empty(rows, plan.map, dtype=torch.bfloat16)
-    x = torch.empty(rows, plan.inputs, dtype=torch.bfloat16)
-    return _run(plan, path, images, weights, maps, x), maps, x
-
-
-def _run_back(
-    plan: _Plan,
-    path: str,
-    images: Tensor,
-    weights: Sequence[Tensor],
-    kept: tuple[Tensor, Tensor, Tensor],
-    dy: Tensor,
-    gradients: Sequence[Tensor],
-) -> None:
-    """Writes the gradients of all weights."""
-    y, maps, x = kept
-    plan.backward(
-        plan.shape,
-        path,
-        len(images),
-        images.data_ptr(),
-        [w.data_ptr() for w in weights],
-        *_scales(plan),
-        maps.data_ptr(),
-        x.data_ptr(),
-        y.data_ptr(),
-        dy.data_ptr(),
-        [g.data_ptr() for g in gradients],
-    )
-
-
-class _Encode(torch.autograd.Function):
-    """Features of images, with gradients for the weights but not for the images."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, plan: _Plan, path: str, images: Tensor, *weights: Tensor
-    ) -> Tensor:
-        """Features; keeps what the backward pass needs."""
-        kept = _run_and_keep(plan, path, images, weights)
-        ctx.save_for_backward(images, *kept, *weights)
-        ctx.plan = plan
-        ctx.path = path
-        return kept[0]
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of all weights."""
-        images, y, maps, x, *weights = ctx.saved_tensors
-        dy = dy.float().contiguous()
-        gradients = [torch.empty_like(w) for w in weights]
-        _run_back(ctx.plan, ctx.path, images, weights, (y, maps, x), dy, gradients)
-        return (None, None, None, *gradients)

@@ -23,7 +23,7 @@ import torch
 from trainer.machine.cuda import ACTING, Fence, own_stream, wait_for_device
 from trainer.machine.timings import Timings
 from trainer.models import PolicyModel
-from trainer.models.weights import copy_weights
+from trainer.models.build import copy_weights
 from trainer.rollout.actor import Actor
 from trainer.rollout.collector import Collector
 from trainer.rollout.store import Rollouts

@@ -14,6 +14,7 @@ from trainer.evaluation.results import summarise_levels
 from trainer.evaluation.tables import as_text, level_table
 from trainer.machine.files import replacing
 from trainer.machine.timings import format_seconds
+from trainer.models.build import copy_weights
 from trainer.models.checkpoint import dump
 from trainer.rollout.batch import Batch, observations
 from trainer.session.build import Run
@@ -189,7 +190,7 @@ class Reporter:
         run = self._run
         model = copy.deepcopy(run.model)
         if run.learner.ema is not None:
-            run.learner.ema.copy_to(model)
+            copy_weights(model, run.learner.ema.model)
         result = evaluate(
             model,
             run.config.env,

@@ -22,7 +22,7 @@ from trainer.config.tasks import own_levels, played
 from trainer.machine.cuda import wait_for_device
 from trainer.machine.files import same_folder
 from trainer.machine.ranks import on_device
-from trainer.models import checkpoint, value_heads
+from trainer.models import checkpoint, heads
 from trainer.session.build import Progress, Run
 from trainer.session.locate import locate
 
@@ -332,7 +332,7 @@ def _move_value_heads(
 ) -> None:
     """Keeps the critic's output of each level if the levels have changed."""
     env, outputs = run.config.env, old["model.value_heads"]
-    sources = value_heads.sources(
+    sources = heads.value_sources(
         old["env.levels"],
         outputs,
         env.levels or own_levels(env.task),
@@ -340,7 +340,7 @@ def _move_value_heads(
     )
     if sources == [[number] for number in range(outputs)]:
         return
-    value_heads.move(state, run.model, run.learner.optimizer, sources)
+    heads.move_values(state, run.model, run.learner.optimizer, sources)
     run.display.log(
         "the levels have changed: known levels keep their output of the critic, "
         "new levels begin with the mean of its weights"
