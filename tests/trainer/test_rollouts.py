@@ -201,10 +201,10 @@ def test_a_bootstrap_completes_unrolls_before_anything_is_decided(fake_pool):
     assert (batch.versions[:-1] == 3).all()
     assert (batch.versions[-1] == 4).all()
     index = rollouts._slot  # row 0 of the slots that are now written
-    assert (rollouts.values[index] == 9.0).all()
-    assert (rollouts.actions[index] == 2).all()
-    assert torch.equal(rollouts.logits[index], decided[1])
-    assert (rollouts.versions[index] == 5).all()
+    assert (rollouts.columns["values"][index] == 9.0).all()
+    assert (rollouts.columns["actions"][index] == 2).all()
+    assert torch.equal(rollouts.columns["logits"][index], decided[1])
+    assert (rollouts.columns["versions"][index] == 5).all()
 
 
 def test_every_row_knows_its_policy(fake_pool):
@@ -305,6 +305,7 @@ def test_numbers_that_do_not_fit_are_errors(options, says):
 def test_a_slot_is_about_as_large_as_said():
     rollouts = make(num_envs=2, extra=8)
     parts = [*vars(rollouts).values(), *vars(rollouts._frames).values()]
+    parts += rollouts.columns.values()
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     size = sum(t.nbytes for t in tensors) / rollouts.num_slots
     said = Rollouts.bytes_per_slot(

@@ -146,17 +146,16 @@ def _keep_options(
     optimizer: torch.optim.Optimizer, state: dict[str, Any]
 ) -> dict[str, Any]:
     """Replaces the options of a checkpoint with the optimiser's own."""
-    own, saved = optimizer.param_groups, state["param_groups"]
-    if own[0]["kind"] != saved[0]["kind"]:
+    groups, saved = optimizer.param_groups, state["param_groups"]
+    kind, saved_kind = groups[0]["kind"], saved[0]["kind"]
+    if kind != saved_kind:
         raise ValueError(
-            f"the checkpoint was trained with optimizer={saved[0]['kind']}, but this "
-            f"run has {own[0]['kind']}; resume with --optimizer {saved[0]['kind']}"
+            f"the checkpoint was trained with optimizer={saved_kind}, but this run has "
+            f"{kind}; resume with --optimizer {saved_kind}"
         )
-    groups = [
-        mine | {"params": theirs["params"]}
-        for mine, theirs in zip(own, saved, strict=True)
-    ]
-    return state | {"param_groups": groups}
+    pairs = zip(groups, saved, strict=True)
+    merged = [group | {"params": old["params"]} for group, old in pairs]
+    return state | {"param_groups": merged}
 
 
 @torch.no_grad()

@@ -65,7 +65,7 @@ class TargetMaker:
         """
         c = self._config
         rows = slice(self._replay.burn_in, None)
-        given: dict[str, Any] = {
+        transitions: dict[str, Any] = {
             "values": values,
             "rewards": batch.rewards[rows],
             "done": batch.done[rows],
@@ -74,13 +74,13 @@ class TargetMaker:
             "lam": c.lam,
         }
         if c.advantages == "gae":
-            return gae(**given)
+            return gae(**transitions)
         if c.advantages == "one-step":
-            trace = gae(**given)
+            trace = gae(**transitions)
             ratios = log_ratios.float().exp().clamp(max=c.rho_bar)
             return trace._replace(rhos=trace.weights * ratios)
         result: VTrace = self._vtrace(
-            log_ratios=log_ratios, rho_bar=c.rho_bar, c_bar=c.c_bar, **given
+            log_ratios=log_ratios, rho_bar=c.rho_bar, c_bar=c.c_bar, **transitions
         )
         return result
 
@@ -99,7 +99,9 @@ class TargetMaker:
         rows = slice(self._replay.burn_in, -1)
         actions = batch.actions[rows]
         log_mu = log_prob(batch.logits[rows], actions)
-        scales = self._scales(batch.levels[rows])
+        popart, scales = self._model.popart, torch.ones_like(trace.weights)
+        if popart is not None:
+            scales = popart.scales(batch.levels[rows])
         trace = trace._replace(advantages=trace.advantages / scales)
         real = trace.weights.sum(0).clamp(min=1)
         priorities = (trace.weights * trace.advantages.abs()).sum(0) / real
@@ -159,13 +161,6 @@ class TargetMaker:
         )
         self._statistics.log("popart/std_least", popart.std.min())
         self._statistics.log("popart/std_most", popart.std.max())
-
-    def _scales(self, levels: Tensor) -> Tensor:
-        """The divisors (T, B) of returns of levels (T, B); 1 without PopArt."""
-        popart = self._model.popart
-        if popart is None:
-            return torch.ones(levels.shape, device=levels.device)
-        return popart.scales(levels)
 
     def _log(self, trace: VTrace, values: Tensor) -> None:
         """Logs targets (T, B) and the values (T, B) that they correct."""

@@ -280,12 +280,12 @@ class OpenEpisodes:
         with self._lock:
             if not self._has_x:
                 return {}
-            idle = self._step - self._best_step >= STAGNATION_STEPS
+            stagnates = self._step - self._best_step >= STAGNATION_STEPS
             counted = self._is_open & ~self._from_snapshot
             grown, steps = self._grown, self._grown_in
             self._grown, self._grown_in = 0, 0
             return {
-                "stagnation_envs": float((idle & counted).sum()),
+                "stagnation_envs": float((stagnates & counted).sum()),
                 "env_progress_dx": grown / max(steps, 1),
             }
 

@@ -117,15 +117,15 @@ class FrameStore:
         """
         placed, whole = self._placed, self._whole
         frames, stacks = native(self.frames), native(self.stacks)
-        given = self._frames_of(obs)
+        observed = self._frames_of(obs)
         if pick is None:
-            newest = given[:, -1]
+            newest = observed[:, -1]
         else:
-            newest, whole = given[self._index(pick), -1], pick[whole]
+            newest, whole = observed[self._index(pick), -1], pick[whole]
         put(stacks, at, native_on(self._device, placed))
         put(frames, self._index(placed[:, -1]), newest)
         if whole.size and self._stack_num > 1:
-            older = given[self._index(whole), :-1].reshape(-1, frames.shape[1])
+            older = observed[self._index(whole), :-1].reshape(-1, frames.shape[1])
             to = self._index(placed[self._whole, :-1].reshape(-1))
             put(frames, to, older)
 

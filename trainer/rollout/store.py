@@ -43,7 +43,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 # Columns of a row by their source, the pool or the policy.
 _OF_THE_POOL = ("rewards", "done", "truncated", "levels", "is_first")
-_OF_THE_POLICY = ("actions", "logits", "values", "versions")
+_DECISIONS = ("actions", "logits", "values")
 
 
 class Rollouts:
@@ -88,16 +88,23 @@ class Rollouts:
             stack_num=stack_num,
             device=device,
         )
-        self.actions = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.logits = torch.zeros(rows, num_actions, device=device)
-        self.values = torch.zeros(rows, device=device)
-        self.rewards = torch.zeros(rows, device=device)
-        self.done = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.truncated = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.is_first = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.versions = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.levels = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._native = {name: native(store) for name, store in self._columns()}
+
+        def column(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.zeros(rows, *shape, dtype=dtype, device=device)
+
+        # One entry for each row; these tensors are never allocated again.
+        self.columns = {
+            "actions": column(torch.int64),
+            "logits": column(torch.float32, num_actions),
+            "values": column(torch.float32),
+            "versions": column(torch.int64),
+            "rewards": column(torch.float32),
+            "done": column(torch.bool),
+            "truncated": column(torch.bool),
+            "levels": column(torch.int64),
+            "is_first": column(torch.bool),
+        }
+        self._native = {name: native(store) for name, store in self.columns.items()}
         self.state = torch.zeros(num_slots, state_size, device=device)
         # The memory before the row that the next slot will begin with.
         self._next_state = torch.zeros(num_envs, state_size, device=device)
@@ -192,16 +199,15 @@ class Rollouts:
         version: int,
     ) -> None:
         """Stores the decisions on rows; completes the unrolls that the rows close."""
-        stores = self._native
-        new = {"actions": actions, "logits": logits, "values": values}
-        for name, given in new.items():
-            value = native(given)
-            put(stores[name], rows.acting, value)
+        versions = self._native["versions"]
+        for name, decision in zip(_DECISIONS, (actions, logits, values), strict=True):
+            store, column = self._native[name], native(decision)
+            put(store, rows.acting, column)
             if rows.closed:
-                put(stores[name], rows.closing, value[rows.closing_of])
-        fill(stores["versions"], rows.acting, version)
+                put(store, rows.closing, column[rows.closing_of])
+        fill(versions, rows.acting, version)
         if rows.closed:
-            fill(stores["versions"], rows.closing, version)
+            fill(versions, rows.closing, version)
         self._complete()
 
     def write_bootstrap(self, rows: Rows, values: Tensor, version: int) -> Rows:
@@ -278,10 +284,10 @@ class Rollouts:
             where = self._index(source)
             kept = {name: store[where] for name, store in self._native.items()}
             self._cursor[envs] = row
-            flags = self.is_first[self._to_device(source)].cpu().numpy()
-            at = self._index(self._place(envs, flags))
+            begins = self.columns["is_first"][self._to_device(source)].cpu().numpy()
+            at = self._index(self._place(envs, begins))
             self._put(at, native(obs), [kept[name] for name in _OF_THE_POOL])
-            for name in _OF_THE_POLICY:
+            for name in (*_DECISIONS, "versions"):
                 put(self._native[name], at, kept[name])
         self._cursor[envs] = self.burn_in
 
@@ -327,15 +333,7 @@ class Rollouts:
         return Batch(
             frames=frames,
             stacks=stacks[index],
-            actions=self.actions[index],
-            logits=self.logits[index],
-            values=self.values[index],
-            rewards=self.rewards[index],
-            done=self.done[index],
-            truncated=self.truncated[index],
-            is_first=self.is_first[index],
-            versions=self.versions[index],
-            levels=self.levels[index],
+            **{name: column[index] for name, column in self.columns.items()},
             state=self.state[slots],
             weights=importance,
             fresh=is_fresh,
@@ -391,12 +389,7 @@ class Rollouts:
 
     def _stores(self) -> list[tuple[str, Tensor]]:
         """The tensors of one entry per row, by name."""
-        return [("stacks", self._frames.stacks), *self._columns()]
-
-    def _columns(self) -> list[tuple[str, Tensor]]:
-        """The tensors of `_stores` that are never reallocated, by name."""
-        names = (*_OF_THE_POLICY, *_OF_THE_POOL)
-        return [(name, getattr(self, name)) for name in names]
+        return [("stacks", self._frames.stacks), *self.columns.items()]
 
     def _index(self, positions: IntArray) -> Index:
         return index_on(self.device, positions)
