@@ -62,9 +62,9 @@ def hanging(config, display):
 
 def impatient_search(config, base):
     """A search with `hanging` that soon notices the death of another process."""
-    from trainer.tuning import storage, study
+    from trainer.tuning import study
 
-    storage.HEARTBEAT_S, storage.GRACE_S, study._POLL_S = 1, 4, 0.1
+    study.HEARTBEAT_S, study.GRACE_S, study._POLL_S = 1, 4, 0.1
     study.search(config, base, hanging)
 
 

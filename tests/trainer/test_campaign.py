@@ -364,59 +364,53 @@ def test_the_last_slice_ends_the_schedules(tmp_path, warmup):
     assert ending(config, state, 50.0) == config
 
 
-def test_a_slice_goes_on_from_the_last_one(tmp_path, monkeypatch):
-    seen = []
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Trains a slice; returns the configs of its runs, which leave 4,000 steps."""
 
-    def run(config, display):
-        seen.append(config)
-        if len(seen) == 1:
+    def slice_of(seconds, left):
+        seen = []
+
+        def run(config, display):
+            seen.append(config)
             write_run(tmp_path, config, 4000, 50.0)
-        return {"steps": 4000.0, "seconds": 50.0, "solved": 0.0, "signal": 0.0}
+            return {"steps": 4000.0, "seconds": 50.0, "solved": 0.0, "signal": 0.0}
 
-    monkeypatch.setattr(specialists, "run_training", run)
-    config = replace(RunConfig(), run_dir=tmp_path)
-    specialists.train(Slice(config, 40.0, 105.0))
-    specialists.train(Slice(config, 40.0, 65.0))
-    specialists.train(Slice(config, 25.0, 25.0))
-    assert [c.max_seconds for c in seen] == [40.0, 90.0, 75.0]
-    assert [c.resume and c.resume.name for c in seen][:2] == [None, "step-000004000.pt"]
-    assert seen[1].learner == config.learner
-    assert seen[2].learner.lr_steps == 4000 + 50_000
+        monkeypatch.setattr(specialists, "run_training", run)
+        config = replace(RunConfig(), run_dir=tmp_path)
+        specialists.train(Slice(config, seconds, left))
+        return seen
+
+    return slice_of
+
+
+def test_a_slice_goes_on_from_the_last_one(train, tmp_path):
+    (first,) = train(40.0, 105.0)
+    assert (first.max_seconds, first.resume) == (40.0, None)
+    (second,) = train(40.0, 65.0)
+    assert (second.max_seconds, second.resume.name) == (90.0, "step-000004000.pt")
+    assert second.learner == first.learner
+    (last,) = train(25.0, 25.0)
+    assert last.max_seconds == 75.0
+    assert last.learner.lr_steps == 4000 + 50_000
     assert specialists.seconds_of(tmp_path) == 50.0
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_an_interrupted_search_is_no_training(tmp_path, monkeypatch, last):
+def test_an_interrupted_search_is_no_training(train, tmp_path, last):
     """Its schedules end in the time of a run that is new."""
-    seen = []
-
-    def run(config, display):
-        seen.append(config)
-        write_run(tmp_path, config, 4000, 70.0)
-        return {"steps": 4000.0, "seconds": 70.0, "solved": 0.0, "signal": 0.0}
-
-    monkeypatch.setattr(specialists, "run_training", run)
-    config = replace(RunConfig(), run_dir=tmp_path)
-    write_run(tmp_path, config, 0, 30.0)
-    specialists.train(Slice(config, 100.0, 100.0 if last else 200.0))
-    assert [c.max_seconds for c in seen] == ([70.0, 130.0] if last else [130.0])
+    write_run(tmp_path, RunConfig(), 0, 30.0)
+    seen = train(100.0, 100.0 if last else 200.0)
+    assert [c.max_seconds for c in seen] == ([70.0, 110.0] if last else [130.0])
     names = [c.resume.name for c in seen]
     assert names == ["step-000000000.pt", "step-000004000.pt"][: 1 + last]
-    assert seen[0].learner == config.learner
+    assert seen[0].learner == RunConfig().learner
 
 
-def test_a_first_slice_may_be_the_last(tmp_path, monkeypatch):
-    seen = []
-
-    def run(config, display):
-        seen.append(config)
-        write_run(tmp_path, config, 4000, 40.0)
-        return {"steps": 4000.0, "seconds": 40.0, "solved": 0.0, "signal": 0.0}
-
-    monkeypatch.setattr(specialists, "run_training", run)
-    specialists.train(Slice(replace(RunConfig(), run_dir=tmp_path), 100.0, 100.0))
-    assert [c.max_seconds for c in seen] == [40.0, 100.0]
-    assert seen[0].learner.lr_steps != seen[1].learner.lr_steps == 4000 + 120_000
+def test_a_first_slice_may_be_the_last(train):
+    first, second = train(100.0, 100.0)
+    assert (first.max_seconds, second.max_seconds) == (40.0, 110.0)
+    assert first.learner.lr_steps != second.learner.lr_steps == 4000 + 120_000
 
 
 def test_a_level_with_much_time_begins_its_schedules_again(tmp_path):
@@ -544,45 +538,31 @@ def result(level, rate, starts, argmax):
     }
 
 
+def table_of(results, levels):
+    """The words of the lines of a table on a terminal."""
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(campaign_table("mine", results, levels))
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    return [line.split() for line in lines if line.strip()]
+
+
 def test_the_table_counts_what_others_count():
     single = [
         result("1-1", 1.0, [], False), result("1-1", 0.0, [0, 4], True),
         result("1-2", 0.5, [], False), result("1-2", 0.0, [3], True),
     ]  # fmt: skip
-    console = Console(width=80, file=io.StringIO())
-    with console.capture() as capture:
-        console.print(campaign_table("mine", single, ("1-1", "1-2")))
-    lines = [line.split() for line in capture.get().splitlines() if line.strip()]
+    lines = table_of(single, ("1-1", "1-2"))
     assert lines[0] == ["mine"]
     assert lines[3] == ["1-1", "100.0", "%", "10-90", "2/31", "cleared"]
     assert lines[4] == ["1-2", "50.0", "%", "10-90", "1/31", "-"]
     # Without idle frames one of two.
-    assert lines[-1] == [
-        "all",
-        "75.0",
-        "%",
-        "1",
-        "at",
-        "90",
-        "or",
-        "more",
-        "3/62",
-        "1",
-        "of",
-        "2",
-    ]
-    assert max(map(len, capture.get().splitlines())) <= 80
-
-
-def test_a_level_without_a_policy_counts_as_never_cleared():
-    single = [result("1-1", 1.0, [], False), result("1-1", 0.0, [0], True)]
-    console = Console(width=80, file=io.StringIO())
-    with console.capture() as capture:
-        console.print(campaign_table("mine", single, ("1-1", "1-2")))
-    lines = [line.split() for line in capture.get().splitlines() if line.strip()]
+    assert lines[-1] == "all 75.0 % 1 at 90 or more 3/62 1 of 2".split()
+    # A level without a policy counts as never cleared.
+    lines = table_of(single[:2], ("1-1", "1-2"))
     assert lines[4] == ["1-2", "no", "policy", "-"]
-    assert lines[-1][:3] == ["all", "50.0", "%"]
-    assert lines[-1][-3:] == ["1", "of", "2"]
+    assert lines[-1] == "all 50.0 % 1 at 90 or more 2/31 1 of 2".split()
 
 
 def test_why_levels_have_no_policy(tmp_path):

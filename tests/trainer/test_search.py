@@ -15,7 +15,7 @@ from stub_runs import SPACE, dying, metrics, quick, slow  # noqa: E402
 
 from trainer.config.schema import RunConfig  # noqa: E402
 from trainer.search import main  # noqa: E402
-from trainer.tuning import command, storage  # noqa: E402
+from trainer.tuning import command  # noqa: E402
 from trainer.tuning import study as module  # noqa: E402
 from trainer.tuning.report import best_command, finish, write_plots  # noqa: E402
 from trainer.tuning.search_config import SearchConfig  # noqa: E402
@@ -241,8 +241,8 @@ def test_a_killed_trial_is_begun_again(config, monkeypatch, capsys, kind):
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    monkeypatch.setattr(storage, "HEARTBEAT_S", 1)
-    monkeypatch.setattr(storage, "GRACE_S", 6)
+    monkeypatch.setattr(module, "HEARTBEAT_S", 1)
+    monkeypatch.setattr(module, "GRACE_S", 6)
     monkeypatch.setattr(module, "_POLL_S", 0.1)
     study = search(config, BASE, dying)
     assert states(study) == [TrialState.FAIL, TrialState.COMPLETE]
@@ -255,7 +255,7 @@ def test_a_killed_trial_is_begun_again(config, monkeypatch, capsys, kind):
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage")
 def test_a_trial_that_is_begun_again_is_not_dead_by_an_old_sign(tmp_path):
     """It inherits the attributes of the one that was killed."""
-    journal = storage.Journal(tmp_path / "study.log")
+    journal = module.Journal(tmp_path / "study.log")
     study = optuna.create_study(storage=journal)
     trial = study.ask()
     study.add_trial(
@@ -286,7 +286,7 @@ def test_who_makes_a_study_begins_it_once(config, monkeypatch):
     monkeypatch.setattr(module, "_SETUP_S", 0.05)
     ranges = module.dry_run(command.load(config.space, "--space"), BASE)
     config.folder.mkdir(parents=True)
-    journal = storage.open_storage("", config.folder)
+    journal = module.open_storage("", config.folder)
     optuna.create_study(study_name=config.name, storage=journal)  # and is killed
     for _ in range(3):
         study = module.open_study(config, BASE, ranges)

@@ -21,8 +21,7 @@ from stub_runs import SPACE, impatient_search  # noqa: E402
 
 from trainer.config.schema import RunConfig  # noqa: E402
 from trainer.tuning.search_config import SearchConfig  # noqa: E402
-from trainer.tuning.storage import open_storage  # noqa: E402
-from trainer.tuning.study import counted  # noqa: E402
+from trainer.tuning.study import counted, open_storage  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 

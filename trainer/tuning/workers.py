@@ -20,15 +20,10 @@ _GRACE_S = 30.0
 
 
 class Failed(NamedTuple):
-    """The result of a task that raised an exception, or whose process died.
+    """The result of a task that raised an exception, or whose process died."""
 
-    Attributes:
-        reason: one line.
-        details: the traceback; "": the process died.
-    """
-
-    reason: str
-    details: str = ""
+    reason: str  # one line
+    details: str = ""  # the traceback of an exception
 
 
 class _Worker:
@@ -96,7 +91,7 @@ class Workers:
 
     @property
     def free(self) -> int:
-        """How many more tasks can run at the same time."""
+        """The number of tasks that can begin now."""
         return self._jobs - len(self.running)
 
     @property
@@ -106,12 +101,12 @@ class Workers:
 
     def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
         """Starts a task; function, arguments and result are pickled."""
-        idle = [worker for worker in self._workers if not worker.task]
-        if not idle:
-            idle = [_Worker()]
-            self._workers += idle
-        idle[0].task = name
-        idle[0].connection.send((function, arguments))
+        worker = next((some for some in self._workers if not some.task), None)
+        if worker is None:
+            worker = _Worker()
+            self._workers.append(worker)
+        worker.task = name
+        worker.connection.send((function, arguments))
 
     def do(
         self, tasks: Iterable[tuple[Any, ...]], waiting: Callable[[], object] = int
