@@ -63,17 +63,20 @@ HUMAN = EnvConfig(frame_skip=1, noop_max=0, stall_steps=0, max_episode_steps=10*
 
 def show_episodes(
     episodes: Iterable[Iterator[Shot]],
-    screen: Screen,
+    screen: Screen | None,
     *,
     pace: Pace,
     on_end: Callable[[str], None],
 ) -> None:
-    """Shows episodes until the last one has ended or the viewer quits."""
+    """Shows episodes until the last one has ended or the viewer quits.
+
+    Without a screen they are only played, at full speed.
+    """
     try:
         for shots in episodes:
             for shot in shots:
                 for frame in shot.frames:
-                    if pace.wait():
+                    if screen is not None and pace.wait():
                         screen.show(frame, shot.reading)
                 reading = shot.reading
             on_end(str(reading))
@@ -205,8 +208,6 @@ class Screen(Protocol):
 
 def open_screen(kind: str) -> Screen:
     """Opens a window or the terminal."""
-    if kind == "none":
-        return NoScreen()
     desktop = sys.platform in ("darwin", "win32")
     desktop |= any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY"))
     has_pygame = importlib.util.find_spec("pygame") is not None
@@ -218,16 +219,6 @@ def open_screen(kind: str) -> Screen:
             "python -m trainer.video to write a file instead"
         )
     return Terminal()
-
-
-class NoScreen:
-    """A screen that shows nothing, for episodes that are only recorded."""
-
-    def show(self, frame: Picture, reading: Reading) -> None:
-        """See `Screen.show`."""
-
-    def close(self) -> None:
-        """See `Screen.close`."""
 
 
 class Window:
