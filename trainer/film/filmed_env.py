@@ -211,7 +211,7 @@ def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
 class Reading:
     """The data that the panel shows for one step."""
 
-    level: str  # such as 1-1
+    level: str
     caption: str
     buttons: int  # pad byte
     names: Sequence[str]  # of all actions
@@ -219,7 +219,7 @@ class Reading:
     probabilities: npt.NDArray[np.float32] | None  # (A,) of the policy, None if unknown
     value: float | None  # of the critic, None if unknown
     total: float  # return so far
-    step: int  # steps so far
+    step: int
     x: int  # pixels
     obs: Picture | None  # (C, H, W) that the network saw, None to leave it out
     ending: str = ""  # cleared, died, stopped; "" while the episode is open
@@ -237,8 +237,7 @@ class Decision(NamedTuple):
 
     action: int
     probabilities: npt.NDArray[np.float32] | None  # (A,); None for a person
-    # of the critic; None for a person and for a level without a head
-    value: float | None
+    value: float | None  # None for a person and for a level without a head
 
 
 Decide = Callable[[Step], Decision]

@@ -52,7 +52,7 @@ class Command(NamedTuple):
 class Status(NamedTuple):
     """The state of the game that is not part of a `Reading`."""
 
-    viewers: int  # how many
+    viewers: int
     player: int | None  # the viewer who holds the pad; None: the policy plays
     paused: bool
     speed: float  # 1 is the console's
@@ -78,7 +78,7 @@ class _Moment(NamedTuple):
     clock: int  # frames since the level was chosen, over all episodes
     snapshot: bytes
     progress: _Progress
-    memory: Tensor | None  # of the network
+    memory: Tensor | None
 
 
 class SharedGame:
