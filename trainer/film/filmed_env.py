@@ -253,17 +253,13 @@ class Player:
         if not argmax:
             self._generator = torch.Generator(policy.device).manual_seed(seed)
         size = policy.model.state_size
-        self._state = torch.zeros(games, size, device=policy.device)
-        self._first = torch.ones(games, dtype=torch.bool, device=policy.device)
-
-    @property
-    def memory(self) -> Tensor:
+        self.memory = torch.zeros(games, size, device=policy.device)
         """The network's memory, (n, state size); for `recall`."""
-        return self._state
+        self._first = torch.ones(games, dtype=torch.bool, device=policy.device)
 
     def recall(self, memory: Tensor) -> None:
         """Restores the `memory` of an earlier moment of the games."""
-        self._state = memory
+        self.memory = memory
         self._first[:] = False
 
     @torch.no_grad()
@@ -273,7 +269,7 @@ class Player:
         obs = torch.from_numpy(np.stack([step.obs for step in steps])[None])
         obs, first = obs.to(policy.device), self._first[None]
         with torch.autocast(policy.device.type, policy.dtype, policy.dtype is not None):
-            output, self._state = policy.model(obs, self._state, first)
+            output, self.memory = policy.model(obs, self.memory, first)
         self._first[:] = False
         logits = output.logits[0]
         actions = sample(logits, generator) if generator else logits.argmax(-1)

@@ -95,32 +95,33 @@ class PlayOptions:
     device: str = "cpu"
     model: str = ""
 
-    def load(self) -> Policy | None:
+    def load(self) -> Policy:
         """The policy with its newest weights."""
-        if self.checkpoint is None:
-            return None
+        assert self.checkpoint is not None
         device = playing_device(self.device)
         return load_policy(self.checkpoint, device, model=self.model)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the weights may become newer."""
+        return self.checkpoint is not None and self.checkpoint.is_dir()
 
 
 def policy_episodes(options: PlayOptions, recorder: Recorder | None = None) -> Episodes:
     """Episodes without end, each with the newest weights; the first are loaded now."""
-    first, run = options.load(), options.checkpoint
-    assert first is not None
-    assert run is not None
+    first = options.load()
     config = game_config(first.env, level=options.level, repeat_action_probability=0.0)
     game = FilmedEnv(config, seed=options.seed)
 
-    def episodes() -> Episodes:
-        policy = first
+    def episodes(policy: Policy) -> Episodes:
         for seed in count(options.seed):
             player = Player(policy, 1, seed=seed, argmax=options.argmax)
             start = _begin(game, recorder)
             yield film_episode(game, start, player.alone, trained(policy.steps))
-            if run.is_dir():
-                policy = options.load() or policy
+            if options.is_run:
+                policy = options.load()
 
-    return episodes()
+    return episodes(first)
 
 
 def human_episodes(

@@ -87,7 +87,7 @@ class SharedGame:
     def __init__(self, options: PlayOptions, pace: Pace) -> None:
         """Loads the policy and begins the first episode."""
         self._options, self._pace, self._seed = options, pace, options.seed
-        self._policy = options.load()
+        self._policy = options.load() if options.checkpoint else None
         self._env = self._policy.env if self._policy else HUMAN
         self.frame_skip = self._env.frame_skip
         """Frames from one decision of the policy to the next; 1 without a policy."""
@@ -135,13 +135,12 @@ class SharedGame:
 
     def episodes(self) -> Episodes:
         """Yields episodes without end; raises QuitError after "quit"."""
-        run = self._options.checkpoint
         # The thread that plays has its own current GPU.
         prepare(playing_device(self._options.device))
         while True:
             yield self._episode()
             self._seed += 1
-            if run is not None and run.is_dir():
+            if self._options.is_run:
                 self._policy = self._options.load()
             self._begin()
 
