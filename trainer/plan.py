@@ -256,12 +256,16 @@ def _replay(config: PlanConfig, path: Path) -> Demonstration:
 def _import(config: PlanConfig, path: Path) -> Demonstration:
     """Converts a movie to a demonstration."""
     made = demonstration.from_movie(path)
-    to = config.out / f"{path.stem}.json"
-    made.save(to)
-    demonstration.verify(demonstration.load(to))
-    print(f"wrote {to}: {_summary(made)}, {_to_its_end(made)}", flush=True)
-    _export(config, made, to)
+    _write(config, made, config.out / f"{path.stem}.json", f", {_to_its_end(made)}")
     return made
+
+
+def _write(config: PlanConfig, made: Demonstration, path: Path, more: str = "") -> None:
+    """Writes a demonstration and plays the file."""
+    made.save(path)
+    demonstration.verify(demonstration.load(path))
+    print(f"wrote {path}: {_summary(made)}{more}", flush=True)
+    _export(config, made, path)
 
 
 def _to_its_end(made: Demonstration) -> str:
@@ -272,8 +276,7 @@ def _to_its_end(made: Demonstration) -> str:
 
 def _keep(config: PlanConfig, name: str, new: Demonstration) -> None:
     """Writes a demonstration, unless one of the same game has no more frames."""
-    default = PlanConfig()
-    game = "" if config.task == default.task else f"{config.task}-"
+    game = "" if config.task == PlanConfig.task else f"{config.task}-"
     waits = "" if config.cut_waits else "-full-waits"
     path = config.out / f"{game}{name}{waits}.json"
     old = _usable(path, new)
@@ -281,14 +284,11 @@ def _keep(config: PlanConfig, name: str, new: Demonstration) -> None:
         # Another game, such as another ROM in MARIO_ROM.
         path = path.with_stem(f"{path.stem}-{new.rom_sha1[:8]}")
         old = _usable(path, new)
-    if old is not None and old.level == new.level and old.frames <= new.frames:
+    if old is None or old.level != new.level or old.frames > new.frames:
+        _write(config, new, path)
+    else:
         print(f"kept {path}: {_summary(old)}", flush=True)
         _export(config, old, path)
-        return
-    new.save(path)
-    demonstration.verify(demonstration.load(path))
-    print(f"wrote {path}: {_summary(new)}", flush=True)
-    _export(config, new, path)
 
 
 def _usable(path: Path, new: Demonstration) -> Demonstration | None:

@@ -19,7 +19,6 @@ Exit status: 0, or 2 with one line `error: ...` on stderr.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -176,7 +175,7 @@ def watch(config: WatchConfig) -> None:
         recorded = "" if recorder is None else recorder.end()
         lines.extend(filter(None, (line, recorded)))
 
-    def show(episodes: Episodes, screen: Screen, pace: Pace) -> None:
+    def show(episodes: Episodes, screen: Screen | None) -> None:
         limited = islice(episodes, config.episodes or None)
         show_episodes(limited, screen, pace=pace, on_end=on_end)
 
@@ -186,7 +185,7 @@ def watch(config: WatchConfig) -> None:
     options = PlayOptions(
         checkpoint, config.level, config.argmax, seed, config.device, config.model
     )
-    pace = Pace(math.inf if config.display == "none" else config.speed)
+    pace = Pace(config.speed)
     try:
         if config.web:
             # An optional dependency, which only --web needs.
@@ -195,7 +194,7 @@ def watch(config: WatchConfig) -> None:
             game = SharedGame(options, pace)
             web.serve(
                 game,
-                lambda screen: show(game.episodes(), screen, pace),
+                lambda screen: show(game.episodes(), screen),
                 host=config.web_host,
                 port=config.web_port,
                 token=config.web_token,
@@ -209,12 +208,15 @@ def watch(config: WatchConfig) -> None:
                     frame_skip=config.frame_skip,
                     recorder=recorder,
                 )
-                show(episodes, window, pace)
+                show(episodes, window)
         else:
             # Loaded before the screen opens, so that an error is easy to read.
             episodes = policy_episodes(options, recorder)
-            with closing(open_screen(config.display)) as screen:
-                show(episodes, screen, pace)
+            if config.display == "none":
+                show(episodes, None)
+            else:
+                with closing(open_screen(config.display)) as screen:
+                    show(episodes, screen)
     finally:
         # The screen is closed, so lines can be printed. An episode may not have ended.
         try:

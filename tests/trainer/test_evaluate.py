@@ -250,15 +250,8 @@ def test_the_command_plays_any_levels(pools, run_dir, tmp_path, capsys):
 
 
 def test_each_sticky_chance_has_a_table(pools, run_dir, capsys):
-    words = (
-        "--checkpoint",
-        run_dir,
-        "--episodes",
-        4,
-        "--repeat-action-probability",
-        0,
-        0.1,
-    )
+    chances = ("--repeat-action-probability", 0, 0.1, 0)  # one of them twice
+    words = ("--checkpoint", run_dir, "--episodes", 4, *chances)
     assert command(*words, "--no-argmax", "--noop-max", 9, "--seed", 3) == 0
     text = capsys.readouterr().out
     head = "SuperMarioBros-1-1-v0, 7 steps, averaged weights\nseed 3, 0 to 9 idle"
@@ -295,22 +288,6 @@ def test_errors_are_one_line(tmp_path, pools, run_dir, capsys):
         assert text.endswith("1-1 to 8-4, as in 1-1,4-2, or all\n")
     (tmp_path / "checkpoint.pt").write_text("{}")
     assert "is not a checkpoint" in error("--checkpoint", tmp_path / "checkpoint.pt")
-
-
-def test_a_chance_given_twice_is_played_once(pools, run_dir, capsys):
-    words = (
-        "--checkpoint",
-        run_dir,
-        "--episodes",
-        2,
-        "--repeat-action-probability",
-        0.1,
-        0,
-        0.1,
-    )
-    assert command(*words, "--no-argmax", "--json") == 0
-    results = json.loads(capsys.readouterr().out)["results"]
-    assert [result["repeat_action_probability"] for result in results] == [0.1, 0]
 
 
 def test_a_folder_that_cannot_be_written_to(pools, run_dir, capsys):

@@ -481,11 +481,6 @@ def test_what_cannot_be_is_refused(argv, text, capsys):
     assert text in capsys.readouterr().err
 
 
-def test_a_demonstration_that_is_not_there(capsys):
-    assert command.main(["--replay", "nothing.json"]) == 1
-    assert "error: nothing.json does not exist" in capsys.readouterr().err
-
-
 def test_buttons_that_are_tried_are_actions_of_the_pool():
     assert len(TRIED) == len(set(TRIED))
     assert all(weight > 0 for weight in TRIED.values())

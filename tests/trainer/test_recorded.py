@@ -124,26 +124,6 @@ def test_what_cannot_be_played_again_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--record", "play.txt"], "give play.txt.json"),
-        (["--display", "none"], "--display none only records: also give --record"),
-        (
-            ["--display", "none", "--record", "a.json", "--episodes", "1"],
-            "--human plays in a window: leave out --display none",
-        ),
-    ],
-)
-def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, message):
-    monkeypatch.chdir(tmp_path)
-    assert watch.main(["--human", *words]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert message in error
-    assert error.count("\n") == 1
-
-
 # -- movies --------------------------------------------------------------------
 
 

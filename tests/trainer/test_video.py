@@ -665,11 +665,9 @@ def test_no_checkpoint_is_one_line(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("error: no checkpoint at ")
 
 
-def test_levels_are_those_of_the_game():
+def test_films_are_of_our_own_game():
     with pytest.raises(ValueError, match=r"SuperMarioBros2-v0; levels are 1-1 to 4-4"):
         game_config(EnvConfig(task="SuperMarioBros2-v0"), level="5-1")
 
-
-def test_films_are_of_our_own_game():
     with pytest.raises(ValueError, match="got the task Pong-v5"):
         game_config(EnvConfig(task="Pong-v5"))

@@ -312,6 +312,13 @@ def test_the_pace(monkeypatch):
         (["--human", "--level", "0-1"], "there is no level '0-1' in Super"),
         (["--checkpoint", "none.pt"], "no checkpoint at none.pt"),
         (["--human", "--display", "terminal"], "--human plays in a window"),
+        (["--web", "--human", "--policy", "x"], "give --checkpoint or --human, not"),
+        (["--human", "--record", "play.txt"], "give play.txt.json"),
+        (["--human", "--display", "none"], "--display none only records: also give"),
+        (
+            "--human --display none --record a.json --episodes 1".split(),
+            "--human plays in a window: leave out --display none",
+        ),
     ],
 )
 def test_bad_input_is_one_line(capsys, words, message):

@@ -387,8 +387,3 @@ def test_the_extra_that_is_missing(monkeypatch, capsys):
         "error: watching in a browser needs starlette, uvicorn and websockets: "
         "pip install 'mario-envpool[web]'\n"
     )
-
-
-def test_a_policy_and_no_policy(capsys):
-    assert watch.main(["--web", "--human", "--policy", "x.pt"]) == 2
-    assert "give --checkpoint or --human, not both" in capsys.readouterr().err

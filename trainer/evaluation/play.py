@@ -41,7 +41,7 @@ _LAST = ("x_pos", "y_pos", "area_pointer", "time", "end_reason", "flag_get")
 class Played(NamedTuple):
     """One episode of an evaluation."""
 
-    env: int  # number of the environment
+    env: int
     episode: Episode
     last: dict[str, int]  # values of `info` at the episode's end
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-import imageio_ffmpeg
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -60,6 +59,8 @@ class VideoWriter:
         background: bool = False,
     ) -> None:
         """Starts ffmpeg; in the background with low priority, on one thread."""
+        import imageio_ffmpeg  # slow, and only films need it
+
         check_suffix(path)
         gif = path.suffix.lower() == ".gif"
         if not gif and (width % 2 or height % 2):

@@ -211,7 +211,7 @@ def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
 class Reading:
     """The data that the panel shows for one step."""
 
-    level: str  # such as 1-1
+    level: str
     caption: str
     buttons: int  # pad byte
     names: Sequence[str]  # of all actions
@@ -219,7 +219,7 @@ class Reading:
     probabilities: npt.NDArray[np.float32] | None  # (A,) of the policy, None if unknown
     value: float | None  # of the critic, None if unknown
     total: float  # return so far
-    step: int  # steps so far
+    step: int
     x: int  # pixels
     obs: Picture | None  # (C, H, W) that the network saw, None to leave it out
     ending: str = ""  # cleared, died, stopped; "" while the episode is open
@@ -237,8 +237,7 @@ class Decision(NamedTuple):
 
     action: int
     probabilities: npt.NDArray[np.float32] | None  # (A,); None for a person
-    # of the critic; None for a person and for a level without a head
-    value: float | None
+    value: float | None  # None for a person and for a level without a head
 
 
 Decide = Callable[[Step], Decision]
@@ -254,17 +253,13 @@ class Player:
         if not argmax:
             self._generator = torch.Generator(policy.device).manual_seed(seed)
         size = policy.model.state_size
-        self._state = torch.zeros(games, size, device=policy.device)
-        self._first = torch.ones(games, dtype=torch.bool, device=policy.device)
-
-    @property
-    def memory(self) -> Tensor:
+        self.memory = torch.zeros(games, size, device=policy.device)
         """The network's memory, (n, state size); for `recall`."""
-        return self._state
+        self._first = torch.ones(games, dtype=torch.bool, device=policy.device)
 
     def recall(self, memory: Tensor) -> None:
         """Restores the `memory` of an earlier moment of the games."""
-        self._state = memory
+        self.memory = memory
         self._first[:] = False
 
     @torch.no_grad()
@@ -274,7 +269,7 @@ class Player:
         obs = torch.from_numpy(np.stack([step.obs for step in steps])[None])
         obs, first = obs.to(policy.device), self._first[None]
         with torch.autocast(policy.device.type, policy.dtype, policy.dtype is not None):
-            output, self._state = policy.model(obs, self._state, first)
+            output, self.memory = policy.model(obs, self.memory, first)
         self._first[:] = False
         logits = output.logits[0]
         actions = sample(logits, generator) if generator else logits.argmax(-1)

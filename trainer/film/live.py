@@ -63,17 +63,20 @@ HUMAN = EnvConfig(frame_skip=1, noop_max=0, stall_steps=0, max_episode_steps=10*
 
 def show_episodes(
     episodes: Iterable[Iterator[Shot]],
-    screen: Screen,
+    screen: Screen | None,
     *,
     pace: Pace,
     on_end: Callable[[str], None],
 ) -> None:
-    """Shows episodes until the last one has ended or the viewer quits."""
+    """Shows episodes until the last one has ended or the viewer quits.
+
+    Without a screen they are only played, at full speed.
+    """
     try:
         for shots in episodes:
             for shot in shots:
                 for frame in shot.frames:
-                    if pace.wait():
+                    if screen is not None and pace.wait():
                         screen.show(frame, shot.reading)
                 reading = shot.reading
             on_end(str(reading))
@@ -92,32 +95,33 @@ class PlayOptions:
     device: str = "cpu"
     model: str = ""
 
-    def load(self) -> Policy | None:
+    def load(self) -> Policy:
         """The policy with its newest weights."""
-        if self.checkpoint is None:
-            return None
+        assert self.checkpoint is not None
         device = playing_device(self.device)
         return load_policy(self.checkpoint, device, model=self.model)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the weights may become newer."""
+        return self.checkpoint is not None and self.checkpoint.is_dir()
 
 
 def policy_episodes(options: PlayOptions, recorder: Recorder | None = None) -> Episodes:
     """Episodes without end, each with the newest weights; the first are loaded now."""
-    first, run = options.load(), options.checkpoint
-    assert first is not None
-    assert run is not None
+    first = options.load()
     config = game_config(first.env, level=options.level, repeat_action_probability=0.0)
     game = FilmedEnv(config, seed=options.seed)
 
-    def episodes() -> Episodes:
-        policy = first
+    def episodes(policy: Policy) -> Episodes:
         for seed in count(options.seed):
             player = Player(policy, 1, seed=seed, argmax=options.argmax)
             start = _begin(game, recorder)
             yield film_episode(game, start, player.alone, trained(policy.steps))
-            if run.is_dir():
-                policy = options.load() or policy
+            if options.is_run:
+                policy = options.load()
 
-    return episodes()
+    return episodes(first)
 
 
 def human_episodes(
@@ -205,8 +209,6 @@ class Screen(Protocol):
 
 def open_screen(kind: str) -> Screen:
     """Opens a window or the terminal."""
-    if kind == "none":
-        return NoScreen()
     desktop = sys.platform in ("darwin", "win32")
     desktop |= any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY"))
     has_pygame = importlib.util.find_spec("pygame") is not None
@@ -218,16 +220,6 @@ def open_screen(kind: str) -> Screen:
             "python -m trainer.video to write a file instead"
         )
     return Terminal()
-
-
-class NoScreen:
-    """A screen that shows nothing, for episodes that are only recorded."""
-
-    def show(self, frame: Picture, reading: Reading) -> None:
-        """See `Screen.show`."""
-
-    def close(self) -> None:
-        """See `Screen.close`."""
 
 
 class Window:

@@ -56,11 +56,11 @@ class Recording(NamedTuple):
     """Everything that a replay of an episode needs."""
 
     start: bytes  # snapshot of the environment at the episode's first row
-    actions: npt.NDArray[np.int16]  # (n,), one per step
+    actions: npt.NDArray[np.int16]  # (n,)
     logits: npt.NDArray[np.float16]  # (n, A) that the actions were sampled from
     values: npt.NDArray[np.float16]  # (n,) of the critic
     episode: Episode
-    env: int  # number of the environment
+    env: int
     run_steps: int  # environment steps of the run at the end of the episode
 
 

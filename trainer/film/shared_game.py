@@ -52,7 +52,7 @@ class Command(NamedTuple):
 class Status(NamedTuple):
     """The state of the game that is not part of a `Reading`."""
 
-    viewers: int  # how many
+    viewers: int
     player: int | None  # the viewer who holds the pad; None: the policy plays
     paused: bool
     speed: float  # 1 is the console's
@@ -64,12 +64,12 @@ class Status(NamedTuple):
 class _Progress:
     """The progress of an episode that the console's state does not have."""
 
-    frame: int
-    total: float  # return
     stack: tuple[Picture, ...]  # what the network sees, (1, H, W) each, the newest last
-    alone: int  # frames since a person last played
-    stalled: int  # frames without a new best position while no person played
     best: tuple[int, ...]  # level, area and best position
+    frame: int = 0
+    total: float = 0.0  # return
+    alone: int = 0  # frames since a person last played
+    stalled: int = 0  # frames without a new best position while no person played
 
 
 class _Moment(NamedTuple):
@@ -78,7 +78,7 @@ class _Moment(NamedTuple):
     clock: int  # frames since the level was chosen, over all episodes
     snapshot: bytes
     progress: _Progress
-    memory: Tensor | None  # of the network
+    memory: Tensor | None
 
 
 class SharedGame:
@@ -87,7 +87,7 @@ class SharedGame:
     def __init__(self, options: PlayOptions, pace: Pace) -> None:
         """Loads the policy and begins the first episode."""
         self._options, self._pace, self._seed = options, pace, options.seed
-        self._policy = options.load()
+        self._policy = options.load() if options.checkpoint else None
         self._env = self._policy.env if self._policy else HUMAN
         self.frame_skip = self._env.frame_skip
         """Frames from one decision of the policy to the next; 1 without a policy."""
@@ -123,9 +123,7 @@ class SharedGame:
     @property
     def status(self) -> Status:
         """The current status; for the thread that plays."""
-        history = 0
-        if self._moments:
-            history = self._clock - self._moments[0].clock
+        history = self._clock - self._moments[0].clock if self._moments else 0
         return Status(
             viewers=len(self._viewers),
             player=self._holder,
@@ -137,13 +135,12 @@ class SharedGame:
 
     def episodes(self) -> Episodes:
         """Yields episodes without end; raises QuitError after "quit"."""
-        run = self._options.checkpoint
         # The thread that plays has its own current GPU.
         prepare(playing_device(self._options.device))
         while True:
             yield self._episode()
             self._seed += 1
-            if run is not None and run.is_dir():
+            if self._options.is_run:
                 self._policy = self._options.load()
             self._begin()
 
@@ -177,14 +174,8 @@ class SharedGame:
             self._pilot = Player(
                 self._policy, 1, seed=self._seed, argmax=self._options.argmax
             )
-        self._progress = _Progress(
-            frame=0,
-            total=0.0,
-            stack=(self._step.obs,) * self._env.stack_num,
-            alone=0,
-            stalled=0,
-            best=_best(self._step),
-        )
+        stack = (self._step.obs,) * self._env.stack_num
+        self._progress = _Progress(stack, _best(self._step))
         self._ending = ""
         self._tail: Iterator[Picture] | None = None
         self._decide()
@@ -242,17 +233,15 @@ class SharedGame:
     def _limit(self) -> str:
         """Whether a limit of the run ends the episode: "stopped", else ""."""
         progress, env = self._progress, self._env
-        best = _best(self._step)
-        moved = best != progress.best
-        progress.best = best
+        moved = _best(self._step) != progress.best
+        progress.best = _best(self._step)
         if self._holder is not None:
             progress.alone = progress.stalled = 0
             return ""
         progress.alone += 1
         progress.stalled = 0 if moved else progress.stalled + 1
-        stalled = (
-            env.stall_steps and progress.stalled >= env.stall_steps * env.frame_skip
-        )
+        most = env.stall_steps * env.frame_skip
+        stalled = most and progress.stalled >= most
         too_long = progress.alone >= env.max_episode_steps * env.frame_skip
         return "stopped" if stalled or too_long else ""
 
