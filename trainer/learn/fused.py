@@ -96,7 +96,7 @@ class FusedGradient:
         return cls(learner, encoder, model.head, c.learner.loss)
 
     def step(self, fields: Sequence[Tensor], rows: Tensor) -> None:
-        """A gradient step on rows (n,) of `PPO.gradient_step_of`'s fields (1, N, ...).
+        """A gradient step on rows (n,) of `PPO.fields_of` (1, N, ...).
 
         The fields are contiguous, and the network has no memory.
         """

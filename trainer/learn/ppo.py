@@ -47,7 +47,7 @@ class PPO(Learner):
         """See `Learner`."""
         with mark("targets"):
             targets, priorities = self.targets_of(batch)
-        fields = self._fields(batch, targets)
+        fields = self.fields_of(batch, targets)
         size = self.unrolls_per_minibatch
         if not self.model.state_size:
             size = self.config.learner.minibatch_size
@@ -56,11 +56,11 @@ class PPO(Learner):
             if fused is not None:
                 fused.step(fields, items)
             else:
-                self.step(numbers, *(field[:, items] for field in fields))
+                self.learn_minibatch(numbers, *(field[:, items] for field in fields))
         return priorities
 
-    def _fields(self, batch: Batch, targets: Targets) -> list[Tensor]:
-        """What `gradient_step_of` takes, for all items: B unrolls or T * B rows."""
+    def fields_of(self, batch: Batch, targets: Targets) -> list[Tensor]:
+        """What `_learn_minibatch` takes, for all items: B unrolls or T * B rows."""
         inputs = [batch.stacks[:-1], batch.is_first[:-1], batch.levels[:-1]]
         learned = [field for field in targets if field is not None]
         if self.model.state_size:
@@ -107,7 +107,7 @@ class PPO(Learner):
         values = torch.cat([output.values for output in outputs], 1)
         return logits, values
 
-    def gradient_step_of(self, numbers: Tensor, *fields: Tensor) -> None:
+    def _learn_minibatch(self, numbers: Tensor, *fields: Tensor) -> None:
         """See `Learner`; the items are on dimension 1 of all fields.
 
         The fields are stacks, is_first and levels, (burn-in + T, n, ...), the memory
