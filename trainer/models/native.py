@@ -133,7 +133,7 @@ def computes(model: nn.Module, shape: tuple[int, ...]) -> bool:
 
 
 class EncoderPass:
-    """The two passes of an encoder without autograd, for `trainer.learn.fused`.
+    """The two passes of an encoder without autograd, for PPO's native gradient.
 
     Attributes:
         weights: parameters that get gradients, in the order of `backward`.
