@@ -1,6 +1,6 @@
 // trainer._native: encoders and gradient steps on arrays that the caller has
 // allocated. Arrays are passed as addresses, which the trainer's modules check
-// (models/native.py, learn/fused.py, learn/native_steps.py). So PyTorch's
+// (models/native.py, learn/ppo.py, learn/optim.py). So PyTorch's
 // headers are not needed; NumPy has no arrays of bfloat16.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -7,7 +7,7 @@ import torch
 from learners import B, T, change, close_shards, make_batch, make_learner, with_replay
 
 from trainer.learn import gradients
-from trainer.learn.fused import FusedGradient
+from trainer.learn.ppo import FusedGradient
 from trainer.models import native
 
 pytestmark = pytest.mark.skipif(

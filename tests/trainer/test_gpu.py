@@ -248,7 +248,7 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
         statistics = learner.statistics()
         assert statistics["loss/entropy"] > 0
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-        assert bool(learner.step.recorded) == graphs
+        assert bool(learner.learn_minibatch.recorded) == graphs
         learner.close()
     torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
 
@@ -286,7 +286,7 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
                 learner.update(changed, step * 1000)
         assert learner.statistics()["loss/augmented"] > 0
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-        assert bool(learner.step.recorded) == graphs
+        assert bool(learner.learn_minibatch.recorded) == graphs
         learner.close()
     torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
 

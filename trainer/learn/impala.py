@@ -39,10 +39,10 @@ class Impala(Learner):
         priorities = torch.empty(count, device=self.device)
         for items, numbers in self.minibatches(count, self.unrolls_per_minibatch):
             _, *fields = batch.at(items)  # the frames stay where they are
-            priorities[items] = self.step(numbers, *fields)
+            priorities[items] = self.learn_minibatch(numbers, *fields)
         return priorities
 
-    def gradient_step_of(self, numbers: Tensor, *fields: Tensor) -> Tensor:
+    def _learn_minibatch(self, numbers: Tensor, *fields: Tensor) -> Tensor:
         """See `Learner`; takes the fields of a `Batch` behind frames.
 
         Returns the priorities (n,).

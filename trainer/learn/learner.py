@@ -56,7 +56,7 @@ class Learner:
         entropy_coef: scalar on the device, because recorded graphs read it.
         frames: the frames of the store that holds the batches. A recorded graph reads
             this memory in place.
-        step: `gradient_step_of` as a function that a GPU records.
+        learn_minibatch: the subclass's `_learn_minibatch`, which a GPU records.
     """
 
     #: One of losses.py; takes logits, values, targets and `loss_options`.
@@ -105,8 +105,8 @@ class Learner:
         self._loss: Callable[..., Loss] = self.loss
         if config.compile and not config.serial:
             self._loss = compiled(self.loss, name="the loss")
-        self.step = Graphed(
-            self.gradient_step_of,
+        self.learn_minibatch = Graphed(
+            self._learn_minibatch,
             name="the gradient step",
             device=device,
             enabled=graphs,
@@ -123,7 +123,7 @@ class Learner:
         self.target_maker.version.fill_(self.version)
         if batch.frames is not self.frames:
             self.frames = batch.frames
-            self.step.reset()
+            self.learn_minibatch.reset()
         lag = (self.version - batch.versions[self.burn_in : -1]).float()
         # Not lag[:, fresh]: that would wait for the device.
         mean_lag = (lag.mean(0) * batch.fresh).sum() / batch.fresh.sum()
@@ -137,10 +137,10 @@ class Learner:
         """Makes the gradient steps of B unrolls; returns their priorities (B,)."""
         raise NotImplementedError
 
-    def gradient_step_of(self, numbers: Tensor, *fields: Tensor) -> Any:
-        """One gradient step on a minibatch of n items.
+    def _learn_minibatch(self, numbers: Tensor, *fields: Tensor) -> Any:
+        """One gradient step on the fields of n items; see `learn_minibatch`.
 
-        `numbers` (4, n) are random numbers for the augmentation. It runs as `step`.
+        `numbers` (4, n) are random numbers for the augmentation.
         """
         raise NotImplementedError
 
@@ -296,7 +296,7 @@ class Learner:
 
     def close(self) -> None:
         """Frees recorded graphs; later updates run without."""
-        self.step.close()
+        self.learn_minibatch.close()
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, besides the model."""

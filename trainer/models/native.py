@@ -112,7 +112,7 @@ def computes(model: nn.Module, shape: tuple[int, ...]) -> bool:
 
 
 class EncoderPass(NamedTuple):
-    """The two passes of an encoder under bfloat16, without autograd."""
+    """The two passes of an encoder without autograd, for PPO's native gradient."""
 
     plan: _Plan
     path: str
