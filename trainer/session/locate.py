@@ -54,7 +54,7 @@ def locate(path: Path, task: str | None = None) -> tuple[Path, dict[str, Any]]:
     if path != AUTO:
         return _load(path)
     runs = [p for p in Path("runs").glob("*") if checkpoint.list_files(p)]
-    runs.sort(key=_written, reverse=True)
+    runs.sort(key=_written_at, reverse=True)
     skipped = []
     for run_dir in runs:
         if is_taken(run_dir):
@@ -81,7 +81,7 @@ def _load(path: Path) -> tuple[Path, dict[str, Any]]:
     return checkpoint.load_newest(path, torch.device("cpu"), NEEDS)
 
 
-def _written(run_dir: Path) -> float:
+def _written_at(run_dir: Path) -> float:
     return max(path.stat().st_mtime for path in checkpoint.list_files(run_dir))
 
 

@@ -43,12 +43,10 @@ class Reporter:
         self.values: dict[str, float] = {}
         self._run, self._last = run, run.started
         self._first_step = self._last_step = run.progress.steps
-        self._warn_of_returns = not run.config.model.popart
+        config, env = run.config, run.config.env
+        self._warn_of_returns = not config.model.popart
         self._num_cleared = len(run.episodes.cleared_levels())
-        self._suggest_starts = run.config.explore.starts == "level" and is_native(
-            run.config.env.task
-        )
-        env = run.config.env
+        self._suggest_starts = config.explore.starts == "level" and is_native(env.task)
         # Like `python -m trainer.evaluate`: the levels one by one, or else the task.
         self._levels = levels_of(env.levels, env.test_levels, env.task)
 
