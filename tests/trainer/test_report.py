@@ -113,6 +113,10 @@ def test_levels_that_were_trained_and_others(tmp_path):
     folder = make_run(tmp_path / "run")
     sampled = LEVEL | {"argmax": False}
     levels = [sampled, sampled | {"level": "1-3", "unseen": True, "clear_rate": 0.02}]
+    config = json.loads((folder / "config.json").read_text())
+    config["env"] |= {"task": "SuperMarioBros-v0", "levels": ["4-2", "8-4"]}
+    config["env"]["test_levels"] = ["1-3"]
+    (folder / "config.json").write_text(json.dumps(config))
     line = EVALUATION | {"name": "evaluation at the end", "levels": levels}
     with (folder / "evaluations.jsonl").open("a") as file:
         file.write("\n" + json.dumps(line | {"test_clear_rate": 0.02}))
@@ -125,22 +129,21 @@ def test_levels_that_were_trained_and_others(tmp_path):
         "after 30,000 steps; training levels 93% (86% to 97%), test levels 2%" in shown
     )
     assert "x 777" in shown
-
-
-def test_a_page_names_its_levels(tmp_path):
-    folder = make_run(tmp_path / "run")
-    config = json.loads((folder / "config.json").read_text())
-    config["env"] |= {"task": "SuperMarioBros-v0", "levels": ["4-2", "8-4"]}
-    config["env"]["test_levels"] = ["1-3"]
-    (folder / "config.json").write_text(json.dumps(config))
-    shown = " ".join(Page(write([folder]).read_text()).text)
     assert "SuperMarioBros-v0 on 4-2, 8-4 tested on 1-3" in shown
 
 
-def test_a_page_has_everything(tmp_path):
-    page = write([make_run(tmp_path / "run")])
-    assert page == tmp_path / "run" / "report.html"
-    text = page.read_text()
+@pytest.fixture(scope="module")
+def page_of_a_run(tmp_path_factory):
+    """The path of a page, and its text."""
+    folder = make_run(tmp_path_factory.mktemp("runs") / "run")
+    (folder / "nan_batch.pt").write_bytes(b"x")  # no checkpoint
+    path = write([folder])
+    return path, path.read_text()
+
+
+def test_a_page_has_everything(page_of_a_run):
+    path, text = page_of_a_run
+    assert path.name == "report.html"
     parsed = Page(text)
     shown = " ".join(" ".join(parsed.text).split())
     for section in (
@@ -161,11 +164,15 @@ def test_a_page_has_everything(tmp_path):
     assert parsed.tags.count("img") == 2
     assert parsed.tags.count("video") == 1
     assert "No data for" not in shown
-    assert "Loss of the" not in shown  # there is no such curve
+    assert "nan_batch" not in shown
+    run = read_run(path.parent)
+    assert len(run.points) == 31
+    assert run.last["rollout/clear_rate"] == 1.0
+    assert run.last["evaluation/clear_rate"] == 0.93
 
 
-def test_a_page_needs_no_network_and_runs_nothing(tmp_path):
-    text = write([make_run(tmp_path / "run")]).read_text()
+def test_a_page_needs_no_network_and_runs_nothing(page_of_a_run):
+    _, text = page_of_a_run
     parsed = Page(text)
     assert parsed.references
     for reference in parsed.references:
@@ -177,8 +184,8 @@ def test_a_page_needs_no_network_and_runs_nothing(tmp_path):
     assert text.count("&lt;script&gt;alert(1 &amp; 2)") == 1  # a word of the command
 
 
-def test_ids_are_not_repeated(tmp_path):
-    text = write([make_run(tmp_path / "run")]).read_text()
+def test_ids_are_not_repeated(page_of_a_run):
+    _, text = page_of_a_run
     found = re.findall(r' id="([^"]*)"', text)
     for name in set(found):
         # Equal paths have equal names, and only those.
@@ -208,12 +215,6 @@ def test_a_damaged_or_empty_run_gives_a_page(tmp_path):
     assert "step-000000001.pt" in text
     assert "not solved" in text
     assert "No data for: curves, " in text
-
-
-def test_a_batch_is_no_checkpoint(tmp_path):
-    folder = make_run(tmp_path / "run")
-    (folder / "nan_batch.pt").write_bytes(b"x")
-    assert "nan_batch" not in write([folder]).read_text()
 
 
 def test_an_old_page_stays_where_a_new_one_cannot_be_written(tmp_path, monkeypatch):
@@ -321,14 +322,6 @@ def test_the_defaults_need_no_table(tmp_path):
     config = to_dict(RunConfig().resolved())
     (folder / "config.json").write_text(json.dumps(config))
     assert "All settings have their defaults." in write([folder]).read_text()
-
-
-def test_damaged_lines_are_left_out(tmp_path):
-    run = read_run(make_run(tmp_path / "run"))
-    assert run.damaged == 2
-    assert len(run.points) == 31
-    assert run.last["rollout/clear_rate"] == 1.0
-    assert run.last["evaluation/clear_rate"] == 0.93
 
 
 def test_the_command(tmp_path, capsys):

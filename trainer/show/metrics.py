@@ -125,17 +125,16 @@ _GPU_BUSY = 0.8
 def bottleneck(values: Mapping[str, float], overlapped: bool) -> str:
     """The bottleneck at a point of the curves and what to change, in one line."""
     name, share = _dominant(values, overlapped)
-    gpu_utilisation = values.get("system/gpu_utilisation")
+    gpu_busy = METRICS["system/gpu_utilisation"].text(values)
+    utilisation = values.get("system/gpu_utilisation", 0.0)
+    less = "use a smaller --model or fewer --epochs; faster environments would not help"
     if name == "wait":
         return (
             f"emulation-bound: acting waits {share:.0%} of the time for environments; "
             "use more cores and --num-threads; a larger --model costs little"
         )
-    if gpu_utilisation is not None and gpu_utilisation >= _GPU_BUSY:
-        return (
-            f"GPU-bound: kernels run {gpu_utilisation:.0%} of the time; use a smaller "
-            "--model or fewer --epochs; faster environments would not help"
-        )
+    if utilisation >= _GPU_BUSY:
+        return f"GPU-bound: kernels run {gpu_busy} of the time; {less}"
     if name == "act":
         return (
             f"acting-bound (CPU): acting and storing take {share:.0%} of the time; use "
@@ -143,16 +142,13 @@ def bottleneck(values: Mapping[str, float], overlapped: bool) -> str:
         )
     if not name:
         return "balanced: no part waits for another; only faster hardware would help"
-    if gpu_utilisation is None:
-        return (
-            f"learning-bound (CPU): learning takes {share:.0%} of the time; use a "
-            "smaller --model or fewer --epochs; faster environments would not help"
-        )
-    meanwhile = "" if overlapped else ", or --lag 1 to collect meanwhile"
+    learning = f"learning-bound (CPU): learning takes {share:.0%} of the time"
+    if gpu_busy == "-":
+        return f"{learning}; {less}"
     return (
-        f"learning-bound (CPU): learning takes {share:.0%} of the time, yet the GPU "
-        f"runs kernels for only {gpu_utilisation:.0%}; use a larger --minibatch-size, "
-        f"--cuda-graphs{meanwhile}"
+        f"{learning}, yet the GPU runs kernels for only {gpu_busy}; use a larger "
+        "--minibatch-size, --cuda-graphs"
+        + ("" if overlapped else ", or --lag 1 to collect meanwhile")
     )
 
 

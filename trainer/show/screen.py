@@ -361,18 +361,17 @@ def heat(rate: float) -> str:
 
 def _messages(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
     """The last messages, as many as fit; long messages are wrapped."""
-    lines: list[Text] = []
+    rows: list[tuple[str, Text]] = []
     for when, text in reversed(list(status.messages)):
-        parts = textwrap.wrap(text, max(1, width - 9)) or [""]
-        if lines and len(lines) + len(parts) > height:
+        height -= max(1, len(textwrap.wrap(text, max(1, width - 9))))
+        if rows and height < 0:
             break
-        stamps = [format_seconds(when)] + [""] * len(parts)
-        message = [
-            Text(f"{stamp:>7}  ", LABEL, no_wrap=True).append(part, "default")
-            for stamp, part in zip(stamps, parts, strict=False)
-        ]
-        lines = message[:height] + lines
-    return "Messages", Group(*lines)
+        rows.insert(0, (format_seconds(when), Text(text)))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(width=7, justify="right", style=LABEL)
+    for row in rows:
+        table.add_row(*row)
+    return "Messages", table
 
 
 # -- curves ------------------------------------------------------------------
