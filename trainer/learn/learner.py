@@ -42,8 +42,7 @@ from trainer.learn.ppo import PPO
 from trainer.learn.statistics import Statistics
 from trainer.learn.targets import TargetMaker
 from trainer.machine.cpu import Shards
-from trainer.machine.ranks import ALONE, Ranks
-from trainer.machine.seeds import Stream, seed_of
+from trainer.machine.ranks import ALONE, Ranks, Stream, seed_of
 from trainer.models import PolicyModel
 from trainer.models.build import Ema
 from trainer.rollout.batch import Batch

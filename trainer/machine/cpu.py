@@ -80,13 +80,13 @@ def thread_ids() -> frozenset[int]:
 
 def emulation_nice() -> int:
     """The nice value that is added for the threads of a pool: 5, or MARIO_NICE."""
-    given = os.environ.get(NICE_VARIABLE, "").strip() or str(_NICE)
-    if not (given.isdecimal() and int(given) <= 19):
+    text = os.environ.get(NICE_VARIABLE, "").strip() or str(_NICE)
+    if not (text.isdecimal() and int(text) <= 19):
         raise ValueError(
             f"{NICE_VARIABLE} must be a whole number from 0 (no lower priority for "
-            f"emulation threads) to 19, got {given!r}"
+            f"emulation threads) to 19, got {text!r}"
         )
-    return int(given) if sys.platform.startswith("linux") else 0
+    return int(text) if sys.platform.startswith("linux") else 0
 
 
 def step_aside(threads: Iterable[int]) -> None:

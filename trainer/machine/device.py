@@ -54,16 +54,16 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
     device = choose_device(name)
     if device.type != "cuda" or ranks.size == 1:
         return prepare(device)
-    found, wanted, numbered = torch.cuda.device_count(), ranks.local_size, ":" in name
-    if numbered and wanted > 1:
+    gpus, processes, numbered = torch.cuda.device_count(), ranks.local_size, ":" in name
+    if numbered and processes > 1:
         raise ValueError(
-            f"--device {name} is one GPU, and each of the {wanted} processes of this "
-            "machine needs its own: leave out --device"
+            f"--device {name} is one GPU, and each of the {processes} processes of "
+            "this machine needs its own: leave out --device"
         )
-    if wanted > found:
+    if processes > gpus:
         raise RuntimeError(
-            f"{wanted} processes on this machine and {found} GPUs: start one process "
-            f"per GPU (--nproc-per-node {found}), or use --device cpu"
+            f"{processes} processes on this machine and {gpus} GPUs: start one process "
+            f"per GPU (--nproc-per-node {gpus}), or use --device cpu"
         )
     if not numbered:
         device = torch.device("cuda", ranks.local_rank)

@@ -25,7 +25,7 @@ import psutil
 import torch
 
 from mario_envpool._core import control_groups
-from trainer.machine.cuda import no_recording
+from trainer.machine.cuda import recording_lock
 
 _logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Monitor:
     def _sample(self) -> None:
         values = {"host_memory_gb": self._process.memory_info().rss / 2**30}
         if self._gpu is not None:
-            values |= self._gpu.read()
+            values |= _read_gpu(*self._gpu)
         with self._lock:
             for name, value in values.items():
                 self._sums[name] = self._sums.get(name, 0.0) + value
@@ -119,7 +119,7 @@ class Monitor:
         self._stop.set()
         self._thread.join()
         if self._gpu is not None:
-            self._gpu.close()
+            self._gpu[0].nvmlShutdown()
             self._gpu = None
 
 
@@ -151,37 +151,23 @@ def memory_left(root: str = "/") -> tuple[int, int]:
     return least
 
 
-class _Gpu:
-    """One GPU in NVML."""
-
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml = nvml
-        self._handle = handle
-
-    def read(self) -> dict[str, float]:
-        """One sample, without values that the driver or the GPU does not report."""
-        nvml, handle = self._nvml, self._handle
-        values: dict[str, float] = {}
-        # Each value separately: a MIG slice, for example, has memory but no
-        # utilisation.
-        with suppress(nvml.NVMLError):
-            rates = nvml.nvmlDeviceGetUtilizationRates(handle)
-            values["gpu_utilisation"] = rates.gpu / 100
-        with suppress(nvml.NVMLError):
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-            values["gpu_memory_gb"] = memory.used / 2**30
-            values["gpu_memory_total_gb"] = memory.total / 2**30
-        with suppress(nvml.NVMLError):
-            values["gpu_power_w"] = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-        return values
-
-    def close(self) -> None:
-        """Ends NVML."""
-        self._nvml.nvmlShutdown()
+def _read_gpu(nvml: Any, handle: Any) -> dict[str, float]:
+    """One sample, without values that the driver or the GPU does not report."""
+    values: dict[str, float] = {}
+    # Each value separately: a MIG slice, for example, has memory but no utilisation.
+    with suppress(nvml.NVMLError):
+        values["gpu_utilisation"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+    with suppress(nvml.NVMLError):
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        values["gpu_memory_gb"] = memory.used / 2**30
+        values["gpu_memory_total_gb"] = memory.total / 2**30
+    with suppress(nvml.NVMLError):
+        values["gpu_power_w"] = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+    return values
 
 
-def _open_gpu(device: torch.device) -> _Gpu | None:
-    """The device of torch in NVML; None if that fails, which is logged."""
+def _open_gpu(device: torch.device) -> tuple[Any, Any] | None:
+    """NVML and its handle of a device; None if that fails, which is logged."""
     if device.type != "cuda":
         return None
     try:
@@ -195,7 +181,7 @@ def _open_gpu(device: torch.device) -> _Gpu | None:
         _logger.warning("no GPU measurements: NVML reports %s", error)
         return None
     try:
-        return _Gpu(pynvml, _find_handle(pynvml, device))
+        return pynvml, _find_handle(pynvml, device)
     except (pynvml.NVMLError, LookupError) as error:
         _logger.warning("no GPU measurements: NVML has no %s (%s)", device, error)
         pynvml.nvmlShutdown()
@@ -208,15 +194,15 @@ def _find_handle(nvml: Any, device: torch.device) -> Any:
     torch numbers the GPUs of CUDA_VISIBLE_DEVICES in its own order, and NVML numbers
     all GPUs. The UUID and the PCI address are the same in torch and NVML.
     """
-    found: Any = torch.cuda.get_device_properties(device)
-    uuid = getattr(found, "uuid", None)
+    gpu: Any = torch.cuda.get_device_properties(device)
+    uuid = getattr(gpu, "uuid", None)
     if uuid is not None:
         # A MIG slice has another kind of UUID, but its GPU has an address.
         with suppress(nvml.NVMLError):
             return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    if not hasattr(found, "pci_bus_id"):
+    if not hasattr(gpu, "pci_bus_id"):
         raise LookupError("this PyTorch reports neither a known UUID nor a PCI address")
-    domain, bus, slot = found.pci_domain_id, found.pci_bus_id, found.pci_device_id
+    domain, bus, slot = gpu.pci_domain_id, gpu.pci_bus_id, gpu.pci_device_id
     return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08x}:{bus:02x}:{slot:02x}.0")
 
 
@@ -242,10 +228,6 @@ def watch_marks(
         _set_range(None)
 
 
-def _range(name: str) -> AbstractContextManager[Any]:
-    return torch.profiler.record_function(name)
-
-
 @contextmanager
 def _range_with_nvtx(name: str) -> Iterator[None]:
     with torch.cuda.nvtx.range(name), torch.profiler.record_function(name):
@@ -265,10 +247,9 @@ def profiler(
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     else:
-        # PyTorch's profiling library reads this at its first use. Without it, the
-        # library writes its progress to stderr and, in a CUDA build, that there is no
-        # GPU, neither of which is an error of a run on a CPU. 6 is above its highest
-        # level.
+        # PyTorch's profiling library reads this at its first use. Otherwise it writes
+        # its progress to stderr and, in a CUDA build, that there is no GPU. 6 is above
+        # its highest level.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     recording = torch.profiler.profile(
         activities=activities,
@@ -284,7 +265,7 @@ def profiler(
         try:
             yield lambda: _step(recording, device)
         finally:
-            with no_recording():  # the end of the profile waits for the device
+            with recording_lock:  # the end of the profile waits for the device
                 stack.close()
     if not path.is_file():
         _logger.warning(
@@ -304,12 +285,16 @@ def _all_threads() -> Any:
 
 def _step(recording: torch.profiler.profile, device: torch.device) -> None:
     """Ends an update for the profiler; marks are active only while it records."""
-    with no_recording():
+    with recording_lock:
         recording.step()
     action = torch.profiler.ProfilerAction
     on = recording.current_action in (action.RECORD, action.RECORD_AND_SAVE)
-    nvtx = device.type == "cuda"
-    _set_range((_range_with_nvtx if nvtx else _range) if on else None)
+    open_range: Callable[[str], AbstractContextManager[Any]] = (
+        torch.profiler.record_function
+    )
+    if device.type == "cuda":
+        open_range = _range_with_nvtx
+    _set_range(open_range if on else None)
 
 
 def _set_range(kind: Callable[[str], AbstractContextManager[Any]] | None) -> None:

@@ -87,10 +87,10 @@ def raise_on_signal() -> Iterator[None]:
 
     An exception leaves no half of a file: see `trainer.machine.files`.
     """
-    came: list[int] = []
+    received: list[int] = []
 
     def handle(number: int) -> None:
-        came.append(number)
+        received.append(number)
         raise Interrupted(number)
 
     with on_signal(handle):
@@ -98,8 +98,8 @@ def raise_on_signal() -> Iterator[None]:
             yield
         except KeyboardInterrupt as error:
             # Ray raises a new exception, without the number.
-            if came and not isinstance(error, Interrupted):
-                raise Interrupted(came[-1]) from error
+            if received and not isinstance(error, Interrupted):
+                raise Interrupted(received[-1]) from error
             raise
 
 

@@ -29,8 +29,7 @@ from trainer.machine.cpu import thread_ids
 from trainer.machine.device import autocast_dtype, describe, device_of
 from trainer.machine.files import Lines, same_folder
 from trainer.machine.monitor import Monitor
-from trainer.machine.ranks import ALONE, Ranks, on_device
-from trainer.machine.seeds import Stream, seed_of
+from trainer.machine.ranks import ALONE, Ranks, Stream, on_device, seed_of
 from trainer.machine.self_check import SelfCheck, check_gpu
 from trainer.machine.timings import Timings
 from trainer.models import (

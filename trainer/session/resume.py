@@ -24,8 +24,7 @@ from trainer.explore.demonstrations import Ways
 from trainer.explore.explorer import Explorer
 from trainer.learn.learner import Learner
 from trainer.machine.cuda import wait_for_device
-from trainer.machine.ranks import Ranks, on_device
-from trainer.machine.seeds import Stream, seed_of
+from trainer.machine.ranks import Ranks, Stream, on_device, seed_of
 from trainer.models import PolicyModel, checkpoint, heads
 from trainer.rollout.collector import Collector
 from trainer.rollout.finished import FinishedEpisodes
