@@ -20,6 +20,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from trainer.machine.process import first_line
+
 _logger = logging.getLogger(__name__)
 
 #: Held while a graph is recorded: PyTorch records one at a time in a process, and a
@@ -60,10 +62,9 @@ def wait_for_device(device: torch.device) -> None:
 
 @contextmanager
 def own_stream(device: torch.device, priority: int = 0) -> Iterator[None]:
-    """Runs the work of the `with` block on a separate stream; GPU only.
+    """Runs the `with` block on another stream, after the work queued so far; GPU only.
 
-    The work begins after all work queued on the current stream, such as copies of
-    weights. The device becomes the current one of the thread.
+    The device becomes the current one of the thread.
     """
     if device.type != "cuda":
         yield
@@ -82,10 +83,9 @@ def own_stream(device: torch.device, priority: int = 0) -> Iterator[None]:
 def use_here(device: torch.device, *tensors: Any) -> None:
     """Announces that the current stream uses tensors of another stream; GPU only.
 
-    PyTorch's allocator knows only the stream in which a tensor was made. When the
-    tensor is dropped, the next tensor of that stream may take its memory at once, even
-    while this stream still reads it. After the announcement the memory stays until
-    this stream has done the work that is queued when the tensor is dropped.
+    PyTorch's allocator knows only the stream in which a tensor was made, and gives the
+    memory of a dropped tensor to the next tensor of that stream, even while this stream
+    still reads it. After the announcement it first waits for this stream.
     """
     if device.type == "cuda":
         stream = _cuda.current_stream(device)
@@ -129,22 +129,17 @@ class Graphed:
     """A function of tensors that a GPU records once and then replays.
 
     Kernels of small networks are shorter than the time that a host needs to launch
-    them; a graph is a single launch. The function must read and write the same memory
-    in every call, and only tensors: the recording fixes dtypes and everything else that
-    the function reads. Each of the first few lists of shapes has a recording. Calls
-    with other shapes, and all calls if graphs are off, run the function directly.
+    them; a graph is a single launch. The first calls run directly: they do real work,
+    and let libraries and optimisers allocate their permanent memory. Each of the first
+    few lists of shapes gets a graph; all other calls run directly, too.
 
-    The first calls also run directly: they do real work, and let libraries and
-    optimisers allocate their permanent memory. Each call overwrites the tensors that
-    the previous call returned.
+    The function must read and write the same memory in every call, and must not draw
+    random numbers: PyTorch up to 2.11 leaves a generator unusable if the recording of
+    its draw fails. Each call overwrites the tensors that the previous call returned.
 
-    The function must not draw random numbers: they are inputs. PyTorch up to 2.11
-    leaves a generator unusable if the recording of its draw fails.
-
-    Each function is recorded on a separate stream: cuBLAS keeps one workspace per
-    stream, whose address a graph contains, and graphs that share a workspace must not
-    run at the same time (PyTorch issue 193402). The graphs of one function never do, so
-    they also share their memory.
+    Each function has its own stream: cuBLAS keeps one workspace per stream, whose
+    address a graph contains, and graphs that share a workspace must not run at the same
+    time (PyTorch issue 193402). The graphs of one function share their memory.
 
     Attributes:
         failure: why the last recording failed, in one line; "" if none failed.
@@ -271,11 +266,6 @@ class Graphed:
             raise
 
 
-def first_line(error: BaseException) -> str:
-    """The reason in an error of PyTorch, without the advice in the lines after it."""
-    return str(error).partition("\n")[0] or type(error).__name__
-
-
 def _forget_error(device: torch.device) -> None:
     """Clears the last CUDA error, which the next kernel would raise again."""
     with suppress(RuntimeError):
@@ -337,16 +327,13 @@ def set_copies(device: torch.device, copies: Copies) -> None:
 
 
 class HostToDevice:
-    """Copies the pool's arrays to the device.
+    """Copies the pool's arrays to the device; on a CPU a tensor shares their memory.
 
-    On a CPU a NumPy array becomes a tensor on the same memory. On a GPU it is copied on
-    a separate stream from page-locked memory, and the compute stream waits for the
-    event of the copy. The array is held until that event, so that the pool cannot reuse
-    the slab under a running copy. The slabs of the pool (`_buffers`) are page-locked in
-    place, at first and after the pool has allocated more (`slab_growth`); other arrays
-    go through page-locked copies. `set_copies` rules out what does not work.
-    Copies through pageable memory are on the current stream, and the host waits for
-    them.
+    A separate stream copies from page-locked memory, and the compute stream waits for
+    the copy. The array is held until then, so that the pool cannot reuse the slab. The
+    slabs of the pool (`_buffers`) are page-locked in place, again after the pool has
+    allocated more (`slab_growth`); other arrays go through page-locked copies. Copies
+    through pageable memory are on the current stream, and the host waits for them.
     """
 
     def __init__(self, device: torch.device, pool: Any) -> None:

@@ -11,14 +11,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import psutil
@@ -61,8 +56,7 @@ class Monitor:
         self.workers = workers
         self._gpu = _open_gpu(device)
         self._lock = threading.Lock()
-        self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
+        self._samples: list[dict[str, float]] = []
         self._last: dict[str, float] = {}
         self._since = self._clocks()
         self._sample()
@@ -81,9 +75,7 @@ class Monitor:
         if self._gpu is not None:
             values |= _read_gpu(*self._gpu)
         with self._lock:
-            for name, value in values.items():
-                self._sums[name] = self._sums.get(name, 0.0) + value
-                self._counts[name] = self._counts.get(name, 0) + 1
+            self._samples.append(values)
 
     def _clocks(self) -> tuple[float, float, float]:
         """Seconds of wall-clock time, and CPU time of the process and the workers."""
@@ -98,8 +90,12 @@ class Monitor:
     def statistics(self) -> dict[str, float]:
         """Means since the last call; earlier values if nothing was sampled since."""
         with self._lock:
-            means = {name: self._sums[name] / self._counts[name] for name in self._sums}
-            self._sums, self._counts = {}, {}
+            samples, self._samples = self._samples, []
+        # The driver may not report each value each time.
+        means = {
+            name: fmean(sample[name] for sample in samples if name in sample)
+            for name in dict.fromkeys(name for sample in samples for name in sample)
+        }
         now = self._clocks()
         wall, spent, emulated = (
             new - old for new, old in zip(now, self._since, strict=True)
@@ -132,12 +128,10 @@ _GROUP_FILES = (
 
 
 def memory_left(root: str = "/") -> tuple[int, int]:
-    """Bytes of memory that this process may still take, and bytes in total.
-
-    Containers and batch systems limit a control group or one of its parents. A process
-    that exceeds the limit is killed, even if the machine has more memory.
-    """
+    """Bytes of memory that this process may still take, and bytes in total."""
     memory = psutil.virtual_memory()
+    # A process that exceeds the limit of its control group, or of a parent of it, is
+    # killed, even if the machine has more memory.
     least = memory.available, memory.total
     for group in map(Path, control_groups("memory", root)):
         for limit, used, cached in _GROUP_FILES:
@@ -172,11 +166,11 @@ def _open_gpu(device: torch.device) -> tuple[Any, Any] | None:
         return None
     try:
         import pynvml
+
+        pynvml.nvmlInit()
     except ImportError as error:
         _logger.warning("no GPU measurements: %s; pip install nvidia-ml-py", error)
         return None
-    try:
-        pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         _logger.warning("no GPU measurements: NVML reports %s", error)
         return None
@@ -206,9 +200,10 @@ def _find_handle(nvml: Any, device: torch.device) -> Any:
     return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08x}:{bus:02x}:{slot:02x}.0")
 
 
+OpenRange = Callable[[str], AbstractContextManager[Any]]
 # What `mark` opens; replaced while the profiler records.
 _NOTHING: AbstractContextManager[Any] = nullcontext()
-_open_range: Callable[[str], AbstractContextManager[Any]] | None = None
+_open_range: OpenRange | None = None
 
 
 def mark(name: str) -> AbstractContextManager[Any]:
@@ -217,9 +212,7 @@ def mark(name: str) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def watch_marks(
-    open_range: Callable[[str], AbstractContextManager[Any]],
-) -> Iterator[None]:
+def watch_marks(open_range: OpenRange) -> Iterator[None]:
     """Passes the marks of all threads to a function; not with the profiler."""
     _set_range(open_range)
     try:
@@ -243,6 +236,11 @@ def profiler(
         yield lambda: None
         return
     path = run_dir / "trace.json"
+
+    def export(recording: torch.profiler.profile) -> None:
+        recording.export_chrome_trace(str(path))
+        print(f"wrote {path} (chrome://tracing, ui.perfetto.dev)", flush=True)
+
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -256,17 +254,16 @@ def profiler(
         schedule=torch.profiler.schedule(
             wait=PROFILE_AFTER - 1, warmup=1, active=updates, repeat=1
         ),
-        on_trace_ready=lambda p: _export(p, path),
+        on_trace_ready=export,
         experimental_config=_all_threads(),
     )
-    with ExitStack() as stack:
-        stack.callback(_set_range, None)
-        stack.enter_context(recording)
-        try:
-            yield lambda: _step(recording, device)
-        finally:
-            with recording_lock:  # the end of the profile waits for the device
-                stack.close()
+    recording.start()
+    try:
+        yield lambda: _step(recording, device)
+    finally:
+        with recording_lock:  # the end of the profile waits for the device
+            recording.stop()
+        _set_range(None)
     if not path.is_file():
         _logger.warning(
             "no profile was recorded: the run ended within its first %d updates",
@@ -289,20 +286,12 @@ def _step(recording: torch.profiler.profile, device: torch.device) -> None:
         recording.step()
     action = torch.profiler.ProfilerAction
     on = recording.current_action in (action.RECORD, action.RECORD_AND_SAVE)
-    open_range: Callable[[str], AbstractContextManager[Any]] = (
-        torch.profiler.record_function
-    )
+    open_range: OpenRange = torch.profiler.record_function
     if device.type == "cuda":
         open_range = _range_with_nvtx
     _set_range(open_range if on else None)
 
 
-def _set_range(kind: Callable[[str], AbstractContextManager[Any]] | None) -> None:
+def _set_range(open_range: OpenRange | None) -> None:
     global _open_range
-    _open_range = kind
-
-
-def _export(recording: torch.profiler.profile, path: Path) -> None:
-    """Writes the trace and prints its path."""
-    recording.export_chrome_trace(str(path))
-    print(f"wrote {path} (chrome://tracing, ui.perfetto.dev)", flush=True)
+    _open_range = open_range

@@ -61,15 +61,10 @@ class FirstRankError(RuntimeError):
 
 
 class Ranks:
-    """The ranks of a run, from the view of one rank.
+    """The ranks of a run, from the view of one rank; `local` ones are of its machine.
 
-    Attributes:
-        rank: of this process, from 0.
-        size: number of ranks.
-        local_rank: of this process among the ranks of its machine.
-        local_size: number of ranks on its machine.
-        timings: counts the time of exchanges, as `allreduce` (gradients; on a GPU only
-            the time to start it) and `ranks` (all other exchanges, with waiting).
+    `timings` counts the time of exchanges, as `allreduce` (gradients; on a GPU only the
+    time to start it) and `ranks` (all other exchanges, with waiting).
     """
 
     def __init__(
@@ -223,10 +218,7 @@ def seed_of(seed: int, stream: Stream, rank: int = 0) -> int:
 
 
 def join() -> Ranks:
-    """The ranks of this process: those that torchrun started, or `ALONE`.
-
-    Waits until all ranks have joined.
-    """
+    """Waits for all ranks that torchrun started; without torchrun, it is `ALONE`."""
     env = os.environ
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
         return ALONE
@@ -273,11 +265,9 @@ def _follow(agent: int) -> None:
 
 
 def _meet(store: Any, rank: int, size: int, seconds: float) -> str:
-    """Waits for all ranks, and agrees on a name that no earlier start has used.
-
-    torchrun's store outlives the processes. Without a new name, entries of dead
-    processes, such as addresses, would be mistaken for those of their successors.
-    """
+    """Waits for all ranks, and agrees on a name that no earlier start has used."""
+    # torchrun's store outlives the processes. Without a new name, entries of dead
+    # processes, such as addresses, would be mistaken for those of their successors.
     own = uuid.uuid4().hex
     if rank:
         store.set(f"here/{rank}", own)
@@ -301,10 +291,7 @@ def _meet(store: Any, rank: int, size: int, seconds: float) -> str:
 
 
 def agent_folder() -> Path | None:
-    """The folder of torchrun on this machine, the same after each restart.
-
-    None without torchrun, or with --log-dir /dev/null.
-    """
+    """The folder of torchrun here, the same after each restart; None without one."""
     # LOG_DIR/attempt_N/LOCAL_RANK/error.json
     file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
     folder = file.parents[2] if len(file.parts) > 3 else None
@@ -321,10 +308,7 @@ def restarts_left() -> int:
 
 
 def says_first(text: str) -> bool:
-    """Whether no rank of this machine has reported this text since the last restart.
-
-    An error that all ranks find, such as a wrong option, is then reported once.
-    """
+    """Whether no rank of this machine has reported this text since the last restart."""
     folder = agent_folder()
     if folder is None:
         return True

@@ -21,10 +21,10 @@ from trainer.machine.cuda import (
     Copies,
     Graphed,
     HostToDevice,
-    first_line,
     own_stream,
     set_copies,
 )
+from trainer.machine.process import first_line
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def check_gpu(device: torch.device, *, graphs: bool) -> SelfCheck:
 
 def _overlaps(device: torch.device) -> bool:
     """Whether two kernels are clearly faster on two streams than on one."""
-    lost = "with --lag, collecting and learning only take turns on the GPU"
+    loss = "with --lag, collecting and learning only take turns on the GPU"
     try:
         with own_stream(device):
             first = _cuda.current_stream(device)
@@ -74,25 +74,25 @@ def _overlaps(device: torch.device) -> bool:
                 second = _cuda.current_stream(device)
         _elapsed_ms(device, [first, second])  # loads the kernel
         pairs = ([first, first], [first, second])
-        row, beside = (
+        one_ms, two_ms = (
             min(_elapsed_ms(device, pair) for _ in range(_TIMES)) for pair in pairs
         )
     except Exception as error:
         _logger.warning(
             "could not check whether streams overlap (%s); if not, %s",
             first_line(error),
-            lost,
+            loss,
         )
         return False
-    if beside < _MOST_OVERLAPPED * row:
+    if two_ms < _MOST_OVERLAPPED * one_ms:
         return True
     _logger.warning(
         "streams do not overlap on this GPU: two kernels take %.1f ms on two streams, "
         "%.1f ms on one; %s, which costs up to the time of the shorter of the two "
         "(CUDA_LAUNCH_BLOCKING does this)",
-        beside,
-        row,
-        lost,
+        two_ms,
+        one_ms,
+        loss,
     )
     return False
 
@@ -163,22 +163,25 @@ def _steps(device: torch.device, *, recorded: bool) -> Tensor:
 
 def _working_copies(device: torch.device) -> Copies:
     """The fastest way that copies arrays correctly."""
-    for way, others in (
+    for copies, fallback in (
         (Copies.IN_PLACE, "trying page-locked copies"),
         (Copies.PAGE_LOCKED, "using pageable memory, which is slower"),
     ):
         try:
-            set_copies(device, way)
+            set_copies(device, copies)
             arrived, works = _try_copies(device)
         except Exception as error:
             reason = first_line(error)
         else:
             if arrived:
                 # If slabs cannot be locked, `HostToDevice` has logged it.
-                return way if works else Copies.PAGE_LOCKED
+                return copies if works else Copies.PAGE_LOCKED
             reason = "the data arrives changed"
         _logger.warning(
-            "copies to the GPU %s do not work here (%s): %s", way.value, reason, others
+            "copies to the GPU %s do not work here (%s): %s",
+            copies.value,
+            reason,
+            fallback,
         )
     return Copies.PAGEABLE
 
