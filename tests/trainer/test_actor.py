@@ -40,7 +40,7 @@ def fake(monkeypatch):
     """Graphs of torch.cuda, of functions that run on the CPU."""
     result = FakeCuda()
     monkeypatch.setattr(cuda, "_cuda", result)
-    monkeypatch.setattr(cuda, "_idle_streams", defaultdict(list))
+    monkeypatch.setattr(cuda, "_free_streams", defaultdict(list))
     monkeypatch.setattr(cuda, "_close_pool", lambda *of: None)
     return result
 

@@ -30,7 +30,7 @@ GPU = torch.device("cuda")
 def fake(monkeypatch):
     result = FakeCuda()
     monkeypatch.setattr(cuda, "_cuda", result)
-    monkeypatch.setattr(cuda, "_idle_streams", defaultdict(list))
+    monkeypatch.setattr(cuda, "_free_streams", defaultdict(list))
     monkeypatch.setattr(
         cuda, "_close_pool", lambda *of: result.calls.append(("close pool", *of))
     )
@@ -272,7 +272,7 @@ def test_a_broken_recording_leaves_nothing_behind(fake, caplog, spoilt):
     ]
     assert fake.current == "main"
     assert (("close pool", GPU, "pool 1") in fake.calls) == spoilt
-    assert not cuda._recording.locked()
+    assert not cuda.recording_lock.locked()
     # Nor where only the end of the capture fails.
     fake.end_fails = True
     add = Adder(fake)
@@ -299,7 +299,7 @@ def test_any_exception_of_a_recording_is_survived(fake, caplog, error):
     assert f"runs without one ({error.__name__})" in record.getMessage()
     assert fake.recording is None
     assert fake.current == "main"
-    assert not cuda._recording.locked()
+    assert not cuda.recording_lock.locked()
     assert len(captures(fake, 2)) == 1
     # The stream is free for others.
     with own_stream(GPU):

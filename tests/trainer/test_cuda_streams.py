@@ -76,7 +76,7 @@ def fake(monkeypatch):
     """A GPU whose tensors are on the CPU."""
     result = FakeCuda()
     monkeypatch.setattr(cuda, "_cuda", result)
-    monkeypatch.setattr(cuda, "_idle_streams", defaultdict(list))
+    monkeypatch.setattr(cuda, "_free_streams", defaultdict(list))
     monkeypatch.setattr(cuda, "_copies", {})
     monkeypatch.setattr(arrays, "on_host", lambda device: False)
     monkeypatch.setattr(collectors, "on_host", lambda device: False)

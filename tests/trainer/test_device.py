@@ -172,7 +172,7 @@ def test_precision_that_is_asked_for_is_given(kind):
 def test_automatic_precision_is_bf16_where_the_hardware_has_it(monkeypatch, has_it):
     capability = (8, 0) if has_it else (7, 5)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr(device, "_cpu_has_bf16", lambda: has_it)
+    monkeypatch.setattr(device, "cpu_has_bf16", lambda: has_it)
     assert autocast_dtype(CUDA, "auto") is (torch.bfloat16 if has_it else torch.float16)
     assert autocast_dtype(CPU, "auto") is (torch.bfloat16 if has_it else None)
     assert autocast_dtype(CPU, "auto", own_code=True) is torch.bfloat16

@@ -26,8 +26,7 @@ from torch.distributed import HashStore
 from trainer import run
 from trainer.config.schema import RunConfig
 from trainer.machine import ranks
-from trainer.machine.ranks import ALONE, LostRankError, Ranks
-from trainer.machine.seeds import Stream, seed_of
+from trainer.machine.ranks import ALONE, LostRankError, Ranks, Stream, seed_of
 from trainer.models import checkpoint
 from trainer.rollout.episodes import Episode
 from trainer.rollout.finished import FinishedEpisodes

@@ -5,7 +5,7 @@ import itertools
 import torch
 from small_runs import CPU, make_config
 
-from trainer.machine.seeds import Stream, seed_of
+from trainer.machine.ranks import Stream, seed_of
 from trainer.session.training import open_run
 
 

@@ -91,7 +91,7 @@ def fake(monkeypatch):
     result = TimedCuda()
     for module in (cuda, self_check):
         monkeypatch.setattr(module, "_cuda", result)
-    monkeypatch.setattr(cuda, "_idle_streams", defaultdict(list))
+    monkeypatch.setattr(cuda, "_free_streams", defaultdict(list))
     monkeypatch.setattr(cuda, "_copies", {})
     monkeypatch.setattr(cuda, "_forget_error", lambda device: None)
     to = torch.Tensor.to

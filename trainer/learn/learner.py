@@ -37,8 +37,7 @@ from trainer.learn.optim import build_optimizer, learning_rate_factor, set_learn
 from trainer.learn.targets import TargetMaker
 from trainer.machine.cpu import Shards
 from trainer.machine.cuda import Graphed, compiled
-from trainer.machine.ranks import ALONE, Ranks
-from trainer.machine.seeds import Stream, seed_of
+from trainer.machine.ranks import ALONE, Ranks, Stream, seed_of
 from trainer.models import PolicyModel, PolicyOutput
 from trainer.models.build import Ema
 from trainer.rollout.batch import Batch, observations

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TypeVar
 
 import psutil
@@ -35,20 +34,25 @@ def available_cores() -> int:
 
 def cpu_name() -> str:
     """The name of the processor, from the system."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    names = [line for line in text.splitlines() if line.startswith("model name")]
-    return names[0].partition(":")[2].strip() if names else platform.processor()
+    return _cpuinfo("model name") or platform.processor()
+
+
+def cpu_has_bf16() -> bool:
+    """Whether the processor multiplies bfloat16 matrices."""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(_cpuinfo("flags").split())
+
+
+def _cpuinfo(key: str) -> str:
+    """A value of the first core in /proc/cpuinfo; "" if there is none."""
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith(key):
+                return line.partition(":")[2].strip()
+    return ""
 
 
 def keep_large_blocks() -> bool:
-    """Makes glibc keep freed activations instead of unmapping them.
-
-    By default every block above 32 MB, and often a smaller one, returns to the kernel
-    and causes page faults at the next minibatch.
-    """
+    """Makes glibc keep freed activations, which otherwise cost page faults later."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -60,11 +64,8 @@ def keep_large_blocks() -> bool:
 
 @contextmanager
 def startup_objects_frozen() -> Iterator[None]:
-    """Makes Python's garbage collector skip the objects that already exist.
-
-    PyTorch and other libraries have half a million objects. A collection takes a
-    quarter of a second, in which neither environments nor the learner make progress.
-    """
+    """Makes Python's garbage collector skip the objects that already exist."""
+    # Half a million, most of PyTorch: a collection would stop everything for 0.25 s.
     gc.collect()  # otherwise current garbage would be kept too
     gc.freeze()
     try:
@@ -80,13 +81,13 @@ def thread_ids() -> frozenset[int]:
 
 def emulation_nice() -> int:
     """The nice value that is added for the threads of a pool: 5, or MARIO_NICE."""
-    given = os.environ.get(NICE_VARIABLE, "").strip() or str(_NICE)
-    if not (given.isdecimal() and int(given) <= 19):
+    text = os.environ.get(NICE_VARIABLE, "").strip() or str(_NICE)
+    if not (text.isdecimal() and int(text) <= 19):
         raise ValueError(
             f"{NICE_VARIABLE} must be a whole number from 0 (no lower priority for "
-            f"emulation threads) to 19, got {given!r}"
+            f"emulation threads) to 19, got {text!r}"
         )
-    return int(given) if sys.platform.startswith("linux") else 0
+    return int(text) if sys.platform.startswith("linux") else 0
 
 
 def step_aside(threads: Iterable[int]) -> None:

@@ -1,7 +1,7 @@
-"""CUDA: transfers to the device, order between streams, recorded graphs.
+"""CUDA: copies to the GPU, the order of work on its streams, and recorded graphs.
 
-On a CPU everything here is a plain call or does nothing, so the rest of the trainer
-needs no second version.
+With a CPU as the device, the functions here call what they wrap, or do nothing. So
+other modules need no separate code for CPUs and GPUs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from trainer.machine.process import first_line
+
 _logger = logging.getLogger(__name__)
 
-# PyTorch records one graph at a time in a process.
-_recording = threading.Lock()
+#: Held while a graph is recorded: PyTorch records one at a time in a process, and a
+#: wait for all streams in another thread would break the recording.
+recording_lock = threading.Lock()
 
 # torch.cuda is not fully typed; Any disables type checks for it.
 _cuda: Any = torch.cuda
@@ -31,39 +34,37 @@ _cuda: Any = torch.cuda
 #: Priority of acting, for which all environments wait; the learner's is 0, after it.
 ACTING = -1
 
-
 # Free streams, by device and priority. PyTorch has 32 of each priority and then hands
 # out the same ones again: work on one of them would end up in the recording of another
 # user of that stream.
-_idle_streams: defaultdict[tuple[torch.device, int], list[Any]] = defaultdict(list)
+_free_streams: defaultdict[tuple[torch.device, int], list[Any]] = defaultdict(list)
 
 
 def _take_stream(device: torch.device, priority: int = 0) -> Any:
     """A stream for exclusive use, until `_return_stream`."""
     try:
-        return _idle_streams[device, priority].pop()
+        return _free_streams[device, priority].pop()
     except IndexError:
         return _cuda.Stream(device, priority=priority)
 
 
 def _return_stream(stream: Any, device: torch.device, priority: int = 0) -> None:
     """Frees a stream. The next user's work is queued behind the work on it."""
-    _idle_streams[device, priority].append(stream)
+    _free_streams[device, priority].append(stream)
 
 
 def wait_for_device(device: torch.device) -> None:
     """Waits for all streams, and for a recording in another thread."""
     if device.type == "cuda":
-        with no_recording():
+        with recording_lock:
             _cuda.synchronize(device)
 
 
 @contextmanager
 def own_stream(device: torch.device, priority: int = 0) -> Iterator[None]:
-    """Runs the work of the `with` block on a separate stream; GPU only.
+    """Runs the `with` block on another stream, after the work queued so far; GPU only.
 
-    The work begins after all work queued on the current stream, such as copies of
-    weights. The device becomes the current one of the thread.
+    The device becomes the current one of the thread.
     """
     if device.type != "cuda":
         yield
@@ -82,23 +83,15 @@ def own_stream(device: torch.device, priority: int = 0) -> Iterator[None]:
 def use_here(device: torch.device, *tensors: Any) -> None:
     """Announces that the current stream uses tensors of another stream; GPU only.
 
-    PyTorch's allocator knows only the stream in which a tensor was made. When the
-    tensor is dropped, the next tensor of that stream may take its memory at once, even
-    while this stream still reads it. After the announcement the memory stays until
-    this stream has done the work that is queued when the tensor is dropped.
+    PyTorch's allocator knows only the stream in which a tensor was made, and gives the
+    memory of a dropped tensor to the next tensor of that stream, even while this stream
+    still reads it. After the announcement it first waits for this stream.
     """
     if device.type == "cuda":
         stream = _cuda.current_stream(device)
         for tensor in tensors:
             if isinstance(tensor, Tensor):
                 tensor.record_stream(stream)
-
-
-@contextmanager
-def no_recording() -> Iterator[None]:
-    """Keeps other threads from recording, which a wait for all streams would break."""
-    with _recording:
-        yield
 
 
 class Fence:
@@ -136,22 +129,17 @@ class Graphed:
     """A function of tensors that a GPU records once and then replays.
 
     Kernels of small networks are shorter than the time that a host needs to launch
-    them; a graph is a single launch. The function must read and write the same memory
-    in every call, and only tensors: the recording fixes dtypes and everything else that
-    the function reads. Each of the first few lists of shapes has a recording. Calls
-    with other shapes, and all calls if graphs are off, run the function directly.
+    them; a graph is a single launch. The first calls run directly: they do real work,
+    and let libraries and optimisers allocate their permanent memory. Each of the first
+    few lists of shapes gets a graph; all other calls run directly, too.
 
-    The first calls also run directly: they do real work, and let libraries and
-    optimisers allocate their permanent memory. Each call overwrites the tensors that
-    the previous call returned.
+    The function must read and write the same memory in every call, and must not draw
+    random numbers: PyTorch up to 2.11 leaves a generator unusable if the recording of
+    its draw fails. Each call overwrites the tensors that the previous call returned.
 
-    The function must not draw random numbers: they are inputs. PyTorch up to 2.11
-    leaves a generator unusable if the recording of its draw fails.
-
-    Each function is recorded on a separate stream: cuBLAS keeps one workspace per
-    stream, whose address a graph contains, and graphs that share a workspace must not
-    run at the same time (PyTorch issue 193402). The graphs of one function never do, so
-    they also share their memory.
+    Each function has its own stream: cuBLAS keeps one workspace per stream, whose
+    address a graph contains, and graphs that share a workspace must not run at the same
+    time (PyTorch issue 193402). The graphs of one function share their memory.
 
     Attributes:
         failure: why the last recording failed, in one line; "" if none failed.
@@ -197,8 +185,8 @@ class Graphed:
             return self._function(*tensors)
         if recording.graph is None and not self._record(recording, tensors):
             return self._function(*tensors)
-        for own, given in zip(recording.inputs, tensors, strict=True):
-            own.copy_(given)
+        for recorded, tensor in zip(recording.inputs, tensors, strict=True):
+            recorded.copy_(tensor)
         recording.graph.replay()
         return recording.output
 
@@ -228,7 +216,7 @@ class Graphed:
         try:
             recording.inputs = tuple(tensor.clone() for tensor in tensors)
             graph = _cuda.CUDAGraph()
-            with _recording:
+            with recording_lock:
                 if self._stream is None:
                     self._stream = _take_stream(self._device, self._priority)
                 recording.output = self._capture(graph, recording.inputs)
@@ -237,7 +225,7 @@ class Graphed:
             # PyTorch, Triton and modules of users raise any type. If the function
             # fails without a graph also, the direct call raises its error.
             self.close()
-            self.failure = str(error).partition("\n")[0] or type(error).__name__
+            self.failure = first_line(error)
             if not self._quiet:
                 _logger.warning(
                     "no CUDA graph of %s, so it runs without one (%s); "
@@ -314,7 +302,7 @@ def compiled(function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
                 _logger.warning(
                     "torch.compile of %s failed, so it runs without (%s)",
                     name,
-                    str(error).partition("\n")[0],
+                    first_line(error),
                 )
         return function(*args, **kwargs)
 
@@ -329,26 +317,23 @@ class Copies(Enum):
     PAGEABLE = "through pageable memory"
 
 
-# The way of `set_copies` for each device, shared by all transfers of the process.
+# How all transfers of this process copy to a device.
 _copies: dict[torch.device, Copies] = {}
 
 
-def set_copies(device: torch.device, way: Copies) -> None:
+def set_copies(device: torch.device, copies: Copies) -> None:
     """Sets how every later `HostToDevice` of this device copies."""
-    _copies[device] = way
+    _copies[device] = copies
 
 
 class HostToDevice:
-    """Copies the pool's arrays to the device.
+    """Copies the pool's arrays to the device; on a CPU a tensor shares their memory.
 
-    On a CPU a NumPy array becomes a tensor on the same memory. On a GPU it is copied on
-    a separate stream from page-locked memory, and the compute stream waits for the
-    event of the copy. The array is held until that event, so that the pool cannot reuse
-    the slab under a running copy. The slabs of the pool (`_buffers`) are page-locked in
-    place, at first and after the pool has allocated more (`slab_growth`); other arrays
-    go through page-locked copies. Ways that do not work are not used (`set_copies`).
-    Copies through pageable memory are on the current stream, and the host waits for
-    them.
+    A separate stream copies from page-locked memory, and the compute stream waits for
+    the copy. The array is held until then, so that the pool cannot reuse the slab. The
+    slabs of the pool (`_buffers`) are page-locked in place, again after the pool has
+    allocated more (`slab_growth`); other arrays go through page-locked copies. Copies
+    through pageable memory are on the current stream, and the host waits for them.
     """
 
     def __init__(self, device: torch.device, pool: Any) -> None:
@@ -357,11 +342,11 @@ class HostToDevice:
         self._pool = pool
         self._locked: dict[int, int] = {}
         self._growth: int | None = None
-        way = _copies.get(device, Copies.IN_PLACE)
-        self._may_lock = way is Copies.IN_PLACE and hasattr(pool, "_buffers")
+        copies = _copies.get(device, Copies.IN_PLACE)
+        self._may_lock = copies is Copies.IN_PLACE and hasattr(pool, "_buffers")
         self._held: deque[tuple[Any, object]] = deque()
         self._stream: Any = None
-        if device.type == "cuda" and way is not Copies.PAGEABLE:
+        if device.type == "cuda" and copies is not Copies.PAGEABLE:
             self._stream = _take_stream(device)
 
     @property
@@ -390,34 +375,32 @@ class HostToDevice:
         return result
 
     def _page_locked(self, array: npt.NDArray[Any]) -> bool:
-        """Whether the array lies in a page-locked slab; locks new slabs first."""
-        self._lock_slabs()
+        """Whether the array lies in a page-locked slab; locks the pool's new slabs."""
+        if self._may_lock and self._growth != self._pool.slab_growth:
+            self._growth = self._pool.slab_growth
+            for start, size in self._pool._buffers:
+                if start not in self._locked and not self._lock(start, size):
+                    break
         address = array.ctypes.data
         return any(
             start <= address and address + array.nbytes <= start + size
             for start, size in self._locked.items()
         )
 
-    def _lock_slabs(self) -> None:
-        """Page-locks the pool's slabs if there are new ones."""
-        if not self._may_lock or self._growth == self._pool.slab_growth:
-            return
-        self._growth = self._pool.slab_growth
-        for start, size in self._pool._buffers:
-            if start in self._locked:
-                continue
-            error = int(_cuda.cudart().cudaHostRegister(start, size, 0))
-            if error:
-                _logger.warning(
-                    "page-locking the observation slabs failed (cudaError %d): they "
-                    "are copied through page-locked memory instead, which is slower; "
-                    "a higher limit of locked memory (ulimit -l) may help",
-                    error,
-                )
-                self._may_lock = False
-                _forget_error(self.device)
-                return
-            self._locked[start] = size
+    def _lock(self, start: int, size: int) -> bool:
+        """Page-locks a slab; a failure is logged, and later slabs are not tried."""
+        if error := int(_cuda.cudart().cudaHostRegister(start, size, 0)):
+            _logger.warning(
+                "page-locking the observation slabs failed (cudaError %d): they "
+                "are copied through page-locked memory instead, which is slower; "
+                "a higher limit of locked memory (ulimit -l) may help",
+                error,
+            )
+            self._may_lock = False
+            _forget_error(self.device)
+            return False
+        self._locked[start] = size
+        return True
 
     def close(self) -> None:
         """Waits for running copies and unlocks the slabs."""

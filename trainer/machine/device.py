@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from trainer.machine.cpu import available_cores
+from trainer.machine.cpu import available_cores, cpu_has_bf16
+from trainer.machine.process import first_line
 from trainer.machine.ranks import Ranks
 
 
@@ -39,12 +40,11 @@ def prepare(device: torch.device) -> torch.device:
         torch.cuda.synchronize(device)
     except RuntimeError as error:
         major, minor = torch.cuda.get_device_capability(device)
-        reason = str(error).partition("\n")[0]
         raise RuntimeError(
             f"{device} ({torch.cuda.get_device_name(device)}, compute capability "
             f"{major}.{minor}) cannot run a kernel of this PyTorch "
             f"({torch.__version__}, for {' '.join(torch.cuda.get_arch_list())}): "
-            f"{reason}; install a build for this GPU, or use --device cpu"
+            f"{first_line(error)}; install a build for this GPU, or use --device cpu"
         ) from error
     return device
 
@@ -54,16 +54,16 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
     device = choose_device(name)
     if device.type != "cuda" or ranks.size == 1:
         return prepare(device)
-    found, wanted, numbered = torch.cuda.device_count(), ranks.local_size, ":" in name
-    if numbered and wanted > 1:
+    gpus, processes, numbered = torch.cuda.device_count(), ranks.local_size, ":" in name
+    if numbered and processes > 1:
         raise ValueError(
-            f"--device {name} is one GPU, and each of the {wanted} processes of this "
-            "machine needs its own: leave out --device"
+            f"--device {name} is one GPU, and each of the {processes} processes of "
+            "this machine needs its own: leave out --device"
         )
-    if wanted > found:
+    if processes > gpus:
         raise RuntimeError(
-            f"{wanted} processes on this machine and {found} GPUs: start one process "
-            f"per GPU (--nproc-per-node {found}), or use --device cpu"
+            f"{processes} processes on this machine and {gpus} GPUs: start one process "
+            f"per GPU (--nproc-per-node {gpus}), or use --device cpu"
         )
     if not numbered:
         device = torch.device("cuda", ranks.local_rank)
@@ -82,16 +82,7 @@ def autocast_dtype(
         # Hardware bf16 from Ampere on; is_bf16_supported() also counts emulation.
         native = torch.cuda.get_device_capability(device)[0] >= 8
         return torch.bfloat16 if native else torch.float16
-    return torch.bfloat16 if own_code or _cpu_has_bf16() else None
-
-
-def _cpu_has_bf16() -> bool:
-    try:
-        with open("/proc/cpuinfo") as file:
-            flags = next((line for line in file if line.startswith("flags")), "")
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+    return torch.bfloat16 if own_code or cpu_has_bf16() else None
 
 
 def describe(device: torch.device, dtype: torch.dtype | None) -> str:

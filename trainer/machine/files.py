@@ -55,8 +55,8 @@ def write_json(
 
 def copy(source: Path, path: Path) -> None:
     """Replaces a file by a copy of another; see `replacing`."""
-    with source.open("rb") as given, replacing(path) as file:
-        shutil.copyfileobj(given, file)
+    with source.open("rb") as original, replacing(path) as file:
+        shutil.copyfileobj(original, file)
 
 
 class Lines:

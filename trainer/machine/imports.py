@@ -14,10 +14,10 @@ from typing import Any
 
 
 def check_named(
-    where: object, found: Mapping[str, Any], named: Collection[str]
+    where: object, options: Mapping[str, Any], named: Collection[str]
 ) -> None:
     """Raises ValueError if a file names code that the command line does not name."""
-    for option, text in found.items():
+    for option, text in options.items():
         if ":" in str(text) and text not in named:
             flag = f"--{option.replace('_', '-')} {shlex.quote(ascii(str(text))[1:-1])}"
             raise ValueError(
@@ -32,7 +32,7 @@ def load(name: str, option: str, form: str) -> Any:
     if not colon:
         raise ValueError(f"{option} {name!r}: the name must be {form}")
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        result = getattr(importlib.import_module(module), attribute, None)
     except ImportError as error:
         raise ValueError(
             f"{option} {name!r}: module {module!r} cannot be imported ({error}); run "
@@ -43,9 +43,9 @@ def load(name: str, option: str, form: str) -> Any:
             f"{option} {name!r}: module {module!r} cannot be imported "
             f"({type(error).__name__}: {error}); the name must be {form}"
         ) from error
-    if found is None:
+    if result is None:
         raise ValueError(
             f"{option} {name!r}: module {module!r} has no {attribute!r}; the name "
             f"must be {form}"
         )
-    return found
+    return result

@@ -11,21 +11,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import psutil
 import torch
 
 from mario_envpool._core import control_groups
-from trainer.machine.cuda import no_recording
+from trainer.machine.cuda import recording_lock
 
 _logger = logging.getLogger(__name__)
 
@@ -61,8 +56,7 @@ class Monitor:
         self.workers = workers
         self._gpu = _open_gpu(device)
         self._lock = threading.Lock()
-        self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
+        self._samples: list[dict[str, float]] = []
         self._last: dict[str, float] = {}
         self._since = self._clocks()
         self._sample()
@@ -79,11 +73,9 @@ class Monitor:
     def _sample(self) -> None:
         values = {"host_memory_gb": self._process.memory_info().rss / 2**30}
         if self._gpu is not None:
-            values |= self._gpu.read()
+            values |= _read_gpu(*self._gpu)
         with self._lock:
-            for name, value in values.items():
-                self._sums[name] = self._sums.get(name, 0.0) + value
-                self._counts[name] = self._counts.get(name, 0) + 1
+            self._samples.append(values)
 
     def _clocks(self) -> tuple[float, float, float]:
         """Seconds of wall-clock time, and CPU time of the process and the workers."""
@@ -98,8 +90,12 @@ class Monitor:
     def statistics(self) -> dict[str, float]:
         """Means since the last call; earlier values if nothing was sampled since."""
         with self._lock:
-            means = {name: self._sums[name] / self._counts[name] for name in self._sums}
-            self._sums, self._counts = {}, {}
+            samples, self._samples = self._samples, []
+        # The driver may not report each value each time.
+        means = {
+            name: fmean(sample[name] for sample in samples if name in sample)
+            for name in dict.fromkeys(name for sample in samples for name in sample)
+        }
         now = self._clocks()
         wall, spent, emulated = (
             new - old for new, old in zip(now, self._since, strict=True)
@@ -119,7 +115,7 @@ class Monitor:
         self._stop.set()
         self._thread.join()
         if self._gpu is not None:
-            self._gpu.close()
+            self._gpu[0].nvmlShutdown()
             self._gpu = None
 
 
@@ -132,12 +128,10 @@ _GROUP_FILES = (
 
 
 def memory_left(root: str = "/") -> tuple[int, int]:
-    """Bytes of memory that this process may still take, and bytes in total.
-
-    Containers and batch systems limit a control group or one of its parents. A process
-    that exceeds the limit is killed, even if the machine has more memory.
-    """
+    """Bytes of memory that this process may still take, and bytes in total."""
     memory = psutil.virtual_memory()
+    # A process that exceeds the limit of its control group, or of a parent of it, is
+    # killed, even if the machine has more memory.
     least = memory.available, memory.total
     for group in map(Path, control_groups("memory", root)):
         for limit, used, cached in _GROUP_FILES:
@@ -151,51 +145,37 @@ def memory_left(root: str = "/") -> tuple[int, int]:
     return least
 
 
-class _Gpu:
-    """One GPU in NVML."""
-
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml = nvml
-        self._handle = handle
-
-    def read(self) -> dict[str, float]:
-        """One sample, without values that the driver or the GPU does not report."""
-        nvml, handle = self._nvml, self._handle
-        values: dict[str, float] = {}
-        # Each value separately: a MIG slice, for example, has memory but no
-        # utilisation.
-        with suppress(nvml.NVMLError):
-            rates = nvml.nvmlDeviceGetUtilizationRates(handle)
-            values["gpu_utilisation"] = rates.gpu / 100
-        with suppress(nvml.NVMLError):
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-            values["gpu_memory_gb"] = memory.used / 2**30
-            values["gpu_memory_total_gb"] = memory.total / 2**30
-        with suppress(nvml.NVMLError):
-            values["gpu_power_w"] = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-        return values
-
-    def close(self) -> None:
-        """Ends NVML."""
-        self._nvml.nvmlShutdown()
+def _read_gpu(nvml: Any, handle: Any) -> dict[str, float]:
+    """One sample, without values that the driver or the GPU does not report."""
+    values: dict[str, float] = {}
+    # Each value separately: a MIG slice, for example, has memory but no utilisation.
+    with suppress(nvml.NVMLError):
+        values["gpu_utilisation"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+    with suppress(nvml.NVMLError):
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        values["gpu_memory_gb"] = memory.used / 2**30
+        values["gpu_memory_total_gb"] = memory.total / 2**30
+    with suppress(nvml.NVMLError):
+        values["gpu_power_w"] = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+    return values
 
 
-def _open_gpu(device: torch.device) -> _Gpu | None:
-    """The device of torch in NVML; None if that fails, which is logged."""
+def _open_gpu(device: torch.device) -> tuple[Any, Any] | None:
+    """NVML and its handle of a device; None if that fails, which is logged."""
     if device.type != "cuda":
         return None
     try:
         import pynvml
+
+        pynvml.nvmlInit()
     except ImportError as error:
         _logger.warning("no GPU measurements: %s; pip install nvidia-ml-py", error)
         return None
-    try:
-        pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         _logger.warning("no GPU measurements: NVML reports %s", error)
         return None
     try:
-        return _Gpu(pynvml, _find_handle(pynvml, device))
+        return pynvml, _find_handle(pynvml, device)
     except (pynvml.NVMLError, LookupError) as error:
         _logger.warning("no GPU measurements: NVML has no %s (%s)", device, error)
         pynvml.nvmlShutdown()
@@ -208,21 +188,22 @@ def _find_handle(nvml: Any, device: torch.device) -> Any:
     torch numbers the GPUs of CUDA_VISIBLE_DEVICES in its own order, and NVML numbers
     all GPUs. The UUID and the PCI address are the same in torch and NVML.
     """
-    found: Any = torch.cuda.get_device_properties(device)
-    uuid = getattr(found, "uuid", None)
+    gpu: Any = torch.cuda.get_device_properties(device)
+    uuid = getattr(gpu, "uuid", None)
     if uuid is not None:
         # A MIG slice has another kind of UUID, but its GPU has an address.
         with suppress(nvml.NVMLError):
             return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    if not hasattr(found, "pci_bus_id"):
+    if not hasattr(gpu, "pci_bus_id"):
         raise LookupError("this PyTorch reports neither a known UUID nor a PCI address")
-    domain, bus, slot = found.pci_domain_id, found.pci_bus_id, found.pci_device_id
+    domain, bus, slot = gpu.pci_domain_id, gpu.pci_bus_id, gpu.pci_device_id
     return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08x}:{bus:02x}:{slot:02x}.0")
 
 
+OpenRange = Callable[[str], AbstractContextManager[Any]]
 # What `mark` opens; replaced while the profiler records.
 _NOTHING: AbstractContextManager[Any] = nullcontext()
-_open_range: Callable[[str], AbstractContextManager[Any]] | None = None
+_open_range: OpenRange | None = None
 
 
 def mark(name: str) -> AbstractContextManager[Any]:
@@ -231,19 +212,13 @@ def mark(name: str) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def watch_marks(
-    open_range: Callable[[str], AbstractContextManager[Any]],
-) -> Iterator[None]:
+def watch_marks(open_range: OpenRange) -> Iterator[None]:
     """Passes the marks of all threads to a function; not with the profiler."""
     _set_range(open_range)
     try:
         yield
     finally:
         _set_range(None)
-
-
-def _range(name: str) -> AbstractContextManager[Any]:
-    return torch.profiler.record_function(name)
 
 
 @contextmanager
@@ -261,31 +236,34 @@ def profiler(
         yield lambda: None
         return
     path = run_dir / "trace.json"
+
+    def export(recording: torch.profiler.profile) -> None:
+        recording.export_chrome_trace(str(path))
+        print(f"wrote {path} (chrome://tracing, ui.perfetto.dev)", flush=True)
+
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     else:
-        # PyTorch's profiling library reads this at its first use. Without it, the
-        # library writes its progress to stderr and, in a CUDA build, that there is no
-        # GPU, neither of which is an error of a run on a CPU. 6 is above its highest
-        # level.
+        # PyTorch's profiling library reads this at its first use. Otherwise it writes
+        # its progress to stderr and, in a CUDA build, that there is no GPU. 6 is above
+        # its highest level.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     recording = torch.profiler.profile(
         activities=activities,
         schedule=torch.profiler.schedule(
             wait=PROFILE_AFTER - 1, warmup=1, active=updates, repeat=1
         ),
-        on_trace_ready=lambda p: _export(p, path),
+        on_trace_ready=export,
         experimental_config=_all_threads(),
     )
-    with ExitStack() as stack:
-        stack.callback(_set_range, None)
-        stack.enter_context(recording)
-        try:
-            yield lambda: _step(recording, device)
-        finally:
-            with no_recording():  # the end of the profile waits for the device
-                stack.close()
+    recording.start()
+    try:
+        yield lambda: _step(recording, device)
+    finally:
+        with recording_lock:  # the end of the profile waits for the device
+            recording.stop()
+        _set_range(None)
     if not path.is_file():
         _logger.warning(
             "no profile was recorded: the run ended within its first %d updates",
@@ -304,20 +282,16 @@ def _all_threads() -> Any:
 
 def _step(recording: torch.profiler.profile, device: torch.device) -> None:
     """Ends an update for the profiler; marks are active only while it records."""
-    with no_recording():
+    with recording_lock:
         recording.step()
     action = torch.profiler.ProfilerAction
     on = recording.current_action in (action.RECORD, action.RECORD_AND_SAVE)
-    nvtx = device.type == "cuda"
-    _set_range((_range_with_nvtx if nvtx else _range) if on else None)
+    open_range: OpenRange = torch.profiler.record_function
+    if device.type == "cuda":
+        open_range = _range_with_nvtx
+    _set_range(open_range if on else None)
 
 
-def _set_range(kind: Callable[[str], AbstractContextManager[Any]] | None) -> None:
+def _set_range(open_range: OpenRange | None) -> None:
     global _open_range
-    _open_range = kind
-
-
-def _export(recording: torch.profiler.profile, path: Path) -> None:
-    """Writes the trace and prints its path."""
-    recording.export_chrome_trace(str(path))
-    print(f"wrote {path} (chrome://tracing, ui.perfetto.dev)", flush=True)
+    _open_range = open_range

@@ -29,12 +29,7 @@ _SAME_REQUEST_S = 1.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked the command to end.
-
-    Attributes:
-        signal: number of the signal.
-        steps, seconds: of the run so far, if there is one.
-    """
+    """A signal asked the command to end, after `steps` and `seconds` of its run."""
 
     def __init__(self, number: int) -> None:
         """Takes the number of the signal."""
@@ -87,10 +82,10 @@ def raise_on_signal() -> Iterator[None]:
 
     An exception leaves no half of a file: see `trainer.machine.files`.
     """
-    came: list[int] = []
+    received: list[int] = []
 
     def handle(number: int) -> None:
-        came.append(number)
+        received.append(number)
         raise Interrupted(number)
 
     with on_signal(handle):
@@ -98,17 +93,14 @@ def raise_on_signal() -> Iterator[None]:
             yield
         except KeyboardInterrupt as error:
             # Ray raises a new exception, without the number.
-            if came and not isinstance(error, Interrupted):
-                raise Interrupted(came[-1]) from error
+            if received and not isinstance(error, Interrupted):
+                raise Interrupted(received[-1]) from error
             raise
 
 
 def open_streams() -> None:
-    """Opens the null device for each closed standard stream.
-
-    Otherwise the next file of the process would have the stream's number, and receive
-    what native code prints.
-    """
+    """Opens the null device for each closed standard stream."""
+    # Otherwise the next file would get the number, and what native code prints.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode)  # noqa: SIM115, for the whole process
@@ -121,16 +113,12 @@ class StdoutError(OSError):
 
 
 class Stdout:
-    """stdout, whose errors say that they are of stdout.
-
-    Attributes:
-        lost: why text could not be written; "": all is written so far, or its reader
-            has gone.
-    """
+    """stdout, whose errors say that they are of stdout."""
 
     def __init__(self, stream: TextIO) -> None:
         """Takes the stream that receives the text."""
-        self._stream, self.lost = stream, ""
+        self._stream = stream
+        self.lost = ""  # why text could not be written, unless its reader has gone
 
     def write(self, text: str) -> int:
         """See `TextIO.write`."""
@@ -143,10 +131,8 @@ class Stdout:
             self._stream.flush()
 
     def finish(self) -> None:
-        """Writes what is held back, without an error; afterwards no text can fail.
-
-        Python's own attempt at its end would change the exit status.
-        """
+        """Writes what is held back, without an error; afterwards no text can fail."""
+        # Python's own attempt at its end would change the exit status.
         try:
             self.flush()
         except StdoutError:
@@ -192,6 +178,11 @@ def complain(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     except OSError:
         _discard(sys.stderr)
+
+
+def first_line(error: BaseException) -> str:
+    """The reason in an error of a library, without the advice in the lines after it."""
+    return str(error).strip().partition("\n")[0].strip() or type(error).__name__
 
 
 def _discard(stream: TextIO) -> None:

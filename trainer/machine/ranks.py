@@ -5,11 +5,13 @@ communicate through torch.distributed (Gloo between CPUs, NCCL between GPUs). A 
 one process has the ranks `ALONE`, whose exchanges do nothing.
 
 All ranks call the same exchanges in the same order, on their main threads. Rank 0 makes
-the decisions (`first`) and writes the files.
+the decisions (`first`) and writes the files. `seed_of` gives each random generator of
+each rank its own seed.
 """
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import os
 import re
@@ -24,6 +26,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -58,15 +61,10 @@ class FirstRankError(RuntimeError):
 
 
 class Ranks:
-    """The ranks of a run, from the view of one rank.
+    """The ranks of a run, from the view of one rank; `local` ones are of its machine.
 
-    Attributes:
-        rank: of this process, from 0.
-        size: number of ranks.
-        local_rank: of this process among the ranks of its machine.
-        local_size: number of ranks on its machine.
-        timings: counts the time of exchanges, as `allreduce` (gradients; on a GPU only
-            the time to start it) and `ranks` (all other exchanges, with waiting).
+    `timings` counts the time of exchanges, as `allreduce` (gradients; on a GPU only the
+    time to start it) and `ranks` (all other exchanges, with waiting).
     """
 
     def __init__(
@@ -109,12 +107,12 @@ class Ranks:
                 raise
         if failure is not None:
             raise failure
-        found, failed, ends = message[0]
+        value: Value
+        value, failed, ends = message[0]
         if ends is not None:
             raise SystemExit(ends)
         if failed:
             raise FirstRankError("rank 0 has failed")
-        value: Value = found
         return value
 
     def gather(self, value: Value) -> list[Value]:
@@ -130,11 +128,11 @@ class Ranks:
         """Returns on each rank its value from a list on rank 0, one per rank."""
         if self._group is None:
             return values[0]
-        own: list[Any] = [None]
-        given = list(values) if self.is_first else None
+        received: list[Any] = [None]
+        sent = list(values) if self.is_first else None
         with self._exchange("ranks"):
-            dist.scatter_object_list(own, given, 0, self._group)
-        value: Value = values[0] if self.is_first else own[0]
+            dist.scatter_object_list(received, sent, 0, self._group)
+        value: Value = values[0] if self.is_first else received[0]
         return value
 
     def total(self, count: int) -> int:
@@ -199,17 +197,34 @@ class Ranks:
 ALONE = Ranks()
 
 
-def join() -> Ranks:
-    """The ranks of this process: those that torchrun started, or `ALONE`.
+class Stream(enum.IntEnum):
+    """The purpose of a generator; its number is part of the derived seed."""
 
-    Waits until all ranks have joined.
+    WEIGHTS = 0
+    ACTIONS = 1
+    MINIBATCHES = 2
+
+
+def seed_of(seed: int, stream: Stream, rank: int = 0) -> int:
+    """The 64-bit seed of one generator of a run, independent of its other seeds.
+
+    Generators with the same seed would draw weights, actions and minibatches from the
+    same sequence. NumPy derives the seeds (O'Neill 2015, "Developing a seed_seq
+    alternative").
     """
-    given = os.environ
-    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= given.keys():
+    key = (int(stream), rank) if rank else (int(stream),)
+    sequence = np.random.SeedSequence(seed, spawn_key=key)
+    return int(sequence.generate_state(1, np.uint64)[0])
+
+
+def join() -> Ranks:
+    """Waits for all ranks that torchrun started; without torchrun, it is `ALONE`."""
+    env = os.environ
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
         return ALONE
-    rank, size = int(given["RANK"]), int(given["WORLD_SIZE"])
+    rank, size = int(env["RANK"]), int(env["WORLD_SIZE"])
     seconds = _join_seconds()
-    where = f"{given['MASTER_ADDR']}:{given.get('MASTER_PORT', '?')}"
+    where = f"{env['MASTER_ADDR']}:{env.get('MASTER_PORT', '?')}"
     # NCCL connects with the first exchange of a GPU tensor.
     on_gpus = torch.cuda.is_available() and dist.is_nccl_available()
     patience = timedelta(seconds=seconds)
@@ -231,13 +246,13 @@ def join() -> Ranks:
             f"networks, name one with GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME; "
             f"{JOIN_VARIABLE} sets the time to wait"
         ) from error
-    if "TORCHELASTIC_RUN_ID" in given:
+    if "TORCHELASTIC_RUN_ID" in env:
         threading.Thread(target=_follow, args=[os.getppid()], daemon=True).start()
     return Ranks(
         rank,
         size,
-        local_rank=int(given.get("LOCAL_RANK", "0")),
-        local_size=int(given.get("LOCAL_WORLD_SIZE", "1")),
+        local_rank=int(env.get("LOCAL_RANK", "0")),
+        local_size=int(env.get("LOCAL_WORLD_SIZE", "1")),
         group=group,
     )
 
@@ -250,11 +265,9 @@ def _follow(agent: int) -> None:
 
 
 def _meet(store: Any, rank: int, size: int, seconds: float) -> str:
-    """Waits for all ranks, and agrees on a name that no earlier start has used.
-
-    torchrun's store outlives the processes. Without a new name, entries of dead
-    processes, such as addresses, would be mistaken for those of their successors.
-    """
+    """Waits for all ranks, and agrees on a name that no earlier start has used."""
+    # torchrun's store outlives the processes. Without a new name, entries of dead
+    # processes, such as addresses, would be mistaken for those of their successors.
     own = uuid.uuid4().hex
     if rank:
         store.set(f"here/{rank}", own)
@@ -278,10 +291,7 @@ def _meet(store: Any, rank: int, size: int, seconds: float) -> str:
 
 
 def agent_folder() -> Path | None:
-    """The folder of torchrun on this machine, the same after each restart.
-
-    None without torchrun, or with --log-dir /dev/null.
-    """
+    """The folder of torchrun here, the same after each restart; None without one."""
     # LOG_DIR/attempt_N/LOCAL_RANK/error.json
     file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
     folder = file.parents[2] if len(file.parts) > 3 else None
@@ -298,10 +308,7 @@ def restarts_left() -> int:
 
 
 def says_first(text: str) -> bool:
-    """Whether no rank of this machine has reported this text since the last restart.
-
-    An error that all ranks find, such as a wrong option, is then reported once.
-    """
+    """Whether no rank of this machine has reported this text since the last restart."""
     folder = agent_folder()
     if folder is None:
         return True
@@ -336,22 +343,23 @@ def _spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
 
 def _join_seconds() -> float:
     """Seconds to wait for the other ranks at the start."""
-    given = os.environ.get(JOIN_VARIABLE, "").strip() or str(_JOIN_S)
+    text = os.environ.get(JOIN_VARIABLE, "").strip() or str(_JOIN_S)
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise ValueError(f"{JOIN_VARIABLE} must be a number of seconds, got {given!r}")
+        raise ValueError(f"{JOIN_VARIABLE} must be a number of seconds, got {text!r}")
     return seconds
 
 
 def _is_loss(error: RuntimeError) -> bool:
     """Whether an error of an exchange means that another rank cannot be reached.
 
-    Gloo raises plain RuntimeErrors that begin with the place in its transport, such as
-    "[.../gloo/transport/tcp/pair.cc:553] Connection closed by peer", or with "[enforce
-    fail at" for messages of another size, which are a defect. NCCL names its error.
+    Gloo has no type of error for this. Its message begins with the source file of its
+    transport, such as "[.../gloo/transport/tcp/pair.cc:553] Connection closed by peer".
+    Messages that begin with "[enforce fail at" report a defect: ranks exchanged tensors
+    of different sizes. Messages of NCCL contain the name of the error.
     """
     text = str(error)
     if isinstance(error, dist.DistBackendError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +24,7 @@ from trainer.machine.cuda import (
     own_stream,
     set_copies,
 )
+from trainer.machine.process import first_line
 
 _logger = logging.getLogger(__name__)
 
@@ -37,10 +37,9 @@ _CYCLES = 5_000_000
 # Two such kernels take half the time if they overlap, and the same time if not.
 _MOST_OVERLAPPED = 0.75
 _TIMES = 3
-# More calls than `Graphed` makes before it records, and some replays.
-_CALLS = 8
-# Settings of the adaptive optimiser with which rounding errors stay below the
-# tolerances, but a missing call or a wrong input does not.
+_CALLS = 8  # those before `Graphed` records, and some replays
+# With a large epsilon, rounding errors change the weights by less than the tolerances;
+# a missing call or a wrong input changes them by more.
 _LR, _EPS = 1e-2, 1e-3
 _RTOL, _ATOL = 1e-2, 1e-3
 _COPIES, _COPY_BYTES = 4, 1 << 18
@@ -48,17 +47,11 @@ _COPIES, _COPY_BYTES = 4, 1 << 18
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """The features that work; a CPU has the defaults and uses none of them.
+    """The features that work; a CPU has the defaults and uses none of them."""
 
-    Attributes:
-        overlap: whether kernels of two streams run at the same time.
-        graphs: whether recorded functions have the same results as calls.
-        copies: the fastest way to copy arrays to the device correctly.
-    """
-
-    overlap: bool = True
-    graphs: bool = True
-    copies: Copies = Copies.IN_PLACE
+    overlap: bool = True  # kernels of two streams run at the same time
+    graphs: bool = True  # recorded functions have the same results as calls
+    copies: Copies = Copies.IN_PLACE  # the fastest way that is correct
 
 
 def check_gpu(device: torch.device, *, graphs: bool) -> SelfCheck:
@@ -73,7 +66,7 @@ def check_gpu(device: torch.device, *, graphs: bool) -> SelfCheck:
 
 def _overlaps(device: torch.device) -> bool:
     """Whether two kernels are clearly faster on two streams than on one."""
-    lost = "with --lag, collecting and learning only take turns on the GPU"
+    loss = "with --lag, collecting and learning only take turns on the GPU"
     try:
         with own_stream(device):
             first = _cuda.current_stream(device)
@@ -81,25 +74,25 @@ def _overlaps(device: torch.device) -> bool:
                 second = _cuda.current_stream(device)
         _elapsed_ms(device, [first, second])  # loads the kernel
         pairs = ([first, first], [first, second])
-        row, beside = (
+        one_ms, two_ms = (
             min(_elapsed_ms(device, pair) for _ in range(_TIMES)) for pair in pairs
         )
     except Exception as error:
         _logger.warning(
             "could not check whether streams overlap (%s); if not, %s",
-            _first_line(error),
-            lost,
+            first_line(error),
+            loss,
         )
         return False
-    if beside < _MOST_OVERLAPPED * row:
+    if two_ms < _MOST_OVERLAPPED * one_ms:
         return True
     _logger.warning(
         "streams do not overlap on this GPU: two kernels take %.1f ms on two streams, "
         "%.1f ms on one; %s, which costs up to the time of the shorter of the two "
         "(CUDA_LAUNCH_BLOCKING does this)",
-        beside,
-        row,
-        lost,
+        two_ms,
+        one_ms,
+        loss,
     )
     return False
 
@@ -121,40 +114,26 @@ def _elapsed_ms(device: torch.device, streams: list[Any]) -> float:
 
 
 def _graphs_work(device: torch.device) -> bool:
-    """Whether a gradient step has the same results as a graph."""
+    """Whether gradient steps of a tiny network have the same results from a graph."""
     try:
-        reason = _check_step(device)
+        called, replayed = (_steps(device, recorded=on) for on in (False, True))
+        if torch.allclose(called, replayed, rtol=_RTOL, atol=_ATOL):
+            return True
+        reason = "a recorded gradient step differs from the step itself"
     except Exception as error:
-        reason = _first_line(error)
-    if reason:
-        _logger.warning("this run is slower, without CUDA graphs: %s", reason)
-    return not reason
+        reason = first_line(error)
+    _logger.warning("this run is slower, without CUDA graphs: %s", reason)
+    return False
 
 
-def _check_step(device: torch.device) -> str:
-    """Checks gradient steps of a tiny network; returns the problem, "" for none."""
-    inputs = [
-        x.to(device) for x in torch.randn(_CALLS, 16, 4, 12, 12, generator=_generator())
-    ]
-    found = []
-    for recorded in (False, True):
-        step, params = _make_step(device)
-        losses = _call(step, inputs, device, recorded=recorded)
-        if isinstance(losses, str):
-            return losses
-        found.append(torch.cat([*losses, *(p.detach().flatten() for p in params)]))
-    if not torch.allclose(found[0], found[1], rtol=_RTOL, atol=_ATOL):
-        return "a recorded gradient step differs from the step itself"
-    return ""
-
-
-def _make_step(device: torch.device) -> tuple[Callable[[Tensor], Tensor], list[Tensor]]:
-    """One step of a convolution and a linear layer, and their weights."""
-    generator = _generator()
+def _steps(device: torch.device, *, recorded: bool) -> Tensor:
+    """Losses of gradient steps of two layers, and the weights after them."""
+    generator = torch.Generator().manual_seed(1)
     params = [
         (0.1 * torch.randn(shape, generator=generator)).to(device).requires_grad_()
         for shape in ((8, 4, 3, 3), (5, 8 * 10 * 10))
     ]
+    inputs = torch.randn(_CALLS, 16, 4, 12, 12, generator=generator.manual_seed(1))
     optimizer = torch.optim.Adam(
         params, torch.tensor(_LR).to(device), eps=_EPS, capturable=True, fused=True
     )
@@ -170,47 +149,39 @@ def _make_step(device: torch.device) -> tuple[Callable[[Tensor], Tensor], list[T
         optimizer.step()
         return loss.detach().reshape(1)
 
-    return step, params
-
-
-def _call(
-    function: Callable[[Tensor], Tensor],
-    inputs: list[Tensor],
-    device: torch.device,
-    *,
-    recorded: bool,
-) -> list[Tensor] | str:
-    """Copies of the results of all calls; or why nothing was recorded."""
     graphed = Graphed(
-        function, name="the self-check", device=device, enabled=recorded, quiet=True
+        step, name="the self-check", device=device, enabled=recorded, quiet=True
     )
     try:
-        results = [graphed(x).clone() for x in inputs]
+        losses = [graphed(x.to(device)).clone() for x in inputs]
         if recorded and not graphed.recorded:
-            return graphed.failure or "nothing was recorded"
-        return results
+            raise RuntimeError(graphed.failure or "nothing was recorded")
+        return torch.cat([*losses, *(p.detach().flatten() for p in params)])
     finally:
         graphed.close()
 
 
 def _working_copies(device: torch.device) -> Copies:
     """The fastest way that copies arrays correctly."""
-    for way, others in (
+    for copies, fallback in (
         (Copies.IN_PLACE, "trying page-locked copies"),
         (Copies.PAGE_LOCKED, "using pageable memory, which is slower"),
     ):
         try:
-            set_copies(device, way)
+            set_copies(device, copies)
             arrived, works = _try_copies(device)
         except Exception as error:
-            reason = _first_line(error)
+            reason = first_line(error)
         else:
             if arrived:
                 # If slabs cannot be locked, `HostToDevice` has logged it.
-                return way if works else Copies.PAGE_LOCKED
+                return copies if works else Copies.PAGE_LOCKED
             reason = "the data arrives changed"
         _logger.warning(
-            "copies to the GPU %s do not work here (%s): %s", way.value, reason, others
+            "copies to the GPU %s do not work here (%s): %s",
+            copies.value,
+            reason,
+            fallback,
         )
     return Copies.PAGEABLE
 
@@ -234,11 +205,3 @@ def _try_copies(device: torch.device) -> tuple[bool, bool]:
         return arrived, to_device.locks_slabs
     finally:
         to_device.close()
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(1)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__

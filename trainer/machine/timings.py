@@ -13,8 +13,7 @@ from trainer.machine.monitor import mark
 class _Block:
     """Adds up the time of `with` blocks, which must not be nested.
 
-    A block takes 0.4 us, or 1.1 us with a contextlib generator; a batch has eight
-    blocks.
+    A block takes 0.4 us, with a contextlib generator 1.1 us; a batch has eight blocks.
     """
 
     __slots__ = ("_mark", "_name", "_start", "seconds")
@@ -59,17 +58,15 @@ class Timings:
         self._since += seconds
 
     def shares(self) -> dict[str, float]:
-        """Share of the wall-clock time since the last call, by name.
+        """Share of the wall-clock time since the last call, by name, at most 1.
 
-        The shares of one thread add up to 1 if they cover its loop. A block counts when
-        it ends; if it began before the last call, its share is limited to 1.
+        The shares of one thread add up to 1 if they cover its loop.
         """
         now = time.perf_counter()
-        # A copy, because other threads add names. Blocks that never ended have no
-        # share.
-        blocks = dict(self._blocks).items()
+        blocks = dict(self._blocks).items()  # a copy, because other threads add names
         seconds = {name: block.seconds for name, block in blocks if block.seconds}
         total = max(now - self._since, 1e-9)
+        # A block counts when it ends; it may have begun before the last call.
         result = {
             name: min((value - self._reported.get(name, 0.0)) / total, 1.0)
             for name, value in seconds.items()

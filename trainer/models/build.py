@@ -85,8 +85,8 @@ def build_model(
             f"model {config.name!r} returns a {type(model).__name__}; it must return a "
             "torch.nn.Module, for instance a subclass of trainer.models.ActorCritic"
         )
-    _check_contract(config, model, image, num_actions)
     result = model if isinstance(model, PolicyModel) else _Adapted(model)
+    _check_contract(config, model, result.state_size, image, num_actions)
     if config.popart and result.popart is None:
         raise ValueError(
             f"model {config.name!r} has no attribute popart; choose --no-popart, or "
@@ -101,7 +101,7 @@ def describe_model(model: PolicyModel, shape: tuple[int, ...]) -> ModelSize:
     # The counter does not support a CPU's fused attention, but supports its parts.
     parts = sdpa_kernel(SDPBackend.MATH)
     with _evaluating(model), parts, FlopCounterMode(display=False) as counter:
-        model(*_blank_rows(model, shape, 1, 1, device))
+        model(*_blank_rows(model.state_size, shape, 1, 1, device))
     parameters = sum(p.numel() for p in model.parameters())
     return ModelSize(parameters, counter.get_total_flops())
 
@@ -112,7 +112,7 @@ class _Adapted(PolicyModel):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.state_size = _state_size(model)
+        self.state_size = int(getattr(model, "state_size", 0))
 
     def resample_noise(self, generator: torch.Generator | None = None) -> None:
         """Passes the call on if the module has such a method."""
@@ -129,12 +129,12 @@ class _Adapted(PolicyModel):
 
 
 def _check_contract(
-    config: ModelConfig, model: nn.Module, shape: Shape, num_actions: int
+    config: ModelConfig, model: nn.Module, size: int, shape: Shape, num_actions: int
 ) -> None:
     """Raises ValueError unless the outputs for blank rows are right."""
     T, B, L = 2, 3, config.value_heads
     name, values = config.name, (T, B) if L == 1 else (T, B, L)
-    rows = _blank_rows(model, shape, T, B, torch.device("cpu"))
+    rows = _blank_rows(size, shape, T, B, torch.device("cpu"))
     try:
         with _evaluating(model):
             result = model(*rows)
@@ -144,7 +144,6 @@ def _check_contract(
             f"{_outline(rows)}."
         )
         raise
-    size = _state_size(model)
     expected = (
         f"((float32 {(T, B, num_actions)}, float32 {values}), float32 {(B, size)})"
     )
@@ -157,17 +156,13 @@ def _check_contract(
         )
 
 
-def _state_size(model: nn.Module) -> int:
-    return int(getattr(model, "state_size", 0))
-
-
 def _blank_rows(
-    model: nn.Module, shape: tuple[int, ...], T: int, B: int, device: torch.device
+    state_size: int, shape: tuple[int, ...], T: int, B: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Arguments for `model`: T rows of B environments, all zeros."""
+    """Arguments of a network: T rows of B environments, all zeros."""
     return (
         torch.zeros(T, B, *shape, dtype=torch.uint8, device=device),
-        torch.zeros(B, _state_size(model), device=device),
+        torch.zeros(B, state_size, device=device),
         torch.zeros(T, B, dtype=torch.bool, device=device),
     )
 

@@ -31,16 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
-    """Writes a checkpoint atomically.
-
-    Args:
-        path: path of the file, which may exist; its folder must exist.
-        state: tensors, numbers, strings, and lists and dicts of these.
-
-    Raises:
-        OSError: the disk is full, for example. A file at `path` is unchanged, and no
-            other file is left behind.
-    """
+    """Writes tensors and plain types to a file, atomically: see `replacing`."""
     with replacing(path) as file:
         dump({"version": VERSION, **state}, file)
 
@@ -111,13 +102,9 @@ def _none_at(path: Path) -> FileNotFoundError:
 
 
 def hand_over(source: Path, run_dir: Path) -> None:
-    """Makes a checkpoint the only one of another run.
+    """Makes a checkpoint the only one of another run, which is not active.
 
     After an interruption, call it again to complete it.
-
-    Args:
-        source: checkpoint file, named by its step.
-        run_dir: folder of a run that is not active.
     """
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -235,23 +222,19 @@ def _check_finite(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Loads a checkpoint's weights into a network.
-
-    Raises:
-        ValueError: the weights have other shapes.
-    """
+    """Loads a checkpoint's weights into a network; see `check_shapes`."""
     check_shapes(model, weights)
     model.load_state_dict(weights)
 
 
 def check_shapes(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Raises ValueError for weights with other shapes than the network's."""
-    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    for name in sorted({*own, *given}):
-        if own.get(name) != given.get(name):
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    stored = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted({*shapes, *stored}):
+        if shapes.get(name) != stored.get(name):
             raise ValueError(
-                f"the checkpoint's weights do not fit: {name} is {given.get(name)} in "
-                f"the checkpoint, but {own.get(name)} in this network; use the model, "
-                "the actions and the image size of its training"
+                f"the checkpoint's weights do not fit: {name} is {stored.get(name)} in "
+                f"the checkpoint, but {shapes.get(name)} in this network; use the "
+                "model, the actions and the image size of its training"
             )

@@ -133,21 +133,20 @@ def move_values(
             "same levels"
         )
     learner = state["learner"]
+
+    def moved(rows: Tensor) -> Tensor:
+        return torch.stack([rows[list(part)].mean(0) for part in parts])
+
     for tensors in (state["model"], learner["ema"], learner["buffers"]):
         for name in [n for n in tensors or {} if n.startswith(_VALUE)]:
             if name.endswith(_NOISE):
                 del tensors[name]
             elif not name.endswith("noise_in"):
-                tensors[name] = _moved(tensors[name], parts)
+                tensors[name] = moved(tensors[name])
     for moments in _moments(learner["optimizer"], model, optimizer):
         for name, value in moments.items():
             if isinstance(value, Tensor) and value.ndim:
-                moments[name] = _moved(value, parts)
-
-
-def _moved(rows: Tensor, parts: Sequence[Sequence[int]]) -> Tensor:
-    """Means of rows."""
-    return torch.stack([rows[list(part)].mean(0) for part in parts])
+                moments[name] = moved(value)
 
 
 def _moments(
@@ -155,7 +154,8 @@ def _moments(
 ) -> Iterator[dict[str, Any]]:
     """The optimiser's moments of each parameter of the critic's layer."""
     names = {param: name for name, param in model.named_parameters()}
-    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=False):
-        for param, number in zip(own["params"], saved["params"], strict=False):
+    groups = zip(optimizer.param_groups, state["param_groups"], strict=False)
+    for group, saved in groups:
+        for param, number in zip(group["params"], saved["params"], strict=False):
             if names[param].startswith(_VALUE) and number in state["state"]:
                 yield state["state"][number]

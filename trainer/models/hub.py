@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mario_envpool import rom
+from trainer.machine.process import first_line
 from trainer.models import released
 from trainer.models.released import CARD, SUFFIX, Card, PolicyFile
 
@@ -111,7 +112,7 @@ def fetch(address: Address) -> Path:
         _check_policy(released.read_policy(path, torch.device("cpu")), card)
         return path
     except (hub.errors.HTTPError, hub.errors.EntryNotFoundError) as error:
-        raise OSError(f"{address}: {_first_line(error)}") from error
+        raise OSError(f"{address}: {first_line(error)}") from error
     except ValueError as error:
         raise ValueError(f"{address}: {error}") from error
 
@@ -143,7 +144,7 @@ def push(folder: Path, address: Address, *, private: bool) -> str:
         )
     except (hub.errors.HTTPError, hub.errors.LocalTokenNotFoundError) as error:
         raise OSError(
-            f"{address}: {_first_line(error)}; run hf auth login if this machine is "
+            f"{address}: {first_line(error)}; run hf auth login if this machine is "
             "not logged in"
         ) from error
     return str(url)
@@ -178,10 +179,8 @@ def _check_rom(card: Card) -> None:
 
 
 def _check_policy(policy: PolicyFile, card: Card) -> None:
-    """Raises ValueError for a file that does not match its card.
-
-    `load_policy` checks the code that a file names as its network.
-    """
+    """Raises ValueError for a file that does not match its card, or names paths."""
+    # `load_policy` checks the code that a file names as its network.
     if policy.rom_sha1 != card.rom_sha1:
         raise ValueError(
             f"the policy needs the ROM with SHA-1 {policy.rom_sha1}, but its card has "
@@ -193,9 +192,3 @@ def _check_policy(policy: PolicyFile, card: Card) -> None:
                 f"its {name} is {value!a}, a file or code of another machine; a "
                 "published policy must not name any"
             )
-
-
-def _first_line(error: Exception) -> str:
-    """The first line of an error's message, without the advice after it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -18,17 +18,12 @@ from trainer.config.options import check_ranges
 
 
 class Memory(nn.Module):
-    """Base of all memories.
-
-    Attributes:
-        size: H, size of the outputs.
-        state_size: S, floats of state per environment.
-    """
+    """Base of all memories."""
 
     def __init__(self, size: int, state_size: int) -> None:
         super().__init__()
-        self.size = size
-        self.state_size = state_size
+        self.size = size  # H, of the outputs
+        self.state_size = state_size  # S, floats per environment
 
 
 class _Recurrent(Memory):
@@ -49,10 +44,7 @@ class _Recurrent(Memory):
         nn.init.zeros_(self.inputs.bias)
 
     def step(self, row: Tensor, state: Tensor) -> Tensor:
-        """The next state (B, S) for the inputs' part of the gates, (B, gates * H).
-
-        Its first H columns are the output.
-        """
+        """The next state (B, S), for the inputs' part of the gates (B, gates * H)."""
         raise NotImplementedError
 
     def forward(
@@ -65,7 +57,7 @@ class _Recurrent(Memory):
             starts = first.unsqueeze(-1).unbind(0)
             for row, start in zip(rows.float().unbind(0), starts, strict=True):
                 state = self.step(row, state.masked_fill(start, 0.0))
-                outputs.append(state[:, : self.size])
+                outputs.append(state[:, : self.size])  # the state begins with them
             return torch.stack(outputs), state
 
 

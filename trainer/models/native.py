@@ -62,13 +62,10 @@ class _Plan(NamedTuple):
 
 
 class _Analysis(NamedTuple):
-    """What was decided about an encoder, for images of one shape.
+    """The plan of an encoder for images of one shape, valid while its parts stay."""
 
-    `parts` are its modules, each with the parent's modules and its name; without a plan
-    only its children. The encoder itself is left out, so that this record does not keep
-    it alive.
-    """
-
+    # The modules below the encoder, each with the dict and the name that hold it;
+    # without a plan only the children. Not the encoder: this must not keep it alive.
     parts: tuple[tuple[dict[str, nn.Module | None], str, nn.Module | None], ...]
     image: torch.Size
     plan: _Plan | None
@@ -281,16 +278,11 @@ def _cnn_plan(modules: list[nn.Module], image: torch.Size) -> _Plan | None:
         square = kernel[0] == kernel[1] and stride[0] == stride[1]
         if not square or tuple(others) != ((0, 0), *_PLAIN):
             return None
-    shape = (
-        *image,
-        first.kernel_size[0],
-        first.stride[0],
-        first.out_channels,
-        second.kernel_size[0],
-        second.stride[0],
-        second.out_channels,
-        linear.out_features,
-    )
+    sizes = [
+        (layer.kernel_size[0], layer.stride[0], layer.out_channels)
+        for layer in (first, second)
+    ]
+    shape = (*image, *sizes[0], *sizes[1], linear.out_features)
     if not _native.cnn_valid(shape) or _properties(flatten) != (1, -1):
         return None
     map_size, inputs = first.out_channels, second.out_channels

@@ -24,8 +24,7 @@ from trainer.machine.cpu import Shards, available_cores, keep_large_blocks, thre
 from trainer.machine.device import autocast_dtype, device_of
 from trainer.machine.files import Lines
 from trainer.machine.monitor import Monitor
-from trainer.machine.ranks import ALONE, Ranks
-from trainer.machine.seeds import Stream, seed_of
+from trainer.machine.ranks import ALONE, Ranks, Stream, seed_of
 from trainer.machine.self_check import SelfCheck, check_gpu
 from trainer.machine.timings import Timings
 from trainer.models import PolicyModel, build_model, describe_model, to_device
