@@ -70,12 +70,12 @@ def setup(base: RunConfig, **options: Any) -> dict[str, Any]:
     return result
 
 
-def check_setup(name: str, known: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def check_setup(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raises ValueError if two results of `setup` differ."""
-    known = dict(known)
-    if isinstance(known.get(_FLAGS), dict):  # earlier versions wrote whole paths
-        known[_FLAGS] = shown.settings(known[_FLAGS])
-    changed = [key for key, value in new.items() if known.get(key) != value]
+    old = dict(old)
+    if isinstance(old.get(_FLAGS), dict):  # earlier versions wrote whole paths
+        old[_FLAGS] = shown.settings(old[_FLAGS])
+    changed = [key for key, value in new.items() if old.get(key) != value]
     if changed:
         raise ValueError(
             f"{name!r} was begun with another {', '.join(changed)}; choose another "
