@@ -45,6 +45,13 @@ def check_flags(
             )
 
 
+def check_least(config: object, **least: float) -> None:
+    """Raises ValueError for an option below its least value."""
+    for name, number in least.items():
+        if (value := getattr(config, name)) < number:
+            raise ValueError(f"{name} must be at least {number:g}, got {value}")
+
+
 def check_base(base: RunConfig) -> None:
     """Raises ValueError for options that cannot be the same for all runs."""
     if base.notify:

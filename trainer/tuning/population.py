@@ -71,13 +71,8 @@ class PopulationConfig:
 
     def validate(self) -> None:
         """Raises ValueError for a number that is too small, or a wrong address."""
-        least = {
-            "members": 2, "generations": 1, "steps_per_generation": 1, "jobs": 1,
-            "gpus_per_member": 0,
-        }  # fmt: skip
-        for name, number in least.items():
-            if (value := getattr(self, name)) < number:
-                raise ValueError(f"{name} must be at least {number}, got {value}")
+        command.check_least(self, members=2, generations=1, steps_per_generation=1)
+        command.check_least(self, jobs=1, gpus_per_member=0)
         if ":/" in str(self.out):
             raise ValueError(
                 f"--out is a folder that all machines share, not a URL, got {self.out}"
