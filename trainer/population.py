@@ -30,7 +30,7 @@ from trainer.tuning.population import PopulationConfig
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    words, flags = command.split(sys.argv[1:] if argv is None else argv)
+    own, flags = command.split(sys.argv[1:] if argv is None else argv)
 
     def work(config: PopulationConfig) -> None:
         instead = "--generations and --steps-per-generation"
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         work,
         "population",
         __doc__,
-        words,
+        own,
         {"--space": "--mutations"},
         "interrupted; the same command resumes the population",
     )

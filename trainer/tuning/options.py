@@ -21,8 +21,8 @@ _NOT_SEARCHED = ("preset", "seed", "run_dir", "resume")
 @functools.cache
 def all_options() -> dict[str, Option]:
     """Every option that has a flag, such as lr or num_envs."""
-    options = run_flags.options().items()
-    return {name: option for name, option in options if option.about.flag}
+    known = run_flags.options().items()
+    return {name: option for name, option in known if option.about.flag}
 
 
 @functools.cache
