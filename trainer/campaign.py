@@ -95,10 +95,11 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
 
     def merged(teachers: Sequence[str]) -> RunConfig:
         """The run of the network for the levels that have a policy."""
-        own = ["--levels", ",".join(teachers), "--teachers", str(folder / POLICIES)]
+        words = [*_MERGED, *common, *shlex.split(config.merge_flags)]
+        words += ["--levels", ",".join(teachers), "--teachers", str(folder / POLICIES)]
         if model := code_of(runs[levels[0]]).get("model"):
-            own += ["--teacher-model", model]
-        return check(parse([*_MERGED, *common, *shlex.split(config.merge_flags), *own]))
+            words += ["--teacher-model", model]
+        return check(parse(words))
 
     for run in runs.values():
         command.check_base(run)
@@ -208,14 +209,14 @@ def _open(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    own, flags = command.split(sys.argv[1:] if argv is None else argv)
+    words, flags = command.split(sys.argv[1:] if argv is None else argv)
 
     def work(config: CampaignConfig) -> None:
         instead = dict.fromkeys(("--levels", "--task", "--seed", "--max-seconds"), "it")
         command.check_flags(flags, instead | {"--max-steps": "--max-seconds"}, _OWN)
         _main(config, flags)
 
-    return main_of(CampaignConfig, work, "campaign", __doc__, own)
+    return main_of(CampaignConfig, work, "campaign", __doc__, words)
 
 
 if __name__ == "__main__":

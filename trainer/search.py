@@ -29,7 +29,7 @@ from trainer.tuning.search_config import SearchConfig
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    own, flags = command.split(sys.argv[1:] if argv is None else argv)
+    words, flags = command.split(sys.argv[1:] if argv is None else argv)
 
     def work(config: SearchConfig) -> None:
         # Imported here, because --help works without Optuna.
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         work,
         "search",
         __doc__,
-        own,
+        words,
         interrupted="interrupted; the same command resumes the search",
     )
 

@@ -119,7 +119,7 @@ def test_member_0_begins_with_the_settings_of_the_base(config):
 
 def test_a_winners_settings_are_explored(config, pbt):
     population = Population(config, BASE)
-    scheduler = pbt.Pbt(population, 0)
+    scheduler = pbt.Pbt(population)
     member = {"number": 1, **population.state["members"][1], "done": {}}
     before = json.dumps(member)
     random.seed(1)
@@ -208,7 +208,7 @@ def test_when_all_fail_it_is_an_error(config):
 
 
 def test_a_process_that_is_killed_again_and_again_is_an_error(config, pbt, capsys):
-    scheduler = pbt.Pbt(Population(config, BASE), 0)
+    scheduler = pbt.Pbt(Population(config, BASE))
     trial = SimpleNamespace(
         config={"member": {"number": 2}}, get_pickled_error=lambda: None
     )
@@ -503,30 +503,40 @@ def test_the_worst_take_the_weights_of_the_best(config, whole):
     assert not (whole.folder / "ray").exists()
 
 
+def interrupt(number, name, config):
+    """Sends a signal to a command while one of its members hangs."""
+    cut = Command(config, hangs=[name])
+    with cut.start() as process:
+        cut.wait_for(process, name)
+        process.send_signal(number)
+        _, err = process.communicate()
+    if number != signal.SIGKILL:
+        assert process.returncode == 128 + number, err
+        assert err == "interrupted; the same command resumes the population\n"
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_interrupted_population_continues(config, whole):
-    """By each signal, with more generations, and with two members at a time."""
-
-    def interrupt(number, name, **options):
-        cut = Command(replace(config, **options), hangs=[name])
-        with cut.start() as process:
-            cut.wait_for(process, name)
-            process.send_signal(number)
-            _, err = process.communicate()
-        if number != signal.SIGKILL:
-            assert process.returncode == 128 + number, err
-            assert err == "interrupted; the same command resumes the population\n"
-
-    interrupt(signal.SIGINT, "2-0", generations=2)
-    interrupt(signal.SIGTERM, "3-0", generations=2)
-    interrupt(signal.SIGUSR1, "0-1", generations=2)
-    Command(replace(config, generations=2, jobs=2)).run()
-    interrupt(signal.SIGKILL, "0-2")
-    cut = Command(replace(config, jobs=2))
+    interrupt(signal.SIGINT, "2-0", config)
+    interrupt(signal.SIGTERM, "3-0", config)
+    interrupt(signal.SIGUSR1, "0-1", config)
+    cut = Command(config)
     cut.run()
     assert same(cut, whole)
     # All but what hung are trained once.
-    assert len(cut.calls()) == 12 + 4
+    assert len(cut.calls()) == 12 + 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_more_generations_two_at_a_time_after_a_kill(config, whole):
+    Command(replace(config, generations=2, jobs=2)).run()
+    interrupt(signal.SIGKILL, "0-2", config)
+    cut = Command(replace(config, jobs=2))
+    cut.run()
+    assert same(cut, whole)
+    assert len(cut.calls()) == 12 + 1
 
 
 @pytest.fixture
@@ -566,6 +576,7 @@ def two_nodes():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_two_nodes_and_a_worker_that_is_killed(config, whole, two_nodes):
     config = replace(config, ray_address=two_nodes)
     shared = Command(config, hangs=["0-1"])

@@ -12,6 +12,7 @@ from trainer.config import shown
 from trainer.config.options import check_seed
 from trainer.config.plain import to_dict
 from trainer.config.tasks import game_of, parse_levels
+from trainer.tuning import command
 
 # Shorter slices would mostly be start-up time.
 LEAST_SLICE = 5.0
@@ -73,11 +74,7 @@ class CampaignConfig:
                 )
         if not 0 <= self.merge_share <= 0.9:
             raise ValueError(f"merge_share must be 0 to 0.9, got {self.merge_share}")
-        for name in ("jobs", "episodes"):
-            if getattr(self, name) < 0:
-                raise ValueError(
-                    f"{name} must be at least 0, got {getattr(self, name)}"
-                )
+        command.check_least(self, jobs=0, episodes=0)
         if self.task != game_of(self.task):
             raise ValueError(
                 f"task {self.task} is one level or a selection: give --task "

@@ -45,6 +45,13 @@ def check_flags(
             )
 
 
+def check_least(config: object, **least: float) -> None:
+    """Raises ValueError for an option below its least value."""
+    for name, number in least.items():
+        if (value := getattr(config, name)) < number:
+            raise ValueError(f"{name} must be at least {number:g}, got {value}")
+
+
 def check_base(base: RunConfig) -> None:
     """Raises ValueError for options that cannot be the same for all runs."""
     if base.notify:
@@ -70,12 +77,12 @@ def setup(base: RunConfig, **options: Any) -> dict[str, Any]:
     return result
 
 
-def check_setup(name: str, known: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def check_setup(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raises ValueError if two results of `setup` differ."""
-    known = dict(known)
-    if isinstance(known.get(_FLAGS), dict):  # earlier versions wrote whole paths
-        known[_FLAGS] = shown.settings(known[_FLAGS])
-    changed = [key for key, value in new.items() if known.get(key) != value]
+    old = dict(old)
+    if isinstance(old.get(_FLAGS), dict):  # earlier versions wrote whole paths
+        old[_FLAGS] = shown.settings(old[_FLAGS])
+    changed = [key for key, value in new.items() if old.get(key) != value]
     if changed:
         raise ValueError(
             f"{name!r} was begun with another {', '.join(changed)}; choose another "

@@ -26,10 +26,10 @@ def all_options() -> dict[str, Option]:
 @functools.cache
 def _by_any_name() -> dict[str, Option]:
     """Every option by its name, by its part and name, and by the path of its field."""
-    known = all_options()
-    names = {f"{o.part}.{o.name}": o for o in known.values() if o.part}
-    paths = {".".join(o.path): o for o in known.values()}
-    return paths | names | known
+    flags = all_options()
+    names = {f"{o.part}.{o.name}": o for o in flags.values() if o.part}
+    paths = {".".join(o.path): o for o in flags.values()}
+    return paths | names | flags
 
 
 def find(name: str) -> Option:
@@ -75,21 +75,21 @@ def _describe(hint: Any) -> str:
 
 def apply(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
     """The config with some options changed."""
-    given: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, value in options.items():
         option = find(name)
         if not _accepts(option.hint, value):
             raise ValueError(f"{name} must be {_describe(option.hint)}, got {value!r}")
-        given[option.name] = tuple(value) if isinstance(value, list) else value
-    config = run_flags.change(config, **given)
+        changes[option.name] = tuple(value) if isinstance(value, list) else value
+    config = run_flags.change(config, **changes)
     config.validate()
     return config
 
 
 def values_of(config: RunConfig, names: Iterable[str]) -> dict[str, Any]:
     """The values of some options in a config, without unknown names."""
-    known, values = _by_any_name(), run_flags.values(config)
-    return {name: values[known[name].name] for name in names if name in known}
+    options, values = _by_any_name(), run_flags.values(config)
+    return {name: values[options[name].name] for name in names if name in options}
 
 
 def that_matter(config: RunConfig, options: Mapping[str, Any]) -> dict[str, Any]:

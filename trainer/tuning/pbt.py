@@ -127,7 +127,7 @@ class Pbt(PopulationBasedTraining):  # type: ignore[misc]
         failure: why the population cannot continue; empty if it can.
     """
 
-    def __init__(self, population: Population, first: int) -> None:
+    def __init__(self, population: Population) -> None:
         """Begins with the current generation of the population."""
         super().__init__(
             time_attr="training_iteration",
@@ -139,7 +139,7 @@ class Pbt(PopulationBasedTraining):  # type: ignore[misc]
             synch=True,
         )
         self.failure = ""
-        self._population, self._first = population, first
+        self._population, self._first = population, population.state["generation"]
         self._crashes: dict[tuple[int, int], int] = {}
         self._on_sigusr1 = signal.getsignal(signal.SIGUSR1)
 
@@ -287,7 +287,7 @@ def _fit(population: Population, train: Train, resources: Mapping[str, float]) -
     # Left by an earlier call; `plan` has copied the checkpoints that are still needed.
     storage = population.folder / "ray"
     shutil.rmtree(storage, ignore_errors=True)
-    scheduler = Pbt(population, plan.first)
+    scheduler = Pbt(population)
     members = [
         {
             "number": number,

@@ -71,13 +71,8 @@ class PopulationConfig:
 
     def validate(self) -> None:
         """Raises ValueError for a number that is too small, or a wrong address."""
-        least = {
-            "members": 2, "generations": 1, "steps_per_generation": 1, "jobs": 1,
-            "gpus_per_member": 0,
-        }  # fmt: skip
-        for name, number in least.items():
-            if (value := getattr(self, name)) < number:
-                raise ValueError(f"{name} must be at least {number}, got {value}")
+        command.check_least(self, members=2, generations=1, steps_per_generation=1)
+        command.check_least(self, jobs=1, gpus_per_member=0)
         if ":/" in str(self.out):
             raise ValueError(
                 f"--out is a folder that all machines share, not a URL, got {self.out}"
@@ -209,8 +204,8 @@ class Population:
         rng = random.Random(f"{self.base.seed} {number}")
         values = mutations.draw(self.mutations, rng)
         if number == 0:
-            own = options.values_of(self.base, values)
-            values |= {k: v for k, v in own.items() if v in self.mutations[k]}
+            base = options.values_of(self.base, values)
+            values |= {k: v for k, v in base.items() if v in self.mutations[k]}
         return {"values": values, "trained": 0, "metrics": {}}
 
     @property
@@ -225,8 +220,8 @@ class Population:
         plan = Plan(self.base, self.folder, steps, first, train)
         for number, member in enumerate(self.state["members"]):
             if source := member.get("weights"):
-                own = folder_of(self.folder, number)
-                checkpoint.hand_over(checkpoint.find(Path(source)), own)
+                folder = folder_of(self.folder, number)
+                checkpoint.hand_over(checkpoint.find(Path(source)), folder)
                 del member["weights"]
         self._save()
         return plan
@@ -279,20 +274,19 @@ class Population:
 
     def begin_generation(self) -> None:
         """Begins the next generation, after all exploit steps of the current one."""
-        best = self.best()
+        best, score_of_best = self._best()
         self.state["generation"] += 1
-        score_of_best = describe(self.state["members"][best]["metrics"])
         self._tell(f"begins; the best was member {best} ({score_of_best})", best=best)
         self._save()
 
-    def best(self) -> int:
-        """The member with the highest score."""
-        scores = [score(member["metrics"]) for member in self.state["members"]]
-        return scores.index(max(scores))
+    def _best(self) -> tuple[int, str]:
+        """The member with the highest score, and this score as text."""
+        metrics = [member["metrics"] for member in self.state["members"]]
+        best = max(range(len(metrics)), key=lambda number: score(metrics[number]))
+        return best, describe(metrics[best])
 
     def result(self) -> str:
         """The best member as text."""
-        best = self.best()
-        score_of_best = describe(self.state["members"][best]["metrics"])
+        best, score_of_best = self._best()
         folder = folder_of(self.config.out / self.config.name, best)
         return f"best: {folder} ({score_of_best})"

@@ -33,8 +33,8 @@ def best_command(study: optuna.Study, flags: Sequence[str]) -> str:
     """
     base = from_dict(RunConfig, study.user_attrs["setup"]["trainer flags"])
     best = options.that_matter(base, study.best_trial.user_attrs["options"])
-    given = "".join(f" {shlex.quote(flag)}" for flag in flags)
-    return f"python -m trainer.run{given} {options.flags(best)}"
+    words = ["python", "-m", "trainer.run", *flags]
+    return f"{shlex.join(words)} {options.flags(best)}"
 
 
 def trials_table(study: optuna.Study, title: str) -> Table:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainer.tuning import command
+
 if TYPE_CHECKING:
     import optuna
 
@@ -77,11 +79,7 @@ class SearchConfig:
 
     def validate(self) -> None:
         """Raises ValueError if a value is out of range."""
-        for name in ("trials", "jobs", "seeds", "max_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be at least 1, got {getattr(self, name)}"
-                )
+        command.check_least(self, trials=1, jobs=1, seeds=1, max_steps=1)
         if self.max_seconds <= 0:
             raise ValueError(f"max_seconds must be above 0, got {self.max_seconds:g}")
         if not self.name or self.name in (".", "..") or "/" in self.name:

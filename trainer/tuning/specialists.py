@@ -94,12 +94,12 @@ def _scheduled(work: Slice, state: Mapping[str, Any]) -> RunConfig:
 
     The schedules of the run come first, then straight lines to 0 at its end.
     """
-    own, steps = work.config.learner, int(state["steps"])
-    if steps < own.lr_steps and not work.last:
+    lr_steps, steps = work.config.learner.lr_steps, int(state["steps"])
+    if steps < lr_steps and not work.last:
         return work.config
     now = from_dict(LearnerConfig, state["config"]["learner"])
-    long = _speed(work.config) * work.left > own.lr_steps
-    restarts = long and now.lr_steps == own.lr_steps
+    long = _speed(work.config) * work.left > lr_steps
+    restarts = long and now.lr_steps == lr_steps
     return ending(work.config, state, work.left, _RESTART if restarts else 0.0)
 
 

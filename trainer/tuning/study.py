@@ -207,25 +207,26 @@ def open_study(
         "sampler": optuna.samplers.TPESampler(),
         "pruner": _pruner(config),
     }
-    known, until = None, 0.0
+    first_setup, until = None, 0.0
     try:
         study = optuna.create_study(
             **parts, direction="minimize" if config.minimise else "maximize"
         )
     except optuna.exceptions.DuplicatedStudyError:
         study = optuna.load_study(**parts)
-        known, until = study.user_attrs.get("setup"), time.monotonic() + _SETUP_S
+        first_setup = study.user_attrs.get("setup")
+        until = time.monotonic() + _SETUP_S
     # The process that made the study sets it up, unless it has died meanwhile.
-    while known is None and time.monotonic() < until:
+    while first_setup is None and time.monotonic() < until:
         time.sleep(_POLL_S)
-        known = study.user_attrs.get("setup")
-    if known is not None:
-        command.check_setup(config.name, known, setup)
+        first_setup = study.user_attrs.get("setup")
+    if first_setup is not None:
+        command.check_setup(config.name, first_setup, setup)
         return study
     # The first trial has the settings of the base run, for comparison.
-    own = options.values_of(base, ranges)
-    known_good = {k: v for k, v in own.items() if _contains(ranges[k], v)}
-    study.enqueue_trial(known_good, skip_if_exists=True)
+    values = options.values_of(base, ranges).items()
+    within = {name: value for name, value in values if _contains(ranges[name], value)}
+    study.enqueue_trial(within, skip_if_exists=True)
     study.set_user_attr("setup", setup)
     return study
 
