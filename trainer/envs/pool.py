@@ -32,25 +32,12 @@ def make_pool(
 ) -> Any:
     """Builds environments: a pool with EnvPool's API (env_type="gymnasium").
 
-    Args:
-        config: options of the environments, and their number.
-        seed: environment i gets the seed seed + i.
-        asynchronous: recv returns the num_envs / groups environments that are ready
-            first; otherwise the environments of the send, in the same order.
-        more: other options of the mario_envpool tasks, such as stages.
-
-    Raises:
-        ValueError: the task does not exist, or the trainer does not support it.
+    Environment i gets the seed seed + i. With `asynchronous`, recv returns the num_envs
+    / groups environments that are ready first, otherwise those of the send, in its
+    order. `more` are other options of the mario_envpool tasks, such as stages.
     """
     others = thread_ids()
-    pool = _make_pool(config, seed, asynchronous=asynchronous, **more)
-    step_aside(thread_ids() - others)
-    return pool
-
-
-def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any) -> Any:
-    """See `make_pool`."""
-    native = is_native(config.task)
+    native, tiles = is_native(config.task), config.obs == "tiles"
     if not native:
         _check_task(config.task)
     group = config.num_envs // config.groups
@@ -63,39 +50,40 @@ def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any)
         "seed": seed,
     }
     if native:
-        for name in vars(config):
-            if name not in (*options, *_OURS):
-                options[name] = getattr(config, name)
+        own = {name: value for name, value in vars(config).items() if name not in _OURS}
+        options = own | options
         if config.reward_fn:
             options["reward_fn"] = load_reward_fn(config.reward_fn)
         if config.levels:
             options |= {"stages": list(config.levels), "random_stages": True}
         options |= more
-        if config.obs == "tiles":
+        if tiles:
             options["obs_type"] = OBS_TYPE
         pool = mario_envpool.make(config.task, env_type="gymnasium", **options)
-        return TilesPool(pool) if config.obs == "tiles" else pool
-    if config.obs == "tiles":
+        pool = TilesPool(pool) if tiles else pool
+    elif tiles:
         raise ValueError(
             f"task {config.task} has no tiles: leave out --obs, or use a Super Mario "
             "Bros. task"
         )
-    import envpool
+    else:
+        import envpool
 
-    _check_image_task(config.task)
-    return envpool.make(config.task, env_type="gymnasium", **options)
+        _check_image_task(config.task)
+        pool = envpool.make(config.task, env_type="gymnasium", **options)
+    step_aside(thread_ids() - others)
+    return pool
 
 
 def load_reward_fn(name: str) -> Callable[..., Any]:
     """Imports the function that `module:function` names."""
-    found = load(name, "reward_fn", "module:function")
-    if not callable(found):
+    function: Callable[..., Any] = load(name, "reward_fn", "module:function")
+    if not callable(function):
         raise ValueError(
-            f"reward_fn={name!r} is a {type(found).__name__}; it must be a function "
+            f"reward_fn={name!r} is a {type(function).__name__}; it must be a function "
             "that takes the arrays of a batch and returns its rewards"
         )
-    result: Callable[..., Any] = found
-    return result
+    return function
 
 
 def groups_of(config: EnvConfig, *, asynchronous: bool) -> int:
