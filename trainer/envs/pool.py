@@ -50,8 +50,8 @@ def make_pool(
         "seed": seed,
     }
     if native:
-        own = {name: value for name, value in vars(config).items() if name not in _OURS}
-        options = own | options
+        fields = vars(config).items()
+        options = {n: v for n, v in fields if n not in _OURS} | options
         if config.reward_fn:
             options["reward_fn"] = load_reward_fn(config.reward_fn)
         if config.levels:
@@ -121,18 +121,18 @@ def _check_task(task: str) -> None:
         raise ValueError(
             f"{task!r} is not a task of mario_envpool{near}. {error}"
         ) from None
-    known = envpool.list_all_envs()
-    if task not in known:
+    tasks = envpool.list_all_envs()
+    if task not in tasks:
         raise ValueError(
-            f"unknown task {task!r}{_near(task, known)} (for all tasks, call "
+            f"unknown task {task!r}{_near(task, tasks)} (for all tasks, call "
             "envpool.list_all_envs() after import mario_envpool)"
         )
 
 
-def _near(task: str, known: Sequence[str]) -> str:
+def _near(task: str, tasks: Sequence[str]) -> str:
     """Names ids that resemble a task's id, for an error message."""
-    near = [other for other in known if other.startswith(task)][:4]
-    near = near or difflib.get_close_matches(task, known, n=4, cutoff=0.4)
+    near = [other for other in tasks if other.startswith(task)][:4]
+    near = near or difflib.get_close_matches(task, tasks, n=4, cutoff=0.4)
     return f"; similar ids: {', '.join(near)}" if near else "; no id is similar"
 
 
