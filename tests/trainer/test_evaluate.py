@@ -307,21 +307,6 @@ def test_errors_are_one_line(tmp_path, pools, run_dir, capsys):
     assert "is not a checkpoint" in error("--checkpoint", tmp_path / "checkpoint.pt")
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (("--noops", 9), "--noop-max"),
-        (("--sticky=0.1",), "--repeat-action-probability"),
-        (("--stall", 9), "--stall-steps"),
-    ],
-)
-def test_old_names_of_options_are_refused_with_the_new_one(pools, capsys, old, new):
-    assert command("--checkpoint", "x", *old) == 2
-    name = old[0].split("=")[0]
-    assert capsys.readouterr().err == f"error: {name} is now {new}\n"
-    assert not pools
-
-
 def test_a_chance_given_twice_is_played_once(pools, run_dir, capsys):
     words = (
         "--checkpoint",
