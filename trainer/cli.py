@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
 from trainer.config import flags
-from trainer.config.options import Option
+from trainer.config.options import Option, flag_of
 from trainer.config.presets import choose_preset, for_algorithm, for_levels, preset
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import (
@@ -107,15 +107,14 @@ def _flags_of(title: str, options: Iterable[Option]) -> type[Any]:
 def _twice_error(argv: Sequence[str], kind: type[Any]) -> str:
     """The error line if an option is given under two names; "" if none is."""
     words = [word.split("=")[0].replace("_", "-") for word in argv]
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        about = getattr(hint, "__metadata__", ())
-        others = [other for a in about for other in getattr(a, "aliases", None) or ()]
-        own = f"--{name.replace('_', '-')}"
-        given = [word for word in words if word in (own, *others)]
-        if others and len(given) > 1:
+    for option in flags.options_of(kind):
+        marks, flag = getattr(option.hint, "__metadata__", ()), flag_of(option.name)
+        aliases = [name for m in marks for name in getattr(m, "aliases", None) or ()]
+        repeated = [word for word in words if word in (flag, *aliases)]
+        if aliases and len(repeated) > 1:
             return (
-                f"error: {' and '.join(given)}: give {own} once; "
-                f"{' and '.join(others)} is another name of it"
+                f"error: {' and '.join(repeated)}: give {flag} once; "
+                f"{' and '.join(aliases)} is another name of it"
             )
     return ""
 
@@ -234,17 +233,16 @@ def _read(
                 groups.setdefault(_MORE[option.part], []).append(option.name)
     fields: list[tuple[str, Any, Any]] = []
     for title, names in groups.items():
-        some = [replace(options[name], default=values[name]) for name in names]
-        kind = _flags_of(title, some)
+        kind = _flags_of(title, [replace(options[n], default=values[n]) for n in names])
         fields.append((title, kind, kind()))
-    given: Any = tyro.cli(
+    read: Any = tyro.cli(
         dataclasses.make_dataclass("Options", fields, frozen=True),
         args=argv,
         prog="python -m trainer.run",
         description=description,
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    for group in vars(given).values():
+    for group in vars(read).values():
         values |= vars(group)
     return values
 
@@ -261,11 +259,11 @@ def _check_task(task: str | None, levels: Sequence[str]) -> None:
     """Raises ValueError if --task has one level and --levels names other levels."""
     if task is None or not levels:
         return
-    own = own_levels(task)
-    if len(own) == 1 and split_levels(levels, (), task).train != own:
+    only = own_levels(task)
+    if len(only) == 1 and split_levels(levels, (), task).train != only:
         raise ValueError(
-            f"--task {task} plays only {own[0]}, and --levels {' '.join(levels)} names "
-            f"other levels: leave out one of them, or give --task {game_of(task)}"
+            f"--task {task} plays only {only[0]}, and --levels {' '.join(levels)} "
+            f"names other levels: leave out one of them, or give --task {game_of(task)}"
         )
 
 

@@ -341,7 +341,6 @@ def test_without_ray_there_is_one_line(monkeypatch, tmp_path, capsys):
         (["--members", "1"], "members must be at least 2, got 1"),
         (["--", "--max-steps", "9"], "give --generations and --steps-per-generation"),
         (["--", "--run-dir", "x"], "--run-dir cannot"),
-        (["--space", "mine.toml"], "--space is now --mutations"),
         (["--ray-address", "nonsense"], "--ray-address is auto or HOST:PORT, got"),
         (["--ray-address", "ray://x:1"], "--ray-address is auto or HOST:PORT, got"),
         (["--ray-address", "x:99999"], "--ray-address is auto or HOST:PORT, got"),

@@ -19,9 +19,9 @@ from small_runs import (
 
 from trainer.config.schema import ExploreConfig
 from trainer.explore import archive, frontier
-from trainer.explore.explorer import Explorer
-from trainer.explore.starts import (
+from trainer.explore.explorer import (
     _TURN_STEPS,
+    Explorer,
     Starts,
     curriculum_weights,
     level_weights,

@@ -69,10 +69,8 @@ def without_effect(config: RunConfig, given: Mapping[str, Any]) -> dict[str, str
         if option.needed_by not in (None, value):
             continue
         if need := next((need for need in option.needs if not need.met(now)), None):
-            has = ", ".join(flag_of(other, now[other]) for other in need.options)
-            lines[name] = (
-                f"{flag_of(name, value)} is for {need.text}; this run has {has}"
-            )
+            flag, has = flag_of(name, value), (flag_of(n, now[n]) for n in need.options)
+            lines[name] = f"{flag} is for {need.text}; this run has {', '.join(has)}"
     return lines
 
 
@@ -111,12 +109,11 @@ def _options_of_kinds(
 ) -> Iterable[Option]:
     """The options of a choice's dataclasses; a shared name is one option."""
     merged: dict[str, Option] = {}
-    for option in (
-        o for kind in kinds.values() if kind for o in options_of(kind, path)
-    ):
-        first = merged.get(option.name)
-        owners = (*first.owners, *option.owners) if first else option.owners
-        merged[option.name] = dataclasses.replace(first or option, owners=owners)
+    for kind in filter(None, kinds.values()):
+        for option in options_of(kind, path):
+            first = merged.setdefault(option.name, option)
+            owners = (*first.owners, kind)
+            merged[option.name] = dataclasses.replace(first, owners=owners)
     for option in merged.values():
         words = [word for word, kind in kinds.items() if kind in option.owners]
         needs = (one_of(choice, *words), *option.needs)

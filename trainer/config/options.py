@@ -144,13 +144,14 @@ def check_seed(seed: int) -> None:
 def check_ranges(config: Any) -> None:
     """Raises ValueError if a number in a config is outside the range of its field."""
     for field in dataclasses.fields(config):
-        value, known = getattr(config, field.name), option_of(field)
-        name, (least, most) = known.name, known.between or (None, None)
+        value, option = getattr(config, field.name), option_of(field)
+        name, above, least = option.name, option.above, option.least
         if dataclasses.is_dataclass(value):
             check_ranges(value)
-        elif known.above is not None and not value > known.above:
-            raise ValueError(f"{name} must be above {known.above:g}, got {value}")
-        elif known.least is not None and not value >= known.least:
-            raise ValueError(f"{name} must be at least {known.least:g}, got {value}")
-        elif known.between and not least <= value <= most:
-            raise ValueError(f"{name} must be {least:g} to {most:g}, got {value}")
+        elif above is not None and not value > above:
+            raise ValueError(f"{name} must be above {above:g}, got {value}")
+        elif least is not None and not value >= least:
+            raise ValueError(f"{name} must be at least {least:g}, got {value}")
+        elif option.between and not option.between[0] <= value <= option.between[1]:
+            first, last = option.between
+            raise ValueError(f"{name} must be {first:g} to {last:g}, got {value}")

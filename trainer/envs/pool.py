@@ -32,25 +32,12 @@ def make_pool(
 ) -> Any:
     """Builds environments: a pool with EnvPool's API (env_type="gymnasium").
 
-    Args:
-        config: options of the environments, and their number.
-        seed: environment i gets the seed seed + i.
-        asynchronous: recv returns the num_envs / groups environments that are ready
-            first; otherwise the environments of the send, in the same order.
-        more: other options of the mario_envpool tasks, such as stages.
-
-    Raises:
-        ValueError: the task does not exist, or the trainer does not support it.
+    Environment i gets the seed seed + i. With `asynchronous`, recv returns the num_envs
+    / groups environments that are ready first, otherwise those of the send, in its
+    order. `more` are other options of the mario_envpool tasks, such as stages.
     """
     others = thread_ids()
-    pool = _make_pool(config, seed, asynchronous=asynchronous, **more)
-    step_aside(thread_ids() - others)
-    return pool
-
-
-def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any) -> Any:
-    """See `make_pool`."""
-    native = is_native(config.task)
+    native, tiles = is_native(config.task), config.obs == "tiles"
     if not native:
         _check_task(config.task)
     group = config.num_envs // config.groups
@@ -63,39 +50,40 @@ def _make_pool(config: EnvConfig, seed: int, *, asynchronous: bool, **more: Any)
         "seed": seed,
     }
     if native:
-        for name in vars(config):
-            if name not in (*options, *_OURS):
-                options[name] = getattr(config, name)
+        fields = vars(config).items()
+        options = {n: v for n, v in fields if n not in _OURS} | options
         if config.reward_fn:
             options["reward_fn"] = load_reward_fn(config.reward_fn)
         if config.levels:
             options |= {"stages": list(config.levels), "random_stages": True}
         options |= more
-        if config.obs == "tiles":
+        if tiles:
             options["obs_type"] = OBS_TYPE
         pool = mario_envpool.make(config.task, env_type="gymnasium", **options)
-        return TilesPool(pool) if config.obs == "tiles" else pool
-    if config.obs == "tiles":
+        pool = TilesPool(pool) if tiles else pool
+    elif tiles:
         raise ValueError(
             f"task {config.task} has no tiles: leave out --obs, or use a Super Mario "
             "Bros. task"
         )
-    import envpool
+    else:
+        import envpool
 
-    _check_image_task(config.task)
-    return envpool.make(config.task, env_type="gymnasium", **options)
+        _check_image_task(config.task)
+        pool = envpool.make(config.task, env_type="gymnasium", **options)
+    step_aside(thread_ids() - others)
+    return pool
 
 
 def load_reward_fn(name: str) -> Callable[..., Any]:
     """Imports the function that `module:function` names."""
-    found = load(name, "reward_fn", "module:function")
-    if not callable(found):
+    function: Callable[..., Any] = load(name, "reward_fn", "module:function")
+    if not callable(function):
         raise ValueError(
-            f"reward_fn={name!r} is a {type(found).__name__}; it must be a function "
+            f"reward_fn={name!r} is a {type(function).__name__}; it must be a function "
             "that takes the arrays of a batch and returns its rewards"
         )
-    result: Callable[..., Any] = found
-    return result
+    return function
 
 
 def groups_of(config: EnvConfig, *, asynchronous: bool) -> int:
@@ -133,18 +121,18 @@ def _check_task(task: str) -> None:
         raise ValueError(
             f"{task!r} is not a task of mario_envpool{near}. {error}"
         ) from None
-    known = envpool.list_all_envs()
-    if task not in known:
+    tasks = envpool.list_all_envs()
+    if task not in tasks:
         raise ValueError(
-            f"unknown task {task!r}{_near(task, known)} (for all tasks, call "
+            f"unknown task {task!r}{_near(task, tasks)} (for all tasks, call "
             "envpool.list_all_envs() after import mario_envpool)"
         )
 
 
-def _near(task: str, known: Sequence[str]) -> str:
+def _near(task: str, tasks: Sequence[str]) -> str:
     """Names ids that resemble a task's id, for an error message."""
-    near = [other for other in known if other.startswith(task)][:4]
-    near = near or difflib.get_close_matches(task, known, n=4, cutoff=0.4)
+    near = [other for other in tasks if other.startswith(task)][:4]
+    near = near or difflib.get_close_matches(task, tasks, n=4, cutoff=0.4)
     return f"; similar ids: {', '.join(near)}" if near else "; no id is similar"
 
 

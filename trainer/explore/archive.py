@@ -119,10 +119,10 @@ class Archive:
         """Adds a snapshot; it replaces the last one of its cell."""
         progress, failed = new.progress, 0.0
         if new.cell in self._slots:
-            known = self._entries[self._slots[new.cell]]
+            replaced = self._entries[self._slots[new.cell]]
             # A short cut through a pipe adds no progress, but leads as far.
-            progress = max(progress, int(known["progress"]))
-            failed = float(known["failed"])
+            progress = max(progress, int(replaced["progress"]))
+            failed = float(replaced["failed"])
         else:
             if not self._free:
                 self._make_room()
@@ -131,8 +131,10 @@ class Archive:
         if not self._snapshots.shape[1]:
             self._snapshots = np.zeros((self._capacity, len(new.snapshot)), np.uint8)
         self._snapshots[slot] = new.snapshot
-        about = new.cell, new.stage, progress, new.clock, proven, self._added
-        self._entries[slot] = (*about, 0, 0, 0, failed)
+        self._entries[slot] = (
+            new.cell, new.stage, progress, new.clock, proven, self._added, 0, 0, 0,
+            failed,
+        )  # fmt: skip
         self._added += 1
 
     def _make_room(self) -> None:
@@ -179,9 +181,8 @@ class Archive:
             # From an earlier offer; the cell's current snapshot is about as far.
             offered = int(self._entries["progress"][slot]), -1
         progress, number = offered or (0, -1)
-        known = self._find(cell, number)
-        if known is not None:
-            self._entries["uses"][known] += 1
+        if (slot := self._find(cell, number)) is not None:
+            self._entries["uses"][slot] += 1
         return number, progress
 
     def end(self, cell: int, number: int, *, lived: bool) -> None:
@@ -197,8 +198,7 @@ class Archive:
 
     def prove(self, cell: int, number: int) -> None:
         """Records that an episode has got on from a snapshot."""
-        slot = self._find(cell, number)
-        if slot is not None:
+        if (slot := self._find(cell, number)) is not None:
             self._entries["proven"][slot] = True
 
     def add_clear(self, stage: int, cleared: bool) -> None:
@@ -227,7 +227,7 @@ class Archive:
     # -- offers and checkpoints -----------------------------------------------
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """The snapshots of the best cells, see `starts.Offers`."""
+        """The snapshots of the best cells, see `explorer.Offers`."""
         slots = self._used()
         weights = self._weights(slots) * shares[self._entries["stage"][slots]]
         slots = slots[np.argsort(-weights, kind="stable")]
@@ -236,11 +236,11 @@ class Archive:
         enough = ranks >= self._offered_per_stage
         slots = slots[np.argsort(enough, kind="stable")[: self._num_offered]]
         entries = self._entries[slots]
-        about = zip(
-            entries["progress"].tolist(), entries["number"].tolist(), strict=True
-        )
+        columns = (entries[name].tolist() for name in ("cell", "progress", "number"))
         self._offered_before = self._offered
-        self._offered = dict(zip(entries["cell"].tolist(), about, strict=True))
+        self._offered = {
+            cell: tuple(rest) for cell, *rest in zip(*columns, strict=True)
+        }
         # Weigh only the offered snapshots, so that they get the stage's whole share.
         stages, weights = entries["stage"], self._weights(slots)
         return stages, weights * shares[stages], self._snapshots[slots]

@@ -17,15 +17,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from trainer.explore.archive import FloatArray, Snapshot
 from trainer.explore.cells import BoolArray, add_clear
 from trainer.explore.demonstrations import Walked
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.episodes import StepColumns
-
-FloatArray = npt.NDArray[np.float64]
-Snapshot = npt.NDArray[np.uint8]
 
 # The place where episodes begin is this many snapshots wide.
 _WINDOW = 4
@@ -38,12 +35,7 @@ _REHEARSED, _BEHIND = 0.5, 8
 
 
 class Backward:
-    """Where episodes begin on the demonstrations of each level.
-
-    Attributes:
-        clear_rates: (stages,) clear rates of the episodes from each stage's snapshots,
-            with more weight for recent ones.
-    """
+    """Where episodes begin on demonstrations; offers them as `explorer.Offers` says."""
 
     def __init__(self, num_stages: int, num_envs: int) -> None:
         """Begins without demonstrations."""
@@ -70,25 +62,19 @@ class Backward:
             self._longest[way.stage] = max(self._longest[way.stage], _most_back(way))
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """The snapshots from the places to the ends, see `starts.Offers`."""
+        """The snapshots from the places to the ends."""
         self._move()
         per_stage = np.bincount([way.stage for way in self._ways])
-        stages, weights, snapshots, at_place = [], [], [], []
+        columns = []
         for way in self._ways:
-            some = self._some(way)
-            last = way.snapshots[some]
-            there = some < some[0] + _WINDOW
-            share = shares[way.stage] / per_stage[way.stage]
-            stages.append(np.full(len(last), way.stage))
-            weights.append(share * _weights(there))
-            snapshots.append(last)
-            at_place.append(there)
-        self._at_place = np.concatenate(at_place)
-        return (
-            np.concatenate(stages),
-            np.concatenate(weights),
-            np.concatenate(snapshots),
-        )
+            numbers = self._offered_on(way)
+            at_place = numbers < numbers[0] + _WINDOW
+            stages = np.full(len(numbers), way.stage)
+            weights = shares[way.stage] / per_stage[way.stage] * _weights(at_place)
+            columns.append((stages, weights, way.snapshots[numbers], at_place))
+        *offer, self._at_place = map(np.concatenate, zip(*columns, strict=True))
+        stages, weights, snapshots = offer
+        return stages, weights, snapshots
 
     def _move(self) -> None:
         """Moves the places from which enough episodes have ended."""
@@ -102,13 +88,12 @@ class Backward:
             self._back[stage] = min(max(back, 0), int(self._longest[stage]))
             self._ended[stage] = self._cleared[stage] = 0
 
-    def _some(self, way: Walked) -> IntArray:
+    def _offered_on(self, way: Walked) -> IntArray:
         """Snapshots on offer: those at the place, and a few from there to the end."""
         count, first = len(way.snapshots), self._first(way)
         behind = np.arange(first + _WINDOW, count)
         if len(behind) > _BEHIND:
-            some = np.linspace(0, len(behind) - 1, _BEHIND).astype(np.int64)
-            behind = behind[some]
+            behind = behind[np.linspace(0, len(behind) - 1, _BEHIND).astype(np.int64)]
         return np.concatenate([np.arange(first, min(first + _WINDOW, count)), behind])
 
     def _first(self, way: Walked) -> int:
@@ -128,15 +113,12 @@ class Backward:
             self._begun[envs] = np.where(there, self._back[stages], -1)
         if np.count_nonzero(c.done):  # rare
             for row in (c.done & c.from_snapshot).nonzero()[0].tolist():
-                about = int(c.env_id[row]), int(c.first_place[row])
-                self._add(*about, bool(c.cleared[row]))
-
-    def _add(self, env: int, stage: int, cleared: bool) -> None:
-        """Counts an episode that began at the place, unless the place has moved."""
-        add_clear(self.clear_rates, stage, cleared)
-        if self._begun[env] == self._back[stage]:
-            self._ended[stage] += 1
-            self._cleared[stage] += cleared
+                stage, cleared = int(c.first_place[row]), bool(c.cleared[row])
+                add_clear(self.clear_rates, stage, cleared)
+                # Not of an episode from elsewhere, or if the place has moved since.
+                if self._begun[c.env_id[row]] == self._back[stage]:
+                    self._ended[stage] += 1
+                    self._cleared[stage] += cleared
 
     def statistics(self) -> dict[str, float]:
         """`demonstration_left`: mean fraction of a demonstration before its start."""

@@ -102,13 +102,13 @@ class Guide:
     def pay(self, columns: StepColumns, keys: IntArray) -> FloatArray:
         """The bonuses for the rows of one recv, in addition to the game's reward."""
         place = np.minimum(np.searchsorted(self._cells, keys), len(self._cells) - 1)
-        known = self._cells[place] == keys
+        on_way = self._cells[place] == keys
         at = span(columns.env_id)
         before = np.where(columns.is_first, _UNKNOWN, self._left[at])
-        now = np.where(known, self._steps[place], _UNKNOWN)
-        met = (before != _UNKNOWN) & known
+        now = np.where(on_way, self._steps[place], _UNKNOWN)
+        met = (before != _UNKNOWN) & on_way
         gain = np.where(met, np.maximum(before - now, 0), 0)
-        self._left[at] = np.where(met, before - gain, np.where(known, now, before))
+        self._left[at] = np.where(met, before - gain, np.where(on_way, now, before))
         paid = (self._weight * gain).astype(np.float32)
         self._paid += float(paid.sum())
         self._rows += len(paid)

@@ -9,7 +9,7 @@ are labels for the run's observations.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -40,38 +40,27 @@ _MOST_STEPS = 2_000_000
 _ENOUGH = 500_000
 # Environments and resets that look for the start of a way: with 31 possible numbers of
 # idle frames, one reset fails in an eighth of all cases.
-_LIKELY, _RESETS = 64, 16
+SEARCHED_ENVS, _RESETS = 64, 16
 # Weight of actions that the planner's list does not have.
 _SELDOM = 3
 
 
 class Way(NamedTuple):
-    """Actions from near a level's start to its end.
+    """Actions from near a level's start to its end."""
 
-    Attributes:
-        stage: index of the level among the pool's stages.
-        start: (bytes,) snapshot from which the way begins.
-        actions: (steps,) actions of the run's environments.
-    """
-
-    stage: int
-    start: Bytes
-    actions: IntArray
+    stage: int  # index of the level among the pool's stages
+    start: Bytes  # snapshot from which the way begins
+    actions: IntArray  # of the run's environments
 
 
 @dataclass
 class Ways:
-    """The demonstrations of a run.
-
-    Attributes:
-        found: ways so far.
-        searches: for each stage, the environment steps of every search that has ended.
-        complete: whether all searches have ended.
-    """
+    """The demonstrations of a run."""
 
     found: list[Way] = field(default_factory=list)
+    # Of each stage: the environment steps of every search that has ended.
     searches: list[list[int]] = field(default_factory=list)
-    complete: bool = False
+    complete: bool = False  # all searches have ended
 
     def forget(self) -> None:
         """Drops all ways and searches."""
@@ -86,11 +75,8 @@ class Ways:
         if not (self.complete or self.searches):
             return None
         found = [
-            {
-                "stage": way.stage,
-                "start": torch.from_numpy(way.start),
-                "actions": torch.from_numpy(way.actions),
-            }
+            {name: torch.as_tensor(value) for name, value in way._asdict().items()}
+            | {"stage": way.stage}
             for way in self.found
         ]
         return found if self.complete else {"found": found, "searches": self.searches}
@@ -103,31 +89,21 @@ class Ways:
         self.searches = [] if self.complete else state["searches"]
         self.found = [
             Way(
-                part["stage"],
-                part["start"].cpu().numpy(),
-                part["actions"].cpu().numpy(),
+                way["stage"],
+                *(way[name].cpu().numpy() for name in ("start", "actions")),
             )
-            for part in (state if self.complete else state["found"])
+            for way in (state if self.complete else state["found"])
         ]
 
 
 class Walked(NamedTuple):
-    """The observations, snapshots and cells along a way.
+    """The observations, snapshots and cells along a way."""
 
-    Attributes:
-        stage: index of the level among the pool's stages.
-        actions: (steps,) int64.
-        obs: (steps, ...) uint8 observation before each action; (0,) if no longer
-            needed.
-        snapshots: (n, bytes) before the first step and every `SPACING` steps.
-        cells: (steps + 1,) int64 cells before each step, and at the end.
-    """
-
-    stage: int
-    actions: IntArray
-    obs: npt.NDArray[np.uint8]
-    snapshots: Bytes
-    cells: IntArray
+    stage: int  # index of the level among the pool's stages
+    actions: IntArray  # (steps,)
+    obs: Bytes  # (steps, ...) before each action; (0,) if no longer needed
+    snapshots: Bytes  # (n, bytes) before the first step and every `SPACING` steps
+    cells: IntArray  # (steps + 1,) before each step, and at the end
 
 
 def find_ways(
@@ -142,7 +118,7 @@ def find_ways(
     """Searches for ways through the levels of a run."""
     ways = Ways() if ways is None else ways
     random = np.random.default_rng(seed)
-    pool = pool_like(env, seed, _LIKELY)
+    pool = pool_like(env, seed, SEARCHED_ENVS)
     try:
         for stage, level in enumerate(levels):
             if stage == len(ways.searches):
@@ -233,22 +209,25 @@ def _start_of(pool: Any, stage: int, actions: IntArray) -> Bytes | None:
 
     The idle frames of a start are random, so this tries many resets.
     """
-    envs = np.arange(_LIKELY, dtype=np.int32)
-    pool.set_starts(np.eye(pool.num_stages)[stage])
-    for _ in range(_RESETS):
-        pool.reset()
-        starts = pool.snapshot(envs)
-        ended = np.zeros(_LIKELY, bool)
+    for starts in starts_of(pool, stage, _RESETS):
+        ended = np.zeros(len(starts), bool)
         for action in actions:
-            *_, terminated, truncated, info = pool.step(
-                np.full(_LIKELY, action, np.int32)
-            )
+            chosen = np.full(len(starts), action, np.int32)
+            *_, terminated, truncated, info = pool.step(chosen)
             there = terminated & info["flag_get"] & ~ended
             ended |= terminated | truncated
         if there.any():
             start: Bytes = starts[there.argmax()].copy()
             return start
     return None
+
+
+def starts_of(pool: Any, stage: int, resets: int) -> Iterator[Bytes]:
+    """Snapshots of all environments of a pool after each of some resets."""
+    pool.set_starts(np.eye(pool.num_stages)[stage])
+    for _ in range(resets):
+        pool.reset()
+        yield pool.snapshot(np.arange(len(pool.all_env_ids), dtype=np.int32))
 
 
 def walk(

@@ -85,8 +85,8 @@ class Frontier:
         origins = np.where(c.from_snapshot[begun], cells, _START).tolist()
         for env, cell in zip(c.env_id[begun].tolist(), origins, strict=True):
             self._forget(env)
-            known = (-1, 0) if cell == _START else self.archive.begin(cell)
-            self._origins[env] = (cell, *known)
+            snapshot = (-1, 0) if cell == _START else self.archive.begin(cell)
+            self._origins[env] = (cell, *snapshot)
 
     def _save(self, c: StepColumns, rows: IntArray, cells: IntArray) -> None:
         """Takes snapshots for cells that need one; the snapshots begin to wait."""
@@ -104,9 +104,9 @@ class Frontier:
         columns = (envs, c.step[rows], proofs, cells, stages, progress, c.clock[rows])
         values = (column.tolist() for column in columns)
         snapshots = self._pool.snapshot(envs)
-        for env, step, proof, *about, snapshot in zip(*values, snapshots, strict=True):
+        for env, step, proof, *facts, snapshot in zip(*values, snapshots, strict=True):
             # A copy, because the other snapshots of its batch may not wait as long.
-            candidate = Candidate._make([*about, snapshot.copy()])
+            candidate = Candidate._make([*facts, snapshot.copy()])
             waiting = self._waiting[env]
             waiting.append(_Waiting(step, proof, candidate))
             if len(waiting) == 1:
@@ -173,10 +173,9 @@ class Frontier:
         """What a resumed run needs, in plain types and tensors."""
         archive = self.archive.state()
         items = [(env, x) for env, queue in enumerate(self._waiting) for x in queue]
-        none = np.empty((0, archive["snapshots"].shape[1]), np.uint8)
-        snapshots = (
-            np.stack([x.candidate.snapshot for _, x in items]) if items else none
-        )
+        snapshots = np.empty((len(items), archive["snapshots"].shape[1]), np.uint8)
+        if items:
+            snapshots = np.stack([x.candidate.snapshot for _, x in items])
         return archive | {
             "origins": torch.from_numpy(self._origins.view(np.int64).copy()),
             "waiting": [[env, x.step, x.proof, *x.candidate[:-1]] for env, x in items],
@@ -194,9 +193,9 @@ class Frontier:
             return
         self._origins = state["origins"].cpu().numpy().copy().view(_ORIGIN)
         blobs = state["waiting_snapshots"].cpu().numpy()
-        for (env, step, proof, *about), blob in zip(
+        for (env, step, proof, *facts), blob in zip(
             state["waiting"], blobs, strict=True
         ):
-            candidate = Candidate._make([*about, blob])
+            candidate = Candidate._make([*facts, blob])
             self._waiting[env].append(_Waiting(step, proof, candidate))
             self._await(env)

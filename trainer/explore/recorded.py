@@ -17,14 +17,19 @@ from typing import Any
 import numpy as np
 
 from trainer.config.schema import EnvConfig
-from trainer.explore.demonstrations import Bytes, Way, pool_like
+from trainer.explore.demonstrations import (
+    SEARCHED_ENVS,
+    Bytes,
+    Way,
+    pool_like,
+    starts_of,
+)
 from trainer.planning import demonstration
 from trainer.planning.demonstration import GAME_OPTIONS, Demonstration, byte_of, text_of
 from trainer.rollout.arrays import IntArray
 
-# Resets and environments that look for a given number of idle frames: with 31 possible
-# numbers, one reset fails in an eighth of all cases.
-_NUM_ENVS, _MOST_RESETS = 64, 100
+# Resets that look for a given number of idle frames.
+_RESETS = 100
 
 
 def read_ways(
@@ -35,30 +40,30 @@ def read_ways(
     log: Callable[[str], None],
 ) -> list[Way]:
     """Reads demonstrations as ways of a run."""
-    known = {path: demonstration.load(path) for path in paths}
-    made = {path: d for path, d in known.items() if d.ending == "cleared"}
+    files = {path: demonstration.load(path) for path in paths}
+    made = {path: one for path, one in files.items() if one.ending == "cleared"}
     if not made:
         raise ValueError(
-            f"none of the {len(known)} demonstrations of --demos reaches the end of "
+            f"none of the {len(files)} demonstrations of --demos reaches the end of "
             "its level; give at least one that does"
         )
-    pool = pool_like(env, seed, _NUM_ENVS)
+    pool = pool_like(env, seed, SEARCHED_ENVS)
     try:
         for path, one in made.items():
             _check_game(path, one, pool, levels)
         cut = {path: _steps(path, one, env) for path, one in made.items()}
         actions = _numbers({path: some for path, (_, some) in cut.items()}, env)
-        abouts = {p: (levels.index(one.level), cut[p][0]) for p, one in made.items()}
-        # One start per number of idle frames.
-        wanted = {abouts[path]: one for path, one in made.items()}
-        starts = {about: _start(pool, *about, one) for about, one in wanted.items()}
+        # The stage and the idle frames of each file, which tell its start.
+        keys = {p: (levels.index(one.level), cut[p][0]) for p, one in made.items()}
+        wanted = {keys[path]: one for path, one in made.items()}
+        starts = {key: _start(pool, *key, one) for key, one in wanted.items()}
     finally:
         pool.close()
-    left_out = len(known) - len(made)
+    left_out = len(files) - len(made)
     more = f"; {left_out} that end earlier are left out" * bool(left_out)
     steps = sum(map(len, actions.values()))
     log(f"demonstrations: {len(made)} files, {steps:,} steps to the flag{more}")
-    return [Way(abouts[path][0], starts[abouts[path]], actions[path]) for path in made]
+    return [Way(keys[path][0], starts[keys[path]], actions[path]) for path in made]
 
 
 def _check_game(
@@ -137,11 +142,8 @@ def _start(pool: Any, stage: int, idle: int, made: Demonstration) -> Bytes:
     for _ in range(idle):
         console.step(0)
     ram = console.ram.tobytes()
-    envs = np.arange(_NUM_ENVS, dtype=np.int32)
-    pool.set_starts(np.eye(pool.num_stages)[stage])
-    for _ in range(_MOST_RESETS):
-        pool.reset()
-        for blob in pool.snapshot(envs):
+    for starts in starts_of(pool, stage, _RESETS):
+        for blob in starts:
             if ram in blob.tobytes():
                 start: Bytes = blob.copy()
                 return start
