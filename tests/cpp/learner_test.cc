@@ -17,10 +17,10 @@
 
 namespace {
 
+using cpu::Name;
+using cpu::Path;
+using cpu::Supports;
 using encoders::kPaths;
-using encoders::Name;
-using encoders::Path;
-using encoders::Supports;
 
 using Floats = std::vector<float>;
 

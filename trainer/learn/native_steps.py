@@ -17,11 +17,10 @@ try:
     from trainer import _native
 except ImportError:  # not built
     PATHS: list[str] = []
+    BEST: str | None = None
 else:
     PATHS = _native.paths()
-
-# The portable code exists only for comparison; PyTorch is faster.
-BEST = PATHS[-1] if len(PATHS) > 1 else None
+    BEST = _native.best_path()
 
 
 def plain(*tensors: Tensor | None) -> bool:
