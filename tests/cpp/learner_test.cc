@@ -20,7 +20,9 @@ namespace {
 using cpu::Name;
 using cpu::Path;
 using cpu::Supports;
-using encoders::kPaths;
+
+constexpr Path kPaths[] = {Path::kScalar, Path::kAvx2, Path::kAvx512,
+                           Path::kAvx512Bf16};
 
 using Floats = std::vector<float>;
 
