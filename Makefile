@@ -46,7 +46,7 @@ SITE = build/asan-python/site
 asan-python:  ## Make CALLS random calls to the Python module, under ASan and UBSan (g++)
 	cmake -S . -B build/asan-python -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DMARIO_SANITIZE=address,undefined \
-	  -DPython_EXECUTABLE="$$(command -v $(PYTHON))"
+	  -DMARIO_BUILD_TESTING_MODULE=ON -DPython_EXECUTABLE="$$(command -v $(PYTHON))"
 	cmake --build build/asan-python
 	mkdir -p $(SITE) && cp -r mario_envpool $(SITE)
 	cmake --install build/asan-python --prefix $(SITE)

@@ -8,7 +8,7 @@ place if Mario stands there, survives for a while without a button, and makes pr
 in at least one of several pseudo-random walks to the right.
 
 Addresses and formats are those of the game's public disassembly (doppelganger, 2012)
-and of csrc/mario/ram_map.h. Everything is read from and played on the user's own ROM.
+and of csrc/mario/ram_map.inc. Everything is read from and played on the user's own ROM.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from dataclasses import dataclass
 from . import _core, nes
 
 # Work RAM.
-_STATE = 0x000E
-_AREA_DATA, _ENEMY_DATA = 0x00E7, 0x00E9  # pointers
-_PAGE, _X, _SCREEN_Y, _Y = 0x006D, 0x0086, 0x00B5, 0x00CE
-_BLOCK_BUFFER = 0x0500  # two screens of 13 rows of 16; 0 is air or scenery
-_IN_AIR = 0x001D
-_SPRITE_0 = 0x0722
-_AREA_TYPE, _AREA_OF_TYPE = 0x074E, 0x074F
-_AREA_POINTER, _ENTRANCE_PAGE, _WAY_IN = 0x0750, 0x0751, 0x0752
-_LIVES, _HALFWAY_PAGE, _WORLD = 0x075A, 0x075B, 0x075F
-_MODE, _TASK, _SCREEN_OFF = 0x0770, 0x0772, 0x0774
+_ADDRESS = _core.ram_addresses
+_STATE = _ADDRESS["PlayerState"]
+_AREA_DATA, _ENEMY_DATA = _ADDRESS["AreaData"], _ADDRESS["EnemyData"]  # pointers
+_PAGE, _X = _ADDRESS["PlayerPage"], _ADDRESS["PlayerX"]
+_SCREEN_Y, _Y = _ADDRESS["ViewportY"], _ADDRESS["PlayerY"]
+_BLOCK_BUFFER = _ADDRESS["BlockBuffer"]  # two screens of 13 rows of 16; 0 is air
+_IN_AIR = _ADDRESS["FloatState"]
+_SPRITE_0 = _ADDRESS["SpriteZero"]
+_AREA_TYPE, _AREA_OF_TYPE = _ADDRESS["AreaType"], _ADDRESS["AreaOfType"]
+_AREA_POINTER, _ENTRANCE_PAGE = _ADDRESS["AreaPointer"], _ADDRESS["EntrancePage"]
+_WAY_IN, _HALFWAY_PAGE = _ADDRESS["WayIn"], _ADDRESS["HalfwayPage"]
+_LIVES, _WORLD = _ADDRESS["Lives"], _ADDRESS["World"]
+_MODE, _TASK = _ADDRESS["OperMode"], _ADDRESS["OperModeTask"]
+_SCREEN_OFF = _ADDRESS["DisableScreenFlag"]
 _NORMAL, _PLAYING = 8, 1
 
 # Ways to enter: from the left, falling or on the ground; 40 pixels further right; out

@@ -16,15 +16,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Folder of csrc -> folders it may include ("preprocess/" style), or single headers.
 CPP_MAY_INCLUDE = {
-    "nes": {"nes/"},
-    "preprocess": {"preprocess/", "nes/palette.h"},
+    "cpu": {"cpu/"},
+    "nes": {"nes/", "cpu/"},
+    "preprocess": {"preprocess/", "nes/palette.h", "cpu/"},
     "mario": {"mario/", "preprocess/", "nes/", "pool/spec.h"},
     "pool": {"pool/"},
-    "encoders": {"encoders/"},
-    "learner": {"learner/", "encoders/cpu_path.h", "encoders/x86.h"},
+    "encoders": {"encoders/", "cpu/"},
+    "learner": {"learner/", "cpu/"},
     "python": {
         *("python/", "mario/", "pool/", "preprocess/", "nes/"),
-        *("encoders/", "learner/"),
+        *("encoders/", "learner/", "cpu/"),
     },
 }
 # Package -> top-level modules it must not import, now or lazily.

@@ -15,9 +15,9 @@ from mario_envpool.envpool_layer import python_layer
 with python_layer():
     from envpool.python.api import py_env
 
-from mario_envpool import _core
+from mario_envpool import _testing
 
-_Spec, _, _Pool = py_env(_core._CountingEnvSpec, _core._CountingEnvPool)
+_Spec, _, _Pool = py_env(_testing._CountingEnvSpec, _testing._CountingEnvPool)
 ACTIONS = len(workload.SIMPLE)
 
 

@@ -132,7 +132,7 @@ void CnnForward(const CnnShape& shape, Path path, int64_t rows,
       }
       trunk.Convolve(some, some_maps, block_x + first * inputs);
     }
-    trunk.Join(count, block_x, y + block * shape.features);
+    trunk.Linear(count, block_x, y + block * shape.features);
   }
 }
 
@@ -168,8 +168,8 @@ void CnnBackward(const CnnShape& shape, Path path, int64_t rows,
   for (int64_t block = 0; block < rows; block += kBlockRows) {
     const int count =
         static_cast<int>(std::min<int64_t>(kBlockRows, rows - block));
-    trunk.Join(count, x + block * inputs, y + block * shape.features,
-               dy + block * shape.features, nullptr);
+    trunk.Linear(count, x + block * inputs, y + block * shape.features,
+                 dy + block * shape.features, nullptr);
     for (int first = 0; first < count; first += group) {
       const int some = std::min(group, count - first);
       const uint16_t* d_map =

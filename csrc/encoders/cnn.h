@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "encoders/cpu_path.h"
 #include "encoders/trunk.h"
 
 namespace encoders {

@@ -8,11 +8,16 @@
 
 #include <cstdint>
 
-#include "encoders/cpu_path.h"
+#include "cpu/path.h"
 
 namespace encoders {
 
+using cpu::Path;
+
 inline constexpr int kLanes = 16;
+/// Those with separate kernels.
+inline constexpr Path kPaths[] = {Path::kScalar, Path::kAvx2, Path::kAvx512,
+                                  Path::kAvx512Bf16};
 
 /// What a kernel does with a sum.
 enum class Finish : uint8_t {
@@ -98,9 +103,9 @@ struct Kernels {
                      const float* conv, float* table);
   /// Computes the gradients of codes and conv from the gradient of the table;
   /// d_codes is (codes, e, 16) and must still be summed over its lanes.
-  void (*table_unmake)(const TableTask& task, const float* codes,
-                       const float* conv, const float* d_table, float* d_codes,
-                       float* d_conv);
+  void (*table_gradients)(const TableTask& task, const float* codes,
+                          const float* conv, const float* d_table,
+                          float* d_codes, float* d_conv);
   /// out[position] = max(0, bias + table[tap][code] over the taps), rounded.
   void (*table_sum)(const TableTask& task, const float* table,
                     const float* bias, uint16_t* out);

@@ -1,12 +1,12 @@
 // The kernels with AVX2, with AVX-512 and with AVX512_BF16.
 #include "encoders/kernels.h"
 
-#ifdef ENCODERS_X86
+#ifdef CPU_X86
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/x86.h"
 #include "encoders/bfloat16.h"
-#include "encoders/x86.h"
 
 namespace encoders {
 
@@ -352,10 +352,9 @@ const Kernels& KernelsFor(Path path) {
       return avx512::kTable;
     case Path::kAvx512Bf16:
       return avx512_bf16::kTable;
-    case Path::kScalar:
-      break;
+    default:
+      return kScalarKernels;
   }
-  return kScalarKernels;
 }
 
 }  // namespace encoders
@@ -370,4 +369,4 @@ const Kernels& KernelsFor(Path) { return kScalarKernels; }
 
 }  // namespace encoders
 
-#endif  // ENCODERS_X86
+#endif  // CPU_X86

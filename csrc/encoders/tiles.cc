@@ -220,7 +220,7 @@ void TilesForward(const TilesShape& shape, Path path, int64_t rows,
       }
       trunk.Convolve(some, some_maps, block_x + first * inputs);
     }
-    trunk.Join(count, block_x, y + block * shape.features);
+    trunk.Linear(count, block_x, y + block * shape.features);
   }
 }
 
@@ -248,8 +248,8 @@ void TilesBackward(const TilesShape& shape, Path path, int64_t rows,
   for (int64_t block = 0; block < rows; block += kBlockRows) {
     const int count =
         static_cast<int>(std::min<int64_t>(kBlockRows, rows - block));
-    trunk.Join(count, x + block * inputs, y + block * shape.features,
-               dy + block * shape.features, d_things.data());
+    trunk.Linear(count, x + block * inputs, y + block * shape.features,
+                 dy + block * shape.features, d_things.data());
     for (int first = 0; first < count; first += group) {
       const int some = std::min(group, count - first);
       const uint16_t* d_map =
@@ -275,8 +275,8 @@ void TilesBackward(const TilesShape& shape, Path path, int64_t rows,
   const Rounded rounded = RoundWeights(shape, weights);
   std::vector<float> d_conv(rounded.conv.size());
   std::vector<float> d_lanes(d_codes.size() * kLanes);
-  kernels.table_unmake(task, rounded.codes.data(), rounded.conv.data(),
-                       d_table.data(), d_lanes.data(), d_conv.data());
+  kernels.table_gradients(task, rounded.codes.data(), rounded.conv.data(),
+                          d_table.data(), d_lanes.data(), d_conv.data());
   for (size_t i = 0; i < d_codes.size(); ++i) {
     for (int l = 0; l < kLanes; ++l) d_codes[i] += d_lanes[i * kLanes + l];
   }

@@ -151,7 +151,7 @@ void TrunkForward::Convolve(int rows, const uint16_t* maps, uint16_t* x) const {
   kernels_.dot(task);
 }
 
-void TrunkForward::Join(int rows, const uint16_t* x, float* y) const {
+void TrunkForward::Linear(int rows, const uint16_t* x, float* y) const {
   DotTask task{};
   task.x = x;
   task.at = row_at_.data();
@@ -219,8 +219,8 @@ void TrunkBackward::KeepExtra(const TrunkWeights& weights, int extra_kept) {
   }
 }
 
-void TrunkBackward::Join(int rows, const uint16_t* x, const float* y,
-                         const float* dy, float* d_extra) {
+void TrunkBackward::Linear(int rows, const uint16_t* x, const float* y,
+                           const float* dy, float* d_extra) {
   const int features = shape_.features;
   const int inputs = shape_.inputs();
   kernels_.keep_positive(dy, y, rows * features, dy_.get());

@@ -73,7 +73,7 @@ class TrunkForward {
   void Convolve(int rows, const uint16_t* maps, uint16_t* x) const;
   /// Computes y (rows, features) from x (rows, inputs); at most kBlockRows
   /// rows.
-  void Join(int rows, const uint16_t* x, float* y) const;
+  void Linear(int rows, const uint16_t* x, float* y) const;
 
  private:
   TrunkShape shape_;
@@ -93,8 +93,8 @@ class TrunkBackward {
   /// (rows, extra_kept) float32, gets the gradient of the first extra_kept
   /// extra inputs, in their own order; extra_kept is what `KeepExtra` was
   /// given.
-  void Join(int rows, const uint16_t* x, const float* y, const float* dy,
-            float* d_extra);
+  void Linear(int rows, const uint16_t* x, const float* y, const float* dy,
+              float* d_extra);
   /// Processes the convolution of rows first to first + rows of the block.
   /// Returns the gradient before the map's ReLU, rounded, (rows, map); one row
   /// more, of zeros, if rows is odd.

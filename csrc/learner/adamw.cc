@@ -7,7 +7,7 @@
 
 namespace learner {
 
-void AdamwStep(encoders::Path path, std::span<const AdamwTensor> tensors,
+void AdamwStep(cpu::Path path, std::span<const AdamwTensor> tensors,
                const AdamwOptions& options) {
   const VectorKernels& kernels = VectorKernelsFor(path);
   for (const AdamwTensor& tensor : tensors) {
@@ -26,7 +26,7 @@ void AdamwStep(encoders::Path path, std::span<const AdamwTensor> tensors,
   }
 }
 
-float ClipNorm(encoders::Path path, std::span<const Gradients> gradients,
+float ClipNorm(cpu::Path path, std::span<const Gradients> gradients,
                float max_norm) {
   constexpr int kSums = 64;
   const VectorKernels& kernels = VectorKernelsFor(path);

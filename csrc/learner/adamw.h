@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "encoders/cpu_path.h"
+#include "cpu/path.h"
 
 namespace learner {
 
@@ -29,7 +29,7 @@ struct AdamwOptions {
   double beta2;
 };
 
-void AdamwStep(encoders::Path path, std::span<const AdamwTensor> tensors,
+void AdamwStep(cpu::Path path, std::span<const AdamwTensor> tensors,
                const AdamwOptions& options);
 
 struct Gradients {
@@ -40,7 +40,7 @@ struct Gradients {
 /// Scales gradients down to a norm over all of them.
 ///
 /// @return the norm before scaling.
-float ClipNorm(encoders::Path path, std::span<const Gradients> gradients,
+float ClipNorm(cpu::Path path, std::span<const Gradients> gradients,
                float max_norm);
 
 }  // namespace learner

@@ -215,7 +215,7 @@ int64_t MuonScratch(int64_t rows, int64_t columns) {
   return kLanes + 4 * kSquare + Padded(block_rows) * Stride(block_columns);
 }
 
-void MuonStep(encoders::Path path, const MuonMatrix& matrix,
+void MuonStep(cpu::Path path, const MuonMatrix& matrix,
               const MuonOptions& options, float* scratch) {
   const VectorKernels& kernels = VectorKernelsFor(path);
   // Starts at the beginning of a cache line.

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "encoders/cpu_path.h"
+#include "cpu/path.h"
 
 namespace learner {
 
@@ -34,7 +34,7 @@ int64_t MuonScratch(int64_t rows, int64_t columns);
 /// Updates weights and momentum.
 ///
 /// @param scratch `MuonScratch` floats, overwritten.
-void MuonStep(encoders::Path path, const MuonMatrix& matrix,
+void MuonStep(cpu::Path path, const MuonMatrix& matrix,
               const MuonOptions& options, float* scratch);
 
 }  // namespace learner

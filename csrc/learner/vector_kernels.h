@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "encoders/cpu_path.h"
+#include "cpu/path.h"
 
 namespace learner {
 
@@ -62,6 +62,6 @@ struct VectorKernels {
 };
 
 /// The path must be supported.
-const VectorKernels& VectorKernelsFor(encoders::Path path);
+const VectorKernels& VectorKernelsFor(cpu::Path path);
 
 }  // namespace learner

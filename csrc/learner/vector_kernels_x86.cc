@@ -2,8 +2,8 @@
 // and chosen when the program runs.
 #include "learner/vector_kernels.h"
 
-#ifdef ENCODERS_X86
-#include "encoders/x86.h"
+#ifdef CPU_X86
+#include "cpu/x86.h"
 
 namespace learner {
 
@@ -131,38 +131,9 @@ OP Lanes Sub(Lanes a, Lanes b) { return {_mm512_sub_ps(a.value, b.value)}; }
 OP Lanes Div(Lanes a, Lanes b) { return {_mm512_div_ps(a.value, b.value)}; }
 OP Lanes Sqrt(Lanes a) { return {_mm512_sqrt_ps(a.value)}; }
 
-// Pairs of words, of doublewords, then 128-bit quarters.
 OP void TransposeBlock(const float* from, int64_t from_stride, float* to,
                        int64_t to_stride) {
-  __m512 a[16];
-  __m512 b[16];
-  UNROLL for (int i = 0; i < 16; ++i) {
-    a[i] = _mm512_loadu_ps(from + i * from_stride);
-  }
-  UNROLL for (int i = 0; i < 16; i += 2) {
-    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
-  }
-  UNROLL for (int i = 0; i < 16; i += 4) {
-    a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
-    a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xEE);
-    a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
-    a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xEE);
-  }
-  // Quarter q of a[4g + j] is column 4q + j of rows 4g to 4g + 3.
-  UNROLL for (int j = 0; j < 4; ++j) {
-    const __m512 low01 = _mm512_shuffle_f32x4(a[j], a[4 + j], 0x44);
-    const __m512 high01 = _mm512_shuffle_f32x4(a[j], a[4 + j], 0xEE);
-    const __m512 low23 = _mm512_shuffle_f32x4(a[8 + j], a[12 + j], 0x44);
-    const __m512 high23 = _mm512_shuffle_f32x4(a[8 + j], a[12 + j], 0xEE);
-    b[j] = _mm512_shuffle_f32x4(low01, low23, 0x88);
-    b[4 + j] = _mm512_shuffle_f32x4(low01, low23, 0xDD);
-    b[8 + j] = _mm512_shuffle_f32x4(high01, high23, 0x88);
-    b[12 + j] = _mm512_shuffle_f32x4(high01, high23, 0xDD);
-  }
-  UNROLL for (int i = 0; i < 16; ++i) {
-    _mm512_storeu_ps(to + i * to_stride, b[i]);
-  }
+  cpu::TransposeAvx512(from, from_stride, to, to_stride);
 }
 
 #include "learner/vector_kernels.inc"
@@ -173,17 +144,16 @@ OP void TransposeBlock(const float* from, int64_t from_stride, float* to,
 }  // namespace
 }  // namespace avx512
 
-const VectorKernels& VectorKernelsFor(encoders::Path path) {
+const VectorKernels& VectorKernelsFor(cpu::Path path) {
   switch (path) {
-    case encoders::Path::kAvx2:
+    case cpu::Path::kAvx2:
       return avx2::kTable;
-    case encoders::Path::kAvx512:
-    case encoders::Path::kAvx512Bf16:
+    case cpu::Path::kAvx512:
+    case cpu::Path::kAvx512Bf16:
       return avx512::kTable;
-    case encoders::Path::kScalar:
-      break;
+    default:
+      return kScalarVectorKernels;
   }
-  return kScalarVectorKernels;
 }
 
 }  // namespace learner
@@ -194,10 +164,10 @@ namespace learner {
 
 extern const VectorKernels kScalarVectorKernels;
 
-const VectorKernels& VectorKernelsFor(encoders::Path) {
+const VectorKernels& VectorKernelsFor(cpu::Path) {
   return kScalarVectorKernels;
 }
 
 }  // namespace learner
 
-#endif  // ENCODERS_X86
+#endif  // CPU_X86

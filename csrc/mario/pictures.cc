@@ -9,7 +9,7 @@ using preprocess::kLineStride;
 using preprocess::kSourceHeight;
 using preprocess::kSourceWidth;
 
-static_assert(kLineStride >= kSourceWidth + 2 * nes::Canvas::kRoom);
+static_assert(kLineStride >= kSourceWidth + 2 * nes::Canvas::kMargin);
 
 Pictures::Pictures(const ObservationSpec& spec, nes::Timing timing)
     : makers_(spec.makers()), in_order_(timing == nes::Timing::kConsole) {
@@ -39,7 +39,7 @@ void Pictures::Memory::Allocate(const Pictures& owner, int lines_kept) {
   const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
   lines = bytes_.data() + (2 * kAlignment - address % kAlignment);
   line_mask = static_cast<unsigned>(lines_kept) - 1;
-  has_room = true;
+  has_margins = true;
   colours = owner.colours_.data();
   wanted = owner.wanted_;
 }

@@ -75,7 +75,7 @@ double ProgressParts(const Config& config, double scale, const StepStats& stats,
 
 double V9Parts(const StepStats& stats, RewardParts* parts) {
   const int coins = kPerCoin * stats.coins;
-  const int powerup = kPerPowerLevel * stats.levels;
+  const int powerup = kPerPowerLevel * stats.power_levels;
   const int flag = kForCompletion * stats.completions;
   const int death = kDeathPenalty * stats.deaths;
   const int64_t units =
@@ -192,7 +192,7 @@ void FrameCounter::Count(const RamView& view, StepStats* stats) {
   stats->ticks += ticks;
   stats->points += points;
   stats->coins += new_coins;
-  stats->levels += levels;
+  stats->power_levels += levels;
   stats->flags += flag && !flag_last;
   stats->completions += completion;
   stats->deaths += death;

@@ -63,7 +63,7 @@ struct StepStats {
   int flags = 0;
   int completions = 0;  // the first flag of the episode
   int coins = 0;
-  int levels = 0;  // of power; negative when some were lost
+  int power_levels = 0;  // negative when some were lost
   int64_t points = 0;
   int classic = 0;        // the classic reward, clipped in each frame
   int v9_hundredths = 0;  // the v9 reward in hundredths, likewise

@@ -16,7 +16,7 @@ class Canvas {
  public:
   static constexpr int kMostPlanes = 4;
   /// The most bytes written beside a line, on each side.
-  static constexpr int kRoom = 8;
+  static constexpr int kMargin = 8;
 
   virtual ~Canvas() = default;
 
@@ -39,8 +39,8 @@ class Canvas {
   unsigned line_mask = 255;  // number of kept lines, a power of two, minus 1
   size_t plane_bytes = 0;
   int planes = 1;
-  /// Whether kRoom bytes on both sides of each line may be overwritten.
-  bool has_room = false;
+  /// Whether kMargin bytes on both sides of each line may be overwritten.
+  bool has_margins = false;
   /// (planes, 64): a byte for each colour; nullptr: the number of the colour.
   const uint8_t* colours = nullptr;
   /// (240,): the lines that are wanted; nullptr: all.

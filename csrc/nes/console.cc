@@ -143,7 +143,7 @@ void Console::CopyFrom(const Console& other) {
   set_state(other.state_);
   prg_ram_ = other.prg_ram_;
   limit_ = other.limit_;
-  last_limit_ = other.last_limit_;
+  stop_cycle_ = other.stop_cycle_;
   frame_dot_ = other.frame_dot_;
   has_polled_ = other.has_polled_;
 }
@@ -176,7 +176,7 @@ void Console::RunFrameOnto(uint8_t buttons, Canvas* canvas) {
     return;
   }
   frame_dot_ = state_.ppu.frame_dot;
-  last_limit_ = kNever;
+  stop_cycle_ = kNever;
   ConsoleBus bus(this);
   while (!FrameOver()) {
     ServiceEvents();
@@ -198,7 +198,7 @@ void Console::ContinueAsNesPy(const State& state, uint8_t buttons) {
 // Runs the instructions that begin before `end`, and the dots of the picture up
 // to `end`.
 void Console::RunNesPy(uint64_t end) {
-  last_limit_ = end;
+  stop_cycle_ = end;
   NesPyBus bus(this);
   while (state_.cpu.cycle < end) {
     ppu_.CatchUp(DotOfAccess(state_.cpu.cycle));
@@ -234,9 +234,9 @@ void Console::StepInstruction() {
   }
   frame_dot_ = state_.ppu.frame_dot;
   ConsoleBus bus(this);
-  last_limit_ = state_.cpu.cycle + 1;
+  stop_cycle_ = state_.cpu.cycle + 1;
   ServiceEvents();
-  last_limit_ = state_.cpu.cycle + 1;
+  stop_cycle_ = state_.cpu.cycle + 1;
   UpdateLimit();
   RunToLimit(bus);
   ppu_.CatchUp(DotOfAccess(state_.cpu.cycle - 1));
@@ -289,10 +289,10 @@ void Console::StealDmcCycles() {
 
 void Console::UpdateLimit() {
   if (timing_ == Timing::kNesPy) {
-    limit_ = std::min(last_limit_, NesPyNmiCycle());
+    limit_ = std::min(stop_cycle_, NesPyNmiCycle());
     return;
   }
-  limit_ = std::min(last_limit_, FrameEndCycle());
+  limit_ = std::min(stop_cycle_, FrameEndCycle());
   limit_ = std::min(limit_, apu_.DmcFetchCycle());
   if (state_.ppu.nmi_dot != kNever) {
     limit_ = std::min(limit_, CycleOfEdge(state_.ppu.nmi_dot) + 2);

@@ -164,7 +164,7 @@ class Console {
   Apu apu_;
   std::vector<uint8_t> prg_ram_;  // $6000-$7FFF, from the first write on
   uint64_t limit_ = 0;            // cycle of the next event
-  uint64_t last_limit_ = kNever;  // cycle at which the caller wants to stop
+  uint64_t stop_cycle_ = kNever;  // cycle at which the caller wants to stop
   uint64_t frame_dot_ = 0;        // frame that is being run, see FrameOver
   const Timing timing_;
   Engine engine_ = Engine::kInterpreter;

@@ -13,7 +13,7 @@ constexpr uint8_t kBehind = 0x20;
 constexpr uint8_t kFlipped = 0x40;
 
 // Bytes of a line with the free space that DrawTiles needs.
-constexpr int kRoomyLine = Canvas::kRoom + simd::kTilesInLine * 8;
+constexpr int kLineWithMargins = Canvas::kMargin + simd::kTilesInLine * 8;
 
 uint64_t Load8(const uint8_t* from) {
   uint64_t bytes;
@@ -72,7 +72,7 @@ void Ppu::RunLines(int line, int lines) {
 }
 
 void Ppu::DrawLines(int line, int count) {
-  if (!canvas_->has_room) {
+  if (!canvas_->has_margins) {
     DrawAndCopy(line, count, 0, kLineWidth);
   } else {
     LinesOut out;
@@ -96,11 +96,11 @@ void Ppu::DrawSegment(int line, int x_begin, int x_end) {
 
 // For parts of lines, and for a canvas without free space beside its lines.
 void Ppu::DrawAndCopy(int line, int count, int x_begin, int x_end) {
-  uint8_t lines[Canvas::kMostPlanes * 8][kRoomyLine];
+  uint8_t lines[Canvas::kMostPlanes * 8][kLineWithMargins];
   LinesOut out;
   for (int plane = 0; plane < canvas_->planes; ++plane) {
     for (int k = 0; k < count; ++k) {
-      out.at[plane][k] = lines[plane * 8 + k] + Canvas::kRoom;
+      out.at[plane][k] = lines[plane * 8 + k] + Canvas::kMargin;
     }
   }
   DrawTo(out, line, count);
@@ -162,7 +162,7 @@ void Ppu::FillLines(uint8_t* const* lines, int count, int plane) const {
 
 void Ppu::DrawBackground(uint8_t* const* lines, int count,
                          const uint8_t* colours) {
-  uint8_t unseen[kRoomyLine];
+  uint8_t unseen[kLineWithMargins];
   const int first = s_.v >> 12 & 7;
   for (int begin = 0; begin < 8; begin += 4) {
     if (begin + 4 <= first || begin >= first + count) continue;
@@ -170,7 +170,7 @@ void Ppu::DrawBackground(uint8_t* const* lines, int count,
     for (int r = 0; r < 4; ++r) {
       const int k = begin + r - first;
       const bool seen = k >= 0 && k < count;
-      out[r] = (seen ? lines[k] : unseen + Canvas::kRoom) - s_.fine_x;
+      out[r] = (seen ? lines[k] : unseen + Canvas::kMargin) - s_.fine_x;
     }
     simd::DrawTiles(row_base_ + begin * 8, row_tiles_ + row_first_, colours,
                     out);

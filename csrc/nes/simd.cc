@@ -1,12 +1,10 @@
 // The portable, the AVX2 and the NEON version of the renderer's inner loop.
 #include "nes/simd.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(CPU_X86)
 #include <immintrin.h>
-#define NES_HAVE_AVX2 1
-#elif defined(__aarch64__) && defined(__GNUC__)
+#elif defined(CPU_NEON)
 #include <arm_neon.h>
-#define NES_HAVE_NEON 1
 #endif
 
 namespace nes::simd {
@@ -24,9 +22,9 @@ void DrawTilesPortable(const uint8_t* tiles,
   }
 }
 
-#if defined(NES_HAVE_AVX2)
-
 namespace {
+
+#if defined(CPU_X86)
 
 __attribute__((target("avx2"))) void DrawTilesAvx2(
     const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
@@ -69,25 +67,10 @@ __attribute__((target("avx2"))) void DrawTilesAvx2(
   store8(3, _mm_unpackhi_epi64(high, high));
 }
 
-const bool kUseAvx2 = __builtin_cpu_supports("avx2");
+#elif defined(CPU_NEON)
 
-}  // namespace
-
-void DrawTiles(const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
-               const uint8_t colours[16], uint8_t* const out[4]) {
-  if (kUseAvx2) {
-    DrawTilesAvx2(tiles, offsets, colours, out);
-  } else {
-    DrawTilesPortable(tiles, offsets, colours, out);
-  }
-}
-
-const char* Path() { return kUseAvx2 ? "avx2" : "portable"; }
-
-#elif defined(NES_HAVE_NEON)
-
-void DrawTiles(const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
-               const uint8_t colours[16], uint8_t* const out[4]) {
+void DrawTilesNeon(const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
+                   const uint8_t colours[16], uint8_t* const out[4]) {
   const uint8x16_t table = vld1q_u8(colours);
   uint8_t* const to[4] = {out[0], out[1], out[2], out[3]};
   for (int i = 0; i < kTilesInLine; ++i) {
@@ -101,17 +84,23 @@ void DrawTiles(const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
   }
 }
 
-const char* Path() { return "neon"; }
+#endif
 
-#else
+auto* ChosenDrawTiles() {
+#if defined(CPU_X86)
+  if (cpu::Best(kPaths) == cpu::Path::kAvx2) return &DrawTilesAvx2;
+#elif defined(CPU_NEON)
+  if (cpu::Best(kPaths) == cpu::Path::kNeon) return &DrawTilesNeon;
+#endif
+  return &DrawTilesPortable;
+}
+
+}  // namespace
 
 void DrawTiles(const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
                const uint8_t colours[16], uint8_t* const out[4]) {
-  DrawTilesPortable(tiles, offsets, colours, out);
+  static auto* const draw = ChosenDrawTiles();
+  draw(tiles, offsets, colours, out);
 }
-
-const char* Path() { return "portable"; }
-
-#endif
 
 }  // namespace nes::simd

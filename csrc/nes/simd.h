@@ -5,7 +5,13 @@
 
 #include <cstdint>
 
+#include "cpu/path.h"
+
 namespace nes::simd {
+
+/// Those with separate code.
+inline constexpr cpu::Path kPaths[] = {cpu::Path::kScalar, cpu::Path::kNeon,
+                                       cpu::Path::kAvx2};
 
 /// Tiles in a line, enough for any fine scroll.
 constexpr int kTilesInLine = 33;
@@ -18,8 +24,5 @@ void DrawTiles(const uint8_t* tiles, const uint16_t offsets[kTilesInLine],
 void DrawTilesPortable(const uint8_t* tiles,
                        const uint16_t offsets[kTilesInLine],
                        const uint8_t colours[16], uint8_t* const out[4]);
-
-/// "avx2", "neon" or "portable": the version that DrawTiles uses here.
-const char* Path();
 
 }  // namespace nes::simd

@@ -69,7 +69,7 @@ struct TranslatedRun {
   void* bus;
   uint32_t (*read)(TranslatedRun*, uint32_t address, uint32_t age);
   void (*write)(TranslatedRun*, uint32_t address, uint32_t age, uint32_t value);
-  int64_t left;  // cycle - limit: negative before the next event
+  int64_t past_limit;  // cycle - limit: negative before the next event
   uint64_t limit;
   uint64_t instructions;  // counted only if the translation counts
   uint32_t a, x, y, sp;
@@ -218,24 +218,24 @@ class TranslatedCpu {
   static uint32_t Read(TranslatedRun* run, uint32_t address,
                        uint32_t age) noexcept {
     auto& bus = *static_cast<Bus*>(run->bus);
-    const uint64_t end = run->limit + static_cast<uint64_t>(run->left);
+    const uint64_t end = run->limit + static_cast<uint64_t>(run->past_limit);
     const uint32_t value = bus.Read(address, end - age);
     run->limit = bus.limit();
-    run->left = static_cast<int64_t>(end - run->limit);
+    run->past_limit = static_cast<int64_t>(end - run->limit);
     return value;
   }
   static void Write(TranslatedRun* run, uint32_t address, uint32_t age,
                     uint32_t value) noexcept {
     auto& bus = *static_cast<Bus*>(run->bus);
-    uint64_t end = run->limit + static_cast<uint64_t>(run->left);
+    uint64_t end = run->limit + static_cast<uint64_t>(run->past_limit);
     end += bus.Write(address, static_cast<uint8_t>(value), end - age);
     run->limit = bus.limit();
-    run->left = static_cast<int64_t>(end - run->limit);
+    run->past_limit = static_cast<int64_t>(end - run->limit);
   }
 
   void LoadRegisters() {
     run_.limit = bus_.limit();
-    run_.left = static_cast<int64_t>(state_.cycle - run_.limit);
+    run_.past_limit = static_cast<int64_t>(state_.cycle - run_.limit);
     run_.a = state_.a;
     run_.x = state_.x;
     run_.y = state_.y;
@@ -248,7 +248,7 @@ class TranslatedCpu {
   }
   void StoreRegisters() {
     CpuState& to = state_;
-    to.cycle = run_.limit + static_cast<uint64_t>(run_.left);
+    to.cycle = run_.limit + static_cast<uint64_t>(run_.past_limit);
     to.pc = static_cast<uint16_t>(run_.pc);
     to.a = static_cast<uint8_t>(run_.a);
     to.x = static_cast<uint8_t>(run_.x);

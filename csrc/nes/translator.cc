@@ -49,14 +49,14 @@ Stubs Translator::MakeStubs() {
   out_.Wide(kAdd, kRam, kRamBias);
   for (const auto& [reg, field] : kept) out_.Load(reg, field);
   for (const auto& [reg, field] : others) out_.Load(reg, field);
-  out_.Load64(kLeft, FIELD(left));
+  out_.Load64(kPastLimit, FIELD(past_limit));
   load_pointers();
   out_.Jump(kRax);
 
   // Address in ecx, age in edx, and a value to write in eax.
   const auto make_call = [&](const Mem& function, bool writes) {
     for (const auto& [reg, field] : kept) out_.Store(field, reg);
-    out_.Store64(FIELD(left), kLeft);
+    out_.Store64(FIELD(past_limit), kPastLimit);
     out_.Move64(kRdi, kRun);
     out_.Move(kRsi, kRcx);
     if (writes) out_.Move(kRcx, kRax);
@@ -64,7 +64,7 @@ Stubs Translator::MakeStubs() {
     out_.Call(function);
     out_.Wide(kAdd, kRsp, 8);
     for (const auto& [reg, field] : kept) out_.Load(reg, field);
-    out_.Load64(kLeft, FIELD(left));
+    out_.Load64(kPastLimit, FIELD(past_limit));
     load_pointers();
     out_.Return();
   };
@@ -78,7 +78,7 @@ Stubs Translator::MakeStubs() {
   out_.Store(FIELD(leave), kRdx);
   for (const auto& [reg, field] : kept) out_.Store(field, reg);
   for (const auto& [reg, field] : others) out_.Store(field, reg);
-  out_.Store64(FIELD(left), kLeft);
+  out_.Store64(FIELD(past_limit), kPastLimit);
   out_.Wide(kAdd, kRsp, 8);
   for (size_t i = std::size(kSaved); i-- > 0;) out_.Pop(kSaved[i]);
   out_.Return();
@@ -248,7 +248,7 @@ void Translator::MakeBlock(unsigned pc, unsigned next_block) {
   blocks_.push_back({pc, out_.size()});
   flow_ = {};
   if (!IsTranslated(Decode(pc))) return LeaveAt(pc, Leave::kInterpreted);
-  const size_t check = out_.CompareWide(kLeft);
+  const size_t check = out_.CompareWide(kPastLimit);
   exits_.push_back({out_.JumpIf(kGreaterOrEqual), pc, Leave::kLimit, Flow()});
   int begin_of_last = 0, most = 0;  // cycles
   for (;;) {
@@ -313,7 +313,7 @@ void Translator::Settle(const Flow& flow, int more_cycles) {
     out_.Wide(kAdd, FIELD(instructions), flow.instructions);
   }
   const int cycles = flow.cycles + more_cycles;
-  if (cycles != 0) out_.Address64(kLeft, {kLeft, kRsp, cycles});
+  if (cycles != 0) out_.Address64(kPastLimit, {kPastLimit, kRsp, cycles});
 }
 
 void Translator::LinkTo(size_t jump, const uint8_t* target) {

@@ -23,7 +23,7 @@ constexpr x86::Reg kRam = x86::kRbx;     // RAM + kRamBias
 constexpr x86::Reg kRom = x86::kRdi;     // ROM - $8000
 constexpr x86::Reg kBlocks = x86::kRsi;  // their table, less $8000 entries
 constexpr x86::Reg kA = x86::kR12, kX = x86::kR13, kY = x86::kR14;
-constexpr x86::Reg kLeft = x86::kR15;  // cycle - limit
+constexpr x86::Reg kPastLimit = x86::kR15;  // cycle - limit
 constexpr x86::Reg kS = x86::kR8;
 constexpr x86::Reg kNz = x86::kR9;  // the last result, as in class Interpreter
 constexpr x86::Reg kCarry = x86::kR10;

@@ -18,7 +18,7 @@ void Translator::Store(const Instruction& at, Reg value) {
   out_.MoveImmediate(kRcx, at.operand);
   out_.MoveImmediate(kRdx, static_cast<uint32_t>(Age(at)));
   out_.Move(kRax, value);
-  out_.Address64(kLeft, {kLeft, kRsp, flow_.cycles});
+  out_.Address64(kPastLimit, {kPastLimit, kRsp, flow_.cycles});
   flow_.cycles = 0;
   LinkTo(out_.Call(), stubs_->write);
 }
@@ -147,7 +147,7 @@ void Translator::AddPageCycle(const Instruction& at) {
   const unsigned low = at.operand & 0xFF;
   if (low == 0) return;
   out_.Byte8(kCmp, IndexOf(at), 0x100 - low);
-  out_.Wide(kSbb, kLeft, -1);
+  out_.Wide(kSbb, kPastLimit, -1);
 }
 
 // Returns how many cycles before the end of the instruction memory is accessed.
@@ -167,7 +167,7 @@ void Translator::CallRead(const Instruction& at) {
     out_.Address(kRcx, {IndexOf(at), kRsp, static_cast<int32_t>(at.operand)});
   }
   out_.MoveImmediate(kRdx, static_cast<uint32_t>(Age(at)));
-  out_.Address64(kLeft, {kLeft, kRsp, flow_.cycles});
+  out_.Address64(kPastLimit, {kPastLimit, kRsp, flow_.cycles});
   flow_.cycles = 0;
   LinkTo(out_.Call(), stubs_->read);
 }
@@ -246,7 +246,7 @@ Mem Translator::PointerOperand(const Instruction& at) {
   out_.Land(end);
   if (is_indexed) {
     out_.Byte8(kAdd, kRcx, kY);
-    out_.Wide(kAdc, kLeft, 0);
+    out_.Wide(kAdc, kPastLimit, 0);
   }
   return {kRdx};
 }

@@ -1,7 +1,7 @@
 // One row of an area resize with NEON; frame.h describes the plan.
 #include "preprocess/frame.h"
 
-#ifdef PREPROCESS_NEON
+#ifdef CPU_NEON
 #include <arm_neon.h>
 
 #include <algorithm>
@@ -99,4 +99,4 @@ void FrameMaker::AreaRowNeon(int row, const Lines& plane,
 
 }  // namespace preprocess
 
-#endif  // PREPROCESS_NEON
+#endif  // CPU_NEON

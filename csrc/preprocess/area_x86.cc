@@ -2,24 +2,16 @@
 // plan.
 #include "preprocess/frame.h"
 
-#ifdef PREPROCESS_X86
-#include <immintrin.h>
-
+#ifdef CPU_X86
 #include <algorithm>
 #include <cstring>
+
+#include "cpu/x86.h"
 #endif
 
 namespace preprocess {
 
-#ifdef PREPROCESS_X86
-
-// GCC 12 takes the deliberately undefined sources inside its own AVX-512
-// headers for our uninitialised variables (GCC bug 105593).
-#ifndef __clang__
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
+#ifdef CPU_X86
 
 namespace {
 
@@ -282,10 +274,7 @@ PREPROCESS_AVX512 void FrameMaker::AreaRowsAvx512(int row, int end,
 
 #undef PREPROCESS_AVX2
 #undef PREPROCESS_AVX512
-#ifndef __clang__
-#pragma GCC diagnostic pop
-#endif
 
-#endif  // PREPROCESS_X86
+#endif  // CPU_X86
 
 }  // namespace preprocess

@@ -1,5 +1,5 @@
 // The checks of a FrameSpec, the plan of its resize, and the nearest neighbour.
-// The area resize itself is in area_scalar.cc, area_x86.cc and area_neon.cc.
+// Vector code of the area resize is in area_x86.cc and area_neon.cc.
 #include "preprocess/frame.h"
 
 #include <algorithm>
@@ -149,7 +149,7 @@ void FrameMaker::PlanFast(Path path) {
     }
   }
   const bool fits = PlanColumns();
-  if (path == Path::kAvx512 && !fits) path = Path::kAvx2;
+  if (path == Path::kAvx512Vbmi && !fits) path = Path::kAvx2;
   path_ = path;
 }
 
@@ -268,12 +268,12 @@ void FrameMaker::MakePlaneRows(int row, int end, const Lines& plane,
 void FrameMaker::AreaRows(int row, int end, const Lines& plane,
                           uint8_t* out) const noexcept {
   switch (path_) {
-#if defined(PREPROCESS_X86)
-    case Path::kAvx512:
+#if defined(CPU_X86)
+    case Path::kAvx512Vbmi:
       return AreaRowsAvx512(row, end, plane, out);
     case Path::kAvx2:
       return AreaRowsAvx2(row, end, plane, out);
-#elif defined(PREPROCESS_NEON)
+#elif defined(CPU_NEON)
     case Path::kNeon:
       return AreaRowsNeon(row, end, plane, out);
 #endif
@@ -284,16 +284,51 @@ void FrameMaker::AreaRows(int row, int end, const Lines& plane,
   }
 }
 
+// Portable code; the vector paths give equal results.
+void FrameMaker::BrightLineScalar(const uint8_t* lut, const uint8_t* indices,
+                                  const uint8_t* previous,
+                                  uint8_t* out) noexcept {
+  for (int x = 0; x < kSourceWidth; ++x) out[x] = lut[indices[x] & 63];
+  if (previous == nullptr) return;
+  for (int x = 0; x < kSourceWidth; ++x) {
+    out[x] = std::max(out[x], lut[previous[x] & 63]);
+  }
+}
+
+void FrameMaker::AreaRowScalar(int row, const Lines& plane,
+                               uint8_t* out) const noexcept {
+  uint16_t sums[kSourceWidth] = {};
+  for (int tap = 0; tap < rows_.taps; ++tap) {
+    const uint16_t weight = rows_.weights[row * rows_.taps + tap];
+    const int y = top_ + rows_.first[row] + tap;
+    if (weight == 0 || y < black_rows_) continue;
+    const uint8_t* line = LineUnder(plane, y);
+    for (int x = 0; x < kSourceWidth; ++x) {
+      sums[x] = static_cast<uint16_t>(sums[x] + line[x] * weight);
+    }
+  }
+  for (int j = 0; j < spec_.width; ++j) {
+    uint32_t sum = half_;
+    const uint16_t* weights = &columns_.weights[j * columns_.taps];
+    const int first = columns_.first[j];
+    const int count = std::min(columns_.taps, kSourceWidth - first);
+    for (int tap = 0; tap < count; ++tap) {
+      sum += uint32_t{sums[first + tap]} * weights[tap];
+    }
+    *out++ = static_cast<uint8_t>(sum * magic_ >> kMagicBits);
+  }
+}
+
 void FrameMaker::BrightLine(const uint8_t* lut, const uint8_t* indices,
                             const uint8_t* previous,
                             uint8_t* out) const noexcept {
   switch (lookup_path_) {
-#if defined(PREPROCESS_X86)
-    case Path::kAvx512:
+#if defined(CPU_X86)
+    case Path::kAvx512Vbmi:
       return BrightLineAvx512(lut, indices, previous, out);
     case Path::kAvx2:
       return BrightLineAvx2(lut, indices, previous, out);
-#elif defined(PREPROCESS_NEON)
+#elif defined(CPU_NEON)
     case Path::kNeon:
       return BrightLineNeon(lut, indices, previous, out);
 #endif

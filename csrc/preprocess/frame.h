@@ -21,9 +21,15 @@
 #include <string_view>
 #include <vector>
 
-#include "preprocess/cpu_path.h"
+#include "cpu/path.h"
 
 namespace preprocess {
+
+using cpu::Path;
+
+/// Those with separate code.
+inline constexpr Path kPaths[] = {Path::kScalar, Path::kNeon, Path::kAvx2,
+                                  Path::kAvx512Vbmi};
 
 constexpr int kSourceHeight = 240;
 constexpr int kSourceWidth = 256;
@@ -77,7 +83,7 @@ class FrameMaker {
  public:
   /// Throws std::invalid_argument on sizes outside 1..1024, on an area resize
   /// that would enlarge, and on a path that this machine lacks.
-  explicit FrameMaker(const FrameSpec& spec, Path path = BestPath());
+  explicit FrameMaker(const FrameSpec& spec, Path path = cpu::Best(kPaths));
 
   int channels() const { return spec_.gray ? 1 : 3; }
   /// Bytes of a frame: channels x height x width.
@@ -138,11 +144,10 @@ class FrameMaker {
   // Make rows of an area resize from lines of brightness, at most kRowsAtOnce
   // at a time. All sums down the columns precede the sums along a row, so that
   // no load waits for a recent store.
-  // area_scalar.cc
   void AreaRowScalar(int row, const Lines& plane, uint8_t* out) const noexcept;
   static void BrightLineScalar(const uint8_t* lut, const uint8_t* indices,
                                const uint8_t* previous, uint8_t* out) noexcept;
-#if defined(PREPROCESS_X86)  // area_x86.cc
+#if defined(CPU_X86)  // area_x86.cc
   void AreaRowsAvx2(int row, int end, const Lines& plane,
                     uint8_t* out) const noexcept;
   void AreaRowsAvx512(int row, int end, const Lines& plane,
@@ -153,7 +158,7 @@ class FrameMaker {
                              const uint8_t* previous, uint8_t* out) noexcept;
   static void BrightLineAvx512(const uint8_t* lut, const uint8_t* indices,
                                const uint8_t* previous, uint8_t* out) noexcept;
-#elif defined(PREPROCESS_NEON)  // area_neon.cc
+#elif defined(CPU_NEON)  // area_neon.cc
   void AreaRowsNeon(int row, int end, const Lines& plane,
                     uint8_t* out) const noexcept;
   void AreaRowNeon(int row, const Lines& plane, uint8_t* out) const noexcept;

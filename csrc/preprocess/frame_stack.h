@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace preprocess {
@@ -23,13 +24,27 @@ class FrameStack {
     return slot;
   }
   /// Makes every frame equal to the newest.
-  void FillWithNewest();
+  void FillWithNewest() {
+    const int newest = oldest_ == 0 ? frames_ - 1 : oldest_ - 1;
+    const uint8_t* source = data_.data() + newest * frame_bytes_;
+    for (int i = 0; i < frames_; ++i) {
+      if (i == newest) continue;
+      std::memcpy(data_.data() + i * frame_bytes_, source, frame_bytes_);
+    }
+  }
 
   size_t bytes() const { return data_.size(); }
   /// Copies all frames, oldest first.
-  void CopyTo(uint8_t* out) const;
+  void CopyTo(uint8_t* out) const {
+    const size_t head = oldest_ * frame_bytes_;
+    std::memcpy(out, data_.data() + head, data_.size() - head);
+    std::memcpy(out + data_.size() - head, data_.data(), head);
+  }
   /// The inverse of CopyTo.
-  void CopyFrom(const uint8_t* in);
+  void CopyFrom(const uint8_t* in) {
+    oldest_ = 0;
+    std::memcpy(data_.data(), in, data_.size());
+  }
 
  private:
   int frames_;

@@ -1,5 +1,5 @@
-// A bare console and a bare 6502 for tests and tools: `_core.Console` and
-// `_core.FlatCpu`. Training never passes through here.
+// A bare console for tests and tools: `_core.Console`. Training never passes
+// through here.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "nes/console.h"
-#include "nes/cpu.h"
-#include "nes/flat_bus.h"
+#include "nes/opcodes.h"
 #include "nes/palette.h"
 #include "nes/simd.h"
 #include "python/engine_warning.h"
@@ -201,33 +200,6 @@ class PyConsole {
   bool has_jumped_ = false;
 };
 
-// A CPU with the flat memory of the single-step test vectors.
-class FlatCpu {
- public:
-  py::array_t<uint8_t> Memory(const py::object& self) {
-    return py::array_t<uint8_t>({65536}, {1}, bus_.memory.data(), self);
-  }
-
-  // Executes one instruction; returns the new registers and the cycles.
-  py::tuple Step(uint16_t pc, uint8_t a, uint8_t x, uint8_t y, uint8_t sp,
-                 uint8_t p) {
-    nes::CpuState cpu = {};
-    cpu.pc = pc;
-    cpu.a = a;
-    cpu.x = x;
-    cpu.y = y;
-    cpu.sp = sp;
-    cpu.p = p;
-    bus_.limit_cycle = 1;
-    nes::RunCpu(&cpu, bus_);
-    return py::make_tuple(cpu.pc, cpu.a, cpu.x, cpu.y, cpu.sp, cpu.p,
-                          cpu.cycle);
-  }
-
- private:
-  nes::FlatBus bus_;
-};
-
 py::list OpcodeTable() {
   constexpr const char* kModes[] = {"imp",  "acc",  "imm",  "zp",   "zpx",
                                     "zpy",  "abs",  "absx", "absy", "ind",
@@ -301,14 +273,6 @@ void BindConsole(py::module_& m) {
           [](PyConsole& self, bool on) { self.console().set_fast_loop(on); },
           py::arg("on"));
 
-  py::class_<FlatCpu>(m, "FlatCpu")
-      .def(py::init<>())
-      .def_property_readonly("memory",
-                             [](const py::object& self) {
-                               return self.cast<FlatCpu&>().Memory(self);
-                             })
-      .def("step", &FlatCpu::Step);
-
   m.def(
       "nes_engine",
       [] {
@@ -320,6 +284,7 @@ void BindConsole(py::module_& m) {
       "Returns the engine that runs programs here, and why it is not a faster "
       "one.");
   m.def("opcode_table", &OpcodeTable);
-  m.def("nes_cpu_path", &nes::simd::Path,
-        "Returns the vector instructions that drawing uses here.");
+  m.def(
+      "nes_cpu_path", [] { return cpu::Name(cpu::Best(nes::simd::kPaths)); },
+      "Returns the vector instructions that drawing uses here.");
 }

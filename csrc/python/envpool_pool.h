@@ -1,6 +1,11 @@
-// `_XxxEnvPool` of EnvPool's native class contract (envpool_protocol.h): a pool
-// that takes and returns NumPy arrays. Additions to the contract are snapshots,
-// starts and status.
+// EnvPool 1.2's native class contract: the two classes that envpool's Python
+// (envpool.python.api.py_env) subclasses, for any environment of pool/spec.h.
+// The installed EnvPool is the reference: tests/pool/test_envpool_contract.py
+// compares these classes with its CartPole. Additions to the contract are
+// snapshots, starts and status.
+//
+// The Python side checks dtypes only on the first call, and never checks
+// lengths and ids. So the native side checks everything on every call.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -22,8 +27,9 @@
 
 namespace envpool_protocol {
 
-/// `_XxxEnvPool`: takes and returns NumPy arrays, and releases the GIL while it
-/// waits.
+/// `_XxxEnvPool`: takes and returns NumPy arrays (`_send`: env_id,
+/// players.env_id and action, int32 (n,) each; `_recv`: one for each state
+/// key), and releases the GIL while it waits.
 template <class Env>
 class PyPool {
  public:
@@ -377,38 +383,25 @@ void BindPool(py::module_& module, const char* name) {
   cls.def(py::init<py::object>(), py::arg("spec"))
       .def_property_readonly("_spec", &Pool::spec)
       .def("_reset", &Pool::Reset, py::arg("env_ids"),
-           py::arg("seeds") = py::none(),
-           "Starts new episodes. seeds: one per env, or None: no reseeding.")
-      .def("_send", &Pool::Send, py::arg("arrays"),
-           "Sends [env_id, players.env_id, action], int32 (n,) each.")
-      .def("_recv", &Pool::Recv,
-           "Returns the next batch, one array for each of _state_keys.")
-      .def("_send_and_recv", &Pool::SendAndRecv, py::arg("arrays"),
-           "_send and _recv in one call, which no signal divides.")
+           py::arg("seeds") = py::none())
+      .def("_send", &Pool::Send, py::arg("arrays"))
+      .def("_recv", &Pool::Recv)
+      .def("_send_and_recv", &Pool::SendAndRecv, py::arg("arrays"))
       .def("_reset_and_recv", &Pool::ResetAndRecv, py::arg("env_ids"),
-           py::arg("seeds") = py::none(),
-           "_reset and _recv in one call, which no signal divides.")
+           py::arg("seeds") = py::none())
       .def("_restore_and_recv", &Pool::RestoreAndRecv, py::arg("env_ids"),
-           py::arg("blobs"), py::arg("rng") = "saved",
-           "restore and _recv in one call, which no signal divides.")
+           py::arg("blobs"), py::arg("rng") = "saved")
       .def("_checked_ids", &Pool::CheckedIds, py::arg("env_ids"),
-           py::arg("call") = "send",
-           "Returns integers as int32 (n,); an error for anything else.")
+           py::arg("call") = "send")
       .def("_checked_actions", &Pool::CheckedActions, py::arg("actions"),
-           py::arg("rows"),
-           "Returns integers as int32 (n,); an error for anything else.")
-      .def_property_readonly("_outstanding", &Pool::outstanding,
-                             "Rows that were sent and not yet received.")
-      .def_property_readonly("_ended", &Pool::Ended,
-                             "bool (num_envs,): whether an env's next action "
-                             "begins an episode.")
+           py::arg("rows"))
+      .def_property_readonly("_outstanding", &Pool::outstanding)
+      .def_property_readonly("_ended", &Pool::Ended)
       .def("_render", &Pool::Render, py::arg("env_ids"), py::arg("width"),
-           py::arg("height"), py::arg("camera_id"),
-           "Returns screens, uint8 (n, height, width, 3); size 0: native.")
-      .def("_xla", &Pool::Xla, "Returns handlers of recv and send for jax.ffi.")
-      .def("_close", &Pool::Close, "Stops the workers; may be called again.")
-      .def_property_readonly("_buffers", &Pool::Buffers,
-                             "(address, bytes) of every observation slab.")
+           py::arg("height"), py::arg("camera_id"))
+      .def("_xla", &Pool::Xla)
+      .def("_close", &Pool::Close)
+      .def_property_readonly("_buffers", &Pool::Buffers)
       .def_property_readonly("slab_growth", &Pool::slab_growth,
                              "Slabs allocated since construction.")
       .def("status", &Pool::Status,
@@ -437,6 +430,13 @@ void BindPool(py::module_& module, const char* name) {
           "replacements.");
   cls.attr("_state_keys") = PySpec<Env>::StateKeys();
   cls.attr("_action_keys") = PySpec<Env>::ActionKeys();
+}
+
+/// Adds both classes; names start with "_" and the pool's has "EnvPool".
+template <class Env>
+void Bind(py::module_& module, const char* spec_name, const char* pool_name) {
+  BindSpec<Env>(module, spec_name);
+  BindPool<Env>(module, pool_name);
 }
 
 }  // namespace envpool_protocol

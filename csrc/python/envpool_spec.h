@@ -1,4 +1,4 @@
-// `_XxxEnvSpec` of EnvPool's native class contract (envpool_protocol.h): a
+// `_XxxEnvSpec` of EnvPool's native class contract (envpool_pool.h): a
 // checked configuration, and the names, shapes and bounds that follow from it.
 #pragma once
 

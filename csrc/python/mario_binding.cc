@@ -11,7 +11,7 @@
 #include "nes/cartridge.h"
 #include "nes/translation.h"
 #include "python/engine_warning.h"
-#include "python/envpool_protocol.h"
+#include "python/envpool_pool.h"
 
 template <>
 struct envpool_protocol::EnvTraits<mario::Env> {

@@ -28,23 +28,15 @@ namespace {
 
 mario::Config ConfigFromDict(const py::dict& options) {
   mario::Config config;
-  size_t used = 0;
+  const py::dict unknown = options.attr("copy")();
   config.Visit([&](const char* name, auto& member, const char*) {
     if (!options.contains(name)) return;
     envpool_protocol::ReadOption(name, options[name], &member);
-    ++used;
+    unknown.attr("pop")(name);
   });
-  if (used != options.size()) {
-    for (const auto& item : options) {
-      bool known = false;
-      config.Visit([&](const char* name, auto&, const char*) {
-        known = known || item.first.cast<std::string>() == name;
-      });
-      if (!known) {
-        throw std::invalid_argument("unknown option '" +
-                                    item.first.cast<std::string>() + "'");
-      }
-    }
+  for (const auto& item : unknown) {
+    throw std::invalid_argument("unknown option '" +
+                                item.first.cast<std::string>() + "'");
   }
   return config;
 }
@@ -116,14 +108,6 @@ class SingleEnv {
                           Read());
   }
 
-  /// Returns (picture, reward, terminated, truncated, numbers): a step as
-  /// gym-super-mario-bros shows it.
-  py::tuple Play(int action) {
-    const pool::Outcome outcome = Run(action);
-    return py::make_tuple(Render(), outcome.reward, outcome.terminated,
-                          outcome.truncated, Numbers());
-  }
-
   /// Runs one frame outside the task: no reward, no end, no info.
   void RunFrame(int buttons) {
     if (buttons < 0 || buttons > 255) {
@@ -162,31 +146,6 @@ class SingleEnv {
     }
     env_.Write(pool::Row{rows.data()});
     return result;
-  }
-
-  /// Returns the scalar info fields as Python numbers, by name without "info:".
-  py::dict Numbers() const {
-    constexpr std::string_view kPrefix = "info:";
-    const Rows rows(fields_);
-    env_.Write(pool::Row{rows.at.data()});
-    py::dict result;
-    for (size_t i = 0; i < fields_.size(); ++i) {
-      const pool::Field& field = fields_[i];
-      if (!field.name.starts_with(kPrefix) || !field.shape.empty()) continue;
-      result[py::str(field.name.substr(kPrefix.size()))] =
-          Number(field.dtype, rows.at[i]);
-    }
-    return result;
-  }
-
-  /// Steps and resets without leaving native code, for timing.
-  void StepMany(const std::vector<int>& actions) {
-    for (const int action : actions) {
-      RequireAction(action);
-      const pool::Outcome outcome = env_.Step(action, scratch_);
-      if (outcome.terminated || outcome.truncated) env_.Reset(scratch_);
-    }
-    Moved();
   }
 
   py::bytes Snapshot() const {
@@ -248,61 +207,14 @@ class SingleEnv {
   }
 
  private:
-  /// Memory for one row of every field.
-  struct Rows {
-    explicit Rows(const std::vector<pool::Field>& fields) {
-      size_t bytes = 0;
-      for (const pool::Field& field : fields) bytes += Aligned(field);
-      memory.resize(bytes);
-      bytes = 0;
-      for (const pool::Field& field : fields) {
-        at.push_back(memory.data() + bytes);
-        bytes += Aligned(field);
-      }
-    }
-    static size_t Aligned(const pool::Field& field) {
-      return (field.RowBytes() + 7) & ~size_t{7};
-    }
-    std::vector<std::byte> memory;
-    std::vector<std::byte*> at;
-  };
-
-  static py::object Number(pool::DType dtype, const std::byte* at) {
-    const auto as = [at](auto value) {
-      std::memcpy(&value, at, sizeof(value));
-      return py::cast(value);
-    };
-    switch (dtype) {
-      case pool::DType::kBool:
-        return as(bool{});
-      case pool::DType::kUint8:
-        return as(uint8_t{});
-      case pool::DType::kInt8:
-        // Converted because pybind11 takes int8_t for a character.
-        return py::int_(static_cast<int>(static_cast<int8_t>(*at)));
-      case pool::DType::kInt32:
-        return as(int32_t{});
-      case pool::DType::kInt64:
-        return as(int64_t{});
-      case pool::DType::kFloat32:
-        return as(float{});
-    }
-    throw std::logic_error("a field has an unknown dtype");
-  }
-
   pool::Outcome Run(int action, std::vector<uint8_t>* film = nullptr) {
     RequireAction(action);
     const pool::Outcome outcome =
         env_.StepForViewer(action, scratch_, info_ram_.data(), film);
-    Observed();
+    if (shared_->observation().pictures() > 0) {
+      observed_ = env_.game().frames();
+    }
     return outcome;
-  }
-
-  /// To be called after a step: its last picture is available if it was
-  /// observed.
-  void Observed() {
-    if (shared_->observation().pictures() == 0) return;
-    observed_ = env_.game().frames();
   }
 
   /// To be called after a jump to another state, which has no picture yet.
@@ -354,12 +266,10 @@ void BindMarioEnv(py::module_& module) {
       .def("reset_and_record", &SingleEnv::ResetAndRecord)
       .def_property_readonly("movie", &SingleEnv::Movie)
       .def("step", &SingleEnv::Step, py::arg("action"))
-      .def("play", &SingleEnv::Play, py::arg("action"))
       .def("advance", &SingleEnv::RunFrame, py::arg("buttons"))
-      .def("numbers", &SingleEnv::Numbers)
+      .def("read", &SingleEnv::Read)
       .def("info_ram", &SingleEnv::InfoRam)
       .def("film", &SingleEnv::Film, py::arg("action"))
-      .def("step_many", &SingleEnv::StepMany, py::arg("actions"))
       .def("snapshot", &SingleEnv::Snapshot)
       .def("restore", &SingleEnv::Restore, py::arg("blob"),
            py::arg("keep_rng") = false)

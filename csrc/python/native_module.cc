@@ -7,11 +7,14 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "cpu/path.h"
 #include "encoders/cnn.h"
 #include "encoders/tiles.h"
 #include "learner/adamw.h"
@@ -29,18 +32,20 @@ T* At(uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-encoders::Path PathFromName(const std::string& name) {
-  for (const encoders::Path path : encoders::kPaths) {
-    if (name == encoders::Name(path) && encoders::Supports(path)) return path;
+cpu::Path PathFromName(const std::string& name) {
+  for (const cpu::Path path : encoders::kPaths) {
+    if (name == cpu::Name(path) && cpu::Supports(path)) return path;
   }
-  throw std::invalid_argument("path '" + name +
-                              "' is not supported by this CPU");
+  throw std::invalid_argument(
+      "path '" + name +
+      "' is not supported by this CPU, or not allowed by "
+      "MARIO_CPU");
 }
 
 std::vector<std::string> Paths() {
   std::vector<std::string> names;
-  for (const encoders::Path path : encoders::kPaths) {
-    if (encoders::Supports(path)) names.emplace_back(encoders::Name(path));
+  for (const cpu::Path path : encoders::kPaths) {
+    if (cpu::Supports(path)) names.emplace_back(cpu::Name(path));
   }
   return names;
 }
@@ -108,6 +113,15 @@ PYBIND11_MODULE(_native, module) {
       "paths", &Paths,
       "Returns the instruction sets of this CPU that have kernels, the best "
       "one last.");
+  module.def(
+      "best_path",
+      []() -> std::optional<std::string> {
+        const cpu::Path best = cpu::Best(encoders::kPaths);
+        const bool is_slow = best == cpu::Path::kScalar;
+        if (is_slow && std::getenv("MARIO_CPU") == nullptr) return {};
+        return cpu::Name(best);
+      },
+      "Returns the instruction set to use; None where PyTorch is faster.");
   module.def("cnn_valid", [](const std::array<int, 10>& s) {
     try {
       CnnShapeOf(s);

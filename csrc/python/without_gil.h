@@ -31,7 +31,7 @@ inline bool InterpreterEnds() {
 /// ever, as it does here.
 template <class Action>
 void WithoutGil(Action&& action) {
-  const bool is_who_ends =
+  const bool is_ending_thread =
       InterpreterEnds();  // then no other thread has the GIL
   PyThreadState* const thread = PyEval_SaveThread();
   std::exception_ptr error;
@@ -40,7 +40,7 @@ void WithoutGil(Action&& action) {
   } catch (...) {
     error = std::current_exception();
   }
-  while (!is_who_ends && InterpreterEnds()) {
+  while (!is_ending_thread && InterpreterEnds()) {
     std::this_thread::sleep_for(std::chrono::hours(1));
   }
   PyEval_RestoreThread(thread);

@@ -229,9 +229,9 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         """Starts an episode of one of the native environment's stages."""
         self.done = True  # until the reset is complete
         self._start_number = stage
-        self._native.reset(stage=stage)
+        fields = self._native.reset(stage=stage)
         self._screen: _U8 | None = None
-        self._numbers: Any = self._native.numbers()  # None: a call was interrupted
+        self._numbers: Any = _scalars(fields)  # None: a call was interrupted
         self._x_position_max = int(self._numbers["x_pos"])
         self.done = False
 
@@ -267,8 +267,9 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
             raise ValueError("the episode is over; call reset() before the next step")
         pad = as_action(action, _PADS, IndexError)
         self._numbers = self._screen = None  # until the step is complete
-        self._screen, reward, self.done, _, numbers = native.play(pad)
-        reward = as_float64(reward)
+        reward, self.done, _, fields = native.step(pad)
+        self._screen = native.render()
+        numbers, reward = _scalars(fields), as_float64(reward)
         self._x_position_max = max(self._x_position_max, numbers["x_pos"])
         self._numbers = numbers
         if self.render_mode == "human":
@@ -280,7 +281,7 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
 
     def _read_again(self) -> None:
         """Reads what a step or ``load_state`` that an exception ended has changed."""
-        numbers = self._native.numbers()
+        numbers = _scalars(self._native.read())
         self.done = numbers["end_reason"] != _RUNNING
         self._x_position_max = max(self._x_position_max, numbers["x_pos"])
         self._numbers = numbers
@@ -335,9 +336,9 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
                 timing.
         """
         self._numbers = None
-        self._opened().restore(bytes(snapshot[_X_MAX_BYTES:]))
+        fields = self._opened().restore(bytes(snapshot[_X_MAX_BYTES:]))
         self._x_position_max = int.from_bytes(snapshot[:_X_MAX_BYTES], "little")
-        self._numbers = self._native.numbers()
+        self._numbers = _scalars(fields)
         self._screen = None
         self.done = False
 
@@ -449,3 +450,12 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         if self._native is None:
             raise ValueError("the environment has been closed; make a new one")
         return self._native
+
+
+def _scalars(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the numbers of an info, by name without ``info:``."""
+    return {
+        name.removeprefix("info:"): value.item()
+        for name, value in fields.items()
+        if name.startswith("info:") and value.ndim == 0
+    }

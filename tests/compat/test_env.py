@@ -267,8 +267,8 @@ def test_frames_can_be_played_beside_the_task() -> None:
 
 def test_the_native_environment_has_only_its_stages() -> None:
     native = SuperMarioBrosRandomStagesEnv()._native
-    native.reset(stage=31)
-    assert (native.numbers()["world"], native.numbers()["stage"]) == (8, 4)
+    fields = native.reset(stage=31)
+    assert (fields["info:world"], fields["info:stage"]) == (8, 4)
     for stage in (-1, 32):
         with pytest.raises(IndexError, match=str(stage)):
             native.reset(stage=stage)

@@ -22,11 +22,11 @@
 #include <vector>
 
 #include "../fuzz/fuzz.h"
+#include "counting_env.h"
 #include "mario/env.h"
 #include "nes/console.h"
 #include "pool/async_pool.h"
 #include "pool/batch_ring.h"
-#include "pool/counting_env.h"
 
 namespace {
 

@@ -197,14 +197,14 @@ TEST(Drawing, APictureIsAsItIsDefined) {
 class Collector : public nes::Canvas {
  public:
   Collector(Random& random, bool in_order) {
-    has_room = random() & 1;
+    has_margins = random() & 1;
     planes = 1 + static_cast<int>(random() % kMostPlanes);
     const unsigned kept = in_order ? 16u << random() % 5 : 256u;
     line_mask = kept - 1;
-    stride = 256 + (has_room ? 2 * kRoom + random() % 32 : 0);
+    stride = 256 + (has_margins ? 2 * kMargin + random() % 32 : 0);
     plane_bytes = stride * kept;
-    memory_.resize(plane_bytes * static_cast<size_t>(planes) + 2 * kRoom);
-    lines = memory_.data() + (has_room ? kRoom : 0);
+    memory_.resize(plane_bytes * static_cast<size_t>(planes) + 2 * kMargin);
+    lines = memory_.data() + (has_margins ? kMargin : 0);
     for (int i = 0; i < planes * 64; ++i) {
       colours_.push_back(static_cast<uint8_t>(random()));
     }

@@ -20,6 +20,9 @@
 
 namespace {
 
+using cpu::Name;
+using cpu::Path;
+using cpu::Supports;
 using encoders::CnnBackward;
 using encoders::CnnForward;
 using encoders::CnnGradients;
@@ -38,10 +41,7 @@ using encoders::kTileBytes;
 using encoders::kTileCodes;
 using encoders::kTileRows;
 using encoders::kTileSide;
-using encoders::Name;
-using encoders::Path;
 using encoders::RoundToBf16;
-using encoders::Supports;
 using encoders::TilesBackward;
 using encoders::TilesForward;
 using encoders::TilesShape;

@@ -17,10 +17,12 @@
 
 namespace {
 
-using encoders::kPaths;
-using encoders::Name;
-using encoders::Path;
-using encoders::Supports;
+using cpu::Name;
+using cpu::Path;
+using cpu::Supports;
+
+constexpr Path kPaths[] = {Path::kScalar, Path::kAvx2, Path::kAvx512,
+                           Path::kAvx512Bf16};
 
 using Floats = std::vector<float>;
 

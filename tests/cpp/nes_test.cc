@@ -6,9 +6,9 @@
 #include <random>
 #include <vector>
 
+#include "flat_bus.h"
 #include "nes/console.h"
 #include "nes/cpu.h"
-#include "nes/flat_bus.h"
 #include "nes/simd.h"
 
 namespace {

@@ -22,10 +22,10 @@
 #include <thread>
 #include <vector>
 
+#include "counting_env.h"
 #include "pool/action_queue.h"
 #include "pool/async_pool.h"
 #include "pool/batch_ring.h"
-#include "pool/counting_env.h"
 #include "pool/pool_config.h"
 #include "pool/snapshot.h"
 

@@ -32,12 +32,12 @@ void ExpectEqualPaths(const FrameSpec& spec, const uint8_t* now,
   const auto want = std::make_unique<uint8_t[]>(bytes);
   scalar.Make(now, before, want.get());
   for (const Path path : preprocess::kPaths) {
-    if (!preprocess::Supports(path)) continue;
+    if (!cpu::Supports(path)) continue;
     const auto got = std::make_unique<uint8_t[]>(bytes);
     const FrameMaker maker(spec, path);
     maker.Make(now, before, got.get());
     EXPECT_EQ(std::memcmp(got.get(), want.get(), bytes), 0)
-        << preprocess::Name(maker.path()) << ", " << spec.height << " x "
+        << cpu::Name(maker.path()) << ", " << spec.height << " x "
         << spec.width;
   }
 }

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import mario_envpool
 from mario_envpool import compat
-from mario_envpool._core import _CountingEnvPool, _CountingEnvSpec
+from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec
 from mario_envpool.compat import envpool as old_envpool
 from mario_envpool.compat.actions import SIMPLE_MOVEMENT
 from mario_envpool.compat.wrappers import JoypadSpace

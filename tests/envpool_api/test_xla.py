@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import mario_envpool
-from mario_envpool._core import _CountingEnvPool, _CountingEnvSpec
+from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec
 from mario_envpool.envpool_layer import python_layer
 
 with python_layer():

@@ -55,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   std::vector<uint8_t> expected;
   for (const Path path : preprocess::kPaths) {
-    if (!preprocess::Supports(path)) continue;
+    if (!cpu::Supports(path)) continue;
     std::unique_ptr<preprocess::FrameMaker> maker;
     if (fuzz::Refused([&] {
           maker = std::make_unique<preprocess::FrameMaker>(spec, path);

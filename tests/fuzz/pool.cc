@@ -7,9 +7,9 @@
 #include <numeric>
 #include <set>
 
+#include "../cpp/counting_env.h"
 #include "fuzz.h"
 #include "pool/async_pool.h"
-#include "pool/counting_env.h"
 
 namespace {
 

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
 import rom_builder
 
-from mario_envpool import _core, options, rom
+from mario_envpool import _core, _testing, options, rom
 
 CHUNK_CALLS = 20_000
 CHUNK_TIMEOUT_S = 1200
@@ -190,7 +190,7 @@ class Calls:
             del self.kept[:30]
         self.console = _core.Console(self.rom)
         self.save = self.console.save()
-        self.flat = _core.FlatCpu()
+        self.flat = _testing.FlatCpu()
         small: dict[str, Any] = {"img_height": 8, "img_width": 8, "stack_num": 2}
         extra: list[dict[str, Any]] = [
             {"stages": ["1-1"]},
@@ -200,15 +200,15 @@ class Calls:
         self.env = _core._MarioEnv(self.rom, small | pick.choice(extra), 0, 1)
         values = dict(
             zip(
-                _core._CountingEnvSpec._config_keys,
-                _core._CountingEnvSpec._default_config_values,
+                _testing._CountingEnvSpec._config_keys,
+                _testing._CountingEnvSpec._default_config_values,
                 strict=True,
             )
         )
         values |= {"num_envs": 4, "obs_shape": [64], "num_threads": pick.choice([1, 2])}
         values["batch_size"] = pick.choice([0, 1, 3])
-        self.spec = _core._CountingEnvSpec(tuple(values.values()))
-        self.pool = _core._CountingEnvPool(self.spec)
+        self.spec = _testing._CountingEnvSpec(tuple(values.values()))
+        self.pool = _testing._CountingEnvPool(self.spec)
         self.blob: Any = None
 
     def arg(self, sensible: Callable[[], Any]) -> Any:
@@ -285,10 +285,8 @@ class Calls:
                 (env.step, [action]),
                 (env.step, [action]),
                 (env.film, [action]),
-                (env.play, [action]),
                 (env.advance, [action]),
-                (env.step_many, [self.some([0, 1], [4] * 5, [-1], [])]),
-                (env.numbers, []),
+                (env.read, []),
                 (env.save_console, []),
                 (env.info_ram, []),
                 (env.render, []),
@@ -351,7 +349,7 @@ class Calls:
     def call_spec(self) -> None:
         """Specs of any values, pools of anything."""
         make = self.make
-        for spec in (_core._CountingEnvSpec, _core._MarioEnvSpec):
+        for spec in (_testing._CountingEnvSpec, _core._MarioEnvSpec):
             values = list(spec._default_config_values)
             at = make.random.randrange(len(values))
             values[at] = make.anything()
@@ -360,8 +358,8 @@ class Calls:
             _ = made._state_spec, made._action_spec, made._config_values
             # Thousands of threads or gigabytes are what was asked for.
             if key not in ("num_envs", "num_threads", "obs_shape", "max_sleep_us"):
-                _core._CountingEnvPool(made)
-        _core._CountingEnvPool(make.anything())
+                _testing._CountingEnvPool(made)
+        _testing._CountingEnvPool(make.anything())
 
     # ------------------------------------------------------------- functions
 

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mario_envpool._core import _CountingEnvPool, _CountingEnvSpec
+from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec
 
 HEADER = """
 import os, sys, threading, time, warnings
 import numpy as np
-from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+from mario_envpool._testing import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
 warnings.simplefilter("ignore")
 def make(**options):
     values = dict(zip(Spec._config_keys, Spec._default_config_values))

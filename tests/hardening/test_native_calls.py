@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mario_envpool import _core
+from mario_envpool import _core, _testing
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -49,8 +49,8 @@ def test_an_unknown_register_is_named() -> None:
 @pytest.mark.parametrize("label", [b"\xff", 3, None, ["x"]])
 def test_text_of_another_type_is_refused(label: object) -> None:
     """Bytes were taken, and could not be read back."""
-    keys = _core._CountingEnvSpec._config_keys
-    values = list(_core._CountingEnvSpec._default_config_values)
+    keys = _testing._CountingEnvSpec._config_keys
+    values = list(_testing._CountingEnvSpec._default_config_values)
     values[keys.index("label")] = label
     with pytest.raises(TypeError, match="config label must be a str"):
-        _core._CountingEnvSpec(tuple(values))
+        _testing._CountingEnvSpec(tuple(values))

@@ -21,7 +21,7 @@ HEADER = """
 import itertools, os
 import _testcapi
 import numpy as np
-from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+from mario_envpool._testing import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
 
 ids = np.arange(4, dtype=np.int32)
 zeros = np.zeros(4, np.int32)

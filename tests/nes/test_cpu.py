@@ -9,12 +9,12 @@ import pytest
 from rom_builder import build
 from vectors import missing_read, read_vectors
 
-from mario_envpool import _core
+from mario_envpool import _core, _testing
 
 
 @pytest.mark.verification
 def test_single_step_vectors(verification: Path) -> None:
-    cpu = _core.FlatCpu()
+    cpu = _testing.FlatCpu()
     memory = cpu.memory
     total = corrected = 0
     wrong: dict[str, int] = {}
@@ -76,7 +76,7 @@ def test_opcode_table_is_complete() -> None:
 
 def test_cycles_agree_with_the_table() -> None:
     """Every opcode in flat memory, without page crossing or branching."""
-    cpu = _core.FlatCpu()
+    cpu = _testing.FlatCpu()
     for opcode, (operation, mode, size, cycles, _) in enumerate(_core.opcode_table()):
         if operation == "Jam":
             continue
@@ -92,7 +92,7 @@ def test_cycles_agree_with_the_table() -> None:
 
 
 def test_branch_cycles() -> None:
-    cpu = _core.FlatCpu()
+    cpu = _testing.FlatCpu()
     for start, offset, cycles in ((0x8000, 4, 3), (0x80F0, 0x7F, 4), (0x8000, 0x80, 4)):
         cpu.memory[start] = 0x90  # BCC
         cpu.memory[start + 1] = offset

@@ -13,7 +13,7 @@ import rom_builder
 
 import mario_envpool
 from mario_envpool import _core
-from mario_envpool._core import _CountingEnvPool, _CountingEnvSpec
+from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec
 from mario_envpool.env import MarioEnv, native_seed
 from mario_envpool.vector import MarioVectorEnv
 

@@ -66,7 +66,7 @@ def test_an_env_that_cannot_be_made_is_named(make_pool: Any) -> None:
 def test_a_thread_that_cannot_start_names_the_option() -> None:
     script = """
 import resource
-from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+from mario_envpool._testing import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
 values = dict(zip(Spec._config_keys, Spec._default_config_values))
 values |= {"num_envs": 1000, "num_threads": 1000, "obs_shape": [64]}
 spec = Spec(tuple(values.values()))
@@ -272,7 +272,7 @@ def test_a_forked_child_is_refused_and_exits() -> None:
     script = """
 import os, sys, warnings
 import numpy as np
-from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+from mario_envpool._testing import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
 warnings.simplefilter("ignore")
 pool = Pool(Spec(Spec._default_config_values))
 ids = np.zeros(1, np.int32)
@@ -297,7 +297,7 @@ def test_a_forked_child_may_drop_observations() -> None:
     script = """
 import os, signal, threading, warnings
 import numpy as np
-from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+from mario_envpool._testing import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
 warnings.simplefilter("ignore")
 pool = Pool(Spec(Spec._default_config_values))
 ids = np.zeros(1, np.int32)
@@ -327,7 +327,7 @@ player.join()
 def test_a_pool_left_at_exit_does_not_hang() -> None:
     script = """
 import numpy as np
-from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+from mario_envpool._testing import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
 values = list(Spec._default_config_values)
 values[Spec._config_keys.index("max_sleep_us")] = 1000
 pool = Pool(Spec(tuple(values)))

@@ -105,7 +105,7 @@ def test_a_pool_and_the_report_count_the_quota_of_a_real_group(half_a_cpu):
     program = (
         f"open({str(half_a_cpu / 'cgroup.procs')!r}, 'w').write('0')\n"
         "import mario_envpool.__main__\n"
-        "from mario_envpool._core import _CountingEnvPool, _CountingEnvSpec\n"
+        "from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec\n"
         "values = dict(zip(_CountingEnvSpec._config_keys,\n"
         "                  _CountingEnvSpec._default_config_values))\n"
         "values['num_envs'] = 4\n"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mario_envpool._core import _CountingEnvPool, _CountingEnvSpec
+from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec
 from mario_envpool.envpool_layer import python_layer
 
 with python_layer():  # CartPole alone: the other families need libEGL

@@ -91,7 +91,7 @@ def test_rng_saved_or_kept(make_pool: Any) -> None:
 CONTINUE = """
 import sys
 import numpy as np
-from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+from mario_envpool._testing import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
 folder, options = sys.argv[1], eval(sys.argv[2])
 values = dict(zip(Spec._config_keys, Spec._default_config_values)) | options
 pool = Pool(Spec(tuple(values.values())))

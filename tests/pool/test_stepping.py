@@ -217,7 +217,7 @@ def test_a_reset_with_seeds_really_reseeds(make_pool: Any) -> None:
 
 ARRAY_OF_SEEDS = """
 import numpy as np
-from mario_envpool._core import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
+from mario_envpool._testing import _CountingEnvPool as Pool, _CountingEnvSpec as Spec
 values = dict(zip(Spec._config_keys, Spec._default_config_values)) | {"num_envs": 2}
 pool = Pool(Spec(tuple(values.values())))
 hashes = []

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -131,6 +134,34 @@ def test_usual_size_takes_the_chosen_path() -> None:
         )
         assert taken == path
     assert _core.cpu_path() == PATHS[-1]
+
+
+@pytest.mark.parametrize("value", ["scalar", "avx2", "avx512", "fast"])
+def test_the_environment_chooses_the_path(value: str) -> None:
+    program = """if True:
+        import numpy as np
+        from mario_envpool import _core
+        picture = (np.arange(240 * 256, dtype=np.uint8) % 64).reshape(240, 256)
+        _, taken = _core.preprocess_frame(picture)
+        print(taken, _core.cpu_path(), _core.nes_cpu_path(), sep=",")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "MARIO_CPU": value},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if value == "fast":
+        assert "MARIO_CPU=fast is not possible; choose scalar, avx2" in done.stderr
+    elif done.returncode:
+        assert "this CPU has no such instructions" in done.stderr
+        assert not any(path.startswith(value) for path in PATHS)
+    else:
+        taken, resizing, drawing = done.stdout.strip().split(",")
+        assert taken == resizing
+        assert resizing.startswith(value) or value == "avx512"
+        assert drawing == ("scalar" if value == "scalar" else "avx2")
 
 
 @pytest.mark.parametrize(("height", "width"), [(84, 84), (64, 96), (120, 128)])

@@ -16,7 +16,7 @@ import torch
 from fake_pools import FakePool
 from small_runs import change, make_config, read_points, use_pools, weights_in
 
-from mario_envpool._core import _CountingEnvPool, _CountingEnvSpec
+from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec
 from mario_envpool.envpool_layer import python_layer
 from trainer.learn.learner import Learner
 from trainer.run import main

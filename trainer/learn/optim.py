@@ -29,11 +29,10 @@ try:
     from trainer import _native
 except ImportError:  # not built
     NATIVE_PATHS: list[str] = []
+    NATIVE_PATH: str | None = None
 else:
     NATIVE_PATHS = _native.paths()
-
-# The portable code exists only for comparison; PyTorch is faster.
-NATIVE_PATH = NATIVE_PATHS[-1] if len(NATIVE_PATHS) > 1 else None
+    NATIVE_PATH = _native.best_path()
 
 Group = dict[str, Any]
 

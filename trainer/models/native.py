@@ -33,11 +33,10 @@ try:
     from trainer import _native
 except ImportError:  # not built
     PATHS: list[str] = []
+    _BEST: str | None = None
 else:
     PATHS = _native.paths()
-
-# The portable code exists only for comparison; PyTorch is faster.
-_BEST = PATHS[-1] if len(PATHS) > 1 else None
+    _BEST = _native.best_path()
 
 # Dilation, groups and padding mode of the convolutions that the native code supports.
 _PLAIN = ((1, 1), 1, "zeros")
