@@ -192,9 +192,7 @@ def _defaults(given: Mapping[str, Any]) -> tuple[RunConfig, Path | None]:
                 f"{name} and give single options instead"
             )
         code = {
-            name: given[name]
-            for name in given
-            if flags.options()[name].holds == "code"
+            name: given[name] for name in given if flags.options()[name].holds == "code"
         }
         config = locate.config_of(resume, code, task)
         return _with_task(config, task), config.resume

@@ -16,7 +16,13 @@ from torch.nn import functional
 from trainer.config.schema import EnvConfig, LearnerConfig, RunConfig
 from trainer.explore import backward, demonstrations
 from trainer.explore.backward import Backward
-from trainer.explore.demonstrations import SPACING, Walked, Ways, find_ways, walk
+from trainer.explore.demonstrations import (
+    SPACING,
+    Demonstrations,
+    ReplayedWay,
+    find_ways,
+    walk,
+)
 from trainer.learn.gradients import Gradient, GradientStep, Imitation, Statistics
 from trainer.machine.cpu import Shards
 from trainer.models import build_model, checkpoint
@@ -36,7 +42,7 @@ def a_way(stage, count, mark=0):
     steps = count * SPACING
     snapshots = np.arange(mark, mark + count, dtype=np.uint8)[:, None]
     cells = np.zeros(steps + 1, np.int64)
-    return Walked(
+    return ReplayedWay(
         stage, np.zeros(steps, np.int64), np.zeros((steps, 1)), snapshots, cells
     )
 
@@ -327,12 +333,12 @@ def test_a_search_goes_on_where_it_was(monkeypatch, after):
     def find(ways, log):
         return find_ways(env, levels, 1, per_level=3, log=log, ways=ways)
 
-    ways, lines = Ways(), []
+    ways, lines = Demonstrations(), []
     if after < 6:
         with pytest.raises(KeyboardInterrupt):
             find(ways, lines.append)
         assert not ways.complete
-        again = Ways()
+        again = Demonstrations()
         again.restore(ways.state())
         ways, after = again, -1
     found = find(ways, lines.append)
@@ -344,7 +350,7 @@ def test_a_search_goes_on_where_it_was(monkeypatch, after):
     noops = np.random.default_rng(1).integers(env.noop_max + 1, size=6)
     assert [asked[n][2] for n in range(6)] == noops.tolist()
     assert [line.split(":")[0].split()[-1] for line in lines] == list(levels)
-    again = Ways()
+    again = Demonstrations()
     again.restore(ways.state())
     assert again.complete
     assert len(again.found) == 5

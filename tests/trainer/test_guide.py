@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from trainer.explore.bonuses import Guide
-from trainer.explore.demonstrations import Walked
+from trainer.explore.demonstrations import ReplayedWay
 
 NOTHING = np.empty(0, np.uint8)
 
 
 def way(*cells):
-    return Walked(
+    return ReplayedWay(
         0, np.zeros(len(cells) - 1, np.int64), NOTHING, NOTHING, np.array(cells)
     )
 

@@ -46,7 +46,6 @@ class LevelPlaces:
     """Maps the numbers of levels to indices among a run's levels."""
 
     def __init__(self, levels: Sequence[str]) -> None:
-        """Takes the names of the run's levels, in order."""
         # The last entry is for worlds outside the game, such as the minus world (36).
         self._places = np.full((_WORLD_LIMIT << _STAGE_BITS) + 1, -1, np.int64)
         for place, level in enumerate(levels):

@@ -41,7 +41,6 @@ class TilesPool:
     """A pool with packed observations; everything else is the wrapped pool's."""
 
     def __init__(self, pool: Any) -> None:
-        """Wraps a pool that was made with `OBS_TYPE`."""
         self._pool = pool
         self.observation_space = Box(0, 255, TILES_SHAPE, np.uint8)
 

@@ -29,7 +29,6 @@ class Constant(PolicyModel):
     logits: Tensor
 
     def __init__(self, logits: Sequence[float]) -> None:
-        """Keeps the logits (A,)."""
         super().__init__()
         self.register_buffer("logits", torch.tensor(logits))
 
@@ -54,7 +53,6 @@ class Jumper(PolicyModel):
     def __init__(
         self, run: Sequence[float], jump: Sequence[float], frame_skip: int
     ) -> None:
-        """Keeps the logits (A,) of both actions, and the frames per step."""
         super().__init__()
         self.register_buffer("run", torch.tensor(run))
         self.register_buffer("jump", torch.tensor(jump))

@@ -69,7 +69,6 @@ class Archive:
     SCREEN: ClassVar[int] = 256
 
     def __init__(self, counts: CellCounts, num_levels: int) -> None:
-        """Begins with no snapshots."""
         self._counts = counts
         self._capacity = max(_CAPACITY, _CAPACITY_PER_STAGE * num_levels)
         self._num_offered = max(_OFFERED, _OFFERED_PER_STAGE * num_levels)

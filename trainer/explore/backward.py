@@ -20,7 +20,7 @@ import numpy as np
 
 from trainer.explore.archive import FloatArray, Snapshot
 from trainer.explore.cells import BoolArray, add_clear
-from trainer.explore.demonstrations import Walked
+from trainer.explore.demonstrations import ReplayedWay
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.episodes import StepColumns
 
@@ -38,9 +38,8 @@ class Backward:
     """Where episodes begin on demonstrations; offers them as `explorer.Offers` says."""
 
     def __init__(self, num_stages: int, num_envs: int) -> None:
-        """Begins without demonstrations."""
         self.clear_rates: FloatArray = np.zeros(num_stages)
-        self._ways: list[Walked] = []
+        self._ways: list[ReplayedWay] = []
         # Of each stage: snapshots from the demonstrations' ends back to the place where
         # episodes begin, episodes from there so far, and clears among these episodes.
         self._back, self._longest = np.zeros((2, num_stages), np.int64)
@@ -54,7 +53,7 @@ class Backward:
         """Demonstrations."""
         return len(self._ways)
 
-    def take(self, ways: Sequence[Walked]) -> None:
+    def take(self, ways: Sequence[ReplayedWay]) -> None:
         """Takes the demonstrations; the places on them do not change."""
         # Observations are large, and only imitation needs them.
         self._ways = [way._replace(obs=np.empty(0, np.uint8)) for way in ways]
@@ -88,7 +87,7 @@ class Backward:
             self._back[stage] = min(max(back, 0), int(self._longest[stage]))
             self._ended[stage] = self._cleared[stage] = 0
 
-    def _offered_on(self, way: Walked) -> IntArray:
+    def _offered_on(self, way: ReplayedWay) -> IntArray:
         """Snapshots on offer: those at the place, and a few from there to the end."""
         count, first = len(way.snapshots), self._first(way)
         behind = np.arange(first + _WINDOW, count)
@@ -96,7 +95,7 @@ class Backward:
             behind = behind[np.linspace(0, len(behind) - 1, _BEHIND).astype(np.int64)]
         return np.concatenate([np.arange(first, min(first + _WINDOW, count)), behind])
 
-    def _first(self, way: Walked) -> int:
+    def _first(self, way: ReplayedWay) -> int:
         """Index of the place's first snapshot on a way."""
         return max(0, _most_back(way) - int(self._back[way.stage]))
 
@@ -144,7 +143,7 @@ class Backward:
             self._begun = np.array(state["begun"], np.int64)
 
 
-def _most_back(way: Walked) -> int:
+def _most_back(way: ReplayedWay) -> int:
     """Number of snapshots from the last possible place on a way to the first."""
     return max(0, len(way.snapshots) - _WINDOW)
 

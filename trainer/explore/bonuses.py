@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer.config.learning import linear
 from trainer.config.schema import ExploreConfig
 from trainer.explore.cells import BoolArray, CellCounts, Entered
-from trainer.explore.demonstrations import Walked
+from trainer.explore.demonstrations import ReplayedWay
 from trainer.rollout.arrays import IntArray, span
 from trainer.rollout.episodes import StepColumns
 
@@ -27,7 +27,6 @@ class Bonuses:
     """Rewards episodes for cells that are new or were rarely entered."""
 
     def __init__(self, config: ExploreConfig, counts: CellCounts) -> None:
-        """Takes the configuration and the counts."""
         self._config, self._counts = config, counts
         self._paid = dict.fromkeys(("novelty", "count_bonus"), 0.0)
         self._rows = 0
@@ -80,14 +79,13 @@ class Guide:
     """
 
     def __init__(self, weight: float, num_envs: int) -> None:
-        """Begins without demonstrations."""
         self._weight = weight
         self._cells, self._steps = np.zeros((2, 1), np.int64)
         # Of the open episode of each environment: the fewest steps left so far.
         self._left = np.full(num_envs, _UNKNOWN, np.int64)
         self._paid, self._rows = 0.0, 0
 
-    def take(self, ways: Sequence[Walked]) -> None:
+    def take(self, ways: Sequence[ReplayedWay]) -> None:
         """Takes the demonstrations."""
         left: dict[int, int] = {}
         for way in ways:

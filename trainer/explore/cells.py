@@ -55,7 +55,6 @@ class CellCounts:
     """Numbers the cells of a run in the order of discovery, and counts visits."""
 
     def __init__(self, num_envs: int) -> None:
-        """Begins with no cells."""
         self._numbers: dict[int, int] = {}
         # (cells,) with room for more: episodes that were in each cell, and how often
         # it was entered, perhaps several times in one.

@@ -54,7 +54,7 @@ class Way(NamedTuple):
 
 
 @dataclass
-class Ways:
+class Demonstrations:
     """The demonstrations of a run."""
 
     found: list[Way] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Ways:
         ]
 
 
-class Walked(NamedTuple):
+class ReplayedWay(NamedTuple):
     """The observations, snapshots and cells along a way."""
 
     stage: int  # index of the level among the pool's stages
@@ -113,10 +113,10 @@ def find_ways(
     *,
     per_level: int,
     log: Callable[[str], None],
-    ways: Ways | None = None,
+    ways: Demonstrations | None = None,
 ) -> list[Way]:
     """Searches for ways through the levels of a run."""
-    ways = Ways() if ways is None else ways
+    ways = Demonstrations() if ways is None else ways
     random = np.random.default_rng(seed)
     pool = pool_like(env, seed, SEARCHED_ENVS)
     try:
@@ -146,7 +146,7 @@ def find_ways(
         pool.close()
 
 
-def _describe(level: str, ways: Ways, stage: int, seconds: float) -> str:
+def _describe(level: str, ways: Demonstrations, stage: int, seconds: float) -> str:
     """One line about the ways through a level."""
     lengths = [str(len(way.actions)) for way in ways.found if way.stage == stage]
     found = f"{', '.join(lengths)} steps" if lengths else "none found"
@@ -232,7 +232,7 @@ def starts_of(pool: Any, stage: int, resets: int) -> Iterator[Bytes]:
 
 def walk(
     env: EnvConfig, ways: Sequence[Way], seed: int, cell_size: int
-) -> list[Walked]:
+) -> list[ReplayedWay]:
     """Replays ways and keeps their observations, snapshots and cells."""
     if not ways:
         return []
@@ -243,7 +243,7 @@ def walk(
         pool.close()
 
 
-def _walk(pool: Any, ways: Sequence[Way], cell_size: int) -> list[Walked]:
+def _walk(pool: Any, ways: Sequence[Way], cell_size: int) -> list[ReplayedWay]:
     """See `walk`; replays all ways at the same time, one environment per way."""
     envs = np.arange(len(ways), dtype=np.int32)
     lengths = np.array([len(way.actions) for way in ways])
@@ -278,7 +278,7 @@ def _walk(pool: Any, ways: Sequence[Way], cell_size: int) -> list[Walked]:
         if not (terminated & info["flag_get"])[ended].all():
             raise ValueError("a demonstration does not reach the end of its level")
     return [
-        Walked(
+        ReplayedWay(
             way.stage,
             way.actions,
             np.stack(seen[env]),

@@ -25,7 +25,7 @@ from trainer.explore.archive import FloatArray, Snapshot
 from trainer.explore.backward import Backward
 from trainer.explore.bonuses import Bonuses, Guide
 from trainer.explore.cells import CellCounts, cell_keys
-from trainer.explore.demonstrations import Walked
+from trainer.explore.demonstrations import ReplayedWay
 from trainer.explore.frontier import Frontier
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.episodes import StepColumns
@@ -104,7 +104,6 @@ class Starts:
         offers: Offers | None = None,
         ranks: int = 1,
     ) -> None:
-        """Prepares; `apply` sets the pool's first starts."""
         self._pool, self._config = pool, config
         self._offers, self._ranks = offers, ranks
         self._begun, self._ended = np.zeros((2, 2), np.int64)
@@ -202,7 +201,6 @@ class Explorer:
         rates: Callable[[], list[float]],
         ranks: int = 1,
     ) -> None:
-        """Makes the parts that the configuration asks for."""
         num_envs = len(pool.all_env_ids)
         self._config, self._levels, self._rates = config, levels, rates
         self._counts: CellCounts | None = None
@@ -231,7 +229,7 @@ class Explorer:
         }
         self._lock = threading.Lock()
 
-    def take_demonstrations(self, ways: Sequence[Walked]) -> None:
+    def take_demonstrations(self, ways: Sequence[ReplayedWay]) -> None:
         """Takes the demonstrations, before the run starts."""
         if self._backward is not None:
             self._backward.take(ways)

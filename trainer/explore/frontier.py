@@ -49,7 +49,6 @@ class Frontier:
     def __init__(
         self, pool: Any, counts: CellCounts, levels: Sequence[str], num_envs: int
     ) -> None:
-        """Begins with an empty archive."""
         self._pool, self._counts, self._has_levels = pool, counts, bool(levels)
         self.archive = Archive(counts, len(levels))
         # For the open episode of each environment.

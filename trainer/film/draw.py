@@ -198,7 +198,6 @@ class Camera:
     """Turns shots into the pictures of a video, at a lower rate if requested."""
 
     def __init__(self, *, scale: int, every: int = 1, overlay: bool = True) -> None:
-        """Sets the size and the rate."""
         self._scale, self._every = scale, every
         self._panel = Panel(scale) if overlay else None
         self._count = 0

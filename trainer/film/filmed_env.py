@@ -247,7 +247,6 @@ class Player:
     """A policy that plays n games side by side."""
 
     def __init__(self, policy: Policy, games: int, *, seed: int, argmax: bool) -> None:
-        """Prepares to act."""
         self._policy = policy
         self._generator = None
         if not argmax:

@@ -280,7 +280,6 @@ class Terminal:
     """A terminal as a screen: two pixels per character, in 24-bit or 256 colours."""
 
     def __init__(self, output: TextIO | None = None) -> None:
-        """Takes over the terminal until `close`."""
         self._output = output or sys.stdout
         truecolour = Console().color_system == "truecolor"
         self._colour = rgb_colour if truecolour else palette_colour

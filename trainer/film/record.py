@@ -73,7 +73,6 @@ class Recorder:
         take: Callable[[Recording], None],
         wanted: Callable[[Episode], bool],
     ) -> None:
-        """Allocates the arrays."""
         num_envs = len(pool.all_env_ids)
         self._pool, self._take, self._wanted = pool, take, wanted
         self._limit = min(pool.config["max_episode_steps"], _MOST_STEPS) + 1
@@ -138,7 +137,6 @@ class Filmer:
         log: Callable[[str], None],
         seconds_between: float = _SECONDS_BETWEEN,
     ) -> None:
-        """Prepares; nothing is filmed before `open`."""
         self.recorder = Recorder(pool, self.take, self.wanted)
         self._config, self._log = dict(pool.config), log
         # A film does not call the user's reward function, so its return may differ.

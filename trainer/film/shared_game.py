@@ -85,7 +85,6 @@ class SharedGame:
     """Plays episodes for `show_episodes`; see the top of this file."""
 
     def __init__(self, options: PlayOptions, pace: Pace) -> None:
-        """Loads the policy and begins the first episode."""
         self._options, self._pace, self._seed = options, pace, options.seed
         self._policy = options.load() if options.checkpoint else None
         self._env = self._policy.env if self._policy else HUMAN

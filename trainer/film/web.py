@@ -191,7 +191,6 @@ class WebScreen:
     """A screen (`trainer.film.live.Screen`) on every open page."""
 
     def __init__(self, game: SharedGame) -> None:
-        """Shows a game, and registers for changes of the game's status."""
         self._game = game
         game.on_change = lambda: self._publish(None)
         self._loop: asyncio.AbstractEventLoop | None = None

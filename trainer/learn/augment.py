@@ -40,7 +40,6 @@ class Augmentation:
     def __init__(
         self, config: AugmentConfig, env: EnvConfig, device: torch.device
     ) -> None:
-        """Raises ValueError for changes that do not fit the environments."""
         self.kinds = tuple(
             dict.fromkeys(k.strip() for k in ",".join(config.augment).split(",") if k)
         )

@@ -98,7 +98,6 @@ class Fence:
     """Makes one stream wait for the work of another, without blocking the host."""
 
     def __init__(self, device: torch.device) -> None:
-        """Makes a fence, which does nothing unless the device is a GPU."""
         self._device = device
         self._events: deque[Any] | None = deque() if device.type == "cuda" else None
 
@@ -158,7 +157,6 @@ class Graphed:
         priority: int = 0,
         quiet: bool = False,
     ) -> None:
-        """Wraps `function(*tensors)`."""
         self.failure = ""
         self._quiet = quiet
         self._function = function

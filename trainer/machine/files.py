@@ -63,7 +63,6 @@ class Lines:
     """A file of JSON objects, one per line; a full disk loses lines but no run."""
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
-        """Opens the file to append to it."""
         self._path, self._log = path, log
         self._file = path.open("ab", buffering=0)
         self._lost = 0

@@ -51,7 +51,6 @@ class Monitor:
         interval: float = 1.0,
         workers: frozenset[int] = frozenset(),
     ) -> None:
-        """Starts to sample."""
         self._process = psutil.Process()
         self.workers = workers
         self._gpu = _open_gpu(device)

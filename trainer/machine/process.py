@@ -32,7 +32,6 @@ class Interrupted(KeyboardInterrupt):
     """A signal asked the command to end, after `steps` and `seconds` of its run."""
 
     def __init__(self, number: int) -> None:
-        """Takes the number of the signal."""
         super().__init__(signal.Signals(number).name)
         self.signal, self.steps, self.seconds = number, 0, 0.0
 
@@ -116,7 +115,6 @@ class Stdout:
     """stdout, whose errors say that they are of stdout."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Takes the stream that receives the text."""
         self._stream = stream
         self.lost = ""  # why text could not be written, unless its reader has gone
 

@@ -76,7 +76,6 @@ class Ranks:
         local_size: int = 1,
         group: Any = None,
     ) -> None:
-        """Makes the view of one rank; use `join`."""
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
         self.timings = Timings()

@@ -41,7 +41,6 @@ class Timings:
     """
 
     def __init__(self) -> None:
-        """Starts the clock."""
         self._blocks: dict[str, _Block] = {}
         self._reported: dict[str, float] = {}
         self._since = time.perf_counter()

@@ -205,7 +205,6 @@ class Ema:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        """Starts from the current weights; `decay` is per update, 0 to 1."""
         self.model = copy.deepcopy(model).requires_grad_(False)
         self.decay = decay
         self._source = model

@@ -254,7 +254,6 @@ class Search:
         *,
         max_cells: int,
     ) -> None:
-        """Begins with only the start; takes the arguments of `plan`."""
         for name in (_STICKY, *(_UNLIKE if start is None else ())):
             if np.any(pool.config.get(name)):
                 raise ValueError(

@@ -55,7 +55,6 @@ class InTurns:
     def __init__(
         self, collector: Collector, rollouts: Rollouts, actor: Actor, unrolls: int
     ) -> None:
-        """Starts the environments; the actor has the learner's own model."""
         self._collector, self._rollouts = collector, rollouts
         self._actor, self._unrolls = actor, unrolls
         collector.start()

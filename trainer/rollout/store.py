@@ -62,7 +62,6 @@ class Rollouts:
         state_size: int = 0,  # floats of the memory's state
         burn_in: int = 0,  # rows before the T + 1 that are trained on, at most T
     ) -> None:
-        """Allocates everything; a run allocates nothing later."""
         if num_slots <= num_envs:
             raise ValueError(
                 f"num_slots={num_slots} must exceed num_envs={num_envs}: every "

@@ -88,7 +88,6 @@ class Alarms:
         replaced: Callable[[], Sequence[str]] = tuple,
         notifier: Notifier | None = None,
     ) -> None:
-        """Starts to watch the pool, in a separate thread."""
         self._run_dir, self._display, self._notifier = run_dir, display, notifier
         self._waiting_s, self._busy, self._replaced = waiting_s, busy, replaced
         self._lock = threading.Lock()

@@ -106,7 +106,6 @@ class Run:
         display: Display | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Checks the config; `build` makes the parts."""
         config.validate()
         self.config, self.ranks = config.resolved(), ranks
         self.share = share_of(self.config, ranks)
@@ -116,7 +115,7 @@ class Run:
             display = make_display(config.dashboard) if shows else QuietDisplay()
         self.display = self.owns(display)
         self.progress, self.timings = Progress(), Timings()
-        self.ways = demonstrations.Ways()
+        self.ways = demonstrations.Demonstrations()
 
     def owns(self, part: Part) -> Part:
         """Closes a part with the run, before the parts that came earlier."""

@@ -51,7 +51,7 @@ def demonstrate(run: Run) -> None:
         _clone(run)
 
 
-def _walk(run: Run) -> list[demonstrations.Walked]:
+def _walk(run: Run) -> list[demonstrations.ReplayedWay]:
     """Plays the demonstrations that the run has."""
     config = run.config
     return demonstrations.walk(
@@ -59,10 +59,10 @@ def _walk(run: Run) -> list[demonstrations.Walked]:
     )
 
 
-def _saved_or_new(run: Run) -> list[demonstrations.Walked]:
+def _saved_or_new(run: Run) -> list[demonstrations.ReplayedWay]:
     """Takes saved demonstrations or searches for new ones, and plays them."""
     ways, progress, log = run.ways, run.progress, run.display.log
-    walked: list[demonstrations.Walked] = []
+    walked: list[demonstrations.ReplayedWay] = []
     try:
         walked = _walk(run)
     except ValueError as error:

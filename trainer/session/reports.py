@@ -39,7 +39,6 @@ class Reporter:
     """
 
     def __init__(self, run: Run) -> None:
-        """Takes the levels that are already cleared as known."""
         self.values: dict[str, float] = {}
         self._run, self._last = run, run.started
         self._first_step = self._last_step = run.progress.steps

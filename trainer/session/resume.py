@@ -52,7 +52,6 @@ class Saver:
     """Writes checkpoints of a run: on request, when due, or when it is best."""
 
     def __init__(self, run: Run) -> None:
-        """Starts the time to the first checkpoint."""
         self._run, self._last = run, time.perf_counter()
         self._wait = run.config.checkpoint_seconds
         if run.ranks.is_first and not checkpoint.list_files(run.run_dir):

@@ -36,7 +36,6 @@ class Board:
     """Shows levels and messages during a campaign."""
 
     def __init__(self, *, live: bool, console: Console | None = None) -> None:
-        """Opens the terminal."""
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._messages: deque[str] = deque(maxlen=_MESSAGES)
         self._live = Live(console=self._console, auto_refresh=False) if live else None

@@ -41,7 +41,6 @@ class LiveDisplay(RecordDisplay):
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        """Opens the terminal."""
         super().__init__()
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._status: Status | None = None

@@ -21,7 +21,6 @@ class Notifier:
     """Sends messages in a separate thread, so that a run never waits for a network."""
 
     def __init__(self, urls: str, log: Callable[[str], None]) -> None:
-        """Checks the URLs; sends nothing yet."""
         self._log = log
         self._service = _service(urls)
         self._queue: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()

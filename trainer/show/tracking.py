@@ -37,7 +37,6 @@ class MetricsWriter:
         resumed_at: int | None = None,
         log: Callable[[str], None] = print,
     ) -> None:
-        """Opens the files."""
         self._run_dir = run_dir
         self._lines = Lines(run_dir / "metrics.jsonl", log)
         self._board: Any = None
@@ -136,7 +135,6 @@ class WandbRun:
     def __init__(
         self, run_dir: Path, config: Mapping[str, Any], *, resumed: bool
     ) -> None:
-        """Opens the run."""
         # Imported here: only a run with --wandb needs it.
         import wandb
 

@@ -88,7 +88,6 @@ class Campaign:
         merged: Callable[[Sequence[str]], RunConfig],
         board: Board,
     ) -> None:
-        """Reads the state of the folder, if there is one."""
         self.config, self.folder, self._board = config, folder, board
         self._runs, self._merged = runs, merged
         self.levels = {name: Level() for name in runs}

@@ -128,7 +128,6 @@ class Pbt(PopulationBasedTraining):  # type: ignore[misc]
     """
 
     def __init__(self, population: Population) -> None:
-        """Begins with the current generation of the population."""
         super().__init__(
             time_attr="training_iteration",
             metric="score",

@@ -167,7 +167,6 @@ class Population:
     """
 
     def __init__(self, config: PopulationConfig, base: RunConfig) -> None:
-        """Begins a population, or resumes the one in its folder."""
         self.config, self.base = config, base
         table = command.load(config.mutations, "--mutations")
         try:

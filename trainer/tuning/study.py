@@ -380,7 +380,6 @@ class Objective:
     def __init__(
         self, config: SearchConfig, base: RunConfig, space: Space, train: Train
     ) -> None:
-        """Keeps the parts that all trials share."""
         self._config, self._space, self._train = config, space, train
         self._base = share_cores(base, config.jobs)
 

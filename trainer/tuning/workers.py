@@ -85,7 +85,6 @@ class Workers:
     """A few processes; each task has a name."""
 
     def __init__(self, jobs: int) -> None:
-        """Starts no process yet."""
         self._jobs = jobs
         self._workers: list[_Worker] = []
 
