@@ -24,6 +24,7 @@ from small_runs import (
 
 from trainer import run
 from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
+from trainer.learn.learner import Learner
 from trainer.models import checkpoint
 from trainer.rollout.batch import Batch
 from trainer.rollout.finished import FinishedEpisodes
@@ -400,7 +401,7 @@ def watched(tmp_path, pools, monkeypatch, options):
     key = repr(sorted(options.items()))
     if key in _WATCHED:
         return _WATCHED[key]
-    batches, sizes, update, send = [], set(), build.Learner.update, FakePool.send
+    batches, sizes, update, send = [], set(), Learner.update, FakePool.send
 
     def watch(learner, batch, step):
         fields = {
@@ -416,7 +417,7 @@ def watched(tmp_path, pools, monkeypatch, options):
         return send(pool, action, env_id)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build.Learner, "update", watch)
+        patch.setattr(Learner, "update", watch)
         patch.setattr(FakePool, "send", count)
         config = make_config(tmp_path / str(len(_WATCHED)), max_steps=400, **options)
         metrics = run_training(replace(config, log_seconds=100.0))
@@ -689,7 +690,7 @@ def test_a_checkpoint_that_fails_hides_no_failure(tmp_path, pools, monkeypatch, 
         monkeypatch.setattr(resume, "capture", lost)
         raise RuntimeError("env 3: it broke")
 
-    monkeypatch.setattr(build.Learner, "update", fail)
+    monkeypatch.setattr(Learner, "update", fail)
     with pytest.raises(RuntimeError, match="env 3: it broke"):
         run_training(make_config(tmp_path))
     assert "could not write a checkpoint: the device is lost" in capsys.readouterr().out
@@ -706,7 +707,7 @@ def test_a_full_device_is_explained(tmp_path, pools, monkeypatch, capsys):
     def full(self, batch, step):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    monkeypatch.setattr(build.Learner, "update", full)
+    monkeypatch.setattr(Learner, "update", full)
     options = "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --no-videos"
     assert main([*options.split(), "--run-dir", str(tmp_path)]) == 1
     error = capsys.readouterr().err
