@@ -135,7 +135,8 @@ bool Refused(Action&& action) {
   }
 }
 
-/// A program of ours that keeps work RAM as the game does; tests/support/stand_in.asm.
+/// A program of ours that keeps work RAM as the game does:
+/// tests/support/stand_in.asm.
 inline std::shared_ptr<const nes::Cartridge> StandIn() {
   static constexpr uint8_t kCode[] = {
 #include "stand_in_rom.inc"

@@ -138,7 +138,7 @@ def test_only_q_quits_in_a_terminal(keys):
 
 def test_the_terminal_is_left_as_it_was(keys, monkeypatch):
     before, output = attributes(), io.StringIO()
-    monkeypatch.setattr(live.shutil, "get_terminal_size", lambda: (80, 24))
+    monkeypatch.setattr(live.shutil, "get_terminal_size", lambda *_, **__: (80, 24))
     terminal = Terminal(output)
     assert attributes() != before
     frame = np.zeros((240, 256, 3), np.uint8)
