@@ -280,7 +280,7 @@ def test_a_run_takes_what_works(tmp_path, pools, monkeypatch, asked, works):
     monkeypatch.setattr(build, "autocast_dtype", lambda *_, **__: None)
     monkeypatch.setattr(build, "to_device", lambda model, name, device: model)
     monkeypatch.setattr(build, "check_gpu", check)
-    monkeypatch.setattr(build, "Learner", learner)
+    monkeypatch.setattr(build, "build_learner", learner)
     sessions = []
     build_parts = build.Run.build
 
