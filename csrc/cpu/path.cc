@@ -2,6 +2,7 @@
 #include "cpu/path.h"
 
 #include <cstdlib>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -33,9 +34,10 @@ bool MachineHas(Path path) {
   }
 }
 
-Path MostAllowed() {
+/// The most that MARIO_CPU allows; nothing: it names no path.
+std::optional<Path> MostAllowed() {
   const char* const value = std::getenv("MARIO_CPU");
-  if (value == nullptr || *value == '\0') return Path::kAvx512Bf16;
+  if (value == nullptr || *value == '\0') return {};
   const std::string name = value;
   for (const Path path : {Path::kScalar, Path::kAvx2, Path::kAvx512}) {
     if (name != Name(path)) continue;
@@ -50,12 +52,18 @@ Path MostAllowed() {
       "MARIO_CPU=" + name + " is not possible; choose scalar, avx2 or avx512");
 }
 
+const std::optional<Path>& Chosen() {
+  static const std::optional<Path> most = MostAllowed();
+  return most;
+}
+
 }  // namespace
 
 bool Supports(Path path) {
-  static const Path most = MostAllowed();
-  return path <= most && MachineHas(path);
+  return path <= Chosen().value_or(path) && MachineHas(path);
 }
+
+bool IsChosen() { return Chosen().has_value(); }
 
 Path Best(std::span<const Path> paths) {
   Path best = Path::kScalar;

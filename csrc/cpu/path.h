@@ -31,6 +31,8 @@ enum class Path : uint8_t {
 bool Supports(Path path);
 /// The last supported of `paths`, of which kScalar is one.
 Path Best(std::span<const Path> paths);
+/// Whether MARIO_CPU names a path. Throws as `Supports` does.
+bool IsChosen();
 /// "scalar", "neon", "avx2", "avx512", "avx512_vbmi" or "avx512_bf16".
 const char* Name(Path path);
 

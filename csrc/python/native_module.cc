@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -118,7 +117,7 @@ PYBIND11_MODULE(_native, module) {
       []() -> std::optional<std::string> {
         const cpu::Path best = cpu::Best(encoders::kPaths);
         const bool is_slow = best == cpu::Path::kScalar;
-        if (is_slow && std::getenv("MARIO_CPU") == nullptr) return {};
+        if (is_slow && !cpu::IsChosen()) return {};
         return cpu::Name(best);
       },
       "Returns the instruction set to use; None where PyTorch is faster.");
