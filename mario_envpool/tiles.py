@@ -103,8 +103,13 @@ def side_by_side(
     Returns:
         (208, 528, 3) uint8.
     """
-    left_of_screen = int(ram[0x71A]) * 256 + int(ram[0x71C])
-    column = (int(ram[0x6D]) * 256 + int(ram[0x86]) + 8) // _CELL - MARIO_COLUMN
+
+    def position(page: str, low: str) -> int:
+        at = _core.ram_addresses
+        return int(ram[at[page]]) * 256 + int(ram[at[low]])
+
+    left_of_screen = position("ScreenLeftPage", "ScreenLeftX")
+    column = (position("PlayerPage", "PlayerX") + 8) // _CELL - MARIO_COLUMN
     first = column * _CELL - left_of_screen  # of the screen's columns
     shown = np.full((240 - _TOP, 256, 3), LEGEND["outside"][1], np.uint8)
     low, high = max(first, 0), min(first + 256, 256)

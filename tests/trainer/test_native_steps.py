@@ -10,8 +10,9 @@ from torch import nn
 from trainer import _native
 from trainer.learn import optim
 from trainer.learn.optim import Muon, _group, clip_gradients
+from trainer.models.native import PATHS
 
-if not optim.NATIVE_PATHS:
+if not PATHS:
     pytest.skip("trainer._native is not built", allow_module_level=True)
 
 # Hidden weights of networks: cnn-72k, cnn-345k and tiles; nature's linear layer in
@@ -85,7 +86,7 @@ def test_steps_are_pytorchs(shapes, monkeypatch):
     calls = native_calls(monkeypatch)
     steps(torchs, (2, 3, 4))
     assert not calls
-    for path in optim.NATIVE_PATHS[-2:]:
+    for path in PATHS[-2:]:
         native = made(shapes, path)
         steps(native, (2, 3, 4))
         assert_close(native, torchs)
@@ -93,7 +94,7 @@ def test_steps_are_pytorchs(shapes, monkeypatch):
 
 
 def test_paths_are_equal():
-    first, *rest = (made([(40, 200), (150, 20)], path) for path in optim.NATIVE_PATHS)
+    first, *rest = (made([(40, 200), (150, 20)], path) for path in PATHS)
     for optimizer in (first, *rest):
         steps(optimizer, (2, 3))
     for other in rest:
@@ -103,7 +104,7 @@ def test_paths_are_equal():
 
 @pytest.mark.parametrize("native_first", [True, False])
 def test_a_state_goes_from_either_to_the_other(native_first):
-    path = optim.NATIVE_PATHS[-1]
+    path = PATHS[-1]
     paths = (path, None) if native_first else (None, path)
     first, second = (made(SHAPES[0], path) for path in paths)
     steps(first, (2, 3))
@@ -130,7 +131,7 @@ def test_a_copy_of_an_optimiser_steps():
 
 
 def test_a_resumed_optimiser_goes_on_equally():
-    path = optim.NATIVE_PATHS[-1]
+    path = PATHS[-1]
     whole, resumed = made(SHAPES[0], path), made(SHAPES[0], path)
     steps(whole, (2, 3, 4, 5))
     steps(resumed, (2, 3))
@@ -147,7 +148,7 @@ def test_a_resumed_optimiser_goes_on_equally():
 
 
 def test_zeros_stay_where_they_are():
-    optimizer = made([(6, 40)], optim.NATIVE_PATHS[-1], others=[])
+    optimizer = made([(6, 40)], PATHS[-1], others=[])
     optimizer.param_groups[0]["weight_decay"] = 0.0
     (param,) = params(optimizer)
     before = param.detach().clone()
@@ -159,7 +160,7 @@ def test_zeros_stay_where_they_are():
 @pytest.mark.parametrize("what", ["gradient", "weight", "dtype"])
 def test_what_has_gaps_or_another_type_is_left_to_pytorch(what, monkeypatch):
     calls = native_calls(monkeypatch)
-    pair = [made([(6, 40)], path, others=[]) for path in (optim.NATIVE_PATHS[-1], None)]
+    pair = [made([(6, 40)], path, others=[]) for path in (PATHS[-1], None)]
     for optimizer in pair:
         (param,) = params(optimizer)
         if what == "weight":
@@ -176,7 +177,7 @@ def test_what_has_gaps_or_another_type_is_left_to_pytorch(what, monkeypatch):
 
 
 def test_rates_that_are_tensors_are_left_to_pytorch(monkeypatch):
-    optimizer = made([(6, 40)], optim.NATIVE_PATHS[-1])
+    optimizer = made([(6, 40)], PATHS[-1])
     for group in optimizer.param_groups:
         group["lr"] = torch.tensor(group["lr"])
         group["capturable"] = True
@@ -188,7 +189,7 @@ def test_rates_that_are_tensors_are_left_to_pytorch(monkeypatch):
 @pytest.mark.parametrize("share", [0.5, 2.0])
 def test_clipping_is_pytorchs(share, monkeypatch):
     shapes = [*OTHERS, (40, 50), (65,)]
-    for path in optim.NATIVE_PATHS:
+    for path in PATHS:
         monkeypatch.setattr(optim, "NATIVE_PATH", path)
         native, torchs = some(shapes, 1), [nn.Parameter(v) for v in some(shapes, 2)]
         for param, gradient in zip(torchs, some(shapes, 1), strict=True):
@@ -211,7 +212,7 @@ def test_clipping_without_native_code(monkeypatch):
         if not contiguous:
             gradients[0] = gradients[0].T.contiguous().T
         results.append((clip_gradients(gradients, 3.0), *gradients))
-    assert calls == (["clip_norm"] if len(optim.NATIVE_PATHS) > 1 else [])
+    assert calls == (["clip_norm"] if len(PATHS) > 1 else [])
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             torch.testing.assert_close(a, b)

@@ -14,16 +14,6 @@ from trainer.config.flags import change, values
 from trainer.config.schema import PresetName, RunConfig
 from trainer.machine.cpu import available_cores
 
-# The hardware of each preset. A GB is 2^30 bytes, as in the names of GPUs.
-PRESETS: dict[PresetName, str] = {
-    "cpu": "no GPU",
-    "tiles": "no GPU, --obs tiles",
-    "impala": "no GPU, Espeholt et al. 2018",
-    "gpu-small": "below 12 GB",
-    "gpu-mid": "12 to 40 GB",
-    "gpu-large": "above 40 GB",
-}
-
 # With the learning rates for pixels 1-1 took 160 k steps instead of 140 k.
 _TILES = {
     "obs": "tiles", "stack_num": 1, "model": "tiles", "muon_lr": 0.045, "lr": 1.5e-3,
@@ -41,13 +31,14 @@ _GPU_SMALL = {
 }  # fmt: skip
 # The loss and overlap of the paper, with prioritized replay.
 _IMPALA = {"loss": "impala", "muon_lr": 0.015, "lag": 1, "replay_share": 0.25}
-_VALUES: dict[PresetName, dict[str, Any]] = {
+# A GB is 2^30 bytes, as in the names of GPUs.
+PRESETS: dict[PresetName, dict[str, Any]] = {
     "cpu": {},
-    "tiles": _TILES,
-    "impala": _IMPALA,
-    "gpu-small": _GPU | _GPU_SMALL,
-    "gpu-mid": _GPU | {"num_envs": 512},
-    "gpu-large": _GPU,
+    "tiles": _TILES,  # a CPU, --obs tiles
+    "impala": _IMPALA,  # a CPU, Espeholt et al. 2018
+    "gpu-small": _GPU | _GPU_SMALL,  # below 12 GB
+    "gpu-mid": _GPU | {"num_envs": 512},  # 12 to 40 GB
+    "gpu-large": _GPU,  # above 40 GB
 }
 
 # 22 minutes with 4 frames per step; a playthrough without warps takes less than 20.
@@ -61,7 +52,7 @@ def preset(name: PresetName) -> RunConfig:
     one epoch, a learning rate with warm-up and a cosine schedule. Discount and reward
     are those of the CPU recipe.
     """
-    return change(RunConfig(), **_VALUES[name])
+    return change(RunConfig(), **PRESETS[name])
 
 
 def for_algorithm(config: RunConfig, loss: str = "", optimizer: str = "") -> RunConfig:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from contextlib import suppress
 from typing import Any, assert_never
 
 import torch
@@ -24,15 +25,10 @@ from torch.optim.adamw import adamw
 from trainer.config import learning
 from trainer.config.learning import LearnerConfig, linear
 from trainer.config.options import check_ranges
+from trainer.models.native import BEST as NATIVE_PATH
 
-try:
+with suppress(ImportError):  # not built
     from trainer import _native
-except ImportError:  # not built
-    NATIVE_PATHS: list[str] = []
-    NATIVE_PATH: str | None = None
-else:
-    NATIVE_PATHS = _native.paths()
-    NATIVE_PATH = _native.best_path()
 
 Group = dict[str, Any]
 

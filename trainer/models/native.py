@@ -33,10 +33,10 @@ try:
     from trainer import _native
 except ImportError:  # not built
     PATHS: list[str] = []
-    _BEST: str | None = None
+    BEST: str | None = None
 else:
     PATHS = _native.paths()
-    _BEST = _native.best_path()
+    BEST = _native.best_path()
 
 # Dilation, groups and padding mode of the convolutions that the native code supports.
 _PLAIN = ((1, 1), 1, "zeros")
@@ -74,7 +74,7 @@ _analyses: WeakKeyDictionary[nn.Module, _Analysis] = WeakKeyDictionary()
 
 
 def features_of(
-    encoder: nn.Module, images: Tensor, path: str | None = _BEST
+    encoder: nn.Module, images: Tensor, path: str | None = BEST
 ) -> Tensor | None:
     """Features (N, F) float32 of uint8 images; None if native code does not compute it.
 
@@ -116,7 +116,7 @@ class EncoderPass(NamedTuple):
 
     @classmethod
     def of(
-        cls, encoder: nn.Module, shape: tuple[int, ...], path: str | None = _BEST
+        cls, encoder: nn.Module, shape: tuple[int, ...], path: str | None = BEST
     ) -> EncoderPass | None:
         """The passes for images (C, H, W); None unless the whole encoder is supported.
 

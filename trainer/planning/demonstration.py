@@ -57,9 +57,9 @@ _LEADS = {".fm2": (1, 0, 2, -1, -2, 3), ".bk2": (0, -1, 1, -2, 2, 3)}
 # Idle frames to play after the last frame of a movie, because the buttons may end
 # before the game does.
 _BLANK_FRAMES = 600
-# Addresses in work RAM: a mode that is 2 when a castle has been cleared, and the world,
-# counted from 0.
-_OPER_MODE, _WORLD_OVER, _WORLD = 0x0770, 2, 0x075F
+_ADDRESS = _core.ram_addresses
+# The mode of the game when a castle has been cleared.
+_WORLD_OVER = 2
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,8 @@ def _play_from_power_on(demonstration: Demonstration) -> tuple[float, int, str]:
     for frame, byte in enumerate(demonstration.buttons, 1):
         console.step(byte, draw=False)
         ram = console.ram
-        if ram[_OPER_MODE] == _WORLD_OVER and ram[_WORLD] == last_world - 1:
+        mode, world = ram[_ADDRESS["OperMode"]], ram[_ADDRESS["World"]]
+        if mode == _WORLD_OVER and world == last_world - 1:
             return 0.0, frame, ENDINGS[0]
     return 0.0, demonstration.frames, ENDINGS[2]
 

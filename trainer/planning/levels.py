@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import mario_envpool
+from mario_envpool import _core
 from trainer.config.tasks import STAGES, all_levels, game_of
 from trainer.machine.process import Interrupted
 from trainer.planning import demonstration
@@ -35,7 +36,7 @@ TRIED = {
 
 
 # Lives left in work RAM, below 0 after the last one ("NumberofLives").
-_LIVES = 0x075A
+_LIVES = _core.ram_addresses["Lives"]
 
 
 class Budget(NamedTuple):

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mario_envpool import _core
 from trainer.machine.process import signal_of
 
 IntArray = npt.NDArray[np.int64]
@@ -40,11 +41,11 @@ _REPORT_SECONDS = 10.0
 _UNLIKE = ("noop_max", "noops", "random_stages")
 _STICKY = "repeat_action_probability"
 
-# Size of work RAM, and the address of Mario's state in it; 0: he stands
-# ("Player_State" in csrc/mario/ram_map.h). The blocks of two screens, and the number
-# of a block that was hit (kBlockBuffer there).
-_RAM_BYTES, _FLOAT_STATE = 2048, 0x001D
-_BLOCKS, _USED = slice(0x0500, 0x06A0), 0xC4
+# Size of work RAM, and the address of Mario's state in it; 0: he stands. The blocks of
+# two screens, 13 rows of 16 bytes each, and the number of a block that was hit.
+_RAM_BYTES, _FLOAT_STATE = 2048, _core.ram_addresses["FloatState"]
+_BLOCK_BUFFER = _core.ram_addresses["BlockBuffer"]
+_BLOCKS, _USED = slice(_BLOCK_BUFFER, _BLOCK_BUFFER + 2 * 13 * 16), 0xC4
 
 
 class TooManyCellsError(ValueError):
