@@ -174,7 +174,7 @@ def test_a_signal_to_end_leaves_the_terminal_as_it_was(keys, number, monkeypatch
 
 def test_a_new_size_is_drawn_anew(keys, monkeypatch):
     size = (80, 24)
-    monkeypatch.setattr(live.shutil, "get_terminal_size", lambda: size)
+    monkeypatch.setattr(live.shutil, "get_terminal_size", lambda *_, **__: size)
     output = io.StringIO()
     terminal = Terminal(output)
     terminal.show(np.zeros((240, 256, 3), np.uint8), READING)
