@@ -250,29 +250,35 @@ def frames_per_step(request: Request) -> int:
     return int(request.options.get("frame_skip", workload.FRAME_SKIP))
 
 
+def requests_by_mode(arguments: argparse.Namespace) -> dict[str, Request]:
+    """One thread on one core and all threads on all cores, sync and async."""
+    one = base_request(arguments)
+    requests = [one]
+    if arguments.num_threads > 1:
+        requests.append(replace(one, cores=[], num_threads=arguments.num_threads))
+    if arguments.batch_size < arguments.num_envs:  # else there is no asynchronous mode
+        requests += [replace(r, batch_size=arguments.batch_size) for r in requests]
+    return {f"{mode_of(r)}, {threads_of(r)}": r for r in requests}
+
+
+def mode_of(request: Request) -> str:
+    """ "sync" or "async"."""
+    return "async" if request.batch_size else "sync"
+
+
+def threads_of(request: Request) -> str:
+    """The number of threads in words."""
+    return "1 thread" if request.num_threads == 1 else f"{request.num_threads} threads"
+
+
 def measure_throughput(
     arguments: argparse.Namespace, ours: Runner, tell: Any
 ) -> list[Row]:
-    """One thread on one core and all threads on all cores, sync and async."""
-    sync = base_request(arguments)
-    requests = {
-        ("sync", 1): sync,
-        ("async", 1): replace(sync, batch_size=arguments.batch_size),
-    }
-    if arguments.num_threads > 1:
-        many = replace(sync, cores=[], num_threads=arguments.num_threads)
-        requests["sync", arguments.num_threads] = many
-        requests["async", arguments.num_threads] = replace(
-            many, batch_size=arguments.batch_size
-        )
-    if arguments.batch_size == arguments.num_envs:  # no asynchronous mode to measure
-        requests = {key: value for key, value in requests.items() if key[0] == "sync"}
-    programs = {f"{m}, {n} threads": (ours, r) for (m, n), r in requests.items()}
+    """Measures all modes in turns."""
+    requests = requests_by_mode(arguments)
+    programs = {name: (ours, request) for name, request in requests.items()}
     runs = interleave(programs, arguments.repeats, tell)
-    return [
-        Row(mode, request, runs[f"{mode}, {threads} threads"])
-        for (mode, threads), request in requests.items()
-    ]
+    return [Row(mode_of(r), r, runs[name]) for name, r in requests.items()]
 
 
 def throughput_table(rows: list[Row]) -> Table:
@@ -437,14 +443,24 @@ def measure_engines(
 
 def measure_other_tree(
     arguments: argparse.Namespace, ours: Runner, tell: Any
-) -> Comparison:
-    """Compares this tree with another tree, one core, in turns."""
-    base = base_request(arguments)
+) -> list[Comparison]:
+    """Compares this tree with another tree in all modes, in turns."""
+    requests = requests_by_mode(arguments)
+    programs: dict[str, tuple[Runner, Request]] = {}
     with pool_runner("mario_envpool", arguments.other.resolve()) as other:
-        programs = {"this": (ours, base), "other": (other, base)}
+        for mode, request in requests.items():
+            programs[f"this tree, {mode}"] = ours, request
+            programs[f"the other tree, {mode}"] = other, request
         runs = interleave(programs, arguments.pairs, tell)
-    what = f"{arguments.task}, {base.num_envs} envs, 1 thread, 1 core"
-    return Comparison(str(arguments.other), what, runs["this"], runs["other"])
+    return [
+        Comparison(
+            str(arguments.other),
+            f"{arguments.task}, {request.num_envs} envs, {mode}",
+            runs[f"this tree, {mode}"],
+            runs[f"the other tree, {mode}"],
+        )
+        for mode, request in requests.items()
+    ]
 
 
 def peers_table(comparisons: list[Comparison]) -> Table:
@@ -576,9 +592,9 @@ def measure(
             console.print(peers_table(comparisons[-1:]))
             result["engines"] = comparisons[-1].as_json()
         if arguments.other:
-            comparisons.append(measure_other_tree(arguments, ours, tell))
-            console.print(peers_table(comparisons[-1:]))
-            result["other"] = comparisons[-1].as_json()
+            comparisons = measure_other_tree(arguments, ours, tell)
+            console.print(peers_table(comparisons))
+            result["other"] = [entry.as_json() for entry in comparisons]
     if arguments.peers is not None:
         peers, missing = measure_peers(arguments, tell)
         console.print(peers_table(peers))
