@@ -22,10 +22,11 @@ from stub_members import Stub
 from stub_runs import MUTATIONS
 
 from trainer.config.schema import RunConfig
+from trainer.machine.imports import load
 from trainer.models import checkpoint
 from trainer.population import main
 from trainer.session.files import take
-from trainer.tuning import command, mutations
+from trainer.tuning import mutations
 from trainer.tuning import population as module
 from trainer.tuning.population import Plan, Population, PopulationConfig
 
@@ -99,7 +100,7 @@ def test_the_longest_distance_is_worth_less_than_one_clear_in_a_thousand():
 
 
 def test_settings_are_drawn_by_the_seed(config):
-    table = command.load(config.mutations, "--mutations")
+    table = load(config.mutations, "--mutations", "it")
     values = {"lr": 1e-3, "lam": 0.9, "epochs": 2}
     drawn = [mutations.explore(table, values, random.Random(3)) for _ in range(2)]
     assert drawn[0] == drawn[1]

@@ -32,7 +32,7 @@ from trainer.search import main as search_main
 from trainer.session import locate
 from trainer.session.training import run_training
 from trainer.show import campaign_page, notify, page
-from trainer.tuning import command
+from trainer.tuning import options
 from trainer.tuning.campaign_config import CampaignConfig, command_of
 from trainer.tuning.population import Population, PopulationConfig
 from trainer.tuning.search_config import SearchConfig
@@ -342,10 +342,10 @@ def test_the_setup_of_a_population_shows_no_folders(home):
 def test_a_setup_of_an_earlier_version_is_still_known(home):
     base = change(RunConfig(), rom_path=str(home / "a.nes"))
     old = {"seeds": 1, "trainer flags": json.loads(json.dumps(to_dict(base)))}
-    command.check_setup("search", old, command.setup(base, seeds=1))
-    other = command.setup(change(base, lr=1.0), seeds=1)
+    options.check_setup("search", old, options.setup(base, seeds=1))
+    other = options.setup(change(base, lr=1.0), seeds=1)
     with pytest.raises(ValueError, match="was begun with another trainer flags"):
-        command.check_setup("search", old, other)
+        options.check_setup("search", old, other)
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -397,7 +397,6 @@ def test_a_database_that_does_not_open_is_not_quoted(home, capsys, url):
 
 def test_no_search_has_secrets_as_values():
     pytest.importorskip("optuna")
-    from trainer.tuning import options
 
     for name, value in private_values().items():
         if value == SECRET:

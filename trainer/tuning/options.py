@@ -1,19 +1,28 @@
-"""Options of a run by name: `lr` as on the command line, or `learner.lr`."""
+"""The options of many runs: what they share, and those that differ by name.
+
+The name of an option is `lr`, as on the command line, or `learner.lr`.
+"""
 
 from __future__ import annotations
 
 import difflib
 import functools
+import json
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from trainer.config import flags as run_flags
+from trainer.config import shown
 from trainer.config.options import Option
+from trainer.config.plain import to_dict
 from trainer.config.schema import RunConfig
 
 # Each run of a search has its own value, or the option only selects other defaults.
 _NOT_SEARCHED = ("preset", "seed", "run_dir", "resume")
+
+# The settings of the runs in the result of `setup`.
+FLAGS = "trainer flags"
 
 
 @functools.cache
@@ -129,3 +138,41 @@ def flags(options: Mapping[str, Any]) -> str:
         else:
             words += [f"--{flag}", show(value)]
     return " ".join(words)
+
+
+def check_base(base: RunConfig) -> None:
+    """Raises ValueError for options that cannot be the same for all runs."""
+    if base.notify:
+        raise ValueError(
+            "--notify is for a single run, and this command has many runs; leave it out"
+        )
+    for name in ("resume", "run_dir"):
+        if getattr(base, name) is not None:
+            flag = name.replace("_", "-")
+            raise ValueError(
+                f"--{flag} cannot apply to several runs, because each run has its own "
+                "folder; leave it out"
+            )
+
+
+def setup(base: RunConfig, **options: Any) -> dict[str, Any]:
+    """The settings that a resumed search must share, as plain JSON types.
+
+    Others may see them: the database of a search may be that of many people.
+    """
+    everything = {**options, FLAGS: shown.settings(to_dict(base))}
+    result: dict[str, Any] = json.loads(json.dumps(everything))
+    return result
+
+
+def check_setup(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Raises ValueError if two results of `setup` differ."""
+    old = dict(old)
+    if isinstance(old.get(FLAGS), dict):  # earlier versions wrote whole paths
+        old[FLAGS] = shown.settings(old[FLAGS])
+    changed = [key for key, value in new.items() if old.get(key) != value]
+    if changed:
+        raise ValueError(
+            f"{name!r} was begun with another {', '.join(changed)}; choose another "
+            "--name, or give the original values"
+        )

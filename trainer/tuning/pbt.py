@@ -30,7 +30,8 @@ from trainer.machine.cpu import available_cores
 from trainer.machine.process import raise_on_signal
 from trainer.models import checkpoint
 from trainer.session.training import run_training
-from trainer.tuning import command, mutations
+from trainer.tuning import mutations
+from trainer.tuning.options import check_base
 from trainer.tuning.population import (
     Plan,
     Population,
@@ -40,6 +41,7 @@ from trainer.tuning.population import (
     folder_of,
     scalar,
 )
+from trainer.tuning.workers import alone
 
 # How often the process of a member may be killed in one generation before the
 # population fails.
@@ -329,12 +331,12 @@ def evolve(
 ) -> Population:
     """Trains a population to its last generation."""
     config.validate()
-    command.check_base(base)
+    check_base(base)
     taken = (
         f"another process trains {config.name!r}; wait for its end, or choose another "
         "--name"
     )
-    with command.alone(config.out / config.name, taken):
+    with alone(config.out / config.name, taken):
         population = Population(config, base)
         if not population.finished:
             with _ray(config) as resources:

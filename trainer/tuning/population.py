@@ -15,14 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.config.options import MAX_SEED
+from trainer.config.options import MAX_SEED, check_ranges, option
 from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
+from trainer.machine.imports import load
 from trainer.models import checkpoint
 from trainer.session.files import is_taken
 from trainer.show.display import QuietDisplay
 from trainer.show.run_files import read_run
-from trainer.tuning import command, mutations, options
+from trainer.tuning import mutations, options
 
 Metrics = Mapping[str, Any]
 Train = Callable[[RunConfig, QuietDisplay], Metrics]
@@ -37,13 +38,13 @@ _CLEARS, _BEST_X = "rollout/clear_rate", "rollout/best_x_50"
 class PopulationConfig:
     """Trains a population and its settings."""
 
-    members: int = 4
+    members: int = option(4, least=2)
     """Members, at least 2."""
 
-    generations: int = 10
+    generations: int = option(10, least=1)
     """Generations in total, including those of earlier calls."""
 
-    steps_per_generation: int = 50_000
+    steps_per_generation: int = option(50_000, least=1)
     """Environment steps of each member in a generation."""
 
     mutations: str = "trainer.tuning.mutations:DEFAULT"
@@ -51,10 +52,10 @@ class PopulationConfig:
     (docs/search.md has an example). Only options of the learner and of replay:
     weights move between members."""
 
-    jobs: int = 1
+    jobs: int = option(1, least=1)
     """Members that train at the same time on each machine; they divide the cores."""
 
-    gpus_per_member: float = 0.0
+    gpus_per_member: float = option(0.0, least=0)
     """GPUs that Ray reserves for a member, such as 1 or 0.5; 0: Ray reserves none,
     and a member uses the first GPU of its machine, if there is one."""
 
@@ -71,8 +72,7 @@ class PopulationConfig:
 
     def validate(self) -> None:
         """Raises ValueError for a number that is too small, or a wrong address."""
-        command.check_least(self, members=2, generations=1, steps_per_generation=1)
-        command.check_least(self, jobs=1, gpus_per_member=0)
+        check_ranges(self)
         if ":/" in str(self.out):
             raise ValueError(
                 f"--out is a folder that all machines share, not a URL, got {self.out}"
@@ -168,7 +168,7 @@ class Population:
 
     def __init__(self, config: PopulationConfig, base: RunConfig) -> None:
         self.config, self.base = config, base
-        table = command.load(config.mutations, "--mutations")
+        table = load(config.mutations, "--mutations", "MODULE:NAME or FILE.py:NAME")
         try:
             mutations.check(table, base)
         except ValueError as error:
@@ -176,7 +176,7 @@ class Population:
         self.mutations: mutations.Mutations = table
         self.folder = (config.out / config.name).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        setup = command.setup(
+        setup = options.setup(
             base,
             members=config.members,
             steps=config.steps_per_generation,
@@ -187,7 +187,7 @@ class Population:
         path = self.folder / "state.json"
         if path.exists():
             self.state = json.loads(path.read_text())
-            command.check_setup(config.name, self.state["setup"], setup)
+            options.check_setup(config.name, self.state["setup"], setup)
             for number, member in enumerate(self.state["members"]):
                 if foreign := sorted(set(member["values"]) - set(table)):
                     raise ValueError(

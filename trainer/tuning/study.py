@@ -34,12 +34,14 @@ from trainer.config.options import MAX_SEED
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import is_native
-from trainer.machine.process import Interrupted, raise_on_signal
+from trainer.machine.imports import load
+from trainer.machine.process import Interrupted, complain, raise_on_signal
 from trainer.machine.timings import format_seconds
 from trainer.session.training import run_training
 from trainer.show.display import QuietDisplay
-from trainer.tuning import command, options
+from trainer.tuning import options
 from trainer.tuning.search_config import SearchConfig, Space
+from trainer.tuning.workers import Failed, Workers
 
 Distributions = dict[str, BaseDistribution]
 Train = Callable[[RunConfig, QuietDisplay], dict[str, float]]
@@ -90,7 +92,7 @@ def search(
     """Runs a search to its end."""
     quiet_optuna()
     config.validate()
-    command.check_base(base)
+    options.check_base(base)
     if not is_native(base.env.task):
         raise ValueError(
             f"task {base.env.task} does not report clears, which a search needs; "
@@ -104,46 +106,41 @@ def search(
         videos=False,
         log_seconds=min(base.log_seconds, 1.0),
     )
-    space: Space = command.load(config.space, "--space")
-    ranges = dry_run(space, base)
-    study = open_study(config, base, ranges)
+    study, objective = _prepare(config, base, train)
     done = sum(trial.state.is_finished() for trial in counted(study))
     print(
         f"search {config.name!r} in {config.folder}/: {done} of {config.trials} trials "
-        f"done; searching {', '.join(ranges)}; a run ends after "
-        f"{config.max_steps:,} steps or {format_seconds(config.max_seconds)}",
+        f"done; searching {', '.join(study.user_attrs['setup']['space'])}; a run ends "
+        f"after {config.max_steps:,} steps or {format_seconds(config.max_seconds)}",
         flush=True,
     )
-    context = multiprocessing.get_context("spawn")
-    others = [
-        context.Process(target=_worker, args=(config, base, train))
-        for _ in range(min(config.jobs, config.trials - done) - 1)
-    ]
+    workers = Workers(min(config.jobs, config.trials - done) - 1)
     try:
-        for process in others:
-            process.start()
-        work(study, Objective(config, base, space, train), config.trials)
-        for process in others:
-            process.join()
+        for number in range(workers.free):
+            workers.submit(f"process {number + 2}", _worker, config, base, train)
+        work(study, objective, config.trials)
+        for name, result in workers.do([]):
+            if isinstance(result, Failed):
+                complain(f"{name}: {result.reason}")
     finally:
-        # Some are left only after a signal or an error; SIGTERM ends a run cleanly.
-        for process in others:
-            if process.is_alive():
-                process.terminate()
-                process.join()
+        workers.close()
     return study
+
+
+def _prepare(
+    config: SearchConfig, base: RunConfig, train: Train
+) -> tuple[optuna.Study, Objective]:
+    space: Space = load(config.space, "--space", "MODULE:FUNCTION or FILE.py:FUNCTION")
+    study = open_study(config, base, dry_run(space, base))
+    return study, Objective(config, base, space, train)
 
 
 def _worker(config: SearchConfig, base: RunConfig, train: Train) -> None:
     """An additional process of --jobs."""
     quiet_optuna()
-    try:
-        with raise_on_signal():
-            space: Space = command.load(config.space, "--space")
-            study = open_study(config, base, dry_run(space, base))
-            work(study, Objective(config, base, space, train), config.trials)
-    except KeyboardInterrupt:
-        return
+    # After a signal to the search, or its death, the trial is left to a later search.
+    with suppress(KeyboardInterrupt), raise_on_signal():
+        work(*_prepare(config, base, train), config.trials)
 
 
 def quiet_optuna() -> None:
@@ -195,7 +192,7 @@ def open_study(
 ) -> optuna.Study:
     """The study of this name, new or old."""
     config.folder.mkdir(parents=True, exist_ok=True)
-    setup = command.setup(
+    setup = options.setup(
         base,
         objective=config.objective,
         seeds=config.seeds,
@@ -221,7 +218,7 @@ def open_study(
         time.sleep(_POLL_S)
         first_setup = study.user_attrs.get("setup")
     if first_setup is not None:
-        command.check_setup(config.name, first_setup, setup)
+        options.check_setup(config.name, first_setup, setup)
         return study
     # The first trial has the settings of the base run, for comparison.
     values = options.values_of(base, ranges).items()
@@ -350,9 +347,8 @@ def work(
             raise optuna.TrialPruned
         return objective(trial)
 
-    parent = multiprocessing.parent_process()
-    announced = False
-    while parent is None or parent.is_alive():
+    announced = multiprocessing.parent_process() is not None
+    while True:
         optuna.storages.fail_stale_trials(study)
         states = [trial.state for trial in counted(study)]
         finished = sum(state.is_finished() for state in states)
@@ -364,7 +360,7 @@ def work(
                 unless_surplus, n_trials=1, catch=FAILURES, gc_after_trial=True
             )
             continue
-        if not announced and parent is None:
+        if not announced:
             print(
                 f"waiting for {running} trials of other processes; a killed process is "
                 f"detected after {GRACE_S} s, and its trial restarts",
