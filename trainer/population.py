@@ -3,7 +3,7 @@
 Members train with different settings, one generation at a time. Then each member of
 the lowest quarter takes the weights of a member of the highest quarter (exploit) and
 changes its settings a little (explore), so that settings become schedules. The command
-prints a line for every such step, and writes it to population.jsonl. Ray Tune trains
+prints a line for every such step, and writes it to population.jsonl. Ray trains
 the members, on this machine or on a Ray cluster. After an interruption the same command
 resumes.
 
@@ -33,7 +33,7 @@ def _evolve(config: PopulationConfig, flags: list[str]) -> None:
         from trainer.tuning.pbt import evolve
     except ImportError as error:
         raise ImportError(
-            "trainer.population needs Ray Tune, which is not installed: "
+            "trainer.population needs Ray, which is not installed: "
             "pip install -e '.[ray]'"
         ) from error
     evolve(config, parse(flags))

@@ -6,6 +6,7 @@ This module works without Ray; `trainer.tuning.pbt` trains the members with Ray.
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 import time
@@ -86,7 +87,6 @@ class Plan:
     base: RunConfig
     folder: Path
     steps: int  # of a member in a generation
-    first: int  # generation of this call
     train: Train
 
     def train_member(
@@ -155,15 +155,10 @@ def describe(metrics: Metrics) -> str:
 class Population:
     """Members with their settings and scores, on disk after every change.
 
-    Each call begins a new Ray experiment from this state. `Tuner.restore` is not used,
-    because Ray does not save the state of its scheduler: a restored synchronous
-    population trains one generation without an exploit step and then waits forever
-    (Ray 2.60).
-
     Attributes:
         state: number of the `generation`, and for each of the `members`: `values` (its
-            settings), `trained` (the number of generations), `metrics` (of the last
-            generation), and `weights` (folder of a checkpoint to load, if any).
+            settings), `trained` (the number of generations) and `metrics` (of the last
+            generation).
     """
 
     def __init__(self, config: PopulationConfig, base: RunConfig) -> None:
@@ -213,18 +208,6 @@ class Population:
         most = self.config.generations
         return all(member["trained"] >= most for member in self.state["members"])
 
-    def plan(self, train: Train) -> Plan:
-        """Makes the plan of this call, after members have loaded their `weights`."""
-        steps, first = self.config.steps_per_generation, self.state["generation"]
-        plan = Plan(self.base, self.folder, steps, first, train)
-        for number, member in enumerate(self.state["members"]):
-            if source := member.get("weights"):
-                folder = folder_of(self.folder, number)
-                checkpoint.hand_over(checkpoint.find(Path(source)), folder)
-                del member["weights"]
-        self._save()
-        return plan
-
     def _tell(self, text: str, **event: Any) -> None:
         """Keeps a line and an event for the next `_save`."""
         self._events.append((text, {"generation": self.state["generation"], **event}))
@@ -238,49 +221,61 @@ class Population:
         self._events.clear()
         write_json(self.folder / "state.json", self.state)
 
-    def note(self, number: int, generation: int, metrics: Metrics) -> None:
-        """Notes the result of a member at the end of a generation, once."""
-        members = self.state["members"]
-        member = members[number]
-        if member["trained"] <= generation:
-            member |= {"trained": generation + 1, "metrics": essential(metrics)}
-            member.pop("weights", None)
-            values = member["values"]
-            text = f"member {number}: {describe(metrics)}; {options.flags(values)}"
-            self._tell(text, member=number, score=score(metrics), values=values)
-            self._save()
-        if all(m["trained"] > generation and "error" in m["metrics"] for m in members):
-            error = members[0]["metrics"]["error"]
-            raise RuntimeError(f"all members failed; member 0: {error}")
+    def note(self, number: int, metrics: Metrics) -> None:
+        """Notes the result of a member at the end of the generation."""
+        member = self.state["members"][number]
+        values = member["values"]
+        member["trained"] = self.state["generation"] + 1
+        member["metrics"] = essential(metrics)
+        text = f"member {number}: {describe(metrics)}; {options.flags(values)}"
+        self._tell(text, member=number, score=score(metrics), values=values)
+        self._save()
 
     def note_crash(self, number: int, reason: str) -> None:
         """Notes that the process of a member was killed and starts again."""
         self._tell(f"member {number}: {reason}; it starts again", member=number)
         self._save()
 
-    def exploit(
-        self, loser: int, winner: int, values: Mapping[str, Any], weights: Path
-    ) -> None:
-        """Gives a member the weights of another and new settings."""
-        low, high = self.state["members"][loser], self.state["members"][winner]
-        low |= {"values": dict(values), "weights": str(weights)}
-        self._tell(
-            f"member {loser} ({describe(low['metrics'])}) takes the weights of member "
-            f"{winner} ({describe(high['metrics'])}); "
-            f"{options.changes(high['values'], values)}",
-            member=loser, source=winner, values=dict(values),
-        )  # fmt: skip
-
     def begin_generation(self) -> None:
-        """Begins the next generation, after all exploit steps of the current one."""
+        """Begins the next generation; first, members exploit and explore.
+
+        Each of the lowest quarter takes the weights of one of the highest quarter, and
+        values near those of that member. After an interruption, the same members take
+        the same weights and values again.
+        """
         best, score_of_best = self._best()
+        members, generation = self.state["members"], self.state["generation"]
+        rng = random.Random(f"{self.base.seed} generation {generation}")
+        ranked = sorted(
+            range(len(members)), key=lambda number: scalar(members[number]["metrics"])
+        )
+        count = math.ceil(len(ranked) / 4)
+        winners = [n for n in ranked[-count:] if "error" not in members[n]["metrics"]]
+        for loser in ranked[:count]:
+            self._exploit(loser, rng.choice(winners), rng)
         self.state["generation"] += 1
         self._tell(f"begins; the best was member {best} ({score_of_best})", best=best)
         self._save()
 
+    def _exploit(self, loser: int, winner: int, rng: random.Random) -> None:
+        """Gives a member the weights of another and new settings."""
+        low, high = self.state["members"][loser], self.state["members"][winner]
+        weights = checkpoint.find(folder_of(self.folder, winner))
+        checkpoint.hand_over(weights, folder_of(self.folder, loser))
+        low["values"] = mutations.explore(self.mutations, high["values"], rng)
+        self._tell(
+            f"member {loser} ({describe(low['metrics'])}) takes the weights of member "
+            f"{winner} ({describe(high['metrics'])}); "
+            f"{options.changes(high['values'], low['values'])}",
+            member=loser, source=winner, values=low["values"],
+        )  # fmt: skip
+
     def _best(self) -> tuple[int, str]:
         """The member with the highest score, and this score as text."""
         metrics = [member["metrics"] for member in self.state["members"]]
+        if all("error" in some for some in metrics):
+            error = metrics[0]["error"]
+            raise RuntimeError(f"all members failed; member 0: {error}")
         best = max(range(len(metrics)), key=lambda number: score(metrics[number]))
         return best, describe(metrics[best])
 
