@@ -45,14 +45,11 @@ from trainer.learn.distil import check_fits
 from trainer.machine.files import write_json
 from trainer.machine.imports import check_named
 from trainer.machine.process import complain
-from trainer.session.files import new_run_dir
-from trainer.show import campaign_page
-from trainer.show.board import Board
-from trainer.show.campaign_page import OPTIONS
+from trainer.session.files import alone, new_run_dir
+from trainer.show.campaign import OPTIONS, Board, write
 from trainer.tuning.campaign import ERRORS, POLICIES, Campaign
 from trainer.tuning.campaign_config import CampaignConfig, command_of
 from trainer.tuning.options import check_base
-from trainer.tuning.workers import alone
 
 # Flags of the run of every level, and of the run of the network for all levels.
 _SINGLE = (
@@ -160,7 +157,7 @@ def _run(
         console.print(_LEGEND.format(config.episodes), style="dim")
         if text := _missing(table, folder):
             console.print(text)
-    print(f"wrote {folder}/policies/, {campaign_page.write(folder)}")
+    print(f"wrote {folder}/policies/, {write(folder)}")
 
 
 def _missing(table: Mapping[str, Any], folder: Path) -> str:

@@ -31,7 +31,7 @@ from trainer.run import main
 from trainer.search import main as search_main
 from trainer.session import locate
 from trainer.session.training import run_training
-from trainer.show import campaign_page, notify, page
+from trainer.show import campaign, notify, page
 from trainer.tuning import options
 from trainer.tuning.campaign_config import CampaignConfig, command_of
 from trainer.tuning.population import Population, PopulationConfig
@@ -327,7 +327,7 @@ def test_the_files_of_a_campaign_show_no_secrets(home):
     folder = home / "campaign"
     folder.mkdir()
     (folder / "campaign.json").write_text(json.dumps(known))
-    check(campaign_page.write(folder).read_text(), str(home))
+    check(campaign.write(folder).read_text(), str(home))
 
 
 def test_the_setup_of_a_population_shows_no_folders(home):

@@ -39,7 +39,7 @@ from trainer.rollout.store import Rollouts
 from trainer.session.alarms import Alarms
 from trainer.session.files import Checkpoints
 from trainer.show.dashboard import make_display
-from trainer.show.display import Display, QuietDisplay, RunInfo
+from trainer.show.display import Display, RunInfo
 from trainer.show.notify import Notifier
 from trainer.show.tracking import MetricsWriter
 
@@ -112,7 +112,7 @@ class Run:
         self._closing = ExitStack()
         if display is None:
             shows = ranks.is_first
-            display = make_display(config.dashboard) if shows else QuietDisplay()
+            display = make_display(config.dashboard) if shows else Display()
         self.display = self.owns(display)
         self.progress, self.timings = Progress(), Timings()
         self.ways = demonstrations.Demonstrations()

@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,7 @@ from trainer.machine.process import Interrupted
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
 from trainer.models.released import SUFFIX
-from trainer.show.board import Board, Standing
-from trainer.show.campaign_page import MERGED, STATE, TABLE, results_of
+from trainer.show.campaign import MERGED, STATE, TABLE, Board, Level, results_of
 from trainer.show.dashboard import make_display
 from trainer.show.run_files import clear_rate_now
 from trainer.tuning import specialists
@@ -63,18 +62,6 @@ _LEVEL_BITS, _ONE_BITS = 8, 16
 # Share of the time of the merge before its schedules start to fall to 0.
 _MERGE_BEGINS = 0.1
 _CHECKPOINT_SECONDS = 30.0
-
-
-@dataclass
-class Level:
-    """The progress of the training of a level."""
-
-    seconds: float = 0.0  # of training
-    steps: int = 0
-    rate: float = 0.0  # of clears in the last 100 training episodes
-    solved: bool = False
-    ended: bool = False  # its schedules
-    chosen: float | None = None  # clear rate of the policy, None before the choice
 
 
 class Campaign:
@@ -370,18 +357,16 @@ class Campaign:
 
     def _show(self, what: str, until: float) -> None:
         """Draws the board."""
-        running = self._workers.running
-        standings = {}
-        for name, level in self.levels.items():
-            rate = level.rate if level.steps else None
-            if name in running:
-                rate = clear_rate_now(self.run_dir(name))
-            begins = name in running and rate is None and self._phase == "specialists"
-            searching = begins and self._runs[name].learns_from_demonstrations
-            standings[name] = Standing(rate, name in running, level.solved, searching)
+        running = [name for name in self._workers.running if name in self.levels]
+        rates = {name: clear_rate_now(self.run_dir(name)) for name in running}
+        searching = self._phase == "specialists" and any(
+            run.learns_from_demonstrations for run in self._runs.values()
+        )
         solved = sum(level.solved for level in self.levels.values())
         self._board.show(
             f"{what}, {format_seconds(self.elapsed())} of {format_seconds(until)}, "
             f"{solved} of {len(self.levels)} levels solved",
-            standings,
+            self.levels,
+            rates,
+            searching,
         )

@@ -21,6 +21,7 @@ from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
 from trainer.machine.cpu import available_cores
 from trainer.machine.process import raise_on_signal
+from trainer.session.files import alone
 from trainer.session.training import run_training
 from trainer.tuning.options import check_base
 from trainer.tuning.population import (
@@ -30,7 +31,6 @@ from trainer.tuning.population import (
     PopulationConfig,
     Train,
 )
-from trainer.tuning.workers import alone
 
 # How often the process of a member may be killed in one generation before the
 # population fails.

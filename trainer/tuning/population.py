@@ -22,12 +22,12 @@ from trainer.machine.files import write_json
 from trainer.machine.imports import load
 from trainer.models import checkpoint
 from trainer.session.files import is_taken
-from trainer.show.display import QuietDisplay
+from trainer.show.display import Display
 from trainer.show.run_files import read_run
 from trainer.tuning import mutations, options
 
 Metrics = Mapping[str, Any]
-Train = Callable[[RunConfig, QuietDisplay], Metrics]
+Train = Callable[[RunConfig, Display], Metrics]
 
 # How long a process of an interrupted call may still write to a run folder.
 _TAKEN_S = 60.0
@@ -114,7 +114,7 @@ class Plan:
             # A process was killed after the end of the run and before its report.
             return read_run(folder).points[-1] | {"signal": 0}
         try:
-            return self.train(options.apply(config, values), QuietDisplay())
+            return self.train(options.apply(config, values), Display())
         except (ValueError, RuntimeError) as error:
             return {"error": str(error).split("\n")[0], "signal": 0}
 

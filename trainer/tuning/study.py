@@ -38,13 +38,13 @@ from trainer.machine.imports import load
 from trainer.machine.process import Interrupted, complain, raise_on_signal
 from trainer.machine.timings import format_seconds
 from trainer.session.training import run_training
-from trainer.show.display import QuietDisplay
+from trainer.show.display import Display
 from trainer.tuning import options
 from trainer.tuning.search_config import SearchConfig, Space
 from trainer.tuning.workers import Failed, Workers
 
 Distributions = dict[str, BaseDistribution]
-Train = Callable[[RunConfig, QuietDisplay], dict[str, float]]
+Train = Callable[[RunConfig, Display], dict[str, float]]
 
 # Points of a run at which it is compared with other runs.
 REPORTS = 20
@@ -438,7 +438,7 @@ class Objective:
         return search.max_seconds * (2 - rate)
 
 
-class TrialDisplay(QuietDisplay):
+class TrialDisplay(Display):
     """Reports a run's progress to Optuna, and ends a hopeless run."""
 
     def __init__(self, trial: optuna.Trial, config: SearchConfig, index: int) -> None:

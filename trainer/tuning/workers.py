@@ -1,4 +1,4 @@
-"""Who may write to a folder, and processes that run tasks and end with their parent."""
+"""Worker processes that run tasks one at a time and end with their parent."""
 
 from __future__ import annotations
 
@@ -10,32 +10,13 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any, NamedTuple
-
-from filelock import Timeout
-
-from trainer.session.files import take
 
 # Seconds that a task may take to end after SIGTERM, for example to write a checkpoint.
 _GRACE_S = 30.0
-
-
-@contextmanager
-def alone(folder: Path, taken: str) -> Iterator[None]:
-    """Makes a folder and locks it during the block; `taken` is the error if it is."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = take(folder)
-    except Timeout:
-        raise ValueError(taken) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 class Failed(NamedTuple):
