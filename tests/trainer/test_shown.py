@@ -31,7 +31,7 @@ from trainer.run import main
 from trainer.search import main as search_main
 from trainer.session import locate
 from trainer.session.training import run_training
-from trainer.show import campaign, notify, page
+from trainer.show import campaign, page, tracking
 from trainer.tuning import options
 from trainer.tuning.campaign_config import CampaignConfig, command_of
 from trainer.tuning.population import Population, PopulationConfig
@@ -212,7 +212,7 @@ def test_a_resumed_run_still_notifies_and_a_moved_checkpoint_says_that_it_cannot
     home, monkeypatch, caplog
 ):
     use_pools(monkeypatch, FakePool)
-    monkeypatch.setattr(notify, "_service", lambda urls: None)
+    monkeypatch.setattr(tracking, "_service", lambda urls: None)
     run_training(make_config(home, notify=SECRET, max_steps=100))
     path = checkpoint.find(home / "run")
     assert locate.config_of(path).notify == SECRET
@@ -252,9 +252,9 @@ class Quoting:
 
 
 def test_a_failed_notification_quotes_no_url(monkeypatch):
-    monkeypatch.setattr(notify, "_service", lambda urls: Quoting())
+    monkeypatch.setattr(tracking, "_service", lambda urls: Quoting())
     lines = []
-    notifier = notify.Notifier(SECRET, lines.append)
+    notifier = tracking.Notifier(SECRET, lines.append)
     notifier.send("title", f"disk: 0.1 GB are left where /{HOME}/runs/a is")
     notifier.close()
     assert lines == ["could not send notification 'title': OSError"]
