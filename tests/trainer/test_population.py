@@ -97,14 +97,9 @@ def test_before_any_clears_the_distance_counts():
         reached(0.01, 400.0),
         reached(0.02, 0.0),
     ]
-    scalars = [module.scalar(metrics) for metrics in ranked]
-    assert scalars == sorted(scalars)
-    assert len(set(scalars)) == len(scalars)
-    assert scalars[0] == -1
-
-
-def test_the_longest_distance_is_worth_less_than_one_clear_in_a_thousand():
-    assert module.scalar(reached(0.0, 65535.0)) < module.scalar(reached(0.001, 0.0))
+    scores = [module.score(metrics) for metrics in ranked]
+    assert scores == sorted(set(scores))
+    assert scores[0] == (-1, 0)
 
 
 def test_settings_are_drawn_by_the_seed(config):
@@ -248,7 +243,7 @@ def test_what_a_member_runs(plan):
 def test_a_run_that_was_not_reported_is_not_trained_again(plan):
     first = plan.train_member(1, 0, VALUES)
     again = plan.train_member(1, 0, VALUES)
-    assert module.scalar(first) == module.scalar(again) > 0
+    assert module.score(first) == module.score(again) > (0, 0)
     assert len((plan.folder / "calls.jsonl").read_text().splitlines()) == 1
 
 

@@ -280,10 +280,8 @@ def test_a_search_of_an_earlier_version_goes_on_in_its_database(config):
     assert not (config.folder / "study.log").exists()
 
 
-def test_who_makes_a_study_begins_it_once(config, monkeypatch):
-    """The others wait for it; where it has died, one of them does."""
-    monkeypatch.setattr(module, "_POLL_S", 0.01)
-    monkeypatch.setattr(module, "_SETUP_S", 0.05)
+def test_who_makes_a_study_begins_it_once(config):
+    """Where it has died meanwhile, the next one does."""
     ranges = module.dry_run(load(config.space, "--space", "it"), BASE)
     config.folder.mkdir(parents=True)
     journal = module.open_storage("", config.folder)

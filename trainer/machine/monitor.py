@@ -213,11 +213,12 @@ def mark(name: str) -> AbstractContextManager[Any]:
 @contextmanager
 def watch_marks(open_range: OpenRange) -> Iterator[None]:
     """Passes the marks of all threads to a function; not with the profiler."""
-    _set_range(open_range)
+    global _open_range
+    _open_range = open_range
     try:
         yield
     finally:
-        _set_range(None)
+        _open_range = None
 
 
 @contextmanager
@@ -231,6 +232,7 @@ def profiler(
     updates: int, run_dir: Path, device: torch.device
 ) -> Iterator[Callable[[], None]]:
     """Records some updates of a run to RUN_DIR/trace.json."""
+    global _open_range
     if not updates:
         yield lambda: None
         return
@@ -262,7 +264,7 @@ def profiler(
     finally:
         with recording_lock:  # the end of the profile waits for the device
             recording.stop()
-        _set_range(None)
+        _open_range = None
     if not path.is_file():
         _logger.warning(
             "no profile was recorded: the run ended within its first %d updates",
@@ -281,16 +283,11 @@ def _all_threads() -> Any:
 
 def _step(recording: torch.profiler.profile, device: torch.device) -> None:
     """Ends an update for the profiler; marks are active only while it records."""
+    global _open_range
     with recording_lock:
         recording.step()
     action = torch.profiler.ProfilerAction
     on = recording.current_action in (action.RECORD, action.RECORD_AND_SAVE)
-    open_range: OpenRange = torch.profiler.record_function
-    if device.type == "cuda":
-        open_range = _range_with_nvtx
-    _set_range(open_range if on else None)
-
-
-def _set_range(open_range: OpenRange | None) -> None:
-    global _open_range
-    _open_range = open_range
+    gpu = device.type == "cuda"
+    open_range: OpenRange = _range_with_nvtx if gpu else torch.profiler.record_function
+    _open_range = open_range if on else None

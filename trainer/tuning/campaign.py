@@ -127,6 +127,16 @@ class Campaign:
         """File of the policy of a level, or of the network for all levels."""
         return self.folder / POLICIES / f"{level}{SUFFIX}"
 
+    def _teachers(self) -> list[str]:
+        """The levels that have a policy."""
+        return [name for name in self.levels if self.policy(name).exists()]
+
+    def _model(self, name: str) -> str:
+        """The network of a level's policy, or of the one network."""
+        merged = name == ONE
+        run = self._merged(self._teachers()) if merged else self._runs[name]
+        return run.model.name
+
     # -- phases ----------------------------------------------------------------
 
     def run(self) -> None:
@@ -252,7 +262,7 @@ class Campaign:
         tasks = [
             (name, specialists.choose, self.run_dir(name), self.policy(name),
              name, _CHOICE_EPISODES, self.config.seed, _LEVEL_BITS,
-             self._runs[name].model.name)
+             self._model(name))
             for name, level in self.levels.items()
             if level.chosen is None and checkpoint.list_files(self.run_dir(name))
         ]  # fmt: skip
@@ -260,7 +270,7 @@ class Campaign:
             self.levels[name].chosen = result["clear_rate"]
             self._save()
         rates = [level.chosen or 0.0 for level in self.levels.values()]
-        if not any(self.policy(name).exists() for name in self.levels):
+        if not self._teachers():
             raise RuntimeError(f"no level has a policy; see {self.folder / ERRORS}")
         self._board.log(
             f"policies of {len(self.levels)} levels: mean clear rate "
@@ -273,7 +283,7 @@ class Campaign:
         """Trains one network for all levels to imitate the policies."""
         if not self.config.merge_share or len(self.levels) == 1:
             return
-        levels = [name for name in self.levels if self.policy(name).exists()]
+        levels = self._teachers()
         if missing := len(self.levels) - len(levels):
             self._board.log(f"{missing} levels have no policy to learn from")
         run_dir = self.folder / MERGED
@@ -310,11 +320,10 @@ class Campaign:
         """Chooses the temperature of the one network, at the end of its training."""
         if not checkpoint.list_files(self.folder / MERGED):
             return
-        levels = [name for name in self.levels if self.policy(name).exists()]
         task = (
             ONE, specialists.choose, self.folder / MERGED, self.policy(ONE),
-            ",".join(levels), _ONE_EPISODES, self.config.seed, _ONE_BITS,
-            self._merged(levels).model.name,
+            ",".join(self._teachers()), _ONE_EPISODES, self.config.seed, _ONE_BITS,
+            self._model(ONE),
         )  # fmt: skip
         for _, result in self._do([task], "choosing a temperature"):
             self._board.log(
@@ -329,14 +338,10 @@ class Campaign:
             path = self.folder / TABLE
             self._board.log(f"all policies were played before, see {path}")
             return table
-        levels = [name for name in names if name != ONE]
-        models = {name: self._runs[name].model.name for name in levels}
-        if ONE in names:
-            models[ONE] = self._merged(levels).model.name
         tasks = [
             (name, specialists.evaluate, self.policy(name),
              "" if name == ONE else name, self.config.episodes, self.config.seed,
-             models[name])
+             self._model(name))
             for name in names
         ]  # fmt: skip
         try:

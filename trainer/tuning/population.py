@@ -137,13 +137,6 @@ def score(metrics: Metrics) -> tuple[float, float]:
     return float(metrics.get(_CLEARS, 0.0)), float(metrics.get(_BEST_X, 0.0))
 
 
-def scalar(metrics: Metrics) -> float:
-    """The score as one number, in which x only decides between equal clear rates."""
-    rate, best_x = score(metrics)
-    # x is below 65,536, and clear rates differ by 1e-3 or more.
-    return rate + 1e-8 * best_x
-
-
 def describe(metrics: Metrics) -> str:
     """The score of a member as text."""
     if "error" in metrics:
@@ -246,9 +239,7 @@ class Population:
         best, score_of_best = self._best()
         members, generation = self.state["members"], self.state["generation"]
         rng = random.Random(f"{self.base.seed} generation {generation}")
-        ranked = sorted(
-            range(len(members)), key=lambda number: scalar(members[number]["metrics"])
-        )
+        ranked = sorted(range(len(members)), key=lambda n: score(members[n]["metrics"]))
         count = math.ceil(len(ranked) / 4)
         winners = [n for n in ranked[-count:] if "error" not in members[n]["metrics"]]
         for loser in ranked[:count]:

@@ -56,8 +56,6 @@ FAILURES = (ValueError, RuntimeError, OSError, ImportError, MemoryError)
 _SURPLUS = "surplus"
 
 _POLL_S = 2.0
-# Seconds that other processes wait for the process that made a study to set it up.
-_SETUP_S = 10.0
 
 # Seconds between heartbeats of a process, and after which a process without one counts
 # as dead.
@@ -198,25 +196,15 @@ def open_study(
         seeds=config.seeds,
         space={name: repr(some) for name, some in ranges.items()},
     )
-    parts: dict[str, Any] = {
-        "study_name": config.name,
-        "storage": open_storage(config.storage, config.folder),
-        "sampler": optuna.samplers.TPESampler(),
-        "pruner": _pruner(config),
-    }
-    first_setup, until = None, 0.0
-    try:
-        study = optuna.create_study(
-            **parts, direction="minimize" if config.minimise else "maximize"
-        )
-    except optuna.exceptions.DuplicatedStudyError:
-        study = optuna.load_study(**parts)
-        first_setup = study.user_attrs.get("setup")
-        until = time.monotonic() + _SETUP_S
-    # The process that made the study sets it up, unless it has died meanwhile.
-    while first_setup is None and time.monotonic() < until:
-        time.sleep(_POLL_S)
-        first_setup = study.user_attrs.get("setup")
+    study = optuna.create_study(
+        study_name=config.name,
+        storage=open_storage(config.storage, config.folder),
+        sampler=optuna.samplers.TPESampler(),
+        pruner=_pruner(config),
+        direction="minimize" if config.minimise else "maximize",
+        load_if_exists=True,
+    )
+    first_setup = study.user_attrs.get("setup")
     if first_setup is not None:
         options.check_setup(config.name, first_setup, setup)
         return study
