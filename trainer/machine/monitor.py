@@ -175,7 +175,7 @@ def _open_gpu(device: torch.device) -> tuple[Any, Any] | None:
         return None
     try:
         return pynvml, _find_handle(pynvml, device)
-    except (pynvml.NVMLError, LookupError) as error:
+    except (pynvml.NVMLError, AttributeError) as error:
         _logger.warning("no GPU measurements: NVML has no %s (%s)", device, error)
         pynvml.nvmlShutdown()
         return None
@@ -188,13 +188,9 @@ def _find_handle(nvml: Any, device: torch.device) -> Any:
     all GPUs. The UUID and the PCI address are the same in torch and NVML.
     """
     gpu: Any = torch.cuda.get_device_properties(device)
-    uuid = getattr(gpu, "uuid", None)
-    if uuid is not None:
-        # A MIG slice has another kind of UUID, but its GPU has an address.
-        with suppress(nvml.NVMLError):
-            return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    if not hasattr(gpu, "pci_bus_id"):
-        raise LookupError("this PyTorch reports neither a known UUID nor a PCI address")
+    # A MIG slice has another kind of UUID, but its GPU has an address.
+    with suppress(nvml.NVMLError):
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu.uuid}")
     domain, bus, slot = gpu.pci_domain_id, gpu.pci_bus_id, gpu.pci_device_id
     return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08x}:{bus:02x}:{slot:02x}.0")
 
