@@ -43,7 +43,7 @@ from trainer.machine.process import Interrupted
 from trainer.models import checkpoint
 from trainer.models.policy import Policy, load_policy, playing_device
 from trainer.session.training import run_training
-from trainer.show.display import QuietDisplay
+from trainer.show.display import Display
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _train_a2c(config: BaselinesConfig, levels: Sequence[str]) -> Path:
         run_dir=folder,
     )
     print(f"training A2C for {config.a2c_seconds:g} s: {folder}/", flush=True)
-    if number := run_training(training, QuietDisplay())["signal"]:
+    if number := run_training(training, Display())["signal"]:
         raise Interrupted(int(number))
     return folder
 

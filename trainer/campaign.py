@@ -34,7 +34,7 @@ from typing import Any
 
 from rich.console import Console
 
-from trainer.cli import code_in, main_of, parse, parse_each
+from trainer.cli import code_in, main_of_runs, parse, parse_each
 from trainer.config.flags import code_of
 from trainer.config.options import flag_of
 from trainer.config.plain import from_dict, to_dict
@@ -45,13 +45,11 @@ from trainer.learn.distil import check_fits
 from trainer.machine.files import write_json
 from trainer.machine.imports import check_named
 from trainer.machine.process import complain
-from trainer.session.files import new_run_dir
-from trainer.show import campaign_page
-from trainer.show.board import Board
-from trainer.show.campaign_page import OPTIONS
-from trainer.tuning import command
+from trainer.session.files import alone, new_run_dir
+from trainer.show.campaign import OPTIONS, Board, write
 from trainer.tuning.campaign import ERRORS, POLICIES, Campaign
 from trainer.tuning.campaign_config import CampaignConfig, command_of
+from trainer.tuning.options import check_base
 
 # Flags of the run of every level, and of the run of the network for all levels.
 _SINGLE = (
@@ -102,7 +100,7 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
         return check(parse(words))
 
     for run in runs.values():
-        command.check_base(run)
+        check_base(run)
         check(run)
     if config.merge_share and len(levels) > 1:
         _check_merge(runs, merged(levels))
@@ -110,7 +108,7 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
         f"another process is writing to {folder}; wait for its end, or choose another "
         "folder with --run-dir"
     )
-    with command.alone(folder, taken):
+    with alone(folder, taken):
         options = {
             "command": command_of(config, flags),
             "options": to_dict(config),
@@ -159,7 +157,7 @@ def _run(
         console.print(_LEGEND.format(config.episodes), style="dim")
         if text := _missing(table, folder):
             console.print(text)
-    print(f"wrote {folder}/policies/, {campaign_page.write(folder)}")
+    print(f"wrote {folder}/policies/, {write(folder)}")
 
 
 def _missing(table: Mapping[str, Any], folder: Path) -> str:
@@ -209,14 +207,16 @@ def _open(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    words, flags = command.split(sys.argv[1:] if argv is None else argv)
-
-    def work(config: CampaignConfig) -> None:
-        instead = dict.fromkeys(("--levels", "--task", "--seed", "--max-seconds"), "it")
-        command.check_flags(flags, instead | {"--max-steps": "--max-seconds"}, _OWN)
-        _main(config, flags)
-
-    return main_of(CampaignConfig, work, "campaign", __doc__, words)
+    instead = {f"--{name}": "it" for name in ("levels", "task", "seed", "max-seconds")}
+    return main_of_runs(
+        CampaignConfig,
+        _main,
+        "campaign",
+        __doc__,
+        argv,
+        instead=instead | {"--max-steps": "--max-seconds"},
+        own=_OWN,
+    )
 
 
 if __name__ == "__main__":

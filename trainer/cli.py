@@ -91,6 +91,41 @@ def main_of(
     return 0
 
 
+def main_of_runs(
+    kind: type[Config],
+    work: Callable[[Config, list[str]], object],
+    name: str,
+    description: str | None,
+    argv: Sequence[str] | None,
+    *,
+    instead: Mapping[str, str],
+    own: Sequence[str] = (),
+    interrupted: str = "",
+) -> int:
+    """Reads and runs a command of many runs, which take the flags after `--`.
+
+    `instead` names what to give before `--`, and `own` what the command sets.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    end = words.index("--") if "--" in words else len(words)
+
+    def checked(config: Config) -> None:
+        for word in words[end + 1 :]:
+            flag = word.split("=")[0].replace("_", "-")
+            if flag in instead:
+                raise ValueError(
+                    f"{flag} after -- has no effect; give {instead[flag]} before --"
+                )
+            if flag.replace("--no-", "--") in own:
+                raise ValueError(
+                    f"{flag} after -- has no effect, because this command sets it; "
+                    "leave it out"
+                )
+        work(config, words[end + 1 :])
+
+    return main_of(kind, checked, name, description, words[:end], interrupted)
+
+
 def _flags_of(title: str, options: Iterable[Option]) -> type[Any]:
     """A dataclass from which tyro makes a group of flags."""
     fields = []

@@ -3,7 +3,7 @@
 Members train with different settings, one generation at a time. Then each member of
 the lowest quarter takes the weights of a member of the highest quarter (exploit) and
 changes its settings a little (explore), so that settings become schedules. The command
-prints a line for every such step, and writes it to population.jsonl. Ray Tune trains
+prints a line for every such step, and writes it to population.jsonl. Ray trains
 the members, on this machine or on a Ray cluster. After an interruption the same command
 resumes.
 
@@ -23,35 +23,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from trainer.cli import main_of, parse
-from trainer.tuning import command
+from trainer.cli import main_of_runs, parse
 from trainer.tuning.population import PopulationConfig
+
+
+def _evolve(config: PopulationConfig, flags: list[str]) -> None:
+    # Here, so that --help needs no Ray.
+    try:
+        from trainer.tuning.pbt import evolve
+    except ImportError as error:
+        raise ImportError(
+            "trainer.population needs Ray, which is not installed: "
+            "pip install -e '.[ray]'"
+        ) from error
+    evolve(config, parse(flags))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    own, flags = command.split(sys.argv[1:] if argv is None else argv)
-
-    def work(config: PopulationConfig) -> None:
-        instead = "--generations and --steps-per-generation"
-        command.check_flags(flags, {"--max-steps": instead, "--max-seconds": instead})
-        # Here, so that --help needs no Ray.
-        try:
-            from trainer.tuning.pbt import evolve
-        except ImportError as error:
-            raise ImportError(
-                "trainer.population needs Ray Tune, which is not installed: "
-                "pip install -e '.[ray]'"
-            ) from error
-        evolve(config, parse(flags))
-
-    return main_of(
+    limits = "--generations and --steps-per-generation"
+    return main_of_runs(
         PopulationConfig,
-        work,
+        _evolve,
         "population",
         __doc__,
-        own,
-        "interrupted; the same command resumes the population",
+        argv,
+        instead={"--max-steps": limits, "--max-seconds": limits},
+        interrupted="interrupted; the same command resumes the population",
     )
 
 

@@ -35,7 +35,7 @@ import tyro
 
 from trainer.cli import main_of
 from trainer.config import shown
-from trainer.config.options import check_seed
+from trainer.config.options import MAX_SEED, check_ranges, option
 from trainer.config.plain import from_dict, to_dict
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import game_of, own_levels
@@ -77,10 +77,10 @@ class PublishConfig:
     """Network of your own, module:Class, if the policy has one: code that a file names
     is imported only if you name it here."""
 
-    episodes: int = 100
+    episodes: int = option(100, least=1)
     """Sampled episodes per level, for the table of the card."""
 
-    seed: int = 1
+    seed: int = option(1, between=(0, MAX_SEED))
     """Seed of environments and actions, 0 to 20000."""
 
     private: bool = False
@@ -95,9 +95,7 @@ def publish(config: PublishConfig) -> None:
             option is out of range, or the folder or the Hub refuses the files.
         ImportError: huggingface_hub is not installed.
     """
-    if config.episodes < 1:
-        raise ValueError(f"episodes must be at least 1, got {config.episodes}")
-    check_seed(config.seed)
+    check_ranges(config)
     if not hub.is_address(config.to):
         if config.private:
             raise ValueError(

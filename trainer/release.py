@@ -27,7 +27,7 @@ from trainer.cli import main_of
 from trainer.config.plain import from_dict
 from trainer.machine.files import copy, write_text
 from trainer.models.released import CARD, SUFFIX, Card, write_card
-from trainer.show.campaign_page import OPTIONS, TABLE
+from trainer.show.campaign import OPTIONS, TABLE
 from trainer.tuning import releases
 from trainer.tuning.campaign import ONE, POLICIES
 from trainer.tuning.campaign_config import CampaignConfig, command_of

@@ -21,7 +21,7 @@ from pathlib import Path
 import tyro
 
 from trainer.cli import main_of
-from trainer.show import campaign_page, page
+from trainer.show import campaign, page
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class ReportConfig:
 def _report(config: ReportConfig) -> None:
     if not config.runs:
         raise ValueError("name at least one run folder, such as runs/<run>")
-    campaigns = [folder for folder in config.runs if campaign_page.is_campaign(folder)]
+    campaigns = [folder for folder in config.runs if campaign.is_campaign(folder)]
     if campaigns and len(config.runs) > 1:
         raise ValueError(
             f"{campaigns[0]} is a campaign, which has a separate report: name no other "
             "folder"
         )
     if campaigns:
-        written = campaign_page.write(campaigns[0], config.output)
+        written = campaign.write(campaigns[0], config.output)
     else:
         written = page.write(config.runs, config.output)
     print(f"wrote {written}")

@@ -75,74 +75,52 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     arguments = sys.argv[1:] if argv is None else argv
-    process = _Process()
+    config, run = RunConfig(), None
     try:
-        return process.run(arguments)
-    except FirstRankError:
-        return process.status  # rank 0 reports the reason
-    except (ValueError, RuntimeError, OSError, ImportError) as error:
-        return process.failed(error)
-    except KeyboardInterrupt as error:
-        return 128 + signal_of(error)
-
-
-class _Process:
-    """This process of a run, which may be one of several.
-
-    Attributes:
-        status: exit status after a failure.
-        config: of the run; the defaults until the command line is read.
-    """
-
-    def __init__(self) -> None:
-        self.status, self.config = 2, RunConfig()
-        self._run_dir: Path | None = None
-
-    def run(self, arguments: Sequence[str]) -> int:
-        """Trains; returns the exit status."""
         ranks = join()
         if not ranks.is_first:
             logging.getLogger().setLevel(logging.ERROR)
         description = __doc__ or ""
-        config = locate.config_after_restart(
+        given = locate.config_after_restart(
             ranks, lambda: parse(arguments, description), code_in(arguments)
         )
-        if config is None:
+        if given is None:
             ranks.close()
             return 0
-        self.config = config
+        config = given
         run = open_run(config, ranks=ranks)
-        self.status, self._run_dir = 1, run.run_dir
         locate.note(run.run_dir, config.resume, ranks)
         ended_by = int(train(run)["signal"])
         # All wait for it: torchrun ends the others when one has ended by a signal.
         ranks.first(lambda: _write_report(run.run_dir))
         ranks.close()
         return 128 + ended_by if ended_by else 0
-
-    def failed(self, error: Exception) -> int:
-        """Prints the reason on stderr, unless another process did; the exit status."""
-        text = f"{error}{self.advice(error)}"
+    except FirstRankError:
+        pass  # rank 0 reports the reason
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
+        text = str(error)
+        if isinstance(error, LostRankError):
+            text += _advice_after_loss(run.run_dir if run else None)
         # An error in a thread arrives as the cause of another error.
         if torch.OutOfMemoryError in (type(error), type(error.__cause__)):
-            text = out_of_memory_advice(self.config, error)
+            text = out_of_memory_advice(config, error)
         if says_first(text):
             complain(f"error: {text}")
-        return self.status
+    except KeyboardInterrupt as error:
+        return 128 + signal_of(error)
+    return 1 if run else 2
 
-    def advice(self, error: Exception) -> str:
-        """How to continue after the loss of a process; "" after other errors."""
-        if not isinstance(error, LostRankError):
-            return ""
-        run_dir = self._run_dir
-        saved = run_dir is not None and bool(checkpoint.list_files(run_dir))
-        if restarts_left():
-            # Not all machines see the run folder.
-            is_new = run_dir is not None and run_dir.exists() and not saved
-            where = "the beginning" if is_new else "the last checkpoint"
-            return f"; torchrun restarts all processes from {where}"
-        now = f", --resume {run_dir} continues now" if saved else ""
-        return f"; torchrun --max-restarts 20 restarts all processes automatically{now}"
+
+def _advice_after_loss(run_dir: Path | None) -> str:
+    """How to continue after the loss of a process."""
+    saved = run_dir is not None and bool(checkpoint.list_files(run_dir))
+    if restarts_left():
+        # Not all machines see the run folder.
+        is_new = run_dir is not None and run_dir.exists() and not saved
+        where = "the beginning" if is_new else "the last checkpoint"
+        return f"; torchrun restarts all processes from {where}"
+    now = f", --resume {run_dir} continues now" if saved else ""
+    return f"; torchrun --max-restarts 20 restarts all processes automatically{now}"
 
 
 if __name__ == "__main__":

@@ -22,41 +22,38 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from trainer.cli import main_of, parse
-from trainer.tuning import command
+from trainer.cli import main_of_runs, parse
 from trainer.tuning.search_config import SearchConfig
+
+
+def _search(config: SearchConfig, flags: list[str]) -> None:
+    # Imported here, because --help works without Optuna.
+    try:
+        from optuna.exceptions import OptunaError
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "trainer.search needs Optuna, which is not installed: pip install "
+            "'mario-envpool[search]'"
+        ) from error
+    from trainer.tuning.report import finish
+    from trainer.tuning.study import search
+
+    value = "seconds to clear" if config.minimise else "clear rate"
+    try:
+        finish(search(config, parse(flags)), config.folder, value, flags)
+    except (OptunaError, MemoryError) as error:
+        raise RuntimeError(str(error)) from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    words, flags = command.split(sys.argv[1:] if argv is None else argv)
-
-    def work(config: SearchConfig) -> None:
-        # Imported here, because --help works without Optuna.
-        try:
-            from optuna.exceptions import OptunaError
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                "trainer.search needs Optuna, which is not installed: pip install "
-                "'mario-envpool[search]'"
-            ) from error
-        from trainer.tuning.report import finish
-        from trainer.tuning.study import search
-
-        own_limits = {name: name for name in ("--max-steps", "--max-seconds")}
-        command.check_flags(flags, own_limits)
-        value = "seconds to clear" if config.minimise else "clear rate"
-        try:
-            finish(search(config, parse(flags)), config.folder, value, flags)
-        except (OptunaError, MemoryError) as error:
-            raise RuntimeError(str(error)) from error
-
-    return main_of(
+    return main_of_runs(
         SearchConfig,
-        work,
+        _search,
         "search",
         __doc__,
-        words,
+        argv,
+        instead={name: name for name in ("--max-steps", "--max-seconds")},
         interrupted="interrupted; the same command resumes the search",
     )
 

@@ -24,12 +24,12 @@ from trainer.session import alarms, build
 from trainer.session.alarms import Alarms, Growth
 from trainer.session.files import Checkpoints
 from trainer.session.training import run_training
-from trainer.show.display import QuietDisplay
+from trainer.show.display import Display
 
 HOUR = 3600.0
 
 
-class Recorder(QuietDisplay):
+class Recorder(Display):
     """What a dashboard gets."""
 
     def __init__(self):

@@ -25,10 +25,10 @@ from trainer.evaluation.tables import campaign_table
 from trainer.learn.optim import learning_rate_factor
 from trainer.models import checkpoint
 from trainer.report import main as report
-from trainer.show.board import Board, Standing, grid
+from trainer.show.campaign import Board, Level, grid
 from trainer.tuning import campaign as module
 from trainer.tuning import specialists
-from trainer.tuning.campaign import Campaign, Level
+from trainer.tuning.campaign import Campaign
 from trainer.tuning.campaign_config import CampaignConfig
 from trainer.tuning.specialists import Slice, ending
 from trainer.tuning.workers import Failed, Workers
@@ -621,48 +621,46 @@ def test_the_report_has_both_tables(tmp_path, capsys):
 
 def test_the_board_has_a_column_for_each_world():
     levels = {
-        "1-1": Standing(0.96, solved=True),
-        "1-2": Standing(0.31, training=True),
-        "2-1": Standing(),
-        "2-2": Standing(training=True, searching=True),
-        "3-2": Standing(training=True),
+        "1-1": Level(steps=9, rate=0.96, solved=True),
+        "1-2": Level(steps=9, rate=0.2),
+        "2-1": Level(),
+        "2-2": Level(),
+        "3-2": Level(),
     }
+    running = {"1-2": 0.31, "2-2": None, "3-2": 0.0}
     console = Console(file=io.StringIO(), width=80)
-    console.print(grid(levels))
-    first, one, two = console.file.getvalue().splitlines()
+    for searching in (True, False):
+        console.print(grid(levels, running, searching))
+    first, one, two, *_, still = console.file.getvalue().splitlines()
     assert first.split() == ["1", "2", "3"]
     assert one.split() == ["-1", "96✓", "·"]
-    assert two.split() == ["-2", "31▸", "search▸", "·▸"]
+    assert two.split() == ["-2", "31▸", "search▸", "0▸"]
+    assert still.split() == ["-2", "31▸", "·▸", "0▸"]
 
 
 def test_a_level_without_a_point_is_searching(make, clock, monkeypatch, tmp_path):
     """Where it learns from demonstrations, and once it has begun."""
-    config = change(RunConfig(), guide=0.15)
     seen = []
-    trainer = Trainer(clock)
-    campaign = make(trainer)
-    campaign._runs = {"1-1": config, "1-2": RunConfig(), "1-3": config}
+    campaign = make(Trainer(clock))
     monkeypatch.setattr(Inline, "running", LEVELS)
-    monkeypatch.setattr(campaign._board, "show", lambda _, some: seen.append(some))
-    campaign._show("", 1.0)
-    assert [seen[0][name].searching for name in LEVELS] == [True, False, True]
-    assert [seen[0][name].rate for name in LEVELS] == [None] * 3
+    monkeypatch.setattr(campaign._board, "show", lambda *some: seen.append(some[2:]))
     for name, line in (("1-1", '{"step": 9}'), ("1-3", "")):
         folder = campaign.run_dir(name)
         folder.mkdir(parents=True)
         (folder / "metrics.jsonl").write_text(line)
     campaign._show("", 1.0)
-    assert [seen[1][name].searching for name in LEVELS] == [False, False, True]
-    assert seen[1]["1-1"].rate == 0.0
+    campaign._runs = dict.fromkeys(LEVELS, change(RunConfig(), guide=0.15))
+    campaign._show("", 1.0)
     campaign._phase = "choice"  # where levels that are running play
     campaign._show("", 1.0)
-    assert not any(standing.searching for standing in seen[2].values())
+    rates = {"1-1": 0.0, "1-2": None, "1-3": None}
+    assert seen == [(rates, False), (rates, True), (rates, False)]
 
 
 def test_a_live_board_shows_messages_at_once():
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     board = Board(live=True, console=console)
-    board.show("a policy for each level", {"1-1": Standing(0.5)})
+    board.show("a policy for each level", {"1-1": Level()}, {"1-1": 0.5}, False)
     board.log("interrupted: waiting for checkpoints")
     board.close()
     assert "interrupted: waiting" in console.file.getvalue()
@@ -674,7 +672,7 @@ def test_a_live_board_shows_messages_at_once():
     ("flags", "message"),
     [
         ("--levels 9-1", "there is no level '9-1'"),
-        ("--max-seconds 0", "max_seconds must be a finite number of seconds, at"),
+        ("--max-seconds 0", "max_seconds must be 1 to 1e+09, got 0"),
         ("--max-seconds 5", "max_seconds=5 leaves 3.5 s for single levels"),
         ("--levels 1-1 --max-seconds 4.5", "leaves 4.5 s for single levels, which"),
         ("--merge-share 1", "merge_share must be 0 to 0.9, got 1"),

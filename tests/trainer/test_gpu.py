@@ -27,7 +27,7 @@ from trainer.learn.vtrace import scan_for, vectorised_scan
 from trainer.machine import cuda as cuda_module
 from trainer.machine.cpu import Shards
 from trainer.machine.cuda import Copies, Graphed, HostToDevice, set_copies
-from trainer.machine.self_check import SelfCheck, check_gpu
+from trainer.machine.device import SelfCheck, check_gpu
 from trainer.models import build_model
 from trainer.rollout.actor import Actor
 from trainer.rollout.store import Rollouts
@@ -320,7 +320,7 @@ def test_the_self_check_of_this_gpu(caplog):
 
 def test_the_self_check_finds_streams_that_take_turns():
     code = (
-        "import torch; from trainer.machine.self_check import check_gpu; "
+        "import torch; from trainer.machine.device import check_gpu; "
         "print(check_gpu(torch.device('cuda'), graphs=False).overlap)"
     )
     done = subprocess.run(

@@ -22,10 +22,11 @@ from stub_members import Stub
 from stub_runs import MUTATIONS
 
 from trainer.config.schema import RunConfig
+from trainer.machine.imports import load
 from trainer.models import checkpoint
 from trainer.population import main
 from trainer.session.files import take
-from trainer.tuning import command, mutations
+from trainer.tuning import mutations
 from trainer.tuning import population as module
 from trainer.tuning.population import Plan, Population, PopulationConfig
 
@@ -52,7 +53,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def pbt():
-    pytest.importorskip("ray.tune")
+    pytest.importorskip("ray")
     from trainer.tuning import pbt
 
     return pbt
@@ -62,10 +63,18 @@ def reached(rate, best_x=700.0):
     return {"rollout/clear_rate": rate, "rollout/best_x_50": best_x}
 
 
-def train_all(population, generation=0):
-    """Notes results of a generation without training."""
+def train_all(population):
+    """Notes results of a generation, and leaves checkpoints, without training."""
     for number, rate in enumerate((0.1, 0.7, 0.3, 0.5)):
-        population.note(number, generation, reached(rate))
+        folder = module.folder_of(population.folder, number)
+        run = replace(BASE, run_dir=folder, max_steps=1000)
+        Stub().finish(run, number, number)
+        population.note(number, reached(rate))
+
+
+def origin(folder):
+    """Whose weights a member has."""
+    return int(checkpoint.load(folder, torch.device("cpu"))["model"]["origin"])
 
 
 def events(folder):
@@ -88,18 +97,13 @@ def test_before_any_clears_the_distance_counts():
         reached(0.01, 400.0),
         reached(0.02, 0.0),
     ]
-    scalars = [module.scalar(metrics) for metrics in ranked]
-    assert scalars == sorted(scalars)
-    assert len(set(scalars)) == len(scalars)
-    assert scalars[0] == -1
-
-
-def test_the_longest_distance_is_worth_less_than_one_clear_in_a_thousand():
-    assert module.scalar(reached(0.0, 65535.0)) < module.scalar(reached(0.001, 0.0))
+    scores = [module.score(metrics) for metrics in ranked]
+    assert scores == sorted(set(scores))
+    assert scores[0] == (-1, 0)
 
 
 def test_settings_are_drawn_by_the_seed(config):
-    table = command.load(config.mutations, "--mutations")
+    table = load(config.mutations, "--mutations", "it")
     values = {"lr": 1e-3, "lam": 0.9, "epochs": 2}
     drawn = [mutations.explore(table, values, random.Random(3)) for _ in range(2)]
     assert drawn[0] == drawn[1]
@@ -117,37 +121,25 @@ def test_member_0_begins_with_the_settings_of_the_base(config):
     assert len({member["values"]["lr"] for member in members}) == 4
 
 
-def test_a_winners_settings_are_explored(config, pbt):
-    population = Population(config, BASE)
-    scheduler = pbt.Pbt(population)
-    member = {"number": 1, **population.state["members"][1], "done": {}}
-    before = json.dumps(member)
-    random.seed(1)
-    first = scheduler._explore_config({"member": member})["member"]
-    random.seed(1)
-    again = scheduler._explore_config({"member": member})["member"]
-    assert first == again
-    assert first["values"] != member["values"]
-    assert all(v in population.mutations[k] for k, v in first["values"].items())
-    assert json.dumps(member) == before
-
-
 # The state on disk, and lines
 
 
 def test_every_step_is_a_line_and_an_event(config, capsys):
     population = Population(config, BASE)
     train_all(population)
-    values = {"lr": 2e-3, "lam": 0.85, "epochs": 3}
-    population.state["members"][1]["values"] = {"lr": 1e-3, "lam": 0.85, "epochs": 2}
-    population.exploit(0, 1, values, Path("/weights"))
-    assert "takes" not in capsys.readouterr().out, "before the state is on disk"
+    old = dict(population.state["members"][1]["values"])
+    capsys.readouterr()
     population.begin_generation()
-    assert capsys.readouterr().out == (
+    exploit, begins = capsys.readouterr().out.splitlines()
+    assert exploit.startswith(
         "generation 0: member 0 (clear 10 %, x 700) takes the weights of member 1 "
-        "(clear 70 %, x 700); lr 0.001 -> 0.002, epochs 2 -> 3\n"
-        "generation 1: begins; the best was member 1 (clear 70 %, x 700)\n"
+        "(clear 70 %, x 700); "
     )
+    assert begins == ("generation 1: begins; the best was member 1 (clear 70 %, x 700)")
+    assert [origin(population.folder / f"member-{i}") for i in range(4)] == [1, 1, 2, 3]
+    values = population.state["members"][0]["values"]
+    assert population.state["members"][1]["values"] == old != values
+    assert all(v in population.mutations[k] for k, v in values.items())
     *trained, exploit, begins = events(population.folder)
     assert [event["score"] for event in trained] == [
         [r, 700] for r in (0.1, 0.7, 0.3, 0.5)
@@ -160,33 +152,23 @@ def test_every_step_is_a_line_and_an_event(config, capsys):
     )
 
 
-def test_a_result_is_noted_once(config, capsys):
-    """Ray trains again what was reported before a process was killed."""
-    population = Population(config, BASE)
-    population.note(2, 0, reached(0.5))
-    population.note(2, 0, reached(0.9))
-    assert capsys.readouterr().out.count("member 2") == 1
-    assert population.state["members"][2]["metrics"] == reached(0.5)
-
-
-def test_an_exploit_that_was_not_finished_is_finished_later(config):
+def test_an_exploit_that_was_not_finished_is_repeated(config, monkeypatch):
+    """The process ends when the weights are there and the state is not."""
     population = Population(config, BASE)
     train_all(population)
-    weights = population.folder / "ray" / "member-1"
-    own = population.folder / "member-0"
-    for folder, origin in ((weights, 1), (own, 0)):
-        Stub().finish(replace(BASE, run_dir=folder, max_steps=1000), 0, origin)
-    population.exploit(0, 1, {"lr": 2e-3, "lam": 0.85, "epochs": 3}, weights)
-    population.begin_generation()
+
+    def end(path, content):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_json", end)
+        with pytest.raises(KeyboardInterrupt):
+            population.begin_generation()
     again = Population(config, BASE)
+    assert again.state["generation"] == 0
+    again.begin_generation()
     assert again.state == population.state
-    plan = again.plan(Stub())
-    assert plan.first == 1
-    state = checkpoint.load(own, torch.device("cpu"))
-    assert state["model"]["origin"] == 1
-    assert Population(config, BASE).state["members"][0].keys() == {
-        "values", "trained", "metrics",
-    }  # fmt: skip
+    assert origin(population.folder / "member-0") == 1
 
 
 def test_a_population_continues_only_as_it_was_begun(config):
@@ -200,24 +182,31 @@ def test_a_population_continues_only_as_it_was_begun(config):
 
 def test_when_all_fail_it_is_an_error(config):
     population = Population(config, BASE)
-    for number in range(3):
-        population.note(number, 0, {"error": f"no such thing as {number}"})
+    for number in range(4):
+        population.note(number, {"error": f"no such thing as {number}"})
     message = r"all members failed; member 0: no such thing as 0"
-    with pytest.raises(RuntimeError, match=message):
-        population.note(3, 0, {"error": "nor this"})
+    for end in (population.begin_generation, population.result):
+        with pytest.raises(RuntimeError, match=message):
+            end()
 
 
-def test_a_process_that_is_killed_again_and_again_is_an_error(config, pbt, capsys):
-    scheduler = pbt.Pbt(Population(config, BASE))
-    trial = SimpleNamespace(
-        config={"member": {"number": 2}}, get_pickled_error=lambda: None
+def test_a_process_that_is_killed_again_and_again_is_an_error(
+    config, plan, pbt, capsys, monkeypatch
+):
+    def killed(task):
+        raise pbt.RayError
+
+    task = SimpleNamespace(remote=lambda *arguments: object())
+    fake = SimpleNamespace(
+        remote=lambda **resources: lambda function: task,
+        wait=lambda tasks: (tasks[-1:], tasks[:-1]),
+        get=killed,
     )
-    for _ in range(pbt.MOST_CRASHES):
-        scheduler.on_trial_error(None, trial)
-    line = "generation 0: member 2: its process was killed; it starts again\n"
+    monkeypatch.setattr(pbt, "ray", fake)
+    with pytest.raises(RuntimeError, match="member 3: its process was killed, 4 times"):
+        pbt._train_generation(Population(config, BASE), plan, {"num_cpus": 1})
+    line = "generation 0: member 3: its process was killed; it starts again\n"
     assert capsys.readouterr().out == line * pbt.MOST_CRASHES
-    with pytest.raises(RuntimeError, match="member 2: its process was killed, 4 times"):
-        scheduler.on_trial_error(None, trial)
 
 
 # What a member runs
@@ -225,7 +214,7 @@ def test_a_process_that_is_killed_again_and_again_is_an_error(config, pbt, capsy
 
 @pytest.fixture
 def plan(tmp_path):
-    return Plan(BASE, tmp_path, 1000, 0, Stub())
+    return Plan(BASE, tmp_path, 1000, Stub())
 
 
 VALUES = {"lr": 2e-3, "lam": 0.85, "epochs": 3}
@@ -254,7 +243,7 @@ def test_what_a_member_runs(plan):
 def test_a_run_that_was_not_reported_is_not_trained_again(plan):
     first = plan.train_member(1, 0, VALUES)
     again = plan.train_member(1, 0, VALUES)
-    assert module.scalar(first) == module.scalar(again) > 0
+    assert module.score(first) == module.score(again) > (0, 0)
     assert len((plan.folder / "calls.jsonl").read_text().splitlines()) == 1
 
 
@@ -330,7 +319,7 @@ def test_without_ray_there_is_one_line(monkeypatch, tmp_path, capsys):
     assert main(["--out", str(tmp_path), "--", "--device", "cpu"]) == 2
     assert capsys.readouterr() == (
         "",
-        "error: trainer.population needs Ray Tune, which is not installed: pip install "
+        "error: trainer.population needs Ray, which is not installed: pip install "
         "-e '.[ray]'\n",
     )
 
@@ -447,9 +436,7 @@ class Command:
 
     def origins(self):
         """Whose weights the members have at the end."""
-        folders = sorted(self.folder.glob("member-*"))
-        states = [checkpoint.load(folder, torch.device("cpu")) for folder in folders]
-        return [int(state["model"]["origin"]) for state in states]
+        return [origin(folder) for folder in sorted(self.folder.glob("member-*"))]
 
     def wait_for(self, process, name):
         """Waits until a member hangs, and returns the id of its process."""
@@ -463,7 +450,7 @@ class Command:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A population that nothing interrupted."""
-    pytest.importorskip("ray.tune")
+    pytest.importorskip("ray")
     result = Command(config_in(tmp_path_factory.mktemp("whole")))
     result.printed = result.run()
     return result
@@ -496,10 +483,9 @@ def test_the_worst_take_the_weights_of_the_best(config, whole):
     assert len(calls) == len(whole.calls()) == 12
     assert [calls[f"0-{g}"]["origin"] for g in range(3)] == [0, 1, 1]
     # Only a member that takes weights changes its settings.
-    rates = [{calls[f"{i}-{g}"]["lr"] for g in range(3)} for i in range(4)]
-    assert [len(some) for some in rates] == [3, 1, 1, 1]
+    values = [{calls[f"{i}-{g}"]["lam"] for g in range(3)} for i in range(4)]
+    assert [len(some) for some in values] == [3, 1, 1, 1]
     assert [calls[f"{i}-0"]["seed"] for i in range(4)] == [5, 6, 7, 8]
-    assert not (whole.folder / "ray").exists()
 
 
 def interrupt(number, name, config):

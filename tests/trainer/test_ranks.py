@@ -356,15 +356,14 @@ def test_only_errors_of_the_connection_are_lost_ranks(error, monkeypatch):
 
 def test_a_lost_rank_before_the_first_checkpoint(tmp_path, monkeypatch):
     """There is nothing to resume yet."""
-    process = run._Process()
-    process._run_dir = tmp_path
-    error = LostRankError("another rank has ended")
-    assert "--resume" not in process.advice(error)
+    assert "--resume" not in run._advice_after_loss(tmp_path)
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "2")
-    assert process.advice(error).endswith("restarts all processes from the beginning")
+    advice = run._advice_after_loss(tmp_path)
+    assert advice.endswith("restarts all processes from the beginning")
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "step-000000001.pt").touch()
-    assert process.advice(error).endswith("from the last checkpoint")
+    advice = run._advice_after_loss(tmp_path)
+    assert advice.endswith("from the last checkpoint")
 
 
 def test_a_share_is_of_environments_batches_and_replay():

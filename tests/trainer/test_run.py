@@ -33,7 +33,7 @@ from trainer.session import build, files, reports, resume, training
 from trainer.session.build import Run
 from trainer.session.resume import Saver
 from trainer.session.training import run_training
-from trainer.show.display import QuietDisplay
+from trainer.show.display import Display
 from trainer.show.run_files import read_run
 
 
@@ -89,7 +89,7 @@ def test_the_time_that_is_left_is_a_curve(tmp_path, pools, limits, least, most):
 
     shown = []
 
-    class Display(QuietDisplay):
+    class Steps(Display):
         last_step = 0
 
         def report(self, step, values, eta_s):

@@ -14,8 +14,8 @@ from optuna.trial import TrialState  # noqa: E402
 from stub_runs import SPACE, dying, metrics, quick, slow  # noqa: E402
 
 from trainer.config.schema import RunConfig  # noqa: E402
+from trainer.machine.imports import load  # noqa: E402
 from trainer.search import main  # noqa: E402
-from trainer.tuning import command  # noqa: E402
 from trainer.tuning import study as module  # noqa: E402
 from trainer.tuning.report import best_command, finish, write_plots  # noqa: E402
 from trainer.tuning.search_config import SearchConfig  # noqa: E402
@@ -280,11 +280,9 @@ def test_a_search_of_an_earlier_version_goes_on_in_its_database(config):
     assert not (config.folder / "study.log").exists()
 
 
-def test_who_makes_a_study_begins_it_once(config, monkeypatch):
-    """The others wait for it; where it has died, one of them does."""
-    monkeypatch.setattr(module, "_POLL_S", 0.01)
-    monkeypatch.setattr(module, "_SETUP_S", 0.05)
-    ranges = module.dry_run(command.load(config.space, "--space"), BASE)
+def test_who_makes_a_study_begins_it_once(config):
+    """Where it has died meanwhile, the next one does."""
+    ranges = module.dry_run(load(config.space, "--space", "it"), BASE)
     config.folder.mkdir(parents=True)
     journal = module.open_storage("", config.folder)
     optuna.create_study(study_name=config.name, storage=journal)  # and is killed
@@ -312,7 +310,7 @@ def test_jobs_divide_the_cores(config, monkeypatch):
     objective = Objective(
         change(config, jobs=4),
         BASE,
-        command.load(config.space, "--space"),
+        load(config.space, "--space", "it"),
         lambda c, d: seen.append(c) or metrics(),
     )
     optuna.create_study().optimize(objective, n_trials=1)

@@ -9,9 +9,9 @@ import torch
 from fake_cuda import FakeCuda
 from small_runs import make_config
 
-from trainer.machine import cuda, self_check
+from trainer.machine import cuda, device
 from trainer.machine.cuda import Copies, HostToDevice
-from trainer.machine.self_check import SelfCheck, check_gpu
+from trainer.machine.device import SelfCheck, check_gpu
 from trainer.session import build
 from trainer.session.training import open_run
 
@@ -89,7 +89,7 @@ class TimedCuda(FakeCuda):
 def fake(monkeypatch):
     """A GPU that works, whose tensors are on the CPU."""
     result = TimedCuda()
-    for module in (cuda, self_check):
+    for module in (cuda, device):
         monkeypatch.setattr(module, "_cuda", result)
     monkeypatch.setattr(cuda, "_free_streams", defaultdict(list))
     monkeypatch.setattr(cuda, "_copies", {})
@@ -108,7 +108,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
     monkeypatch.setattr(torch.optim, "Adam", HostAdam)
     monkeypatch.setattr(FakeGraphed, "made", 0)
-    monkeypatch.setattr(self_check, "Graphed", FakeGraphed)
+    monkeypatch.setattr(device, "Graphed", FakeGraphed)
     return result
 
 

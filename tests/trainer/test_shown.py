@@ -31,8 +31,8 @@ from trainer.run import main
 from trainer.search import main as search_main
 from trainer.session import locate
 from trainer.session.training import run_training
-from trainer.show import campaign_page, notify, page
-from trainer.tuning import command
+from trainer.show import campaign, page, tracking
+from trainer.tuning import options
 from trainer.tuning.campaign_config import CampaignConfig, command_of
 from trainer.tuning.population import Population, PopulationConfig
 from trainer.tuning.search_config import SearchConfig
@@ -212,7 +212,7 @@ def test_a_resumed_run_still_notifies_and_a_moved_checkpoint_says_that_it_cannot
     home, monkeypatch, caplog
 ):
     use_pools(monkeypatch, FakePool)
-    monkeypatch.setattr(notify, "_service", lambda urls: None)
+    monkeypatch.setattr(tracking, "_service", lambda urls: None)
     run_training(make_config(home, notify=SECRET, max_steps=100))
     path = checkpoint.find(home / "run")
     assert locate.config_of(path).notify == SECRET
@@ -252,9 +252,9 @@ class Quoting:
 
 
 def test_a_failed_notification_quotes_no_url(monkeypatch):
-    monkeypatch.setattr(notify, "_service", lambda urls: Quoting())
+    monkeypatch.setattr(tracking, "_service", lambda urls: Quoting())
     lines = []
-    notifier = notify.Notifier(SECRET, lines.append)
+    notifier = tracking.Notifier(SECRET, lines.append)
     notifier.send("title", f"disk: 0.1 GB are left where /{HOME}/runs/a is")
     notifier.close()
     assert lines == ["could not send notification 'title': OSError"]
@@ -327,7 +327,7 @@ def test_the_files_of_a_campaign_show_no_secrets(home):
     folder = home / "campaign"
     folder.mkdir()
     (folder / "campaign.json").write_text(json.dumps(known))
-    check(campaign_page.write(folder).read_text(), str(home))
+    check(campaign.write(folder).read_text(), str(home))
 
 
 def test_the_setup_of_a_population_shows_no_folders(home):
@@ -342,10 +342,10 @@ def test_the_setup_of_a_population_shows_no_folders(home):
 def test_a_setup_of_an_earlier_version_is_still_known(home):
     base = change(RunConfig(), rom_path=str(home / "a.nes"))
     old = {"seeds": 1, "trainer flags": json.loads(json.dumps(to_dict(base)))}
-    command.check_setup("search", old, command.setup(base, seeds=1))
-    other = command.setup(change(base, lr=1.0), seeds=1)
+    options.check_setup("search", old, options.setup(base, seeds=1))
+    other = options.setup(change(base, lr=1.0), seeds=1)
     with pytest.raises(ValueError, match="was begun with another trainer flags"):
-        command.check_setup("search", old, other)
+        options.check_setup("search", old, other)
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -397,7 +397,6 @@ def test_a_database_that_does_not_open_is_not_quoted(home, capsys, url):
 
 def test_no_search_has_secrets_as_values():
     pytest.importorskip("optuna")
-    from trainer.tuning import options
 
     for name, value in private_values().items():
         if value == SECRET:

@@ -1,4 +1,4 @@
-"""Imports objects of the user by name, module:name.
+"""Imports objects of the user by name, module:name or file.py:name.
 
 Only a name on the command line, or in a program of the user, is imported. Files have
 such names too, those of the run that wrote them, and anybody may have written a file:
@@ -8,9 +8,12 @@ code that reads a config out of a file calls `check_named` before the config is 
 from __future__ import annotations
 
 import importlib
+import runpy
 import shlex
 from collections.abc import Collection, Mapping
 from typing import Any
+
+from trainer.machine.process import first_line
 
 
 def check_named(
@@ -27,25 +30,24 @@ def check_named(
 
 
 def load(name: str, option: str, form: str) -> Any:
-    """The object that `module:name` names."""
-    module, colon, attribute = name.partition(":")
+    """The object that `module:name` or `file.py:name` names."""
+    source, colon, attribute = name.rpartition(":")
     if not colon:
         raise ValueError(f"{option} {name!r}: the name must be {form}")
     try:
-        result = getattr(importlib.import_module(module), attribute, None)
-    except ImportError as error:
-        raise ValueError(
-            f"{option} {name!r}: module {module!r} cannot be imported ({error}); run "
-            "in the folder that holds it, or add that folder to PYTHONPATH"
-        ) from error
+        if source.endswith(".py"):
+            names = runpy.run_path(source)
+        else:
+            names = vars(importlib.import_module(source))
     except Exception as error:  # code of the user, which raises anything
         raise ValueError(
-            f"{option} {name!r}: module {module!r} cannot be imported "
-            f"({type(error).__name__}: {error}); the name must be {form}"
+            f"{option} {name!r}: {source!r} cannot be imported "
+            f"({type(error).__name__}: {first_line(error)}); the name must be {form}, "
+            "of a module in this folder or on PYTHONPATH"
         ) from error
-    if result is None:
+    if names.get(attribute) is None:
         raise ValueError(
-            f"{option} {name!r}: module {module!r} has no {attribute!r}; the name "
-            f"must be {form}"
+            f"{option} {name!r}: {source!r} has no {attribute!r}; the name must be "
+            f"{form}"
         )
-    return result
+    return names[attribute]

@@ -175,7 +175,7 @@ def _open_gpu(device: torch.device) -> tuple[Any, Any] | None:
         return None
     try:
         return pynvml, _find_handle(pynvml, device)
-    except (pynvml.NVMLError, LookupError) as error:
+    except (pynvml.NVMLError, AttributeError) as error:
         _logger.warning("no GPU measurements: NVML has no %s (%s)", device, error)
         pynvml.nvmlShutdown()
         return None
@@ -188,13 +188,9 @@ def _find_handle(nvml: Any, device: torch.device) -> Any:
     all GPUs. The UUID and the PCI address are the same in torch and NVML.
     """
     gpu: Any = torch.cuda.get_device_properties(device)
-    uuid = getattr(gpu, "uuid", None)
-    if uuid is not None:
-        # A MIG slice has another kind of UUID, but its GPU has an address.
-        with suppress(nvml.NVMLError):
-            return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    if not hasattr(gpu, "pci_bus_id"):
-        raise LookupError("this PyTorch reports neither a known UUID nor a PCI address")
+    # A MIG slice has another kind of UUID, but its GPU has an address.
+    with suppress(nvml.NVMLError):
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu.uuid}")
     domain, bus, slot = gpu.pci_domain_id, gpu.pci_bus_id, gpu.pci_device_id
     return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08x}:{bus:02x}:{slot:02x}.0")
 
@@ -213,11 +209,12 @@ def mark(name: str) -> AbstractContextManager[Any]:
 @contextmanager
 def watch_marks(open_range: OpenRange) -> Iterator[None]:
     """Passes the marks of all threads to a function; not with the profiler."""
-    _set_range(open_range)
+    global _open_range
+    _open_range = open_range
     try:
         yield
     finally:
-        _set_range(None)
+        _open_range = None
 
 
 @contextmanager
@@ -231,6 +228,7 @@ def profiler(
     updates: int, run_dir: Path, device: torch.device
 ) -> Iterator[Callable[[], None]]:
     """Records some updates of a run to RUN_DIR/trace.json."""
+    global _open_range
     if not updates:
         yield lambda: None
         return
@@ -262,7 +260,7 @@ def profiler(
     finally:
         with recording_lock:  # the end of the profile waits for the device
             recording.stop()
-        _set_range(None)
+        _open_range = None
     if not path.is_file():
         _logger.warning(
             "no profile was recorded: the run ended within its first %d updates",
@@ -281,16 +279,11 @@ def _all_threads() -> Any:
 
 def _step(recording: torch.profiler.profile, device: torch.device) -> None:
     """Ends an update for the profiler; marks are active only while it records."""
+    global _open_range
     with recording_lock:
         recording.step()
     action = torch.profiler.ProfilerAction
     on = recording.current_action in (action.RECORD, action.RECORD_AND_SAVE)
-    open_range: OpenRange = torch.profiler.record_function
-    if device.type == "cuda":
-        open_range = _range_with_nvtx
-    _set_range(open_range if on else None)
-
-
-def _set_range(open_range: OpenRange | None) -> None:
-    global _open_range
-    _open_range = open_range
+    gpu = device.type == "cuda"
+    open_range: OpenRange = _range_with_nvtx if gpu else torch.profiler.record_function
+    _open_range = open_range if on else None

@@ -136,12 +136,7 @@ class Ranks:
 
     def total(self, count: int) -> int:
         """The sum of the numbers of all ranks."""
-        if self._group is None:
-            return count
-        with self._exchange("ranks"):
-            numbers = torch.tensor(count)
-            dist.all_reduce(numbers, group=self._group)
-        return int(numbers)
+        return int(self.sum(torch.tensor(count)))
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Replaces a tensor by the sum over all ranks, in place; returns it."""

@@ -18,7 +18,7 @@ from time import monotonic
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
 from trainer.show.display import Display
-from trainer.show.notify import Notifier
+from trainer.show.tracking import Notifier
 
 # Window over which the growth of memory is measured, and the alarm limit: memory must
 # last longer than this at the rate of the last window.

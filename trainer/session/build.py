@@ -21,11 +21,10 @@ from trainer.explore.explorer import make_explorer
 from trainer.film.record import Filmer
 from trainer.learn import build_learner
 from trainer.machine.cpu import Shards, available_cores, keep_large_blocks, thread_ids
-from trainer.machine.device import autocast_dtype, device_of
+from trainer.machine.device import SelfCheck, autocast_dtype, check_gpu, device_of
 from trainer.machine.files import Lines
 from trainer.machine.monitor import Monitor
 from trainer.machine.ranks import ALONE, Ranks, Stream, seed_of
-from trainer.machine.self_check import SelfCheck, check_gpu
 from trainer.machine.timings import Timings
 from trainer.models import PolicyModel, build_model, describe_model, to_device
 from trainer.models.native import computes
@@ -39,9 +38,8 @@ from trainer.rollout.store import Rollouts
 from trainer.session.alarms import Alarms
 from trainer.session.files import Checkpoints
 from trainer.show.dashboard import make_display
-from trainer.show.display import Display, QuietDisplay, RunInfo
-from trainer.show.notify import Notifier
-from trainer.show.tracking import MetricsWriter
+from trainer.show.display import Display, RunInfo
+from trainer.show.tracking import MetricsWriter, Notifier
 
 # Least number of episodes in the window of one of several processes.
 _LEAST_WINDOW = 10
@@ -112,7 +110,7 @@ class Run:
         self._closing = ExitStack()
         if display is None:
             shows = ranks.is_first
-            display = make_display(config.dashboard) if shows else QuietDisplay()
+            display = make_display(config.dashboard) if shows else Display()
         self.display = self.owns(display)
         self.progress, self.timings = Progress(), Timings()
         self.ways = demonstrations.Demonstrations()

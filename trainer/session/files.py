@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,17 @@ def take(run_dir: Path) -> FileLock:
     except (OSError, NotImplementedError):
         pass  # a network file system without locks, or a read-only folder
     return lock
+
+
+@contextmanager
+def alone(folder: Path, taken: str) -> Iterator[None]:
+    """Makes a folder and locks it during the block; `taken` is the error if it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = take(folder)
+    except Timeout:
+        raise ValueError(taken) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -79,7 +79,7 @@ class RunInfo:
 
 
 class Display:
-    """Shows a run; this one shows nothing. Any thread may call any method."""
+    """Shows a run, here nothing: another program reports. All threads may call it."""
 
     def start(self, info: RunInfo) -> None:
         """Shows a description of the run, after it is built."""
@@ -98,10 +98,6 @@ class Display:
 
     def close(self) -> None:
         """Ends the display; may be called again."""
-
-
-class QuietDisplay(Display):
-    """No output, for runs that another program reports on."""
 
 
 class RecordDisplay(Display):

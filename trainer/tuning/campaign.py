@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,7 @@ from trainer.machine.process import Interrupted
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
 from trainer.models.released import SUFFIX
-from trainer.show.board import Board, Standing
-from trainer.show.campaign_page import MERGED, STATE, TABLE, results_of
+from trainer.show.campaign import MERGED, STATE, TABLE, Board, Level, results_of
 from trainer.show.dashboard import make_display
 from trainer.show.run_files import clear_rate_now
 from trainer.tuning import specialists
@@ -63,18 +62,6 @@ _LEVEL_BITS, _ONE_BITS = 8, 16
 # Share of the time of the merge before its schedules start to fall to 0.
 _MERGE_BEGINS = 0.1
 _CHECKPOINT_SECONDS = 30.0
-
-
-@dataclass
-class Level:
-    """The progress of the training of a level."""
-
-    seconds: float = 0.0  # of training
-    steps: int = 0
-    rate: float = 0.0  # of clears in the last 100 training episodes
-    solved: bool = False
-    ended: bool = False  # its schedules
-    chosen: float | None = None  # clear rate of the policy, None before the choice
 
 
 class Campaign:
@@ -139,6 +126,16 @@ class Campaign:
     def policy(self, level: str) -> Path:
         """File of the policy of a level, or of the network for all levels."""
         return self.folder / POLICIES / f"{level}{SUFFIX}"
+
+    def _teachers(self) -> list[str]:
+        """The levels that have a policy."""
+        return [name for name in self.levels if self.policy(name).exists()]
+
+    def _model(self, name: str) -> str:
+        """The network of a level's policy, or of the one network."""
+        merged = name == ONE
+        run = self._merged(self._teachers()) if merged else self._runs[name]
+        return run.model.name
 
     # -- phases ----------------------------------------------------------------
 
@@ -265,7 +262,7 @@ class Campaign:
         tasks = [
             (name, specialists.choose, self.run_dir(name), self.policy(name),
              name, _CHOICE_EPISODES, self.config.seed, _LEVEL_BITS,
-             self._runs[name].model.name)
+             self._model(name))
             for name, level in self.levels.items()
             if level.chosen is None and checkpoint.list_files(self.run_dir(name))
         ]  # fmt: skip
@@ -273,7 +270,7 @@ class Campaign:
             self.levels[name].chosen = result["clear_rate"]
             self._save()
         rates = [level.chosen or 0.0 for level in self.levels.values()]
-        if not any(self.policy(name).exists() for name in self.levels):
+        if not self._teachers():
             raise RuntimeError(f"no level has a policy; see {self.folder / ERRORS}")
         self._board.log(
             f"policies of {len(self.levels)} levels: mean clear rate "
@@ -286,7 +283,7 @@ class Campaign:
         """Trains one network for all levels to imitate the policies."""
         if not self.config.merge_share or len(self.levels) == 1:
             return
-        levels = [name for name in self.levels if self.policy(name).exists()]
+        levels = self._teachers()
         if missing := len(self.levels) - len(levels):
             self._board.log(f"{missing} levels have no policy to learn from")
         run_dir = self.folder / MERGED
@@ -323,11 +320,10 @@ class Campaign:
         """Chooses the temperature of the one network, at the end of its training."""
         if not checkpoint.list_files(self.folder / MERGED):
             return
-        levels = [name for name in self.levels if self.policy(name).exists()]
         task = (
             ONE, specialists.choose, self.folder / MERGED, self.policy(ONE),
-            ",".join(levels), _ONE_EPISODES, self.config.seed, _ONE_BITS,
-            self._merged(levels).model.name,
+            ",".join(self._teachers()), _ONE_EPISODES, self.config.seed, _ONE_BITS,
+            self._model(ONE),
         )  # fmt: skip
         for _, result in self._do([task], "choosing a temperature"):
             self._board.log(
@@ -342,14 +338,10 @@ class Campaign:
             path = self.folder / TABLE
             self._board.log(f"all policies were played before, see {path}")
             return table
-        levels = [name for name in names if name != ONE]
-        models = {name: self._runs[name].model.name for name in levels}
-        if ONE in names:
-            models[ONE] = self._merged(levels).model.name
         tasks = [
             (name, specialists.evaluate, self.policy(name),
              "" if name == ONE else name, self.config.episodes, self.config.seed,
-             models[name])
+             self._model(name))
             for name in names
         ]  # fmt: skip
         try:
@@ -370,18 +362,16 @@ class Campaign:
 
     def _show(self, what: str, until: float) -> None:
         """Draws the board."""
-        running = self._workers.running
-        standings = {}
-        for name, level in self.levels.items():
-            rate = level.rate if level.steps else None
-            if name in running:
-                rate = clear_rate_now(self.run_dir(name))
-            begins = name in running and rate is None and self._phase == "specialists"
-            searching = begins and self._runs[name].learns_from_demonstrations
-            standings[name] = Standing(rate, name in running, level.solved, searching)
+        running = [name for name in self._workers.running if name in self.levels]
+        rates = {name: clear_rate_now(self.run_dir(name)) for name in running}
+        searching = self._phase == "specialists" and any(
+            run.learns_from_demonstrations for run in self._runs.values()
+        )
         solved = sum(level.solved for level in self.levels.values())
         self._board.show(
             f"{what}, {format_seconds(self.elapsed())} of {format_seconds(until)}, "
             f"{solved} of {len(self.levels)} levels solved",
-            standings,
+            self.levels,
+            rates,
+            searching,
         )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.config import shown
-from trainer.config.options import check_seed
+from trainer.config.options import MAX_SEED, check_ranges, option
 from trainer.config.plain import to_dict
 from trainer.config.tasks import game_of, parse_levels
-from trainer.tuning import command
 
 # Shorter slices would mostly be start-up time.
 LEAST_SLICE = 5.0
@@ -29,25 +27,25 @@ class CampaignConfig:
     """The game: SuperMarioBros-v0 to -v3, or SuperMarioBros2-v0 or -v1 (the Lost
     Levels, worlds 1 to 4)."""
 
-    max_seconds: float = 3600.0
+    max_seconds: float = option(3600.0, between=(1, 1e9))
     """Seconds for the whole training, without the evaluation after it. A search for
     demonstrations that has begun is always completed."""
 
-    merge_share: float = 0.3
+    merge_share: float = option(0.3, between=(0, 0.9))
     """Share of the time for the network for all levels; 0: only train a policy for each
     level."""
 
-    slice_seconds: float = 60.0
+    slice_seconds: float = option(60.0, between=(LEAST_SLICE, 1e9))
     """Seconds for which a level trains before the next level has its turn."""
 
-    jobs: int = 0
+    jobs: int = option(0, least=0)
     """Number of levels that train at the same time and share the cores; 0: one per
     core."""
 
-    seed: int = 1
+    seed: int = option(1, between=(0, MAX_SEED))
     """Seed of the runs. Their progress in the given time depends on the machine."""
 
-    episodes: int = 100
+    episodes: int = option(100, least=0)
     """Sampled episodes per level in the evaluation; 0: no evaluation."""
 
     merge_flags: str = ""
@@ -66,21 +64,12 @@ class CampaignConfig:
 
     def validate(self) -> None:
         """Raises ValueError if an option is out of range."""
-        for name, least in (("max_seconds", 1), ("slice_seconds", LEAST_SLICE)):
-            if not least <= getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"{name} must be a finite number of seconds, at least {least:g}, "
-                    f"got {getattr(self, name)}"
-                )
-        if not 0 <= self.merge_share <= 0.9:
-            raise ValueError(f"merge_share must be 0 to 0.9, got {self.merge_share}")
-        command.check_least(self, jobs=0, episodes=0)
+        check_ranges(self)
         if self.task != game_of(self.task):
             raise ValueError(
                 f"task {self.task} is one level or a selection: give --task "
                 f"{game_of(self.task)} and --levels"
             )
-        check_seed(self.seed)
         seconds = self.seconds_of_levels(len(parse_levels(self.levels, self.task)))
         if seconds < LEAST_SLICE:
             raise ValueError(

@@ -1,19 +1,28 @@
-"""Options of a run by name: `lr` as on the command line, or `learner.lr`."""
+"""The options of many runs: what they share, and those that differ by name.
+
+The name of an option is `lr`, as on the command line, or `learner.lr`.
+"""
 
 from __future__ import annotations
 
 import difflib
 import functools
+import json
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from trainer.config import flags as run_flags
-from trainer.config.options import Option
+from trainer.config import shown
+from trainer.config.options import Option, flag_of
+from trainer.config.plain import to_dict
 from trainer.config.schema import RunConfig
 
 # Each run of a search has its own value, or the option only selects other defaults.
 _NOT_SEARCHED = ("preset", "seed", "run_dir", "resume")
+
+# The settings of the runs in the result of `setup`.
+FLAGS = "trainer flags"
 
 
 @functools.cache
@@ -51,26 +60,21 @@ def find(name: str) -> Option:
     return option
 
 
-def _accepts(hint: Any, value: object) -> bool:
-    """Whether a value has the type of an option."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return value in arguments
-    if origin is tuple:
-        return isinstance(value, (tuple, list))
-    if hint is float:
-        return type(value) in (int, float)
-    return type(value) is hint if isinstance(hint, type) else True
-
-
-def _describe(hint: Any) -> str:
-    """The values of a type, as text."""
+def _check_type(name: str, hint: Any, value: object) -> None:
+    """Raises ValueError if a value does not have the type of an option."""
+    types = {int: "a whole number", float: "a number", bool: "True or False"}
     if typing.get_origin(hint) is Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(hint)))
-    if typing.get_origin(hint) is tuple:
-        return "a list"
-    names = {int: "a whole number", float: "a number", bool: "True or False"}
-    return names.get(hint, "a string")
+        fits = value in typing.get_args(hint)
+        expected = "one of " + ", ".join(map(str, typing.get_args(hint)))
+    elif typing.get_origin(hint) is tuple:
+        fits, expected = isinstance(value, (tuple, list)), "a list"
+    elif not isinstance(hint, type):
+        return
+    else:
+        fits = type(value) in ((int, float) if hint is float else (hint,))
+        expected = types.get(hint, "a string")
+    if not fits:
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
 
 
 def apply(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
@@ -78,8 +82,7 @@ def apply(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
     changes: dict[str, Any] = {}
     for name, value in options.items():
         option = find(name)
-        if not _accepts(option.hint, value):
-            raise ValueError(f"{name} must be {_describe(option.hint)}, got {value!r}")
+        _check_type(name, option.hint, value)
         changes[option.name] = tuple(value) if isinstance(value, list) else value
     config = run_flags.change(config, **changes)
     config.validate()
@@ -121,11 +124,48 @@ def flags(options: Mapping[str, Any]) -> str:
     """Options as flags of `python -m trainer.run`."""
     words: list[str] = []
     for name, value in options.items():
-        flag = find(name).name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, (tuple, list)):
-            words += [f"--{flag}", *map(str, value)]
+        option = find(name).name
+        if isinstance(value, (tuple, list)):
+            words += [flag_of(option), *map(str, value)]
         else:
-            words += [f"--{flag}", show(value)]
+            short = float(show(value)) if isinstance(value, float) else value
+            words.append(flag_of(option, short))
     return " ".join(words)
+
+
+def check_base(base: RunConfig) -> None:
+    """Raises ValueError for options that cannot be the same for all runs."""
+    if base.notify:
+        raise ValueError(
+            "--notify is for a single run, and this command has many runs; leave it out"
+        )
+    for name in ("resume", "run_dir"):
+        if getattr(base, name) is not None:
+            flag = name.replace("_", "-")
+            raise ValueError(
+                f"--{flag} cannot apply to several runs, because each run has its own "
+                "folder; leave it out"
+            )
+
+
+def setup(base: RunConfig, **options: Any) -> dict[str, Any]:
+    """The settings that a resumed search must share, as plain JSON types.
+
+    Others may see them: the database of a search may be that of many people.
+    """
+    everything = {**options, FLAGS: shown.settings(to_dict(base))}
+    result: dict[str, Any] = json.loads(json.dumps(everything))
+    return result
+
+
+def check_setup(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Raises ValueError if two results of `setup` differ."""
+    old = dict(old)
+    if isinstance(old.get(FLAGS), dict):  # earlier versions wrote whole paths
+        old[FLAGS] = shown.settings(old[FLAGS])
+    changed = [key for key, value in new.items() if old.get(key) != value]
+    if changed:
+        raise ValueError(
+            f"{name!r} was begun with another {', '.join(changed)}; choose another "
+            "--name, or give the original values"
+        )

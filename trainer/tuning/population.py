@@ -6,6 +6,7 @@ This module works without Ray; `trainer.tuning.pbt` trains the members with Ray.
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 import time
@@ -15,17 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.config.options import MAX_SEED
+from trainer.config.options import MAX_SEED, check_ranges, option
 from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
+from trainer.machine.imports import load
 from trainer.models import checkpoint
 from trainer.session.files import is_taken
-from trainer.show.display import QuietDisplay
+from trainer.show.display import Display
 from trainer.show.run_files import read_run
-from trainer.tuning import command, mutations, options
+from trainer.tuning import mutations, options
 
 Metrics = Mapping[str, Any]
-Train = Callable[[RunConfig, QuietDisplay], Metrics]
+Train = Callable[[RunConfig, Display], Metrics]
 
 # How long a process of an interrupted call may still write to a run folder.
 _TAKEN_S = 60.0
@@ -37,13 +39,13 @@ _CLEARS, _BEST_X = "rollout/clear_rate", "rollout/best_x_50"
 class PopulationConfig:
     """Trains a population and its settings."""
 
-    members: int = 4
+    members: int = option(4, least=2)
     """Members, at least 2."""
 
-    generations: int = 10
+    generations: int = option(10, least=1)
     """Generations in total, including those of earlier calls."""
 
-    steps_per_generation: int = 50_000
+    steps_per_generation: int = option(50_000, least=1)
     """Environment steps of each member in a generation."""
 
     mutations: str = "trainer.tuning.mutations:DEFAULT"
@@ -51,10 +53,10 @@ class PopulationConfig:
     (docs/search.md has an example). Only options of the learner and of replay:
     weights move between members."""
 
-    jobs: int = 1
+    jobs: int = option(1, least=1)
     """Members that train at the same time on each machine; they divide the cores."""
 
-    gpus_per_member: float = 0.0
+    gpus_per_member: float = option(0.0, least=0)
     """GPUs that Ray reserves for a member, such as 1 or 0.5; 0: Ray reserves none,
     and a member uses the first GPU of its machine, if there is one."""
 
@@ -71,8 +73,7 @@ class PopulationConfig:
 
     def validate(self) -> None:
         """Raises ValueError for a number that is too small, or a wrong address."""
-        command.check_least(self, members=2, generations=1, steps_per_generation=1)
-        command.check_least(self, jobs=1, gpus_per_member=0)
+        check_ranges(self)
         if ":/" in str(self.out):
             raise ValueError(
                 f"--out is a folder that all machines share, not a URL, got {self.out}"
@@ -86,7 +87,6 @@ class Plan:
     base: RunConfig
     folder: Path
     steps: int  # of a member in a generation
-    first: int  # generation of this call
     train: Train
 
     def train_member(
@@ -114,7 +114,7 @@ class Plan:
             # A process was killed after the end of the run and before its report.
             return read_run(folder).points[-1] | {"signal": 0}
         try:
-            return self.train(options.apply(config, values), QuietDisplay())
+            return self.train(options.apply(config, values), Display())
         except (ValueError, RuntimeError) as error:
             return {"error": str(error).split("\n")[0], "signal": 0}
 
@@ -137,13 +137,6 @@ def score(metrics: Metrics) -> tuple[float, float]:
     return float(metrics.get(_CLEARS, 0.0)), float(metrics.get(_BEST_X, 0.0))
 
 
-def scalar(metrics: Metrics) -> float:
-    """The score as one number, in which x only decides between equal clear rates."""
-    rate, best_x = score(metrics)
-    # x is below 65,536, and clear rates differ by 1e-3 or more.
-    return rate + 1e-8 * best_x
-
-
 def describe(metrics: Metrics) -> str:
     """The score of a member as text."""
     if "error" in metrics:
@@ -155,20 +148,15 @@ def describe(metrics: Metrics) -> str:
 class Population:
     """Members with their settings and scores, on disk after every change.
 
-    Each call begins a new Ray experiment from this state. `Tuner.restore` is not used,
-    because Ray does not save the state of its scheduler: a restored synchronous
-    population trains one generation without an exploit step and then waits forever
-    (Ray 2.60).
-
     Attributes:
         state: number of the `generation`, and for each of the `members`: `values` (its
-            settings), `trained` (the number of generations), `metrics` (of the last
-            generation), and `weights` (folder of a checkpoint to load, if any).
+            settings), `trained` (the number of generations) and `metrics` (of the last
+            generation).
     """
 
     def __init__(self, config: PopulationConfig, base: RunConfig) -> None:
         self.config, self.base = config, base
-        table = command.load(config.mutations, "--mutations")
+        table = load(config.mutations, "--mutations", "MODULE:NAME or FILE.py:NAME")
         try:
             mutations.check(table, base)
         except ValueError as error:
@@ -176,7 +164,7 @@ class Population:
         self.mutations: mutations.Mutations = table
         self.folder = (config.out / config.name).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        setup = command.setup(
+        setup = options.setup(
             base,
             members=config.members,
             steps=config.steps_per_generation,
@@ -187,7 +175,7 @@ class Population:
         path = self.folder / "state.json"
         if path.exists():
             self.state = json.loads(path.read_text())
-            command.check_setup(config.name, self.state["setup"], setup)
+            options.check_setup(config.name, self.state["setup"], setup)
             for number, member in enumerate(self.state["members"]):
                 if foreign := sorted(set(member["values"]) - set(table)):
                     raise ValueError(
@@ -213,18 +201,6 @@ class Population:
         most = self.config.generations
         return all(member["trained"] >= most for member in self.state["members"])
 
-    def plan(self, train: Train) -> Plan:
-        """Makes the plan of this call, after members have loaded their `weights`."""
-        steps, first = self.config.steps_per_generation, self.state["generation"]
-        plan = Plan(self.base, self.folder, steps, first, train)
-        for number, member in enumerate(self.state["members"]):
-            if source := member.get("weights"):
-                folder = folder_of(self.folder, number)
-                checkpoint.hand_over(checkpoint.find(Path(source)), folder)
-                del member["weights"]
-        self._save()
-        return plan
-
     def _tell(self, text: str, **event: Any) -> None:
         """Keeps a line and an event for the next `_save`."""
         self._events.append((text, {"generation": self.state["generation"], **event}))
@@ -238,49 +214,59 @@ class Population:
         self._events.clear()
         write_json(self.folder / "state.json", self.state)
 
-    def note(self, number: int, generation: int, metrics: Metrics) -> None:
-        """Notes the result of a member at the end of a generation, once."""
-        members = self.state["members"]
-        member = members[number]
-        if member["trained"] <= generation:
-            member |= {"trained": generation + 1, "metrics": essential(metrics)}
-            member.pop("weights", None)
-            values = member["values"]
-            text = f"member {number}: {describe(metrics)}; {options.flags(values)}"
-            self._tell(text, member=number, score=score(metrics), values=values)
-            self._save()
-        if all(m["trained"] > generation and "error" in m["metrics"] for m in members):
-            error = members[0]["metrics"]["error"]
-            raise RuntimeError(f"all members failed; member 0: {error}")
+    def note(self, number: int, metrics: Metrics) -> None:
+        """Notes the result of a member at the end of the generation."""
+        member = self.state["members"][number]
+        values = member["values"]
+        member["trained"] = self.state["generation"] + 1
+        member["metrics"] = essential(metrics)
+        text = f"member {number}: {describe(metrics)}; {options.flags(values)}"
+        self._tell(text, member=number, score=score(metrics), values=values)
+        self._save()
 
     def note_crash(self, number: int, reason: str) -> None:
         """Notes that the process of a member was killed and starts again."""
         self._tell(f"member {number}: {reason}; it starts again", member=number)
         self._save()
 
-    def exploit(
-        self, loser: int, winner: int, values: Mapping[str, Any], weights: Path
-    ) -> None:
-        """Gives a member the weights of another and new settings."""
-        low, high = self.state["members"][loser], self.state["members"][winner]
-        low |= {"values": dict(values), "weights": str(weights)}
-        self._tell(
-            f"member {loser} ({describe(low['metrics'])}) takes the weights of member "
-            f"{winner} ({describe(high['metrics'])}); "
-            f"{options.changes(high['values'], values)}",
-            member=loser, source=winner, values=dict(values),
-        )  # fmt: skip
-
     def begin_generation(self) -> None:
-        """Begins the next generation, after all exploit steps of the current one."""
+        """Begins the next generation; first, members exploit and explore.
+
+        Each of the lowest quarter takes the weights of one of the highest quarter, and
+        values near those of that member. After an interruption, the same members take
+        the same weights and values again.
+        """
         best, score_of_best = self._best()
+        members, generation = self.state["members"], self.state["generation"]
+        rng = random.Random(f"{self.base.seed} generation {generation}")
+        ranked = sorted(range(len(members)), key=lambda n: score(members[n]["metrics"]))
+        count = math.ceil(len(ranked) / 4)
+        winners = [n for n in ranked[-count:] if "error" not in members[n]["metrics"]]
+        for loser in ranked[:count]:
+            self._exploit(loser, rng.choice(winners), rng)
         self.state["generation"] += 1
         self._tell(f"begins; the best was member {best} ({score_of_best})", best=best)
         self._save()
 
+    def _exploit(self, loser: int, winner: int, rng: random.Random) -> None:
+        """Gives a member the weights of another and new settings."""
+        low, high = self.state["members"][loser], self.state["members"][winner]
+        weights = checkpoint.find(folder_of(self.folder, winner))
+        checkpoint.hand_over(weights, folder_of(self.folder, loser))
+        low["values"] = mutations.explore(self.mutations, high["values"], rng)
+        self._tell(
+            f"member {loser} ({describe(low['metrics'])}) takes the weights of member "
+            f"{winner} ({describe(high['metrics'])}); "
+            f"{options.changes(high['values'], low['values'])}",
+            member=loser, source=winner, values=low["values"],
+        )  # fmt: skip
+
     def _best(self) -> tuple[int, str]:
         """The member with the highest score, and this score as text."""
         metrics = [member["metrics"] for member in self.state["members"]]
+        if all("error" in some for some in metrics):
+            error = metrics[0]["error"]
+            raise RuntimeError(f"all members failed; member 0: {error}")
         best = max(range(len(metrics)), key=lambda number: score(metrics[number]))
         return best, describe(metrics[best])
 

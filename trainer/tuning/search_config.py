@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainer.tuning import command
+from trainer.config.options import check_ranges, option
 
 if TYPE_CHECKING:
     import optuna
@@ -39,13 +39,13 @@ class SearchConfig:
     """Search space, MODULE:FUNCTION or FILE.py:FUNCTION. The function takes an Optuna
     trial and returns values by option (see the example in docs/search.md)."""
 
-    trials: int = 20
+    trials: int = option(20, least=1)
     """Total number of trials, including those of earlier calls and other processes."""
 
-    jobs: int = 1
+    jobs: int = option(1, least=1)
     """Number of processes; they divide the cores."""
 
-    seeds: int = 1
+    seeds: int = option(1, least=1)
     """Runs per trial, each with a unique seed; the value of the trial is their mean.
     Results of different seeds differ by 30 % and more, so with 1 the best trial is
     partly luck."""
@@ -68,10 +68,10 @@ class SearchConfig:
     """How to end hopeless trials early: median (below the median of other trials at the
     same step), hyperband (Li et al. 2018), or none."""
 
-    max_steps: int = 400_000
+    max_steps: int = option(400_000, least=1)
     """Most environment steps of a run."""
 
-    max_seconds: float = 300.0
+    max_seconds: float = option(300.0, above=0)
     """Most seconds of a run."""
 
     out: Path = Path("runs/search")
@@ -79,9 +79,7 @@ class SearchConfig:
 
     def validate(self) -> None:
         """Raises ValueError if a value is out of range."""
-        command.check_least(self, trials=1, jobs=1, seeds=1, max_steps=1)
-        if self.max_seconds <= 0:
-            raise ValueError(f"max_seconds must be above 0, got {self.max_seconds:g}")
+        check_ranges(self)
         if not self.name or self.name in (".", "..") or "/" in self.name:
             raise ValueError(f"name must be a folder name without /, got {self.name!r}")
 

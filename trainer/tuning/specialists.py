@@ -114,8 +114,7 @@ def seconds_of(run_dir: Path) -> float:
     """Training seconds of a run in its newest checkpoint; 0 without one."""
     if not checkpoint.list_files(run_dir):
         return 0.0
-    state = checkpoint.load(run_dir, torch.device("cpu"), ("progress",))
-    return float(state["progress"]["seconds"])
+    return float(_newest(run_dir)[1]["progress"]["seconds"])
 
 
 def ending(

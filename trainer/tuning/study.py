@@ -34,15 +34,17 @@ from trainer.config.options import MAX_SEED
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import is_native
-from trainer.machine.process import Interrupted, raise_on_signal
+from trainer.machine.imports import load
+from trainer.machine.process import Interrupted, complain, raise_on_signal
 from trainer.machine.timings import format_seconds
 from trainer.session.training import run_training
-from trainer.show.display import QuietDisplay
-from trainer.tuning import command, options
+from trainer.show.display import Display
+from trainer.tuning import options
 from trainer.tuning.search_config import SearchConfig, Space
+from trainer.tuning.workers import Failed, Workers
 
 Distributions = dict[str, BaseDistribution]
-Train = Callable[[RunConfig, QuietDisplay], dict[str, float]]
+Train = Callable[[RunConfig, Display], dict[str, float]]
 
 # Points of a run at which it is compared with other runs.
 REPORTS = 20
@@ -54,8 +56,6 @@ FAILURES = (ValueError, RuntimeError, OSError, ImportError, MemoryError)
 _SURPLUS = "surplus"
 
 _POLL_S = 2.0
-# Seconds that other processes wait for the process that made a study to set it up.
-_SETUP_S = 10.0
 
 # Seconds between heartbeats of a process, and after which a process without one counts
 # as dead.
@@ -90,7 +90,7 @@ def search(
     """Runs a search to its end."""
     quiet_optuna()
     config.validate()
-    command.check_base(base)
+    options.check_base(base)
     if not is_native(base.env.task):
         raise ValueError(
             f"task {base.env.task} does not report clears, which a search needs; "
@@ -104,46 +104,41 @@ def search(
         videos=False,
         log_seconds=min(base.log_seconds, 1.0),
     )
-    space: Space = command.load(config.space, "--space")
-    ranges = dry_run(space, base)
-    study = open_study(config, base, ranges)
+    study, objective = _prepare(config, base, train)
     done = sum(trial.state.is_finished() for trial in counted(study))
     print(
         f"search {config.name!r} in {config.folder}/: {done} of {config.trials} trials "
-        f"done; searching {', '.join(ranges)}; a run ends after "
-        f"{config.max_steps:,} steps or {format_seconds(config.max_seconds)}",
+        f"done; searching {', '.join(study.user_attrs['setup']['space'])}; a run ends "
+        f"after {config.max_steps:,} steps or {format_seconds(config.max_seconds)}",
         flush=True,
     )
-    context = multiprocessing.get_context("spawn")
-    others = [
-        context.Process(target=_worker, args=(config, base, train))
-        for _ in range(min(config.jobs, config.trials - done) - 1)
-    ]
+    workers = Workers(min(config.jobs, config.trials - done) - 1)
     try:
-        for process in others:
-            process.start()
-        work(study, Objective(config, base, space, train), config.trials)
-        for process in others:
-            process.join()
+        for number in range(workers.free):
+            workers.submit(f"process {number + 2}", _worker, config, base, train)
+        work(study, objective, config.trials)
+        for name, result in workers.do([]):
+            if isinstance(result, Failed):
+                complain(f"{name}: {result.reason}")
     finally:
-        # Some are left only after a signal or an error; SIGTERM ends a run cleanly.
-        for process in others:
-            if process.is_alive():
-                process.terminate()
-                process.join()
+        workers.close()
     return study
+
+
+def _prepare(
+    config: SearchConfig, base: RunConfig, train: Train
+) -> tuple[optuna.Study, Objective]:
+    space: Space = load(config.space, "--space", "MODULE:FUNCTION or FILE.py:FUNCTION")
+    study = open_study(config, base, dry_run(space, base))
+    return study, Objective(config, base, space, train)
 
 
 def _worker(config: SearchConfig, base: RunConfig, train: Train) -> None:
     """An additional process of --jobs."""
     quiet_optuna()
-    try:
-        with raise_on_signal():
-            space: Space = command.load(config.space, "--space")
-            study = open_study(config, base, dry_run(space, base))
-            work(study, Objective(config, base, space, train), config.trials)
-    except KeyboardInterrupt:
-        return
+    # After a signal to the search, or its death, the trial is left to a later search.
+    with suppress(KeyboardInterrupt), raise_on_signal():
+        work(*_prepare(config, base, train), config.trials)
 
 
 def quiet_optuna() -> None:
@@ -195,33 +190,23 @@ def open_study(
 ) -> optuna.Study:
     """The study of this name, new or old."""
     config.folder.mkdir(parents=True, exist_ok=True)
-    setup = command.setup(
+    setup = options.setup(
         base,
         objective=config.objective,
         seeds=config.seeds,
         space={name: repr(some) for name, some in ranges.items()},
     )
-    parts: dict[str, Any] = {
-        "study_name": config.name,
-        "storage": open_storage(config.storage, config.folder),
-        "sampler": optuna.samplers.TPESampler(),
-        "pruner": _pruner(config),
-    }
-    first_setup, until = None, 0.0
-    try:
-        study = optuna.create_study(
-            **parts, direction="minimize" if config.minimise else "maximize"
-        )
-    except optuna.exceptions.DuplicatedStudyError:
-        study = optuna.load_study(**parts)
-        first_setup = study.user_attrs.get("setup")
-        until = time.monotonic() + _SETUP_S
-    # The process that made the study sets it up, unless it has died meanwhile.
-    while first_setup is None and time.monotonic() < until:
-        time.sleep(_POLL_S)
-        first_setup = study.user_attrs.get("setup")
+    study = optuna.create_study(
+        study_name=config.name,
+        storage=open_storage(config.storage, config.folder),
+        sampler=optuna.samplers.TPESampler(),
+        pruner=_pruner(config),
+        direction="minimize" if config.minimise else "maximize",
+        load_if_exists=True,
+    )
+    first_setup = study.user_attrs.get("setup")
     if first_setup is not None:
-        command.check_setup(config.name, first_setup, setup)
+        options.check_setup(config.name, first_setup, setup)
         return study
     # The first trial has the settings of the base run, for comparison.
     values = options.values_of(base, ranges).items()
@@ -350,9 +335,8 @@ def work(
             raise optuna.TrialPruned
         return objective(trial)
 
-    parent = multiprocessing.parent_process()
-    announced = False
-    while parent is None or parent.is_alive():
+    announced = multiprocessing.parent_process() is not None
+    while True:
         optuna.storages.fail_stale_trials(study)
         states = [trial.state for trial in counted(study)]
         finished = sum(state.is_finished() for state in states)
@@ -364,7 +348,7 @@ def work(
                 unless_surplus, n_trials=1, catch=FAILURES, gc_after_trial=True
             )
             continue
-        if not announced and parent is None:
+        if not announced:
             print(
                 f"waiting for {running} trials of other processes; a killed process is "
                 f"detected after {GRACE_S} s, and its trial restarts",
@@ -442,7 +426,7 @@ class Objective:
         return search.max_seconds * (2 - rate)
 
 
-class TrialDisplay(QuietDisplay):
+class TrialDisplay(Display):
     """Reports a run's progress to Optuna, and ends a hopeless run."""
 
     def __init__(self, trial: optuna.Trial, config: SearchConfig, index: int) -> None:

@@ -1,23 +1,124 @@
-"""The report of a campaign: results of all levels, by policy."""
+"""A campaign for people: a live board of its levels, and its report."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
 from trainer.config import shown
 from trainer.machine.files import replacing
 from trainer.machine.timings import format_seconds
+from trainer.show import page
 from trainer.show.figures import curves
-from trainer.show.page import document, header, level_grid, level_table, table
 from trainer.show.run_files import read_run
+from trainer.show.screen import LABEL, heat, level_grid
 
 # Options of output, which do not change what a campaign does.
 _OF_THE_COMMAND = {"run_dir", "resume", "dashboard"}
 OPTIONS, STATE, TABLE, MERGED = "campaign.json", "state.json", "table.json", "merged"
+
+_LEGEND = (
+    "%: clear rate of the last 100 training episodes   ▸ in training   ✓ solved\n"
+    "search: looks for demonstrations, before the level trains"
+)
+_MESSAGES = 8
+_CELL = 8
+
+
+@dataclass
+class Level:
+    """The progress of the training of a level, as in state.json."""
+
+    seconds: float = 0.0  # of training
+    steps: int = 0
+    rate: float = 0.0  # of clears in the last 100 training episodes
+    solved: bool = False
+    ended: bool = False  # its schedules
+    chosen: float | None = None  # clear rate of the policy, None before the choice
+
+
+class Board:
+    """Shows levels and messages during a campaign."""
+
+    def __init__(self, *, live: bool, console: Console | None = None) -> None:
+        self._console = console or Console(file=sys.stdout, highlight=False)
+        self._messages: deque[str] = deque(maxlen=_MESSAGES)
+        self._live = Live(console=self._console, auto_refresh=False) if live else None
+        self._title, self._grid = "", Table()
+        self.open()
+
+    def open(self) -> None:
+        """Starts to draw; may be called again after `close`."""
+        if self._live is not None:
+            self._live.start()
+
+    def log(self, text: str) -> None:
+        """Shows a message."""
+        self._messages.append(text)
+        if self._live is None or not self._live.is_started:
+            self._console.print(Text(text), soft_wrap=True)
+        else:
+            self._draw()
+
+    def show(
+        self,
+        title: str,
+        levels: Mapping[str, Level],
+        running: Mapping[str, float | None],
+        searching: bool,
+    ) -> None:
+        """Draws the levels, if there is a board; see `grid`."""
+        self._title, self._grid = title, grid(levels, running, searching)
+        if self._live is not None:
+            self._draw()
+
+    def _draw(self) -> None:
+        assert self._live is not None
+        parts: list[RenderableType] = [self._grid, Text(_LEGEND, LABEL), Text("")]
+        parts += [
+            Text(text, no_wrap=True, overflow="ellipsis") for text in self._messages
+        ]
+        self._live.update(Panel(Group(*parts), title=self._title), refresh=True)
+
+    def close(self) -> None:
+        """Stops drawing and leaves the last picture; may be called again."""
+        if self._live is not None:
+            self._live.stop()
+
+
+def grid(
+    levels: Mapping[str, Level], running: Mapping[str, float | None], searching: bool
+) -> Table:
+    """The levels with a column per world and a line per stage.
+
+    `running` has the current clear rate of levels in training; None: the level has not
+    begun, but is `searching` for demonstrations if the runs learn from these.
+    """
+    cells = {}
+    for name, level in levels.items():
+        rate = running.get(name, level.rate if level.steps else None)
+        if rate is None:
+            cell = Text("search" if searching and name in running else "·", LABEL)
+        else:
+            cell = Text(f"{100 * rate:.0f}", heat(rate))
+        mark = "✓" if level.solved else "▸" if name in running else " "
+        cells[name] = cell.append(mark, "default")
+    return level_grid(cells, _CELL)
+
+
+# -- the report --------------------------------------------------------------
 
 
 def is_campaign(folder: Path) -> bool:
@@ -29,7 +130,7 @@ def write(folder: Path, output: Path | None = None) -> Path:
     """Writes the report of a campaign, finished or not."""
     state, results = _read(folder / STATE), _read(folder / TABLE)
     options = _read(folder / OPTIONS)
-    levels: Mapping[str, Any] = state.get("levels", {})
+    levels = {name: Level(**level) for name, level in state.get("levels", {}).items()}
     one, single = results.get("one", []), results.get("single", [])
     merged = [read_run(folder / MERGED)] if (folder / MERGED).is_dir() else []
     sections = {
@@ -48,15 +149,16 @@ def write(folder: Path, output: Path | None = None) -> Path:
         cleared = f"cleared by {name}, {good} of {len(levels)} levels at 90 % or more"
         if rates:
             tiles[cleared] = f"{sum(rates) / len(levels):.0%}"
-    head = header(
+    head = page.header(
         f"{len(levels)} levels in {format_seconds(state.get('seconds', 0.0))}",
         tiles,
         {"command": command, "folder": folder.resolve().name},
     )
-    page = output or folder / "report.html"
-    with replacing(page) as file:
-        file.write(document(f"{len(levels)} levels", head, sections).encode())
-    return page
+    written = output or folder / "report.html"
+    html = page.document(f"{len(levels)} levels", head, sections)
+    with replacing(written) as file:
+        file.write(html.encode())
+    return written
 
 
 def results_of(folder: Path, policies: Sequence[str]) -> dict[str, Any] | None:
@@ -104,20 +206,20 @@ def _results(results: Sequence[Mapping[str, Any]]) -> str:
     return (
         "<p>Each cell has the clear rate with sampled actions, and the number of "
         "starts cleared with greedy actions.</p>"
-        f"{level_grid(rates, notes)}{level_table(rows, '')}"
+        f"{page.level_grid(rates, notes)}{page.level_table(rows, '')}"
     )
 
 
-def _training(levels: Mapping[str, Mapping[str, Any]]) -> str:
+def _training(levels: Mapping[str, Level]) -> str:
     """A table with a row for the run of each level."""
     heads = ("level", "steps", "time", "last 100 training episodes", "solved", "chosen")
     rows = [
-        (name, level["steps"], format_seconds(level["seconds"]), f"{level['rate']:.0%}",
-         "yes" if level["solved"] else "no",
-         "" if level["chosen"] is None else f"{level['chosen']:.0%}")
+        (name, level.steps, format_seconds(level.seconds), f"{level.rate:.0%}",
+         "yes" if level.solved else "no",
+         "" if level.chosen is None else f"{level.chosen:.0%}")
         for name, level in levels.items()
     ]  # fmt: skip
-    return table(heads, rows)
+    return page.table(heads, rows)
 
 
 def _options(options: Mapping[str, Any]) -> str:
@@ -128,4 +230,6 @@ def _options(options: Mapping[str, Any]) -> str:
         if value not in (None, "") and name not in _OF_THE_COMMAND
     ]
     flags = shlex.join(shown.command(["", *options.get("flags", [])])[1:])
-    return table(("option", "value"), [*rows, ("flags of the levels' runs", flags)])
+    return page.table(
+        ("option", "value"), [*rows, ("flags of the levels' runs", flags)]
+    )
