@@ -37,7 +37,7 @@ Stubs Translator::MakeStubs() {
   const std::pair<Reg, Mem> kept[] = {
       {kS, FIELD(sp)}, {kNz, FIELD(nz)}, {kCarry, FIELD(carry)}};
   const std::pair<Reg, Mem> others[] = {
-      {kA, FIELD(a)}, {kX, FIELD(x)}, {kY, FIELD(y)}};
+      {kRegA, FIELD(a)}, {kRegX, FIELD(x)}, {kRegY, FIELD(y)}};
   Stubs stubs;
 
   stubs.enter = at_ + out_.size();
@@ -284,7 +284,7 @@ void Translator::Make(const Instruction& at) {
 #define MAKE_Read(operation) Read(at, &Translator::operation)
 #define MAKE_Store(operation) Store(at, operation)
 #define MAKE_Modify(operation) Modify(at, &Translator::operation)
-#define MAKE_Accumulator(operation) (this->operation)(kA)
+#define MAKE_Accumulator(operation) (this->operation)(kRegA)
 #define MAKE_Implied(operation) operation()
 #define MAKE_Stack(operation) operation()
 #define MAKE_Branch(operation) Branch(at)
