@@ -99,8 +99,7 @@ class Translator {
   enum class InFlags : uint8_t { kNo, kYes, kInverted };
   // What is known at a point of a block.
   struct Flow {
-    int cycles = 0;  // since the block's beginning, not yet in a register
-    int instructions = 0;
+    int cycles = 0;     // since the block's beginning, not yet in a register
     Reg nz = x86::kR9;  // holds the last result
     Carry carry = Carry::kInRegister;
     // Whether the flags of the host CPU hold N and Z, and carry.
