@@ -22,6 +22,7 @@ from rich.table import Table
 from turns import show_ratios
 
 from mario_envpool import nes, rom
+from mario_envpool._testing import CheckedConsole
 
 # name, draw every n-th frame (0: none), idle skip
 SKIPPING = (
@@ -73,15 +74,12 @@ def compare_engines(image: bytes, movie: bytes, repeats: int) -> dict[str, float
         show_ratios(name, "frames/s", rates)
         pairs = zip(rates["translated"], rates["interpreter"], strict=True)
         medians[name] = statistics.median(one / other for one, other in pairs)
-    console = started_console(image, "counted")
-    before = console.engine_counts
-    console.step_many(movie, 0)
-    count = {key: n - before[key] for key, n in console.engine_counts.items()}
-    share = count["translated"] / (count["translated"] + count["interpreted"])
+    console = CheckedConsole(image, checks=False)
+    console.step_many(movie)
     size = console.translation_size
     print(
-        f"{share:.2%} of the instructions of {len(movie):,} frames ran translated; "
-        f"{count['entries'] / len(movie):.1f} entries per frame"
+        f"{console.translated_share:.2%} of the cycles of {len(movie):,} frames ran "
+        f"translated; {console.translated_runs / len(movie):.1f} runs per frame"
     )
     print(
         f"{size['blocks']:,} blocks in {size['batches']} batches: "

@@ -5,8 +5,6 @@
     python bench/soak.py --frames 1e8      until this many frames have been played
     python bench/soak.py --frames 1e8 --rerun-engine interpreter
                                            translated against interpreted programs
-    python bench/soak.py --frames 1e7 --engine checked
-                                           states compared after all translated code
 
 An asynchronous pool with a thread for each core plays random levels with random
 buttons. The action of an environment's n-th step depends only on the environment and n,
@@ -226,7 +224,7 @@ def main() -> int:
         add(
             name,
             default="translated",
-            choices=["translated", "interpreter", "checked"],
+            choices=["translated", "interpreter"],
             help=f"engine of the {run} (default: %(default)s)",
         )
     add("--task", default="SuperMarioBrosRandomStages-v0", help="default: %(default)s")

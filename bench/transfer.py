@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from runners import RunnerError, peer_python
 
-from mario_envpool import _core
+from mario_envpool import _core, _testing
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import own_levels
 from trainer.evaluation.play import first_seed, wilson
@@ -75,7 +75,7 @@ class Eyes:
         if indices.max() > 63:
             raise ValueError("the picture has a colour that is not in the NES palette")
         size = {"height": self._env.img_height, "width": self._env.img_width}
-        frame, _ = _core.preprocess_frame(indices, hud=self._env.hud, **size)
+        frame, _ = _testing.preprocess_frame(indices, hud=self._env.hud, **size)
         return frame[0]
 
 

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "learner/vector_kernels.h"
+
 namespace learner {
 
 namespace {
 
-constexpr int kLanes = 16;
-
-// Computes sixteen sums in parallel, then adds them in a fixed order.
+// Computes kLanes sums in parallel, then adds them in a fixed order.
 float Dot(const float* a, const float* b, int size) {
   float sums[kLanes] = {};
   for (int i = 0; i < size; i += kLanes) {

@@ -12,8 +12,6 @@
 
 namespace mario {
 
-namespace {
-
 // Every later program with the same version can restore a snapshot
 // (tests/mario/test_golden_snapshot.py). Increase the version when a struct
 // below changes, or the default of an option, because the hash of the options
@@ -46,6 +44,9 @@ static_assert(
     "a snapshot contains values only, no padding");
 static_assert(kIsPacked<FrameRecord> && kIsPacked<LegacyRandomState>,
               "the parts after the body contain values only, no padding");
+
+namespace {
+
 constexpr char kMagic[8] = {'M', 'A', 'R', 'I', 'O', 'E', 'N', 'V'};
 
 bool IsPlausible(const Episode& episode) {

@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "nes/cpu.h"
-#include "nes/fnv.h"
 #include "nes/translation.h"
 
 namespace nes {
@@ -61,7 +60,7 @@ Cartridge::~Cartridge() = default;
 Translation* Cartridge::translation(Timing timing) const {
   LazyTranslation& lazy = translations_[static_cast<size_t>(timing)];
   std::call_once(lazy.once, [&] {
-    lazy.made = Translation::Make({prg(), timing == Timing::kNesPy, false});
+    lazy.made = Translation::Make({prg(), timing == Timing::kNesPy});
   });
   return lazy.made.get();
 }

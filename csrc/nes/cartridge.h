@@ -15,6 +15,18 @@
 
 namespace nes {
 
+// FNV-1a, 64 bits (RFC 9923): the hash by which saves identify a ROM and a set
+// of options.
+constexpr uint64_t kFnvOffsetBasis = 0xCBF29CE484222325;
+constexpr uint64_t kFnvPrime = 0x100000001B3;
+
+/// Returns the hash of `bytes`, or continues `hash` with `bytes`.
+inline uint64_t Fnv1a(std::span<const uint8_t> bytes,
+                      uint64_t hash = kFnvOffsetBasis) {
+  for (const uint8_t byte : bytes) hash = (hash ^ byte) * kFnvPrime;
+  return hash;
+}
+
 /// A decoded tile: for each of the four attribute values, 8 rows of 8 bytes,
 /// each byte the pixel's palette entry: 0 where transparent, otherwise
 /// attribute * 4 + colour. Drawing a row of a tile is then one 8-byte copy.

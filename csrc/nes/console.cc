@@ -43,27 +43,10 @@ Console::Console(std::shared_ptr<const Cartridge> cartridge, Timing timing,
 Console::~Console() = default;
 
 void Console::set_engine(Engine engine) {
-  engine_ = engine;
-  counts_ = {};
-  twin_.reset();
-  before_.reset();
-  translation_ = nullptr;
-  if (engine == Engine::kTranslated) {
-    translation_ = cartridge_->translation(timing_);
-  } else if (engine != Engine::kInterpreter) {
-    own_translation_ = Translation::Make(
-        {cartridge_->prg(), timing_ == Timing::kNesPy, true},
-        engine == Engine::kChecked ? 1 : Translation::kMisses);
-    translation_ = own_translation_.get();
-  }
-  if (translation_ == nullptr) {
-    engine_ = Engine::kInterpreter;
-  } else if (engine == Engine::kChecked) {
-    before_ =
-        std::make_unique<Console>(cartridge_, timing_, Engine::kInterpreter);
-    twin_ =
-        std::make_unique<Console>(cartridge_, timing_, Engine::kInterpreter);
-  }
+  translation_ = engine == Engine::kTranslated
+                     ? cartridge_->translation(timing_)
+                     : nullptr;
+  engine_ = translation_ != nullptr ? engine : Engine::kInterpreter;
 }
 
 void Console::PowerOn() {
@@ -90,62 +73,23 @@ void Console::Reset() {
 
 // --- Running ----------------------------------------------------------------
 
-template <class Bus>
-void Console::RunToLimit(Bus& bus) {
-  if (translation_ == nullptr || !fast_loop_ || !idle_skip_) {
-    return RunCpu(&state_.cpu, bus);
-  }
-  TranslatedCpu<Bus> cpu(translation_, &state_.cpu, bus);
-  if (!translation_->counts()) {
+template void RunOneInstruction(CpuState*, ConsoleBus&);
+template void RunOneInstruction(CpuState*, NesPyBus&);
+template void RunPlain(CpuState*, ConsoleBus&);
+template void RunPlain(CpuState*, NesPyBus&);
+
+void Console::RunToLimit() {
+  const auto run = [this](auto bus) {
+    if (translation_ == nullptr || !fast_loop_ || !idle_skip_) {
+      return RunCpu(&state_.cpu, bus);
+    }
+    TranslatedCpu cpu(translation_, &state_.cpu, bus);
     while (state_.cpu.cycle < limit_) {
       cpu.RunTranslated();
       cpu.RunInterpreted();
     }
-    return;
-  }
-  while (state_.cpu.cycle < limit_) {
-    if (before_ != nullptr) before_->CopyFrom(*this);
-    if (cpu.RunTranslated()) {
-      ++counts_.entries;
-      if (before_ != nullptr) CheckRun<Bus>(*before_);
-    }
-    counts_.interpreted += cpu.CountInterpreted();
-  }
-  counts_.translated += cpu.instructions();
-}
-
-// Lets the interpreter repeat the code that translated code has run since
-// `before`.
-template <class Bus>
-void Console::CheckRun(const Console& before) {
-  if (before.state_.cpu.cycle == state_.cpu.cycle) return;
-  twin_->CopyFrom(before);
-  Bus bus(twin_.get());
-  while (twin_->state_.cpu.cycle < state_.cpu.cycle &&
-         twin_->state_.cpu.cycle < twin_->limit_) {
-    RunOneInstruction(&twin_->state_.cpu, bus);
-  }
-  if (std::memcmp(&twin_->state_, &state_, sizeof(state_)) == 0 &&
-      twin_->limit_ == limit_ && twin_->prg_ram_ == prg_ram_ &&
-      twin_->ppu_.chr_ram() == ppu_.chr_ram()) {
-    return;
-  }
-  throw std::logic_error("translated code from " +
-                         std::to_string(before.state_.cpu.pc) + " to " +
-                         std::to_string(state_.cpu.pc) +
-                         " gives other results than the interpreter");
-}
-
-void Console::CopyFrom(const Console& other) {
-  // CHR RAM is copied before the state, because loading the state discards
-  // predictions made from tiles.
-  ppu_.chr_ram() = other.ppu_.chr_ram();
-  set_state(other.state_);
-  prg_ram_ = other.prg_ram_;
-  limit_ = other.limit_;
-  stop_cycle_ = other.stop_cycle_;
-  frame_dot_ = other.frame_dot_;
-  has_polled_ = other.has_polled_;
+  };
+  timing_ == Timing::kNesPy ? run(NesPyBus(this)) : run(ConsoleBus(this));
 }
 
 // A frame is over when the CPU has come to the point at which it would take
@@ -177,10 +121,9 @@ void Console::RunFrameOnto(uint8_t buttons, Canvas* canvas) {
   }
   frame_dot_ = state_.ppu.frame_dot;
   stop_cycle_ = kNever;
-  ConsoleBus bus(this);
   while (!FrameOver()) {
     ServiceEvents();
-    RunToLimit(bus);
+    RunToLimit();
   }
   ppu_.CatchUp(DotOfAccess(state_.cpu.cycle - 1));
   apu_.CatchUp(state_.cpu.cycle - 1);
@@ -199,7 +142,6 @@ void Console::ContinueAsNesPy(const State& state, uint8_t buttons) {
 // to `end`.
 void Console::RunNesPy(uint64_t end) {
   stop_cycle_ = end;
-  NesPyBus bus(this);
   while (state_.cpu.cycle < end) {
     ppu_.CatchUp(DotOfAccess(state_.cpu.cycle));
     has_polled_ = false;
@@ -210,7 +152,7 @@ void Console::RunNesPy(uint64_t end) {
     UpdateLimit();
     // Run at least one instruction, even if a loaded state says otherwise.
     limit_ = std::max(limit_, state_.cpu.cycle + 1);
-    RunToLimit(bus);
+    RunToLimit();
   }
   ppu_.CatchUp(DotOfAccess(end - 1));
   apu_.CatchUp(end - 1);
@@ -233,12 +175,11 @@ void Console::StepInstruction() {
     return;
   }
   frame_dot_ = state_.ppu.frame_dot;
-  ConsoleBus bus(this);
   stop_cycle_ = state_.cpu.cycle + 1;
   ServiceEvents();
   stop_cycle_ = state_.cpu.cycle + 1;
   UpdateLimit();
-  RunToLimit(bus);
+  RunToLimit();
   ppu_.CatchUp(DotOfAccess(state_.cpu.cycle - 1));
   apu_.CatchUp(state_.cpu.cycle - 1);
 }

@@ -62,7 +62,7 @@ class Console {
   explicit Console(std::shared_ptr<const Cartridge> cartridge,
                    Timing timing = Timing::kConsole,
                    Engine engine = DefaultEngine());
-  ~Console();
+  virtual ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
@@ -113,6 +113,9 @@ class Console {
   void Load(std::span<const std::byte> blob);
 
   const Cartridge& cartridge() const { return *cartridge_; }
+  const std::shared_ptr<const Cartridge>& shared_cartridge() const {
+    return cartridge_;
+  }
   Timing timing() const { return timing_; }
 
   /// Chooses the engine that runs the program; kTranslated means kInterpreter
@@ -120,8 +123,6 @@ class Console {
   /// instructions.
   void set_engine(Engine engine);
   Engine engine() const { return engine_; }
-  /// Counts of Engine::kCounted and kChecked since set_engine.
-  const EngineCounts& engine_counts() const { return counts_; }
   /// The machine code in use; nullptr with the interpreter.
   const Translation* translation() const { return translation_; }
 
@@ -133,12 +134,9 @@ class Console {
 
  private:
   friend class ConsoleBus;
+  friend class CheckedConsole;  // tests/cpp/checked_console.h
 
-  template <class Bus>
-  void RunToLimit(Bus& bus);
-  template <class Bus>
-  void CheckRun(const Console& before);
-  void CopyFrom(const Console& other);
+  virtual void RunToLimit();
   bool FrameOver() const;
   uint64_t FrameEndCycle() const;
   void RunNesPy(uint64_t end);
@@ -168,11 +166,8 @@ class Console {
   uint64_t frame_dot_ = 0;        // frame that is being run, see FrameOver
   const Timing timing_;
   Engine engine_ = Engine::kInterpreter;
-  Translation* translation_ = nullptr;  // the cartridge's, or own_translation_
-  std::unique_ptr<Translation> own_translation_;
-  std::unique_ptr<Console> before_, twin_;  // of Engine::kChecked
-  EngineCounts counts_;
-  bool has_polled_ = true;  // see SkippablePollCycles
+  Translation* translation_ = nullptr;  // the cartridge's
+  bool has_polled_ = true;              // see SkippablePollCycles
   bool idle_skip_ = true;
   bool fast_loop_ = true;
 };

@@ -1,5 +1,6 @@
 // The console's bus for the template of the CPU: the part that is inlined into
-// the interpreter. Included by console.cc and console_bus.cc only.
+// the interpreter. Included by console.cc, console_bus.cc and tests
+// only.
 #pragma once
 
 #include "nes/console.h"
@@ -89,5 +90,11 @@ class NesPyBus : public ConsoleBus {
   void InterruptFlagChanged(uint64_t, unsigned) {}
   unsigned BreakVector(uint64_t) { return 0xFFFE; }
 };
+
+// console.cc has them.
+extern template void RunOneInstruction(CpuState*, ConsoleBus&);
+extern template void RunOneInstruction(CpuState*, NesPyBus&);
+extern template void RunPlain(CpuState*, ConsoleBus&);
+extern template void RunPlain(CpuState*, NesPyBus&);
 
 }  // namespace nes

@@ -29,7 +29,7 @@ constexpr uint32_t kNone = ~uint32_t{0};
 
 constexpr uint8_t kVblank = 0x80;
 constexpr uint8_t kHit = 0x40;
-constexpr uint8_t kOverflow = 0x20;
+constexpr uint8_t kSpriteOverflow = 0x20;
 
 // An undriven register bus keeps its bits for about 0.6 s (NESdev "Open bus").
 constexpr uint64_t kLatchCycles = 1'073'000;
@@ -135,10 +135,10 @@ void Ppu::RunTo(uint32_t stop) {
       hit_known_ = true;
       if (hit_ < stop) s_.status |= kHit;
     }
-    if (!(s_.status & kOverflow)) {
+    if (!(s_.status & kSpriteOverflow)) {
       if (!overflow_known_) overflow_ = PredictOverflow();
       overflow_known_ = true;
-      if (overflow_ < stop) s_.status |= kOverflow;
+      if (overflow_ < stop) s_.status |= kSpriteOverflow;
     }
   }
   if (Rendering()) {

@@ -57,18 +57,13 @@ bool MakeExecutable(uint8_t*, const std::vector<uint8_t>&) { return false; }
 Engine EngineByName(const std::string& name) {
   if (name == "translated") return Engine::kTranslated;
   if (name == "interpreter") return Engine::kInterpreter;
-  if (name == "checked") return Engine::kChecked;
-  if (name == "counted") return Engine::kCounted;
   throw std::invalid_argument(
       "engine='" + name +
-      "' is not possible; choose translated or interpreter (for tests: "
-      "checked, counted)");
+      "' is not possible; choose translated or interpreter");
 }
 
 const char* NameOf(Engine engine) {
-  constexpr const char* kNames[] = {"interpreter", "translated", "checked",
-                                    "counted"};
-  return kNames[static_cast<size_t>(engine)];
+  return engine == Engine::kTranslated ? "translated" : "interpreter";
 }
 
 Engine DefaultEngine() {

@@ -30,18 +30,10 @@ constexpr unsigned kRomBase = 0x8000;
 constexpr unsigned kRomBytes = 0x8000;
 
 /// The engine that runs a console's program. All engines give the same states.
-enum class Engine : uint8_t {
-  kInterpreter,
-  kTranslated,
-  /// Translated; the interpreter repeats each run of translated code and
-  /// compares the states. Throws std::logic_error if they differ. For tests.
-  kChecked,
-  /// Translated; counts the instructions that each engine runs.
-  kCounted,
-};
+enum class Engine : uint8_t { kInterpreter, kTranslated };
 
-/// "interpreter", "translated", "checked" or "counted"; throws
-/// std::invalid_argument for another name.
+/// "interpreter" or "translated"; throws std::invalid_argument for another
+/// name.
 Engine EngineByName(const std::string& name);
 const char* NameOf(Engine engine);
 /// The engine that the environment variable MARIO_ENGINE names; kTranslated if
@@ -71,7 +63,6 @@ struct TranslatedRun {
   void (*write)(TranslatedRun*, uint32_t address, uint32_t age, uint32_t value);
   int64_t past_limit;  // cycle - limit: negative before the next event
   uint64_t limit;
-  uint64_t instructions;  // counted only if the translation counts
   uint32_t a, x, y, sp;
   uint32_t nz, carry;
   uint32_t pc;
@@ -95,7 +86,6 @@ struct Stubs {
 struct TranslationSource {
   const uint8_t* rom;  // 32 KiB at $8000, as Cartridge::prg
   bool nes_py_timing;
-  bool counts;  // instructions, in TranslatedRun::instructions
 };
 
 /// The machine code of one ROM under one timing. Blocks are made when they are
@@ -131,7 +121,6 @@ class Translation {
     enter_(run, block);
   }
   const void* blocks() const { return blocks_.data(); }
-  bool counts() const { return source_.counts; }
   /// Whether there is no memory for further blocks.
   bool is_full() const { return full_.load(std::memory_order_relaxed); }
   Size size() const;
@@ -154,12 +143,6 @@ class Translation {
   std::array<std::atomic<uint8_t>, kRomBytes> misses_ = {};
   // Addresses at which a block has an instruction other than its first.
   std::array<std::atomic<bool>, kRomBytes> inside_ = {};
-};
-
-/// Instructions by the engine that ran them, and how often translated code was
-/// entered; counted if the translation counts.
-struct EngineCounts {
-  uint64_t translated = 0, interpreted = 0, entries = 0;
 };
 
 /// Does what RunCpu does for the interpreter, in two alternating steps.
@@ -200,18 +183,6 @@ class TranslatedCpu {
     }
     RunOneInstruction(&state_, bus_);
   }
-  /// Does the same; returns the number of instructions.
-  uint64_t CountInterpreted() {
-    if (run_.leave == Leave::kMiss) return 0;
-    uint64_t count = 0;
-    while (state_.cycle < bus_.limit()) {
-      RunOneInstruction(&state_, bus_);
-      ++count;
-      if (run_.leave == Leave::kInterpreted) break;
-    }
-    return count;
-  }
-  uint64_t instructions() const { return run_.instructions; }
 
  private:
   // Called by translated code, which exceptions cannot unwind.

@@ -37,7 +37,7 @@ Stubs Translator::MakeStubs() {
   const std::pair<Reg, Mem> kept[] = {
       {kS, FIELD(sp)}, {kNz, FIELD(nz)}, {kCarry, FIELD(carry)}};
   const std::pair<Reg, Mem> others[] = {
-      {kA, FIELD(a)}, {kX, FIELD(x)}, {kY, FIELD(y)}};
+      {kRegA, FIELD(a)}, {kRegX, FIELD(x)}, {kRegY, FIELD(y)}};
   Stubs stubs;
 
   stubs.enter = at_ + out_.size();
@@ -276,7 +276,6 @@ void Translator::MakeBlock(unsigned pc, unsigned next_block) {
 void Translator::Make(const Instruction& at) {
   before_ = flow_;
   flow_.cycles += at.info.cycles;
-  ++flow_.instructions;
   if (at.info.kind != Kind::kBranch) {
     flow_.nz_in_flags = false;
     flow_.carry_in_flags = InFlags::kNo;
@@ -284,7 +283,7 @@ void Translator::Make(const Instruction& at) {
 #define MAKE_Read(operation) Read(at, &Translator::operation)
 #define MAKE_Store(operation) Store(at, operation)
 #define MAKE_Modify(operation) Modify(at, &Translator::operation)
-#define MAKE_Accumulator(operation) (this->operation)(kA)
+#define MAKE_Accumulator(operation) (this->operation)(kRegA)
 #define MAKE_Implied(operation) operation()
 #define MAKE_Stack(operation) operation()
 #define MAKE_Branch(operation) Branch(at)
@@ -303,14 +302,11 @@ void Translator::Make(const Instruction& at) {
 
 // --- Ways out ----------------------------------------------------------------
 
-// Changes no flag of the host CPU unless instructions are counted.
+// Changes no flag of the host CPU.
 void Translator::Settle(const Flow& flow, int more_cycles) {
   if (flow.nz != kNz) out_.Move(kNz, flow.nz);
   if (flow.carry != Carry::kInRegister) {
     out_.MoveImmediate(kCarry, flow.carry == Carry::kIs1);
-  }
-  if (source_.counts && flow.instructions != 0) {
-    out_.Wide(kAdd, FIELD(instructions), flow.instructions);
   }
   const int cycles = flow.cycles + more_cycles;
   if (cycles != 0) out_.Address64(kPastLimit, {kPastLimit, kRsp, cycles});

@@ -22,7 +22,7 @@ constexpr x86::Reg kRun = x86::kRbp;     // TranslatedRun
 constexpr x86::Reg kRam = x86::kRbx;     // RAM + kRamBias
 constexpr x86::Reg kRom = x86::kRdi;     // ROM - $8000
 constexpr x86::Reg kBlocks = x86::kRsi;  // their table, less $8000 entries
-constexpr x86::Reg kA = x86::kR12, kX = x86::kR13, kY = x86::kR14;
+constexpr x86::Reg kRegA = x86::kR12, kRegX = x86::kR13, kRegY = x86::kR14;
 constexpr x86::Reg kPastLimit = x86::kR15;  // cycle - limit
 constexpr x86::Reg kS = x86::kR8;
 constexpr x86::Reg kNz = x86::kR9;  // the last result, as in class Interpreter
@@ -99,8 +99,7 @@ class Translator {
   enum class InFlags : uint8_t { kNo, kYes, kInverted };
   // What is known at a point of a block.
   struct Flow {
-    int cycles = 0;  // since the block's beginning, not yet in a register
-    int instructions = 0;
+    int cycles = 0;     // since the block's beginning, not yet in a register
     Reg nz = x86::kR9;  // holds the last result
     Carry carry = Carry::kInRegister;
     // Whether the flags of the host CPU hold N and Z, and carry.
@@ -181,7 +180,7 @@ class Translator {
   void Cpx(const Operand& m);
   void Cpy(const Operand& m);
   void Bit(const Operand& m);
-  static constexpr Reg Sta = host::kA, Stx = host::kX, Sty = host::kY;
+  static constexpr Reg Sta = host::kRegA, Stx = host::kRegX, Sty = host::kRegY;
   void Asl(Reg m);
   void Lsr(Reg m);
   void Rol(Reg m);

@@ -139,7 +139,8 @@ void Translator::JumpIndirect(const Instruction& at) {
 // --- Operands ----------------------------------------------------------------
 
 Reg Translator::IndexOf(const Instruction& at) {
-  return at.info.mode == Mode::kAbsX || at.info.mode == Mode::kZpX ? kX : kY;
+  return at.info.mode == Mode::kAbsX || at.info.mode == Mode::kZpX ? kRegX
+                                                                   : kRegY;
 }
 
 // Adds one cycle if base + index is on another page than the base.
@@ -208,7 +209,7 @@ Mem Translator::RamOperand(const Instruction& at) {
 void Translator::LoadPointer(const Instruction& at) {
   const unsigned zp = at.operand;
   if (at.info.mode == Mode::kIndX) {
-    out_.Address(kRcx, {kX, kRsp, static_cast<int32_t>(zp)});
+    out_.Address(kRcx, {kRegX, kRsp, static_cast<int32_t>(zp)});
     out_.ExtendByte(kRcx, kRcx);
     out_.LoadByte(kRdx, RamAt(kRcx));
     out_.Increment8(kRcx);
@@ -220,7 +221,7 @@ void Translator::LoadPointer(const Instruction& at) {
     out_.LoadByte(kRdx, RamAt((zp + 1) & 0xFF));
     out_.ShiftLeft(kRdx, 8);
     out_.Full(kOr, kRcx, kRdx);
-    out_.Address(kRdx, {kRcx, kY});
+    out_.Address(kRdx, {kRcx, kRegY});
   }
 }
 
@@ -245,7 +246,7 @@ Mem Translator::PointerOperand(const Instruction& at) {
   out_.Address64(kRdx, {kRom, kRdx});
   out_.Land(end);
   if (is_indexed) {
-    out_.Byte8(kAdd, kRcx, kY);
+    out_.Byte8(kAdd, kRcx, kRegY);
     out_.Wide(kAdc, kPastLimit, 0);
   }
   return {kRdx};
@@ -344,8 +345,8 @@ void Translator::Compare(Reg reg, const Operand& operand) {
 }
 
 void Translator::Logic(Alu op, const Operand& operand) {
-  Apply(op, kA, operand);
-  SetNz(kA, true);
+  Apply(op, kRegA, operand);
+  SetNz(kRegA, true);
 }
 
 void Translator::Transfer(Reg to, Reg from) {
@@ -355,49 +356,49 @@ void Translator::Transfer(Reg to, Reg from) {
 
 // --- Operations --------------------------------------------------------------
 
-void Translator::Lda(const Operand& m) { LoadNz(kA, m); }
-void Translator::Ldx(const Operand& m) { LoadNz(kX, m); }
-void Translator::Ldy(const Operand& m) { LoadNz(kY, m); }
+void Translator::Lda(const Operand& m) { LoadNz(kRegA, m); }
+void Translator::Ldx(const Operand& m) { LoadNz(kRegX, m); }
+void Translator::Ldy(const Operand& m) { LoadNz(kRegY, m); }
 void Translator::Ora(const Operand& m) { Logic(kOr, m); }
 void Translator::And(const Operand& m) { Logic(kAnd, m); }
 void Translator::Eor(const Operand& m) { Logic(kXor, m); }
-void Translator::Cmp(const Operand& m) { Compare(kA, m); }
-void Translator::Cpx(const Operand& m) { Compare(kX, m); }
-void Translator::Cpy(const Operand& m) { Compare(kY, m); }
+void Translator::Cmp(const Operand& m) { Compare(kRegA, m); }
+void Translator::Cpx(const Operand& m) { Compare(kRegX, m); }
+void Translator::Cpy(const Operand& m) { Compare(kRegY, m); }
 
 void Translator::Adc(const Operand& m) {
   if (flow_.carry == Carry::kIs0) {
-    Apply(kAdd, kA, m);
+    Apply(kAdd, kRegA, m);
   } else {
     LoadCarry();
-    Apply(kAdc, kA, m);
+    Apply(kAdc, kRegA, m);
   }
   out_.Set8(kOverflow, FIELD(overflow));
   KeepCarry(InFlags::kYes);
-  SetNz(kA, true);
+  SetNz(kRegA, true);
 }
 
 // The host CPU borrows where the 6502 has no carry.
 void Translator::Sbc(const Operand& m) {
   if (flow_.carry == Carry::kIs1) {
-    Apply(kSub, kA, m);
+    Apply(kSub, kRegA, m);
   } else {
     if (flow_.carry == Carry::kIs0) {
       out_.SetCarry();
     } else {
       out_.Byte8(kCmp, kCarry, 1);
     }
-    Apply(kSbb, kA, m);
+    Apply(kSbb, kRegA, m);
   }
   out_.Set8(kOverflow, FIELD(overflow));
   KeepCarry(InFlags::kInverted);
-  SetNz(kA, true);
+  SetNz(kRegA, true);
 }
 
 // N is bit 7 of the operand, stored as bit 8 of the kept result.
 void Translator::Bit(const Operand& m) {
   Load(kRcx, m);
-  out_.Move(kNz, kA);
+  out_.Move(kNz, kRegA);
   out_.Full(kAnd, kNz, kRcx);
   out_.Move(kRax, kRcx);
   out_.Full(kAnd, kRax, 0x40);
@@ -440,16 +441,16 @@ void Translator::Dec(Reg m) {
 }
 
 void Translator::Nop() {}
-void Translator::Tax() { Transfer(kX, kA); }
-void Translator::Tay() { Transfer(kY, kA); }
-void Translator::Tsx() { Transfer(kX, kS); }
-void Translator::Txa() { Transfer(kA, kX); }
-void Translator::Tya() { Transfer(kA, kY); }
-void Translator::Txs() { out_.Move(kS, kX); }
-void Translator::Inx() { Inc(kX); }
-void Translator::Iny() { Inc(kY); }
-void Translator::Dex() { Dec(kX); }
-void Translator::Dey() { Dec(kY); }
+void Translator::Tax() { Transfer(kRegX, kRegA); }
+void Translator::Tay() { Transfer(kRegY, kRegA); }
+void Translator::Tsx() { Transfer(kRegX, kS); }
+void Translator::Txa() { Transfer(kRegA, kRegX); }
+void Translator::Tya() { Transfer(kRegA, kRegY); }
+void Translator::Txs() { out_.Move(kS, kRegX); }
+void Translator::Inx() { Inc(kRegX); }
+void Translator::Iny() { Inc(kRegY); }
+void Translator::Dex() { Dec(kRegX); }
+void Translator::Dey() { Dec(kRegY); }
 void Translator::Clc() { flow_.carry = Carry::kIs0; }
 void Translator::Sec() { flow_.carry = Carry::kIs1; }
 void Translator::Clv() { out_.StoreByteImmediate(FIELD(overflow), 0); }
@@ -457,12 +458,12 @@ void Translator::Cld() { out_.Byte8(kAnd, FIELD(d_i), 0x04); }
 void Translator::Sed() { out_.Byte8(kOr, FIELD(d_i), 0x08); }
 
 void Translator::Pha() {
-  out_.StoreByte(RamAt(kS, kStack), kA);
+  out_.StoreByte(RamAt(kS, kStack), kRegA);
   out_.Decrement8(kS);
 }
 void Translator::Pla() {
   out_.Increment8(kS);
-  LoadNz(kA, {Operand::kMemory, 0, RamAt(kS, kStack)});
+  LoadNz(kRegA, {Operand::kMemory, 0, RamAt(kS, kStack)});
 }
 
 }  // namespace nes

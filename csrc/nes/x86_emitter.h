@@ -106,10 +106,6 @@ class Emitter {
       Word32(static_cast<uint32_t>(immediate));
     }
   }
-  void Wide(Alu op, const Mem& to, int32_t immediate) {
-    Encode(0x81, op, to, true);
-    Word32(static_cast<uint32_t>(immediate));
-  }
   /// Compares with a number that is patched later; returns the offset of the
   /// number.
   size_t CompareWide(Reg reg) {

@@ -41,7 +41,6 @@
 #include "pool/pool_config.h"
 #include "pool/snapshot.h"
 #include "pool/spec.h"
-#include "pool/starts.h"
 #include "pool/threads.h"
 
 namespace pool {

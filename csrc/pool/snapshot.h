@@ -34,8 +34,8 @@ struct SnapshotHeader {
 static_assert(sizeof(SnapshotHeader) == 40 &&
               std::has_unique_object_representations_v<SnapshotHeader>);
 
-/// Constants of FNV-1a, 64 bits (RFC 9923). nes/fnv.h, which the pool must not
-/// include, has them for the hash of bytes.
+/// Constants of FNV-1a, 64 bits (RFC 9923). nes/cartridge.h, which the pool
+/// must not include, has them for the hash of bytes.
 constexpr uint64_t kFnvOffsetBasis = 0xCBF29CE484222325;
 constexpr uint64_t kFnvPrime = 0x100000001B3;
 

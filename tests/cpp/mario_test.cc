@@ -17,7 +17,6 @@
 #include "mario/packed.h"
 #include "mario/ram_map.h"
 #include "nes/cartridge.h"
-#include "nes/fnv.h"
 
 namespace {
 

@@ -13,10 +13,11 @@
 #include <vector>
 
 #include "../fuzz/programs.h"
-#include "nes/console.h"
+#include "checked_console.h"
 
 namespace {
 
+using nes::CheckedConsole;
 using nes::Console;
 using nes::Engine;
 using nes::Timing;
@@ -81,7 +82,7 @@ void CompareOpcode(uint8_t opcode, Timing timing, int trials) {
   Image image(opcode * 2u + (timing == Timing::kNesPy));
   PlaceInstructions(opcode, &image);
   const auto cartridge = image.Make();
-  Console checked(cartridge, timing, Engine::kChecked);
+  CheckedConsole checked(cartridge, timing);
   Console interpreted(cartridge, timing, Engine::kInterpreter);
   nes::State state = interpreted.state();
   for (int trial = 0; trial < trials; ++trial) {
@@ -103,7 +104,7 @@ void CompareOpcode(uint8_t opcode, Timing timing, int trials) {
         << "opcode " << int{opcode} << " at " << state.cpu.pc;
   }
   if (IsTranslated(nes::kOpcodes[opcode])) {
-    EXPECT_GT(checked.engine_counts().translated, 0u) << int{opcode};
+    EXPECT_GT(checked.translated_runs(), 0u) << int{opcode};
   }
 }
 
@@ -122,12 +123,13 @@ TEST(Translation, RandomProgramsEndEachRunInTheInterpretersState) {
     if (seed % 4 != 0) fuzz::FillWithInstructions(image.random, image.prg());
     const auto cartridge = image.Make();
     const Timing timing = seed & 1 ? Timing::kNesPy : Timing::kConsole;
-    Console checked(cartridge, timing, Engine::kChecked);
+    CheckedConsole checked(cartridge, timing);
     Console translated(cartridge, timing, Engine::kTranslated);
     Console interpreted(cartridge, timing, Engine::kInterpreter);
     for (int frame = 0; frame < 4; ++frame) {
       const uint8_t buttons = image.Byte();
-      for (Console* console : {&checked, &translated, &interpreted}) {
+      for (Console* console : std::initializer_list<Console*>{
+               &checked, &translated, &interpreted}) {
         console->RunFrame(buttons, nullptr);
       }
       ASSERT_TRUE(Equal(checked, interpreted)) << seed;
@@ -186,7 +188,7 @@ TEST(Translation, AProgramThatFillsItsMemoryIsInterpreted) {
   if (!CanTranslate()) GTEST_SKIP() << nes::WhyNotTranslated();
   Image image(9);
   const auto cartridge = image.Make();
-  Console checked(cartridge, Timing::kConsole, Engine::kChecked);
+  CheckedConsole checked(cartridge, Timing::kConsole);
   Console interpreted(cartridge, Timing::kConsole, Engine::kInterpreter);
   nes::State state = interpreted.state();
   for (unsigned pc = 0x8000; pc < 0xFFFF; ++pc) {
@@ -201,7 +203,7 @@ TEST(Translation, AProgramThatFillsItsMemoryIsInterpreted) {
 }
 
 TEST(Translation, EnginesHaveNames) {
-  for (const char* name : {"interpreter", "translated", "checked", "counted"}) {
+  for (const char* name : {"interpreter", "translated"}) {
     EXPECT_STREQ(nes::NameOf(nes::EngineByName(name)), name);
   }
   EXPECT_THROW(nes::EngineByName("x"), std::invalid_argument);

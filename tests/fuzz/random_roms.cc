@@ -11,8 +11,8 @@
 #include <cstring>
 #include <random>
 
+#include "../cpp/checked_console.h"
 #include "fuzz.h"
-#include "nes/console.h"
 #include "programs.h"
 
 namespace {
@@ -57,7 +57,7 @@ int Play(std::mt19937& random, Program program, int frames) {
   const auto timing =
       random() & 1 ? nes::Timing::kNesPy : nes::Timing::kConsole;
   nes::Console fast(cartridge, timing), slow(cartridge, timing);
-  nes::Console checked(cartridge, timing, nes::Engine::kChecked);
+  nes::CheckedConsole checked(cartridge, timing);
   slow.set_fast_loop(false);
   slow.set_idle_skip(false);
   std::vector<uint8_t> pixels(nes::kScreenPixels);
@@ -66,7 +66,7 @@ int Play(std::mt19937& random, Program program, int frames) {
     const auto buttons = static_cast<uint8_t>(random());
     fast.RunFrame(buttons, nullptr);
     slow.RunFrame(buttons, pixels.data());
-    if (frame == kCheckedFrames) checked.set_engine(nes::Engine::kTranslated);
+    if (frame == kCheckedFrames) checked.set_checks(false);
     checked.RunFrame(buttons, nullptr);
     fuzz::Require(Equal(fast, slow), "shortcuts and drawing change no state");
     fuzz::Require(Equal(fast, checked), "translated code changes no state");

@@ -374,7 +374,7 @@ class Calls:
         size = self.some(1, 8, 84, 240, 256, 1024)
         flag = self.some(True, False)
         arguments = [picture, self.some(None, picture()), size, size, flag, flag]
-        _core.preprocess_frame(*[self.arg(each) for each in [*arguments, hud, path]])
+        _testing.preprocess_frame(*[self.arg(each) for each in [*arguments, hud, path]])
 
     def call_python(self) -> None:
         """What stands in front of the native code: options and ROM files."""

@@ -27,15 +27,15 @@ def test_a_picture_beyond_the_palette_is_refused(pixel: int) -> None:
     picture = np.zeros((240, 256), np.uint8)
     picture[239, 255] = pixel
     with pytest.raises(ValueError, match="palette indices, which are 0 to 63"):
-        _core.preprocess_frame(picture)
+        _testing.preprocess_frame(picture)
     with pytest.raises(ValueError, match="palette indices"):
-        _core.preprocess_frame(picture * 0, picture)
+        _testing.preprocess_frame(picture * 0, picture)
 
 
 @pytest.mark.parametrize("value", [2.0, 1 << 40, 1j, [[1.5]], None])
 def test_a_picture_of_another_type_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="must be an array of dtype uint8"):
-        _core.preprocess_frame(value)  # type: ignore[arg-type]
+        _testing.preprocess_frame(value)  # type: ignore[arg-type]
 
 
 def test_an_unknown_register_is_named() -> None:

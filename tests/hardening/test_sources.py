@@ -12,7 +12,7 @@ WRITES = re.compile(
     rf"|\bcpu(\.|->)({REGISTERS})\s*(\+\+|--|[-+*/|&^%]?=(?!=)|<<=|>>=)"
 )
 # A tool that sets registers by hand, between two runs.
-BY_HAND = {"python/console_binding.cc"}
+BY_HAND = {"python/console_binding.h"}
 # The interpreter, and the one that runs translated code instead.
 ENGINES = {"cpu", "translation"}
 

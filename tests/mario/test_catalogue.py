@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mario_envpool
-from mario_envpool import _core, nes, rom, scout, starts
+from mario_envpool import _core, _testing, nes, rom, scout, starts
 
 pytestmark = pytest.mark.rom
 
@@ -168,7 +168,7 @@ def test_frame_stacks_are_those_of_the_last_frames(
         if number > 0 and (len(place.buttons) - 1 - number) % skip == 0:
             tiles.append(_core.tiles(console.ram))
             previous = screens[-2] if frame_max else None
-            gray.append(_core.preprocess_frame(screens[-1], previous)[0])
+            gray.append(_testing.preprocess_frame(screens[-1], previous)[0])
     tiles = [tiles[0]] * stack + tiles  # where there is no more, the first again
     gray = [gray[0]] * stack + gray
     np.testing.assert_array_equal(obs["tiles"][0], tiles[-stack:])

@@ -66,7 +66,7 @@ def test_nestest_log(verification: Path) -> None:
 
 
 def test_opcode_table_is_complete() -> None:
-    table = _core.opcode_table()
+    table = _testing.opcode_table()
     assert len(table) == 256
     assert table[0xA9] == ("Lda", "imm", 2, 2, 0)
     assert table[0x9D] == ("Sta", "absx", 3, 5, 0)
@@ -77,7 +77,9 @@ def test_opcode_table_is_complete() -> None:
 def test_cycles_agree_with_the_table() -> None:
     """Every opcode in flat memory, without page crossing or branching."""
     cpu = _testing.FlatCpu()
-    for opcode, (operation, mode, size, cycles, _) in enumerate(_core.opcode_table()):
+    for opcode, (operation, mode, size, cycles, _) in enumerate(
+        _testing.opcode_table()
+    ):
         if operation == "Jam":
             continue
         cpu.memory[:] = 0

@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from mario_envpool import _core
+from mario_envpool import _core, _testing
 
 ROWS, COLUMNS, HUD_ROWS = 240, 256, 32
-PATHS = _core.preprocess_paths()
+PATHS = _testing.preprocess_paths()
 PALETTE_RGB = _core.preprocess_palette()
 
 
@@ -94,7 +94,7 @@ def test_area_equals_numpy(
         height = ROWS - HUD_ROWS
     now, before = random_picture(1), random_picture(2)
     for previous in (None, before):
-        got, _ = _core.preprocess_frame(
+        got, _ = _testing.preprocess_frame(
             now, previous, height, width, gray, True, hud, path
         )
         want = twin(now, previous, height, width, gray, True, hud)
@@ -107,7 +107,9 @@ def test_area_equals_numpy(
 def test_nearest_equals_numpy(height: int, width: int, hud: str, gray: bool) -> None:
     now, before = random_picture(3), random_picture(4)
     for previous in (None, before):
-        got, _ = _core.preprocess_frame(now, previous, height, width, gray, False, hud)
+        got, _ = _testing.preprocess_frame(
+            now, previous, height, width, gray, False, hud
+        )
         want = twin(now, previous, height, width, gray, False, hud)
         assert np.array_equal(got, want)
 
@@ -117,11 +119,11 @@ def test_extreme_pictures_do_not_overflow() -> None:
     black = np.full((ROWS, COLUMNS), 0x0F, np.uint8)
     for path in PATHS:
         for height, width in ((84, 84), (239, 255), (1, 1)):
-            got, _ = _core.preprocess_frame(
+            got, _ = _testing.preprocess_frame(
                 white, None, height, width, True, True, "keep", path
             )
             assert (got == luma_table()[0x30]).all()
-            got, _ = _core.preprocess_frame(
+            got, _ = _testing.preprocess_frame(
                 black, None, height, width, True, True, "keep", path
             )
             assert (got == 0).all()
@@ -129,7 +131,7 @@ def test_extreme_pictures_do_not_overflow() -> None:
 
 def test_usual_size_takes_the_chosen_path() -> None:
     for path in PATHS:
-        _, taken = _core.preprocess_frame(
+        _, taken = _testing.preprocess_frame(
             random_picture(5), None, 84, 84, True, True, "keep", path
         )
         assert taken == path
@@ -140,9 +142,9 @@ def test_usual_size_takes_the_chosen_path() -> None:
 def test_the_environment_chooses_the_path(value: str) -> None:
     program = """if True:
         import numpy as np
-        from mario_envpool import _core
+        from mario_envpool import _core, _testing
         picture = (np.arange(240 * 256, dtype=np.uint8) % 64).reshape(240, 256)
-        _, taken = _core.preprocess_frame(picture)
+        _, taken = _testing.preprocess_frame(picture)
         print(taken, _core.cpu_path(), _core.nes_cpu_path(), sep=",")
     """
     done = subprocess.run(
@@ -171,7 +173,7 @@ def test_within_one_grey_level_of_opencv(height: int, width: int) -> None:
         indices = random_picture(seed)
         gray = cv2.cvtColor(PALETTE_RGB[indices], cv2.COLOR_RGB2GRAY)
         want = cv2.resize(gray, (width, height), interpolation=cv2.INTER_AREA)
-        got, _ = _core.preprocess_frame(indices, None, height, width)
+        got, _ = _testing.preprocess_frame(indices, None, height, width)
         assert np.abs(got[0].astype(int) - want.astype(int)).max() <= 1
 
 
@@ -184,8 +186,8 @@ def test_luma_equals_opencv() -> None:
 def test_area_does_not_enlarge() -> None:
     picture = random_picture(6)
     with pytest.raises(ValueError, match=r"area resize only shrinks: 300 x 84"):
-        _core.preprocess_frame(picture, None, 300, 84)
+        _testing.preprocess_frame(picture, None, 300, 84)
     with pytest.raises(ValueError, match=r"picture of 208 x 256"):
-        _core.preprocess_frame(picture, None, 240, 84, hud="crop")
+        _testing.preprocess_frame(picture, None, 240, 84, hud="crop")
     with pytest.raises(ValueError, match=r"outside 1 to 1024"):
-        _core.preprocess_frame(picture, None, 0, 84)
+        _testing.preprocess_frame(picture, None, 0, 84)

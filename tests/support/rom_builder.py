@@ -16,12 +16,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mario_envpool import _core
+from mario_envpool import _testing
 
 # (mnemonic, mode) -> opcode, official or first of several.
 _OPCODES: dict[tuple[str, str], int] = {}
 _BYTES: dict[str, int] = {}
-for _code, (_operation, _mode, _size, _, _) in enumerate(_core.opcode_table()):
+for _code, (_operation, _mode, _size, _, _) in enumerate(_testing.opcode_table()):
     _OPCODES.setdefault((_operation.lower(), _mode), _code)
     _BYTES[_mode] = _size
 _OPCODES["nop", "imp"] = 0xEA
