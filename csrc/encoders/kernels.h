@@ -38,9 +38,9 @@ struct DotTask {
   const int32_t* at;        ///< (positions,) where each begins in x
   const int32_t* segments;  ///< (segment_count,) from there
   int segment_count;
-  int segment_pairs;        ///< pairs in each; even
-  const float* weights;     ///< (blocks, pairs of all segments, 16) packed
-  const float* bias;        ///< (16 * blocks,); null: zeros
+  int segment_pairs;     ///< pairs in each; even
+  const float* weights;  ///< (blocks, pairs of all segments, 16) packed
+  const float* bias;     ///< (16 * blocks,); null: zeros
   int positions;
   int blocks;  ///< of 16 outputs
   Finish finish;

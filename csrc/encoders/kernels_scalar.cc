@@ -140,9 +140,8 @@ void Transpose16(const float* from, float* to) {
 }
 
 template <int R, int L, int C>
-void AddProducts(const Operand* const (&x)[R], int64_t at,
-                 const float* weights, int64_t next,
-                 Lanes (&sums)[R * L][C]) {
+void AddProducts(const Operand* const (&x)[R], int64_t at, const float* weights,
+                 int64_t next, Lanes (&sums)[R * L][C]) {
   for (int c = 0; c < C; ++c) {
     for (int r = 0; r < R; ++r) {
       for (int l = 0; l < L; ++l) {

@@ -205,8 +205,8 @@ OP void AddHalf(const Operand* const (&x)[R], int64_t at, const float* weights,
     UNROLL for (int l = 0; l < L; ++l) {
       const __m256 left = _mm256_broadcast_ss(x[r] + at + 2 * l);
       Lanes& sum = sums[r * L + l][0];
-      asm("vfmadd231ps %1, %2, %0" : "+x"(sum.low) : "x"(left), "x"(right.low));
-      asm("vfmadd231ps %1, %2, %0" : "+x"(sum.high) : "x"(left), "x"(right.high));
+      sum.low = _mm256_fmadd_ps(left, right.low, sum.low);
+      sum.high = _mm256_fmadd_ps(left, right.high, sum.high);
     }
   }
 }
@@ -259,8 +259,8 @@ OP Operand ToOperand(uint16_t bits) { return FromBf16(bits); }
 OP void StoreExact(Operand* to, Lanes a) { Store(to, a); }
 
 OP void StoreExactPairs(Operand* to, Lanes a, Lanes b) {
-  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
-                                        21, 6, 22, 7, 23);
+  const __m512i low =
+      _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
   _mm512_storeu_ps(to, _mm512_permutex2var_ps(a.value, low, b.value));
   _mm512_storeu_ps(to + kLanes, _mm512_permutex2var_ps(a.value, high, b.value));
@@ -343,8 +343,8 @@ OP void StoreExact(Operand* to, Lanes a) {
 
 OP void StoreExactPairs(Operand* to, Lanes a, Lanes b) {
   _mm512_storeu_si512(
-      to, _mm512_or_si512(UpperBits(a),
-                          UpperHalves(_mm512_castps_si512(b.value))));
+      to,
+      _mm512_or_si512(UpperBits(a), UpperHalves(_mm512_castps_si512(b.value))));
 }
 
 OP void StorePacked(const void* pairs, float* to) {
@@ -354,9 +354,8 @@ OP void StorePacked(const void* pairs, float* to) {
 OP void StorePackedPairs(const uint16_t* first, const uint16_t* second,
                          float* to) {
   _mm512_storeu_si512(
-      to,
-      Joined(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first)),
-             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(second))));
+      to, Joined(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first)),
+                 _mm256_loadu_si256(reinterpret_cast<const __m256i*>(second))));
 }
 
 template <int R, int L, int C>

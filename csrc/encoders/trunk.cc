@@ -107,8 +107,10 @@ TrunkForward::TrunkForward(const TrunkShape& shape, const TrunkWeights& weights,
                            const Kernels& kernels)
     : shape_(shape),
       kernels_(kernels),
-      conv_(ScratchPairs(kernels, static_cast<int64_t>(shape.out_channels) * shape.channels * shape.taps() / 2)),
-      linear_(ScratchPairs(kernels, static_cast<int64_t>(shape.features) * shape.inputs() / 2)),
+      conv_(ScratchPairs(kernels, static_cast<int64_t>(shape.out_channels) *
+                                      shape.channels * shape.taps() / 2)),
+      linear_(ScratchPairs(
+          kernels, static_cast<int64_t>(shape.features) * shape.inputs() / 2)),
       scratch_(Scratch<float>(std::max(kBlockRows * shape.inputs(),
                                        GroupRows(shape) * shape.map()))),
       conv_bias_(FlushedBias(weights.conv_bias, shape.out_channels)),
@@ -129,18 +131,16 @@ TrunkForward::TrunkForward(const TrunkShape& shape, const TrunkWeights& weights,
   PackForward(kernels, weights.linear, shape.inputs(), shape.features,
               shape.out_channels, shape.positions(), pairs, linear_.get());
   if (shape.extra != 0) {
-    PackForward(
-        kernels, weights.linear + shape.flat(), shape.inputs(), shape.features,
-        2, shape.extra / 2, pairs,
-        linear_.get() + static_cast<int64_t>(shape.flat()) / 2 * kLanes *
-                            kernels.pair_floats);
+    PackForward(kernels, weights.linear + shape.flat(), shape.inputs(),
+                shape.features, 2, shape.extra / 2, pairs,
+                linear_.get() + static_cast<int64_t>(shape.flat()) / 2 *
+                                    kLanes * kernels.pair_floats);
   }
 }
 
 void TrunkForward::Convolve(int rows, const uint16_t* maps, uint16_t* x) const {
   DotTask task{};
-  task.x =
-      kernels_.operands(maps, rows * shape_.map(), scratch_.get());
+  task.x = kernels_.operands(maps, rows * shape_.map(), scratch_.get());
   task.at = conv_at_.data();
   task.segments = conv_segments_.data();
   task.segment_count = shape_.kernel_height;
@@ -177,8 +177,10 @@ TrunkBackward::TrunkBackward(const TrunkShape& shape,
                              const Kernels& kernels)
     : shape_(shape),
       kernels_(kernels),
-      conv_(ScratchPairs(kernels, static_cast<int64_t>(shape.out_channels) * shape.channels * shape.taps() / 2)),
-      linear_(ScratchPairs(kernels, static_cast<int64_t>(shape.features) * shape.flat() / 2)),
+      conv_(ScratchPairs(kernels, static_cast<int64_t>(shape.out_channels) *
+                                      shape.channels * shape.taps() / 2)),
+      linear_(ScratchPairs(
+          kernels, static_cast<int64_t>(shape.features) * shape.flat() / 2)),
       d_conv_(static_cast<size_t>(shape.out_channels) * shape.channels *
               shape.taps()),
       d_conv_bias_(shape.out_channels),
@@ -309,9 +311,8 @@ const uint16_t* TrunkBackward::Convolve(int first, int rows,
   dot.blocks = shape_.channels / kLanes;
   dot.finish = Finish::kAdd;
   dot.to = tap_to_.data();
-  const int64_t tap_words =
-      static_cast<int64_t>(shape_.channels) * shape_.out_channels / 2 *
-      kernels_.pair_floats;
+  const int64_t tap_words = static_cast<int64_t>(shape_.channels) *
+                            shape_.out_channels / 2 * kernels_.pair_floats;
   for (int tap = 0; tap < shape_.taps(); ++tap) {
     dot.weights = conv_.get() + tap * tap_words;
     dot.out32 = d_sums_.get() + (tap / shape_.kernel_width * shape_.width +
