@@ -39,11 +39,13 @@ int Window(const CnnShape& shape) {
 }
 
 // Packs weights as (blocks of outputs, pairs, 16).
-std::unique_ptr<uint32_t[]> PackPictureWeights(const CnnShape& shape,
-                                               const float* weights) {
+std::unique_ptr<float[]> PackPictureWeights(const Kernels& kernels,
+                                            const CnnShape& shape,
+                                            const float* weights) {
   const int window = Window(shape);
-  auto result = Scratch<uint32_t>(shape.channels1 * window / 2);
-  uint32_t* to = result.get();
+  const int pairs = shape.channels1 * window / 2;
+  const auto words = Scratch<uint32_t>(pairs);
+  uint32_t* to = words.get();
   for (int block = 0; block < shape.channels1; block += kLanes) {
     for (int k = 0; k < window; k += 2) {
       for (int l = 0; l < kLanes; ++l) {
@@ -52,6 +54,8 @@ std::unique_ptr<uint32_t[]> PackPictureWeights(const CnnShape& shape,
       }
     }
   }
+  auto result = ScratchPairs(kernels, pairs);
+  kernels.packed(words.get(), pairs, result.get());
   return result;
 }
 
@@ -86,7 +90,7 @@ void CnnForward(const CnnShape& shape, Path path, int64_t rows,
   const Kernels& kernels = KernelsFor(path);
   const TrunkShape trunk_shape = shape.trunk();
   const TrunkForward trunk(trunk_shape, weights.trunk, kernels);
-  const auto packed = PackPictureWeights(shape, weights.conv);
+  const auto packed = PackPictureWeights(kernels, shape, weights.conv);
   const std::vector<float> bias = FlushedBias(weights.bias, shape.channels1);
   const std::vector<int32_t> at = PictureWindows(shape);
   const std::vector<int32_t> segments = PictureWindowRows(shape);
@@ -95,7 +99,7 @@ void CnnForward(const CnnShape& shape, Path path, int64_t rows,
     to[i] = static_cast<int32_t>(i) * shape.channels1;
   }
   const int picture = shape.channels * shape.height * shape.width;
-  const auto planes = Scratch<uint16_t>(picture);
+  const auto planes = Scratch<float>(picture);  // of operands
   const int group = TrunkForward::GroupRows(trunk_shape);
   const int64_t map = trunk_shape.map();
   const int64_t inputs = trunk_shape.inputs();
@@ -149,10 +153,10 @@ void CnnBackward(const CnnShape& shape, Path path, int64_t rows,
   std::vector<float> d_conv(static_cast<size_t>(window) * shape.channels1);
   std::vector<float> d_bias(shape.channels1);
   const int picture = shape.channels * shape.height * shape.width;
-  const auto planes = Scratch<uint32_t>(picture);
+  const auto planes = ScratchPairs(kernels, picture);
   const int64_t map = trunk_shape.map();
   const int64_t inputs = trunk_shape.inputs();
-  const auto d_pairs = Scratch<uint32_t>(map);
+  const auto d_pairs = ScratchPairs(kernels, map);
   const int group = TrunkForward::GroupRows(trunk_shape);
 
   OuterTask task{};
@@ -180,8 +184,8 @@ void CnnBackward(const CnnShape& shape, Path path, int64_t rows,
         // not matter.
         kernels.centre_pairs(now, r + 1 < some ? now + picture : now, picture,
                              planes.get());
-        kernels.interleave(d_map + r * map, d_map + (r + 1) * map,
-                           static_cast<int>(map), d_pairs.get());
+        kernels.packed_pairs(d_map + r * map, d_map + (r + 1) * map,
+                             static_cast<int>(map), d_pairs.get());
         kernels.outer(task);
         kernels.sum_pairs(d_pairs.get(), task.steps, task.blocks,
                           d_bias.data());

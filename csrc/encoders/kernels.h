@@ -4,6 +4,11 @@
 // product first and then the lower one, as VDPBF16PS does; each of the 16 lanes
 // is a separate sum. So the order of every sum is fixed, and all paths give
 // equal results. Counts without a comment are multiples of 16.
+//
+// Without AVX512_BF16, the innermost loops would have to widen bfloat16 to
+// float32. So every path has its own form of what it multiplies, in memory of
+// float: an *operand* is a bfloat16 or a float32, and 16 *packed* pairs are 16
+// words, or the upper and then the lower values as 32 float32.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +34,13 @@ enum class Finish : uint8_t {
 
 /// Matrix product with gathered rows: a row consists of equally long segments.
 struct DotTask {
-  const uint16_t* x;        ///< bfloat16
+  const float* x;           ///< operands
   const int32_t* at;        ///< (positions,) where each begins in x
   const int32_t* segments;  ///< (segment_count,) from there
   int segment_count;
-  int segment_pairs;        ///< pairs in each; even
-  const uint32_t* weights;  ///< (blocks, pairs of all segments, 16) pairs
-  const float* bias;        ///< (16 * blocks,); null: zeros
+  int segment_pairs;     ///< pairs in each; even
+  const float* weights;  ///< (blocks, pairs of all segments, 16) packed
+  const float* bias;     ///< (16 * blocks,); null: zeros
   int positions;
   int blocks;  ///< of 16 outputs
   Finish finish;
@@ -48,13 +53,13 @@ struct DotTask {
 
 /// Sum of outer products: out[k][c] += x[at + k] * d[step][c], pair by pair.
 struct OuterTask {
-  const uint32_t* x;  ///< pairs
+  const float* x;     ///< pairs of operands
   const int32_t* at;  ///< (steps,) where each begins in x
   int steps;
   const int32_t* segments;  ///< (segment_count,) from there
   int segment_count;
   int segment_length;  ///< pairs in each; a multiple of 4
-  const uint32_t* d;   ///< (steps, 16 * blocks) pairs
+  const float* d;      ///< (steps, 16 * blocks) packed pairs
   int blocks;
   float* out;  ///< (segment_count * segment_length, 16 * blocks)
 };
@@ -71,28 +76,38 @@ struct TableTask {
 };
 
 struct Kernels {
-  /// Computes (pixel - 144) / 64 of n pixels, which is exact.
-  void (*centre)(const uint8_t* pixels, int n, uint16_t* out);
+  /// The memory of a packed pair, and of a pair of operands.
+  int pair_floats;
+  /// Computes (pixel - 144) / 64 of n pixels, which is exact, as operands.
+  void (*centre)(const uint8_t* pixels, int n, float* out);
   /// The same as pairs of two pictures' pixels.
   void (*centre_pairs)(const uint8_t* first, const uint8_t* second, int n,
-                       uint32_t* out);
+                       float* out);
+  /// Returns n values, any number, as operands: themselves, or in `scratch`.
+  const float* (*operands)(const uint16_t* values, int n, float* scratch);
+  /// Writes n pairs of operands; n may be any number.
+  void (*operand_pairs)(const uint16_t* first, const uint16_t* second, int n,
+                        float* out);
+  /// Packs n pairs.
+  void (*packed)(const uint32_t* pairs, int n, float* out);
+  /// Packs the pairs of n values each.
+  void (*packed_pairs)(const uint16_t* first, const uint16_t* second, int n,
+                       float* out);
   void (*dot)(const DotTask& task);
   void (*outer)(const OuterTask& task);
   /// sums[c] += both halves of d[step][c]; d is (steps, 16 * blocks).
-  void (*sum_pairs)(const uint32_t* d, int steps, int blocks, float* sums);
-  void (*interleave)(const uint16_t* first, const uint16_t* second, int n,
-                     uint32_t* out);
+  void (*sum_pairs)(const float* d, int steps, int blocks, float* sums);
   /// values where active is not 0, else 0, rounded.
   void (*keep_active)(const float* values, const uint16_t* active, int n,
                       uint16_t* out);
   /// gradients where the output of a ReLU is not 0, else 0, rounded.
   void (*keep_positive)(const float* gradients, const float* output, int n,
                         uint16_t* out);
-  /// to[j * to_stride + l] = the pair of from[l * lane_stride + j] and the
-  /// value pair_stride after it, rounded, for 16 lanes l and any number of
-  /// columns j.
+  /// Pair j * to_stride + l of `to` = the pair of from[l * lane_stride + j] and
+  /// the value pair_stride after it, rounded and packed, for 16 lanes l and any
+  /// number of columns j.
   void (*pack)(const float* from, int64_t lane_stride, int64_t pair_stride,
-               int columns, uint32_t* to, int64_t to_stride);
+               int columns, float* to, int64_t to_stride);
   /// to[l * lane_stride + j] = from[j * from_stride + l], for 16 lanes l and
   /// any number of columns j.
   void (*transpose)(const float* from, int64_t from_stride, int columns,

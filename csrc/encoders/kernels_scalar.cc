@@ -19,11 +19,10 @@ namespace {
 constexpr int kRows = 2;
 constexpr int kBlocks = 1;
 
+using Operand = float;
+
 struct Lanes {
   float value[kLanes];
-};
-struct Pairs {
-  uint32_t word[kLanes];
 };
 
 Lanes Zero() { return {}; }
@@ -41,16 +40,11 @@ Lanes LoadSome(const float* from, int n) {
   return result;
 }
 
-void StoreSome(float* to, const uint32_t* from, int n) {
+void StoreSome(float* to, const float* from, int n) {
   std::memcpy(to, from, n * sizeof(float));
 }
 
 void Store(float* to, const Lanes& a) { std::memcpy(to, &a, sizeof(a)); }
-
-template <typename From, typename To>
-void CopyWords(const From* from, To* to) {
-  std::memcpy(to, from, kLanes * sizeof(uint32_t));
-}
 
 Lanes LoadBf16(const uint16_t* from) {
   Lanes result;
@@ -105,66 +99,59 @@ void StoreRounded(uint16_t* to, const Lanes& a) {
   for (int i = 0; i < kLanes; ++i) to[i] = RoundToBf16(a.value[i]);
 }
 
-void StoreRoundedPairs(uint32_t* to, const Lanes& a, const Lanes& b) {
-  for (int i = 0; i < kLanes; ++i) to[i] = RoundPair(a.value[i], b.value[i]);
-}
-
-void StoreExactPairs(uint32_t* to, const Lanes& a, const Lanes& b) {
+void StoreRoundedPairs(float* to, const Lanes& a, const Lanes& b) {
   for (int i = 0; i < kLanes; ++i) {
-    to[i] = (std::bit_cast<uint32_t>(a.value[i]) >> 16) |
-            (std::bit_cast<uint32_t>(b.value[i]) & 0xFFFF0000u);
+    to[i] = std::bit_cast<float>(RoundPair(a.value[i], b.value[i]));
   }
 }
 
-void InterleaveLanes(const uint16_t* a, const uint16_t* b, uint32_t* to) {
+Operand ToOperand(uint16_t bits) { return FromBf16(bits); }
+
+void StoreExact(Operand* to, const Lanes& a) { Store(to, a); }
+
+void StoreExactPairs(Operand* to, const Lanes& a, const Lanes& b) {
   for (int i = 0; i < kLanes; ++i) {
-    to[i] = a[i] | (static_cast<uint32_t>(b[i]) << 16);
+    to[2 * i] = a.value[i];
+    to[2 * i + 1] = b.value[i];
   }
 }
 
-void Transpose16(uint32_t* words) {
+void StorePacked(const void* pairs, float* to) {
+  uint32_t words[kLanes];
+  std::memcpy(words, pairs, sizeof(words));
   for (int i = 0; i < kLanes; ++i) {
-    for (int j = 0; j < i; ++j) {
-      const uint32_t word = words[i * kLanes + j];
-      words[i * kLanes + j] = words[j * kLanes + i];
-      words[j * kLanes + i] = word;
+    to[i] = std::bit_cast<float>(words[i] & 0xFFFF0000u);
+    to[kLanes + i] = std::bit_cast<float>(words[i] << 16);
+  }
+}
+
+void StorePackedPairs(const uint16_t* first, const uint16_t* second,
+                      float* to) {
+  Store(to, LoadBf16(second));
+  Store(to + kLanes, LoadBf16(first));
+}
+
+void Transpose16(const float* from, float* to) {
+  for (int i = 0; i < kLanes; ++i) {
+    for (int l = 0; l < kLanes; ++l) {
+      std::memcpy(to + l * kLanes + i, from + i * kLanes + l, sizeof(float));
     }
   }
 }
 
-Pairs LoadPairs(const uint32_t* from) {
-  Pairs result;
-  std::memcpy(&result, from, sizeof(result));
-  return result;
-}
-
-template <typename T>
-Pairs Broadcast(const T* from) {
-  uint32_t word;
-  std::memcpy(&word, from, sizeof(word));
-  Pairs result;
-  for (uint32_t& value : result.word) value = word;
-  return result;
-}
-
-Lanes AddProducts(Lanes sum, const Pairs& a, const Pairs& b) {
-  for (int i = 0; i < kLanes; ++i) {
-    const float upper = std::bit_cast<float>(a.word[i] & 0xFFFF0000u) *
-                        std::bit_cast<float>(b.word[i] & 0xFFFF0000u);
-    const float lower = std::bit_cast<float>(a.word[i] << 16) *
-                        std::bit_cast<float>(b.word[i] << 16);
-    sum.value[i] = (sum.value[i] + upper) + lower;
-  }
-  return sum;
-}
-
-template <int R, int C>
-void DotStep(const uint16_t* const (&x)[R], int64_t at, const uint32_t* weights,
-             int64_t next, Lanes (&sums)[R][C]) {
+template <int R, int L, int C>
+void AddProducts(const Operand* const (&x)[R], int64_t at, const float* weights,
+                 int64_t next, Lanes (&sums)[R * L][C]) {
   for (int c = 0; c < C; ++c) {
-    const Pairs right = LoadPairs(weights + c * next);
     for (int r = 0; r < R; ++r) {
-      sums[r][c] = AddProducts(sums[r][c], Broadcast(x[r] + at), right);
+      for (int l = 0; l < L; ++l) {
+        const Operand* pair = x[r] + at + 2 * l;
+        float* sum = sums[r * L + l][c].value;
+        for (int i = 0; i < kLanes; ++i) {
+          const float* right = weights + c * next + i;
+          sum[i] = (sum[i] + pair[1] * right[0]) + pair[0] * right[kLanes];
+        }
+      }
     }
   }
 }

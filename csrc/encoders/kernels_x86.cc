@@ -18,17 +18,14 @@ namespace {
 #define OP __attribute__((target("avx2,fma"), always_inline)) inline
 #define ENTRY __attribute__((target("avx2,fma")))
 
-constexpr int kRows = 4;
+constexpr int kRows = 6;
 constexpr int kBlocks = 1;
+
+using Operand = float;
 
 struct Lanes {
   __m256 low, high;
 };
-// The upper and the lower value of every pair, as float32.
-struct Pairs {
-  Lanes upper, lower;
-};
-
 OP __m256i Words(const void* from) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(from));
 }
@@ -66,16 +63,10 @@ OP Lanes LoadSome(const float* from, int n) {
           _mm256_maskload_ps(from + 8, FirstLanes(n - 8))};
 }
 
-OP void StoreSome(float* to, const uint32_t* from, int n) {
+OP void StoreSome(float* to, const float* from, int n) {
   int* words = reinterpret_cast<int*>(to);
   _mm256_maskstore_epi32(words, FirstLanes(n), Words(from));
   _mm256_maskstore_epi32(words + 8, FirstLanes(n - 8), Words(from + 8));
-}
-
-template <typename From, typename To>
-OP void CopyWords(const From* from, To* to) {
-  StoreWords(to, Words(from));
-  StoreWords(to + 8, Words(from + 8));
 }
 
 OP __m256 UpperHalf(__m256i words) {
@@ -167,71 +158,65 @@ OP __m256i Joined(__m256i first, __m256i second) {
   return _mm256_or_si256(first, _mm256_slli_epi32(second, 16));
 }
 
-OP void StoreRoundedPairs(uint32_t* to, Lanes a, Lanes b) {
+OP void StoreRoundedPairs(float* to, Lanes a, Lanes b) {
   StoreWords(to, Joined(Rounded(a.low), Rounded(b.low)));
   StoreWords(to + 8, Joined(Rounded(a.high), Rounded(b.high)));
 }
 
-OP __m256i ExactPairs(__m256 a, __m256 b) {
-  return _mm256_or_si256(
-      _mm256_srli_epi32(_mm256_castps_si256(a), 16),
-      _mm256_castps_si256(UpperHalf(_mm256_castps_si256(b))));
+OP Operand ToOperand(uint16_t bits) { return FromBf16(bits); }
+
+OP void StoreExact(Operand* to, Lanes a) { Store(to, a); }
+
+OP void StoreExactHalf(Operand* to, __m256 a, __m256 b) {
+  const __m256 low = _mm256_unpacklo_ps(a, b);  // in halves of 128 bits
+  const __m256 high = _mm256_unpackhi_ps(a, b);
+  _mm256_storeu_ps(to, _mm256_permute2f128_ps(low, high, 0x20));
+  _mm256_storeu_ps(to + 8, _mm256_permute2f128_ps(low, high, 0x31));
 }
 
-OP void StoreExactPairs(uint32_t* to, Lanes a, Lanes b) {
-  StoreWords(to, ExactPairs(a.low, b.low));
-  StoreWords(to + 8, ExactPairs(a.high, b.high));
+OP void StoreExactPairs(Operand* to, Lanes a, Lanes b) {
+  StoreExactHalf(to, a.low, b.low);
+  StoreExactHalf(to + kLanes, a.high, b.high);
 }
 
-OP void InterleaveLanes(const uint16_t* a, const uint16_t* b, uint32_t* to) {
-  StoreWords(to, Joined(Widened(a), Widened(b)));
-  StoreWords(to + 8, Joined(Widened(a + 8), Widened(b + 8)));
+OP void StorePacked(const void* pairs, float* to) {
+  const auto* words = static_cast<const __m256i*>(pairs);
+  const __m256i low = Words(words);
+  const __m256i high = Words(words + 1);
+  Store(to, {UpperHalf(low), UpperHalf(high)});
+  Store(to + kLanes, {LowerHalf(low), LowerHalf(high)});
 }
 
-OP void Transpose16(uint32_t* words) {
-  for (int i = 0; i < kLanes; ++i) {
-    for (int j = 0; j < i; ++j) {
-      const uint32_t word = words[i * kLanes + j];
-      words[i * kLanes + j] = words[j * kLanes + i];
-      words[j * kLanes + i] = word;
+OP void StorePackedPairs(const uint16_t* first, const uint16_t* second,
+                         float* to) {
+  Store(to, LoadBf16(second));
+  Store(to + kLanes, LoadBf16(first));
+}
+
+OP void Transpose16(const float* from, float* to) {
+  cpu::TransposeAvx2(from, kLanes, to, kLanes);
+}
+
+template <int R, int L>
+OP void AddHalf(const Operand* const (&x)[R], int64_t at, const float* weights,
+                Lanes (&sums)[R * L][1]) {
+  const Lanes right = Load(weights);
+  UNROLL for (int r = 0; r < R; ++r) {
+    UNROLL for (int l = 0; l < L; ++l) {
+      const __m256 left = _mm256_broadcast_ss(x[r] + at + 2 * l);
+      Lanes& sum = sums[r * L + l][0];
+      sum.low = _mm256_fmadd_ps(left, right.low, sum.low);
+      sum.high = _mm256_fmadd_ps(left, right.high, sum.high);
     }
   }
 }
 
-OP Pairs LoadPairs(const uint32_t* from) {
-  const __m256i low = Words(from);
-  const __m256i high = Words(from + 8);
-  return {{UpperHalf(low), UpperHalf(high)}, {LowerHalf(low), LowerHalf(high)}};
-}
-
-template <typename T>
-OP Pairs Broadcast(const T* from) {
-  int32_t word;
-  std::memcpy(&word, from, sizeof(word));
-  const __m256i words = _mm256_set1_epi32(word);
-  const __m256 upper = UpperHalf(words);
-  const __m256 lower = LowerHalf(words);
-  return {{upper, upper}, {lower, lower}};
-}
-
-OP Lanes AddProduct(Lanes sum, Lanes a, Lanes b) {
-  return {_mm256_fmadd_ps(a.low, b.low, sum.low),
-          _mm256_fmadd_ps(a.high, b.high, sum.high)};
-}
-
-OP Lanes AddProducts(Lanes sum, Pairs a, Pairs b) {
-  return AddProduct(AddProduct(sum, a.upper, b.upper), a.lower, b.lower);
-}
-
-template <int R, int C>
-OP void DotStep(const uint16_t* const (&x)[R], int64_t at,
-                const uint32_t* weights, int64_t next, Lanes (&sums)[R][C]) {
-  UNROLL for (int c = 0; c < C; ++c) {
-    const Pairs right = LoadPairs(weights + c * next);
-    UNROLL for (int r = 0; r < R; ++r) {
-      sums[r][c] = AddProducts(sums[r][c], Broadcast(x[r] + at), right);
-    }
-  }
+template <int R, int L, int C>
+OP void AddProducts(const Operand* const (&x)[R], int64_t at,
+                    const float* weights, int64_t, Lanes (&sums)[R * L][C]) {
+  static_assert(C == 1);
+  AddHalf<R, L>(x, at + 1, weights, sums);
+  AddHalf<R, L>(x, at, weights + kLanes, sums);
 }
 
 #include "encoders/kernels.inc"
@@ -251,22 +236,11 @@ namespace {
 constexpr int kRows = 8;
 constexpr int kBlocks = 2;
 
-// The upper and the lower value of every pair, as float32.
-struct Pairs {
-  __m512 upper, lower;
-};
+using Operand = float;
 
 OP __m256i Rounded(__m512 values);
-OP Pairs LoadPairs(const uint32_t* from);
-template <typename T>
-OP Pairs Broadcast(const T* from);
 
 #include "encoders/lanes_avx512.inc"
-
-OP Lanes AddProducts(Lanes sum, Pairs a, Pairs b) {
-  const __m512 upper = _mm512_fmadd_ps(a.upper, b.upper, sum.value);
-  return {_mm512_fmadd_ps(a.lower, b.lower, upper)};
-}
 
 OP __m256i Rounded(__m512 values) {
   const __m512i bits = _mm512_castps_si512(values);
@@ -280,16 +254,52 @@ OP __m256i Rounded(__m512 values) {
   return _mm512_cvtepi32_epi16(_mm512_maskz_mov_epi32(NotTiny(bits), result));
 }
 
-OP Pairs Unpacked(__m512i words) {
-  return {_mm512_castsi512_ps(UpperHalves(words)),
-          _mm512_castsi512_ps(_mm512_slli_epi32(words, 16))};
+OP Operand ToOperand(uint16_t bits) { return FromBf16(bits); }
+
+OP void StoreExact(Operand* to, Lanes a) { Store(to, a); }
+
+OP void StoreExactPairs(Operand* to, Lanes a, Lanes b) {
+  const __m512i low =
+      _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  _mm512_storeu_ps(to, _mm512_permutex2var_ps(a.value, low, b.value));
+  _mm512_storeu_ps(to + kLanes, _mm512_permutex2var_ps(a.value, high, b.value));
 }
 
-OP Pairs LoadPairs(const uint32_t* from) { return Unpacked(Words(from)); }
+OP void StorePacked(const void* pairs, float* to) {
+  const __m512i words = Words(pairs);
+  _mm512_storeu_si512(to, UpperHalves(words));
+  _mm512_storeu_si512(to + kLanes, _mm512_slli_epi32(words, 16));
+}
 
-template <typename T>
-OP Pairs Broadcast(const T* from) {
-  return Unpacked(BroadcastWords(from));
+OP void StorePackedPairs(const uint16_t* first, const uint16_t* second,
+                         float* to) {
+  Store(to, LoadBf16(second));
+  Store(to + kLanes, LoadBf16(first));
+}
+
+template <int R, int L, int C>
+OP void AddHalf(const Operand* const (&x)[R], int64_t at, const float* weights,
+                int64_t next, Lanes (&sums)[R * L][C]) {
+  Lanes right[C];
+  UNROLL for (int c = 0; c < C; ++c) right[c] = Load(weights + c * next);
+  UNROLL for (int r = 0; r < R; ++r) {
+    UNROLL for (int l = 0; l < L; ++l) {
+      const __m512 left = _mm512_set1_ps(x[r][at + 2 * l]);
+      UNROLL for (int c = 0; c < C; ++c) {
+        Lanes& sum = sums[r * L + l][c];
+        sum.value = _mm512_fmadd_ps(left, right[c].value, sum.value);
+      }
+    }
+  }
+}
+
+template <int R, int L, int C>
+OP void AddProducts(const Operand* const (&x)[R], int64_t at,
+                    const float* weights, int64_t next,
+                    Lanes (&sums)[R * L][C]) {
+  AddHalf<R, L>(x, at + 1, weights, next, sums);
+  AddHalf<R, L>(x, at, weights + kLanes, next, sums);
 }
 
 #include "encoders/kernels.inc"
@@ -309,31 +319,64 @@ namespace {
 constexpr int kRows = 8;
 constexpr int kBlocks = 2;
 
-struct Pairs {
-  __m512i words;
-};
+using Operand = uint16_t;
 
 OP __m256i Rounded(__m512 values);
-OP Pairs LoadPairs(const uint32_t* from);
-template <typename T>
-OP Pairs Broadcast(const T* from);
 
 #include "encoders/lanes_avx512.inc"
-
-OP Lanes AddProducts(Lanes sum, Pairs a, Pairs b) {
-  return {_mm512_dpbf16_ps(sum.value, (__m512bh)a.words, (__m512bh)b.words)};
-}
 
 OP __m256i Rounded(__m512 values) {
   const __mmask16 keep = NotTiny(_mm512_castps_si512(values));
   return (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_mov_ps(keep, values));
 }
 
-OP Pairs LoadPairs(const uint32_t* from) { return {Words(from)}; }
+OP Operand ToOperand(uint16_t bits) { return bits; }
 
-template <typename T>
-OP Pairs Broadcast(const T* from) {
-  return {BroadcastWords(from)};
+OP __m512i UpperBits(Lanes a) {
+  return _mm512_srli_epi32(_mm512_castps_si512(a.value), 16);
+}
+
+OP void StoreExact(Operand* to, Lanes a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_cvtepi32_epi16(UpperBits(a)));
+}
+
+OP void StoreExactPairs(Operand* to, Lanes a, Lanes b) {
+  _mm512_storeu_si512(
+      to,
+      _mm512_or_si512(UpperBits(a), UpperHalves(_mm512_castps_si512(b.value))));
+}
+
+OP void StorePacked(const void* pairs, float* to) {
+  _mm512_storeu_si512(to, Words(pairs));
+}
+
+OP void StorePackedPairs(const uint16_t* first, const uint16_t* second,
+                         float* to) {
+  _mm512_storeu_si512(
+      to, Joined(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first)),
+                 _mm256_loadu_si256(reinterpret_cast<const __m256i*>(second))));
+}
+
+template <int R, int L, int C>
+OP void AddProducts(const Operand* const (&x)[R], int64_t at,
+                    const float* weights, int64_t next,
+                    Lanes (&sums)[R * L][C]) {
+  __m512bh right[C];
+  UNROLL for (int c = 0; c < C; ++c) {
+    right[c] = (__m512bh)Words(weights + c * next);
+  }
+  UNROLL for (int r = 0; r < R; ++r) {
+    UNROLL for (int l = 0; l < L; ++l) {
+      int32_t pair;
+      std::memcpy(&pair, x[r] + at + 2 * l, sizeof(pair));
+      const auto left = (__m512bh)_mm512_set1_epi32(pair);
+      UNROLL for (int c = 0; c < C; ++c) {
+        Lanes& sum = sums[r * L + l][c];
+        sum.value = _mm512_dpbf16_ps(sum.value, left, right[c]);
+      }
+    }
+  }
 }
 
 #include "encoders/kernels.inc"

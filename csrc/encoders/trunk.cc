@@ -48,12 +48,13 @@ std::vector<int32_t> Steps(int count, int step) {
 // `begin` on.
 void PackForward(const Kernels& kernels, const float* weights, int64_t row,
                  int outputs, int channels, int positions, int64_t pairs,
-                 uint32_t* to) {
+                 float* to) {
   for (int block = 0; block < outputs / kLanes; ++block) {
     for (int c = 0; c < channels; c += 2) {
       kernels.pack(
           weights + block * kLanes * row + static_cast<int64_t>(c) * positions,
-          row, positions, positions, to + (block * pairs + c / 2) * kLanes,
+          row, positions, positions,
+          to + (block * pairs + c / 2) * kLanes * kernels.pair_floats,
           static_cast<int64_t>(channels) / 2 * kLanes);
     }
   }
@@ -62,13 +63,14 @@ void PackForward(const Kernels& kernels, const float* weights, int64_t row,
 // Packs the same weights for the backward pass, which sums over outputs:
 // (positions, blocks of channels, pairs of outputs, 16).
 void PackBackward(const Kernels& kernels, const float* weights, int64_t row,
-                  int outputs, int channels, int positions, uint32_t* to) {
+                  int outputs, int channels, int positions, float* to) {
   const int64_t block_words = static_cast<int64_t>(outputs) / 2 * kLanes;
   for (int block = 0; block < channels / kLanes; ++block) {
     for (int o = 0; o < outputs; o += 2) {
       kernels.pack(
           weights + o * row + static_cast<int64_t>(block) * kLanes * positions,
-          positions, row, positions, to + block * block_words + o / 2 * kLanes,
+          positions, row, positions,
+          to + (block * block_words + o / 2 * kLanes) * kernels.pair_floats,
           channels / kLanes * block_words);
     }
   }
@@ -105,10 +107,12 @@ TrunkForward::TrunkForward(const TrunkShape& shape, const TrunkWeights& weights,
                            const Kernels& kernels)
     : shape_(shape),
       kernels_(kernels),
-      conv_(Scratch<uint32_t>(static_cast<int64_t>(shape.out_channels) *
-                              shape.channels * shape.taps() / 2)),
-      linear_(Scratch<uint32_t>(static_cast<int64_t>(shape.features) *
-                                shape.inputs() / 2)),
+      conv_(ScratchPairs(kernels, static_cast<int64_t>(shape.out_channels) *
+                                      shape.channels * shape.taps() / 2)),
+      linear_(ScratchPairs(
+          kernels, static_cast<int64_t>(shape.features) * shape.inputs() / 2)),
+      scratch_(Scratch<float>(std::max(kBlockRows * shape.inputs(),
+                                       GroupRows(shape) * shape.map()))),
       conv_bias_(FlushedBias(weights.conv_bias, shape.out_channels)),
       linear_bias_(FlushedBias(weights.linear_bias, shape.features)),
       conv_at_(Windows(shape, GroupRows(shape))),
@@ -127,16 +131,16 @@ TrunkForward::TrunkForward(const TrunkShape& shape, const TrunkWeights& weights,
   PackForward(kernels, weights.linear, shape.inputs(), shape.features,
               shape.out_channels, shape.positions(), pairs, linear_.get());
   if (shape.extra != 0) {
-    PackForward(
-        kernels, weights.linear + shape.flat(), shape.inputs(), shape.features,
-        2, shape.extra / 2, pairs,
-        linear_.get() + static_cast<int64_t>(shape.flat()) / 2 * kLanes);
+    PackForward(kernels, weights.linear + shape.flat(), shape.inputs(),
+                shape.features, 2, shape.extra / 2, pairs,
+                linear_.get() + static_cast<int64_t>(shape.flat()) / 2 *
+                                    kLanes * kernels.pair_floats);
   }
 }
 
 void TrunkForward::Convolve(int rows, const uint16_t* maps, uint16_t* x) const {
   DotTask task{};
-  task.x = maps;
+  task.x = kernels_.operands(maps, rows * shape_.map(), scratch_.get());
   task.at = conv_at_.data();
   task.segments = conv_segments_.data();
   task.segment_count = shape_.kernel_height;
@@ -153,7 +157,7 @@ void TrunkForward::Convolve(int rows, const uint16_t* maps, uint16_t* x) const {
 
 void TrunkForward::Linear(int rows, const uint16_t* x, float* y) const {
   DotTask task{};
-  task.x = x;
+  task.x = kernels_.operands(x, rows * shape_.inputs(), scratch_.get());
   task.at = row_at_.data();
   task.segments = kNoOffset;
   task.segment_count = 1;
@@ -173,10 +177,10 @@ TrunkBackward::TrunkBackward(const TrunkShape& shape,
                              const Kernels& kernels)
     : shape_(shape),
       kernels_(kernels),
-      conv_(Scratch<uint32_t>(static_cast<int64_t>(shape.out_channels) *
-                              shape.channels * shape.taps() / 2)),
-      linear_(Scratch<uint32_t>(static_cast<int64_t>(shape.features) *
-                                shape.flat() / 2)),
+      conv_(ScratchPairs(kernels, static_cast<int64_t>(shape.out_channels) *
+                                      shape.channels * shape.taps() / 2)),
+      linear_(ScratchPairs(
+          kernels, static_cast<int64_t>(shape.features) * shape.flat() / 2)),
       d_conv_(static_cast<size_t>(shape.out_channels) * shape.channels *
               shape.taps()),
       d_conv_bias_(shape.out_channels),
@@ -184,15 +188,17 @@ TrunkBackward::TrunkBackward(const TrunkShape& shape,
       d_linear_bias_(shape.features),
       dy_(Scratch<uint16_t>(kBlockRows * shape.features)),
       dx_(Scratch<uint16_t>(kBlockRows * shape.flat())),
-      dy_pairs_(Scratch<uint32_t>(kBlockRows / 2 * shape.features)),
-      x_pairs_(Scratch<uint32_t>(kBlockRows / 2 * shape.inputs())),
-      dx_pairs_(Scratch<uint32_t>(shape.flat())),
-      map_pairs_(Scratch<uint32_t>(shape.map())),
+      dy_pairs_(ScratchPairs(kernels, kBlockRows / 2 * shape.features)),
+      dx_pairs_(ScratchPairs(kernels, shape.flat())),
+      x_pairs_(ScratchPairs(kernels, kBlockRows / 2 * shape.inputs())),
+      map_pairs_(ScratchPairs(kernels, shape.map())),
       zeros_(std::max(shape.map(), shape.inputs())),
       conv_at_(Windows(shape, 1)),
       conv_segments_(WindowRows(shape)),
       pair_at_(Steps(kBlockRows / 2, shape.inputs())) {
   const int group = TrunkForward::GroupRows(shape);
+  scratch_ = Scratch<float>(
+      std::max(kBlockRows * shape.features, group * shape.flat()));
   d_sums_ = Scratch<float>(static_cast<int64_t>(group) * shape.map());
   d_map_ = Scratch<uint16_t>(static_cast<int64_t>(group) * shape.map());
   dx_at_ = Steps(group * shape.positions(), shape.out_channels);
@@ -207,9 +213,9 @@ TrunkBackward::TrunkBackward(const TrunkShape& shape,
 void TrunkBackward::KeepExtra(const TrunkWeights& weights, int extra_kept) {
   extra_kept_ = extra_kept;
   const int64_t row = shape_.inputs();
-  extra_ =
-      Scratch<uint32_t>(static_cast<int64_t>(extra_kept) * shape_.features / 2);
-  uint32_t* to = extra_.get();
+  const int64_t pairs = static_cast<int64_t>(extra_kept) * shape_.features / 2;
+  const auto words = Scratch<uint32_t>(pairs);
+  uint32_t* to = words.get();
   for (int block = 0; block < extra_kept; block += kLanes) {
     for (int f = 0; f < shape_.features; f += 2) {
       const float* from = weights.linear + f * row + shape_.flat() + block;
@@ -217,12 +223,15 @@ void TrunkBackward::KeepExtra(const TrunkWeights& weights, int extra_kept) {
         *to++ = RoundPair(from[l], from[l + row]);
     }
   }
+  extra_ = ScratchPairs(kernels_, pairs);
+  kernels_.packed(words.get(), static_cast<int>(pairs), extra_.get());
 }
 
 void TrunkBackward::Linear(int rows, const uint16_t* x, const float* y,
                            const float* dy, float* d_extra) {
   const int features = shape_.features;
   const int inputs = shape_.inputs();
+  const int64_t unit = kernels_.pair_floats;
   kernels_.keep_positive(dy, y, rows * features, dy_.get());
   const int pairs = (rows + 1) / 2;
   if (rows % 2 != 0) {  // the last row's partner
@@ -231,15 +240,11 @@ void TrunkBackward::Linear(int rows, const uint16_t* x, const float* y,
   for (int p = 0; p < pairs; ++p) {
     const uint16_t* first = x + static_cast<int64_t>(2 * p) * inputs;
     const uint16_t* second = 2 * p + 1 < rows ? first + inputs : zeros_.data();
-    kernels_.interleave(dy_.get() + 2 * p * features,
-                        dy_.get() + (2 * p + 1) * features, features,
-                        dy_pairs_.get() + p * features);
-    uint32_t* to = x_pairs_.get() + p * inputs;
-    const int even = inputs / kLanes * kLanes;
-    kernels_.interleave(first, second, even, to);
-    for (int i = even; i < inputs; ++i) {
-      to[i] = first[i] | (static_cast<uint32_t>(second[i]) << 16);
-    }
+    kernels_.packed_pairs(dy_.get() + 2 * p * features,
+                          dy_.get() + (2 * p + 1) * features, features,
+                          dy_pairs_.get() + p * features * unit);
+    kernels_.operand_pairs(first, second, inputs,
+                           x_pairs_.get() + p * inputs * unit);
   }
   OuterTask outer{};
   outer.x = x_pairs_.get();
@@ -260,7 +265,7 @@ void TrunkBackward::Linear(int rows, const uint16_t* x, const float* y,
   std::vector<int32_t> active(rows);
   for (int r = 0; r < rows; ++r) at[r] = r * features;
   DotTask dot{};
-  dot.x = dy_.get();
+  dot.x = kernels_.operands(dy_.get(), rows * features, scratch_.get());
   dot.at = at.data();
   dot.segments = kNoOffset;
   dot.segment_count = 1;
@@ -297,7 +302,7 @@ const uint16_t* TrunkBackward::Convolve(int first, int rows,
 
   std::memset(d_sums_.get(), 0, sizeof(float) * rows * map);
   DotTask dot{};
-  dot.x = dx;
+  dot.x = kernels_.operands(dx, rows * flat, scratch_.get());
   dot.at = dx_at_.data();
   dot.segments = kNoOffset;
   dot.segment_count = 1;
@@ -306,8 +311,8 @@ const uint16_t* TrunkBackward::Convolve(int first, int rows,
   dot.blocks = shape_.channels / kLanes;
   dot.finish = Finish::kAdd;
   dot.to = tap_to_.data();
-  const int64_t tap_words =
-      static_cast<int64_t>(shape_.channels) * shape_.out_channels / 2;
+  const int64_t tap_words = static_cast<int64_t>(shape_.channels) *
+                            shape_.out_channels / 2 * kernels_.pair_floats;
   for (int tap = 0; tap < shape_.taps(); ++tap) {
     dot.weights = conv_.get() + tap * tap_words;
     dot.out32 = d_sums_.get() + (tap / shape_.kernel_width * shape_.width +
@@ -332,12 +337,12 @@ const uint16_t* TrunkBackward::Convolve(int first, int rows,
   outer.out = d_conv_.data();
   for (int r = 0; r < rows; r += 2) {
     const bool both = r + 1 < rows;
-    kernels_.interleave(dx + r * flat,
-                        both ? dx + (r + 1) * flat : zeros_.data(), flat,
-                        dx_pairs_.get());
-    kernels_.interleave(maps + r * map,
-                        both ? maps + (r + 1) * map : zeros_.data(), map,
-                        map_pairs_.get());
+    kernels_.packed_pairs(dx + r * flat,
+                          both ? dx + (r + 1) * flat : zeros_.data(), flat,
+                          dx_pairs_.get());
+    kernels_.operand_pairs(maps + r * map,
+                           both ? maps + (r + 1) * map : zeros_.data(), map,
+                           map_pairs_.get());
     kernels_.outer(outer);
     kernels_.sum_pairs(dx_pairs_.get(), shape_.positions(),
                        shape_.out_channels / kLanes, d_conv_bias_.data());

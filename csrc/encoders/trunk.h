@@ -58,6 +58,12 @@ inline int ExtraPlace(int i, int extra) {
   return i < extra / 2 ? 2 * i : 2 * (i - extra / 2) + 1;
 }
 
+/// Allocates n packed pairs or pairs of operands.
+inline std::unique_ptr<float[]> ScratchPairs(const Kernels& kernels,
+                                             int64_t n) {
+  return Scratch<float>(n * kernels.pair_floats);
+}
+
 std::vector<float> FlushedBias(const float* bias, int size);
 
 class TrunkForward {
@@ -78,7 +84,8 @@ class TrunkForward {
  private:
   TrunkShape shape_;
   const Kernels& kernels_;
-  std::unique_ptr<uint32_t[]> conv_, linear_;
+  std::unique_ptr<float[]> conv_, linear_;  // packed
+  std::unique_ptr<float[]> scratch_;
   std::vector<float> conv_bias_, linear_bias_;
   std::vector<int32_t> conv_at_, conv_to_, conv_segments_;
   std::vector<int32_t> row_at_, row_to_;
@@ -108,11 +115,12 @@ class TrunkBackward {
   TrunkShape shape_;
   const Kernels& kernels_;
   int extra_kept_ = 0;
-  std::unique_ptr<uint32_t[]> conv_, linear_, extra_;
+  std::unique_ptr<float[]> conv_, linear_, extra_;  // packed
   std::vector<float> d_conv_, d_conv_bias_, d_linear_, d_linear_bias_;
   std::unique_ptr<uint16_t[]> dy_, dx_, d_map_;
-  std::unique_ptr<uint32_t[]> dy_pairs_, x_pairs_, dx_pairs_, map_pairs_;
-  std::unique_ptr<float[]> d_sums_;
+  std::unique_ptr<float[]> dy_pairs_, dx_pairs_;  // packed
+  std::unique_ptr<float[]> x_pairs_, map_pairs_;  // of operands
+  std::unique_ptr<float[]> d_sums_, scratch_;
   std::vector<uint16_t> zeros_;
   std::vector<int32_t> conv_at_, conv_segments_, dx_at_, tap_to_, pair_at_;
 };

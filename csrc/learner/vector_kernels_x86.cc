@@ -59,40 +59,9 @@ OP Lanes Sqrt(Lanes a) {
   return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)};
 }
 
-// 8 x 8: pairs of words, of doublewords, then 128-bit halves.
-OP void TransposeQuarter(const float* from, int64_t from_stride, float* to,
-                         int64_t to_stride) {
-  __m256 a[8];
-  __m256 b[8];
-  UNROLL for (int i = 0; i < 8; ++i) {
-    a[i] = _mm256_loadu_ps(from + i * from_stride);
-  }
-  UNROLL for (int i = 0; i < 8; i += 2) {
-    b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
-    b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
-  }
-  UNROLL for (int i = 0; i < 8; i += 4) {
-    a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
-    a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xEE);
-    a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
-    a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xEE);
-  }
-  UNROLL for (int i = 0; i < 4; ++i) {
-    _mm256_storeu_ps(to + i * to_stride,
-                     _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
-    _mm256_storeu_ps(to + (i + 4) * to_stride,
-                     _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
-  }
-}
-
 OP void TransposeBlock(const float* from, int64_t from_stride, float* to,
                        int64_t to_stride) {
-  for (int i = 0; i < kLanes; i += 8) {
-    for (int j = 0; j < kLanes; j += 8) {
-      TransposeQuarter(from + i * from_stride + j, from_stride,
-                       to + j * to_stride + i, to_stride);
-    }
-  }
+  cpu::TransposeAvx2(from, from_stride, to, to_stride);
 }
 
 #include "learner/vector_kernels.inc"

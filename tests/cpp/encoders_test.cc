@@ -32,6 +32,7 @@ using encoders::DotTask;
 using encoders::Finish;
 using encoders::FromBf16;
 using encoders::kCodeSize;
+using encoders::Kernels;
 using encoders::KernelsFor;
 using encoders::kLanes;
 using encoders::kPaths;
@@ -426,16 +427,20 @@ TEST(Encoders, PathsAddProductsOfPairsInOneOrder) {
   const int32_t zero = 0;
   for (const Path path : kPaths) {
     if (!Supports(path)) continue;
+    const Kernels& kernels = KernelsFor(path);
+    Buffer<float> operands(2 * kPairs);
+    Buffer<float> packed(kPairs * kLanes * kernels.pair_floats);
+    kernels.packed(weights.get(), kPairs * kLanes, packed.get());
     Buffer<float> got(kLanes);
     DotTask task{};
-    task.x = x.get();
+    task.x = kernels.operands(x.get(), 2 * kPairs, operands.get());
     task.at = task.segments = task.to = &zero;
     task.segment_count = task.positions = task.blocks = 1;
     task.segment_pairs = kPairs;
-    task.weights = weights.get();
+    task.weights = packed.get();
     task.finish = Finish::kAdd;
     task.out32 = got.get();
-    KernelsFor(path).dot(task);
+    kernels.dot(task);
     for (int l = 0; l < kLanes; ++l) {
       float sum = 0.0f;
       for (int k = 0; k < kPairs; ++k) {
