@@ -262,7 +262,7 @@ def requests_by_mode(arguments: argparse.Namespace) -> dict[str, Request]:
 
 
 def mode_of(request: Request) -> str:
-    """ "sync" or "async"."""
+    """The column `mode` of a request."""
     return "async" if request.batch_size else "sync"
 
 
