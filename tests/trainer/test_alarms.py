@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 import torch
 from fake_pools import FakePool
-from small_runs import change, make_config, read_points, use_pools, weights_in
+from small_runs import (
+    STEPS,
+    change,
+    make_config,
+    read_points,
+    use_pools,
+    weights_in,
+)
 
 from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec
 from mario_envpool.envpool_layer import python_layer
@@ -313,7 +320,7 @@ def test_a_run_goes_on_where_an_environment_throws(
     display = Recorder()
     config = change(config, replacement_episodes=every)
     metrics = run_training(config, display)
-    assert metrics["steps"] >= 600
+    assert metrics["steps"] >= STEPS
     text = "an environment was replaced: env 3 failed in step: told to fail at step 40"
     # Of 100 steps of its own; from a kept start it is soon there again.
     assert display.lines.count(text) >= (3 if every else 2)
@@ -435,7 +442,7 @@ def test_failed_is_sent(tmp_path, monkeypatch, service, capsys):
 def test_a_service_that_takes_nothing_is_one_line(tmp_path, pools, service):
     display = Recorder()
     metrics = run_training(make_config(tmp_path, notify=service.url), display)
-    assert metrics["steps"] >= 600
+    assert metrics["steps"] >= STEPS
     (line,) = (x for x in display.lines if "could not send" in x)
     assert "max_steps reached': the service of --notify refused it" in line
 
