@@ -810,7 +810,7 @@ def game(tmp_path, threads, **options):
 
 @pytest.mark.rom
 @pytest.mark.slow
-@pytest.mark.parametrize(("lag", "updates"), [(0, 200), (1, 50)])
+@pytest.mark.parametrize(("lag", "updates"), [(0, 80), (1, 30)])
 def test_the_seed_decides_the_weights_on_any_number_of_threads(tmp_path, lag, updates):
     weights = []
     for number, threads in enumerate((1, 2)):
