@@ -36,8 +36,8 @@ KINDS = {
 }
 # Runs that are taken apart, into as many steps.
 RESUMED = {"turns": {"noisy": True}, "lag": {"lag": 1, "popart": True}}
-PARTS = 200, 400, 600
-ALONE, AGAIN = 800, 1_000  # and these end at, gone on with one process and then two
+PARTS = 128, 256, 384
+ALONE, AGAIN = 512, 640  # and these end at, gone on with one process and then two
 # A batch that two ranks have halves of, and one process all of.
 HALVED = {"epochs": 1, "normalise_advantages": False, "minibatch_size": T * B}
 

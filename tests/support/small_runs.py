@@ -1,4 +1,4 @@
-"""Runs of a second or less on fake pools, and how to look at what they leave."""
+"""Runs of half a second on fake pools, and how to look at what they leave."""
 
 import dataclasses
 import json
@@ -18,6 +18,7 @@ from trainer.session import build, training
 
 CPU = torch.device("cpu")
 ENVS = 6
+STEPS = 300
 
 # Of a config with a memory, whichever it is.
 SMALL_MEMORY = {"memory_size": 8, "memory_heads": 2, "memory_steps": 4}
@@ -36,7 +37,7 @@ def make_config(tmp_path, **options):
         device="cpu",
         precision="fp32",
         run_dir=tmp_path / "run",
-        max_steps=600,
+        max_steps=STEPS,
         stop_when_solved=False,
         log_seconds=0.01,
         videos=False,  # of fake games there are none

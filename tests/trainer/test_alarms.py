@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 import torch
 from fake_pools import FakePool
-from small_runs import change, make_config, read_points, use_pools, weights_in
+from small_runs import (
+    STEPS,
+    change,
+    make_config,
+    read_points,
+    use_pools,
+    weights_in,
+)
 
 from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec
 from mario_envpool.envpool_layer import python_layer
@@ -266,7 +273,7 @@ class Replacing(FakePool):
         type(self).allowed = (budget, every_episodes)
 
     def status(self):
-        number = min(3, len(self.sent) // 150)
+        number = min(3, len(self.sent) // 100)
         text = "env 1 failed in step: it is broken"
         return {"workers": [], "replaced": [{"env_id": 1, "error": text}] * number}
 
@@ -299,7 +306,7 @@ def use_counting_pools(monkeypatch, **options):
     monkeypatch.setattr(build, "make_pool", make)
 
 
-THROWS = {"throw_env": 3, "throw_step": 40, "episode_steps": 9}
+THROWS = {"throw_env": 3, "throw_step": 20, "episode_steps": 9}
 
 
 @pytest.mark.slow
@@ -313,9 +320,9 @@ def test_a_run_goes_on_where_an_environment_throws(
     display = Recorder()
     config = change(config, replacement_episodes=every)
     metrics = run_training(config, display)
-    assert metrics["steps"] >= 600
-    text = "an environment was replaced: env 3 failed in step: told to fail at step 40"
-    # Of 100 steps of its own; from a kept start it is soon there again.
+    assert metrics["steps"] >= STEPS
+    text = "an environment was replaced: env 3 failed in step: told to fail at step 20"
+    # Of 50 steps of its own; from a kept start it is soon there again.
     assert display.lines.count(text) >= (3 if every else 2)
     points = read_points(config.run_dir)
     assert all(math.isfinite(v) for v in points[-1].values() if v is not None)
@@ -328,7 +335,7 @@ def test_the_budget_of_replacements_ends_a_run(tmp_path, monkeypatch, capsys):
     assert main([*options.split(), "--max-replacements", "2"]) == 1
     error = capsys.readouterr().err
     assert error == (
-        "error: env 3 failed in step: told to fail at step 40; 2 environments were "
+        "error: env 3 failed in step: told to fail at step 20; 2 environments were "
         "replaced before, as many as set_replacement allows\n"
     )
 
@@ -398,7 +405,7 @@ def test_alarms_and_the_end_are_sent(tmp_path, pools, monkeypatch, service):
     run_training(config, Recorder())
     assert service.titles() == ["run: ALARM: disk", "run: max_steps reached"]
     assert "GB are left" in service.messages[0]["message"]
-    assert service.messages[1]["message"].startswith("max_steps reached after 6")
+    assert service.messages[1]["message"].startswith("max_steps reached after 3")
     assert "127.0.0.1" not in (config.run_dir / "config.json").read_text()
 
 
@@ -435,7 +442,7 @@ def test_failed_is_sent(tmp_path, monkeypatch, service, capsys):
 def test_a_service_that_takes_nothing_is_one_line(tmp_path, pools, service):
     display = Recorder()
     metrics = run_training(make_config(tmp_path, notify=service.url), display)
-    assert metrics["steps"] >= 600
+    assert metrics["steps"] >= STEPS
     (line,) = (x for x in display.lines if "could not send" in x)
     assert "max_steps reached': the service of --notify refused it" in line
 

@@ -497,9 +497,9 @@ def searches(monkeypatch, found):
 )
 def test_such_a_run_goes_on_exactly(tmp_path, monkeypatch, searches, options):
     monkeypatch.setattr(backward, "_EPISODES", 2)
-    whole = small(tmp_path / "whole", max_steps=1_440, **options)
+    whole = small(tmp_path / "whole", max_steps=720, **options)
     run_training(whole)
-    parts = run_in_parts(whole, tmp_path / "parts" / "run", 480)
+    parts = run_in_parts(whole, tmp_path / "parts" / "run", 240)
     assert len(searches) == 2  # a run that goes on has them
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
     state = checkpoint.load(whole.run_dir, CPU)["explore"]["backward"]

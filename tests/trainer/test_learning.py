@@ -50,15 +50,13 @@ class Rooms(FakePool):
         return picture
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
         {"lag": 1},
-        pytest.param({"mode": "async", "lag": 1}, marks=pytest.mark.slow),
-        pytest.param(
-            {"replay_share": 0.5, "unrolls_per_batch": 24, "replay_capacity": 128},
-            marks=pytest.mark.slow,
-        ),
+        {"mode": "async", "lag": 1},
+        {"replay_share": 0.5, "unrolls_per_batch": 24, "replay_capacity": 128},
     ],
     ids=["at lag 1", "async", "with replay"],
 )

@@ -247,7 +247,7 @@ def test_a_run_of_levels_goes_on_as_if_never_interrupted(
     )  # fmt: skip
     whole, half = tmp_path / "whole", tmp_path / "half"
     run_training(replace(config, run_dir=whole))
-    run_training(replace(config, run_dir=half, max_steps=300))
+    run_training(replace(config, run_dir=half, max_steps=150))
     run_training(replace(config, run_dir=half, resume=half))
     for name in ("model", "ema"):
         assert torch.equal(weights_in(whole, name), weights_in(half, name))

@@ -32,7 +32,7 @@ def campaign(tmp_path_factory):
     results = {}
     for name, levels in {**{n: (n,) for n in LEVELS}, "one": tuple(LEVELS)}.items():
         path = folder / "policies" / f"{name}.safetensors"
-        write_checkpoint(folder / "run.pt", levels=levels)
+        write_checkpoint(folder / "run.pt", levels=levels, max_episode_steps=50)
         save_policy(folder / "run.pt", path)
         results[name] = specialists.evaluate(path, "", 3, 5)["results"]
     config = CampaignConfig(levels="1-2,1-3", seed=5, episodes=3, max_seconds=90.0)
@@ -90,6 +90,7 @@ def test_a_release_is_made(campaign, tmp_path, capsys):
 
 
 @pytest.mark.rom
+@pytest.mark.slow
 def test_it_is_played_as_its_card_says(made, tmp_path, capsys):
     assert evaluate(["--policy", str(made), "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out

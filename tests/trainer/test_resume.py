@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
+from fake_pools import FakePool
 from small_runs import (
     CPU,
     change,
@@ -15,6 +17,7 @@ from small_runs import (
     read_points,
     run_in_parts,
     threads_of_runs,
+    use_pools,
 )
 
 from trainer import run
@@ -52,15 +55,15 @@ EXACT = [
     ids=lambda o: "-".join(o) or "default",
 )
 def test_the_resumed_run_is_the_uninterrupted_one(tmp_path, pools, options, capsys):
-    whole = make_config(tmp_path / "whole", max_steps=1_200, **options)
+    whole = make_config(tmp_path / "whole", max_steps=600, **options)
     run_training(replace(whole, log_seconds=100.0))
     parts = replace(whole, run_dir=tmp_path / "parts" / "run", log_seconds=100.0)
     # Twice, so that a resumed run is resumed as well.
-    for steps in (300, 700, 1_200):
-        start = None if steps == 300 else parts.run_dir
+    for steps in (150, 350, 600):
+        start = None if steps == 150 else parts.run_dir
         run_training(replace(parts, max_steps=steps, resume=start))
     expected = essence(whole.run_dir)
-    assert expected["steps"] >= 1_200
+    assert expected["steps"] >= 600
     assert differences(expected, essence(parts.run_dir)) == []
     assert "new episodes" not in capsys.readouterr().out
     assert threads_of_runs() == []
@@ -72,7 +75,7 @@ def test_the_resumed_run_is_the_uninterrupted_one(tmp_path, pools, options, caps
 def test_the_game_goes_on_exactly(tmp_path, lag):
     """Also where environments are about to reset, on another number of threads."""
     options = {"lag": lag, "noop_max": 4, "max_episode_steps": 9, "num_threads": 1}
-    whole = make_config(tmp_path / "whole", max_steps=960, **options)
+    whole = make_config(tmp_path / "whole", max_steps=480, **options)
     whole = change(whole, log_seconds=100.0, reward_flag=1.0)
     run_training(whole)
     parts = run_in_parts(whole, tmp_path / "parts" / "run", 96)
@@ -98,12 +101,22 @@ def test_memories_go_on_in_episodes_longer_than_unrolls(
 # -- what goes on, and where ---------------------------------------------------
 
 
-@pytest.fixture
-def done(tmp_path, pools):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """The config of a run of 300 steps that was made."""
-    config = make_config(tmp_path, max_steps=300)
-    run_training(config)
+    config = make_config(tmp_path_factory.mktemp("made"))
+    with pytest.MonkeyPatch.context() as patch:
+        use_pools(patch, FakePool)
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        run_training(config)
     return config
+
+
+@pytest.fixture
+def done(tmp_path, pools, made):
+    """The config of a copy of that run."""
+    return replace(made, run_dir=shutil.copytree(made.run_dir, tmp_path / "run"))
 
 
 def go_on(config, **options):

@@ -15,6 +15,7 @@ from fake_pools import FakePool
 from small_runs import (
     CPU,
     ENVS,
+    STEPS,
     change,
     make_config,
     read_points,
@@ -41,7 +42,7 @@ from trainer.show.run_files import read_run
 def test_a_run_leaves_everything(tmp_path, pools, capsys):
     metrics = run_training(make_config(tmp_path))
     folder = tmp_path / "run"
-    assert metrics["steps"] >= 600
+    assert metrics["steps"] >= STEPS
     assert metrics["solved"] == 0
     assert metrics["signal"] == 0
     config = json.loads((folder / "config.json").read_text())
@@ -78,7 +79,7 @@ def test_a_run_leaves_everything(tmp_path, pools, capsys):
 @pytest.mark.parametrize(
     ("limits", "least", "most"),
     [
-        ({"max_steps": 600}, 0.0, 0.0),  # at its end
+        ({"max_steps": STEPS}, 0.0, 0.0),  # at its end
         ({"max_steps": 10**9, "max_seconds": 1.0}, 0.0, 1.0),
         ({"max_steps": 100_000}, 0.1, None),
     ],
@@ -94,7 +95,7 @@ def test_the_time_that_is_left_is_a_curve(tmp_path, pools, limits, least, most):
 
         def report(self, step, values, eta_s):
             shown.append(eta_s)
-            if step >= 600 > self.last_step:
+            if step >= STEPS > self.last_step:
                 os.kill(os.getpid(), signal.SIGINT)
             self.last_step = step
 
@@ -142,7 +143,7 @@ def test_the_first_lines_say_that_emulation_is_of_low_priority(
 )  # fmt: skip
 def test_every_kind_of_run_ends_well(tmp_path, pools, options):
     metrics = run_training(make_config(tmp_path, **options))
-    assert metrics["steps"] >= 600
+    assert metrics["steps"] >= STEPS
     assert weights_in(tmp_path / "run").isfinite().all()
     lag = options.get("lag", 0)
     if options.get("mode") == "async":
@@ -189,7 +190,9 @@ def test_who_clears_nothing_hears_of_the_frontier(
     assert told == (steps == 100)
 
 
-@pytest.mark.parametrize("loss", ["ppo", "impala"])
+@pytest.mark.parametrize(
+    "loss", ["ppo", pytest.param("impala", marks=pytest.mark.slow)]
+)
 def test_it_learns_and_stops_when_solved(tmp_path, pools, loss, capsys):
     config = make_config(
         tmp_path, max_steps=30_000, stop_when_solved=True, solve_rate=0.8,
@@ -276,7 +279,7 @@ def test_no_stop_when_solved(tmp_path, pools, monkeypatch):
 )
 def test_sync_runs_repeat_bit_for_bit(tmp_path, pools, options):
     for name in "one", "two":
-        config = make_config(tmp_path / name, max_steps=1_000, **options)
+        config = make_config(tmp_path / name, **options)
         run_training(replace(config, log_seconds=100.0))
     one, two = (weights_in(tmp_path / name / "run") for name in ("one", "two"))
     assert torch.equal(one, two)
@@ -451,9 +454,9 @@ def test_resume_continues(tmp_path, pools, capsys):
     assert path.name == f"step-{state['steps']:09}.pt"
     old = state["learner"]
     metrics = run_training(
-        replace(first, resume=path, run_dir=tmp_path / "more", max_steps=900)
+        replace(first, resume=path, run_dir=tmp_path / "more", max_steps=500)
     )
-    assert metrics["steps"] >= 900
+    assert metrics["steps"] >= 500
     output = capsys.readouterr().out
     assert "where it had ended: max_steps reached" in output
     assert output.count("first clear of ") == 1  # of both runs together
@@ -461,47 +464,18 @@ def test_resume_continues(tmp_path, pools, capsys):
     # The versions of the policy continue, too.
     points = read_points(tmp_path / "more")
     assert max(point["learn/policy_lag"] for point in points) == 0
-    other = replace(first, resume=path, model=replace(first.model, name="cnn-345k"))
-    with pytest.raises(ValueError, match="name is cnn-72k there and cnn-345k here"):
-        run_training(other)
     state["model"]["head.value.bias"] = torch.zeros(2)
     checkpoint.save(path, state)
-    first = replace(first, max_steps=900)
+    first = replace(first, max_steps=500)
     with pytest.raises(ValueError, match=r"head\.value\.bias is \(2,\) in the"):
         run_training(replace(first, resume=tmp_path / "run"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"replay_share": 0.5, "unrolls_per_batch": 12, "replay_capacity": 10},
-        {"optimizer": "muon", "ema": 0.9},
-        {"noisy": True, "lag": 1},
-    ],
-)
-def test_resume_with_everything(tmp_path, pools, options):
-    config = make_config(tmp_path, **options)
-    run_training(config)
-    state = checkpoint.load(tmp_path / "run", CPU)
-    assert (state["ema"] is not None) == ("ema" in options)
-    again = replace(
-        config, resume=tmp_path / "run", run_dir=tmp_path / "more", max_steps=900
-    )
-    metrics = run_training(again)
-    assert metrics["steps"] >= 900
-    assert metrics["learn/updates"] > state["learner"]["updates"]
-    assert weights_in(tmp_path / "more").isfinite().all()
-    if "ema" in options:
-        latest, average = (weights_in(tmp_path / "more", n) for n in ("model", "ema"))
-        assert 0 < (latest - average).norm() < latest.norm()
 
 
 def test_checkpoints_are_periodic(tmp_path, pools, monkeypatch):
     saved = []
     monkeypatch.setattr(Saver, "save", lambda self, **_: saved.append(1) or len(saved))
     run_training(make_config(tmp_path, checkpoint_seconds=0.0))
-    assert len(saved) > 10
+    assert len(saved) > 5
 
 
 def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
@@ -531,13 +505,13 @@ def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
 
 @pytest.fixture
 def signal_soon(monkeypatch):
-    """Sends this process a signal a second after the next run has started."""
+    """Sends this process a signal soon after the next run has started."""
     start = Run.start
 
     def prepare(number):
         def begin(self):
             start(self)
-            threading.Timer(1.0, os.kill, (os.getpid(), number)).start()
+            threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
 
         monkeypatch.setattr(Run, "start", begin)
 
@@ -545,9 +519,14 @@ def signal_soon(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
+    ("number", "lag"),
+    [
+        (signal.SIGINT, 0),
+        (signal.SIGTERM, 1),
+        (signal.SIGHUP, 0),
+        (signal.SIGUSR1, 1),
+    ],
 )
-@pytest.mark.parametrize("lag", [0, 1])
 def test_a_signal_ends_the_run_with_a_checkpoint(
     tmp_path, pools, capsys, signal_soon, number, lag
 ):
@@ -566,22 +545,13 @@ def test_a_signal_ends_the_run_with_a_checkpoint(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [
-        (signal.SIGINT, 130),
-        (signal.SIGTERM, 143),
-        (signal.SIGHUP, 129),
-        (signal.SIGUSR1, 138),
-    ],
-)
-def test_the_exit_status_names_the_signal(tmp_path, pools, signal_soon, number, status):
+def test_the_exit_status_names_the_signal(tmp_path, pools, signal_soon):
     options = (
         "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --no-videos "
         "--max-steps 999999 --no-stop-when-solved"
     )
-    signal_soon(number)
-    assert main([*options.split(), "--run-dir", str(tmp_path)]) == status
+    signal_soon(signal.SIGUSR1)
+    assert main([*options.split(), "--run-dir", str(tmp_path)]) == 138
     assert checkpoint.load(tmp_path, CPU)["steps"] > 0
 
 
@@ -629,8 +599,8 @@ def test_a_signal_that_cannot_be_told_of_counts(error):
 
 
 def test_a_time_limit_ends_the_run(tmp_path, pools):
-    metrics = run_training(make_config(tmp_path, max_steps=10**9, max_seconds=1.0))
-    assert 1.0 <= metrics["seconds"] < 20
+    metrics = run_training(make_config(tmp_path, max_steps=10**9, max_seconds=0.5))
+    assert 0.5 <= metrics["seconds"] < 20
 
 
 def test_a_nan_loss_stops_the_run_and_keeps_the_batch(tmp_path, pools, monkeypatch):
@@ -697,7 +667,7 @@ def test_a_checkpoint_that_fails_hides_no_failure(tmp_path, pools, monkeypatch, 
 
 
 def test_a_profile_is_written(tmp_path, pools):
-    run_training(make_config(tmp_path, profile=1))
+    run_training(make_config(tmp_path, max_steps=600, profile=1))
     trace = json.loads((tmp_path / "run" / "trace.json").read_text())
     names = {event.get("name") for event in trace["traceEvents"]}
     assert {"collect", "learn"} <= names
@@ -840,7 +810,7 @@ def game(tmp_path, threads, **options):
 
 @pytest.mark.rom
 @pytest.mark.slow
-@pytest.mark.parametrize(("lag", "updates"), [(0, 200), (1, 50)])
+@pytest.mark.parametrize(("lag", "updates"), [(0, 80), (1, 30)])
 def test_the_seed_decides_the_weights_on_any_number_of_threads(tmp_path, lag, updates):
     weights = []
     for number, threads in enumerate((1, 2)):
@@ -853,7 +823,9 @@ def test_the_seed_decides_the_weights_on_any_number_of_threads(tmp_path, lag, up
 
 
 @pytest.mark.rom
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(
+    "mode", ["sync", pytest.param("async", marks=pytest.mark.slow)]
+)
 def test_a_short_run_on_the_game(tmp_path, mode):
     """The default task with its own options, for a few thousand steps."""
     status = main(

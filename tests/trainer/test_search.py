@@ -490,6 +490,7 @@ def test_without_optuna_there_is_help_and_one_line_says_what_to_install():
 
 
 @pytest.mark.rom
+@pytest.mark.slow
 def test_a_search_on_the_game(config, capsys):
     flags = ["--space", config.space, "--out", str(config.out), "--trials", "2"]
     flags += ["--max-steps", "600", "--", "--device", "cpu", "--num-envs", "8"]

@@ -183,7 +183,7 @@ def test_a_run_shows_none_of_its_secrets(home, monkeypatch):
     page.write([run_dir])
     # A resumed run names what has changed.
     other = SECRET.replace("localhost:9", "localhost:8") + ",json://x-of-mine"
-    again = dataclasses.replace(config, notify=other, resume=run_dir, max_steps=700)
+    again = dataclasses.replace(config, notify=other, resume=run_dir, max_steps=400)
     run_training(again)
     page.write([run_dir])
     assert json.loads(old.read_text())["notify"] == other
@@ -197,7 +197,7 @@ def test_a_run_shows_none_of_its_secrets(home, monkeypatch):
             for part in (*PARTS, "x-of-mine"):
                 assert part not in text, f"{part} in {path}"
     text = (run_dir / "messages.txt").read_text()
-    assert "changed since the checkpoint: max_steps 600 -> 700" in text
+    assert "changed since the checkpoint: max_steps 300 -> 400" in text
     away = [run_dir / "report.html", *run_dir.glob("events.out.tfevents.*")]
     away += [*run_dir.glob("wandb/*/run-*.wandb"), *run_dir.glob("wandb/*/files/*")]
     assert len(away) >= 5

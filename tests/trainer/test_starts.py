@@ -314,12 +314,12 @@ def test_evaluations_begin_at_the_level(tmp_path, corridors, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"lag": 1}, {"novelty": 0.1, "memory": "gru"}])
 def test_an_exploring_run_goes_on_exactly(tmp_path, corridors, options, capsys):
-    whole = exploring(tmp_path / "whole", max_steps=2_400, **options)
+    whole = exploring(tmp_path / "whole", max_steps=1_200, **options)
     run_training(whole)
     assert checkpoint.load(whole.run_dir, CPU)["explore"]["frontier"]["entries"].numel()
     parts = replace(whole, run_dir=tmp_path / "parts" / "run")
-    for steps in (700, 1_500, 2_400):
-        start = None if steps == 700 else parts.run_dir
+    for steps in (350, 750, 1_200):
+        start = None if steps == 350 else parts.run_dir
         run_training(replace(parts, max_steps=steps, resume=start))
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
     assert "starts again" not in capsys.readouterr().out
@@ -334,13 +334,13 @@ def test_the_game_goes_on_exactly_from_the_frontier(tmp_path, monkeypatch, lag):
     monkeypatch.setattr(frontier, "_CONFIRM_STEPS", 2)
     options = {"obs": "tiles", "stack_num": 1, "lag": lag}
     options |= {"max_episode_steps": 12, "noop_max": 4, "num_threads": 1}
-    whole = exploring(tmp_path / "whole", max_steps=1_920, **options)
+    whole = exploring(tmp_path / "whole", max_steps=960, **options)
     whole = replace(whole, model=replace(whole.model, name="tiles"))
     run_training(whole)
     found = checkpoint.load(whole.run_dir, CPU)["explore"]
     assert found["frontier"]["entries"].numel()
     assert found["counts"]["counts"]["passed"].sum() > 0
-    parts = run_in_parts(whole, tmp_path / "parts" / "run", 480)
+    parts = run_in_parts(whole, tmp_path / "parts" / "run", 240)
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
 
 
