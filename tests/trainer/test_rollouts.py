@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainer.rollout import arrays, frames, store
-from trainer.rollout.batch import observations
+from trainer.rollout.frames import observations
 from trainer.rollout.store import Rollouts
 
 T = 4

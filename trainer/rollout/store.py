@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,6 @@ from trainer.rollout.arrays import (
     put,
     span,
 )
-from trainer.rollout.batch import Batch, Rows
 from trainer.rollout.frames import FrameStore, frames_per_slot
 
 BoolArray = npt.NDArray[np.bool_]
@@ -44,6 +43,53 @@ BoolArray = npt.NDArray[np.bool_]
 # Columns of a row by their source, the pool or the policy.
 _OF_THE_POOL = ("rewards", "done", "truncated", "levels", "is_first")
 _DECISIONS = ("actions", "logits", "values")
+
+
+class Rows(NamedTuple):
+    """Where the n rows of one recv were written: flat indices k * S + slot."""
+
+    acting: Index  # n rows that the environments act from
+    closing: Index  # m last rows of the unrolls that this recv completed
+    closing_of: Index  # positions of the closing rows among the n rows
+    closed: int  # m
+
+
+class Batch(NamedTuple):
+    """B unrolls of K = burn-in + T + 1 rows. Frames stay in the store."""
+
+    frames: Tensor  # (all frames, words), the frames of the store
+    stacks: Tensor  # (K, B, stack) int64 indices of the frames of each observation
+    actions: Tensor  # (K, B) int64; the last row's are not executed yet
+    logits: Tensor  # (K, B, A) float32 of the policy that acted
+    values: Tensor  # (K, B) float32 of the critic when it acted
+    rewards: Tensor  # (K, B) float32 that came with each row
+    done: Tensor  # (K, B) bool, terminated or truncated
+    truncated: Tensor  # (K, B) bool
+    is_first: Tensor  # (K, B) bool, the row begins an episode
+    versions: Tensor  # (K, B) int64 version of the policy that acted
+    levels: Tensor  # (K, B) int64 index of the level among the run's levels
+    state: Tensor  # (B, S) float32, the memory before the first row
+    weights: Tensor  # (B,) float32 importance of each unroll; 1 for fresh ones
+    fresh: Tensor  # (B,) bool, the unroll is not from replay
+
+    def at(self, unrolls: Tensor | slice) -> Batch:
+        """Some of the unrolls."""
+        of_unrolls = ("state", "weights", "fresh")
+        fields = {
+            name: field[unrolls] if name in of_unrolls else field[:, unrolls]
+            for name, field in self._asdict().items()
+            if name != "frames"
+        }
+        return Batch(frames=self.frames, **fields)
+
+    def inputs(self, unrolls: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the network sees of some unrolls: stacks, state, is_first, levels."""
+        return (
+            self.stacks[:, unrolls],
+            self.state[unrolls],
+            self.is_first[:, unrolls],
+            self.levels[:, unrolls],
+        )
 
 
 class Rollouts:

@@ -24,7 +24,7 @@ from trainer.machine.files import same_folder
 from trainer.machine.ranks import on_device
 from trainer.models import checkpoint, heads
 from trainer.session.build import Progress, Run
-from trainer.session.locate import locate
+from trainer.session.files import locate
 
 # Options that must stay the same for episodes and unrolls to continue, as must env.*
 # but for these.

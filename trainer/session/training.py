@@ -28,8 +28,8 @@ from trainer.machine.process import Interrupted, on_signal
 from trainer.machine.ranks import ALONE, FirstRankError, LostRankError, Ranks
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
-from trainer.rollout.batch import Batch
-from trainer.session import files, locate
+from trainer.rollout.store import Batch
+from trainer.session import files
 from trainer.session.alarms import Alarms
 from trainer.session.build import Run
 from trainer.session.demonstrate import demonstrate
@@ -110,7 +110,7 @@ def _start_run_dir(run: Run, source: Path | None) -> Path:
             f"cannot write to the run folder {run_dir} ({error.strerror}); "
             "choose another folder with --run-dir"
         ) from error
-    run.progress.best_score = locate.best_in(run_dir)
+    run.progress.best_score = files.best_in(run_dir)
     return run_dir
 
 
