@@ -48,6 +48,10 @@ AUTO = Path("auto")
 
 _NOTE = "mario-run.json"  # of an earlier start, in the folder of torchrun
 
+# The checkpoint that the command line took its options from, until the run resumes from
+# it: a checkpoint may be large. The keys are its path and the time of its last change.
+_read_before: dict[tuple[Path, int], dict[str, Any]] = {}
+
 _logger = logging.getLogger(__name__)
 
 
@@ -181,6 +185,8 @@ def locate(path: Path, task: str | None = None) -> tuple[Path, dict[str, Any]]:
             f"{path} is a policy (weights only): --resume needs a checkpoint or a run "
             "folder; --loss distillation --teachers learns from policies"
         )
+    if path.is_file() and (state := _read_before.pop(_version(path), None)):
+        return path, state
     if path != AUTO:
         return _load(path)
     runs = [p for p in Path("runs").glob("*") if checkpoint.list_files(p)]
@@ -211,6 +217,11 @@ def _load(path: Path) -> tuple[Path, dict[str, Any]]:
     return checkpoint.load_newest(path, torch.device("cpu"), NEEDS)
 
 
+def _version(path: Path) -> tuple[Path, int]:
+    """A file and the time of its last change, in nanoseconds."""
+    return path, path.stat().st_mtime_ns
+
+
 def _written_at(run_dir: Path) -> float:
     return max(path.stat().st_mtime for path in checkpoint.list_files(run_dir))
 
@@ -237,6 +248,8 @@ def _config_in(path: Path, state: dict[str, Any], code: Mapping[str, str]) -> Ru
     config = from_dict(RunConfig, _with_secrets(state["config"], path))
     config = flags.change(config, **code) if code else config
     check_named(path, flags.code_of(config), code.values())
+    _read_before.clear()
+    _read_before[_version(path)] = state
     return replace(config, resume=path, run_dir=None)
 
 
