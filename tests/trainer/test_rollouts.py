@@ -288,20 +288,6 @@ def test_running_out_of_slots_is_an_error(fake_pool):
         rollouts.take(99)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"extra": 0}, "must exceed"),
-        ({"burn_in": T + 1}, "burn_in must be 0 to unroll=4, got 5"),
-        ({"burn_in": -1}, "burn_in must be 0 to unroll=4, got -1"),
-        ({"stack_num": 3}, "cannot hold 3 frames"),
-    ],
-)
-def test_numbers_that_do_not_fit_are_errors(options, says):
-    with pytest.raises(ValueError, match=says):
-        make(**options)
-
-
 def test_a_slot_is_about_as_large_as_said():
     rollouts = make(num_envs=2, extra=8)
     parts = [*vars(rollouts).values(), *vars(rollouts._frames).values()]

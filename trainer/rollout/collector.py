@@ -1,10 +1,14 @@
-"""The acting loop: recv -> act -> send, over a pool with EnvPool's API.
+"""The acting loop: recv, act, send, store; over a pool with EnvPool's API.
 
 Environments form groups: while the network acts for one group, the other groups
 emulate. In async mode a group is the set of environments that are ready first. In
 sync mode groups are fixed and served in turn, so results do not depend on how long
-each environment takes. The collector stores results after it has sent the actions,
-so the environments do not wait for storage.
+each environment takes.
+
+All environments wait while the collector works, so it waits for as little as possible:
+it stores rows after it has sent their actions, never queues its work on a GPU behind
+that of a learner (pipeline.py), and writes no file. It waits for environments (`recv`)
+and for its own decisions; pipeline.py lets it begin when its weights are there.
 """
 
 from __future__ import annotations
@@ -201,6 +205,7 @@ class Collector:
         self._state = torch.zeros(num_envs, state_size, device=device)
         self._no_state = torch.zeros(num_envs, 0, device=device)
         self._groups = np.split(np.arange(num_envs, dtype=np.int32), groups)
+        # Last rows of unrolls, on which nothing is decided yet (see `collect`).
         self._pending: deque[tuple[_Received, Rows]] = deque()
 
     @property
@@ -224,20 +229,21 @@ class Collector:
             self._pool.send(np.zeros(len(group), np.int32), group)
 
     def collect(
-        self, unrolls: int, actor: Callable[[], Actor], more: Callable[[], bool]
+        self, unrolls: int, actor: Callable[[], Actor], goes_on: Callable[[], bool]
     ) -> None:
-        """Acts until `unrolls` more unrolls are full, or `more` returns False.
+        """Acts until `unrolls` more unrolls are full, or `goes_on` returns False.
 
-        `actor` and `more` are called before each group. In sync mode `unrolls` is a
-        multiple of the environments (whole rounds), and the last rows of the unrolls
-        get no actions yet: the next call decides on them, with its own weights.
+        `actor` and `goes_on` are called before each group. In sync mode `unrolls` is a
+        multiple of the environments, so all groups complete their unrolls together. The
+        last rows of these unrolls get no actions yet, only values: the next call
+        decides on them, with the weights of the next batch.
         """
         completed = 0
         self._finished.begin_batch()
         # In sync mode only while all environments wait: no start depends on timing.
         if self._asynchronous or self.resumed:
             self._set_starts()
-        while completed < unrolls and more():
+        while completed < unrolls and goes_on():
             if len(self._pending) == len(self._groups):
                 self._decide_pending(actor())
             received, weights = self._receive(), actor()

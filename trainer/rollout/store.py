@@ -1,16 +1,16 @@
-"""Unrolls of many environments, each at its own pace, on the training device.
+"""Rows of environments become unrolls here, and unrolls a `Batch`, on one device.
 
 Storage is one tensor per quantity, (K, S, ...): S slots, each one unroll of one
 environment, of K = burn_in + T + 1 rows. The last row closes the unroll and
 bootstraps it; this row and the burn_in rows before it are also the first rows of the
 environment's next slot. Full slots wait in a queue until the learner takes them, and
-return to the store when neither the learner nor replay needs them. The position of
-each environment is on the host, in NumPy arrays.
+return to the store when neither the learner nor replay needs them. Which slot and row
+each environment writes next is on the host, in NumPy arrays.
 
-Row k holds what the pool returned (observation; reward, done and truncated that
-came with it, and whether an episode begins) and the decision made on it (action,
-logits, value).
-Observations are in frames.py, each frame once.
+A row holds what the pool returned (reward, done and truncated that came with the
+observation, and whether an episode begins) and the decision made on it (action, logits,
+value, and the version of the weights that decided). The observations are in frames.py,
+each frame once.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Rollouts:
         self,
         *,
         num_envs: int,  # each holds one slot
-        num_slots: int,
+        num_slots: int,  # more than num_envs: others are learned from meanwhile
         unroll: int,  # T, in steps
         obs_shape: tuple[int, ...],  # (C, H, W)
         num_actions: int,
@@ -108,18 +108,6 @@ class Rollouts:
         state_size: int = 0,  # floats of the memory's state
         burn_in: int = 0,  # rows before the T + 1 that are trained on, at most T
     ) -> None:
-        if num_slots <= num_envs:
-            raise ValueError(
-                f"num_slots={num_slots} must exceed num_envs={num_envs}: every "
-                "environment holds one slot while others are learned from"
-            )
-        if not 0 <= burn_in <= unroll:
-            raise ValueError(f"burn_in must be 0 to unroll={unroll}, got {burn_in}")
-        if obs_shape[0] % stack_num:
-            raise ValueError(
-                f"observations of shape {obs_shape} cannot hold {stack_num} frames: "
-                "the first number must be a multiple of the frames"
-            )
         self.unroll, self.burn_in = unroll, burn_in
         self.num_slots, self.device = num_slots, device
         self.obs_shape = obs_shape
