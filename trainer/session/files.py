@@ -179,8 +179,8 @@ def take(run_dir: Path) -> FileLock:
 
 def locate(path: Path, task: str | None = None) -> tuple[Path, dict[str, Any]]:
     """The checkpoint file that `--resume` names, and its content."""
-    names = str(path).startswith(released.PREFIX) or hub.is_address(path)
-    if names or path.suffix == released.SUFFIX:
+    published = str(path).startswith(released.PREFIX) or hub.is_address(path)
+    if published or path.suffix == released.SUFFIX:
         raise ValueError(
             f"{path} is a policy (weights only): --resume needs a checkpoint or a run "
             "folder; --loss distillation --teachers learns from policies"
@@ -190,7 +190,10 @@ def locate(path: Path, task: str | None = None) -> tuple[Path, dict[str, Any]]:
     if path != AUTO:
         return _load(path)
     runs = [p for p in Path("runs").glob("*") if checkpoint.list_files(p)]
-    runs.sort(key=_written_at, reverse=True)
+    runs.sort(
+        key=lambda run: max(p.stat().st_mtime for p in checkpoint.list_files(run)),
+        reverse=True,
+    )
     skipped = []
     for run_dir in runs:
         if is_taken(run_dir):
@@ -220,10 +223,6 @@ def _load(path: Path) -> tuple[Path, dict[str, Any]]:
 def _version(path: Path) -> tuple[Path, int]:
     """A file and the time of its last change, in nanoseconds."""
     return path, path.stat().st_mtime_ns
-
-
-def _written_at(run_dir: Path) -> float:
-    return max(path.stat().st_mtime for path in checkpoint.list_files(run_dir))
 
 
 def _why_not(state: dict[str, Any], task: str | None) -> str:
@@ -258,8 +257,8 @@ def _with_secrets(config: dict[str, Any], path: Path) -> dict[str, Any]:
     folder, complete = checkpoint.run_dir_of(path), None
     with suppress(OSError, ValueError):
         complete = json.loads((folder / "config.json").read_bytes()) if folder else None
-    known = complete if isinstance(complete, dict) else {}
-    config, lost = shown.with_secrets(config, known)
+    recorded = complete if isinstance(complete, dict) else {}
+    config, lost = shown.with_secrets(config, recorded)
     for name in lost:
         _logger.warning(
             "%s has no value of %s, which only config.json in its run folder records: "
