@@ -51,8 +51,7 @@ from trainer.config.schema import ExploreConfig
 from trainer.explore.explorer import Explorer
 from trainer.film.record import Recorder
 from trainer.machine.timings import Timings
-from trainer.rollout.actor import ActorOutput
-from trainer.rollout.collector import Collector
+from trainer.rollout.collector import ActorOutput, Collector
 from trainer.rollout.episodes import OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.replay import PrioritizedReplay

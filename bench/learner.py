@@ -47,7 +47,7 @@ from trainer.config.schema import RunConfig
 from trainer.envs.pool import make_pool
 from trainer.machine.cuda import own_stream, wait_for_device
 from trainer.machine.device import choose_device, describe
-from trainer.rollout.actor import Actor
+from trainer.rollout.collector import Actor
 from trainer.session.training import open_run, update
 
 BUSY = 0.7  # the bench warns at this load average or above

@@ -31,7 +31,7 @@ from trainer.machine.process import (
     raise_on_signal,
     signal_of,
 )
-from trainer.session import locate
+from trainer.session import files
 
 Config = TypeVar("Config")
 
@@ -229,7 +229,7 @@ def _defaults(given: Mapping[str, Any]) -> tuple[RunConfig, Path | None]:
         code = {
             name: given[name] for name in given if flags.options()[name].holds == "code"
         }
-        config = locate.config_of(resume, code, task)
+        config = files.config_of(resume, code, task)
         return _with_task(config, task), config.resume
     obs = given.get("obs", EnvConfig.obs)
     if name == "auto" and obs == "tiles":

@@ -44,7 +44,7 @@ from trainer.machine.ranks import (
     says_first,
 )
 from trainer.models import checkpoint
-from trainer.session import locate
+from trainer.session import files
 from trainer.session.build import out_of_memory_advice
 from trainer.session.training import open_run, run_training, train
 from trainer.show import page
@@ -81,15 +81,15 @@ def _main(argv: Sequence[str] | None) -> int:
         if not ranks.is_first:
             logging.getLogger().setLevel(logging.ERROR)
         description = __doc__ or ""
-        given = locate.config_after_restart(
+        parsed = files.config_after_restart(
             ranks, lambda: parse(arguments, description), code_in(arguments)
         )
-        if given is None:
+        if parsed is None:
             ranks.close()
             return 0
-        config = given
+        config = parsed
         run = open_run(config, ranks=ranks)
-        locate.note(run.run_dir, config.resume, ranks)
+        files.note(run.run_dir, config.resume, ranks)
         ended_by = int(train(run)["signal"])
         # All wait for it: torchrun ends the others when one has ended by a signal.
         ranks.first(lambda: _write_report(run.run_dir))

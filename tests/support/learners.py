@@ -11,7 +11,7 @@ from trainer.config.schema import LearnerConfig, RunConfig
 from trainer.learn import build_learner
 from trainer.machine.cpu import Shards
 from trainer.models import build_model, checkpoint
-from trainer.rollout.batch import Batch
+from trainer.rollout.store import Batch
 
 T, B, A, SHAPE = 8, 6, 3, (4, 36, 36)
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from fake_cuda import FakeCuda
 from trainer.config.schema import ModelConfig
 from trainer.machine import cuda
 from trainer.models import build_model
-from trainer.rollout.actor import Actor, sample
+from trainer.rollout.collector import Actor, sample
 
 CPU = torch.device("cpu")
 SHAPE, ACTIONS, ROWS = (4, 36, 36), 5, 16

@@ -18,11 +18,10 @@ from trainer.machine.timings import Timings
 from trainer.models import build_model
 from trainer.rollout import arrays, episodes, frames, store
 from trainer.rollout import collector as collectors
-from trainer.rollout.actor import Actor
-from trainer.rollout.batch import observations
-from trainer.rollout.collector import Collector
+from trainer.rollout.collector import Actor, Collector
 from trainer.rollout.episodes import OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
+from trainer.rollout.frames import observations
 from trainer.rollout.store import Rollouts
 
 CPU = torch.device("cpu")

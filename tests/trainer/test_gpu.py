@@ -29,7 +29,7 @@ from trainer.machine.cpu import Shards
 from trainer.machine.cuda import Copies, Graphed, HostToDevice, set_copies
 from trainer.machine.device import SelfCheck, check_gpu
 from trainer.models import build_model
-from trainer.rollout.actor import Actor
+from trainer.rollout.collector import Actor
 from trainer.rollout.store import Rollouts
 from trainer.session import build, training
 from trainer.session.training import open_run, run_training

@@ -24,7 +24,7 @@ from learners import (
 
 from trainer.config import flags
 from trainer.learn.targets import explained_variance
-from trainer.rollout.batch import observations
+from trainer.rollout.frames import observations
 from trainer.rollout.replay import PrioritizedReplay
 
 MEMORIES = ["none", "gru", "lstm", "gtrxl"]

@@ -26,7 +26,7 @@ from learners import (
 from trainer.config import flags, learning
 from trainer.learn.optim import hidden_matrices, orthogonalise
 from trainer.learn.vtrace import gae, vtrace
-from trainer.rollout.batch import observations
+from trainer.rollout.frames import observations
 
 STEP, UPDATES = 50, 2  # environment steps, for the schedules; updates of each test
 # Fields of LearnerConfig whose effect is a run's (unroll and unrolls_per_batch are

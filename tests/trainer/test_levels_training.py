@@ -14,8 +14,13 @@ from trainer import evaluate
 from trainer.cli import parse
 from trainer.config.presets import for_levels, preset
 from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
-from trainer.config.tasks import all_levels, levels_of, split_levels
-from trainer.envs.levels import LevelPlaces, level_numbers
+from trainer.config.tasks import (
+    LevelPlaces,
+    all_levels,
+    level_numbers,
+    levels_of,
+    split_levels,
+)
 from trainer.evaluation.play import Played
 from trainer.evaluation.results import level_result, levels_in_a_row, summarise_levels
 from trainer.evaluation.tables import as_text, level_table
@@ -23,12 +28,11 @@ from trainer.film.filmed_env import FilmedEnv, Player, game_config
 from trainer.machine.timings import Timings
 from trainer.models import build_model, checkpoint, heads
 from trainer.models.policy import Policy, load_policy
-from trainer.rollout.actor import Actor
-from trainer.rollout.collector import Collector
+from trainer.rollout.collector import Actor, Collector
 from trainer.rollout.episodes import Episode, OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.store import Rollouts
-from trainer.session import build, locate, reports, resume, training
+from trainer.session import build, files, reports, resume, training
 from trainer.session.training import open_run, run_training
 
 TASK = "SuperMarioBros-1-1-v0"
@@ -300,10 +304,10 @@ def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_
     state = checkpoint.load(path, torch.device("cpu"))
     state["progress"]["ended"] = ""
     checkpoint.save(path, state)
-    found, _ = locate.locate(locate.AUTO, "SuperMarioBros-1-3-v0")
+    found, _ = files.locate(files.AUTO, "SuperMarioBros-1-3-v0")
     assert found.resolve() == path
     with pytest.raises(FileNotFoundError, match="task SuperMarioBros-v0"):
-        locate.locate(locate.AUTO, "SuperMarioBros-1-2-v0")
+        files.locate(files.AUTO, "SuperMarioBros-1-2-v0")
     goes_on = parse(["--resume", "auto", "--task", "SuperMarioBros-1-3-v0"])
     resumed = open_run(replace(goes_on, max_steps=400))
     assert resumed.config.env.levels == ("1-3",)

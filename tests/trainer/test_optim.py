@@ -23,7 +23,7 @@ from trainer.learn.optim import (
     orthogonalise,
     set_learning_rate,
 )
-from trainer.models.build import Ema
+from trainer.models.actor_critic import Ema
 
 RATES = {"lr": 0.01, "lr_end": 0.001, "muon_lr": 0.02}
 

@@ -12,8 +12,7 @@ from trainer.machine.cuda import ACTING, own_stream
 from trainer.machine.timings import Timings
 from trainer.models import build_model
 from trainer.rollout import pipeline
-from trainer.rollout.actor import Actor
-from trainer.rollout.collector import Collector
+from trainer.rollout.collector import Actor, Collector
 from trainer.rollout.episodes import OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.pipeline import InTurns, Overlapped, Weights

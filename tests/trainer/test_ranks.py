@@ -30,7 +30,7 @@ from trainer.machine.ranks import ALONE, LostRankError, Ranks, Stream, seed_of
 from trainer.models import checkpoint
 from trainer.rollout.episodes import Episode
 from trainer.rollout.finished import FinishedEpisodes
-from trainer.session import locate
+from trainer.session import files
 from trainer.session.build import share_of
 from trainer.session.training import run_training
 
@@ -453,10 +453,10 @@ def test_a_restarted_run_goes_on_from_its_own_folder(tmp_path, pools, monkeypatc
     other = make_config(tmp_path / "other")  # what the command line would say now
 
     def config_again():
-        return locate.config_after_restart(ALONE, lambda: other)
+        return files.config_after_restart(ALONE, lambda: other)
 
     assert config_again() is other
-    locate.note(config.run_dir, None, ALONE)
+    files.note(config.run_dir, None, ALONE)
     # Before the first checkpoint it begins again, in the same folder.
     assert config_again().run_dir == config.run_dir.resolve()
     assert config_again().resume is None

@@ -8,7 +8,7 @@ from learners import change, close_shards, evaluate, make_learner
 from torch import nn
 
 from trainer.models import ActorCritic
-from trainer.rollout.batch import Batch
+from trainer.rollout.store import Batch
 
 CUES, BLANK, QUESTION = 4, 4, 5  # what pictures show
 SHAPE = (1, 2, 4)

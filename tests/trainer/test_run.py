@@ -27,8 +27,8 @@ from trainer import run
 from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
 from trainer.learn.learner import Learner
 from trainer.models import checkpoint
-from trainer.rollout.batch import Batch
 from trainer.rollout.finished import FinishedEpisodes
+from trainer.rollout.store import Batch
 from trainer.run import main
 from trainer.session import build, files, reports, resume, training
 from trainer.session.build import Run

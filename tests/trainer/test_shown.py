@@ -29,7 +29,7 @@ from trainer.release import ReleaseConfig
 from trainer.report import ReportConfig
 from trainer.run import main
 from trainer.search import main as search_main
-from trainer.session import locate
+from trainer.session import files
 from trainer.session.training import run_training
 from trainer.show import campaign, page, tracking
 from trainer.tuning import options
@@ -188,7 +188,7 @@ def test_a_run_shows_none_of_its_secrets(home, monkeypatch):
     page.write([run_dir])
     assert json.loads(old.read_text())["notify"] == other
     assert old.stat().st_mode & 0o777 == 0o600
-    assert locate.config_of(checkpoint.find(run_dir)).notify == other
+    assert files.config_of(checkpoint.find(run_dir)).notify == other
     if os.name != "nt":
         old.unlink()  # for its owner alone
     for path in run_dir.rglob("*"):
@@ -215,21 +215,21 @@ def test_a_resumed_run_still_notifies_and_a_moved_checkpoint_says_that_it_cannot
     monkeypatch.setattr(tracking, "_service", lambda urls: None)
     run_training(make_config(home, notify=SECRET, max_steps=100))
     path = checkpoint.find(home / "run")
-    assert locate.config_of(path).notify == SECRET
+    assert files.config_of(path).notify == SECRET
 
     def said():
-        return [r.getMessage() for r in caplog.records if r.name == locate.__name__]
+        return [r.getMessage() for r in caplog.records if r.name == files.__name__]
 
     assert not said()
     moved = home / path.name
     path.rename(moved)
-    assert locate.config_of(moved).notify == ""
+    assert files.config_of(moved).notify == ""
     (line,) = said()
     assert "--notify, which only config.json in its run folder records" in line
     run_training(make_config(home / "b", notify="$MINE", max_steps=100))
     path = checkpoint.find(home / "b" / "run")
     moved = path.rename(home / path.name)
-    assert locate.config_of(moved).notify == "$MINE"
+    assert files.config_of(moved).notify == "$MINE"
 
 
 def test_a_private_file_is_private_whatever_was_there(tmp_path):

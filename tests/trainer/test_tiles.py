@@ -18,7 +18,7 @@ from trainer.config.schema import (
     ModelConfig,
     RunConfig,
 )
-from trainer.envs.tiles import TilesPool, packed, tiles_picture
+from trainer.envs.pool import TilesPool, packed, tiles_picture
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.models import build_model
 from trainer.models.encoders import NEAR

@@ -18,7 +18,7 @@ from trainer.learn import distil
 from trainer.machine.ranks import ALONE
 from trainer.models import checkpoint, released
 from trainer.models.policy import load_policy
-from trainer.session import locate
+from trainer.session import files
 from trainer.tuning.campaign_config import CampaignConfig
 from trainer.tuning.population import Population, PopulationConfig
 
@@ -168,11 +168,11 @@ def test_a_restart_by_torchrun_passes_on_what_the_command_line_names(
 ):
     folder = hostile_run(tmp_path / "runs" / "theirs", model="hostile:Net")
     noted = {"run_dir": str(folder), "resume": None, "had": []}
-    monkeypatch.setattr(locate, "_read_note", lambda: noted)
+    monkeypatch.setattr(files, "_read_note", lambda: noted)
     with pytest.raises(ValueError, match="add --model hostile:Net to this command"):
-        locate.config_after_restart(ALONE, RunConfig)
+        files.config_after_restart(ALONE, RunConfig)
     named = run.code_in(["--model", "hostile:Net"])
-    found = locate.config_after_restart(ALONE, RunConfig, named)
+    found = files.config_after_restart(ALONE, RunConfig, named)
     assert found is not None
     assert found.model.name == "hostile:Net"
     assert not marker.exists()

@@ -7,10 +7,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box
+
 import mario_envpool
-from trainer.config.schema import IMAGE_SIZE, EnvConfig
+from mario_envpool import tiles as game_tiles
+from trainer.config.schema import IMAGE_SIZE, TILES_ROWS, TILES_SHAPE, EnvConfig
 from trainer.config.tasks import is_native
-from trainer.envs.tiles import OBS_TYPE, TilesPool
 from trainer.machine.cpu import available_cores, step_aside, thread_ids
 from trainer.machine.imports import load
 
@@ -23,6 +27,8 @@ _OURS = (
     "max_replacements", "replacement_episodes",
 )  # fmt: skip
 
+#: The option of the pool that `packed` needs.
+OBS_TYPE = ["tiles", "motion"]
 # Runs seed their pools with multiples of this; environment i adds i to the seed.
 SEED_STRIDE = 100_003
 
@@ -157,3 +163,46 @@ def _check_image_task(task: str) -> None:
             f"task {task} has no option {', '.join(missing)}, which the trainer sets; "
             f"{expected}"
         )
+
+
+def packed(
+    grids: npt.NDArray[np.uint8], motion: npt.NDArray[np.int8]
+) -> npt.NDArray[np.uint8]:
+    """Joins tiles and motion to frames."""
+    frames = np.empty((*grids.shape[:-3], *TILES_SHAPE), np.uint8)
+    frames[..., :TILES_ROWS, :] = grids
+    frames[..., TILES_ROWS:, :] = motion.view(np.uint8).reshape(
+        *motion.shape[:-2], 1, -1, TILES_SHAPE[-1]
+    )
+    return frames
+
+
+def tiles_picture(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The tiles of a packed frame (1, 16, 16) in colours, (208, 256, 3) uint8."""
+    return game_tiles.picture(frame[0, :TILES_ROWS])
+
+
+class TilesPool:
+    """A pool with packed observations; everything else is the wrapped pool's."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self.observation_space = Box(0, 255, TILES_SHAPE, np.uint8)
+
+    def recv(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The pool's `recv`, with observations (n, 1, 16, 16) uint8."""
+        obs, *results = self._pool.recv(*args, **kwargs)
+        return packed(obs["tiles"], obs["motion"]), *results
+
+    def reset(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The pool's `reset`, with observations as from `recv`."""
+        obs, info = self._pool.reset(*args, **kwargs)
+        return packed(obs["tiles"], obs["motion"]), info
+
+    def step(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The pool's `step`, with observations as from `recv`."""
+        obs, *results = self._pool.step(*args, **kwargs)
+        return packed(obs["tiles"], obs["motion"]), *results
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)

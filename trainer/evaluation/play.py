@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from trainer.config.options import MAX_SEED, check_seed
 from trainer.envs.pool import SEED_STRIDE
 from trainer.machine.cuda import HostToDevice
-from trainer.rollout.actor import sample
+from trainer.rollout.collector import sample
 from trainer.rollout.episodes import Episode, OpenEpisodes
 
 # Number of seeds of an evaluation, and so the most environments with different seeds.

@@ -18,8 +18,7 @@ import numpy.typing as npt
 import torch
 
 from trainer.config.schema import EnvConfig
-from trainer.config.tasks import game_of
-from trainer.envs.levels import level_number, level_numbers
+from trainer.config.tasks import game_of, level_number, level_numbers
 from trainer.envs.pool import SEED_STRIDE, make_pool
 from trainer.explore.cells import cell_keys
 from trainer.planning.levels import TRIED

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from mario_envpool import _core, nes
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.config.schema import TILES_SHAPE
-from trainer.envs.tiles import tiles_picture
+from trainer.envs.pool import tiles_picture
 from trainer.film.filmed_env import HEIGHT, WIDTH, Picture, Reading, Shot
 
 Colour = tuple[int, int, int]

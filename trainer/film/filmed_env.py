@@ -21,10 +21,9 @@ from torch import Tensor
 from mario_envpool import _core, nes, rom
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import check_level, is_native
-from trainer.envs.pool import make_pool
-from trainer.envs.tiles import packed
+from trainer.envs.pool import make_pool, packed
 from trainer.models.policy import Policy
-from trainer.rollout.actor import sample
+from trainer.rollout.collector import sample
 
 Picture = npt.NDArray[np.uint8]
 

@@ -31,7 +31,7 @@ from PIL import Image
 
 from mario_envpool import _core
 from trainer.config.schema import TILES_SHAPE
-from trainer.envs.tiles import tiles_picture
+from trainer.envs.pool import tiles_picture
 from trainer.film.filmed_env import Picture, Reading
 from trainer.film.shared_game import Command, SharedGame
 from trainer.machine.process import Interrupted, on_signal

@@ -27,7 +27,8 @@ from trainer.machine.monitor import mark
 from trainer.models import PolicyModel, checkpoint
 from trainer.models.policy import Policy, load_policy, run_folder
 from trainer.models.released import SUFFIX
-from trainer.rollout.batch import Batch, observations
+from trainer.rollout.frames import observations
+from trainer.rollout.store import Batch
 
 # Log-probability of actions that a teacher does not have.
 _NEVER = -30.0

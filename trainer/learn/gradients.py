@@ -36,43 +36,39 @@ class Statistics:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._sums: dict[str, Tensor] = {}
-        # Of scalars that come together: their sums, and how often they came.
-        self._joint: dict[tuple[str, ...], Tensor] = {}
+        # Of scalars that come together: their n sums, and how often they came.
+        self._sums: dict[tuple[str, ...], Tensor] = {}
 
     def log(self, name: str, value: Tensor, *, finite_only: bool = False) -> None:
         """Adds a scalar to its sum, in place and without waiting for the device."""
-        if name not in self._sums:
-            self._sums[name] = torch.zeros(2, device=self._device)
-        value = value.detach().float()
-        counted = torch.ones_like(value)
+        value = value.float()
         if finite_only:
-            counted = value.isfinite().float()
-            value = value.nan_to_num(0.0, 0.0, 0.0)
-        self._sums[name].add_(torch.stack([value, counted]))
+            finite = value.nan_to_num(0.0, 0.0, 0.0)
+            self.log_all((name,), finite, value.isfinite().float())
+        else:
+            self.log_all((name,), value)
 
-    def log_all(self, names: tuple[str, ...], values: Tensor) -> None:
+    def log_all(
+        self, names: tuple[str, ...], values: Tensor, counted: Tensor | float = 1.0
+    ) -> None:
         """Adds scalars (n,) that always come together under these names, at once."""
-        if names not in self._joint:
-            self._joint[names] = torch.zeros(len(names) + 1, device=self._device)
-        sums = self._joint[names]
+        if names not in self._sums:
+            self._sums[names] = torch.zeros(len(names) + 1, device=self._device)
+        sums = self._sums[names]
         sums[:-1] += values.detach()
-        sums[-1] += 1
+        sums[-1] += counted
 
     def means(self) -> dict[str, float]:
         """Returns the means by name and resets them; this waits for the device."""
-        result = {}
-        if self._sums:
-            sums = torch.stack(list(self._sums.values())).tolist()
-            pairs = zip(self._sums, sums, strict=True)
-            result = {name: total / count for name, (total, count) in pairs if count}
-        for names, joint in self._joint.items():
-            *totals, count = joint.tolist()
+        if not self._sums:
+            return {}
+        numbers = iter(torch.cat(list(self._sums.values())).tolist())
+        result: dict[str, float] = {}
+        for names, sums in self._sums.items():
+            totals, count = [next(numbers) for _ in names], next(numbers)
             if count:
-                pairs = zip(names, totals, strict=True)
-                result |= {name: total / count for name, total in pairs}
-        for tensor in (*self._sums.values(), *self._joint.values()):
-            tensor.zero_()
+                result |= {n: t / count for n, t in zip(names, totals, strict=True)}
+            sums.zero_()
         return result
 
 

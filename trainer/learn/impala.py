@@ -25,7 +25,7 @@ from trainer.learn.losses import Loss, impala_loss
 from trainer.learn.targets import log_prob, normalised
 from trainer.learn.vtrace import VTrace
 from trainer.models import PolicyOutput
-from trainer.rollout.batch import Batch
+from trainer.rollout.store import Batch
 
 
 class Impala(Learner):

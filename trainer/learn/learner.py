@@ -39,8 +39,9 @@ from trainer.machine.cpu import Shards
 from trainer.machine.cuda import Graphed, compiled
 from trainer.machine.ranks import ALONE, Ranks, Stream, seed_of
 from trainer.models import PolicyModel, PolicyOutput
-from trainer.models.build import Ema
-from trainer.rollout.batch import Batch, observations
+from trainer.models.actor_critic import Ema
+from trainer.rollout.frames import observations
+from trainer.rollout.store import Batch
 
 _logger = logging.getLogger(__name__)
 

@@ -92,15 +92,8 @@ def ppo_loss(
     policy = -(targets.weights * gain).sum()
     clipped = (targets.weights * (ratio != bounded).float()).sum()
     value = _critic_term(values, targets, value_kind)
-    entropy = _entropy(log_probs, targets.weights)
-    return Loss(
-        policy + value_coef * value - entropy_coef * entropy,
-        policy.detach(),
-        value.detach(),
-        entropy.detach(),
-        _kl(log_pi, targets),
-        clipped,
-    )
+    total = policy + value_coef * value
+    return _complete(total, policy, value, log_probs, targets, entropy_coef, clipped)
 
 
 def impala_loss(
@@ -127,15 +120,8 @@ def impala_loss(
     log_pi = _of_actions(log_probs, targets.actions)
     policy = -(targets.weights * log_pi * targets.advantages).sum()
     value = _critic_term(values, targets, value_kind)
-    entropy = _entropy(log_probs, targets.weights)
-    return Loss(
-        policy + value_coef * value - entropy_coef * entropy,
-        policy.detach(),
-        value.detach(),
-        entropy.detach(),
-        _kl(log_pi, targets),
-        torch.zeros_like(policy),
-    )
+    total = policy + value_coef * value
+    return _complete(total, policy, value, log_probs, targets, entropy_coef)
 
 
 def distillation_loss(
@@ -160,14 +146,7 @@ def distillation_loss(
     differences = (teachers.exp() * (teachers - log_probs)).sum(-1)
     policy = (targets.weights * differences).sum()
     value = _critic_term(values, targets, value_kind)
-    return Loss(
-        policy + value_coef * value,
-        policy.detach(),
-        value.detach(),
-        _entropy(log_probs, targets.weights).detach(),
-        _kl(_of_actions(log_probs, targets.actions), targets),
-        torch.zeros_like(policy),
-    )
+    return _complete(policy + value_coef * value, policy, value, log_probs, targets)
 
 
 def consistency(
@@ -218,12 +197,30 @@ def _critic_term(values: Tensor, targets: Targets, kind: ValueLossName) -> Tenso
     return (targets.weights * value_loss(values, returns, kind)).sum()
 
 
-def _entropy(log_probs: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean of the policy's entropy."""
-    return -(weights * (log_probs.exp() * log_probs).sum(-1)).sum()
+def _complete(
+    total: Tensor,  # without the entropy bonus
+    policy: Tensor,
+    value: Tensor,
+    log_probs: Tensor,  # (N, A)
+    targets: Targets,
+    entropy_coef: float | Tensor | None = None,
+    clipped: Tensor | None = None,
+) -> Loss:
+    """Adds the entropy bonus, if any, and what is only reported.
 
-
-def _kl(log_pi: Tensor, targets: Targets) -> Tensor:
-    """Schulman's k3 estimator of KL(mu || pi): (pi/mu - 1) - log(pi/mu) >= 0."""
-    log_ratio = log_pi.detach() - targets.log_mu
-    return (targets.weights * (torch.expm1(log_ratio) - log_ratio)).sum()
+    `kl` is Schulman's k3 estimator of KL(mu || pi): (pi/mu - 1) - log(pi/mu) >= 0.
+    """
+    weights = targets.weights
+    entropy = -(weights * (log_probs.exp() * log_probs).sum(-1)).sum()
+    if entropy_coef is not None:
+        total = total - entropy_coef * entropy
+    log_pi = _of_actions(log_probs, targets.actions).detach()
+    log_ratio = log_pi - targets.log_mu
+    return Loss(
+        total,
+        policy.detach(),
+        value.detach(),
+        entropy.detach(),
+        kl=(weights * (torch.expm1(log_ratio) - log_ratio)).sum(),
+        clipped=torch.zeros_like(policy) if clipped is None else clipped,
+    )

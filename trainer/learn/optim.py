@@ -63,21 +63,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
 def build_optimizer(
     model: nn.Module, config: LearnerConfig, capturable: bool
 ) -> torch.optim.Optimizer:
-    """Builds the optimiser of a run.
+    """Builds the optimiser of a run; `capturable` if CUDA graphs record its steps.
 
     Its `load_state_dict` takes the moments from the checkpoint, but the rates and other
     options from `config`: a resumed run may change options, or continue on another
     device. If a network has no hidden matrices, AdamW replaces Muon, with a warning in
     the log.
-
-    Args:
-        model: network on its device.
-        config: the optimiser's name and options.
-        capturable: whether steps are recorded in CUDA graphs; rates are then
-            tensors.
-
-    Raises:
-        ValueError: an option is out of its range.
     """
     check_ranges(config)
     kind, lr = config.optimizer, config.lr
@@ -208,24 +199,14 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(
         self,
-        matrices: Group,
-        others: Group,
+        matrices: Group,  # parameters of two or more dimensions, and their rate
+        others: Group,  # for AdamW
         *,
-        momentum: float,
-        weight_decay: float,
-        eps: float,
+        momentum: float,  # decay of the matrices' mean gradient
+        weight_decay: float,  # decoupled, of all parameters
+        eps: float,  # of AdamW
         capturable: bool,
     ) -> None:
-        """Takes one group for each of the two optimisers, each with its lr.
-
-        Args:
-            matrices: parameters of two or more dimensions, for Muon.
-            others: parameters for AdamW.
-            momentum: decay of the matrices' mean gradient.
-            weight_decay: decoupled weight decay of all parameters.
-            eps: epsilon of AdamW.
-            capturable: whether steps are recorded in CUDA graphs.
-        """
         options = {
             "momentum": momentum,
             "weight_decay": weight_decay,

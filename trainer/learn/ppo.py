@@ -33,7 +33,8 @@ from trainer.models import ActorCritic, PolicyOutput
 from trainer.models.heads import PolicyValueHead
 from trainer.models.native import EncoderPass, has_hooks
 from trainer.models.popart import PopArt
-from trainer.rollout.batch import Batch, observations
+from trainer.rollout.frames import observations
+from trainer.rollout.store import Batch
 
 with suppress(ImportError):  # if it is not built, there is no `EncoderPass` either
     from trainer import _native

@@ -30,7 +30,7 @@ from trainer.learn.vtrace import VTrace, gae, vtrace
 from trainer.machine.cuda import compiled
 from trainer.machine.ranks import ALONE, Ranks
 from trainer.models import PolicyModel
-from trainer.rollout.batch import Batch
+from trainer.rollout.store import Batch
 
 
 class TargetMaker:

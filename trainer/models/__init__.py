@@ -1,7 +1,14 @@
 """Networks: image encoders, memories, heads, and the actor-critic made of them."""
 
-from trainer.models.actor_critic import ActorCritic, PolicyModel, PolicyOutput
-from trainer.models.build import ModelSize, build_model, describe_model, to_device
+from trainer.models.actor_critic import (
+    ActorCritic,
+    ModelSize,
+    PolicyModel,
+    PolicyOutput,
+    build_model,
+    describe_model,
+    to_device,
+)
 
 __all__ = [
     "ActorCritic",

@@ -1,14 +1,20 @@
-"""The actor-critic: encoder, memory and heads, from uint8 frames to a policy."""
+"""The network of a run: from uint8 frames to a policy; built, measured and averaged."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.config.schema import ModelConfig
-from trainer.models.encoders import Shape, build_encoder
+from trainer.machine.imports import load
+from trainer.models.encoders import ENCODERS, Shape, build_encoder
 from trainer.models.heads import PolicyValueHead
 from trainer.models.memory import build_memory
 from trainer.models.native import features_of
@@ -144,3 +150,215 @@ class ActorCritic(PolicyModel):
         logits, values = self.head(features)
         output = PolicyOutput(logits.unflatten(0, rows), values.unflatten(0, rows))
         return output, state
+
+
+class ModelSize(NamedTuple):
+    """How large a network is.
+
+    Attributes:
+        parameters: trained scalars.
+        forward_flops: operations of one row's forward pass by PyTorch's counter:
+            convolutions, matrix products and attention (a multiply-add is two),
+            without element-wise work.
+    """
+
+    parameters: int
+    forward_flops: int
+
+
+def to_device(model: PolicyModel, name: str, device: torch.device) -> PolicyModel:
+    """Moves a network to a device, in the layout that is fastest there.
+
+    Args:
+        model: a network from `build_model`.
+        name: ModelConfig.name.
+        device: the target device.
+    """
+    model = model.to(device)
+    plan = ENCODERS.get(name)
+    if device.type == "cuda" or (plan is not None and plan.channels_last_on_cpu):
+        # nn.Module.to takes memory_format, but its annotations lack it.
+        cast(Any, model).to(memory_format=torch.channels_last)
+    return model
+
+
+def build_model(
+    config: ModelConfig, shape: tuple[int, ...], num_actions: int
+) -> PolicyModel:
+    """Builds the network of a run.
+
+    Args:
+        config: configuration of the network. For a name `module:Class`,
+            Class(config, shape, num_actions) is called. It must return an nn.Module
+            with the `forward` of `PolicyModel`, and may have its `state_size` and
+            `resample_noise`. With L > 1 value heads, values are (T, B, L).
+        shape: observation shape; must be (channels, height, width).
+        num_actions: size of the discrete action space.
+
+    Raises:
+        ValueError: observations are not images, the network does not exist, or its
+            outputs are wrong.
+    """
+    if len(shape) != 3:
+        raise ValueError(
+            f"observations have shape {shape}, but encoders take images "
+            "(channels, height, width)"
+        )
+    image = (shape[0], shape[1], shape[2])
+    if ":" not in config.name:
+        return ActorCritic(config, image, num_actions)
+    make = load(config.name, "model", "module:Class")
+    if not callable(make):
+        raise ValueError(
+            f"model {config.name!r} is a {type(make).__name__}; it must be a class: "
+            "module:Class"
+        )
+    model = make(config, image, num_actions)
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"model {config.name!r} returns a {type(model).__name__}; it must return a "
+            "torch.nn.Module, for instance a subclass of trainer.models.ActorCritic"
+        )
+    result = model if isinstance(model, PolicyModel) else _Adapted(model)
+    _check_contract(config, model, result.state_size, image, num_actions)
+    if config.popart and result.popart is None:
+        raise ValueError(
+            f"model {config.name!r} has no attribute popart; choose --no-popart, or "
+            "make it a subclass of trainer.models.ActorCritic"
+        )
+    return result
+
+
+def describe_model(model: PolicyModel, shape: tuple[int, ...]) -> ModelSize:
+    """Counts parameters and operations; runs one row of zeros of this shape."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    # The counter does not support a CPU's fused attention, but supports its parts.
+    parts = sdpa_kernel(SDPBackend.MATH)
+    with _evaluating(model), parts, FlopCounterMode(display=False) as counter:
+        model(*_blank_rows(model.state_size, shape, 1, 1, device))
+    parameters = sum(p.numel() for p in model.parameters())
+    return ModelSize(parameters, counter.get_total_flops())
+
+
+class _Adapted(PolicyModel):
+    """A custom module, with defaults for the parts that it leaves out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.state_size = int(getattr(model, "state_size", 0))
+
+    def resample_noise(self, generator: torch.Generator | None = None) -> None:
+        """Passes the call on if the module has such a method."""
+        draw = getattr(self.model, "resample_noise", None)
+        if callable(draw):
+            draw(generator)
+
+    def forward(
+        self, obs: Tensor, state: Tensor, first: Tensor
+    ) -> tuple[PolicyOutput, Tensor]:
+        """See `PolicyModel.forward`."""
+        (logits, values), state = self.model(obs, state, first)
+        return PolicyOutput(logits, values), state
+
+
+def _check_contract(
+    config: ModelConfig, model: nn.Module, size: int, shape: Shape, num_actions: int
+) -> None:
+    """Raises ValueError unless the outputs for blank rows are right."""
+    T, B, L = 2, 3, config.value_heads
+    name, values = config.name, (T, B) if L == 1 else (T, B, L)
+    rows = _blank_rows(size, shape, T, B, torch.device("cpu"))
+    try:
+        with _evaluating(model):
+            result = model(*rows)
+    except Exception as error:
+        error.add_note(
+            f"This error is from a trial of model {name!r} with (obs, state, first) = "
+            f"{_outline(rows)}."
+        )
+        raise
+    expected = (
+        f"((float32 {(T, B, num_actions)}, float32 {values}), float32 {(B, size)})"
+    )
+    if _outline(result) != expected:
+        one = f" (or choose --value-heads 1: the run has {L} levels)" if L > 1 else ""
+        raise ValueError(
+            f"model {name!r} returned {_outline(result)} for {T} rows of {B} "
+            f"environments; it must return ((logits, values), state) as {expected}, "
+            f"where the state's size is the model's state_size, {size}{one}"
+        )
+
+
+def _blank_rows(
+    state_size: int, shape: tuple[int, ...], T: int, B: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Arguments of a network: T rows of B environments, all zeros."""
+    return (
+        torch.zeros(T, B, *shape, dtype=torch.uint8, device=device),
+        torch.zeros(B, state_size, device=device),
+        torch.zeros(T, B, dtype=torch.bool, device=device),
+    )
+
+
+def _outline(value: object) -> str:
+    """Types and shapes of tensors in tuples, like (float32 (2, 3), uint8 (4,))."""
+    if isinstance(value, Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"{kind} {tuple(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(_outline(v) for v in value)})"
+    return type(value).__name__
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients, random numbers or changes of statistics."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+
+
+@torch.no_grad()
+def copy_weights(target: nn.Module, source: nn.Module) -> None:
+    """Copies parameters and buffers between modules of the same kind, in place."""
+    for kind in (nn.Module.parameters, nn.Module.buffers):
+        for copied, original in zip(kind(target), kind(source), strict=True):
+            copied.copy_(original)
+
+
+class Ema:
+    """Exponential moving average of a model's weights, for evaluation.
+
+    Attributes:
+        model: a copy with the averaged weights; buffers are the latest.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model = copy.deepcopy(model).requires_grad_(False)
+        self.decay = decay
+        self._source = model
+
+    @torch.no_grad()
+    def update(self, updates: int) -> None:
+        """Adds the weights after one more update, the last of `updates`."""
+        # The first updates have more weight; otherwise the random initial weights
+        # would dominate for 1 / (1 - decay) updates.
+        decay = min(self.decay, (1 + updates) / (10 + updates))
+        latest = [param.detach() for param in self._source.parameters()]
+        torch._foreach_lerp_(list(self.model.parameters()), latest, 1 - decay)
+        buffers = zip(self.model.buffers(), self._source.buffers(), strict=True)
+        for copied, original in buffers:
+            copied.copy_(original)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averaged weights, as a state dict of the model."""
+        return self.model.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from a `state_dict`."""
+        self.model.load_state_dict(state)

@@ -4,7 +4,7 @@
 for acting and learning on a CPU, `cnn-72k` for images of 40x40. `nature` is Mnih et al.
 2015. `impala` is the residual network of Espeholt et al. 2018 (figure 3, right) with
 16-32-32 channels. `convnext` has the blocks of Liu et al. 2022 in three stages that fit
-84x84. `tiles` takes what trainer/envs/tiles.py packs.
+84x84. `tiles` takes what trainer/envs/pool.py packs.
 
 To add an encoder, write a function such as `_impala` that builds its modules, and name
 it in `ENCODERS` and in the help of `--model` (trainer/config/network.py).

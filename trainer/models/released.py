@@ -53,9 +53,9 @@ class PolicyFile(NamedTuple):
 
 def write_policy(path: Path, policy: PolicyFile, *, bits: int = 16) -> None:
     """Writes a policy atomically, with 8 or 16 bits per number of a large matrix."""
-    about = policy._asdict()
+    facts = policy._asdict()
     weights: dict[str, Tensor] = {}
-    for name, weight in about.pop("weights").items():
+    for name, weight in facts.pop("weights").items():
         if bits == 8 and weight.ndim == 2 and weight.numel() >= _LARGE:
             scales = (weight.abs().amax(1) / 127).half().clamp_min(1e-7)
             weights[name + _SCALES] = scales
@@ -63,7 +63,7 @@ def write_policy(path: Path, policy: PolicyFile, *, bits: int = 16) -> None:
         weights[name] = (
             weight.half() if weight.is_floating_point() else weight
         ).contiguous()
-    metadata = {"format": _POLICY_FORMAT, "policy": json.dumps(about)}
+    metadata = {"format": _POLICY_FORMAT, "policy": json.dumps(facts)}
     with replacing(path) as file:
         file.write(safetensors.torch.save(weights, metadata))
 
@@ -93,14 +93,14 @@ def read_policy(path: Path, device: torch.device) -> PolicyFile:
             f"{metadata.get('format')!r}, not {_POLICY_FORMAT!r}"
         )
     try:
-        about: dict[str, Any] = json.loads(metadata["policy"])
+        facts: dict[str, Any] = json.loads(metadata["policy"])
         for name in [name for name in weights if name.endswith(_SCALES)]:
             matrix, scales = name.removesuffix(_SCALES), weights.pop(name)
             weights[matrix] = weights[matrix] * scales.float()[:, None]
         for name, weight in weights.items():
             if weight.is_floating_point():
                 weights[name] = weight.float()
-        policy = PolicyFile(weights=weights, **about)
+        policy = PolicyFile(weights=weights, **facts)
     # RuntimeError: scales do not fit their matrix.
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error

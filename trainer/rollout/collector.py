@@ -1,10 +1,14 @@
-"""The acting loop: recv -> act -> send, over a pool with EnvPool's API.
+"""The acting loop: recv, act, send, store; over a pool with EnvPool's API.
 
 Environments form groups: while the network acts for one group, the other groups
 emulate. In async mode a group is the set of environments that are ready first. In
 sync mode groups are fixed and served in turn, so results do not depend on how long
-each environment takes. The collector stores results after it has sent the actions,
-so the environments do not wait for storage.
+each environment takes.
+
+All environments wait while the collector works, so it waits for as little as possible:
+it stores rows after it has sent their actions, never queues its work on a GPU behind
+that of a learner (pipeline.py), and writes no file. It waits for environments (`recv`)
+and for its own decisions; pipeline.py lets it begin when its weights are there.
 """
 
 from __future__ import annotations
@@ -20,14 +24,108 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.machine.cuda import HostToDevice, use_here
+from trainer.machine.cuda import ACTING, Graphed, HostToDevice, use_here
 from trainer.machine.timings import Timings
-from trainer.rollout.actor import Actor, ActorOutput
+from trainer.models import PolicyModel, PolicyOutput
 from trainer.rollout.arrays import Index, Native, native, on_host, put, span
-from trainer.rollout.batch import Rows
 from trainer.rollout.episodes import FloatArray, OpenEpisodes, StepColumns
 from trainer.rollout.finished import FinishedEpisodes
-from trainer.rollout.store import Rollouts
+from trainer.rollout.store import Rollouts, Rows
+
+
+def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Samples actions (n,) int64 from logits (n, A)."""
+    return _choose(logits, torch.empty_like(logits).exponential_(generator=generator))
+
+
+def _choose(logits: Tensor, noise: Tensor) -> Tensor:
+    """Actions (n,) int64 from logits and Exp(1)-distributed noise, both (n, A)."""
+    # argmax p_i / e_i with e_i ~ Exp(1) is a sample of p.
+    return (logits.softmax(-1) / noise).argmax(-1)
+
+
+class ActorOutput(NamedTuple):
+    """The decisions of a policy for n environments."""
+
+    actions: Tensor  # (n,) int64
+    logits: Tensor  # (n, A) float32 that the actions were sampled from
+    values: Tensor  # (n,) float32
+    state: Tensor  # (n, S) float32, the memory after these rows
+
+
+class Actor:
+    """A set of weights to act with, and the policy version of these weights."""
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        *,
+        num_actions: int,
+        device: torch.device,
+        dtype: torch.dtype | None,
+        generator: torch.Generator,
+        graphs: bool = False,  # on a GPU, record the forward pass and replay it
+    ) -> None:
+        self.model = model
+        self.version = 0
+        self._num_actions = num_actions
+        self._device = device
+        self._dtype = dtype
+        self._generator = generator
+        self._forward = Graphed(
+            self._run,
+            name="acting",
+            device=device,
+            enabled=graphs,
+            priority=ACTING,
+        )
+
+    def __call__(
+        self,
+        pixels: Tensor,  # (n, C, H, W) uint8
+        state: Tensor,  # (n, S) float32
+        is_first: Tensor,  # (n,) bool
+        levels: Tensor,  # (n,) int64, selects the value head of each row
+    ) -> ActorOutput:
+        """Samples actions."""
+        self.model.resample_noise(self._generator)
+        # Drawn here: recorded graphs must not draw.
+        noise = torch.empty(len(pixels), self._num_actions, device=self._device)
+        noise.exponential_(generator=self._generator)
+        return ActorOutput(*self._forward(pixels, state, is_first, levels, noise))
+
+    def close(self) -> None:
+        """Frees the recorded graph."""
+        self._forward.close()
+
+    @torch.no_grad()
+    def _run(
+        self,
+        pixels: Tensor,
+        state: Tensor,
+        is_first: Tensor,
+        levels: Tensor,
+        noise: Tensor,
+    ) -> ActorOutput:
+        output, state = self._evaluate(pixels, state, is_first)
+        logits, values = output.logits[0], output.values_at(levels[None])[0]
+        return ActorOutput(_choose(logits, noise), logits, values, state)
+
+    @torch.no_grad()
+    def values(
+        self, pixels: Tensor, state: Tensor, is_first: Tensor, levels: Tensor
+    ) -> Tensor:
+        """The critic's values, (n,) float32; takes the arguments of `__call__`."""
+        output, _ = self._evaluate(pixels, state, is_first)
+        return output.values_at(levels[None])[0]
+
+    def _evaluate(
+        self, pixels: Tensor, state: Tensor, is_first: Tensor
+    ) -> tuple[PolicyOutput, Tensor]:
+        with torch.autocast(self._device.type, self._dtype, self._dtype is not None):
+            result: tuple[PolicyOutput, Tensor]
+            result = self.model(pixels[None], state, is_first[None])
+        return result
 
 
 class ExplorerProtocol(Protocol):
@@ -107,6 +205,7 @@ class Collector:
         self._state = torch.zeros(num_envs, state_size, device=device)
         self._no_state = torch.zeros(num_envs, 0, device=device)
         self._groups = np.split(np.arange(num_envs, dtype=np.int32), groups)
+        # Last rows of unrolls, on which nothing is decided yet (see `collect`).
         self._pending: deque[tuple[_Received, Rows]] = deque()
 
     @property
@@ -130,20 +229,21 @@ class Collector:
             self._pool.send(np.zeros(len(group), np.int32), group)
 
     def collect(
-        self, unrolls: int, actor: Callable[[], Actor], more: Callable[[], bool]
+        self, unrolls: int, actor: Callable[[], Actor], goes_on: Callable[[], bool]
     ) -> None:
-        """Acts until `unrolls` more unrolls are full, or `more` returns False.
+        """Acts until `unrolls` more unrolls are full, or `goes_on` returns False.
 
-        `actor` and `more` are called before each group. In sync mode `unrolls` is a
-        multiple of the environments (whole rounds), and the last rows of the unrolls
-        get no actions yet: the next call decides on them, with its own weights.
+        `actor` and `goes_on` are called before each group. In sync mode `unrolls` is a
+        multiple of the environments, so all groups complete their unrolls together. The
+        last rows of these unrolls get no actions yet, only values: the next call
+        decides on them, with the weights of the next batch.
         """
         completed = 0
         self._finished.begin_batch()
         # In sync mode only while all environments wait: no start depends on timing.
         if self._asynchronous or self.resumed:
             self._set_starts()
-        while completed < unrolls and more():
+        while completed < unrolls and goes_on():
             if len(self._pending) == len(self._groups):
                 self._decide_pending(actor())
             received, weights = self._receive(), actor()

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.envs.levels import LevelPlaces, level_numbers, x_in_room
+from trainer.config.tasks import LevelPlaces, level_numbers, x_in_room
 from trainer.rollout.arrays import IntArray, span
 
 BoolArray = npt.NDArray[np.bool_]

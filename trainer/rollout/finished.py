@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.envs.levels import level_name, level_number
+from trainer.config.tasks import level_name, level_number
 from trainer.rollout.episodes import Episode, StepColumns
 
 

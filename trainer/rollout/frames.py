@@ -28,11 +28,26 @@ from trainer.rollout.arrays import (
     put,
     span,
 )
-from trainer.rollout.batch import as_words, observations
 
 BoolArray = npt.NDArray[np.bool_]
 
 _logger = logging.getLogger(__name__)
+
+
+def observations(frames: Tensor, stacks: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Observations (..., C, H, W) uint8 out of frames, by indices (..., stack)."""
+    pixels = frames.index_select(0, stacks.flatten()).view(torch.uint8)
+    return pixels.view(*stacks.shape[:-1], *shape)
+
+
+def as_words(rows: Native) -> Native:
+    """Views (n, bytes) as (n, words) if 8 divides the bytes: 8 times fewer elements.
+
+    Measured on one Zen 4 core for rows of 28 KB: index_copy_ takes 22 us a row for
+    uint8 and 3 us for int64.
+    """
+    words = torch.int64 if isinstance(rows, Tensor) else np.int64
+    return rows.view(words) if rows.shape[1] % 8 == 0 else rows
 
 
 def frames_per_slot(rows: int, stack_num: int) -> int:

@@ -23,9 +23,8 @@ import torch
 from trainer.machine.cuda import ACTING, Fence, own_stream, wait_for_device
 from trainer.machine.timings import Timings
 from trainer.models import PolicyModel
-from trainer.models.build import copy_weights
-from trainer.rollout.actor import Actor
-from trainer.rollout.collector import Collector
+from trainer.models.actor_critic import copy_weights
+from trainer.rollout.collector import Actor, Collector
 from trainer.rollout.store import Rollouts
 
 

@@ -1,23 +1,23 @@
-"""Unrolls of many environments, each at its own pace, on the training device.
+"""Rows of environments become unrolls here, and unrolls a `Batch`, on one device.
 
 Storage is one tensor per quantity, (K, S, ...): S slots, each one unroll of one
 environment, of K = burn_in + T + 1 rows. The last row closes the unroll and
 bootstraps it; this row and the burn_in rows before it are also the first rows of the
 environment's next slot. Full slots wait in a queue until the learner takes them, and
-return to the store when neither the learner nor replay needs them. The position of
-each environment is on the host, in NumPy arrays.
+return to the store when neither the learner nor replay needs them. Which slot and row
+each environment writes next is on the host, in NumPy arrays.
 
-Row k holds what the pool returned (observation; reward, done and truncated that
-came with it, and whether an episode begins) and the decision made on it (action,
-logits, value).
-Observations are in frames.py, each frame once.
+A row holds what the pool returned (reward, done and truncated that came with the
+observation, and whether an episode begins) and the decision made on it (action, logits,
+value, and the version of the weights that decided). The observations are in frames.py,
+each frame once.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,6 @@ from trainer.rollout.arrays import (
     put,
     span,
 )
-from trainer.rollout.batch import Batch, Rows
 from trainer.rollout.frames import FrameStore, frames_per_slot
 
 BoolArray = npt.NDArray[np.bool_]
@@ -46,6 +45,53 @@ _OF_THE_POOL = ("rewards", "done", "truncated", "levels", "is_first")
 _DECISIONS = ("actions", "logits", "values")
 
 
+class Rows(NamedTuple):
+    """Where the n rows of one recv were written: flat indices k * S + slot."""
+
+    acting: Index  # n rows that the environments act from
+    closing: Index  # m last rows of the unrolls that this recv completed
+    closing_of: Index  # positions of the closing rows among the n rows
+    closed: int  # m
+
+
+class Batch(NamedTuple):
+    """B unrolls of K = burn-in + T + 1 rows. Frames stay in the store."""
+
+    frames: Tensor  # (all frames, words), the frames of the store
+    stacks: Tensor  # (K, B, stack) int64 indices of the frames of each observation
+    actions: Tensor  # (K, B) int64; the last row's are not executed yet
+    logits: Tensor  # (K, B, A) float32 of the policy that acted
+    values: Tensor  # (K, B) float32 of the critic when it acted
+    rewards: Tensor  # (K, B) float32 that came with each row
+    done: Tensor  # (K, B) bool, terminated or truncated
+    truncated: Tensor  # (K, B) bool
+    is_first: Tensor  # (K, B) bool, the row begins an episode
+    versions: Tensor  # (K, B) int64 version of the policy that acted
+    levels: Tensor  # (K, B) int64 index of the level among the run's levels
+    state: Tensor  # (B, S) float32, the memory before the first row
+    weights: Tensor  # (B,) float32 importance of each unroll; 1 for fresh ones
+    fresh: Tensor  # (B,) bool, the unroll is not from replay
+
+    def at(self, unrolls: Tensor | slice) -> Batch:
+        """Some of the unrolls."""
+        of_unrolls = ("state", "weights", "fresh")
+        fields = {
+            name: field[unrolls] if name in of_unrolls else field[:, unrolls]
+            for name, field in self._asdict().items()
+            if name != "frames"
+        }
+        return Batch(frames=self.frames, **fields)
+
+    def inputs(self, unrolls: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the network sees of some unrolls: stacks, state, is_first, levels."""
+        return (
+            self.stacks[:, unrolls],
+            self.state[unrolls],
+            self.is_first[:, unrolls],
+            self.levels[:, unrolls],
+        )
+
+
 class Rollouts:
     """The store, and the two queues of slots: free and full."""
 
@@ -53,7 +99,7 @@ class Rollouts:
         self,
         *,
         num_envs: int,  # each holds one slot
-        num_slots: int,
+        num_slots: int,  # more than num_envs: others are learned from meanwhile
         unroll: int,  # T, in steps
         obs_shape: tuple[int, ...],  # (C, H, W)
         num_actions: int,
@@ -62,18 +108,6 @@ class Rollouts:
         state_size: int = 0,  # floats of the memory's state
         burn_in: int = 0,  # rows before the T + 1 that are trained on, at most T
     ) -> None:
-        if num_slots <= num_envs:
-            raise ValueError(
-                f"num_slots={num_slots} must exceed num_envs={num_envs}: every "
-                "environment holds one slot while others are learned from"
-            )
-        if not 0 <= burn_in <= unroll:
-            raise ValueError(f"burn_in must be 0 to unroll={unroll}, got {burn_in}")
-        if obs_shape[0] % stack_num:
-            raise ValueError(
-                f"observations of shape {obs_shape} cannot hold {stack_num} frames: "
-                "the first number must be a multiple of the frames"
-            )
         self.unroll, self.burn_in = unroll, burn_in
         self.num_slots, self.device = num_slots, device
         self.obs_shape = obs_shape

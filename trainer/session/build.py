@@ -28,8 +28,7 @@ from trainer.machine.ranks import ALONE, Ranks, Stream, seed_of
 from trainer.machine.timings import Timings
 from trainer.models import PolicyModel, build_model, describe_model, to_device
 from trainer.models.native import computes
-from trainer.rollout.actor import Actor
-from trainer.rollout.collector import Collector
+from trainer.rollout.collector import Actor, Collector
 from trainer.rollout.episodes import OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline

@@ -30,9 +30,9 @@ def demonstrate(run: Run) -> None:
             run.display.log,
         )
         run.ways.complete = True
-        walked = _walk(run)
+        replayed = _replay(run)
     else:
-        walked = _saved_or_new(run)
+        replayed = _saved_or_new(run)
     imitation = config.learner.imitation
     if imitation and run.progress.steps >= config.learner.entropy_steps:
         run.display.log(
@@ -40,18 +40,18 @@ def demonstrate(run: Run) -> None:
             f"{config.learner.entropy_steps:,}"
         )
     if run.explorer is not None:
-        run.explorer.take_demonstrations(walked)
-    if walked and (imitation or config.explore.demos):
+        run.explorer.take_demonstrations(replayed)
+    if replayed and (imitation or config.explore.demos):
         run.learner.take_demonstrations(
-            torch.from_numpy(np.concatenate([way.obs for way in walked])),
-            torch.from_numpy(np.concatenate([way.actions for way in walked])),
+            torch.from_numpy(np.concatenate([way.obs for way in replayed])),
+            torch.from_numpy(np.concatenate([way.actions for way in replayed])),
         )
     # A resumed run was cloned when it began.
     if config.explore.demos and config.learner.cloning_steps and not config.resume:
         _clone(run)
 
 
-def _walk(run: Run) -> list[demonstrations.ReplayedWay]:
+def _replay(run: Run) -> list[demonstrations.ReplayedWay]:
     """Plays the demonstrations that the run has."""
     config = run.config
     return demonstrations.walk(
@@ -62,19 +62,19 @@ def _walk(run: Run) -> list[demonstrations.ReplayedWay]:
 def _saved_or_new(run: Run) -> list[demonstrations.ReplayedWay]:
     """Takes saved demonstrations or searches for new ones, and plays them."""
     ways, progress, log = run.ways, run.progress, run.display.log
-    walked: list[demonstrations.ReplayedWay] = []
+    replayed: list[demonstrations.ReplayedWay] = []
     try:
-        walked = _walk(run)
+        replayed = _replay(run)
     except ValueError as error:
         log(f"the saved demonstrations are replaced by a new search: {error}")
         ways.forget()
     if ways.complete:
-        return walked
+        return replayed
     began = time.monotonic() - progress.seconds
     try:
         with raise_on_signal():
             _search(run)
-            walked = _walk(run)
+            replayed = _replay(run)
     except Interrupted as interrupted:
         progress.seconds = time.monotonic() - began
         interrupted.steps, interrupted.seconds = progress.steps, progress.seconds
@@ -90,7 +90,7 @@ def _saved_or_new(run: Run) -> list[demonstrations.ReplayedWay]:
         )
         raise
     progress.seconds = time.monotonic() - began
-    return walked
+    return replayed
 
 
 def _search(run: Run) -> None:

@@ -14,9 +14,10 @@ from trainer.evaluation.results import summarise_levels
 from trainer.evaluation.tables import as_text, level_table
 from trainer.machine.files import replacing
 from trainer.machine.timings import format_seconds
-from trainer.models.build import copy_weights
+from trainer.models.actor_critic import copy_weights
 from trainer.models.checkpoint import dump
-from trainer.rollout.batch import Batch, observations
+from trainer.rollout.frames import observations
+from trainer.rollout.store import Batch
 from trainer.session.build import Run
 
 # Largest discounted return that suits the critic's Huber loss and the gradient clip,

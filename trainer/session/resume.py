@@ -24,7 +24,7 @@ from trainer.machine.files import same_folder
 from trainer.machine.ranks import on_device
 from trainer.models import checkpoint, heads
 from trainer.session.build import Progress, Run
-from trainer.session.locate import locate
+from trainer.session.files import locate
 
 # Options that must stay the same for episodes and unrolls to continue, as must env.*
 # but for these.
@@ -231,7 +231,11 @@ def restore(run: Run, path: Path, state: dict[str, Any]) -> None:
         before, now = (flat(shown.settings(config)) for config in configs)
         texts = [f"{n.rpartition('.')[2]} {before[n]} -> {now[n]}" for n in changed]
         run.display.log(f"changed since the checkpoint: {', '.join(texts)}")
-    moved = [name for name in changed if _is_layout(name)]
+    moved = [
+        name
+        for name in changed
+        if name in _LAYOUT or (name.startswith("env.") and name not in _FREE_IN_ENV)
+    ]
     if ("cuda" in state["rng"]) != (run.device.type == "cuda"):
         moved.append("kind of device")
     if state.get("ranks", 1) != run.ranks.size:
@@ -359,8 +363,3 @@ def _check_limits(run: Run) -> None:
             f"the checkpoint is at {progress.seconds:.0f} s, and max_seconds is "
             f"{config.max_seconds:g}: raise --max-seconds to continue (0: no limit)"
         )
-
-
-def _is_layout(name: str) -> bool:
-    """Whether unrolls cannot continue after a change of this option."""
-    return name in _LAYOUT or (name.startswith("env.") and name not in _FREE_IN_ENV)

@@ -28,8 +28,8 @@ from trainer.machine.process import Interrupted, on_signal
 from trainer.machine.ranks import ALONE, FirstRankError, LostRankError, Ranks
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
-from trainer.rollout.batch import Batch
-from trainer.session import files, locate
+from trainer.rollout.store import Batch
+from trainer.session import files
 from trainer.session.alarms import Alarms
 from trainer.session.build import Run
 from trainer.session.demonstrate import demonstrate
@@ -110,7 +110,7 @@ def _start_run_dir(run: Run, source: Path | None) -> Path:
             f"cannot write to the run folder {run_dir} ({error.strerror}); "
             "choose another folder with --run-dir"
         ) from error
-    run.progress.best_score = locate.best_in(run_dir)
+    run.progress.best_score = files.best_in(run_dir)
     return run_dir
 
 
@@ -216,19 +216,12 @@ def _check_saved(run: Run, saved: bool) -> None:
 
 
 class Decision(NamedTuple):
-    """The decision of rank 0 after an update.
+    """What rank 0 decides after an update, for all ranks."""
 
-    Attributes:
-        reason: why the run ends now; "": it continues.
-        saves: whether to write a checkpoint now.
-        best: whether to write best.pt now.
-        signal: number of the signal that asked a rank to end; 0: none.
-    """
-
-    reason: str
-    saves: bool
-    best: bool
-    signal: int
+    reason: str  # why the run ends now; "": it continues
+    saves: bool  # whether to write a checkpoint now
+    best: bool  # whether to write best.pt now
+    signal: int  # number of the signal that asked a rank to end; 0: none
 
 
 def _loop(run: Run, saver: Saver, stopping: Stop) -> dict[str, float]:
@@ -249,7 +242,7 @@ def _loop(run: Run, saver: Saver, stopping: Stop) -> dict[str, float]:
                 saver.save_best()
 
     def end() -> None:
-        if not stopping.signal and not _is_solved(reason):
+        if not stopping.signal and not reason.startswith("solved"):
             reporter.evaluate_at_end()
         # Not by the signal, which may have come during the last evaluation.
         progress.ended = "" if reason == _INTERRUPTED else reason
@@ -267,7 +260,7 @@ def _loop(run: Run, saver: Saver, stopping: Stop) -> dict[str, float]:
         | {
             "steps": float(progress.steps),
             "seconds": seconds,
-            "solved": float(_is_solved(reason)),
+            "solved": float(reason.startswith("solved")),
         }
     )
 
@@ -340,7 +333,3 @@ def _reason_to_end(run: Run, reporter: Reporter, signalled: int) -> str:
     if config.max_seconds and run.seconds() >= config.max_seconds:
         return "max_seconds reached"
     return ""
-
-
-def _is_solved(reason: str) -> bool:
-    return reason.startswith("solved")
