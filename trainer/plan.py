@@ -43,8 +43,7 @@ import tyro
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.cli import main_of
 from trainer.config.tasks import all_levels, game_of, parse_levels
-from trainer.film.draw import enlarge
-from trainer.film.encode import VideoWriter
+from trainer.film.draw import VideoWriter, enlarge
 from trainer.film.filmed_env import HEIGHT, WIDTH
 from trainer.machine.cpu import available_cores
 from trainer.machine.process import Interrupted, complain
@@ -325,8 +324,8 @@ def _export(config: PlanConfig, made: Demonstration, path: Path) -> None:
 
 
 def _film(made: Demonstration, path: Path) -> None:
-    width, height = 2 * WIDTH, 2 * HEIGHT
-    with VideoWriter(path, width=width, height=height, fps=FRAMES_PER_SECOND) as film:
+    size = 2 * WIDTH, 2 * HEIGHT
+    with VideoWriter(path, size=size, fps=FRAMES_PER_SECOND) as film:
         for picture in demonstration.pictures(made):
             film.write(enlarge(picture, 2))
 

@@ -41,8 +41,7 @@ from trainer.config.schema import RunConfig
 from trainer.config.tasks import game_of, own_levels
 from trainer.evaluation.play import first_seed
 from trainer.evaluation.results import STALL_STEPS
-from trainer.film.draw import Camera
-from trainer.film.encode import VideoWriter
+from trainer.film.draw import Camera, VideoWriter
 from trainer.film.filmed_env import (
     FilmedEnv,
     Player,
@@ -167,8 +166,7 @@ def _film(policy: Path, video: Path, level: str, config: PublishConfig) -> None:
     first = first_seed(config.seed)
     game, camera = FilmedEnv(options, seed=first), Camera(scale=2, every=_EVERY)
     player = Player(loaded, 1, seed=first, argmax=False)
-    width, height = camera.size
-    with VideoWriter(video, width=width, height=height, fps=camera.fps) as writer:
+    with VideoWriter(video, size=camera.size, fps=camera.fps) as writer:
         caption = trained(loaded.steps)
         for shot in film_episode(game, game.reset(), player.alone, caption):
             for picture in camera.develop(shot):

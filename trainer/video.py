@@ -29,8 +29,17 @@ from trainer.cli import main_of
 from trainer.config.tasks import parse_levels
 from trainer.evaluation.play import first_seed
 from trainer.evaluation.results import STALL_STEPS
-from trainer.film.draw import BACKGROUND, ENDINGS, SURFACE, TEXT, Camera, enlarge, font
-from trainer.film.encode import VideoWriter, check_suffix
+from trainer.film.draw import (
+    BACKGROUND,
+    ENDINGS,
+    SURFACE,
+    TEXT,
+    Camera,
+    VideoWriter,
+    check_suffix,
+    enlarge,
+    font,
+)
 from trainer.film.filmed_env import (
     HEIGHT,
     WIDTH,
@@ -170,9 +179,8 @@ def _film_in_turn(
     """Films one episode after the other; returns a line about the file."""
     every, overlay = _every(config), config.overlay
     camera = Camera(scale=config.scale or 2, every=every, overlay=overlay)
-    width, height = camera.size
     limit = config.max_seconds * camera.fps
-    with VideoWriter(path, width=width, height=height, fps=camera.fps) as writer:
+    with VideoWriter(path, size=camera.size, fps=camera.fps) as writer:
         for seed, game in enumerate(games, first_seed(config.seed)):
             player = Player(policy, 1, seed=seed, argmax=config.argmax)
             for episode in range(config.episodes):
@@ -281,7 +289,7 @@ def _film_grid(
     limit = int(config.max_seconds * fps)
     # Filming may take minutes.
     print(f"filming {len(tiles)} levels at once", flush=True)
-    with VideoWriter(path, width=grid.width, height=grid.height, fps=fps) as writer:
+    with VideoWriter(path, size=(grid.width, grid.height), fps=fps) as writer:
         frame_number = 0
         while writer.count < limit and not all(tile.ending for tile in tiles):
             decisions = player.decide([tile.step for tile in tiles])

@@ -12,9 +12,8 @@ from small_runs import CPU, differences, essence, make_config, run_in_parts
 
 from mario_envpool import nes
 from trainer.config.schema import EnvConfig
-from trainer.explore import recorded
-from trainer.explore.demonstrations import find_ways, walk
-from trainer.explore.recorded import read_ways
+from trainer.explore import demonstrations
+from trainer.explore.demonstrations import find_ways, read_ways, walk
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.film.recorder import Recorder
 from trainer.learn.gradients import Imitation
@@ -58,7 +57,7 @@ ENV = EnvConfig(noop_max=9, frame_skip=4)
     ],
 )
 def test_frames_become_steps(buttons, idle, steps):
-    found = recorded._steps("a.json", made_of(buttons), ENV)
+    found = demonstrations._steps("a.json", made_of(buttons), ENV)
     assert (found[0], found[1].tolist()) == (idle, steps)
 
 
@@ -72,22 +71,22 @@ def test_frames_become_steps(buttons, idle, steps):
 )
 def test_buttons_that_change_within_a_step_are_refused(buttons, frame):
     with pytest.raises(ValueError, match=f"a.json changes .* in frame {frame}: a rec"):
-        recorded._steps("a.json", made_of(buttons), ENV)
+        demonstrations._steps("a.json", made_of(buttons), ENV)
 
 
 def test_other_idle_frames_are_refused():
     frames = made_of(held(0, 3) + held(128, 4))
     with pytest.raises(ValueError, match="at most --noop-max 0 idle frames"):
-        recorded._steps("a.json", frames, replace(ENV, noop_max=0))
+        demonstrations._steps("a.json", frames, replace(ENV, noop_max=0))
 
 
 def test_buttons_that_are_no_action_are_refused():
     some = {"a.json": np.array([128, 0]), "b.json": np.array([0, nes.DOWN, 0])}
     with pytest.raises(ValueError, match=r"b\.json has down in step 1, but") as error:
-        recorded._numbers(some, ENV)
+        demonstrations._numbers(some, ENV)
     assert str(error.value).endswith("--custom-actions NOOP,down,right")
     some.pop("b.json")
-    assert recorded._numbers(some, ENV)["a.json"].tolist() == [1, 0]
+    assert demonstrations._numbers(some, ENV)["a.json"].tolist() == [1, 0]
 
 
 # -- the run's own environments ------------------------------------------------

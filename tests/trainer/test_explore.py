@@ -10,8 +10,8 @@ from small_runs import change, make_config, read_points, weights_in
 
 from trainer.config.schema import ExploreConfig
 from trainer.explore import explorer
-from trainer.explore.bonuses import Bonuses
 from trainer.explore.cells import CellCounts
+from trainer.explore.explorer import Bonuses
 from trainer.session import build
 from trainer.session.training import open_run, run_training, update
 

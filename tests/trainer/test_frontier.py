@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from fake_pools import CELL, JUMP, WALK, Corridors, step
 
-from trainer.explore import archive as archives
 from trainer.explore import frontier
-from trainer.explore.archive import Archive, Candidate
 from trainer.explore.cells import DECAY, CellCounts, cell_keys
-from trainer.explore.frontier import Frontier
+from trainer.explore.frontier import Archive, Candidate, Frontier
 from trainer.rollout.episodes import OpenEpisodes
 
 LIVES = 4  # steps, and cells, that these tests ask a snapshot's episode to get on
@@ -346,8 +344,8 @@ def test_late_outcomes_count_more():
 
 
 def test_no_more_is_offered_than_wanted_and_the_share_stays(monkeypatch):
-    monkeypatch.setattr(archives, "_OFFERED", 3)
-    monkeypatch.setattr(archives, "_OFFERED_PER_STAGE", 2)
+    monkeypatch.setattr(frontier, "_OFFERED", 3)
+    monkeypatch.setattr(frontier, "_OFFERED_PER_STAGE", 2)
     monkeypatch.setattr(Archive, "SCREEN", 0)
     explored = Explored()
     explored(0, *[JUMP] * 12)
@@ -358,7 +356,7 @@ def test_no_more_is_offered_than_wanted_and_the_share_stays(monkeypatch):
 
 
 def test_a_used_snapshot_gives_way(monkeypatch):
-    monkeypatch.setattr(archives, "_USES", 1)
+    monkeypatch.setattr(frontier, "_USES", 1)
     explored = Explored()
     explored(0, *[JUMP] * 12)
     before = explored.frontier.state()["snapshots"]
@@ -528,13 +526,13 @@ def test_the_better_of_two_that_wait_stays():
 
 def test_ranks_within_groups():
     groups = np.array([7, 2, 7, 7, 2])
-    assert archives._ranks(groups).tolist() == [0, 0, 1, 2, 1]
+    assert frontier._ranks(groups).tolist() == [0, 0, 1, 2, 1]
 
 
 def test_no_level_is_left_without_an_offer(monkeypatch):
     """The more cells a level has, the less is each of them worth beside others'."""
-    monkeypatch.setattr(archives, "_OFFERED", 4)
-    monkeypatch.setattr(archives, "_OFFERED_PER_STAGE", 2)
+    monkeypatch.setattr(frontier, "_OFFERED", 4)
+    monkeypatch.setattr(frontier, "_OFFERED_PER_STAGE", 2)
     explored = Explored(levels=("1-1", "4-2"))
     for cell in range(14):
         enter(explored.counts, [0], [cell])
@@ -557,7 +555,7 @@ def test_more_time_left_is_better():
 
 @pytest.mark.parametrize("proven", [False, True])
 def test_a_start_from_which_nobody_lives_is_given_up(monkeypatch, proven):
-    monkeypatch.setattr(archives, "_HOPELESS", 3)
+    monkeypatch.setattr(frontier, "_HOPELESS", 3)
     explored = Explored()
     explored(0, *[JUMP] * 7)
     assert 3 in explored.offer()
@@ -575,9 +573,9 @@ def test_a_start_from_which_nobody_lives_is_given_up(monkeypatch, proven):
 
 
 def test_a_full_archive_makes_room_for_some(monkeypatch):
-    monkeypatch.setattr(archives, "_CAPACITY", 2)
-    monkeypatch.setattr(archives, "_CAPACITY_PER_STAGE", 6)
-    monkeypatch.setattr(archives, "_ROOM_SHARE", 2)
+    monkeypatch.setattr(frontier, "_CAPACITY", 2)
+    monkeypatch.setattr(frontier, "_CAPACITY_PER_STAGE", 6)
+    monkeypatch.setattr(frontier, "_ROOM_SHARE", 2)
     monkeypatch.setattr(Archive, "SCREEN", 0)
     explored = Explored()
     explored(0, *[JUMP] * 7)
@@ -588,8 +586,8 @@ def test_a_full_archive_makes_room_for_some(monkeypatch):
 
 
 def test_a_full_archive_forgets_what_is_worth_least(monkeypatch):
-    monkeypatch.setattr(archives, "_CAPACITY", 2)
-    monkeypatch.setattr(archives, "_CAPACITY_PER_STAGE", 4)
+    monkeypatch.setattr(frontier, "_CAPACITY", 2)
+    monkeypatch.setattr(frontier, "_CAPACITY_PER_STAGE", 4)
     monkeypatch.setattr(Archive, "SCREEN", 0)
     explored = Explored()
     explored(0, *[JUMP] * 5)

@@ -5,8 +5,8 @@ import types
 import numpy as np
 import pytest
 
-from trainer.explore.bonuses import Guide
 from trainer.explore.demonstrations import ReplayedWay
+from trainer.explore.explorer import Guide
 
 NOTHING = np.empty(0, np.uint8)
 

@@ -18,7 +18,7 @@ from small_runs import (
 )
 
 from trainer.config.schema import ExploreConfig
-from trainer.explore import archive, frontier
+from trainer.explore import frontier
 from trainer.explore.explorer import (
     _TURN_STEPS,
     Explorer,
@@ -293,7 +293,7 @@ def test_an_async_run_begins_at_the_frontier(tmp_path, corridors):
     run_training(config)
     assert read_points(tmp_path / "run")[-1]["explore/snapshot_share"] > 0.2
     found = checkpoint.load(config.run_dir, CPU)["explore"]["frontier"]
-    entries = found["entries"].numpy().view(archive._ENTRY).ravel()
+    entries = found["entries"].numpy().view(frontier._ENTRY).ravel()
     fake = Corridors(1, 1)
     for progress, blob in zip(
         entries["progress"].tolist(), found["snapshots"].numpy(), strict=True

@@ -17,7 +17,7 @@ from mario_envpool import nes
 from trainer.config.plain import to_dict
 from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
 from trainer.envs.pool import make_pool
-from trainer.film import encode
+from trainer.film import draw
 from trainer.film import record as record_module
 from trainer.film.draw import (
     ACCENT,
@@ -25,11 +25,11 @@ from trainer.film.draw import (
     ENDINGS,
     Camera,
     Panel,
+    VideoWriter,
     controller,
     enlarge,
     gif_palette,
 )
-from trainer.film.encode import VideoWriter
 from trainer.film.filmed_env import FilmedEnv, Reading, Shot, button_names, game_config
 from trainer.film.record import BEST, INDEX, Filmer, Recorder, Recording, replay
 from trainer.models import build_model, checkpoint
@@ -67,7 +67,7 @@ def stripes(number, height=48, width=64):
 
 def test_an_mp4_plays_everywhere_and_has_every_picture(tmp_path):
     path = tmp_path / "new" / "a.mp4"
-    with VideoWriter(path, width=64, height=48, fps=60.0988) as writer:
+    with VideoWriter(path, size=(64, 48), fps=60.0988) as writer:
         for number in range(10):
             writer.write(stripes(number))
         assert not path.exists(), "only whole files appear"
@@ -88,7 +88,7 @@ def test_a_gif_has_the_exact_colours(tmp_path):
     pictures = [
         np.resize(np.roll(colours[:64], k, axis=0), (33, 65, 3)) for k in range(5)
     ]
-    with VideoWriter(path, width=65, height=33, fps=20) as writer:
+    with VideoWriter(path, size=(65, 33), fps=20) as writer:
         for picture in pictures:
             writer.write(picture)
     with Image.open(path) as image:
@@ -102,7 +102,7 @@ def test_a_gif_has_the_exact_colours(tmp_path):
 
 def test_a_failure_leaves_no_file(tmp_path):
     def fail():
-        with VideoWriter(tmp_path / "a.mp4", width=64, height=48, fps=30) as writer:
+        with VideoWriter(tmp_path / "a.mp4", size=(64, 48), fps=30) as writer:
             writer.write(stripes(1))
             raise KeyError("other")
 
@@ -113,10 +113,10 @@ def test_a_failure_leaves_no_file(tmp_path):
 
 def test_what_ffmpeg_says_is_told(tmp_path, monkeypatch):
     """On a full disk, for instance; here it has no such encoder."""
-    monkeypatch.setattr(encode, "_MP4", ("-c:v", "none-such"))
+    monkeypatch.setattr(draw, "_MP4", ("-c:v", "none-such"))
 
     def write(pictures):
-        with VideoWriter(tmp_path / "a.mp4", width=640, height=480, fps=30) as writer:
+        with VideoWriter(tmp_path / "a.mp4", size=(640, 480), fps=30) as writer:
             for _ in range(pictures):
                 writer.write(stripes(0, 480, 640))
 
@@ -130,7 +130,7 @@ def test_a_name_that_is_taken_by_a_folder(tmp_path):
     (tmp_path / "a.mp4").mkdir()
     with (
         pytest.raises(IsADirectoryError),
-        VideoWriter(tmp_path / "a.mp4", width=64, height=48, fps=30) as writer,
+        VideoWriter(tmp_path / "a.mp4", size=(64, 48), fps=30) as writer,
     ):
         writer.write(stripes(0))
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
@@ -142,7 +142,7 @@ def test_without_ffmpeg(tmp_path, monkeypatch):
 
     monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", missing)
     with pytest.raises(OSError, match="no ffmpeg found; imageio-ffmpeg includes one"):
-        VideoWriter(tmp_path / "a.mp4", width=64, height=48, fps=30)
+        VideoWriter(tmp_path / "a.mp4", size=(64, 48), fps=30)
 
 
 @pytest.mark.parametrize("kind", ["missing", "not a program"])
@@ -152,15 +152,15 @@ def test_an_ffmpeg_that_cannot_be_started(tmp_path, monkeypatch, kind):
         path.write_text("")
     monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: str(path))
     with pytest.raises(OSError, match=f"cannot start {path} .*IMAGEIO_FFMPEG_EXE"):
-        VideoWriter(tmp_path / "a.mp4", width=64, height=48, fps=30)
+        VideoWriter(tmp_path / "a.mp4", size=(64, 48), fps=30)
 
 
 def test_wrong_pictures_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"ends in \.mp4 or \.gif"):
-        VideoWriter(tmp_path / "a.webm", width=64, height=48, fps=30)
+        VideoWriter(tmp_path / "a.webm", size=(64, 48), fps=30)
     with pytest.raises(ValueError, match="even width and height, got 63 x 48"):
-        VideoWriter(tmp_path / "a.mp4", width=63, height=48, fps=30)
-    writer = VideoWriter(tmp_path / "a.mp4", width=64, height=48, fps=30)
+        VideoWriter(tmp_path / "a.mp4", size=(63, 48), fps=30)
+    writer = VideoWriter(tmp_path / "a.mp4", size=(64, 48), fps=30)
     with pytest.raises(ValueError, match=r"uint8 \(48, 64, 3\), got uint8 \(64, 48"):
         writer.write(stripes(0, 64, 48))
     writer.abort()

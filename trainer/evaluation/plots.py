@@ -267,19 +267,21 @@ HUD_ROWS = 32
 # Names in quotes come from doppelganger's commented disassembly; the RAM map of the
 # game at Data Crystal also explains each address.
 
+_ADDRESS = _core.ram_addresses
+
 # Values written to work RAM before every frame, by address. They keep the player one
 # screen above this one, without vertical speed, at his highest horizontal speed (2.5
 # pixels per frame), under control and without collisions. The screen is not locked, no
 # maze throws him back, and no colour cycles.
 _HELD = {
-    0x000E: 8,  # "GameEngineSubroutine": under control
-    0x00B5: 0,  # "Player_Y_HighPos"
-    0x00CE: 160,  # "Player_Y_Position"
-    0x009F: 0,  # "Player_Y_Speed"
-    0x0057: 40,  # "Player_X_Speed"
+    _ADDRESS["PlayerState"]: 8,  # under control
+    _ADDRESS["ViewportY"]: 0,
+    _ADDRESS["PlayerY"]: 160,
+    _ADDRESS["SpeedY"]: 0,
+    _ADDRESS["SpeedX"]: 40,
     0x0716: 1,  # "DisableCollisionDet"
     0x0723: 0,  # "ScrollLock"
-    0x0745: 0,  # "LoopCommand"
+    _ADDRESS["LoopCommand"]: 0,
     0x06D4: 0,  # "ColorRotateOffset"
 }
 _HELD_AT, _HELD_VALUES = np.array(list(_HELD)), np.array(list(_HELD.values()), np.uint8)
@@ -288,13 +290,14 @@ _HELD_AT, _HELD_VALUES = np.array(list(_HELD)), np.array(list(_HELD.values()), n
 # bar for the game; and a row below the screen.
 _SPRITES, _BELOW = slice(0x0204, 0x0300, 4), 248
 
-_AREA_POINTER = 0x0750  # "AreaPointer": the room to load
-_ENTRANCE = [0x0751, 0x0752, 0x075B]  # "EntrancePage" and two others: 0 is its left end
-_TASK, _PLAYING = 0x0772, 3  # "OperMode_Task": 0 loads the room
-_CAMERA = 0x071A, 0x071C  # "ScreenLeft_PageLoc", "ScreenLeft_X_Pos"
+# All 0: the left end of the room.
+_ENTRANCE = [_ADDRESS[name] for name in ("EntrancePage", "WayIn", "HalfwayPage")]
+_TASK, _PLAYING = _ADDRESS["OperModeTask"], 3  # 0 loads the room
+_CAMERA = _ADDRESS["ScreenLeftPage"], _ADDRESS["ScreenLeftX"]
 _BUILDING = 0x0725, 0x0726  # "CurrentPageLoc", "CurrentColumnPos": what is built next
 _OBJECTS = slice(0x0730, 0x0733)  # "AreaObjectLength", $FF where none is being built
-_DATA, _OFFSET = (0x00E8, 0x00E7), 0x072C  # "AreaData", "AreaDataOffset"
+_DATA = _ADDRESS["AreaData"] + 1, _ADDRESS["AreaData"]
+_OFFSET = 0x072C  # "AreaDataOffset"
 _END_OF_DATA = 0xFD
 
 _LOADING_STEPS = 100  # more than the game needs
@@ -319,7 +322,7 @@ def room_picture(
     options |= {"stages": [level], "frame_skip": 1, "action_set": "raw"}
     env = _core._MarioEnv(image, options)
     env.reset()
-    env.ram[_AREA_POINTER] = area
+    env.ram[_ADDRESS["AreaPointer"]] = area
     env.ram[_ENTRANCE] = 0
     env.ram[_TASK] = 0
     for _ in range(_LOADING_STEPS):

@@ -44,7 +44,22 @@ _NO_LIMIT = 2**31 - 1
 
 @dataclass(frozen=True)
 class Protocol:
-    """How an evaluation plays; `evaluate_levels` explains the fields."""
+    """How an evaluation plays.
+
+    Attributes:
+        episodes: exact number, of each level if there are levels. Ignored for levels
+            with argmax, which plays each start after 0 to `noop_max` idle frames once.
+        seed: of environments and actions, 0 to MAX_SEED.
+        device: of the model.
+        dtype: autocast type of the network, None for float32.
+        noop_max: each episode begins with 0 to this many idle frames.
+        repeat_action_probability: probability per frame that the buttons stay as they
+            were.
+        argmax: greedy instead of sampled actions.
+        stall_steps: steps without a new best position that end an episode; 0: no limit.
+        stream: number of the evaluation with this seed (`first_seed`).
+        on_episodes: called with the number of episodes that have just ended.
+    """
 
     episodes: int
     seed: int
@@ -105,16 +120,7 @@ def evaluate_levels(
     env: EnvConfig,
     *,
     levels: Sequence[str],
-    episodes: int,
-    seed: int,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    noop_max: int = 30,
-    repeat_action_probability: float = 0.0,
-    argmax: bool = False,
-    stall_steps: int = STALL_STEPS,
-    stream: int = 0,
-    on_episodes: Callable[[int], None] | None = None,
+    **options: Any,
 ) -> list[LevelResult]:
     """Plays levels, all at once. The same arguments give the same episodes.
 
@@ -126,18 +132,7 @@ def evaluate_levels(
         env: environment options of its run; counts, idle frames and limits are
             replaced.
         levels: such as "1-1", distinct.
-        episodes: exact number per level. Ignored with argmax, which plays each start
-            after 0 to `noop_max` idle frames once.
-        seed: of environments and actions, 0 to MAX_SEED.
-        device: of the model.
-        dtype: autocast type of the network, None for float32.
-        noop_max: each episode begins with 0 to this many idle frames.
-        repeat_action_probability: probability per frame that the buttons stay as they
-            were.
-        argmax: greedy instead of sampled actions.
-        stall_steps: steps without a new best position that end an episode; 0: no limit.
-        stream: number of the evaluation with this seed (`first_seed`).
-        on_episodes: called with the number of episodes that have just ended.
+        options: fields of `Protocol`.
 
     Returns:
         One result per level, in the order of `levels`.
@@ -148,11 +143,7 @@ def evaluate_levels(
     if not levels:
         raise ValueError("levels must name at least one level, got none")
     parse_levels(",".join(levels), env.task)
-    protocol = Protocol(
-        episodes, seed, device, dtype, noop_max, repeat_action_probability, argmax,
-        stall_steps, stream, on_episodes,
-    )  # fmt: skip
-    return _play_levels(model, env, levels, protocol)
+    return _play_levels(model, env, levels, Protocol(**options))
 
 
 def _play_levels(
@@ -188,21 +179,7 @@ def _play_levels(
     ]
 
 
-def evaluate_policy(
-    model: nn.Module,
-    env: EnvConfig,
-    *,
-    episodes: int,
-    seed: int,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    stream: int = 0,
-    noop_max: int = 30,
-    repeat_action_probability: float = 0.0,
-    argmax: bool = False,
-    stall_steps: int = STALL_STEPS,
-    on_episodes: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
+def evaluate_policy(model: nn.Module, env: EnvConfig, **options: Any) -> dict[str, Any]:
     """Plays a policy in the task of its run. The same arguments give the same episodes.
 
     The result does not depend on the number of emulation threads. The weights must not
@@ -212,30 +189,18 @@ def evaluate_policy(
         model: the policy, on the device; its noise is off while it plays.
         env: environment options of its run; counts, idle frames, sticky actions and
             limits are replaced.
-        episodes: exact number to play.
-        seed: as for `evaluate_levels`, and so the other options:
-        device: of the model.
-        dtype: autocast type.
-        stream: number of the evaluation. A run numbers its evaluations from 1 on.
-        noop_max: most idle frames.
-        repeat_action_probability: of sticky actions.
-        argmax: greedy actions.
-        stall_steps: only the Super Mario Bros. tasks have this limit; EnvPool's tasks
-            keep their `max_episode_steps`.
-        on_episodes: called as episodes end.
+        options: fields of `Protocol`. A run numbers its evaluations (`stream`) from 1
+            on. Only the Super Mario Bros. tasks have the limit `stall_steps`; EnvPool's
+            tasks keep their `max_episode_steps`.
 
     Returns:
-        The result of `summarise`, and the arguments noop_max,
-        repeat_action_probability, argmax, seed and stream.
+        The result of `summarise`, and the options noop_max, repeat_action_probability,
+        argmax, seed and stream.
 
     Raises:
-        ValueError: an argument is out of range, or the task has no sticky actions.
+        ValueError: an option is out of range, or the task has no sticky actions.
     """
-    protocol = Protocol(
-        episodes, seed, device, dtype, noop_max, repeat_action_probability, argmax,
-        stall_steps, stream, on_episodes,
-    )  # fmt: skip
-    return _play_task(model, env, protocol)
+    return _play_task(model, env, Protocol(**options))
 
 
 def _play_task(model: nn.Module, env: EnvConfig, protocol: Protocol) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from trainer.explore.archive import FloatArray, Snapshot
-from trainer.explore.cells import BoolArray, add_clear
+from trainer.explore.cells import BoolArray, FloatArray, add_clear
 from trainer.explore.demonstrations import ReplayedWay
+from trainer.planning.search import Snapshot
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.episodes import StepColumns
 

@@ -18,6 +18,7 @@ from trainer.rollout.arrays import IntArray, span
 from trainer.rollout.episodes import StepColumns
 
 BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
 
 # The most distinct cells; later ones share one number. 32 levels in squares of 16
 # pixels have fewer.
@@ -111,13 +112,12 @@ class CellCounts:
         self.passed[cells] = DECAY * self.passed[cells] + 1.0
         self.advanced[cells] = DECAY * self.advanced[cells] + advanced
 
-    def chance(self, cells: IntArray) -> npt.NDArray[np.float64]:
+    def chance(self, cells: IntArray) -> FloatArray:
         """Estimated probability that an episode gets a screen further from each cell.
 
         Without any outcome it is 0.5 (Laplace's rule of succession).
         """
-        rate: npt.NDArray[np.float64]
-        rate = (self.advanced[cells] + 1.0) / (self.passed[cells] + 2.0)
+        rate: FloatArray = (self.advanced[cells] + 1.0) / (self.passed[cells] + 2.0)
         return rate
 
     def _add(self, key: int) -> int:
@@ -157,6 +157,6 @@ class CellCounts:
             self._trails = [dict(trail) for trail in state["trails"]]
 
 
-def add_clear(rates: npt.NDArray[np.float64], stage: int, cleared: bool) -> None:
+def add_clear(rates: FloatArray, stage: int, cleared: bool) -> None:
     """Adds an episode to its stage's clear rate; recent episodes have more weight."""
     rates[stage] += (1.0 - DECAY) * (cleared - rates[stage])

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer.film.draw import Camera
-from trainer.film.encode import VideoWriter
+from trainer.film.draw import Camera, VideoWriter
 from trainer.film.filmed_env import (
     Decision,
     FilmedEnv,
@@ -255,9 +254,8 @@ class Filmer:
             cameras = []
             for file, scale, every in ((path, 2, _EVERY), (gif, 1, _EVERY_IN_GIF)):
                 camera = Camera(scale=scale, every=every, overlay=file is path)
-                width, height = camera.size
                 writer = VideoWriter(
-                    file, width=width, height=height, fps=camera.fps, background=True
+                    file, size=camera.size, fps=camera.fps, background=True
                 )
                 cameras.append((camera, writers.enter_context(writer)))
             for shot in replay(recording, self._config, same_reward=self._same_reward):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from trainer.config.tasks import own_levels
-from trainer.explore import demonstrations, recorded
+from trainer.explore import demonstrations
 from trainer.machine.process import Interrupted, raise_on_signal
 from trainer.session.build import Run
 from trainer.session.resume import capture
@@ -22,7 +22,7 @@ def demonstrate(run: Run) -> None:
     """
     config, env = run.config, run.config.env
     if config.explore.demos:
-        run.ways.found = recorded.read_ways(
+        run.ways.found = demonstrations.read_ways(
             env,
             env.levels or own_levels(env.task),
             config.seed,
