@@ -100,7 +100,7 @@ def test_the_time_that_is_left_is_a_curve(tmp_path, pools, limits, least, most):
             self.last_step = step
 
     config = make_config(tmp_path, **limits)
-    run_training(config, Display())
+    run_training(config, Steps())
     left = [point["time/eta_seconds"] for point in read_points(config.run_dir)]
     assert left == shown
     assert left[-1] >= least
