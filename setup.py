@@ -78,7 +78,7 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-DMARIO_BUILD_TESTING_MODULE={'ON' if self.editable_mode else 'OFF'}",
             f"-DMARIO_NATIVE={'ON' if native else 'OFF'}",
-            f"-Dpybind11_DIR={pybind11_cmake_dir()}",
+            f"-Dpybind11_DIR={pybind11_cmake_dir(self.editable_mode)}",
         ]
         ninja = shutil.which("ninja")
         if WINDOWS:  # the CPU needs labels as values, which clang-cl has
@@ -102,8 +102,12 @@ class CMakeBuild(build_ext):
             ) from None
 
 
-def pybind11_cmake_dir() -> str:
-    """Returns the folder of pybind11's CMake package."""
+def pybind11_cmake_dir(keep: bool) -> str:
+    """Returns the folder of pybind11's CMake package; `keep` copies it below build/.
+
+    Each of pip's isolated builds has pybind11 in a new folder, with which every file
+    would be compiled again.
+    """
     try:
         import pybind11
     except ImportError:
@@ -111,7 +115,16 @@ def pybind11_cmake_dir() -> str:
             "mario-envpool: pybind11 is missing; 'pip install pybind11', or let pip "
             "fetch it by leaving out --no-build-isolation."
         ) from None
-    return str(pybind11.get_cmake_dir())
+    cmake_dir = Path(pybind11.get_cmake_dir())
+    if not keep:
+        return str(cmake_dir)
+    package = Path(pybind11.__file__).parent
+    kept = ROOT / "build" / f"pybind11-{pybind11.__version__}"
+    if not kept.exists():
+        part = kept.with_name(f"{kept.name}.{os.getpid()}")
+        shutil.copytree(package, part)
+        part.rename(kept)
+    return str(kept / cmake_dir.relative_to(package))
 
 
 setup(
