@@ -1,6 +1,5 @@
 // The console's bus for the template of the CPU: the part that is inlined into
-// the interpreter. Included by console.cc, console_bus.cc and tests
-// only.
+// the interpreter. Only console.cc, console_bus.cc and tests include it.
 #pragma once
 
 #include "nes/console.h"

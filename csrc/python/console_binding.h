@@ -14,15 +14,9 @@
 
 #include "nes/console.h"
 #include "nes/palette.h"
-#include "python/engine_warning.h"
+#include "python/rom.h"
 
 namespace py = pybind11;
-
-inline std::shared_ptr<const nes::Cartridge> ParseRom(const py::bytes& rom) {
-  const std::string_view image(rom);
-  return nes::Cartridge::Parse(
-      {reinterpret_cast<const uint8_t*>(image.data()), image.size()});
-}
 
 /// Does not release the GIL, so that threads that share a console take turns.
 class PyConsole {

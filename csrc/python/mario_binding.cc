@@ -8,10 +8,9 @@
 
 #include "mario/config.h"
 #include "mario/env.h"
-#include "nes/cartridge.h"
 #include "nes/translation.h"
-#include "python/engine_warning.h"
 #include "python/envpool_pool.h"
+#include "python/rom.h"
 
 template <>
 struct envpool_protocol::EnvTraits<mario::Env> {
@@ -28,10 +27,8 @@ struct envpool_protocol::EnvTraits<mario::Env> {
     const auto image = pybind11::module_::import("mario_envpool.rom")
                            .attr("load")(config.rom, config.rom_path)
                            .cast<std::string>();
-    auto cartridge = nes::Cartridge::Parse(
-        {reinterpret_cast<const uint8_t*>(image.data()), image.size()});
-    auto shared = std::make_shared<const mario::Env::Shared>(
-        std::move(config), std::move(cartridge));
+    auto shared = std::make_shared<const mario::Env::Shared>(std::move(config),
+                                                             ParseRom(image));
     WarnIfInterpreted(shared->engine());
     return shared;
   }

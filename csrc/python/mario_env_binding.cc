@@ -20,7 +20,7 @@
 
 #include "mario/env.h"
 #include "python/arguments.h"
-#include "python/engine_warning.h"
+#include "python/rom.h"
 
 namespace py = pybind11;
 
@@ -43,11 +43,8 @@ mario::Config ConfigFromDict(const py::dict& options) {
 
 std::shared_ptr<const mario::Env::Shared> MakeShared(const py::bytes& rom,
                                                      const py::dict& options) {
-  const std::string image = rom;
   auto shared = std::make_shared<const mario::Env::Shared>(
-      ConfigFromDict(options),
-      nes::Cartridge::Parse(
-          {reinterpret_cast<const uint8_t*>(image.data()), image.size()}));
+      ConfigFromDict(options), ParseRom(rom));
   WarnIfInterpreted(shared->engine());
   return shared;
 }

@@ -1,11 +1,21 @@
-// The warning that programs run slower here than they could.
+// A ROM from Python, and the warning that its program runs slower here than it
+// could.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
 
+#include "nes/cartridge.h"
 #include "nes/translation.h"
+
+inline std::shared_ptr<const nes::Cartridge> ParseRom(std::string_view image) {
+  return nes::Cartridge::Parse(
+      {reinterpret_cast<const uint8_t*>(image.data()), image.size()});
+}
 
 /// Warns (RuntimeWarning) once in a process if `wanted` translates programs and
 /// this system could, but does not let memory become machine code. The GIL must
