@@ -80,9 +80,3 @@ def muon_step(
     scratch: int,
     /,
 ) -> None: ...
-def adamw_step(
-    path: str, tensors: Sequence[Sequence[int]], options: Sequence[float], /
-) -> None: ...
-def clip_norm(
-    path: str, tensors: Sequence[Sequence[int]], max_norm: float, /
-) -> float: ...

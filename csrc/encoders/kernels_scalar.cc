@@ -1,5 +1,6 @@
-// The portable twin of the vector kernels: sixteen floats in plain loops.
+// The portable twin of the vector kernels.
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -21,17 +22,7 @@ constexpr int kBlocks = 1;
 
 using Operand = float;
 
-struct Lanes {
-  float value[kLanes];
-};
-
-Lanes Zero() { return {}; }
-
-Lanes Load(const float* from) {
-  Lanes result;
-  std::memcpy(&result, from, sizeof(result));
-  return result;
-}
+#include "cpu/lanes_scalar.inc"
 
 // Loads the first n values, followed by zeros.
 Lanes LoadSome(const float* from, int n) {
@@ -44,27 +35,9 @@ void StoreSome(float* to, const float* from, int n) {
   std::memcpy(to, from, n * sizeof(float));
 }
 
-void Store(float* to, const Lanes& a) { std::memcpy(to, &a, sizeof(a)); }
-
 Lanes LoadBf16(const uint16_t* from) {
   Lanes result;
   for (int i = 0; i < kLanes; ++i) result.value[i] = FromBf16(from[i]);
-  return result;
-}
-
-Lanes Add(Lanes a, const Lanes& b) {
-  for (int i = 0; i < kLanes; ++i) a.value[i] += b.value[i];
-  return a;
-}
-
-Lanes Multiply(Lanes a, const Lanes& b) {
-  for (int i = 0; i < kLanes; ++i) a.value[i] *= b.value[i];
-  return a;
-}
-
-Lanes Fill(float value) {
-  Lanes result;
-  for (float& each : result.value) each = value;
   return result;
 }
 
@@ -129,14 +102,6 @@ void StorePackedPairs(const uint16_t* first, const uint16_t* second,
                       float* to) {
   Store(to, LoadBf16(second));
   Store(to + kLanes, LoadBf16(first));
-}
-
-void Transpose16(const float* from, float* to) {
-  for (int i = 0; i < kLanes; ++i) {
-    for (int l = 0; l < kLanes; ++l) {
-      std::memcpy(to + l * kLanes + i, from + i * kLanes + l, sizeof(float));
-    }
-  }
 }
 
 template <int R, int L, int C>

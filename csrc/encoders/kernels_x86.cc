@@ -23,9 +23,8 @@ constexpr int kBlocks = 1;
 
 using Operand = float;
 
-struct Lanes {
-  __m256 low, high;
-};
+#include "cpu/lanes_avx2.inc"
+
 OP __m256i Words(const void* from) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(from));
 }
@@ -37,17 +36,6 @@ OP __m256i Widened(const uint16_t* from) {
 
 OP void StoreWords(void* to, __m256i words) {
   _mm256_storeu_si256(static_cast<__m256i*>(to), words);
-}
-
-OP Lanes Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
-
-OP Lanes Load(const float* from) {
-  return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
-}
-
-OP void Store(float* to, Lanes a) {
-  _mm256_storeu_ps(to, a.low);
-  _mm256_storeu_ps(to + 8, a.high);
 }
 
 // Mask of the lanes, of eight, that are among the first n; some of the n may
@@ -80,18 +68,6 @@ OP __m256 LowerHalf(__m256i words) {
 
 OP Lanes LoadBf16(const uint16_t* from) {
   return {LowerHalf(Widened(from)), LowerHalf(Widened(from + 8))};
-}
-
-OP Lanes Fill(float value) {
-  return {_mm256_set1_ps(value), _mm256_set1_ps(value)};
-}
-
-OP Lanes Multiply(Lanes a, Lanes b) {
-  return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
-}
-
-OP Lanes Add(Lanes a, Lanes b) {
-  return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
 }
 
 // If one operand is NaN, the instruction returns the second operand.
@@ -193,10 +169,6 @@ OP void StorePackedPairs(const uint16_t* first, const uint16_t* second,
   Store(to + kLanes, LoadBf16(first));
 }
 
-OP void Transpose16(const float* from, float* to) {
-  cpu::TransposeAvx2(from, kLanes, to, kLanes);
-}
-
 template <int R, int L>
 OP void AddHalf(const Operand* const (&x)[R], int64_t at, const float* weights,
                 Lanes (&sums)[R * L][1]) {
@@ -237,6 +209,8 @@ constexpr int kRows = 8;
 constexpr int kBlocks = 2;
 
 using Operand = float;
+
+#include "cpu/lanes_avx512.inc"
 
 OP __m256i Rounded(__m512 values);
 
@@ -320,6 +294,8 @@ constexpr int kRows = 8;
 constexpr int kBlocks = 2;
 
 using Operand = uint16_t;
+
+#include "cpu/lanes_avx512.inc"
 
 OP __m256i Rounded(__m512 values);
 

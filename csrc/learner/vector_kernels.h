@@ -28,16 +28,6 @@ struct ProductTask {
   bool add;     ///< the sums begin with what is in `out`
 };
 
-/// AdamW's factors in a step.
-struct AdamwFactors {
-  float keep;        ///< 1 - lr * weight decay
-  float first;       ///< weight of a gradient in its mean
-  float second;      ///< weight of its square in their mean
-  float rate;        ///< lr / (1 - beta1^step)
-  float correction;  ///< 1 / sqrt(1 - beta2^step)
-  float eps;
-};
-
 struct VectorKernels {
   void (*product)(const ProductTask& task);
   /// to[l * to_stride + i] = from[i * from_stride + l], for 16 l and n rows.
@@ -54,10 +44,6 @@ struct VectorKernels {
   /// weights = keep * weights - rate * step.
   void (*descend)(const float* step, float keep, float rate, int64_t n,
                   float* weights);
-  void (*adamw)(const float* gradients, const AdamwFactors& factors, int64_t n,
-                float* means, float* squares, float* weights);
-  /// sums[l] += squares of the values at l, l + 64, l + 128, ...; 64 sums.
-  void (*add_squares)(const float* values, int64_t n, float* sums);
   void (*scale)(float factor, int64_t n, float* values);
 };
 

@@ -16,7 +16,6 @@
 #include "cpu/path.h"
 #include "encoders/cnn.h"
 #include "encoders/tiles.h"
-#include "learner/adamw.h"
 #include "learner/head_loss.h"
 #include "learner/muon.h"
 #include "python/without_gil.h"
@@ -235,36 +234,4 @@ PYBIND11_MODULE(_native, module) {
           }
         });
       });
-  module.def(
-      "adamw_step", [](const std::string& path,
-                       const std::vector<std::array<int64_t, 6>>& tensors,
-                       const std::array<double, 5>& options) {
-        const auto p = PathFromName(path);
-        WithoutGil([&] {
-          std::vector<learner::AdamwTensor> all;
-          for (const auto& [size, weights, gradients, means, squares, step] :
-               tensors) {
-            all.push_back({size, At<float>(weights), At<float>(gradients),
-                           At<float>(means), At<float>(squares),
-                           At<float>(step)});
-          }
-          learner::AdamwStep(
-              p, all,
-              {options[0], options[1], options[2], options[3], options[4]});
-        });
-      });
-  module.def("clip_norm", [](const std::string& path,
-                             const std::vector<std::array<int64_t, 2>>& tensors,
-                             float max_norm) {
-    const auto p = PathFromName(path);
-    float norm = 0.0f;
-    WithoutGil([&] {
-      std::vector<learner::Gradients> all;
-      for (const auto& [size, values] : tensors) {
-        all.push_back({size, At<float>(values)});
-      }
-      norm = learner::ClipNorm(p, all, max_norm);
-    });
-    return norm;
-  });
 }

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "learner/adamw.h"
 #include "learner/muon.h"
 #include "learner/vector_kernels.h"
 
@@ -172,99 +171,6 @@ TEST(MuonTest, WithoutGradientsWeightsOnlyDecay) {
       EXPECT_EQ(after.weights[i], 0.9375f * before.weights[i]) << Name(path);
     }
     EXPECT_TRUE(SameBits(after.momentum, before.momentum)) << Name(path);
-  }
-}
-
-struct Adamw {
-  Floats weights, means, squares;
-  float step = 4;
-};
-
-Adamw AfterAdamw(Path path, Adamw state, const Floats& gradients) {
-  const learner::AdamwTensor tensor = {
-      .size = static_cast<int64_t>(gradients.size()),
-      .weights = state.weights.data(),
-      .gradients = gradients.data(),
-      .means = state.means.data(),
-      .squares = state.squares.data(),
-      .step = &state.step};
-  learner::AdamwStep(path, {&tensor, 1},
-                     {.lr = 0.01,
-                      .weight_decay = 0.5,
-                      .eps = 1e-3,
-                      .beta1 = 0.9,
-                      .beta2 = 0.999});
-  return state;
-}
-
-TEST(AdamwTest, IsItsFormulaOnAllPaths) {
-  for (const int size : {1, 7, 16, 33}) {
-    Adamw before = {Random(size, 1), Random(size, 2), Random(size, 3)};
-    for (float& square : before.squares) square *= square;
-    const Floats gradients = Random(size, 4);
-    const Adamw scalar = AfterAdamw(Path::kScalar, before, gradients);
-    EXPECT_EQ(scalar.step, 5.0f);
-    for (int i = 0; i < size; ++i) {
-      const double g = gradients[i];
-      const double mean = 0.9 * before.means[i] + 0.1 * g;
-      const double square = 0.999 * before.squares[i] + 0.001 * g * g;
-      const double root = std::sqrt(square / (1 - std::pow(0.999, 5)));
-      const double want = before.weights[i] * (1 - 0.01 * 0.5) -
-                          0.01 * mean / (1 - std::pow(0.9, 5)) / (root + 1e-3);
-      EXPECT_NEAR(scalar.means[i], mean, 1e-6);
-      EXPECT_NEAR(scalar.squares[i], square, 1e-7);
-      EXPECT_NEAR(scalar.weights[i], want, 1e-5);
-    }
-    for (const Path path : kPaths) {
-      if (!Supports(path)) continue;
-      const Adamw got = AfterAdamw(path, before, gradients);
-      EXPECT_TRUE(SameBits(got.weights, scalar.weights)) << Name(path);
-      EXPECT_TRUE(SameBits(got.means, scalar.means)) << Name(path);
-      EXPECT_TRUE(SameBits(got.squares, scalar.squares)) << Name(path);
-    }
-  }
-}
-
-float Clip(Path path, float max_norm, Floats& a, Floats& b) {
-  const learner::Gradients gradients[] = {
-      {static_cast<int64_t>(a.size()), a.data()},
-      {static_cast<int64_t>(b.size()), b.data()}};
-  return learner::ClipNorm(path, gradients, max_norm);
-}
-
-TEST(ClipNormTest, IsOverAllTensorsAndEqualOnAllPaths) {
-  for (const int size : {1, 63, 64, 200}) {
-    const Floats first = Random(size, 1);
-    const Floats second = Random(5, 2);
-    double sum = 0;
-    for (const float value : first) sum += value * value;
-    for (const float value : second) sum += value * value;
-    const float norm = static_cast<float>(std::sqrt(sum));
-    Floats scalar = first;
-    Floats rest = second;
-    EXPECT_NEAR(Clip(Path::kScalar, 0.5f * norm, scalar, rest), norm, 1e-6);
-    EXPECT_NEAR(scalar[0], 0.5f * first[0], 1e-6);
-    EXPECT_NEAR(rest[4], 0.5f * second[4], 1e-6);
-    for (const Path path : kPaths) {
-      if (!Supports(path)) continue;
-      Floats a = first;
-      Floats b = second;
-      EXPECT_NEAR(Clip(path, 2 * norm, a, b), norm, 1e-6);
-      EXPECT_TRUE(SameBits(a, first)) << "nothing is scaled up";
-      Clip(path, 0.5f * norm, a, b);
-      EXPECT_TRUE(SameBits(a, scalar)) << Name(path) << ", " << size;
-      EXPECT_TRUE(SameBits(b, rest)) << Name(path) << ", " << size;
-    }
-  }
-}
-
-TEST(ClipNormTest, WhatIsNotANumberReachesAllGradients) {
-  for (const Path path : kPaths) {
-    if (!Supports(path)) continue;
-    Floats a = {1.0f, std::numeric_limits<float>::quiet_NaN()};
-    Floats b = {1.0f};
-    EXPECT_TRUE(std::isnan(Clip(path, 1.0f, a, b)));
-    EXPECT_TRUE(std::isnan(a[0]) && std::isnan(b[0]));
   }
 }
 

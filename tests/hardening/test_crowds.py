@@ -321,12 +321,14 @@ time.sleep(0.02)
 """,
     "a daemon thread learns": """
 from trainer import _native
-arrays = np.zeros((4, 1 << 20), np.float32)
-count = np.zeros(1, np.float32)
-row = [1 << 20, *(each.ctypes.data for each in arrays), count.ctypes.data]
+side = 512
+arrays = np.zeros((3, side, side), np.float32)
+scratch = np.zeros(_native.muon_scratch(side, side), np.float32)
+row = [side, side, *(each.ctypes.data for each in arrays)]
+options = [1e-3, 0.95, 0.0]
 def learn():
     while True:
-        _native.adamw_step(_native.paths()[-1], [row], [1e-3, 0, 1e-8, 0.9, 0.999])
+        _native.muon_step(_native.paths()[-1], [row], options, scratch.ctypes.data)
 threading.Thread(target=learn, daemon=True).start()
 time.sleep(0.1)
 """,

@@ -3,16 +3,14 @@
 `build_optimizer` returns a `torch.optim.Optimizer` whose groups store their initial
 rate (`base_lr`), so one factor scales all rates.
 
-On a CPU native code (csrc/learner) makes Muon's steps and the clip, many tensors per
-call. The overhead of PyTorch's operators exceeds the arithmetic here: Muon needs forty
-of them for the two matrices of the default network, and other work empties the caches
-in between. PyTorch handles tensors that the native code does not support: on another
-device, not float32, or not contiguous.
+On a CPU native code (csrc/learner) makes Muon's steps of hidden matrices. The overhead
+of PyTorch's operators exceeds the arithmetic here: Muon needs forty of them for the two
+matrices of the default network. PyTorch handles tensors that the native code does not
+support: on another device, not float32, or not contiguous.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 from contextlib import suppress
@@ -187,8 +185,8 @@ class Muon(torch.optim.Optimizer):
     networks". A convolution's kernel is a matrix with one row per output channel.
     `torch.optim.Muon` supports neither convolutions nor rates that are tensors.
 
-    On a CPU native code makes both steps where it can. The results differ from
-    PyTorch's by rounding.
+    On a CPU native code makes the steps of matrices where it can. The results differ
+    from PyTorch's by rounding.
 
     Attributes:
         native_path: instruction set of the native code; None: use only PyTorch.
@@ -233,13 +231,17 @@ class Muon(torch.optim.Optimizer):
                 self.state[param] = {"momentum": torch.zeros_like(param)}
         gradients = [param.grad for param in params]
         averages = [self.state[param]["momentum"] for param in params]
-        path = self._path_for(group, *params, *gradients, *averages)
-        if path is not None:
+        # A rate is a tensor if steps are recorded.
+        constant = isinstance(group["lr"], float)
+        if self.native_path and constant and _is_plain(*params, *gradients, *averages):
             tensors = zip(params, gradients, averages, strict=True)
-            rows = [(len(w), w[0].numel(), *_addresses(w, g, m)) for w, g, m in tensors]
+            rows = [
+                (len(w), w[0].numel(), w.data_ptr(), g.data_ptr(), m.data_ptr())
+                for w, g, m in tensors
+            ]
             scratch = torch.empty(max(_native.muon_scratch(m, n) for m, n, *_ in rows))
             options = (group["lr"], group["momentum"], group["weight_decay"])
-            _native.muon_step(path, rows, options, scratch.data_ptr())
+            _native.muon_step(self.native_path, rows, options, scratch.data_ptr())
             return
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
         # Nesterov: the average after one more gradient like this one.
@@ -267,16 +269,6 @@ class Muon(torch.optim.Optimizer):
             [self.state[param][name] for param in params]
             for name in ("exp_avg", "exp_avg_sq", "step")
         )
-        columns = (params, gradients, means, squares, steps)
-        path = self._path_for(group, *itertools.chain(*columns))
-        if path is not None:
-            rows = [
-                (some[0].numel(), *_addresses(*some))
-                for some in zip(*columns, strict=True)
-            ]
-            options = (group["lr"], group["weight_decay"], group["eps"], *_BETAS)
-            _native.adamw_step(path, rows, options)
-            return
         adamw(
             params,
             gradients,
@@ -295,22 +287,13 @@ class Muon(torch.optim.Optimizer):
             maximize=False,
         )
 
-    def _path_for(self, group: Group, *tensors: Tensor | None) -> str | None:
-        """The native code for a step; None: PyTorch's operators."""
-        # A rate is a tensor if steps are recorded.
-        works = isinstance(group["lr"], float) and _is_plain(*tensors)
-        return self.native_path if works else None
-
 
 def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
     """Scales gradients down, in place, as torch.nn.utils.clip_grad_norm_ does.
 
-    Returns their norm before the clip, () float32. Takes a quarter of PyTorch's time on
-    a CPU, even without native code.
+    Returns their norm before the clip, () float32. Takes a quarter of that function's
+    time on a CPU.
     """
-    if NATIVE_PATH and _is_plain(*gradients):
-        rows = [(gradient.numel(), gradient.data_ptr()) for gradient in gradients]
-        return torch.tensor(_native.clip_norm(NATIVE_PATH, rows, max_norm))
     norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
     torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1))
     return norm
@@ -325,10 +308,6 @@ def _is_plain(*tensors: Tensor | None) -> bool:
         and tensor.is_contiguous()
         for tensor in tensors
     )
-
-
-def _addresses(*tensors: Tensor) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]
 
 
 # Jordan et al. 2024: x -> 3.4445 x - 4.775 x^3 + 2.0315 x^5, five times, brings
