@@ -55,7 +55,6 @@ class _Plan(NamedTuple):
     inputs: int  # of the linear layer, per image
     features: int
     weights: tuple[_Weight, ...]  # in the order of the native code
-    layers: tuple[tuple[nn.Conv2d, tuple[Any, ...]], ...]  # with their properties
     scales: tuple[Tensor, ...] = ()  # without a gradient
     rest: tuple[nn.Module, ...] = ()  # after the linear layer; PyTorch runs them
 
@@ -223,8 +222,6 @@ def _passes_of(
         return None
     if any(has_hooks(part) for _, _, part in analysis.parts if part is not None):
         return None
-    if any(_properties(layer) != expected for layer, expected in plan.layers):
-        return None
     weights: list[Tensor] = []
     for module, name, shape in plan.weights:
         w = module._parameters.get(name)
@@ -272,8 +269,7 @@ def _cnn_plan(modules: list[nn.Module], image: torch.Size) -> _Plan | None:
     if tuple(map(type, modules)) != kinds:
         return None
     first, _, second, _, flatten, linear, _ = cast(Any, modules)
-    layers = tuple((layer, _properties(layer)) for layer in (first, second))
-    for _, (kernel, stride, *others) in layers:
+    for kernel, stride, *others in map(_properties, (first, second)):
         square = kernel[0] == kernel[1] and stride[0] == stride[1]
         if not square or tuple(others) != ((0, 0), *_PLAIN):
             return None
@@ -301,7 +297,6 @@ def _cnn_plan(modules: list[nn.Module], image: torch.Size) -> _Plan | None:
             *_with_bias(second, (shape[8], shape[5], shape[6], shape[6])),
             *_with_bias(linear, (shape[9], inputs)),
         ),
-        layers,
     )
 
 
@@ -339,7 +334,6 @@ def _tiles_plan(modules: list[nn.Module], image: torch.Size) -> _Plan | None:
             *_with_bias(second, (shape[1], shape[0], 3, 4)),
             *_with_bias(encoder.join, (shape[2], inputs)),
         ),
-        ((first, supported[0]), (second, supported[1])),
         # Under autocast they are concatenated with the motion's numbers in float32.
         (encoder.scales.float().contiguous(),),
         tuple(rest),

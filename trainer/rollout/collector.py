@@ -27,7 +27,7 @@ from torch import Tensor
 from trainer.machine.cuda import ACTING, Graphed, HostToDevice, use_here
 from trainer.machine.timings import Timings
 from trainer.models import PolicyModel, PolicyOutput
-from trainer.rollout.arrays import Index, Native, native, on_host, put, span
+from trainer.rollout.arrays import Index, Native, native, on_host, span
 from trainer.rollout.episodes import FloatArray, OpenEpisodes, StepColumns
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.store import Rollouts, Rows
@@ -373,7 +373,7 @@ class Collector:
     ) -> None:
         with self._timings("store"):
             if self._state.shape[1]:
-                put(native(self._state), received.envs, native(output.state))
+                native(self._state)[received.envs] = native(output.state)
             self._rollouts.write_policy(
                 rows, output.actions, output.logits, output.values, version
             )

@@ -29,11 +29,9 @@ from trainer.rollout.arrays import (
     Index,
     IntArray,
     Native,
-    fill,
     index_on,
     native,
     native_on,
-    put,
     span,
 )
 from trainer.rollout.frames import FrameStore, frames_per_slot
@@ -221,7 +219,7 @@ class Rollouts:
         if due.size:
             where = np.arange(len(self._cursor))[envs][due]
             memory = native(state)[self._index(due)]
-            put(native(self._next_state), self._index(where), memory)
+            native(self._next_state)[self._index(where)] = memory
 
     def write_policy(
         self,
@@ -235,12 +233,12 @@ class Rollouts:
         versions = self._native["versions"]
         for name, decision in zip(_DECISIONS, (actions, logits, values), strict=True):
             store, column = self._native[name], native(decision)
-            put(store, rows.acting, column)
+            store[rows.acting] = column
             if rows.closed:
-                put(store, rows.closing, column[rows.closing_of])
-        fill(versions, rows.acting, version)
+                store[rows.closing] = column[rows.closing_of]
+        versions[rows.acting] = version
         if rows.closed:
-            fill(versions, rows.closing, version)
+            versions[rows.closing] = version
         self._complete()
 
     def write_bootstrap(self, rows: Rows, values: Tensor, version: int) -> Rows:
@@ -250,8 +248,8 @@ class Rollouts:
         learned from this one. Returns the rows for a later `write_policy`: only those
         of the next unrolls, because the completed ones may be read from now on.
         """
-        put(self._native["values"], rows.closing, native(values)[rows.closing_of])
-        fill(self._native["versions"], rows.closing, version)
+        self._native["values"][rows.closing] = native(values)[rows.closing_of]
+        self._native["versions"][rows.closing] = version
         self._complete()
         return rows._replace(closed=0)
 
@@ -285,7 +283,7 @@ class Rollouts:
         """
         self._frames.write(at, obs, pick)
         for name, column in zip(_OF_THE_POOL, columns, strict=True):
-            put(self._native[name], at, column)
+            self._native[name][at] = column
 
     def _close(self, envs: slice | IntArray, is_first: BoolArray) -> IntArray:
         """Places the last rows of unrolls."""
@@ -309,7 +307,7 @@ class Rollouts:
         if self.state.shape[1]:
             where = self._index(np.arange(len(self._slot))[envs])
             memory = native(self._next_state)[where]
-            put(native(self.state), self._index(new), memory)
+            native(self.state)[self._index(new)] = memory
         for row in range(self.burn_in):
             source = (self.unroll + row) * self.num_slots + old
             # Read before `_place`, which may grow the store and move all its frames.
@@ -321,7 +319,7 @@ class Rollouts:
             at = self._index(self._place(envs, begins))
             self._put(at, native(obs), [kept[name] for name in _OF_THE_POOL])
             for name in (*_DECISIONS, "versions"):
-                put(self._native[name], at, kept[name])
+                self._native[name][at] = kept[name]
         self._cursor[envs] = self.burn_in
 
     # -- reading --------------------------------------------------------------
@@ -429,14 +427,3 @@ class Rollouts:
 
     def _to_device(self, array: IntArray) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
-
-    def check_valid(self, kept: list[int] | None = None) -> None:
-        """Checks that every slot has one role, those taken are `kept`; for tests."""
-        places = [*self._slot.tolist(), *self._free, *self._full, *(kept or [])]
-        if sorted(places) != list(range(self.num_slots)):
-            raise AssertionError(
-                f"each slot must have exactly one role: {sorted(places)}"
-            )
-        if not ((self._cursor >= 0) & (self._cursor <= self._last_row)).all():
-            raise AssertionError(f"cursors out of range: {self._cursor}")
-        self._frames.check_valid()
