@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from trainer.config import flags
-from trainer.config.options import Option, flag_of
+from trainer.config.options import Option
 from trainer.config.presets import choose_preset, for_algorithm, for_levels, preset
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import (
@@ -67,10 +67,6 @@ def main_of(
 ) -> int:
     """Reads the options of a command and runs it."""
     open_streams()
-    args = sys.argv[1:] if argv is None else argv
-    if error := _twice_error(args, kind):
-        complain(error)
-        return 2
     try:
         with raise_on_signal(), checked_stdout() as stdout:
             given: Any = tyro.cli(
@@ -137,21 +133,6 @@ def _flags_of(title: str, options: Iterable[Option]) -> type[Any]:
     return dataclasses.make_dataclass(
         title, fields, frozen=True, namespace={"__doc__": ""}
     )
-
-
-def _twice_error(argv: Sequence[str], kind: type[Any]) -> str:
-    """The error line if an option is given under two names; "" if none is."""
-    words = [word.split("=")[0].replace("_", "-") for word in argv]
-    for option in flags.options_of(kind):
-        marks, flag = getattr(option.hint, "__metadata__", ()), flag_of(option.name)
-        aliases = [name for m in marks for name in getattr(m, "aliases", None) or ()]
-        repeated = [word for word in words if word in (flag, *aliases)]
-        if aliases and len(repeated) > 1:
-            return (
-                f"error: {' and '.join(repeated)}: give {flag} once; "
-                f"{' and '.join(aliases)} is another name of it"
-            )
-    return ""
 
 
 def parse(argv: Sequence[str], description: str = "") -> RunConfig:

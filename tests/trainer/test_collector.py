@@ -65,8 +65,6 @@ class System:
             self.rollouts,
             groups=groups,
             asynchronous=num_envs != getattr(pool, "batch_size", num_envs),
-            state_size=model.state_size,
-            device=CPU,
             episodes=OpenEpisodes(num_envs),
             finished=FinishedEpisodes(),
             timings=Timings(),

@@ -110,8 +110,7 @@ class System:
         )  # fmt: skip
         self.collector = Collector(
             pool, self.rollouts, groups=2, asynchronous=False,
-            state_size=model.state_size, device=CPU, episodes=OpenEpisodes(ENVS),
-            finished=FinishedEpisodes(), timings=Timings(),
+            episodes=OpenEpisodes(ENVS), finished=FinishedEpisodes(), timings=Timings(),
         )  # fmt: skip
         self.collector._stage = HostToDevice(GPU, pool)
         self.collector._device = self.rollouts.device = GPU

@@ -220,7 +220,7 @@ def test_rows_carry_the_level_of_their_episode(fake_pool, burn_in, asynchronous)
         device=CPU, stack_num=4, burn_in=burn_in,
     )  # fmt: skip
     collector = Collector(
-        pool, rollouts, groups=2, asynchronous=asynchronous, state_size=0, device=CPU,
+        pool, rollouts, groups=2, asynchronous=asynchronous,
         episodes=OpenEpisodes(6, levels=("1-3", "1-1", "1-2")),
         finished=FinishedEpisodes(), timings=Timings(),
     )  # fmt: skip

@@ -76,8 +76,6 @@ class System:
             self.rollouts,
             groups=2,
             asynchronous=not exact,
-            state_size=0,
-            device=CPU,
             episodes=OpenEpisodes(ENVS),
             finished=FinishedEpisodes(),
             timings=self.timings,
@@ -96,7 +94,6 @@ class System:
             unrolls=unrolls,
             lag=lag,
             exact=exact,
-            device=CPU,
             timings=self.timings,
         )
 
