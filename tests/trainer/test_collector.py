@@ -45,7 +45,6 @@ class System:
         self.actor = Actor(
             model,
             num_actions=num_actions,
-            device=CPU,
             dtype=None,
             generator=torch.Generator().manual_seed(seed),
         )

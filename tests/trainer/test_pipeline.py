@@ -52,7 +52,7 @@ def make_model(value=0.0):
 def make_actors(count):
     generator = torch.Generator().manual_seed(1)
     return [
-        Actor(make_model(), num_actions=3, device=CPU, dtype=None, generator=generator)
+        Actor(make_model(), num_actions=3, dtype=None, generator=generator)
         for _ in range(count)
     ]
 

@@ -8,6 +8,7 @@ import torch
 
 from trainer.rollout import arrays, frames, store
 from trainer.rollout.frames import observations
+from trainer.rollout.replay import Sample
 from trainer.rollout.store import Rollouts
 
 T = 4
@@ -236,7 +237,7 @@ def test_a_batch_tells_fresh_unrolls_from_replayed_ones(fake_pool):
     slots = rollouts.take(5)
     check_roles(rollouts, slots)
     replayed, weights = torch.tensor([slots[4], slots[4]]), torch.tensor([0.5, 0.25])
-    batch = rollouts.batch(slots[:3], replayed, weights)
+    batch = rollouts.batch(slots[:3], Sample(replayed, weights))
     assert batch.fresh.tolist() == [True] * 3 + [False] * 2
     assert batch.weights.tolist() == [1, 1, 1, 0.5, 0.25]
     alone = rollouts.batch([slots[4]])

@@ -59,17 +59,11 @@ class _Plan(NamedTuple):
     rest: tuple[nn.Module, ...] = ()  # after the linear layer; PyTorch runs them
 
 
-class _Analysis(NamedTuple):
-    """The plan of an encoder for images of one shape, valid while its parts stay."""
-
-    # The modules below the encoder, each with the dict and the name that hold it;
-    # without a plan only the children. Not the encoder: this must not keep it alive.
-    parts: tuple[tuple[dict[str, nn.Module | None], str, nn.Module | None], ...]
-    image: torch.Size
-    plan: _Plan | None
-
-
-_analyses: WeakKeyDictionary[nn.Module, _Analysis] = WeakKeyDictionary()
+# For each encoder: its layers and the shape of an image when the plan was made, the
+# plan, and all modules below the encoder. Not the encoder, so that it can be freed.
+_plans: WeakKeyDictionary[
+    nn.Module, tuple[list[Any], torch.Size, _Plan | None, list[nn.Module]]
+] = WeakKeyDictionary()
 
 
 def features_of(
@@ -210,17 +204,13 @@ def _passes_of(
         or images.dtype != torch.uint8
     ):
         return None
-    analysis = _analyses.get(encoder)
-    if (
-        analysis is None
-        or analysis.image != images.shape[1:]
-        or any(modules.get(name) is not part for modules, name, part in analysis.parts)
-    ):
-        analysis = _analyses[encoder] = _analyse(encoder, images.shape[1:])
-    plan = analysis.plan
-    if plan is None or has_hooks(encoder):
-        return None
-    if any(has_hooks(part) for _, _, part in analysis.parts if part is not None):
+    layers, image = list(encoder._modules.values()), images.shape[1:]
+    kept = _plans.get(encoder)
+    if kept is None or kept[:2] != (layers, image):
+        below = list(encoder.modules())[1:]
+        kept = _plans[encoder] = layers, image, _plan_of(encoder, image), below
+    *_, plan, below = kept
+    if plan is None or has_hooks(encoder) or any(map(has_hooks, below)):
         return None
     weights: list[Tensor] = []
     for module, name, shape in plan.weights:
@@ -248,19 +238,13 @@ def has_hooks(module: nn.Module) -> bool:
     )
 
 
-def _analyse(encoder: nn.Module, image: torch.Size) -> _Analysis:
-    """Looks for a plan of an encoder."""
-    plan = None
-    if type(encoder) is nn.Sequential and len(image) == 3 and len(encoder):
-        modules = list(encoder)
-        tiles = type(modules[0]) is TilesEncoder
-        plan = (_tiles_plan if tiles else _cnn_plan)(modules, image)
-    parts = tuple(
-        (module._modules, name, child)
-        for module in (encoder.modules() if plan else [encoder])
-        for name, child in module._modules.items()
-    )
-    return _Analysis(parts, image, plan)
+def _plan_of(encoder: nn.Module, image: torch.Size) -> _Plan | None:
+    """The plan of an encoder; None if it is not supported."""
+    if type(encoder) is not nn.Sequential or len(image) != 3 or not len(encoder):
+        return None
+    modules = list(encoder)
+    tiles = type(modules[0]) is TilesEncoder
+    return (_tiles_plan if tiles else _cnn_plan)(modules, image)
 
 
 def _cnn_plan(modules: list[nn.Module], image: torch.Size) -> _Plan | None:

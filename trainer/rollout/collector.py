@@ -61,15 +61,14 @@ class Actor:
         model: PolicyModel,
         *,
         num_actions: int,
-        device: torch.device,
         dtype: torch.dtype | None,
-        generator: torch.Generator,
+        generator: torch.Generator,  # on the device of the model
         graphs: bool = False,  # on a GPU, record the forward pass and replay it
     ) -> None:
         self.model = model
         self.version = 0
         self._num_actions = num_actions
-        self._device = device
+        self._device = device = generator.device
         self._dtype = dtype
         self._generator = generator
         self._forward = Graphed(

@@ -178,9 +178,8 @@ class FrameStore:
     def snapshot(self, slots: list[int]) -> dict[str, Any]:
         """The frames of some slots, for checkpoints; without `stacks`."""
         used = self._used[slots]
-        index = self._to_device(np.array(slots, np.int64))
         return {
-            "frames": self._by_slot()[index, : int(used.max())],
+            "frames": self._by_slot()[slots, : int(used.max())],
             "frames_per_slot": self._per_slot,
             "frames_used": torch.from_numpy(used),
             "stack_of": torch.from_numpy(self._newest.copy()),
@@ -194,11 +193,7 @@ class FrameStore:
             self._per_slot = state["frames_per_slot"]
             count = self._num_slots * self._per_slot
             self.frames = self.frames.new_zeros(count, self.frames.shape[1])
-        index = self._to_device(np.array(slots, np.int64))
-        self._by_slot()[index, : state["frames"].shape[1]] = state["frames"]
-
-    def _to_device(self, array: IntArray) -> Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
+        self._by_slot()[slots, : state["frames"].shape[1]] = state["frames"]
 
     def _index(self, positions: IntArray) -> Index:
         return index_on(self._device, positions)

@@ -35,6 +35,7 @@ from trainer.rollout.arrays import (
     span,
 )
 from trainer.rollout.frames import FrameStore, frames_per_slot
+from trainer.rollout.replay import Sample
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -310,12 +311,12 @@ class Rollouts:
             native(self.state)[self._index(new)] = memory
         for row in range(self.burn_in):
             source = (self.unroll + row) * self.num_slots + old
+            where, rows = self._index(source), torch.from_numpy(source).to(self.device)
             # Read before `_place`, which may grow the store and move all its frames.
-            obs = self._frames.read(self._to_device(source))
-            where = self._index(source)
+            obs = self._frames.read(rows)
             kept = {name: store[where] for name, store in self._native.items()}
             self._cursor[envs] = row
-            begins = self.columns["is_first"][self._to_device(source)].cpu().numpy()
+            begins = self.columns["is_first"][rows].cpu().numpy()
             at = self._index(self._place(envs, begins))
             self._put(at, native(obs), [kept[name] for name in _OF_THE_POOL])
             for name in (*_DECISIONS, "versions"):
@@ -345,19 +346,14 @@ class Rollouts:
     def batch(
         self,
         fresh: list[int],  # taken slots
-        replayed: Tensor | None = None,  # (R,) int64 slots
-        weights: Tensor | None = None,  # (R,) float32 importance of these slots
+        replayed: Sample | None = None,
     ) -> Batch:
         """The unrolls of some slots; small arrays are copied, pixels are not."""
-        slots = self._to_device(np.array(fresh, np.int64))
-        is_fresh = torch.ones(len(fresh), dtype=torch.bool, device=self.device)
-        importance = torch.ones(len(fresh), device=self.device)
-        if replayed is not None and weights is not None:
-            slots = torch.cat([slots, replayed])
-            is_fresh = torch.cat(
-                [is_fresh, torch.zeros_like(replayed, dtype=torch.bool)]
-            )
-            importance = torch.cat([importance, weights])
+        slots = torch.tensor(fresh).to(self.device, non_blocking=True)
+        weights = torch.ones(len(fresh), device=self.device)
+        if replayed is not None:
+            slots = torch.cat([slots, replayed.slots])
+            weights = torch.cat([weights, replayed.weights])
         rows = torch.arange(self._last_row + 1, device=self.device)[:, None]
         index = rows * self.num_slots + slots
         frames, stacks = self._frames.both()
@@ -366,8 +362,8 @@ class Rollouts:
             stacks=stacks[index],
             **{name: column[index] for name, column in self.columns.items()},
             state=self.state[slots],
-            weights=importance,
-            fresh=is_fresh,
+            weights=weights,
+            fresh=torch.arange(len(slots), device=self.device) < len(fresh),
         )
 
     # -- checkpoints ----------------------------------------------------------
@@ -386,7 +382,6 @@ class Rollouts:
         used = [*self._slot.tolist(), *self._full, *kept]
         free = [*self._free]
         free += sorted(set(range(self.num_slots)) - {*used, *free})
-        index = self._to_device(np.array(used, np.int64))
         return {
             "used": used,
             "full": list(self._full),
@@ -395,10 +390,10 @@ class Rollouts:
             "ignored": torch.from_numpy(self._ignored.copy()),
             "cursor": torch.from_numpy(self._cursor.copy()),
             "rows": {
-                name: store.view(-1, self.num_slots, *store.shape[1:])[:, index]
+                name: store.view(-1, self.num_slots, *store.shape[1:])[:, used]
                 for name, store in self._stores()
             },
-            "state": self.state[index],
+            "state": self.state[used],
             "next_state": self._next_state,
             **self._frames.snapshot(used),
         }
@@ -406,7 +401,6 @@ class Rollouts:
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from a `snapshot` of a store of the same size."""
         used = state["used"]
-        index = self._to_device(np.array(used, np.int64))
         self._free, self._full = deque(state["free"]), deque(state["full"])
         self._slot = state["slot"].cpu().numpy().copy()
         self._ignored = state["ignored"].cpu().numpy().copy()
@@ -414,8 +408,8 @@ class Rollouts:
         self._frames.restore(used, state)
         for name, store in self._stores():
             rows = store.view(-1, self.num_slots, *store.shape[1:])
-            rows[:, index] = state["rows"][name]
-        self.state[index] = state["state"]
+            rows[:, used] = state["rows"][name]
+        self.state[used] = state["state"]
         self._next_state.copy_(state["next_state"])
 
     def _stores(self) -> list[tuple[str, Tensor]]:
@@ -424,6 +418,3 @@ class Rollouts:
 
     def _index(self, positions: IntArray) -> Index:
         return index_on(self.device, positions)
-
-    def _to_device(self, array: IntArray) -> Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)

@@ -304,7 +304,6 @@ class Run:
         actor = Actor(
             model,
             num_actions=self.num_actions,
-            device=self.device,
             dtype=self.dtype,
             generator=self.action_generator,
             graphs=self.graphs,
