@@ -213,14 +213,15 @@ class RunConfig:
         """
 
         def divided(part: Any, *names: str) -> Any:
-            numbers = {name: getattr(part, name) for name in names}
-            for name, number in numbers.items():
-                if number % ranks:
+            shares = {}
+            for name in names:
+                shares[name], rest = divmod(getattr(part, name), ranks)
+                if rest:
                     raise ValueError(
-                        f"{name}={number} counts for the whole run and cannot be "
-                        f"divided among {ranks} processes: choose a multiple of {ranks}"
+                        f"{name}={getattr(part, name)} counts for the whole run and "
+                        f"cannot be divided among {ranks} processes: choose a multiple "
+                        f"of {ranks}"
                     )
-            shares = {name: number // ranks for name, number in numbers.items()}
             return dataclasses.replace(part, **shares)
 
         env, replay = divided(self.env, "num_envs"), self.replay

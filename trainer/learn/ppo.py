@@ -98,15 +98,13 @@ class PPO(Learner):
 
     def _evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits (T + 1, B, A) and values (T + 1, B) under the current weights."""
+        size = self.unrolls_per_minibatch
 
+        @torch.no_grad()  # this setting is per thread
         def outputs_of(unrolls: slice) -> list[PolicyOutput]:
-            starts = range(unrolls.start, unrolls.stop, self.unrolls_per_minibatch)
-            outputs = []
-            for start in starts:
-                stop = min(start + self.unrolls_per_minibatch, unrolls.stop)
-                with torch.no_grad():  # this setting is per thread
-                    outputs.append(self.forward(*batch.inputs(slice(start, stop))))
-            return outputs
+            starts = range(unrolls.start, unrolls.stop, size)
+            parts = [slice(start, min(start + size, unrolls.stop)) for start in starts]
+            return [self.forward(*batch.inputs(part)) for part in parts]
 
         step = self.gradient_step
         shards = step.shards.map(outputs_of, step.split(batch.weights.numel()))
