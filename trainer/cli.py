@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from trainer.config import flags
-from trainer.config.options import Option
+from trainer.config.options import Option, flag_of
 from trainer.config.presets import choose_preset, for_algorithm, for_levels, preset
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import (
@@ -69,6 +69,7 @@ def main_of(
     open_streams()
     try:
         with raise_on_signal(), checked_stdout() as stdout:
+            _check_once(sys.argv[1:] if argv is None else argv, kind)
             given: Any = tyro.cli(
                 _flags_of(kind.__name__, flags.options_of(kind)),
                 args=argv,
@@ -133,6 +134,20 @@ def _flags_of(title: str, options: Iterable[Option]) -> type[Any]:
     return dataclasses.make_dataclass(
         title, fields, frozen=True, namespace={"__doc__": ""}
     )
+
+
+def _check_once(argv: Sequence[str], kind: type[Any]) -> None:
+    """Raises ValueError if an option with several names is given twice."""
+    words = [word.split("=")[0].replace("_", "-") for word in argv]
+    for option in flags.options_of(kind):
+        marks, names = getattr(option.hint, "__metadata__", ()), [flag_of(option.name)]
+        names += [name for m in marks for name in getattr(m, "aliases", None) or ()]
+        repeated = [word for word in words if word in names]
+        if len(names) > 1 and len(repeated) > 1:
+            raise ValueError(
+                f"{' and '.join(repeated)}: give {names[0]} once; "
+                f"{' and '.join(names[1:])} is another name of it"
+            )
 
 
 def parse(argv: Sequence[str], description: str = "") -> RunConfig:

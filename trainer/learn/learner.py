@@ -146,7 +146,7 @@ class Learner:
 
     def loss_options(self) -> dict[str, Any]:
         """Arguments of `loss` besides logits, values, targets and critic options."""
-        return {"entropy_coef": self.entropy_coef}
+        return {"entropy_coef": self.entropy_coef, **vars(self.config.learner.loss)}
 
     def _apply_schedules(self, step: int) -> None:
         """Sets the learning rate and the entropy bonus for environment step `step`."""

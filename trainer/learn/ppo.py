@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -44,12 +44,6 @@ class PPO(Learner):
     """The learner that the module docstring describes."""
 
     loss: ClassVar[Callable[..., Loss]] = staticmethod(ppo_loss)
-
-    def loss_options(self) -> dict[str, Any]:
-        """See `Learner`."""
-        assert isinstance(self.config.learner.loss, Ppo)
-        clip_range = self.config.learner.loss.clip_range
-        return super().loss_options() | {"clip_range": clip_range}
 
     def learn(self, batch: Batch) -> Tensor:
         """See `Learner`."""

@@ -73,9 +73,8 @@ def features_of(
 
     `path` is an instruction set from `PATHS`; None: do not use native code.
     """
-    if not torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
-        return None
-    if torch.get_autocast_dtype("cpu") != torch.bfloat16:
+    on = torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    if not on or torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return None
     passes = _passes_of(encoder, images, path)
     if passes is None:
