@@ -282,11 +282,9 @@ class RunConfig:
         if not self.learns_from_demonstrations:
             return
         env, learner = self.env, self.learner
-        what = "--starts backward"
-        if learner.imitation or self.explore.guide:
-            what = "--imitation" if learner.imitation else "--guide"
-        if self.explore.demos:
-            what = "--demos"
+        what = "--guide" if self.explore.guide else "--starts backward"
+        what = "--imitation" if learner.imitation else what
+        what = "--demos" if self.explore.demos else what
         if not (env.levels or own_levels(env.task)):
             raise ValueError(
                 f"{what} needs demonstrations of single levels, and task {env.task} "

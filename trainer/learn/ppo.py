@@ -121,10 +121,8 @@ class PPO(Learner):
         def part_loss(shard: int, items: slice) -> Loss:
             some = (slice(None), items)
             inputs = (stacks[some], state[0, items], is_first[some], levels[some])
-            loss = self.part_loss(
-                self.forward(*inputs), inputs, numbers[some], targets.at(some)
-            )
-            return loss._replace(total=mean_weight * loss.total)
+            output = self.forward(*inputs)
+            return self.part_loss(output, inputs, items, numbers, targets, mean_weight)
 
         self.gradient_step(self.gradient_step.split(stacks.shape[1]), part_loss)
 

@@ -173,9 +173,7 @@ class Overlapped:
         """See `InTurns`; RuntimeError if collecting failed."""
         if not self._began:
             self._began = True
-            self._collector.collect(
-                self._unrolls, lambda: self._weights.current, lambda: True
-            )
+            self._collector.collect(self._unrolls, self._actor, lambda: True)
         else:
             self._start_thread()
         with self._timings("wait_batch"), self._changed:
@@ -218,36 +216,34 @@ class Overlapped:
         """The collecting thread."""
         try:
             with own_stream(self._device, ACTING):
-                (self._collect_exact if self._exact else self._collect_freely)()
+                self._collect()
         except BaseException as error:
             self._error = error
             self._weights.close()  # so that no thread waits for this one
         with self._changed:
             self._changed.notify_all()
 
-    def _collect_exact(self) -> None:
+    def _collect(self) -> None:
         while not self._stopped:
-            if self._next > self._lag:
+            if self._exact and self._next > self._lag:
                 with self._timings("wait_learner"):
                     if not self._weights.advance():
                         return
-            self._collector.collect(
-                self._unrolls, lambda: self._weights.current, lambda: not self._stopped
-            )
+            self._collector.collect(self._unrolls, self._actor, self._goes_on)
             with self._changed:
                 self._changed.notify_all()
             self._next += 1
 
-    def _collect_freely(self) -> None:
-        def newest() -> Actor:
+    def _actor(self) -> Actor:
+        """The set of weights for the next group of environments."""
+        if not self._exact:
             self._weights.advance()
-            return self._weights.current
+        return self._weights.current
 
-        while not self._stopped:
-            self._collector.collect(self._unrolls, newest, self._wait_for_room)
-
-    def _wait_for_room(self) -> bool:
-        """Pauses collecting while enough unrolls wait to be learned from."""
+    def _goes_on(self) -> bool:
+        """Whether to collect; if not exact, waits while enough unrolls wait."""
+        if self._exact:
+            return not self._stopped
         limit = self._lag * self._unrolls
         with self._changed:
             self._changed.notify_all()
