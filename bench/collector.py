@@ -323,8 +323,6 @@ class Case:
             self.store,
             groups=GROUPS[mode],
             asynchronous=mode == "async",
-            state_size=state_size,
-            device=torch.device("cpu"),
             episodes=OpenEpisodes(num_envs, levels=levels, num_stages=pool.num_stages),
             finished=finished,
             timings=Timings(),

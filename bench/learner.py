@@ -103,7 +103,6 @@ class Bench:
         self._actor = Actor(
             run.model,
             num_actions=run.num_actions,
-            device=run.device,
             dtype=run.dtype,
             generator=run.action_generator,
             graphs=run.graphs,

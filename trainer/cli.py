@@ -67,12 +67,9 @@ def main_of(
 ) -> int:
     """Reads the options of a command and runs it."""
     open_streams()
-    args = sys.argv[1:] if argv is None else argv
-    if error := _twice_error(args, kind):
-        complain(error)
-        return 2
     try:
         with raise_on_signal(), checked_stdout() as stdout:
+            _check_once(sys.argv[1:] if argv is None else argv, kind)
             given: Any = tyro.cli(
                 _flags_of(kind.__name__, flags.options_of(kind)),
                 args=argv,
@@ -139,19 +136,18 @@ def _flags_of(title: str, options: Iterable[Option]) -> type[Any]:
     )
 
 
-def _twice_error(argv: Sequence[str], kind: type[Any]) -> str:
-    """The error line if an option is given under two names; "" if none is."""
+def _check_once(argv: Sequence[str], kind: type[Any]) -> None:
+    """Raises ValueError if an option with several names is given twice."""
     words = [word.split("=")[0].replace("_", "-") for word in argv]
     for option in flags.options_of(kind):
-        marks, flag = getattr(option.hint, "__metadata__", ()), flag_of(option.name)
-        aliases = [name for m in marks for name in getattr(m, "aliases", None) or ()]
-        repeated = [word for word in words if word in (flag, *aliases)]
-        if aliases and len(repeated) > 1:
-            return (
-                f"error: {' and '.join(repeated)}: give {flag} once; "
-                f"{' and '.join(aliases)} is another name of it"
+        marks, names = getattr(option.hint, "__metadata__", ()), [flag_of(option.name)]
+        names += [name for m in marks for name in getattr(m, "aliases", None) or ()]
+        repeated = [word for word in words if word in names]
+        if len(names) > 1 and len(repeated) > 1:
+            raise ValueError(
+                f"{' and '.join(repeated)}: give {names[0]} once; "
+                f"{' and '.join(names[1:])} is another name of it"
             )
-    return ""
 
 
 def parse(argv: Sequence[str], description: str = "") -> RunConfig:

@@ -20,7 +20,6 @@ def make_actor(graphs=False, noisy=False, seed=1):
     return Actor(
         build_model(ModelConfig(noisy=noisy), SHAPE, ACTIONS),
         num_actions=ACTIONS,
-        device=CPU,
         dtype=None,
         generator=torch.Generator().manual_seed(seed),
         graphs=graphs,

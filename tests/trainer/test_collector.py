@@ -45,7 +45,6 @@ class System:
         self.actor = Actor(
             model,
             num_actions=num_actions,
-            device=CPU,
             dtype=None,
             generator=torch.Generator().manual_seed(seed),
         )
@@ -65,8 +64,6 @@ class System:
             self.rollouts,
             groups=groups,
             asynchronous=num_envs != getattr(pool, "batch_size", num_envs),
-            state_size=model.state_size,
-            device=CPU,
             episodes=OpenEpisodes(num_envs),
             finished=FinishedEpisodes(),
             timings=Timings(),

@@ -102,7 +102,7 @@ class System:
         torch.manual_seed(0)
         model = build_model(ModelConfig(memory=memory), shape, 3)
         self.actor = Actor(
-            model, num_actions=3, device=CPU, dtype=None, generator=torch.Generator()
+            model, num_actions=3, dtype=None, generator=torch.Generator()
         )
         self.rollouts = Rollouts(
             num_envs=ENVS, num_slots=10 * ENVS, unroll=T, obs_shape=shape,
@@ -110,8 +110,7 @@ class System:
         )  # fmt: skip
         self.collector = Collector(
             pool, self.rollouts, groups=2, asynchronous=False,
-            state_size=model.state_size, device=CPU, episodes=OpenEpisodes(ENVS),
-            finished=FinishedEpisodes(), timings=Timings(),
+            episodes=OpenEpisodes(ENVS), finished=FinishedEpisodes(), timings=Timings(),
         )  # fmt: skip
         self.collector._stage = HostToDevice(GPU, pool)
         self.collector._device = self.rollouts.device = GPU

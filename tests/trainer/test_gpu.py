@@ -100,7 +100,6 @@ def test_a_recorded_actor_says_what_an_unrecorded_one_says(memory):
         Actor(
             model,
             num_actions=ACTIONS,
-            device=cuda(),
             dtype=None,
             generator=torch.Generator("cuda").manual_seed(1),
             graphs=graphs,

@@ -214,13 +214,13 @@ def test_rows_carry_the_level_of_their_episode(fake_pool, burn_in, asynchronous)
     torch.manual_seed(0)
     model = build_model(ModelConfig(), (4, 36, 36), 3)
     generator = torch.Generator().manual_seed(0)
-    actor = Actor(model, num_actions=3, device=CPU, dtype=None, generator=generator)
+    actor = Actor(model, num_actions=3, dtype=None, generator=generator)
     rollouts = Rollouts(
         num_envs=6, num_slots=60, unroll=5, obs_shape=(4, 36, 36), num_actions=3,
         device=CPU, stack_num=4, burn_in=burn_in,
     )  # fmt: skip
     collector = Collector(
-        pool, rollouts, groups=2, asynchronous=asynchronous, state_size=0, device=CPU,
+        pool, rollouts, groups=2, asynchronous=asynchronous,
         episodes=OpenEpisodes(6, levels=("1-3", "1-1", "1-2")),
         finished=FinishedEpisodes(), timings=Timings(),
     )  # fmt: skip

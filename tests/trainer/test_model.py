@@ -438,7 +438,7 @@ def test_the_trial_leaves_no_trace():
         (":A", "cannot be imported"),
         ("own_network:Missing", "has no 'Missing'; the name must be module:Class"),
         ("own_network:", "has no ''; the name must be module:Class"),
-        ("own_network:function", "returns a int; it must return a torch.nn.Module"),
+        ("own_network:function", "gives a int; it must be a class of torch.nn.Module"),
         (
             "own_network:Half",
             r"returned \(\(float16 \(2, 3, 5\), float32 \(2, 3\)\), float32 \(3, 0\)\)."

@@ -52,7 +52,7 @@ def make_model(value=0.0):
 def make_actors(count):
     generator = torch.Generator().manual_seed(1)
     return [
-        Actor(make_model(), num_actions=3, device=CPU, dtype=None, generator=generator)
+        Actor(make_model(), num_actions=3, dtype=None, generator=generator)
         for _ in range(count)
     ]
 
@@ -76,8 +76,6 @@ class System:
             self.rollouts,
             groups=2,
             asynchronous=not exact,
-            state_size=0,
-            device=CPU,
             episodes=OpenEpisodes(ENVS),
             finished=FinishedEpisodes(),
             timings=self.timings,
@@ -96,7 +94,6 @@ class System:
             unrolls=unrolls,
             lag=lag,
             exact=exact,
-            device=CPU,
             timings=self.timings,
         )
 

@@ -272,8 +272,8 @@ def test_a_folder_is_no_policy(command, tmp_path, monkeypatch, capsys):
         released.Path(path).parent.mkdir(parents=True, exist_ok=True)
         released.Path(path).touch()
     expected = {
-        "some": "a folder with several policies: give one of them, such as some/",
-        "campaign": "a campaign with several policies: give one of them, such as ca",
+        "some": "some has several policies: give one of them, such as some/",
+        "campaign": "campaign has several policies: give one of them, such as ca",
         "young": "a folder with several runs: give one, such as young/levels/1-1",
         "runs": "a folder with several runs: give one, such as runs/a",
         "new": "a run without a checkpoint yet",
@@ -282,7 +282,7 @@ def test_a_folder_is_no_policy(command, tmp_path, monkeypatch, capsys):
     }
     if command is not evaluate:  # which takes all at once
         (released.Path("release") / released.CARD).touch()
-        expected["release"] = "a release with several policies: give one of them, such"
+        expected["release"] = "; only python -m trainer.evaluate takes a release"
     for path, message in expected.items():
         assert command(["--policy", path]) == 2
         error = capsys.readouterr().err

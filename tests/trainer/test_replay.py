@@ -39,7 +39,6 @@ def filled(priorities, alpha=0.7):
     count = len(priorities)
     replay = make(count, count, alpha)
     assert replay.add(list(range(count)), torch.tensor(priorities)) == []
-    replay.check_valid()
     return replay
 
 
@@ -79,11 +78,12 @@ class Model:
 
 def check_equal(replay, model, beta):
     """Contents, probabilities, and a sample with its weights."""
-    replay.check_valid()
+    assert replay.state_dict()["slots"] == list(model.priorities)
     assert len(replay) == len(model.priorities)
     if not model.priorities:
         return
     widths = replay.widths()
+    assert widths.sum() <= TOTAL
     shares = (widths / widths.sum()).tolist()
     chances, weights = model.probabilities(), model.weights(beta)
     for slot, share in enumerate(shares):
@@ -141,17 +141,14 @@ def test_a_slot_let_go_since_it_was_drawn_stays_away():
     assert set(drawn.tolist()) == {3, 5}
     assert replay.add([6], torch.tensor([1.0])) == [3]
     replay.update(drawn, torch.full((50,), 1e6))
-    replay.check_valid()
     assert set(replay.sample(200, 0.4).slots.tolist()) <= {5, 6}
     assert replay.add([3], torch.tensor([1.0])) == [5]  # it may come back
-    replay.check_valid()
 
 
 def test_more_than_capacity_at_once_lets_go_of_new_ones_too():
     replay = make(capacity=2)
     replay.add([0], torch.ones(1))
     assert replay.add([4, 3, 2], torch.ones(3)) == [0, 4]
-    replay.check_valid()
     assert set(replay.sample(50, 0.0).slots.tolist()) == {3, 2}
 
 
@@ -281,7 +278,7 @@ def test_sampling_and_updating_never_wait_and_always_look_the_same():
     replay.load_state_dict(replay.state_dict())
     assert replay._priorities.data_ptr() == address
     with pytest.raises(AssertionError, match="waits"), Operations():
-        replay.check_valid()
+        replay.state_dict()
 
 
 def test_what_is_no_priority_is_counted_and_hides_nothing():
@@ -289,8 +286,6 @@ def test_what_is_no_priority_is_counted_and_hides_nothing():
     bad = torch.tensor([math.nan, math.inf, -1.0])
     replay.update(torch.tensor([0, 1, 2]), bad)
     assert replay.statistics()["replay/rejected"].item() == 3
-    with pytest.raises(AssertionError, match="3 priorities were NaN"):
-        replay.check_valid()
     widths = replay.widths().double()
     least = (EPSILON / (4 + EPSILON)) ** 0.7
     torch.testing.assert_close(
@@ -301,30 +296,7 @@ def test_what_is_no_priority_is_counted_and_hides_nothing():
     assert torch.isfinite(sample.weights).all()
     fresh = make()
     fresh.add([1], bad[:1])
-    with pytest.raises(AssertionError, match="1 priorities were NaN"):
-        fresh.check_valid()
-
-
-def test_damage_is_found():
-    def damaged(message, act):
-        replay = filled([1.0, 2.0, 3.0])
-        act(replay)
-        with pytest.raises(AssertionError, match=message):
-            replay.check_valid()
-
-    damaged("differ", lambda replay: replay._order.popleft())
-    damaged("differ", lambda replay: replay._order.append(0))
-    damaged("differ", lambda replay: replay._kept.discard(1))
-    damaged("differ", lambda replay: replay._priorities[1].fill_(-1.0))
-    damaged("out of range", lambda replay: replay._priorities[1].fill_(-0.5))
-    damaged("out of range", lambda replay: replay._priorities[1].fill_(math.nan))
-    damaged("3 slots, capacity 2", lambda replay: setattr(replay, "capacity", 2))
-
-    def with_widths(*widths):
-        return lambda replay: setattr(replay, "widths", lambda: torch.tensor(widths))
-
-    damaged("for kept slots", with_widths(1, 0, 1))
-    damaged("add up to", with_widths(1, 1, TOTAL))
+    assert fresh.statistics()["replay/rejected"].item() == 1
 
 
 # -- saving, sizes, errors ----------------------------------------------------
@@ -363,7 +335,6 @@ def test_a_state_that_does_not_fit_changes_nothing():
         after = small.state_dict()
         assert after["slots"] == [1]
         assert torch.equal(after["generator"], before["generator"])
-        small.check_valid()
 
 
 def test_wrong_arguments_are_refused_and_change_nothing():
@@ -381,7 +352,6 @@ def test_wrong_arguments_are_refused_and_change_nothing():
     for count, beta in ((0, 0.4), (1, -0.1), (1, 1.1), (1, math.nan)):
         with pytest.raises(ValueError, match="count must be at least 1 and beta"):
             replay.sample(count, beta)
-    replay.check_valid()
     assert replay.state_dict()["slots"] == [2, 4]
 
 

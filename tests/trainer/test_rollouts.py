@@ -8,6 +8,7 @@ import torch
 
 from trainer.rollout import arrays, frames, store
 from trainer.rollout.frames import observations
+from trainer.rollout.replay import Sample
 from trainer.rollout.store import Rollouts
 
 T = 4
@@ -58,6 +59,12 @@ def act(pool, rollouts, rng, version=0):
     return told
 
 
+def check_roles(rollouts, kept=()):
+    """Every slot has one role; those taken are `kept`."""
+    roles = [*rollouts._slot.tolist(), *rollouts._free, *rollouts._full, *kept]
+    assert sorted(roles) == list(range(rollouts.num_slots))
+
+
 def play(pool, rollouts, recvs):
     """Acts and takes every unroll; gives rows and unrolls of each environment."""
     rng = np.random.default_rng(1)
@@ -67,7 +74,7 @@ def play(pool, rollouts, recvs):
     for version in range(recvs):
         for env, row in act(pool, rollouts, rng, version):
             told[env].append(row)
-        rollouts.check_valid()
+        check_roles(rollouts)
         while rollouts.num_full:
             slots = rollouts.take(1)
             batch = rollouts.batch(slots)
@@ -228,9 +235,9 @@ def test_a_batch_tells_fresh_unrolls_from_replayed_ones(fake_pool):
     while rollouts.num_full < 5:
         act(pool, rollouts, rng)
     slots = rollouts.take(5)
-    rollouts.check_valid(kept=slots)
+    check_roles(rollouts, slots)
     replayed, weights = torch.tensor([slots[4], slots[4]]), torch.tensor([0.5, 0.25])
-    batch = rollouts.batch(slots[:3], replayed, weights)
+    batch = rollouts.batch(slots[:3], Sample(replayed, weights))
     assert batch.fresh.tolist() == [True] * 3 + [False] * 2
     assert batch.weights.tolist() == [1, 1, 1, 0.5, 0.25]
     alone = rollouts.batch([slots[4]])
@@ -363,7 +370,7 @@ def test_slices_numpy_and_kernels_write_the_same(monkeypatch, seed, burn_in):
             rollouts.write_policy(
                 rows, actions, logits.float(), values.float(), version
             )
-        rollouts.check_valid()
+        check_roles(rollouts)
         stores[name] = rollouts
     kept = {name: rollouts.snapshot() for name, rollouts in stores.items()}
     assert kept["slices"]["full"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Literal
 
-from trainer.config.options import any_of, in_use, one_of, option
+from trainer.config.options import Choice, any_of, in_use, one_of, option
 
 # Environment steps after which the exponent of the importance weights is 1, so that
 # they correct all of the bias of prioritized replay (Schaul et al. 2016, section 3.4).
@@ -28,27 +28,21 @@ def linear(start: float, end: float, horizon: int, step: int) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ppo:
+class Ppo(Choice):
     """PPO's clipped ratio (Schulman et al. 2017)."""
-
-    kind: ClassVar[str] = "ppo"
 
     clip_range: float = option(0.2, least=0)
     """Clip of the probability ratio (Schulman et al. 2017, section 6.1)."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Impala:
+class Impala(Choice):
     """V-trace policy gradient (Espeholt et al. 2018)."""
-
-    kind: ClassVar[str] = "impala"
 
 
 @dataclasses.dataclass(frozen=True)
-class Distillation:
+class Distillation(Choice):
     """Imitates teachers' policies on the run's own states (Rusu et al. 2016)."""
-
-    kind: ClassVar[str] = "distillation"
 
     teachers: str = option("", holds="path")
     """Policies to learn from: a run or a checkpoint, which teaches all levels, or a
@@ -66,10 +60,8 @@ class Distillation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Muon:
+class Muon(Choice):
     """Orthogonalised momentum for hidden matrices, AdamW for all other weights."""
-
-    kind: ClassVar[str] = "muon"
 
     matrix_lr: float = option(0.06, name="muon_lr", above=0)
     """Learning rate of the hidden matrices at the start; same schedule as --lr. The
@@ -87,10 +79,8 @@ class Muon:
 
 
 @dataclasses.dataclass(frozen=True)
-class AdamW:
+class AdamW(Choice):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
-
-    kind: ClassVar[str] = "adamw"
 
     weight_decay: float = option(0.0, least=0)
     """Decoupled weight decay."""
@@ -100,20 +90,16 @@ class AdamW:
 
 
 @dataclasses.dataclass(frozen=True)
-class Adam:
+class Adam(Choice):
     """Adam (Kingma & Ba 2015)."""
-
-    kind: ClassVar[str] = "adam"
 
     eps: float = option(_ADAM_EPS, name="adam_eps", flag=False)
     """Epsilon beside the root of the second moment."""
 
 
 @dataclasses.dataclass(frozen=True)
-class RMSprop:
+class RMSprop(Choice):
     """RMSprop (Tieleman & Hinton 2012)."""
-
-    kind: ClassVar[str] = "rmsprop"
 
     alpha: float = option(0.99, name="rmsprop_alpha", flag=False, between=(0, 1))
     """Decay of the squares (Espeholt et al. 2018, table D.1)."""

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
-from trainer.config.options import option
+from trainer.config.options import Choice, option
 
 
 @dataclasses.dataclass(frozen=True)
-class GRU:
+class GRU(Choice):
     """A gated recurrent unit (Cho et al. 2014)."""
 
-    kind: ClassVar[str] = "gru"
-
     size: int = option(256, name="memory_size", least=1)
     """Size of the memory's output."""
 
 
 @dataclasses.dataclass(frozen=True)
-class LSTM:
+class LSTM(Choice):
     """A long short-term memory (Hochreiter & Schmidhuber 1997)."""
 
-    kind: ClassVar[str] = "lstm"
-
     size: int = option(256, name="memory_size", least=1)
     """Size of the memory's output."""
 
 
 @dataclasses.dataclass(frozen=True)
-class GTrXL:
+class GTrXL(Choice):
     """A gated transformer (Parisotto et al. 2020)."""
-
-    kind: ClassVar[str] = "gtrxl"
 
     size: int = option(256, name="memory_size", least=1)
     """Size of the memory's output."""

@@ -1,8 +1,8 @@
 """How a field of the schema is declared as an option, and the range of its numbers.
 
 A field is `option(default, ...)` if it has more properties than its type, its default
-and its help, which is the text under it. A field whose type is a union of dataclasses
-is a choice: one flag with a word for each dataclass, whose fields are further flags.
+and its help, which is the text under it. A field whose type is a union of `Choice`s is
+one flag with a word for each of them, whose fields are further flags.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple
 
 # Pools take 32-bit seeds, and each seed of a run stands for a block of them
 # (envs/pool.py).
@@ -31,6 +31,15 @@ class Need(NamedTuple):
     options: tuple[str, ...]
     text: str  # the values as a user reads them, such as "--memory gtrxl"
     met: Callable[[Mapping[str, Any]], bool]  # takes the values of all options by name
+
+
+class Choice:
+    """A dataclass that an option may choose by a word, the name of the class."""
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = cls.__name__.lower()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,22 +125,15 @@ def flag_of(name: str, value: object = None) -> str:
     return f"--{flag} {value:g}" if isinstance(value, float) else f"--{flag} {value}"
 
 
-def kinds_of(hint: Any) -> dict[str, type[Any] | None]:
-    """The dataclasses of a choice by their words; {} if a type is not a choice.
-
-    A choice is a union of dataclasses, each with its word in `kind`, and of None if it
-    may be empty.
-    """
-    if not isinstance(hint, types.UnionType):
-        return {}
-    kinds = [None if kind is types.NoneType else kind for kind in typing.get_args(hint)]
-    if not all(kind is None or dataclasses.is_dataclass(kind) for kind in kinds):
-        return {}
-    return {kind_of(kind): cast("type[Any] | None", kind) for kind in kinds}
+def kinds_of(hint: Any) -> dict[str, type[Choice] | None]:
+    """The choices of a type by their words, and None if it may be; {}: no choices."""
+    members = [kind for kind in typing.get_args(hint) if isinstance(kind, type)]
+    kinds = {kind.kind: kind for kind in members if issubclass(kind, Choice)}
+    return kinds | ({NONE: None} if kinds and types.NoneType in members else {})
 
 
 def kind_of(value: Any) -> str:
-    """The word of a chosen dataclass, or of an instance of one."""
+    """The word of a choice, or of an instance of one."""
     return NONE if value is None else str(value.kind)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from trainer.config.options import NONE, kinds_of
+from trainer.config.options import NONE, Choice, kinds_of
 from trainer.config.schema import RunConfig
 from trainer.machine.files import write_json
 
@@ -23,7 +23,7 @@ _PLAIN: dict[Any, tuple[type, ...]] = {
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A config in plain JSON types; a choice is {"kind": "gru", "size": 9} or None."""
-    result = {"kind": config.kind} if hasattr(config, "kind") else {}
+    result = {"kind": config.kind} if isinstance(config, Choice) else {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):

@@ -213,14 +213,15 @@ class RunConfig:
         """
 
         def divided(part: Any, *names: str) -> Any:
-            numbers = {name: getattr(part, name) for name in names}
-            for name, number in numbers.items():
-                if number % ranks:
+            shares = {}
+            for name in names:
+                shares[name], rest = divmod(getattr(part, name), ranks)
+                if rest:
                     raise ValueError(
-                        f"{name}={number} counts for the whole run and cannot be "
-                        f"divided among {ranks} processes: choose a multiple of {ranks}"
+                        f"{name}={getattr(part, name)} counts for the whole run and "
+                        f"cannot be divided among {ranks} processes: choose a multiple "
+                        f"of {ranks}"
                     )
-            shares = {name: number // ranks for name, number in numbers.items()}
             return dataclasses.replace(part, **shares)
 
         env, replay = divided(self.env, "num_envs"), self.replay
@@ -281,11 +282,9 @@ class RunConfig:
         if not self.learns_from_demonstrations:
             return
         env, learner = self.env, self.learner
-        what = "--starts backward"
-        if learner.imitation or self.explore.guide:
-            what = "--imitation" if learner.imitation else "--guide"
-        if self.explore.demos:
-            what = "--demos"
+        what = "--guide" if self.explore.guide else "--starts backward"
+        what = "--imitation" if learner.imitation else what
+        what = "--demos" if self.explore.demos else what
         if not (env.levels or own_levels(env.task)):
             raise ValueError(
                 f"{what} needs demonstrations of single levels, and task {env.task} "

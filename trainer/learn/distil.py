@@ -111,14 +111,12 @@ def teacher_paths(where: Path, levels: Sequence[str]) -> list[Path]:
         return [where] * max(1, len(levels))
     paths = []
     for level in levels:
-        files = [where / f"{level}{suffix}" for suffix in (SUFFIX, ".pt")]
-        teachers = [path for path in files if path.is_file()]
-        if checkpoint.list_files(where / level):
-            teachers.append(where / level)
+        places = [where / f"{level}{suffix}" for suffix in (SUFFIX, ".pt", "")]
+        teachers = [p for p in places if p.is_file() or checkpoint.list_files(p)]
         if not teachers:
             raise FileNotFoundError(
                 f"--teachers {where}: no teacher for {level}: the folder must have "
-                f"{files[0].name} or a run {level}/ with checkpoints"
+                f"{places[0].name} or a run {level}/ with checkpoints"
             )
         paths.append(teachers[0])
     if not paths:

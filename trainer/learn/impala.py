@@ -70,19 +70,14 @@ class Impala(Learner):
         targets = targets._replace(advantages=trace.rhos * targets.advantages)
 
         def part_loss(shard: int, items: slice) -> Loss:
-            some = (slice(None), items)
             stacks, state, is_first, levels = batch.inputs(items)
             output = outputs[shard]
             if not keep_graph:
                 output = self.forward(stacks, state, is_first, levels)
             # The last row only bootstraps.
-            loss = self.part_loss(
-                PolicyOutput(output.logits[:-1], output.values[:-1]),
-                (stacks[:-1], state, is_first[:-1], levels[:-1]),
-                numbers[some],
-                targets.at(some),
-            )
-            return loss._replace(total=mean_weight * loss.total)
+            output = PolicyOutput(output.logits[:-1], output.values[:-1])
+            inputs = (stacks[:-1], state, is_first[:-1], levels[:-1])
+            return self.part_loss(output, inputs, items, numbers, targets, mean_weight)
 
         step(shards, part_loss)
         # Not earlier, because PopArt changes weights that the gradient depends on.

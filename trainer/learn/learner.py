@@ -146,7 +146,7 @@ class Learner:
 
     def loss_options(self) -> dict[str, Any]:
         """Arguments of `loss` besides logits, values, targets and critic options."""
-        return {"entropy_coef": self.entropy_coef}
+        return {"entropy_coef": self.entropy_coef, **vars(self.config.learner.loss)}
 
     def _apply_schedules(self, step: int) -> None:
         """Sets the learning rate and the entropy bonus for environment step `step`."""
@@ -224,18 +224,20 @@ class Learner:
         self,
         output: PolicyOutput,
         inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+        items: slice,
         numbers: Tensor,
         targets: Targets,
+        mean_weight: Tensor,
     ) -> Loss:
-        """The loss of rows (T, n) with targets (T, n), a part of a minibatch.
+        """The loss of some items of a minibatch; its targets are from `normalised`.
 
-        The output is that of the arguments `inputs` of `forward`. With an augmentation
-        the network runs on the augmented observations, too.
+        The output (T, n) is that of the arguments `inputs` of `forward`. With an
+        augmentation the network runs on the augmented observations, too.
         """
-        c = self.config.learner
+        c, numbers = self.config.learner, numbers[:, items]
         augmented = self.forward(*inputs, numbers) if self.augmentation else None
         logits, values = output.logits.flatten(0, 1), output.values.flatten()
-        targets = targets.flat()
+        targets = targets.at((slice(None), items)).flat()
         loss = self._loss(
             logits,
             values,
@@ -244,20 +246,14 @@ class Learner:
             value_kind=c.value_loss,
             **self.loss_options(),
         )
-        if augmented is None:
-            return loss
-        mapped = self.augmentation.logits(augmented.logits, numbers)
-        difference = consistency(
-            logits,
-            values,
-            mapped.flatten(0, 1),
-            augmented.values.flatten(),
-            targets,
-        )
-        return loss._replace(
-            total=loss.total + self.augmentation.coef * difference,
-            augmented=difference.detach(),
-        )
+        total = loss.total
+        if augmented is not None:
+            mapped = self.augmentation.logits(augmented.logits, numbers).flatten(0, 1)
+            others = augmented.values.flatten()
+            difference = consistency(logits, values, mapped, others, targets)
+            total = total + self.augmentation.coef * difference
+            loss = loss._replace(augmented=difference.detach())
+        return loss._replace(total=mean_weight * total)
 
     # -- demonstrations ---------------------------------------------------------
 

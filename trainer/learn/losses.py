@@ -177,13 +177,6 @@ def normalise(advantages: Tensor, weights: Tensor) -> Tensor:
     return (advantages - mean) / (variance.sqrt() + 1e-8)
 
 
-def value_loss(values: Tensor, targets: Tensor, kind: ValueLossName) -> Tensor:
-    """Per-row critic loss, (N,)."""
-    if kind == "huber":
-        return F.smooth_l1_loss(values, targets, reduction="none")
-    return 0.5 * (values - targets).square()
-
-
 def _of_actions(log_probs: Tensor, actions: Tensor) -> Tensor:
     """Log-probabilities (N,) of actions (N,), from those of all (N, A)."""
     return log_probs.gather(1, actions.unsqueeze(1)).squeeze(1)
@@ -194,7 +187,11 @@ def _critic_term(values: Tensor, targets: Targets, kind: ValueLossName) -> Tenso
     returns = targets.values
     if targets.scales is not None:
         values, returns = values / targets.scales, returns / targets.scales
-    return (targets.weights * value_loss(values, returns, kind)).sum()
+    if kind == "huber":
+        errors = F.smooth_l1_loss(values, returns, reduction="none")
+    else:
+        errors = 0.5 * (values - returns).square()
+    return (targets.weights * errors).sum()
 
 
 def _complete(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -44,12 +44,6 @@ class PPO(Learner):
     """The learner that the module docstring describes."""
 
     loss: ClassVar[Callable[..., Loss]] = staticmethod(ppo_loss)
-
-    def loss_options(self) -> dict[str, Any]:
-        """See `Learner`."""
-        assert isinstance(self.config.learner.loss, Ppo)
-        clip_range = self.config.learner.loss.clip_range
-        return super().loss_options() | {"clip_range": clip_range}
 
     def learn(self, batch: Batch) -> Tensor:
         """See `Learner`."""
@@ -98,15 +92,13 @@ class PPO(Learner):
 
     def _evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits (T + 1, B, A) and values (T + 1, B) under the current weights."""
+        size = self.unrolls_per_minibatch
 
+        @torch.no_grad()  # this setting is per thread
         def outputs_of(unrolls: slice) -> list[PolicyOutput]:
-            starts = range(unrolls.start, unrolls.stop, self.unrolls_per_minibatch)
-            outputs = []
-            for start in starts:
-                stop = min(start + self.unrolls_per_minibatch, unrolls.stop)
-                with torch.no_grad():  # this setting is per thread
-                    outputs.append(self.forward(*batch.inputs(slice(start, stop))))
-            return outputs
+            starts = range(unrolls.start, unrolls.stop, size)
+            parts = [slice(start, min(start + size, unrolls.stop)) for start in starts]
+            return [self.forward(*batch.inputs(part)) for part in parts]
 
         step = self.gradient_step
         shards = step.shards.map(outputs_of, step.split(batch.weights.numel()))
@@ -129,10 +121,8 @@ class PPO(Learner):
         def part_loss(shard: int, items: slice) -> Loss:
             some = (slice(None), items)
             inputs = (stacks[some], state[0, items], is_first[some], levels[some])
-            loss = self.part_loss(
-                self.forward(*inputs), inputs, numbers[some], targets.at(some)
-            )
-            return loss._replace(total=mean_weight * loss.total)
+            output = self.forward(*inputs)
+            return self.part_loss(output, inputs, items, numbers, targets, mean_weight)
 
         self.gradient_step(self.gradient_step.split(stacks.shape[1]), part_loss)
 

@@ -73,16 +73,16 @@ class TargetMaker:
             "gamma": c.gamma,
             "lam": c.lam,
         }
-        if c.advantages == "gae":
-            return gae(**transitions)
+        if c.advantages == "vtrace":
+            result: VTrace = self._vtrace(
+                log_ratios=log_ratios, rho_bar=c.rho_bar, c_bar=c.c_bar, **transitions
+            )
+            return result
+        trace = gae(**transitions)
         if c.advantages == "one-step":
-            trace = gae(**transitions)
             ratios = log_ratios.float().exp().clamp(max=c.rho_bar)
-            return trace._replace(rhos=trace.weights * ratios)
-        result: VTrace = self._vtrace(
-            log_ratios=log_ratios, rho_bar=c.rho_bar, c_bar=c.c_bar, **transitions
-        )
-        return result
+            trace = trace._replace(rhos=trace.weights * ratios)
+        return trace
 
     def targets(
         self,

@@ -208,16 +208,11 @@ def build_model(
     if ":" not in config.name:
         return ActorCritic(config, image, num_actions)
     make = load(config.name, "model", "module:Class")
-    if not callable(make):
-        raise ValueError(
-            f"model {config.name!r} is a {type(make).__name__}; it must be a class: "
-            "module:Class"
-        )
-    model = make(config, image, num_actions)
+    model = make(config, image, num_actions) if callable(make) else make
     if not isinstance(model, nn.Module):
         raise ValueError(
-            f"model {config.name!r} returns a {type(model).__name__}; it must return a "
-            "torch.nn.Module, for instance a subclass of trainer.models.ActorCritic"
+            f"model {config.name!r} gives a {type(model).__name__}; it must be a class "
+            "of torch.nn.Module, for instance a subclass of trainer.models.ActorCritic"
         )
     result = model if isinstance(model, PolicyModel) else _Adapted(model)
     _check_contract(config, model, result.state_size, image, num_actions)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -199,23 +200,20 @@ class EncoderPlan(NamedTuple):
 def _plain(shape: Shape, plan: EncoderPlan, norm: list[nn.Module]) -> list[nn.Module]:
     """Convolutions, each with a ReLU."""
     modules: list[nn.Module] = []
-    channels = shape[0]
-    for width, (size, stride) in zip(plan.widths, plan.kernels, strict=True):
+    channels = pairwise((shape[0], *plan.widths))
+    for in_out, (size, stride) in zip(channels, plan.kernels, strict=True):
         conv = nn.Conv2d if modules else CentredConv2d
-        modules += [conv(channels, width, size, stride), nn.ReLU()]
-        channels = width
+        modules += [conv(*in_out, size, stride), nn.ReLU()]
     return _with_linear(modules, shape, plan, norm)
 
 
 def _impala(shape: Shape, plan: EncoderPlan, norm: list[nn.Module]) -> list[nn.Module]:
     """Stages of a convolution, a max-pool that halves, and residual blocks."""
     modules: list[nn.Module] = []
-    channels = shape[0]
-    for width in plan.widths:
+    for channels, width in pairwise((shape[0], *plan.widths)):
         conv = nn.Conv2d if modules else CentredConv2d
         modules += [conv(channels, width, 3, padding=1), nn.MaxPool2d(3, 2, 1)]
         modules += [_Residual(width) for _ in range(plan.blocks)]
-        channels = width
     return _with_linear([*modules, nn.ReLU()], shape, plan, norm)
 
 
@@ -224,15 +222,13 @@ def _convnext(
 ) -> list[nn.Module]:
     """A stem of 4x4 patches, then stages of blocks with 2x2 patches between."""
     modules: list[nn.Module] = []
-    channels = shape[0]
-    for width in plan.widths:
+    for channels, width in pairwise((shape[0], *plan.widths)):
         if modules:
             modules += [_ChannelNorm(channels), nn.Conv2d(channels, width, 2, 2)]
         else:
             modules += [CentredConv2d(channels, width, 4, 4), _ChannelNorm(width)]
         modules += [_ConvNeXt(width) for _ in range(plan.blocks)]
-        channels = width
-    return _with_linear([*modules, _ChannelNorm(channels)], shape, plan, norm)
+    return _with_linear([*modules, _ChannelNorm(plan.widths[-1])], shape, plan, norm)
 
 
 def _with_linear(

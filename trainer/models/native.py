@@ -55,22 +55,15 @@ class _Plan(NamedTuple):
     inputs: int  # of the linear layer, per image
     features: int
     weights: tuple[_Weight, ...]  # in the order of the native code
-    layers: tuple[tuple[nn.Conv2d, tuple[Any, ...]], ...]  # with their properties
     scales: tuple[Tensor, ...] = ()  # without a gradient
     rest: tuple[nn.Module, ...] = ()  # after the linear layer; PyTorch runs them
 
 
-class _Analysis(NamedTuple):
-    """The plan of an encoder for images of one shape, valid while its parts stay."""
-
-    # The modules below the encoder, each with the dict and the name that hold it;
-    # without a plan only the children. Not the encoder: this must not keep it alive.
-    parts: tuple[tuple[dict[str, nn.Module | None], str, nn.Module | None], ...]
-    image: torch.Size
-    plan: _Plan | None
-
-
-_analyses: WeakKeyDictionary[nn.Module, _Analysis] = WeakKeyDictionary()
+# For each encoder: its layers and the shape of an image when the plan was made, the
+# plan, and all modules below the encoder. Not the encoder, so that it can be freed.
+_plans: WeakKeyDictionary[
+    nn.Module, tuple[list[Any], torch.Size, _Plan | None, list[nn.Module]]
+] = WeakKeyDictionary()
 
 
 def features_of(
@@ -80,9 +73,8 @@ def features_of(
 
     `path` is an instruction set from `PATHS`; None: do not use native code.
     """
-    if not torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
-        return None
-    if torch.get_autocast_dtype("cpu") != torch.bfloat16:
+    on = torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    if not on or torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return None
     passes = _passes_of(encoder, images, path)
     if passes is None:
@@ -211,19 +203,13 @@ def _passes_of(
         or images.dtype != torch.uint8
     ):
         return None
-    analysis = _analyses.get(encoder)
-    if (
-        analysis is None
-        or analysis.image != images.shape[1:]
-        or any(modules.get(name) is not part for modules, name, part in analysis.parts)
-    ):
-        analysis = _analyses[encoder] = _analyse(encoder, images.shape[1:])
-    plan = analysis.plan
-    if plan is None or has_hooks(encoder):
-        return None
-    if any(has_hooks(part) for _, _, part in analysis.parts if part is not None):
-        return None
-    if any(_properties(layer) != expected for layer, expected in plan.layers):
+    layers, image = list(encoder._modules.values()), images.shape[1:]
+    kept = _plans.get(encoder)
+    if kept is None or kept[:2] != (layers, image):
+        below = list(encoder.modules())[1:]
+        kept = _plans[encoder] = layers, image, _plan_of(encoder, image), below
+    *_, plan, below = kept
+    if plan is None or has_hooks(encoder) or any(map(has_hooks, below)):
         return None
     weights: list[Tensor] = []
     for module, name, shape in plan.weights:
@@ -251,19 +237,13 @@ def has_hooks(module: nn.Module) -> bool:
     )
 
 
-def _analyse(encoder: nn.Module, image: torch.Size) -> _Analysis:
-    """Looks for a plan of an encoder."""
-    plan = None
-    if type(encoder) is nn.Sequential and len(image) == 3 and len(encoder):
-        modules = list(encoder)
-        tiles = type(modules[0]) is TilesEncoder
-        plan = (_tiles_plan if tiles else _cnn_plan)(modules, image)
-    parts = tuple(
-        (module._modules, name, child)
-        for module in (encoder.modules() if plan else [encoder])
-        for name, child in module._modules.items()
-    )
-    return _Analysis(parts, image, plan)
+def _plan_of(encoder: nn.Module, image: torch.Size) -> _Plan | None:
+    """The plan of an encoder; None if it is not supported."""
+    if type(encoder) is not nn.Sequential or len(image) != 3 or not len(encoder):
+        return None
+    modules = list(encoder)
+    tiles = type(modules[0]) is TilesEncoder
+    return (_tiles_plan if tiles else _cnn_plan)(modules, image)
 
 
 def _cnn_plan(modules: list[nn.Module], image: torch.Size) -> _Plan | None:
@@ -272,8 +252,7 @@ def _cnn_plan(modules: list[nn.Module], image: torch.Size) -> _Plan | None:
     if tuple(map(type, modules)) != kinds:
         return None
     first, _, second, _, flatten, linear, _ = cast(Any, modules)
-    layers = tuple((layer, _properties(layer)) for layer in (first, second))
-    for _, (kernel, stride, *others) in layers:
+    for kernel, stride, *others in map(_properties, (first, second)):
         square = kernel[0] == kernel[1] and stride[0] == stride[1]
         if not square or tuple(others) != ((0, 0), *_PLAIN):
             return None
@@ -301,7 +280,6 @@ def _cnn_plan(modules: list[nn.Module], image: torch.Size) -> _Plan | None:
             *_with_bias(second, (shape[8], shape[5], shape[6], shape[6])),
             *_with_bias(linear, (shape[9], inputs)),
         ),
-        layers,
     )
 
 
@@ -339,7 +317,6 @@ def _tiles_plan(modules: list[nn.Module], image: torch.Size) -> _Plan | None:
             *_with_bias(second, (shape[1], shape[0], 3, 4)),
             *_with_bias(encoder.join, (shape[2], inputs)),
         ),
-        ((first, supported[0]), (second, supported[1])),
         # Under autocast they are concatenated with the motion's numbers in float32.
         (encoder.scales.float().contiguous(),),
         tuple(rest),

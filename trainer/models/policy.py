@@ -205,12 +205,10 @@ def _none_at(path: Path) -> str:
     """The message for a path without a policy: what it is, and what to give."""
     for folder in (path, path / "policies"):  # the latter in a campaign's folder
         if files := sorted(folder.glob(f"*{SUFFIX}")):
-            kind, more = "folder" if folder == path else "campaign", ""
-            if (folder / CARD).is_file():
-                kind, more = "release", "; python -m trainer.evaluate takes the folder"
+            more = "; only python -m trainer.evaluate takes a release"
             return (
-                f"{path} is a {kind} with several policies: give one of them, such as "
-                f"{files[0]}{more}"
+                f"{path} has several policies: give one of them, such as {files[0]}"
+                f"{more if (folder / CARD).is_file() else ''}"
             )
     below = sorted([*path.glob("*/"), *path.glob("levels/*/")])
     if runs := [run for run in below if checkpoint.list_files(run)]:

@@ -71,22 +71,15 @@ def write_policy(path: Path, policy: PolicyFile, *, bits: int = 16) -> None:
 def read_policy(path: Path, device: torch.device) -> PolicyFile:
     """Reads a policy; raises ValueError if the file is damaged or not a policy."""
     try:
-        with path.open("rb") as file:
-            beginning = file.read(9)  # the length of the header, and its first byte
-        # PyTorch writes zip archives of pickles; old versions wrote bare pickles.
-        pickled = beginning.startswith((b"PK", b"\x80"))
-        if pickled and beginning[8:] != b"{":
-            raise ValueError(
-                f"{path} is a pickle with the name of a {SUFFIX} file: it was not "
-                "loaded, because pickles can run code"
-            )
         with safe_open(path, "pt", device=str(device)) as file:
             metadata = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise FileNotFoundError(f"no policy at {path}") from None
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+        raise ValueError(
+            f"{path} is damaged, or no {SUFFIX} file; no code in it was run: {error}"
+        ) from error
     if metadata.get("format") != _POLICY_FORMAT:
         raise ValueError(
             f"{path} is not a policy of this trainer: its format is "
@@ -201,12 +194,10 @@ def policy_of(folder: Path, name: str) -> Path:
     """
     card = read_card(folder)
     if name not in card.policies:
-        names = ", ".join(card.policies)
         raise ValueError(
-            f"unknown released policy {name!r}; choose one of {names}"
-            + (", or all for python -m trainer.evaluate" if name != ALL else
-               "; only python -m trainer.evaluate takes all")
-        )  # fmt: skip
+            f"unknown released policy {name!r}; choose one of "
+            f"{', '.join(card.policies)}; only python -m trainer.evaluate takes {ALL}"
+        )
     path: Path = folder / card.policies[name]["file"]
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing, which {folder / CARD} names")

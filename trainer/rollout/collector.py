@@ -27,7 +27,7 @@ from torch import Tensor
 from trainer.machine.cuda import ACTING, Graphed, HostToDevice, use_here
 from trainer.machine.timings import Timings
 from trainer.models import PolicyModel, PolicyOutput
-from trainer.rollout.arrays import Index, Native, native, on_host, put, span
+from trainer.rollout.arrays import Index, Native, native, on_host, span
 from trainer.rollout.episodes import FloatArray, OpenEpisodes, StepColumns
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.store import Rollouts, Rows
@@ -61,23 +61,18 @@ class Actor:
         model: PolicyModel,
         *,
         num_actions: int,
-        device: torch.device,
         dtype: torch.dtype | None,
-        generator: torch.Generator,
+        generator: torch.Generator,  # on the device of the model
         graphs: bool = False,  # on a GPU, record the forward pass and replay it
     ) -> None:
         self.model = model
         self.version = 0
         self._num_actions = num_actions
-        self._device = device
+        self._device = device = generator.device
         self._dtype = dtype
         self._generator = generator
         self._forward = Graphed(
-            self._run,
-            name="acting",
-            device=device,
-            enabled=graphs,
-            priority=ACTING,
+            self._run, name="acting", device=device, enabled=graphs, priority=ACTING
         )
 
     def __call__(
@@ -107,8 +102,7 @@ class Actor:
         levels: Tensor,
         noise: Tensor,
     ) -> ActorOutput:
-        output, state = self._evaluate(pixels, state, is_first)
-        logits, values = output.logits[0], output.values_at(levels[None])[0]
+        logits, values, state = self._evaluate(pixels, state, is_first, levels)
         return ActorOutput(_choose(logits, noise), logits, values, state)
 
     @torch.no_grad()
@@ -116,16 +110,15 @@ class Actor:
         self, pixels: Tensor, state: Tensor, is_first: Tensor, levels: Tensor
     ) -> Tensor:
         """The critic's values, (n,) float32; takes the arguments of `__call__`."""
-        output, _ = self._evaluate(pixels, state, is_first)
-        return output.values_at(levels[None])[0]
+        return self._evaluate(pixels, state, is_first, levels)[1]
 
     def _evaluate(
-        self, pixels: Tensor, state: Tensor, is_first: Tensor
-    ) -> tuple[PolicyOutput, Tensor]:
+        self, pixels: Tensor, state: Tensor, is_first: Tensor, levels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         with torch.autocast(self._device.type, self._dtype, self._dtype is not None):
-            result: tuple[PolicyOutput, Tensor]
-            result = self.model(pixels[None], state, is_first[None])
-        return result
+            output: PolicyOutput
+            output, state = self.model(pixels[None], state, is_first[None])
+        return output.logits[0], output.values_at(levels[None])[0], state
 
 
 class ExplorerProtocol(Protocol):
@@ -181,8 +174,6 @@ class Collector:
         *,
         groups: int,  # in sync mode
         asynchronous: bool,
-        state_size: int,
-        device: torch.device,
         episodes: OpenEpisodes,
         finished: FinishedEpisodes,
         timings: Timings,
@@ -196,14 +187,14 @@ class Collector:
         self._pool = pool
         self._rollouts = rollouts
         self._asynchronous = asynchronous
-        self._device = device
+        self._device = device = rollouts.device
         self._episodes, self._finished = episodes, finished
         self._timings = timings
         self._recorder, self._explorer = recorder, explorer
         self._stage = HostToDevice(device, pool)
         num_envs = len(pool.all_env_ids)
+        state_size = rollouts.state.shape[1]
         self._state = torch.zeros(num_envs, state_size, device=device)
-        self._no_state = torch.zeros(num_envs, 0, device=device)
         self._groups = np.split(np.arange(num_envs, dtype=np.int32), groups)
         # Last rows of unrolls, on which nothing is decided yet (see `collect`).
         self._pending: deque[tuple[_Received, Rows]] = deque()
@@ -250,7 +241,9 @@ class Collector:
             if not self._asynchronous and self._rollouts.closes(received.env_id):
                 rows = self._store_env(received)
                 completed += rows.closed
-                rows = self._bootstrap(weights, received, rows)
+                with self._timings("act"):
+                    values = weights.values(*received.inputs)
+                rows = self._rollouts.write_bootstrap(rows, values, weights.version)
                 self._pending.append((received, rows))
             else:
                 output = self._decide(weights, received)
@@ -309,7 +302,7 @@ class Collector:
         is_first: npt.NDArray[np.bool_],
         pixels: Tensor,
         levels: npt.NDArray[np.int64],
-        results: tuple[Native, ...],
+        results: tuple[Native, Native, Native],
     ) -> _Received:
         """Copies the other columns to the device, with the environments' memory.
 
@@ -318,22 +311,15 @@ class Collector:
         """
         stage = self._stage
         envs: Index = span(env_id)
-        reward, done, truncated = results
         if not on_host(self._device):
             envs = stage(env_id.astype(np.int64))
-            reward, done, truncated = map(stage, results)
+            results = stage(results[0]), stage(results[1]), stage(results[2])
         # A view if the environments are consecutive. That is safe: the memory is
         # stored before it is written again.
-        state = (
-            self._state[envs] if self._state.shape[1] else self._no_state[: len(env_id)]
-        )
-        return _Received(
-            env_id=env_id,
-            is_first=is_first,
-            envs=envs,
-            inputs=(pixels, state, stage(is_first), stage(levels)),
-            results=(reward, done, truncated),
-        )
+        # Without a memory any rows serve.
+        state = self._state[envs if self._state.shape[1] else slice(len(env_id))]
+        inputs = pixels, state, stage(is_first), stage(levels)
+        return _Received(env_id, is_first, envs, inputs, results)
 
     def _decide(self, actor: Actor, received: _Received) -> ActorOutput:
         """Chooses actions and sends them."""
@@ -349,12 +335,6 @@ class Collector:
                     received.env_id, actions, logits.numpy(), values.numpy()
                 )
         return output
-
-    def _bootstrap(self, actor: Actor, received: _Received, rows: Rows) -> Rows:
-        """Completes unrolls with the critic's values of their last rows."""
-        with self._timings("act"):
-            values = actor.values(*received.inputs)
-        return self._rollouts.write_bootstrap(rows, values, actor.version)
 
     def _store_env(self, received: _Received) -> Rows:
         pixels, state, _, levels = received.inputs
@@ -373,7 +353,7 @@ class Collector:
     ) -> None:
         with self._timings("store"):
             if self._state.shape[1]:
-                put(native(self._state), received.envs, native(output.state))
+                native(self._state)[received.envs] = native(output.state)
             self._rollouts.write_policy(
                 rows, output.actions, output.logits, output.values, version
             )
@@ -424,7 +404,7 @@ class Collector:
         is_first = np.asarray(info["elapsed_step"] == 0)
         results = (reward, terminated | truncated, np.asarray(truncated, dtype=bool))
         for group in self._groups:
-            columns = tuple(column[group] for column in results)
+            columns = results[0][group], results[1][group], results[2][group]
             levels, pixels = self._episodes.first_places(group), self._stage(obs[group])
             received = self._staged(group, is_first[group], pixels, levels, columns)
             self._pending.append((received, self._rollouts.newest(group)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,13 @@ class FinishedEpisodes:
         keeps_new: bool = False,  # `take_new` is called, once for each batch
     ) -> None:
         self.whole_game = whole_game
+        self.window = window
         self._several = tuple(levels) if len(levels) > 1 else ()
         self.count = 0
         # Number of the episode that first cleared a level, by the level's number.
         self._first_clears: dict[int, int] = {}
         self.best_x = 0
-        self.recent: deque[Episode] = deque(maxlen=window)
+        self.recent = self._last()
         # The last episodes, by the number of the level in which they began.
         self._levels: dict[int, deque[Episode]] = {}
         self._keeps_new = keeps_new
@@ -82,8 +83,11 @@ class FinishedEpisodes:
             self._first_clears.setdefault(level, self.count)
         self.recent.append(episode)
         if level:
-            window = deque[Episode](maxlen=self.recent.maxlen)
-            self._levels.setdefault(level, window).append(episode)
+            self._levels.setdefault(level, self._last()).append(episode)
+
+    def _last(self, episodes: Iterable[Iterable[Any]] = ()) -> deque[Episode]:
+        """The last of some episodes, and of those that follow."""
+        return deque(map(Episode._make, episodes), self.window)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, in plain types."""
@@ -92,11 +96,8 @@ class FinishedEpisodes:
                 "count": self.count,
                 "first_clears": dict(self._first_clears),
                 "best_x": self.best_x,
-                "recent": [list(episode) for episode in self.recent],
-                "levels": {
-                    level: [list(episode) for episode in episodes]
-                    for level, episodes in self._levels.items()
-                },
+                "recent": list(map(list, self.recent)),
+                "levels": {k: list(map(list, v)) for k, v in self._levels.items()},
                 "new": [[[k, list(episode)] for k, episode in b] for b in self._new],
             }
 
@@ -105,15 +106,8 @@ class FinishedEpisodes:
         with self._lock:
             self.count, self.best_x = state["count"], state["best_x"]
             self._first_clears = dict(state["first_clears"])
-            self.recent.clear()
-            self.recent.extend(Episode(*episode) for episode in state["recent"])
-            self._levels = {
-                level: deque(
-                    (Episode(*episode) for episode in episodes),
-                    maxlen=self.recent.maxlen,
-                )
-                for level, episodes in state["levels"].items()
-            }
+            self.recent = self._last(state["recent"])
+            self._levels = {k: self._last(v) for k, v in state["levels"].items()}
             batches = state.get("new", [])  # older checkpoints lack this field
             self._new = deque([(k, Episode(*e)) for k, e in b] for b in batches)
 
@@ -134,19 +128,18 @@ class FinishedEpisodes:
         Missing episodes count as failures, so that a few early clears do not give a
         high rate.
         """
-        window = self.recent.maxlen or 1
         with self._lock:
             episodes: list[Sequence[Episode]] = [self.recent]
             if self._several:
                 numbers = map(level_number, self._several)
                 episodes = [self._levels.get(number, ()) for number in numbers]
-            return [sum(e.cleared for e in some) / window for some in episodes]
+            return [sum(e.cleared for e in some) / self.window for some in episodes]
 
     def levels_passed(self) -> float:
         """Mean levels passed in the last `window` episodes; missing ones count as 0."""
         with self._lock:
             passed = sum(episode.levels_passed for episode in self.recent)
-        return passed / (self.recent.maxlen or 1)
+        return passed / self.window
 
     def score(self) -> float:
         """Score of the policy over the last `window` episodes; higher is better.
@@ -170,18 +163,12 @@ class FinishedEpisodes:
             levels = {k: list(v) for k, v in sorted(self._levels.items()) if v}
         if len(levels) < 2:
             return {}
-        parts = {
-            "levels": "cleared",
-            "level_best_x": "best_x",
-            "level_return": "total_reward",
-        }
-        return {
-            f"{name}/{level_name(k)}": float(
-                np.mean([getattr(episode, field) for episode in episodes])
-            )
-            for name, field in parts.items()
-            for k, episodes in levels.items()
-        }
+        result = {}
+        for name, mean in ((level_name(k), _mean(v)) for k, v in levels.items()):
+            result[f"levels/{name}"] = float(mean.cleared)
+            result[f"level_best_x/{name}"] = mean.best_x
+            result[f"level_return/{name}"] = mean.total_reward
+        return result
 
     def statistics(self) -> dict[str, float]:
         """Means over the window; `best_x_50` over the last 50 episodes.
@@ -200,18 +187,24 @@ class FinishedEpisodes:
             recent = list(self.recent)
         if not recent:
             return result
-        clear_rate = float(np.mean([e.cleared for e in recent]))
+        mean = _mean(recent)
+        clear_rate = float(mean.cleared)
         if self._several:
             rates = self.clear_rates()
             clear_rate, result["worst_clear_rate"] = float(np.mean(rates)), min(rates)
         if self.whole_game:
-            result["levels_passed"] = float(np.mean([e.levels_passed for e in recent]))
+            result["levels_passed"] = mean.levels_passed
         return result | {
-            "return": float(np.mean([e.total_reward for e in recent])),
-            "episode_steps": float(np.mean([e.steps for e in recent])),
-            "best_x": float(np.mean([e.best_x for e in recent])),
-            "best_x_50": float(np.mean([e.best_x for e in recent[-50:]])),
+            "return": mean.total_reward,
+            "episode_steps": mean.steps,
+            "best_x": mean.best_x,
+            "best_x_50": _mean(recent[-50:]).best_x,
             "best_x_max": float(max(e.best_x for e in recent)),
             "best_x_run": float(self.best_x),
             "clear_rate": clear_rate,
         }
+
+
+def _mean(episodes: Sequence[Episode]) -> Episode:
+    """The mean of each field."""
+    return Episode(*np.mean(episodes, axis=0).tolist())

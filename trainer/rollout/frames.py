@@ -25,7 +25,6 @@ from trainer.rollout.arrays import (
     index_on,
     native,
     native_on,
-    put,
     span,
 )
 
@@ -137,12 +136,11 @@ class FrameStore:
             newest = observed[:, -1]
         else:
             newest, whole = observed[self._index(pick), -1], pick[whole]
-        put(stacks, at, native_on(self._device, placed))
-        put(frames, self._index(placed[:, -1]), newest)
+        stacks[at] = native_on(self._device, placed)
+        frames[self._index(placed[:, -1])] = newest
         if whole.size and self._stack_num > 1:
             older = observed[self._index(whole), :-1].reshape(-1, frames.shape[1])
-            to = self._index(placed[self._whole, :-1].reshape(-1))
-            put(frames, to, older)
+            frames[self._index(placed[self._whole, :-1].reshape(-1))] = older
 
     def _frames_of(self, obs: Native) -> Native:
         """Native observations (n, C, H, W) as (n, stack, words)."""
@@ -180,9 +178,8 @@ class FrameStore:
     def snapshot(self, slots: list[int]) -> dict[str, Any]:
         """The frames of some slots, for checkpoints; without `stacks`."""
         used = self._used[slots]
-        index = self._to_device(np.array(slots, np.int64))
         return {
-            "frames": self._by_slot()[index, : int(used.max())],
+            "frames": self._by_slot()[slots, : int(used.max())],
             "frames_per_slot": self._per_slot,
             "frames_used": torch.from_numpy(used),
             "stack_of": torch.from_numpy(self._newest.copy()),
@@ -196,16 +193,7 @@ class FrameStore:
             self._per_slot = state["frames_per_slot"]
             count = self._num_slots * self._per_slot
             self.frames = self.frames.new_zeros(count, self.frames.shape[1])
-        index = self._to_device(np.array(slots, np.int64))
-        self._by_slot()[index, : state["frames"].shape[1]] = state["frames"]
-
-    def check_valid(self) -> None:
-        """Checks that no slot holds more frames than its capacity; for tests."""
-        if (self._used > self._per_slot).any():
-            raise AssertionError(f"frames overflow: {self._used}")
-
-    def _to_device(self, array: IntArray) -> Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
+        self._by_slot()[slots, : state["frames"].shape[1]] = state["frames"]
 
     def _index(self, positions: IntArray) -> Index:
         return index_on(self._device, positions)

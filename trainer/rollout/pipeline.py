@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Protocol
 
 import torch
 
@@ -26,26 +25,6 @@ from trainer.models import PolicyModel
 from trainer.models.actor_critic import copy_weights
 from trainer.rollout.collector import Actor, Collector
 from trainer.rollout.store import Rollouts
-
-
-class Pipeline(Protocol):
-    """What the training loop needs, whether the two overlap or take turns."""
-
-    def next_batch(self) -> list[int]:
-        """Waits for a batch; the caller must release its slots."""
-
-    def publish(self, version: int) -> None:
-        """Makes the learner's weights available as a new version."""
-
-    def settle(self) -> bool:
-        """Waits until collecting cannot continue without the next weights.
-
-        Called between two updates, after `publish`. Returns whether collecting has
-        stopped; in async mode it never stops.
-        """
-
-    def close(self) -> None:
-        """Ends collecting."""
 
 
 class InTurns:
@@ -59,21 +38,25 @@ class InTurns:
         collector.start()
 
     def next_batch(self) -> list[int]:
-        """See `Pipeline`."""
+        """Waits for a batch; the caller must release its slots."""
         missing = self._unrolls - self._rollouts.num_full
         self._collector.collect(missing, lambda: self._actor, lambda: True)
         return self._rollouts.take(self._unrolls)
 
     def publish(self, version: int) -> None:
-        """See `Pipeline`."""
+        """Makes the learner's weights available as a new version."""
         self._actor.version = version
 
     def settle(self) -> bool:
-        """See `Pipeline`; between two batches nothing is being collected."""
+        """Waits until collecting cannot continue without the next weights.
+
+        Called between two updates, after `publish`. Returns whether collecting has
+        stopped; in async mode it never stops.
+        """
         return True
 
     def close(self) -> None:
-        """See `Pipeline`."""
+        """Ends collecting."""
 
 
 class Weights:
@@ -165,7 +148,6 @@ class Overlapped:
         unrolls: int,  # fresh unrolls in a training batch
         lag: int,  # training batches that collecting may be ahead
         exact: bool,
-        device: torch.device,
         timings: Timings,
     ) -> None:
         """Starts the environments.
@@ -174,10 +156,10 @@ class Overlapped:
         max(0, k - lag); otherwise with the newest weights.
         """
         self._collector, self._rollouts = collector, rollouts
-        self._model, self._device = model, device
+        self._model, self._device = model, rollouts.device
         self._unrolls, self._lag, self._exact = unrolls, lag, exact
         self._timings = timings
-        self._weights = Weights(actors, device, exact=exact)
+        self._weights = Weights(actors, rollouts.device, exact=exact)
         self._changed = threading.Condition()
         self._stopped = False
         self._error: BaseException | None = None
@@ -188,12 +170,10 @@ class Overlapped:
         collector.start()
 
     def next_batch(self) -> list[int]:
-        """See `Pipeline`; RuntimeError if collecting failed."""
+        """See `InTurns`; RuntimeError if collecting failed."""
         if not self._began:
             self._began = True
-            self._collector.collect(
-                self._unrolls, lambda: self._weights.current, lambda: True
-            )
+            self._collector.collect(self._unrolls, self._actor, lambda: True)
         else:
             self._start_thread()
         with self._timings("wait_batch"), self._changed:
@@ -218,13 +198,13 @@ class Overlapped:
             raise RuntimeError(f"collecting failed: {self._error}") from self._error
 
     def publish(self, version: int) -> None:
-        """See `Pipeline`."""
+        """See `InTurns`."""
         self._weights.publish(self._model, version)
         with self._changed:
             self._changed.notify_all()
 
     def settle(self) -> bool:
-        """See `Pipeline`; RuntimeError if collecting failed."""
+        """See `InTurns`; RuntimeError if collecting failed."""
         if not self._exact:
             return False
         self._start_thread()
@@ -236,39 +216,34 @@ class Overlapped:
         """The collecting thread."""
         try:
             with own_stream(self._device, ACTING):
-                (self._collect_exact if self._exact else self._collect_freely)()
+                self._collect()
         except BaseException as error:
             self._error = error
             self._weights.close()  # so that no thread waits for this one
         with self._changed:
             self._changed.notify_all()
 
-    def _collect_exact(self) -> None:
+    def _collect(self) -> None:
         while not self._stopped:
-            if self._next > self._lag:
+            if self._exact and self._next > self._lag:
                 with self._timings("wait_learner"):
                     if not self._weights.advance():
                         return
-            self._collector.collect(
-                self._unrolls, lambda: self._weights.current, self._goes_on
-            )
+            self._collector.collect(self._unrolls, self._actor, self._goes_on)
             with self._changed:
                 self._changed.notify_all()
             self._next += 1
 
-    def _collect_freely(self) -> None:
-        def newest() -> Actor:
+    def _actor(self) -> Actor:
+        """The set of weights for the next group of environments."""
+        if not self._exact:
             self._weights.advance()
-            return self._weights.current
-
-        while not self._stopped:
-            self._collector.collect(self._unrolls, newest, self._wait_for_room)
+        return self._weights.current
 
     def _goes_on(self) -> bool:
-        return not self._stopped
-
-    def _wait_for_room(self) -> bool:
-        """Pauses collecting while enough unrolls wait to be learned from."""
+        """Whether to collect; if not exact, waits while enough unrolls wait."""
+        if self._exact:
+            return not self._stopped
         limit = self._lag * self._unrolls
         with self._changed:
             self._changed.notify_all()
@@ -280,10 +255,13 @@ class Overlapped:
         return not self._stopped
 
     def close(self) -> None:
-        """See `Pipeline`."""
+        """See `InTurns`."""
         self._stopped = True
         self._weights.close()
         with self._changed:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+
+
+Pipeline = InTurns | Overlapped

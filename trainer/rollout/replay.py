@@ -38,15 +38,10 @@ _ABSENT = -1.0  # priority of a slot that is not kept
 
 
 class Sample(NamedTuple):
-    """Unrolls drawn with replacement.
+    """Unrolls drawn with replacement."""
 
-    Attributes:
-        slots: (count,) int64 on the device.
-        weights: (count,) float32, importance weights, above 0 and at most 1.
-    """
-
-    slots: Tensor
-    weights: Tensor
+    slots: Tensor  # (count,) int64 on the device
+    weights: Tensor  # (count,) float32, importance weights, above 0 and at most 1
 
 
 class PrioritizedReplay:
@@ -54,8 +49,7 @@ class PrioritizedReplay:
 
     Not thread-safe: use it from one thread. A priority that is NaN, infinite or
     negative counts as 0: such an unroll is rarely drawn, does not affect the others,
-    and gets its next priority when it is drawn. `statistics` counts these priorities
-    and `check_valid` rejects them.
+    and gets its next priority when it is drawn. `statistics` counts these priorities.
     """
 
     def __init__(
@@ -96,7 +90,6 @@ class PrioritizedReplay:
         self.device = device
         self.generator = generator
         self._order: deque[int] = deque()
-        self._kept: set[int] = set()
         self._priorities = torch.full((num_slots,), _ABSENT, device=device)
         self._rejected = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -119,20 +112,17 @@ class PrioritizedReplay:
             ValueError: a slot is already kept, occurs twice or does not exist, or
                 the numbers of slots and priorities differ.
         """
-        wrong = [s for s in slots if s in self._kept or not 0 <= s < self.num_slots]
-        if wrong or len(set(slots)) != len(slots):
+        free = set(range(self.num_slots)).difference(self._order)
+        if len(free.intersection(slots)) != len(slots):
             raise ValueError(
                 f"slots must be distinct, 0 to {self.num_slots - 1} and not yet kept, "
-                f"got {wrong or slots}; use the slots that add() returned"
+                f"got {slots}; use the slots that add() returned"
             )
         _check_shape(priorities, (len(slots),))
         self._priorities.index_copy_(0, self._index(slots), self._clean(priorities))
         self._order.extend(slots)
-        evicted = [
-            self._order.popleft() for _ in range(len(self._order) - self.capacity)
-        ]
-        self._kept.update(slots)
-        self._kept.difference_update(evicted)
+        excess = len(self._order) - self.capacity
+        evicted = [self._order.popleft() for _ in range(excess)]
         self._priorities.index_fill_(0, self._index(evicted), _ABSENT)
         return evicted
 
@@ -237,36 +227,9 @@ class PrioritizedReplay:
         _check_shape(priorities, (len(slots),))
         self.generator.set_state(state["generator"].cpu())
         self._order = deque(slots)
-        self._kept = set(slots)
         self._priorities.fill_(_ABSENT)
         self._priorities.index_copy_(0, self._index(slots), priorities)
         self._rejected.fill_(state["rejected"])
-
-    def check_valid(self) -> None:
-        """Checks that host and device agree and all priorities are valid; for tests."""
-        priorities = self._priorities.cpu()
-        present = priorities != _ABSENT
-        held = torch.nonzero(present).flatten().tolist()
-        if not sorted(self._order) == sorted(self._kept) == held:
-            raise AssertionError(
-                f"queue {sorted(self._order)}, set {sorted(self._kept)} and "
-                f"device {held} differ"
-            )
-        if len(self) > self.capacity:
-            raise AssertionError(f"{len(self)} slots, capacity {self.capacity}")
-        wrong = present & ~(torch.isfinite(priorities) & (priorities >= 0))
-        if wrong.any():
-            raise AssertionError(f"priorities out of range: {priorities[wrong]}")
-        if held:
-            widths = self.widths().cpu()
-            if not torch.equal(widths > 0, present):
-                raise AssertionError(f"widths {widths} for kept slots {held}")
-            if not int(widths.sum()) <= TOTAL:
-                raise AssertionError(f"widths add up to {int(widths.sum())}")
-        if self._rejected.item():
-            raise AssertionError(
-                f"{self._rejected.item()} priorities were NaN, infinite or negative"
-            )
 
     def _clean(self, priorities: Tensor) -> Tensor:
         """(n,) float32 with 0 for invalid priorities; counts the invalid ones."""

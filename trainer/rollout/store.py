@@ -29,14 +29,13 @@ from trainer.rollout.arrays import (
     Index,
     IntArray,
     Native,
-    fill,
     index_on,
     native,
     native_on,
-    put,
     span,
 )
 from trainer.rollout.frames import FrameStore, frames_per_slot
+from trainer.rollout.replay import Sample
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -221,7 +220,7 @@ class Rollouts:
         if due.size:
             where = np.arange(len(self._cursor))[envs][due]
             memory = native(state)[self._index(due)]
-            put(native(self._next_state), self._index(where), memory)
+            native(self._next_state)[self._index(where)] = memory
 
     def write_policy(
         self,
@@ -235,12 +234,12 @@ class Rollouts:
         versions = self._native["versions"]
         for name, decision in zip(_DECISIONS, (actions, logits, values), strict=True):
             store, column = self._native[name], native(decision)
-            put(store, rows.acting, column)
+            store[rows.acting] = column
             if rows.closed:
-                put(store, rows.closing, column[rows.closing_of])
-        fill(versions, rows.acting, version)
+                store[rows.closing] = column[rows.closing_of]
+        versions[rows.acting] = version
         if rows.closed:
-            fill(versions, rows.closing, version)
+            versions[rows.closing] = version
         self._complete()
 
     def write_bootstrap(self, rows: Rows, values: Tensor, version: int) -> Rows:
@@ -250,8 +249,8 @@ class Rollouts:
         learned from this one. Returns the rows for a later `write_policy`: only those
         of the next unrolls, because the completed ones may be read from now on.
         """
-        put(self._native["values"], rows.closing, native(values)[rows.closing_of])
-        fill(self._native["versions"], rows.closing, version)
+        self._native["values"][rows.closing] = native(values)[rows.closing_of]
+        self._native["versions"][rows.closing] = version
         self._complete()
         return rows._replace(closed=0)
 
@@ -285,7 +284,7 @@ class Rollouts:
         """
         self._frames.write(at, obs, pick)
         for name, column in zip(_OF_THE_POOL, columns, strict=True):
-            put(self._native[name], at, column)
+            self._native[name][at] = column
 
     def _close(self, envs: slice | IntArray, is_first: BoolArray) -> IntArray:
         """Places the last rows of unrolls."""
@@ -309,19 +308,19 @@ class Rollouts:
         if self.state.shape[1]:
             where = self._index(np.arange(len(self._slot))[envs])
             memory = native(self._next_state)[where]
-            put(native(self.state), self._index(new), memory)
+            native(self.state)[self._index(new)] = memory
         for row in range(self.burn_in):
             source = (self.unroll + row) * self.num_slots + old
+            where, rows = self._index(source), torch.from_numpy(source).to(self.device)
             # Read before `_place`, which may grow the store and move all its frames.
-            obs = self._frames.read(self._to_device(source))
-            where = self._index(source)
+            obs = self._frames.read(rows)
             kept = {name: store[where] for name, store in self._native.items()}
             self._cursor[envs] = row
-            begins = self.columns["is_first"][self._to_device(source)].cpu().numpy()
+            begins = self.columns["is_first"][rows].cpu().numpy()
             at = self._index(self._place(envs, begins))
             self._put(at, native(obs), [kept[name] for name in _OF_THE_POOL])
             for name in (*_DECISIONS, "versions"):
-                put(self._native[name], at, kept[name])
+                self._native[name][at] = kept[name]
         self._cursor[envs] = self.burn_in
 
     # -- reading --------------------------------------------------------------
@@ -347,19 +346,14 @@ class Rollouts:
     def batch(
         self,
         fresh: list[int],  # taken slots
-        replayed: Tensor | None = None,  # (R,) int64 slots
-        weights: Tensor | None = None,  # (R,) float32 importance of these slots
+        replayed: Sample | None = None,
     ) -> Batch:
         """The unrolls of some slots; small arrays are copied, pixels are not."""
-        slots = self._to_device(np.array(fresh, np.int64))
-        is_fresh = torch.ones(len(fresh), dtype=torch.bool, device=self.device)
-        importance = torch.ones(len(fresh), device=self.device)
-        if replayed is not None and weights is not None:
-            slots = torch.cat([slots, replayed])
-            is_fresh = torch.cat(
-                [is_fresh, torch.zeros_like(replayed, dtype=torch.bool)]
-            )
-            importance = torch.cat([importance, weights])
+        slots = torch.tensor(fresh).to(self.device, non_blocking=True)
+        weights = torch.ones(len(fresh), device=self.device)
+        if replayed is not None:
+            slots = torch.cat([slots, replayed.slots])
+            weights = torch.cat([weights, replayed.weights])
         rows = torch.arange(self._last_row + 1, device=self.device)[:, None]
         index = rows * self.num_slots + slots
         frames, stacks = self._frames.both()
@@ -368,8 +362,8 @@ class Rollouts:
             stacks=stacks[index],
             **{name: column[index] for name, column in self.columns.items()},
             state=self.state[slots],
-            weights=importance,
-            fresh=is_fresh,
+            weights=weights,
+            fresh=torch.arange(len(slots), device=self.device) < len(fresh),
         )
 
     # -- checkpoints ----------------------------------------------------------
@@ -388,7 +382,6 @@ class Rollouts:
         used = [*self._slot.tolist(), *self._full, *kept]
         free = [*self._free]
         free += sorted(set(range(self.num_slots)) - {*used, *free})
-        index = self._to_device(np.array(used, np.int64))
         return {
             "used": used,
             "full": list(self._full),
@@ -397,10 +390,10 @@ class Rollouts:
             "ignored": torch.from_numpy(self._ignored.copy()),
             "cursor": torch.from_numpy(self._cursor.copy()),
             "rows": {
-                name: store.view(-1, self.num_slots, *store.shape[1:])[:, index]
+                name: store.view(-1, self.num_slots, *store.shape[1:])[:, used]
                 for name, store in self._stores()
             },
-            "state": self.state[index],
+            "state": self.state[used],
             "next_state": self._next_state,
             **self._frames.snapshot(used),
         }
@@ -408,7 +401,6 @@ class Rollouts:
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from a `snapshot` of a store of the same size."""
         used = state["used"]
-        index = self._to_device(np.array(used, np.int64))
         self._free, self._full = deque(state["free"]), deque(state["full"])
         self._slot = state["slot"].cpu().numpy().copy()
         self._ignored = state["ignored"].cpu().numpy().copy()
@@ -416,8 +408,8 @@ class Rollouts:
         self._frames.restore(used, state)
         for name, store in self._stores():
             rows = store.view(-1, self.num_slots, *store.shape[1:])
-            rows[:, index] = state["rows"][name]
-        self.state[index] = state["state"]
+            rows[:, used] = state["rows"][name]
+        self.state[used] = state["state"]
         self._next_state.copy_(state["next_state"])
 
     def _stores(self) -> list[tuple[str, Tensor]]:
@@ -426,17 +418,3 @@ class Rollouts:
 
     def _index(self, positions: IntArray) -> Index:
         return index_on(self.device, positions)
-
-    def _to_device(self, array: IntArray) -> Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
-
-    def check_valid(self, kept: list[int] | None = None) -> None:
-        """Checks that every slot has one role, those taken are `kept`; for tests."""
-        places = [*self._slot.tolist(), *self._free, *self._full, *(kept or [])]
-        if sorted(places) != list(range(self.num_slots)):
-            raise AssertionError(
-                f"each slot must have exactly one role: {sorted(places)}"
-            )
-        if not ((self._cursor >= 0) & (self._cursor <= self._last_row)).all():
-            raise AssertionError(f"cursors out of range: {self._cursor}")
-        self._frames.check_valid()

@@ -172,8 +172,6 @@ class Run:
                 self.store,
                 groups=groups_of(env, asynchronous=asynchronous),
                 asynchronous=asynchronous,
-                state_size=self.model.state_size,
-                device=self.device,
                 episodes=OpenEpisodes(
                     env.num_envs,
                     levels=levels,
@@ -254,7 +252,7 @@ class Run:
         self.own_episodes = self.episodes
         if size > 1:
             self.own_episodes = FinishedEpisodes(
-                max(_LEAST_WINDOW, (self.episodes.recent.maxlen or 1) // size),
+                max(_LEAST_WINDOW, self.episodes.window // size),
                 levels=levels,
                 whole_game=whole_game,
                 keeps_new=True,
@@ -298,7 +296,6 @@ class Run:
                 unrolls=unrolls,
                 lag=config.lag,
                 exact=exact,
-                device=self.device,
                 timings=self.timings,
             )
         )
@@ -307,7 +304,6 @@ class Run:
         actor = Actor(
             model,
             num_actions=self.num_actions,
-            device=self.device,
             dtype=self.dtype,
             generator=self.action_generator,
             graphs=self.graphs,

@@ -278,9 +278,7 @@ def update(run: Run) -> Batch:
         if replay is not None and len(replay):
             beta = linear(config.replay.replay_beta, 1.0, BETA_STEPS, step)
             replayed = replay.sample(config.replayed_unrolls, beta)
-            batch = store.batch(slots, replayed.slots, replayed.weights)
-        else:
-            batch = store.batch(slots)
+        batch = store.batch(slots, replayed)
         priorities = run.learner.update(batch, step)
         if config.lag and run.device.type == "cuda":
             # Weights and slots are published only when finished: otherwise the
