@@ -33,7 +33,7 @@ from trainer.session import files
 from trainer.session.training import run_training
 from trainer.show import campaign, page, tracking
 from trainer.tuning import options
-from trainer.tuning.campaign_config import CampaignConfig, command_of
+from trainer.tuning.campaign import CampaignConfig, command_of
 from trainer.tuning.population import Population, PopulationConfig
 from trainer.tuning.search_config import SearchConfig
 from trainer.video import VideoConfig
@@ -337,15 +337,6 @@ def test_the_setup_of_a_population_shows_no_folders(home):
     population._save()
     check_files(home / "out", str(home))
     Population(config, base)  # resumes
-
-
-def test_a_setup_of_an_earlier_version_is_still_known(home):
-    base = change(RunConfig(), rom_path=str(home / "a.nes"))
-    old = {"seeds": 1, "trainer flags": json.loads(json.dumps(to_dict(base)))}
-    options.check_setup("search", old, options.setup(base, seeds=1))
-    other = options.setup(change(base, lr=1.0), seeds=1)
-    with pytest.raises(ValueError, match="was begun with another trainer flags"):
-        options.check_setup("search", old, other)
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
