@@ -47,13 +47,8 @@ from trainer.machine.imports import check_named
 from trainer.machine.process import complain
 from trainer.session.files import alone, new_run_dir
 from trainer.show.campaign import OPTIONS, Board, write
-from trainer.tuning.campaign import (
-    ERRORS,
-    POLICIES,
-    Campaign,
-    CampaignConfig,
-    command_of,
-)
+from trainer.tuning.campaign import ERRORS, POLICIES, Campaign
+from trainer.tuning.campaign_config import CampaignConfig, command_of
 from trainer.tuning.options import check_base
 
 # Flags of the run of every level, and of the run of the network for all levels.

@@ -29,7 +29,8 @@ from trainer.machine.files import copy, write_text
 from trainer.models.released import CARD, SUFFIX, Card, write_card
 from trainer.show.campaign import OPTIONS, TABLE
 from trainer.tuning import releases
-from trainer.tuning.campaign import ONE, POLICIES, CampaignConfig, command_of
+from trainer.tuning.campaign import ONE, POLICIES
+from trainer.tuning.campaign_config import CampaignConfig, command_of
 
 _DATA = (
     "Nothing but the game itself, played by the trainer: a search found the "

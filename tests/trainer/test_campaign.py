@@ -28,7 +28,8 @@ from trainer.report import main as report
 from trainer.show.campaign import Board, Level, grid
 from trainer.tuning import campaign as module
 from trainer.tuning import specialists
-from trainer.tuning.campaign import Campaign, CampaignConfig
+from trainer.tuning.campaign import Campaign
+from trainer.tuning.campaign_config import CampaignConfig
 from trainer.tuning.specialists import Slice, ending
 from trainer.tuning.workers import Failed, Workers
 

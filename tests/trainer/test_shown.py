@@ -33,7 +33,7 @@ from trainer.session import files
 from trainer.session.training import run_training
 from trainer.show import campaign, page, tracking
 from trainer.tuning import options
-from trainer.tuning.campaign import CampaignConfig, command_of
+from trainer.tuning.campaign_config import CampaignConfig, command_of
 from trainer.tuning.population import Population, PopulationConfig
 from trainer.tuning.search_config import SearchConfig
 from trainer.video import VideoConfig

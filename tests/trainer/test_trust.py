@@ -19,7 +19,7 @@ from trainer.machine.ranks import ALONE
 from trainer.models import checkpoint, released
 from trainer.models.policy import load_policy
 from trainer.session import files
-from trainer.tuning.campaign import CampaignConfig
+from trainer.tuning.campaign_config import CampaignConfig
 from trainer.tuning.population import Population, PopulationConfig
 
 CODE = """

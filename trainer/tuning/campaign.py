@@ -17,21 +17,16 @@ checkpoints, so a campaign can resume after any interruption.
 from __future__ import annotations
 
 import json
-import shlex
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainer.config import shown
-from trainer.config.options import MAX_SEED, check_ranges, option
-from trainer.config.plain import to_dict
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
-from trainer.config.tasks import game_of, parse_levels
 from trainer.machine.cpu import available_cores
 from trainer.machine.files import write_json
 from trainer.machine.process import Interrupted
@@ -42,6 +37,7 @@ from trainer.show.campaign import MERGED, STATE, TABLE, Board, Level, results_of
 from trainer.show.dashboard import make_display
 from trainer.show.run_files import clear_rate_now
 from trainer.tuning import specialists
+from trainer.tuning.campaign_config import LEAST_SLICE, CampaignConfig
 from trainer.tuning.specialists import Slice
 from trainer.tuning.workers import Failed, Workers
 
@@ -49,8 +45,6 @@ POLICIES = "policies"
 ONE = "one"
 ERRORS = "errors.txt"
 
-# Shorter slices would mostly be start-up time.
-LEAST_SLICE = 5.0
 # Steps are not limited, time is.
 _STEPS = 2_000_000_000
 # A level whose processes died or failed this often is not trained further.
@@ -68,87 +62,6 @@ _LEVEL_BITS, _ONE_BITS = 8, 16
 # Share of the time of the merge before its schedules start to fall to 0.
 _MERGE_BEGINS = 0.1
 _CHECKPOINT_SECONDS = 30.0
-
-
-@dataclass(frozen=True)
-class CampaignConfig:
-    """Trains a policy for each level, and one network for all levels."""
-
-    levels: str = "all"
-    """Levels such as 1-1,4-2, or all."""
-
-    task: str = "SuperMarioBros-v0"
-    """The game: SuperMarioBros-v0 to -v3, or SuperMarioBros2-v0 or -v1 (the Lost
-    Levels, worlds 1 to 4)."""
-
-    max_seconds: float = option(3600.0, between=(1, 1e9))
-    """Seconds for the whole training, without the evaluation after it. A search for
-    demonstrations that has begun is always completed."""
-
-    merge_share: float = option(0.3, between=(0, 0.9))
-    """Share of the time for the network for all levels; 0: only train a policy for each
-    level."""
-
-    slice_seconds: float = option(60.0, between=(LEAST_SLICE, 1e9))
-    """Seconds for which a level trains before the next level has its turn."""
-
-    jobs: int = option(0, least=0)
-    """Number of levels that train at the same time and share the cores; 0: one per
-    core."""
-
-    seed: int = option(1, between=(0, MAX_SEED))
-    """Seed of the runs. Their progress in the given time depends on the machine."""
-
-    episodes: int = option(100, least=0)
-    """Sampled episodes per level in the evaluation; 0: no evaluation."""
-
-    merge_flags: str = ""
-    """Flags of trainer.run for the network for all levels, as one text after "=", such
-    as --merge-flags="--widths 64 128 --features 512"."""
-
-    run_dir: Path | None = None
-    """Folder to write to; the default is runs/campaign-TIME."""
-
-    resume: Path | None = None
-    """Folder of a campaign to resume, with its own options."""
-
-    dashboard: bool = True
-    """Show a live board of all levels if stdout is a terminal; otherwise print
-    lines."""
-
-    def validate(self) -> None:
-        """Raises ValueError if an option is out of range."""
-        check_ranges(self)
-        if self.task != game_of(self.task):
-            raise ValueError(
-                f"task {self.task} is one level or a selection: give --task "
-                f"{game_of(self.task)} and --levels"
-            )
-        seconds = self.seconds_of_levels(len(parse_levels(self.levels, self.task)))
-        if seconds < LEAST_SLICE:
-            raise ValueError(
-                f"max_seconds={self.max_seconds:g} leaves {seconds:g} s for single "
-                f"levels, which need at least {LEAST_SLICE:g}: raise --max-seconds, "
-                "for example to 60 per level"
-            )
-
-    def seconds_of_levels(self, levels: int) -> float:
-        """Seconds for the training of this many single levels."""
-        return self.max_seconds * (1.0 - self.merge_share * (levels > 1))
-
-
-def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:
-    """The command that started a campaign, as others may see it."""
-    words = ["python", "-m", "trainer.campaign"]
-    usual = to_dict(CampaignConfig())
-    always = {"levels", "max_seconds", "seed"}
-    for name, value in to_dict(config).items():
-        if name in ("run_dir", "resume", "dashboard"):
-            continue
-        if name in always or value != usual[name]:
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            words.append(f"--{name.replace('_', '-')}={text}")
-    return shlex.join(shown.command([*words, *(["--", *flags] if flags else [])]))
 
 
 class Campaign:
