@@ -324,8 +324,7 @@ def test_without_ray_there_is_one_line(monkeypatch, tmp_path, capsys):
     assert main(["--out", str(tmp_path), "--", "--device", "cpu"]) == 2
     assert capsys.readouterr() == (
         "",
-        "error: trainer.population needs Ray, which is not installed: pip install "
-        "-e '.[ray]'\n",
+        "error: trainer.population needs Ray: pip install 'mario-envpool[ray]'\n",
     )
 
 
