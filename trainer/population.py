@@ -24,18 +24,14 @@ import sys
 from collections.abc import Sequence
 
 from trainer.cli import main_of_runs, parse
+from trainer.machine.imports import extra
 from trainer.tuning.population import PopulationConfig
 
 
 def _evolve(config: PopulationConfig, flags: list[str]) -> None:
     # Here, so that --help needs no Ray.
-    try:
+    with extra("ray", "trainer.population needs Ray"):
         from trainer.tuning.pbt import evolve
-    except ImportError as error:
-        raise ImportError(
-            "trainer.population needs Ray, which is not installed: "
-            "pip install -e '.[ray]'"
-        ) from error
     evolve(config, parse(flags))
 
 

@@ -23,18 +23,14 @@ import sys
 from collections.abc import Sequence
 
 from trainer.cli import main_of_runs, parse
+from trainer.machine.imports import extra
 from trainer.tuning.search_config import SearchConfig
 
 
 def _search(config: SearchConfig, flags: list[str]) -> None:
     # Imported here, because --help works without Optuna.
-    try:
+    with extra("search", "trainer.search needs Optuna"):
         from optuna.exceptions import OptunaError
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "trainer.search needs Optuna, which is not installed: pip install "
-            "'mario-envpool[search]'"
-        ) from error
     from trainer.tuning.report import finish
     from trainer.tuning.study import search
 

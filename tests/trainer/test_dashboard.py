@@ -5,7 +5,6 @@ import logging
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -389,8 +388,6 @@ def test_messages_are_kept(tmp_path, monkeypatch, kind, exists):
 @pytest.fixture
 def live(monkeypatch):
     """A started live display on a terminal of 80x24, and the steps of its run."""
-    # Who starts the tests may ignore it.
-    inherited = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     monkeypatch.setattr(RunInfo, "banner", lambda info: "what is run")
     file = Terminal()
     display = LiveDisplay(
@@ -400,7 +397,6 @@ def live(monkeypatch):
     display.start(make_info(steps=lambda: steps[0]))
     yield display, steps, file
     display.close()
-    signal.signal(signal.SIGTSTP, inherited)
 
 
 def test_what_is_printed_and_logged_is_a_message(monkeypatch):
@@ -451,41 +447,13 @@ def test_the_terminal_is_left_as_it_was(live):
     display.close()
     display.log("the end")
     text = file.getvalue()
-    assert text.count(f"{ESCAPE}[?25l") == text.count(f"{ESCAPE}[?25h") == 1
+    # From the start on, because Ctrl-Z leaves it as it is.
+    first, last = f"{ESCAPE}[?25l", f"{ESCAPE}[?25h"
+    assert text.count(first) == 1
+    assert text.index(first) < text.index(last) < text.index("SPS")
     assert text.endswith("the end\n")
     names = [thread.name for thread in threading.enumerate()]
     assert "dashboard" not in names
-
-
-def test_a_stopped_process_shows_its_cursor(live, monkeypatch):
-    display, _, file = live
-    shown = []
-    hidden, visible = f"{ESCAPE}[?25l", f"{ESCAPE}[?25h"
-
-    def stop(process, number):
-        shown.append((process, number, file.getvalue().endswith(visible)))
-
-    monkeypatch.setattr(dashboard.os, "kill", stop)
-    signal.getsignal(signal.SIGTSTP)(signal.SIGTSTP, None)
-    assert shown == [(os.getpid(), signal.SIGTSTP, True)]
-    assert file.getvalue().rindex(hidden) > file.getvalue().rindex(visible)
-    display.close()
-    assert signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
-
-
-def test_a_process_stops_amid_a_write(live, monkeypatch):
-    """Python's files are not reentrant."""
-    display, _, _ = live
-    stopped = []
-
-    def busy(show):
-        raise RuntimeError("reentrant call")
-
-    monkeypatch.setattr(display._console, "show_cursor", busy)
-    monkeypatch.setattr(dashboard.os, "kill", lambda *call: stopped.append(call))
-    signal.getsignal(signal.SIGTSTP)(signal.SIGTSTP, None)
-    assert stopped == [(os.getpid(), signal.SIGTSTP)]
-    monkeypatch.undo()
 
 
 def test_a_terminal_that_is_gone_ends_no_run(live, monkeypatch):

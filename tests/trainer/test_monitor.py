@@ -154,9 +154,8 @@ def test_sampling_goes_on_by_itself_until_closed(nvml):
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        ("init", "NVML reports Driver Not Loaded"),
-        ("unknown", "NVML has no cuda:1 (Not Found)"),
-        ("missing", "pip install nvidia-ml-py"),
+        ("init", "cuda:1: Driver Not Loaded"),
+        ("unknown", "cuda:1: Not Found"),
     ],
 )
 def test_without_nvml_the_reason_is_said_once(
@@ -165,13 +164,10 @@ def test_without_nvml_the_reason_is_said_once(
     nvml.mute = {problem}
     if problem == "unknown":
         see(monkeypatch, uuid="x", pci_domain_id=0, pci_bus_id=0, pci_device_id=0)
-    elif problem == "missing":
-        monkeypatch.setitem(sys.modules, "pynvml", None)
     values = sample_once()
     assert values.keys() == HOST
     (record,) = caplog.records
     assert reason in record.getMessage()
-    assert nvml.open == 0
 
 
 def test_a_cpu_asks_for_no_gpu(nvml, caplog):

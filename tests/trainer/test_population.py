@@ -28,7 +28,7 @@ from trainer.population import main
 from trainer.session.files import take
 from trainer.tuning import mutations
 from trainer.tuning import population as module
-from trainer.tuning.population import Plan, Population, PopulationConfig
+from trainer.tuning.population import Population, PopulationConfig
 
 BASE = RunConfig(device="cpu", seed=5)
 TESTS = Path(__file__).resolve().parents[1] / "support"
@@ -191,7 +191,7 @@ def test_when_all_fail_it_is_an_error(config):
 
 
 def test_a_process_that_is_killed_again_and_again_is_an_error(
-    config, plan, pbt, capsys, monkeypatch
+    config, pbt, capsys, monkeypatch
 ):
     def killed(task):
         raise pbt.RayError
@@ -204,7 +204,7 @@ def test_a_process_that_is_killed_again_and_again_is_an_error(
     )
     monkeypatch.setattr(pbt, "ray", fake)
     with pytest.raises(RuntimeError, match="member 3: its process was killed, 4 times"):
-        pbt._train_generation(Population(config, BASE), plan, {"num_cpus": 1})
+        pbt._train_generation(Population(config, BASE), None, {"num_cpus": 1})
     line = "generation 0: member 3: its process was killed; it starts again\n"
     assert capsys.readouterr().out == line * pbt.MOST_CRASHES
 
@@ -213,26 +213,31 @@ def test_a_process_that_is_killed_again_and_again_is_an_error(
 
 
 @pytest.fixture
-def plan(tmp_path):
-    return Plan(BASE, tmp_path, 1000, Stub())
+def population(config):
+    return Population(config, BASE)
 
 
 VALUES = {"lr": 2e-3, "lam": 0.85, "epochs": 3}
+STUB = Stub()
 
 
-def test_what_a_member_runs(plan):
+def train(population, number, values=VALUES, stub=STUB):
+    return module.train_member(population.run_of(number), values, stub)
+
+
+def test_what_a_member_runs(population):
     seen = []
 
-    def train(config, display):
+    def stub(config, display):
         seen.append(config)
         return Stub()(config, display)
 
-    plan = replace(plan, train=train)
     for generation, number in itertools.product(range(2), range(3)):
-        plan.train_member(number, generation, VALUES)
+        population.state["generation"] = generation
+        train(population, number, stub=stub)
         run = seen[-1]
         assert run.seed == 5 + number
-        assert run.run_dir == plan.folder / f"member-{number}"
+        assert run.run_dir == population.folder / f"member-{number}"
         assert run.max_steps == 1000 * (generation + 1)
         assert (run.resume is None) == (generation == 0)
         assert run.learner.lr == 2e-3
@@ -240,30 +245,30 @@ def test_what_a_member_runs(plan):
         run.validate()
 
 
-def test_a_run_that_was_not_reported_is_not_trained_again(plan):
-    first = plan.train_member(1, 0, VALUES)
-    again = plan.train_member(1, 0, VALUES)
+def test_a_run_that_was_not_reported_is_not_trained_again(population):
+    first = train(population, 1)
+    again = train(population, 1)
     assert module.score(first) == module.score(again) > (0, 0)
-    assert len((plan.folder / "calls.jsonl").read_text().splitlines()) == 1
+    assert len((population.folder / "calls.jsonl").read_text().splitlines()) == 1
 
 
-def test_settings_that_fail_are_a_result(plan):
-    failing = replace(plan, train=Stub(fails=("2-0",)))
-    assert failing.train_member(2, 0, VALUES)["error"] == "the loss is nan"
+def test_settings_that_fail_are_a_result(population):
+    failing = Stub(fails=("2-0",))
+    assert train(population, 2, stub=failing)["error"] == "the loss is nan"
     # Each is allowed without the other.
-    metrics = plan.train_member(2, 0, {"unroll": 8, "burn_in": 16})
+    metrics = train(population, 2, {"unroll": 8, "burn_in": 16})
     assert "burn_in must be at most unroll=8" in metrics["error"]
     assert metrics["signal"] == 0
 
 
-def test_two_processes_do_not_train_one_member(plan, monkeypatch):
+def test_two_processes_do_not_train_one_member(population, monkeypatch):
     monkeypatch.setattr(module, "_TAKEN_S", 0.3)
-    (plan.folder / "member-1").mkdir()
-    lock = take(plan.folder / "member-1")
+    (population.folder / "member-1").mkdir()
+    lock = take(population.folder / "member-1")
     with pytest.raises(OSError, match="another process writes to"):
-        plan.train_member(1, 0, VALUES)
+        train(population, 1)
     lock.release()
-    assert "error" not in plan.train_member(1, 0, VALUES)
+    assert "error" not in train(population, 1)
 
 
 def test_the_checkpoint_that_is_handed_over_is_the_only_one(tmp_path):
@@ -319,8 +324,7 @@ def test_without_ray_there_is_one_line(monkeypatch, tmp_path, capsys):
     assert main(["--out", str(tmp_path), "--", "--device", "cpu"]) == 2
     assert capsys.readouterr() == (
         "",
-        "error: trainer.population needs Ray, which is not installed: pip install "
-        "-e '.[ray]'\n",
+        "error: trainer.population needs Ray: pip install 'mario-envpool[ray]'\n",
     )
 
 

@@ -259,7 +259,7 @@ def test_several_runs_are_compared(tmp_path):
         assert f">{name}</span>" in text  # the key of the colours
     assert "<td>seed</td><td>1</td><td>2</td><td>1</td>" in text
     one = write(folders[:1], tmp_path / "one.html").read_text()
-    assert text.count("#d97b29") > one.count("#d97b29")  # a second line
+    assert text.count("#afcc33") > one.count("#afcc33")  # a second line
 
 
 def lightness_and_hue(colour):

@@ -76,14 +76,14 @@ def test_lists_are_accepted_where_a_config_has_tuples():
         ({"learner.gama": 1}, "similar: .*gamma"),
         ({"seed": 1}, "seed cannot be searched"),
         ({"run_dir": "a"}, "run_dir cannot be searched"),
-        ({"lr": "big"}, "lr must be a number, got 'big'"),
-        ({"epochs": 1.5}, "epochs must be a whole number, got 1.5"),
-        ({"epochs": True}, "epochs must be a whole number, got True"),
+        ({"lr": "big"}, "lr must be of type float, got 'big'"),
+        ({"epochs": 1.5}, "epochs must be of type int, got 1.5"),
+        ({"epochs": True}, "epochs must be of type int, got True"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"gamma": 1.5}, "gamma must be 0 to 1, got 1.5"),
         ({"optimizer": "sgd"}, "optimizer must be one of muon, .*got 'sgd'"),
         ({"widths": 8}, "widths must be a list, got 8"),
-        ({"popart": 1}, "popart must be True or False, got 1"),
+        ({"popart": 1}, "popart must be of type bool, got 1"),
     ],
 )
 def test_wrong_options_are_named(values, message):
@@ -122,7 +122,7 @@ def test_the_space_of_the_package_is_valid_and_holds_the_recipe(study):
     [
         (lambda t: {"lr": t.suggest_float("x", 1e-3, 1e-4)}, "low.*high"),
         (lambda t: {"learning_rate": t.suggest_float("x", 0, 1)}, "learning_rate"),
-        (lambda t: {"epochs": t.suggest_float("x", 1, 4)}, "must be a whole number"),
+        (lambda t: {"epochs": t.suggest_float("x", 1, 4)}, "must be of type int"),
         (lambda t: {"epochs": t.suggest_int("x", 0, 4)}, "at least 1, got 0"),
         (lambda t: {"gamma": t.suggest_float("x", 0.9, 1.5)}, "gamma must be 0 to 1"),
         (
@@ -236,7 +236,7 @@ def test_values_of_a_list_move_to_neighbours():
         ({"lr": Range(1e-3, 1e-3)}, "low must be below high"),
         ({"entropy": Range(0.0, 1.0, log=True)}, "low must be below high"),
         ({"gamma": Range(0.9, 1.5)}, "gamma must be 0 to 1, got 1.5"),
-        ({"epochs": Range(1, 2.5)}, "epochs must be a whole number, got 2.5"),
+        ({"epochs": Range(1, 2.5)}, "epochs must be of type int, got 2.5"),
         ({"epochs": [0, 1]}, "epochs must be at least 1, got 0"),
         ({"epochs": [1]}, "a Range or a list of two or more values"),
         ({"epochs": 1}, "a Range or a list of two or more values"),

@@ -384,6 +384,6 @@ def test_the_extra_that_is_missing(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert watch.main(["--web", "--human"]) == 2
     assert capsys.readouterr().err == (
-        "error: watching in a browser needs starlette, uvicorn and websockets: "
-        "pip install 'mario-envpool[web]'\n"
+        "error: a browser needs starlette, uvicorn and websockets: pip install "
+        "'mario-envpool[web]'\n"
     )

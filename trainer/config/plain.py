@@ -60,10 +60,10 @@ def from_dict(kind: type[T], data: Mapping[str, Any]) -> T:
             f"{kind.__name__} has no field {', '.join(unknown)}; it has "
             f"{', '.join(sorted(fields))}"
         )
-    return kind(**{name: _typed(name, hints[name], data[name]) for name in data})
+    return kind(**{name: typed(name, hints[name], data[name]) for name in data})
 
 
-def _typed(name: str, hint: Any, value: Any) -> Any:
+def typed(name: str, hint: Any, value: Any) -> Any:
     """A JSON value converted to the type of a field."""
     kinds = kinds_of(hint)
     if value is None and (NONE in kinds or types.NoneType in typing.get_args(hint)):
@@ -85,7 +85,11 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise ValueError(f"{name} must be a list, got {value!a}")
         items = typing.get_args(hint)[0]
-        return tuple(_typed(name, items, item) for item in value)
+        return tuple(typed(name, items, item) for item in value)
+    words = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
+    if words and value not in words:
+        words_text = ", ".join(map(str, words))
+        raise ValueError(f"{name} must be one of {words_text}, got {value!a}")
     wanted = _PLAIN.get(hint)
     if wanted and (not isinstance(value, wanted) or type(value) is bool is not hint):
         raise ValueError(f"{name} must be of type {hint.__name__}, got {value!a}")

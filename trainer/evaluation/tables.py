@@ -151,12 +151,8 @@ def campaign_table(
 ) -> Table:
     """A row per level, and a row for all levels; at most 80 columns wide."""
     heads, *rows, total = campaign_rows(results, levels, _rate)
-    table = Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False,
-        padding=(0, 1), header_style="bold",
-    )  # fmt: skip
-    for head in heads:
-        table.add_column(head, justify="right")
+    table = _table(*heads)
+    table.title, table.title_justify, table.padding = title, "left", (0, 1)
     for row in rows:
         table.add_row(*row)
     table.add_section()

@@ -34,20 +34,16 @@ from trainer.config.schema import TILES_SHAPE
 from trainer.envs.pool import tiles_picture
 from trainer.film.filmed_env import Picture, Reading
 from trainer.film.shared_game import Command, SharedGame
+from trainer.machine.imports import extra
 from trainer.machine.process import Interrupted, on_signal
 
-try:
+with extra("web", "a browser needs starlette, uvicorn and websockets"):
     import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import HTTPConnection, Request
     from starlette.responses import HTMLResponse, PlainTextResponse, Response
     from starlette.routing import Route, WebSocketRoute
     from starlette.websockets import WebSocket, WebSocketDisconnect
-except ImportError:
-    raise ImportError(
-        "watching in a browser needs starlette, uvicorn and websockets: "
-        "pip install 'mario-envpool[web]'"
-    ) from None
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 MOST_VIEWERS = 32

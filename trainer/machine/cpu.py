@@ -51,15 +51,13 @@ def _cpuinfo(key: str) -> str:
     return ""
 
 
-def keep_large_blocks() -> bool:
+def keep_large_blocks() -> None:
     """Makes glibc keep freed activations, which otherwise cost page faults later."""
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
     trim_threshold, mmap_max = -1, -4  # malloc.h: M_TRIM_THRESHOLD, M_MMAP_MAX
-    return bool(mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_max, 0))
+    with suppress(AttributeError, OSError, TypeError):  # not of other C libraries
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(mmap_max, 0)
 
 
 @contextmanager

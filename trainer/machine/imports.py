@@ -1,8 +1,9 @@
-"""Imports objects of the user by name, module:name or file.py:name.
+"""Imports extras of the package, and objects of the user by name.
 
-Only a name on the command line, or in a program of the user, is imported. Files have
-such names too, those of the run that wrote them, and anybody may have written a file:
-code that reads a config out of a file calls `check_named` before the config is used.
+Names are module:name or file.py:name. Only a name on the command line, or in a program
+of the user, is imported. Files have such names too, those of the run that wrote them,
+and anybody may have written a file: code that reads a config out of a file calls
+`check_named` before the config is used.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import importlib
 import runpy
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from trainer.machine.process import first_line
@@ -27,6 +29,15 @@ def check_named(
                 f"{where} names code that is not part of this package: add {flag} to "
                 "this command if you trust that module; it was not imported"
             )
+
+
+@contextmanager
+def extra(name: str, needs: str) -> Iterator[None]:
+    """Says in errors of the imports in the block which extra of the package to add."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f"{needs}: pip install 'mario-envpool[{name}]'") from error
 
 
 def load(name: str, option: str, form: str) -> Any:

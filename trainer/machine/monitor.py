@@ -17,7 +17,9 @@ from statistics import fmean
 from typing import Any
 
 import psutil
+import pynvml
 import torch
+from torch.profiler import _ExperimentalConfig  # type: ignore[attr-defined]
 
 from mario_envpool._core import control_groups
 from trainer.machine.cuda import recording_lock
@@ -72,7 +74,7 @@ class Monitor:
     def _sample(self) -> None:
         values = {"host_memory_gb": self._process.memory_info().rss / 2**30}
         if self._gpu is not None:
-            values |= _read_gpu(*self._gpu)
+            values |= _read_gpu(self._gpu)
         with self._lock:
             self._samples.append(values)
 
@@ -114,7 +116,7 @@ class Monitor:
         self._stop.set()
         self._thread.join()
         if self._gpu is not None:
-            self._gpu[0].nvmlShutdown()
+            pynvml.nvmlShutdown()
             self._gpu = None
 
 
@@ -144,44 +146,35 @@ def memory_left(root: str = "/") -> tuple[int, int]:
     return least
 
 
-def _read_gpu(nvml: Any, handle: Any) -> dict[str, float]:
+def _read_gpu(handle: Any) -> dict[str, float]:
     """One sample, without values that the driver or the GPU does not report."""
     values: dict[str, float] = {}
     # Each value separately: a MIG slice, for example, has memory but no utilisation.
-    with suppress(nvml.NVMLError):
-        values["gpu_utilisation"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-    with suppress(nvml.NVMLError):
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    with suppress(pynvml.NVMLError):
+        rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+        values["gpu_utilisation"] = rates.gpu / 100
+    with suppress(pynvml.NVMLError):
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         values["gpu_memory_gb"] = memory.used / 2**30
         values["gpu_memory_total_gb"] = memory.total / 2**30
-    with suppress(nvml.NVMLError):
-        values["gpu_power_w"] = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+    with suppress(pynvml.NVMLError):
+        values["gpu_power_w"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
     return values
 
 
-def _open_gpu(device: torch.device) -> tuple[Any, Any] | None:
-    """NVML and its handle of a device; None if that fails, which is logged."""
+def _open_gpu(device: torch.device) -> Any:
+    """NVML's handle of a device; None if that fails, which is logged."""
     if device.type != "cuda":
         return None
     try:
-        import pynvml
-
         pynvml.nvmlInit()
-    except ImportError as error:
-        _logger.warning("no GPU measurements: %s; pip install nvidia-ml-py", error)
-        return None
+        return _find_handle(device)
     except pynvml.NVMLError as error:
-        _logger.warning("no GPU measurements: NVML reports %s", error)
-        return None
-    try:
-        return pynvml, _find_handle(pynvml, device)
-    except (pynvml.NVMLError, AttributeError) as error:
-        _logger.warning("no GPU measurements: NVML has no %s (%s)", device, error)
-        pynvml.nvmlShutdown()
+        _logger.warning("no GPU measurements of %s: %s", device, error)
         return None
 
 
-def _find_handle(nvml: Any, device: torch.device) -> Any:
+def _find_handle(device: torch.device) -> Any:
     """The handle of the same GPU in NVML.
 
     torch numbers the GPUs of CUDA_VISIBLE_DEVICES in its own order, and NVML numbers
@@ -189,10 +182,10 @@ def _find_handle(nvml: Any, device: torch.device) -> Any:
     """
     gpu: Any = torch.cuda.get_device_properties(device)
     # A MIG slice has another kind of UUID, but its GPU has an address.
-    with suppress(nvml.NVMLError):
-        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu.uuid}")
+    with suppress(pynvml.NVMLError):
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu.uuid}")
     domain, bus, slot = gpu.pci_domain_id, gpu.pci_bus_id, gpu.pci_device_id
-    return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08x}:{bus:02x}:{slot:02x}.0")
+    return pynvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08x}:{bus:02x}:{slot:02x}.0")
 
 
 OpenRange = Callable[[str], AbstractContextManager[Any]]
@@ -252,7 +245,7 @@ def profiler(
             wait=PROFILE_AFTER - 1, warmup=1, active=updates, repeat=1
         ),
         on_trace_ready=export,
-        experimental_config=_all_threads(),
+        experimental_config=_ExperimentalConfig(profile_all_threads=True),
     )
     recording.start()
     try:
@@ -266,15 +259,6 @@ def profiler(
             "no profile was recorded: the run ended within its first %d updates",
             PROFILE_AFTER,
         )
-
-
-def _all_threads() -> Any:
-    """A config that also records other threads, if this PyTorch can do that."""
-    config: Any = torch._C._profiler._ExperimentalConfig
-    try:
-        return config(profile_all_threads=True)
-    except TypeError:
-        return None
 
 
 def _step(recording: torch.profiler.profile, device: torch.device) -> None:

@@ -29,11 +29,11 @@ _SAME_REQUEST_S = 1.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked the command to end, after `steps` and `seconds` of its run."""
+    """A signal asked the command to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
-        self.signal, self.steps, self.seconds = number, 0, 0.0
+        self.signal = number
 
 
 def signal_of(error: KeyboardInterrupt) -> int:

@@ -316,17 +316,6 @@ def says_first(text: str) -> bool:
     return True
 
 
-def on_device(value: Any, device: torch.device) -> Any:
-    """Nested dicts and lists with their tensors moved to a device."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: on_device(part, device) for key, part in value.items()}
-    if isinstance(value, list):
-        return [on_device(part, device) for part in value]
-    return value
-
-
 @torch.no_grad()
 def _spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     """Copies the parts of a flat tensor to tensors of other shapes."""

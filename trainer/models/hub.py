@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mario_envpool import rom
+from trainer.machine.imports import extra
 from trainer.machine.process import first_line
 from trainer.models import released
 from trainer.models.released import CARD, SUFFIX, Card, PolicyFile
@@ -152,13 +153,9 @@ def push(folder: Path, address: Address, *, private: bool) -> str:
 
 def library() -> Any:
     """The library of the Hub; raises ImportError if it is not installed."""
-    try:
+    with extra("hub", "hf:// needs huggingface_hub"):
         import huggingface_hub
         import huggingface_hub.errors
-    except ImportError:
-        raise ImportError(
-            "hf:// needs huggingface_hub: pip install 'mario-envpool[hub]'"
-        ) from None
     return huggingface_hub
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 import mario_envpool
 from mario_envpool.registration import NAMESPACE
+from trainer.machine.imports import extra
 from trainer.planning.demonstration import POWER_ON, Demonstration, verify
 
 _MOST_STEPS = 10**9
@@ -38,14 +39,9 @@ def export(demonstrations: Sequence[Demonstration], name: str) -> Path:
         ValueError: the name is invalid or taken, or the demonstrations differ, begin
             at power-on or do not replay.
     """
-    try:
+    with extra("minari", "a Minari data set needs minari and h5py"):
         import minari
         from minari.dataset.minari_dataset import parse_dataset_id
-    except ImportError:
-        raise ImportError(
-            "a Minari data set needs minari and h5py: pip install "
-            "'mario-envpool[minari]'"
-        ) from None
     parse_dataset_id(name)
     if name in minari.list_local_datasets():
         raise ValueError(f"the data set {name} already exists; give another name")

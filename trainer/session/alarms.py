@@ -6,7 +6,6 @@ in messages.txt, and through `--notify`.
 
 from __future__ import annotations
 
-import itertools
 import math
 import shutil
 import threading
@@ -14,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
+
+import numpy as np
 
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
@@ -66,13 +67,12 @@ class Growth:
             samples.popleft()
         if len(samples) < _PARTS:
             return math.inf
-        ends = [i * len(samples) // _PARTS for i in range(_PARTS + 1)]
-        values = [value for _, value in samples]
-        floors = [min(values[i:j]) for i, j in itertools.pairwise(ends)]
-        if not all(low < high for low, high in itertools.pairwise(floors)):
+        parts = np.array_split(np.array(samples), _PARTS)
+        floors = np.array([part[:, 1].min() for part in parts])
+        if not (np.diff(floors) > 0).all():
             return math.inf
-        seconds = samples[ends[-2]][0] - samples[0][0]
-        return left / (floors[-1] - floors[0]) * seconds
+        seconds = parts[-1][0, 0] - parts[0][0, 0]
+        return float(left / (floors[-1] - floors[0]) * seconds)
 
 
 class Alarms:

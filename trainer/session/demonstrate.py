@@ -75,9 +75,8 @@ def _saved_or_new(run: Run) -> list[demonstrations.ReplayedWay]:
         with raise_on_signal():
             _search(run)
             replayed = _replay(run)
-    except Interrupted as interrupted:
+    except Interrupted:
         progress.seconds = time.monotonic() - began
-        interrupted.steps, interrupted.seconds = progress.steps, progress.seconds
         what = "its results are not saved, and the run is unchanged"
         if not progress.steps and run.ranks.is_first:
             state = capture(run, complete=False, together=False)
@@ -123,8 +122,8 @@ def _clone(run: Run) -> None:
     try:
         with raise_on_signal():
             losses = list(run.learner.clone(run.config.learner.cloning_steps))
-    except Interrupted as interrupted:
-        interrupted.steps, interrupted.seconds = 0, time.monotonic() - began
+    except Interrupted:
+        run.progress.seconds += time.monotonic() - began
         run.display.log("interrupted while cloning: the weights are not saved")
         raise
     run.progress.seconds += time.monotonic() - began

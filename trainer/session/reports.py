@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from trainer.config.tasks import is_native, levels_of
@@ -59,11 +59,7 @@ class Reporter:
         run = self._run
         now, steps = time.perf_counter(), run.progress.steps
         sps = (steps - self._last_step) / (now - self._last)
-        values = {
-            prefix + name: value
-            for prefix, read in _sources(run)
-            for name, value in read().items()
-        }
+        values = _values(run)
         if "system/emulate" in values:  # also a share of time, of the emulation threads
             values["time/share_emulate"] = values.pop("system/emulate")
         values["time/sps"] = sps
@@ -205,32 +201,25 @@ class Reporter:
         return summarise_levels(result), table
 
 
-def _sources(run: Run) -> list[tuple[str, Callable[[], Mapping[str, float]]]]:
-    """Where the values of the curves come from, each with the prefix of its names."""
+def _values(run: Run) -> dict[str, float]:
+    """The values of all curves since the last call."""
     store, replay = run.store, run.replay
-    sources: list[tuple[str, Callable[[], Mapping[str, float]]]] = [
-        ("time/share_", run.timings.shares),
-        ("system/", run.monitor.statistics),
-        ("rollout/", run.episodes.statistics),
-        ("rollout/", run.collector.statistics),
-        ("", run.episodes.level_statistics),
+    queue = {"full_unrolls": store.num_full, "free_slots": store.num_free}
+    parts: list[tuple[str, Mapping[str, float]]] = [
+        ("time/share_", run.timings.shares()),
+        ("system/", run.monitor.statistics()),
+        ("rollout/", run.episodes.statistics()),
+        ("rollout/", run.collector.statistics()),
+        ("", run.episodes.level_statistics()),
+        ("explore/", run.explorer.statistics() if run.explorer else {}),
+        ("learn/", run.learner.statistics()),
+        ("queue/", {name: float(count) for name, count in queue.items()}),
+        ("time/share_", run.ranks.timings.shares()),
     ]
-    if run.explorer is not None:
-        sources.append(("explore/", run.explorer.statistics))
-    sources += [
-        ("learn/", run.learner.statistics),
-        ("queue/", lambda: {
-            "full_unrolls": float(store.num_full), "free_slots": float(store.num_free),
-        }),
-    ]  # fmt: skip
-    if run.ranks.size > 1:
-        sources.append(("time/share_", run.ranks.timings.shares))
     if replay is not None:
-        sources += [
-            ("replay/", lambda: {"unrolls": float(len(replay))}),
-            ("", lambda: {k: v.item() for k, v in replay.statistics().items()}),
-        ]
-    return sources
+        parts.append(("replay/", {"unrolls": float(len(replay))}))
+        parts.append(("", {k: v.item() for k, v in replay.statistics().items()}))
+    return {prefix + name: v for prefix, part in parts for name, v in part.items()}
 
 
 def check_loss(run: Run, loss: float, batch: Batch) -> None:

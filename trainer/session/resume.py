@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from trainer.config import shown
 from trainer.config.plain import flat, from_dict, to_dict
@@ -21,7 +22,6 @@ from trainer.config.schema import EnvConfig
 from trainer.config.tasks import own_levels, played
 from trainer.machine.cuda import wait_for_device
 from trainer.machine.files import same_folder
-from trainer.machine.ranks import on_device
 from trainer.models import checkpoint, heads
 from trainer.session.build import Progress, Run
 from trainer.session.files import locate
@@ -141,7 +141,7 @@ def capture(
     }
     state["own_episodes"] = run.own_episodes.state()
     own = {name: state[name] for name in _OF_PROCESS}
-    others = ranks.gather({} if ranks.is_first else on_device(own, torch.device("cpu")))
+    others = ranks.gather({} if ranks.is_first else _on_device(own, "cpu"))
     return state | {"others": others[1:]}
 
 
@@ -177,7 +177,7 @@ def resume(run: Run) -> Path | None:
         return path, source, common
 
     path, source, state = run.ranks.first(read)
-    restore(run, path, on_device(state | run.ranks.scatter(pieces), run.device))
+    restore(run, path, _on_device(state | run.ranks.scatter(pieces), run.device))
     return source
 
 
@@ -198,6 +198,11 @@ def _read(run: Run, given: Path) -> tuple[Path, Path | None, dict[str, Any]]:
 
 def _levels_in(env: EnvConfig) -> str:
     return f"levels {', '.join(env.levels)}" if env.levels else f"task {env.task}"
+
+
+def _on_device(state: dict[str, Any], device: torch.device | str) -> dict[str, Any]:
+    moved: dict[str, Any] = tree_map_only(torch.Tensor, lambda t: t.to(device), state)
+    return moved
 
 
 def divide(

@@ -43,15 +43,13 @@ _INTERRUPTED = "interrupted"  # the only reason to end that leaves work to resum
 
 def run_training(config: RunConfig, display: Display | None = None) -> dict[str, float]:
     """Builds a run and trains it; see `train`."""
+    run = Run(config, display)
     try:
-        run = open_run(config, display)
+        _open(run)
     except Interrupted as error:
-        return {
-            "steps": float(error.steps),
-            "seconds": error.seconds,
-            "solved": 0.0,
-            "signal": float(error.signal),
-        }
+        steps, seconds = float(run.progress.steps), run.progress.seconds
+        ended = {"solved": 0.0, "signal": float(error.signal)}
+        return {"steps": steps, "seconds": seconds} | ended
     return train(run)
 
 
@@ -60,6 +58,12 @@ def open_run(
 ) -> Run:
     """Builds a run, resumes the checkpoint of --resume, and opens the run folder."""
     run = Run(config, display, ranks)
+    _open(run)
+    return run
+
+
+def _open(run: Run) -> None:
+    config, ranks = run.config, run.ranks
     try:
         run.build()
         source = resume(run)
@@ -82,7 +86,6 @@ def open_run(
     except BaseException:
         run.close()
         raise
-    return run
 
 
 def _start_run_dir(run: Run, source: Path | None) -> Path:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from trainer.config import shown
-from trainer.machine.files import replacing
+from trainer.machine.files import write_text
 from trainer.machine.timings import format_seconds
 from trainer.show import page
 from trainer.show.figures import curves
@@ -33,7 +32,6 @@ _LEGEND = (
     "%: clear rate of the last 100 training episodes   ▸ in training   ✓ solved\n"
     "search: looks for demonstrations, before the level trains"
 )
-_MESSAGES = 8
 _CELL = 8
 
 
@@ -54,9 +52,7 @@ class Board:
 
     def __init__(self, *, live: bool, console: Console | None = None) -> None:
         self._console = console or Console(file=sys.stdout, highlight=False)
-        self._messages: deque[str] = deque(maxlen=_MESSAGES)
         self._live = Live(console=self._console, auto_refresh=False) if live else None
-        self._title, self._grid = "", Table()
         self.open()
 
     def open(self) -> None:
@@ -65,12 +61,8 @@ class Board:
             self._live.start()
 
     def log(self, text: str) -> None:
-        """Shows a message."""
-        self._messages.append(text)
-        if self._live is None or not self._live.is_started:
-            self._console.print(Text(text), soft_wrap=True)
-        else:
-            self._draw()
+        """Prints a message, above the levels."""
+        self._console.print(Text(text), soft_wrap=True)
 
     def show(
         self,
@@ -80,17 +72,9 @@ class Board:
         searching: bool,
     ) -> None:
         """Draws the levels, if there is a board; see `grid`."""
-        self._title, self._grid = title, grid(levels, running, searching)
         if self._live is not None:
-            self._draw()
-
-    def _draw(self) -> None:
-        assert self._live is not None
-        parts: list[RenderableType] = [self._grid, Text(_LEGEND, LABEL), Text("")]
-        parts += [
-            Text(text, no_wrap=True, overflow="ellipsis") for text in self._messages
-        ]
-        self._live.update(Panel(Group(*parts), title=self._title), refresh=True)
+            picture = Group(grid(levels, running, searching), Text(_LEGEND, LABEL))
+            self._live.update(Panel(picture, title=title), refresh=True)
 
     def close(self) -> None:
         """Stops drawing and leaves the last picture; may be called again."""
@@ -155,9 +139,7 @@ def write(folder: Path, output: Path | None = None) -> Path:
         {"command": command, "folder": folder.resolve().name},
     )
     written = output or folder / "report.html"
-    html = page.document(f"{len(levels)} levels", head, sections)
-    with replacing(written) as file:
-        file.write(html.encode())
+    write_text(written, page.document(f"{len(levels)} levels", head, sections))
     return written
 
 

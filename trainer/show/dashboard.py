@@ -5,20 +5,17 @@ from __future__ import annotations
 import io
 import logging
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import (
     ExitStack,
-    contextmanager,
     redirect_stderr,
     redirect_stdout,
     suppress,
 )
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.control import Control
@@ -64,10 +61,11 @@ class LiveDisplay(RecordDisplay):
             (0.0, f"writing to {info.run_dir}/; Ctrl-C ends the run with a checkpoint")
         )
         self._live.start()
+        # A process that Ctrl-Z stops leaves the cursor as it is.
+        self._console.show_cursor(True)
         self._closing.callback(self._leave)
         self._refresh()
         self._closing.enter_context(_captured(self.log))
-        self._closing.enter_context(_suspendable(self._console))
         thread = threading.Thread(target=self._redraw, name="dashboard", daemon=True)
         thread.start()
         self._closing.callback(thread.join)
@@ -164,35 +162,6 @@ class _Lines(io.TextIOBase):
     def writable(self) -> bool:
         """Always true."""
         return True
-
-
-@contextmanager
-def _suspendable(console: Console) -> Iterator[None]:
-    """Shows the cursor while Ctrl-Z has stopped the process."""
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or not hasattr(signal, "SIGTSTP"):  # Windows has no such signal
-        yield
-        return
-
-    def show(cursor: bool) -> None:
-        # Python's files are not reentrant, and this may come amid a write.
-        with suppress(RuntimeError, OSError):
-            console.show_cursor(cursor)
-
-    def suspend(number: int, frame: FrameType | None) -> None:
-        del frame
-        show(True)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-        # The process continues here after SIGCONT.
-        signal.signal(number, suspend)
-        show(False)
-
-    old = signal.signal(signal.SIGTSTP, suspend)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTSTP, old)
 
 
 def _captured(log: Callable[[str], None]) -> ExitStack:

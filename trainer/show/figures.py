@@ -14,11 +14,6 @@ import numpy as np
 from trainer.show.metrics import METRICS, Metric, in_panel
 from trainer.show.run_files import RunFiles
 
-# Colours of lines, distinct on white and on black.
-_COLOURS = (
-    "#3b82c4", "#d97b29", "#4a9d5b", "#b0518f", "#8a6fc8", "#8c7a3f", "#c8403a",
-    "#2fa9a6", "#e391b4", "#6b7480", "#d9b93a", "#7fc4e8",
-)  # fmt: skip
 _INK = "#010203"  # becomes the colour of the page's text
 _MAX_POINTS, _MAX_COLUMNS = 600, 150
 _CLEAR_RATE = METRICS["rollout/clear_rate"]
@@ -69,11 +64,9 @@ def _curve(runs: Sequence[RunFiles], metric: Metric, *, by_time: bool = False) -
 
 def _colour(number: int) -> str:
     """The colour of a line, unique in its chart."""
-    if number < len(_COLOURS):
-        return _COLOURS[number]
-    # The golden ratio spreads any number of hues evenly.
-    hue, light = number * 0.618034 % 1, (0.38, 0.5, 0.62)[number % 3]
-    red, green, blue = colorsys.hls_to_rgb(hue, light, 0.5)
+    # The golden ratio spreads any number of hues evenly; blue comes first.
+    hue, light = (0.58 + number * 0.618034) % 1, (0.36, 0.5, 0.64)[number % 3]
+    red, green, blue = colorsys.hls_to_rgb(hue, light, 0.6)
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from trainer.config.plain import flat, to_dict
 from trainer.config.schema import RunConfig
-from trainer.machine.files import replacing
+from trainer.machine.files import write_text
 from trainer.machine.timings import format_seconds
 from trainer.show.figures import curves
 from trainer.show.metrics import METRICS
@@ -309,6 +309,5 @@ def write(folders: Sequence[Path], output: Path | None = None) -> Path:
         }
     lost = sum(run.damaged for run in runs)
     note = f"{lost} damaged lines left out. " if lost else ""
-    with replacing(page) as file:
-        file.write(document(title, head, sections, note).encode())
+    write_text(page, document(title, head, sections, note))
     return page

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from trainer.config import shown
 from trainer.config.plain import flat
 from trainer.machine.files import Lines, write_text
+from trainer.machine.imports import extra
 from trainer.show.metrics import METRICS
 
 # Free bytes required before a write: TensorBoard's writer breaks on a full disk.
@@ -242,24 +243,17 @@ def _service(urls: str) -> Any:
     with warnings.catch_warnings():
         # Services of apprise use modules that Python deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
-        try:
+        with extra("notify", "--notify needs apprise"):
             import apprise
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                "--notify needs apprise, which is not installed: pip install "
-                "'mario-envpool[notify]'"
-            ) from error
         # Apprise logs failures with the whole URL; `_work` logs them without it.
         logging.getLogger("apprise").setLevel(logging.CRITICAL)
         service = apprise.Apprise()
         # One at a time, so that the error names the URL, without a possible password.
         for url in re.split(r"[,\s]+(?=\w+://)", expanded.strip()):
             if not service.add(url):
-                scheme, colon, _ = url.partition("://")
-                what = f"the URL that begins with {scheme!r}"
                 raise ValueError(
-                    f"--notify: apprise has no service for "
-                    f"{what if colon else 'a text without ://'}; give a URL such as "
-                    "ntfy://TOPIC or mailto://... (https://appriseit.com/services/)"
+                    f"--notify: apprise has no service for {shown.value('secret', url)}"
+                    "; give a URL such as ntfy://TOPIC or mailto://... "
+                    "(https://appriseit.com/services/)"
                 )
         return service

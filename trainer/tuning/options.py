@@ -8,14 +8,13 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from trainer.config import flags as run_flags
 from trainer.config import shown
 from trainer.config.options import Option, flag_of
-from trainer.config.plain import to_dict
+from trainer.config.plain import to_dict, typed
 from trainer.config.schema import RunConfig
 
 # Each run of a search has its own value, or the option only selects other defaults.
@@ -60,30 +59,12 @@ def find(name: str) -> Option:
     return option
 
 
-def _check_type(name: str, hint: Any, value: object) -> None:
-    """Raises ValueError if a value does not have the type of an option."""
-    types = {int: "a whole number", float: "a number", bool: "True or False"}
-    if typing.get_origin(hint) is Literal:
-        fits = value in typing.get_args(hint)
-        expected = "one of " + ", ".join(map(str, typing.get_args(hint)))
-    elif typing.get_origin(hint) is tuple:
-        fits, expected = isinstance(value, (tuple, list)), "a list"
-    elif not isinstance(hint, type):
-        return
-    else:
-        fits = type(value) in ((int, float) if hint is float else (hint,))
-        expected = types.get(hint, "a string")
-    if not fits:
-        raise ValueError(f"{name} must be {expected}, got {value!r}")
-
-
 def apply(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
     """The config with some options changed."""
     changes: dict[str, Any] = {}
     for name, value in options.items():
         option = find(name)
-        _check_type(name, option.hint, value)
-        changes[option.name] = tuple(value) if isinstance(value, list) else value
+        changes[option.name] = typed(name, option.hint, value)
     config = run_flags.change(config, **changes)
     config.validate()
     return config
@@ -154,15 +135,11 @@ def setup(base: RunConfig, **options: Any) -> dict[str, Any]:
     Others may see them: the database of a search may be that of many people.
     """
     everything = {**options, FLAGS: shown.settings(to_dict(base))}
-    result: dict[str, Any] = json.loads(json.dumps(everything))
-    return result
+    return dict(json.loads(json.dumps(everything)))
 
 
 def check_setup(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raises ValueError if two results of `setup` differ."""
-    old = dict(old)
-    if isinstance(old.get(FLAGS), dict):  # earlier versions wrote whole paths
-        old[FLAGS] = shown.settings(old[FLAGS])
     changed = [key for key, value in new.items() if old.get(key) != value]
     if changed:
         raise ValueError(

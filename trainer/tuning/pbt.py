@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import replace
 from typing import Any
 
 import ray
@@ -26,10 +25,10 @@ from trainer.session.training import run_training
 from trainer.tuning.options import check_base
 from trainer.tuning.population import (
     Metrics,
-    Plan,
     Population,
     PopulationConfig,
     Train,
+    train_member,
 )
 
 # How often the process of a member may be killed in one generation before the
@@ -123,31 +122,31 @@ def _resources(config: PopulationConfig) -> dict[str, float]:
 
 
 def _train(
-    plan: Plan, number: int, generation: int, values: Mapping[str, Any], cores: int
+    run: RunConfig, values: Mapping[str, Any], train: Train, cores: int
 ) -> Metrics:
     """Trains a member to the end of a generation, in a process of Ray."""
     # Ctrl-C is for the command alone, which then cancels the runs: a second signal
     # would cut off the checkpoint of a run.
     with suppress(OSError):
         os.setsid()
-    base = share_cores(plan.base, max(1, available_cores() // cores))
-    metrics = replace(plan, base=base).train_member(number, generation, values)
+    run = share_cores(run, max(1, available_cores() // cores))
+    metrics = train_member(run, values, train)
     if metrics.get("signal"):
         raise InterruptedError("a signal ended its process")
     return metrics
 
 
 def _train_generation(
-    population: Population, plan: Plan, resources: Mapping[str, float]
+    population: Population, train: Train, resources: Mapping[str, float]
 ) -> None:
     """Trains the members that have not yet reached the end of the generation."""
     generation, members = population.state["generation"], population.state["members"]
-    train = ray.remote(max_retries=0, **resources)(_train)
+    task = ray.remote(max_retries=0, **resources)(_train)
     cores = int(resources["num_cpus"])
 
     def begin(number: int) -> Any:
         values = members[number]["values"]
-        return train.remote(plan, number, generation, values, cores)
+        return task.remote(population.run_of(number), values, train, cores)
 
     numbers = [n for n, m in enumerate(members) if m["trained"] <= generation]
     running = {begin(number): number for number in numbers}
@@ -172,8 +171,8 @@ def _train_generation(
             else:
                 population.note(number, metrics)
     except KeyboardInterrupt:
-        for task in running:
-            ray.cancel(task)
+        for training in running:
+            ray.cancel(training)
         if running:
             ray.wait(list(running), num_returns=len(running), timeout=_GRACE_S)
         raise
@@ -191,12 +190,11 @@ def evolve(
     )
     with alone(config.out / config.name, taken):
         population = Population(config, base)
-        plan = Plan(base, population.folder, config.steps_per_generation, train)
         if not population.finished:
             with _ray(config) as resources:
-                _train_generation(population, plan, resources)
+                _train_generation(population, train, resources)
                 while not population.finished:
                     population.begin_generation()
-                    _train_generation(population, plan, resources)
+                    _train_generation(population, train, resources)
     print(population.result())
     return population

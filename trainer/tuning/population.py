@@ -80,54 +80,28 @@ class PopulationConfig:
             )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Everything that a process needs to train any member."""
-
-    base: RunConfig
-    folder: Path
-    steps: int  # of a member in a generation
-    train: Train
-
-    def train_member(
-        self, number: int, generation: int, values: Mapping[str, Any]
-    ) -> Metrics:
-        """Trains a member to the end of a generation."""
-        folder = folder_of(self.folder, number)
-        until = time.monotonic() + _TAKEN_S
-        while is_taken(folder):
-            if time.monotonic() > until:
-                raise OSError(f"another process writes to {folder}")
-            time.sleep(0.2)
-        path = checkpoint.find(folder) if checkpoint.list_files(folder) else None
-        config = replace(
-            self.base,
-            seed=(self.base.seed + number) % (MAX_SEED + 1),
-            run_dir=folder,
-            resume=path,
-            max_steps=(generation + 1) * self.steps,
-            max_seconds=0.0,
-            stop_when_solved=False,
-            videos=False,
-        )
-        if path is not None and (checkpoint.step_of(path) or 0) >= config.max_steps:
-            # A process was killed after the end of the run and before its report.
-            return read_run(folder).points[-1] | {"signal": 0}
-        try:
-            return self.train(options.apply(config, values), Display())
-        except (ValueError, RuntimeError) as error:
-            return {"error": str(error).split("\n")[0], "signal": 0}
+def train_member(run: RunConfig, values: Mapping[str, Any], train: Train) -> Metrics:
+    """Trains a member to the end of a generation; `run` has its folder and steps."""
+    folder = run.run_dir
+    assert folder is not None
+    until = time.monotonic() + _TAKEN_S
+    while is_taken(folder):
+        if time.monotonic() > until:
+            raise OSError(f"another process writes to {folder}")
+        time.sleep(0.2)
+    path = checkpoint.find(folder) if checkpoint.list_files(folder) else None
+    if path is not None and (checkpoint.step_of(path) or 0) >= run.max_steps:
+        # A process was killed after the end of the run and before its report.
+        return read_run(folder).points[-1] | {"signal": 0}
+    try:
+        return train(options.apply(replace(run, resume=path), values), Display())
+    except (ValueError, RuntimeError) as error:
+        return {"error": str(error).split("\n")[0], "signal": 0}
 
 
 def folder_of(population: Path, number: int) -> Path:
     """The run folder of a member in the folder of its population."""
     return population / f"member-{number}"
-
-
-def essential(metrics: Metrics) -> dict[str, Any]:
-    """The metrics that determine the score of a member."""
-    names = ("error", _CLEARS, _BEST_X)
-    return {name: metrics[name] for name in names if name in metrics}
 
 
 def score(metrics: Metrics) -> tuple[float, float]:
@@ -201,6 +175,18 @@ class Population:
         most = self.config.generations
         return all(member["trained"] >= most for member in self.state["members"])
 
+    def run_of(self, number: int) -> RunConfig:
+        """The run of a member to the end of the generation, without its settings."""
+        return replace(
+            self.base,
+            seed=(self.base.seed + number) % (MAX_SEED + 1),
+            run_dir=folder_of(self.folder, number),
+            max_steps=(self.state["generation"] + 1) * self.config.steps_per_generation,
+            max_seconds=0.0,
+            stop_when_solved=False,
+            videos=False,
+        )
+
     def _tell(self, text: str, **event: Any) -> None:
         """Keeps a line and an event for the next `_save`."""
         self._events.append((text, {"generation": self.state["generation"], **event}))
@@ -219,7 +205,8 @@ class Population:
         member = self.state["members"][number]
         values = member["values"]
         member["trained"] = self.state["generation"] + 1
-        member["metrics"] = essential(metrics)
+        kept = ("error", _CLEARS, _BEST_X)
+        member["metrics"] = {name: metrics[name] for name in kept if name in metrics}
         text = f"member {number}: {describe(metrics)}; {options.flags(values)}"
         self._tell(text, member=number, score=score(metrics), values=values)
         self._save()

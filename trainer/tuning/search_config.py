@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.config.options import check_ranges, option
+from trainer.tuning.mutations import DEFAULT, Range
 
 if TYPE_CHECKING:
     import optuna
@@ -18,16 +19,12 @@ Space = Callable[["optuna.Trial"], dict[str, Any]]
 
 
 def default(trial: optuna.Trial) -> dict[str, Any]:
-    """Ranges around the values of the CPU recipe."""
+    """The ranges in which a population changes options."""
     return {
-        "lr": trial.suggest_float("lr", 3e-4, 3e-3, log=True),
-        "muon_lr": trial.suggest_float("muon_lr", 0.01, 0.1, log=True),
-        "gamma": trial.suggest_float("gamma", 0.88, 0.99),
-        "lam": trial.suggest_float("lam", 0.8, 1.0),
-        "entropy": trial.suggest_float("entropy", 0.001, 0.03, log=True),
-        "clip_range": trial.suggest_float("clip_range", 0.1, 0.3),
-        "epochs": trial.suggest_int("epochs", 1, 4),
-        "minibatch_size": trial.suggest_categorical("minibatch_size", [256, 512, 1024]),
+        name: trial.suggest_float(name, some.low, some.high, log=some.log)
+        if isinstance(some, Range)
+        else trial.suggest_categorical(name, some)
+        for name, some in DEFAULT.items()
     }
 
 

@@ -253,9 +253,7 @@ class Journal(JournalStorage, BaseHeartbeat):
 def open_storage(url: str, folder: Path) -> BaseStorage:
     """Opens the storage of a search."""
     url = os.path.expandvars(url)
-    old = folder / "study.db"
-    if not url:
-        url = f"sqlite:///{old}" if old.exists() else f"{_JOURNAL}{folder}/study.log"
+    url = url or f"{_JOURNAL}{folder}/study.log"
     if url.startswith(_JOURNAL):
         try:
             return Journal(Path(url.removeprefix(_JOURNAL)))
