@@ -457,8 +457,8 @@ def test_what_is_evaluated_is_what_would_be_filmed():
         for start in range(4):
             options = game_config(env, level=result.level, noop_max=0, stall_steps=40)
             game = FilmedEnv(options | {"noops": [start]}, seed=9)
-            player = Player(played, 1, seed=0, argmax=True)
-            *_, shot = film_episode(game, game.reset(), player.alone, "")
+            player = Player(played, seed=0, argmax=True)
+            *_, shot = film_episode(game, game.reset(), player, "")
             returns.append(shot.reading.total)
             ends[shot.reading.ending].append(shot.reading.x)
         assert result.return_mean == pytest.approx(np.mean(returns), abs=1e-6)

@@ -115,9 +115,9 @@ def policy_episodes(options: PlayOptions, recorder: Recorder | None = None) -> E
 
     def episodes(policy: Policy) -> Episodes:
         for seed in count(options.seed):
-            player = Player(policy, 1, seed=seed, argmax=options.argmax)
+            player = Player(policy, seed=seed, argmax=options.argmax)
             start = _begin(game, recorder)
-            yield film_episode(game, start, player.alone, trained(policy.steps))
+            yield film_episode(game, start, player, trained(policy.steps))
             if options.is_run:
                 policy = options.load()
 
