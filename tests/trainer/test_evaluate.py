@@ -298,7 +298,7 @@ def test_a_folder_that_cannot_be_written_to(pools, run_dir, capsys):
     shown = capsys.readouterr()
     assert not shown.out
     assert shown.err.startswith(f"error: cannot write to the folder {run_dir}/eval")
-    assert shown.err.endswith("choose another folder with --out\n")
+    assert shown.err.endswith("; choose another\n")
     out = run_dir / "other"
     assert command(*words, "--out", out) == 0
     before = (out / "table.json").read_text()
@@ -306,7 +306,7 @@ def test_a_folder_that_cannot_be_written_to(pools, run_dir, capsys):
         assert command(*words, "--out", out, "--seed", 2) == 2
     shown = capsys.readouterr()
     assert "31/31" in shown.out
-    assert f"cannot write to the folder {out}" in shown.err
+    assert f"{out}/table.json" in shown.err
     assert {path.name: path.read_text() for path in out.iterdir()} == {
         "table.json": before
     }

@@ -25,6 +25,7 @@ from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.config.schema import TILES_SHAPE
 from trainer.envs.pool import tiles_picture
 from trainer.film.filmed_env import HEIGHT, WIDTH, Picture, Reading, Shot
+from trainer.machine.files import make_folder
 
 Colour = tuple[int, int, int]
 
@@ -321,12 +322,7 @@ class VideoWriter:
             raise ValueError(
                 f"MP4 needs an even width and height, got {width} x {height}"
             )
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OSError(
-                f"cannot write to the folder {path.parent} ({error.strerror})"
-            ) from error
+        make_folder(path.parent)
         try:
             ffmpeg = str(imageio_ffmpeg.get_ffmpeg_exe())
         except RuntimeError as error:
