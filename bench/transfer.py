@@ -145,7 +145,7 @@ def play_upstream(policy: Policy, *, episodes: int, seed: int, argmax: bool) -> 
     """
     env, eyes, clears = policy.env, Eyes(policy.env), 0
     rng = np.random.default_rng(first_seed(seed))
-    player = Player(policy, 1, seed=first_seed(seed), argmax=argmax)
+    player = Player(policy, seed=first_seed(seed), argmax=argmax)
     with Upstream(env) as game:
         for episode in range(episodes):
             noops = episode if argmax else int(rng.integers(31))
@@ -153,7 +153,7 @@ def play_upstream(policy: Policy, *, episodes: int, seed: int, argmax: bool) -> 
             step = _step(picture, eyes.begin(picture), opening=True)
             best, since = 0, 0
             while not answer["done"] and since < STALL_STEPS:
-                action = player.alone(step).action
+                action = player(step).action
                 x = answer["x_pos"]
                 answer, picture = game.ask(action=action, frames=env.frame_skip)
                 step = _step(picture, eyes.see(picture))

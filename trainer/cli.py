@@ -71,7 +71,7 @@ def main_of(
         with raise_on_signal(), checked_stdout() as stdout:
             _check_once(sys.argv[1:] if argv is None else argv, kind)
             given: Any = tyro.cli(
-                _flags_of(kind.__name__, flags.options_of(kind)),
+                _flags_of(kind.__name__, (o for o in flags.options_of(kind) if o.flag)),
                 args=argv,
                 prog=f"python -m trainer.{name}",
                 description=description,

@@ -43,8 +43,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +54,7 @@ from trainer.cli import main_of
 from trainer.evaluation.protocol import evaluate_checkpoint
 from trainer.evaluation.results import STALL_STEPS, Evaluation
 from trainer.evaluation.tables import progress, show, show_replayed
-from trainer.machine.files import write_json
+from trainer.machine.files import make_folder, write_json
 from trainer.models import released
 from trainer.models.policy import run_folder
 from trainer.tuning import releases
@@ -144,7 +143,7 @@ def _replay(config: EvaluateConfig) -> None:
             "but --json, --out and --model, or name one policy, such as released:8-1"
         )
     if config.out is not None:
-        config.out.mkdir(parents=True, exist_ok=True)
+        make_folder(config.out)
     with progress("policies") as on_progress:
         folder = released.folder_of(config.checkpoint)
         results = releases.replay(folder, on_progress, config.model)
@@ -160,27 +159,14 @@ def _replay(config: EvaluateConfig) -> None:
 def _write(evaluation: Evaluation, folder: Path, *, pictures: bool) -> str:
     """Writes table.json and the pictures of levels."""
     count = 0
-    with _writing_to(folder):
-        write_json(folder / "table.json", evaluation.to_dict())
-        if pictures and evaluation.levels:
-            # Imported here, so that Matplotlib loads only for pictures.
-            from trainer.evaluation.plots import draw
+    write_json(folder / "table.json", evaluation.to_dict())
+    if pictures and evaluation.levels:
+        # Imported here, so that Matplotlib loads only for pictures.
+        from trainer.evaluation.plots import draw
 
-            count = len(list(draw(evaluation.about, evaluation.levels, folder)))
+        count = len(list(draw(evaluation.about, evaluation.levels, folder)))
     more = f" and {count} picture{'s' * (count > 1)}" if count else ""
     return f"wrote table.json{more} to {folder}"
-
-
-@contextmanager
-def _writing_to(folder: Path) -> Iterator[None]:
-    """Adds the folder and advice to an OSError."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(
-            f"cannot write to the folder {folder} ({error.strerror or error}); choose "
-            "another folder with --out"
-        ) from error
 
 
 def _run(config: EvaluateConfig) -> None:
@@ -191,8 +177,7 @@ def _run(config: EvaluateConfig) -> None:
     if folder is None and run_dir is not None:
         folder = run_dir / "evaluation"
     if folder is not None:
-        with _writing_to(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     with progress() as on_progress:
         result = evaluate(config, on_progress)
     if config.json:

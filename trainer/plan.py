@@ -31,10 +31,9 @@ stderr.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -42,10 +41,11 @@ import tyro
 
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.cli import main_of
+from trainer.config.options import check_ranges, option
 from trainer.config.tasks import all_levels, game_of, parse_levels
 from trainer.film.draw import VideoWriter, enlarge
 from trainer.film.filmed_env import HEIGHT, WIDTH
-from trainer.machine.cpu import available_cores
+from trainer.machine.files import make_folder
 from trainer.machine.process import Interrupted, complain
 from trainer.planning import demonstration, minari_data
 from trainer.planning.demonstration import Demonstration
@@ -53,7 +53,7 @@ from trainer.planning.levels import Budget, Found, plan_game, plan_level
 
 
 @dataclass(frozen=True)
-class PlanConfig:
+class PlanConfig(Budget):
     """Searches for ways to the flag, or plays and converts demonstrations."""
 
     levels: str = ""
@@ -92,47 +92,15 @@ class PlanConfig:
     bk2: bool = False
     """Also write a movie for BizHawk, .bk2."""
 
-    max_seconds: float = 600.0
-    """Seconds within which the search must find a way through a level; 0: no limit. The
-    search for shorter ways comes after it (see --shorten)."""
-
-    max_steps: int = 20_000_000
-    """Environment steps within which the search must find a way through a level."""
-
-    shorten: float = 1.0
-    """Length of the search for shorter ways, as a multiple of the search for the first
-    way; 0: no such search."""
-
-    num_envs: int = 256
-    """Number of environments that search at the same time."""
-
-    num_threads: int = 0
-    """Emulation threads; 0: one per core."""
-
-    frame_skip: int = 4
-    """Frames per step; the buttons change only between steps."""
+    max_seconds: float = option(600.0, least=0)
 
     cut_waits: bool = True
     """Shorten the waits at pipes and doors, as environments do (this writes to RAM)."""
 
-    seed: int = 1
-    """Seed of the random buttons. The same options and seed give the same way on any
-    number of threads, unless --max-seconds ends the search."""
-
 
 def check(config: PlanConfig) -> None:
     """Raises ValueError if an option is out of range or has no effect."""
-    for name, least in (("num_envs", 1), ("max_steps", 1), ("frame_skip", 1)):
-        if getattr(config, name) < least:
-            raise ValueError(
-                f"{name} must be at least {least}, got {getattr(config, name)}"
-            )
-    for name in ("max_seconds", "shorten", "num_threads", "seed"):
-        value = getattr(config, name)
-        if not 0 <= value < math.inf:
-            raise ValueError(
-                f"{name} must be a finite number of at least 0, got {value}"
-            )
+    check_ranges(config)
     for flag, files in (("--replay", config.replay), ("--import", config.imported)):
         if files and (config.levels or config.whole_game):
             raise ValueError(
@@ -172,13 +140,7 @@ def run(config: PlanConfig) -> bool:
         if config.minari and valid:
             print(f"wrote {minari_data.export(valid, config.minari)}", flush=True)
         return len(valid) == len(config.replay)
-    try:
-        config.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            f"cannot write to --out {config.out} ({error.strerror}); give another "
-            "folder"
-        ) from error
+    make_folder(config.out)
     if config.imported:
         return len(_each(_import, config, config.imported)) == len(config.imported)
     if config.whole_game:
@@ -186,7 +148,7 @@ def run(config: PlanConfig) -> bool:
     levels = parse_levels(config.levels or all_levels(config.task)[0], config.task)
     missing = []
     for level in levels:
-        budget = _budget(config, level)
+        budget = _reporting(config, level)
         result = plan_level(config.task, level, budget, cut_waits=config.cut_waits)
         print(_line(result, config), flush=True)
         if result.plan is None or result.demonstration is None:
@@ -208,23 +170,15 @@ def _search_game(config: PlanConfig) -> bool:
         _keep(config, "whole-game", made)
 
     complete = True
-    for result in plan_game(config.task, _budget(config, "the whole game"), keep):
+    for result in plan_game(config.task, _reporting(config, "the whole game"), keep):
         print(_line(result, config), flush=True)
         complete = complete and result.plan is not None
     return complete
 
 
-def _budget(config: PlanConfig, what: str) -> Budget:
-    return Budget(
-        config.num_envs,
-        config.num_threads or available_cores(),
-        config.frame_skip,
-        config.max_steps,
-        config.max_seconds or math.inf,
-        config.shorten,
-        config.seed,
-        lambda line: print(f"{what}: {line}", flush=True),
-    )
+def _reporting(config: PlanConfig, what: str) -> PlanConfig:
+    """The options with a report of a search, which is printed."""
+    return replace(config, report=lambda line: print(f"{what}: {line}", flush=True))
 
 
 def _each(

@@ -165,10 +165,10 @@ def _film(policy: Path, video: Path, level: str, config: PublishConfig) -> None:
     )
     first = first_seed(config.seed)
     game, camera = FilmedEnv(options, seed=first), Camera(scale=2, every=_EVERY)
-    player = Player(loaded, 1, seed=first, argmax=False)
+    player = Player(loaded, seed=first, argmax=False)
     with VideoWriter(video, size=camera.size, fps=camera.fps) as writer:
         caption = trained(loaded.steps)
-        for shot in film_episode(game, game.reset(), player.alone, caption):
+        for shot in film_episode(game, game.reset(), player, caption):
             for picture in camera.develop(shot):
                 writer.write(picture)
 

@@ -14,9 +14,11 @@ Exit status: 0, or 2 with one line `error: ...` on stderr.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,6 +28,7 @@ from PIL import Image, ImageDraw
 
 from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.cli import main_of
+from trainer.config.options import check_ranges, option
 from trainer.config.tasks import parse_levels
 from trainer.evaluation.play import first_seed
 from trainer.evaluation.results import STALL_STEPS
@@ -46,6 +49,7 @@ from trainer.film.filmed_env import (
     FilmedEnv,
     Picture,
     Player,
+    Reading,
     film_episode,
     game_config,
     trained,
@@ -60,7 +64,6 @@ from trainer.models.policy import (
 
 HEADER_HEIGHT = 12  # of a game's place in the grid, in pixels of the game's picture
 
-_STILL_SECONDS = 1.5  # at the end
 _MAX_COLUMNS = 8
 
 
@@ -82,7 +85,7 @@ class VideoConfig:
     grid: bool = False
     """Show all levels at once in a grid, instead of one after the other."""
 
-    episodes: int = 1
+    episodes: int = option(1, least=1)
     """Episodes per level; a grid shows one."""
 
     out: Path | None = None
@@ -92,13 +95,13 @@ class VideoConfig:
     overlay: bool = True
     """Show buttons, probabilities, value and score beside the picture."""
 
-    scale: int = 0
+    scale: int = option(0, least=0)
     """Factor by which to enlarge the picture; 0: 2, or 1 in a grid."""
 
     fps: Literal[0, 60, 30, 20, 15, 10] = 0
     """Frames per second of the video; 0: 60, or 30 in a grid, or 20 in a GIF."""
 
-    max_seconds: float = 300.0
+    max_seconds: float = option(300.0, least=1)
     """Longest video in seconds; later parts are cut off."""
 
     argmax: bool = False
@@ -123,11 +126,7 @@ def film(config: VideoConfig) -> Path:
         FileNotFoundError: there is no checkpoint.
         OSError: the file cannot be written.
     """
-    for name, least in (("episodes", 1), ("scale", 0), ("max_seconds", 1)):
-        if getattr(config, name) < least:
-            raise ValueError(
-                f"{name} must be at least {least}, got {getattr(config, name)}"
-            )
+    check_ranges(config)
     if config.grid and config.episodes > 1:
         raise ValueError(
             f"a grid shows one episode of each level, got episodes={config.episodes}"
@@ -146,54 +145,84 @@ def film(config: VideoConfig) -> Path:
         "repeat_action_probability": 0.0,
         "stall_steps": STALL_STEPS,
     }
-    games = [
-        FilmedEnv(game_config(policy.env, level=level, **changes), seed=seed)
+    games = {
+        seed: FilmedEnv(game_config(policy.env, level=level, **changes), seed=seed)
         for seed, level in enumerate(levels, first_seed(config.seed))
-    ]
-    first_and_last = dict.fromkeys((levels[0], levels[-1]))
-    path = _out(config, "grid" if config.grid else "-to-".join(first_and_last))
-    film_all = _film_grid if config.grid else _film_in_turn
-    print(film_all(config, policy, games, path), flush=True)
+    }
+    path = _out(config, "-to-".join(dict.fromkeys((levels[0], levels[-1]))))
+    gif = path.suffix.lower() == ".gif"
+    every = 60 // (config.fps or (20 if gif else 30 if config.grid else 60))
+    view: Grid | Camera
+    if config.grid:
+        names = [game.level for game in games.values()]
+        view = Grid(names, best_columns(len(games)), config.scale or 1)
+        pictures = _side_by_side(config, policy, games, view, every)
+    else:
+        view = Camera(scale=config.scale or 2, every=every, overlay=config.overlay)
+        pictures = _in_turn(config, policy, games, view)
+    fps, left_out = FRAMES_PER_SECOND / every, 0
+    with VideoWriter(path, size=view.size, fps=fps) as writer:
+        for picture in pictures:
+            if writer.count < config.max_seconds * fps:
+                writer.write(picture)
+            else:
+                left_out += 1
+    cut = f"; --max-seconds cuts off the last {left_out / fps:.1f} s"
+    print(writer.summary() + cut * bool(left_out), flush=True)
     return path
 
 
-def _every(config: VideoConfig) -> int:
-    """Frames of the game per picture of the video."""
-    gif = config.out is not None and config.out.suffix.lower() == ".gif"
-    default = 20 if gif else 30 if config.grid else 60
-    return 60 // (config.fps or default)
-
-
-def _out(config: VideoConfig, what: str) -> Path:
+def _out(config: VideoConfig, levels: str) -> Path:
     """The file to write: by default beside the videos of the run."""
     if config.out is not None:
         return config.out
     run_dir = run_folder(config.checkpoint) or Path()
+    what = "grid" if config.grid else levels
     names = dict.fromkeys((policy_name(config.checkpoint), what))
     return run_dir / "videos" / f"{'-'.join(filter(None, names)) or 'play'}.mp4"
 
 
-def _film_in_turn(
-    config: VideoConfig, policy: Policy, games: Sequence[FilmedEnv], path: Path
-) -> str:
-    """Films one episode after the other; returns a line about the file."""
-    every, overlay = _every(config), config.overlay
-    camera = Camera(scale=config.scale or 2, every=every, overlay=overlay)
-    limit = config.max_seconds * camera.fps
-    with VideoWriter(path, size=camera.size, fps=camera.fps) as writer:
-        for seed, game in enumerate(games, first_seed(config.seed)):
-            player = Player(policy, 1, seed=seed, argmax=config.argmax)
-            for episode in range(config.episodes):
-                caption = trained(policy.steps)
-                if config.episodes > 1:
-                    caption = f"episode {episode + 1} of {config.episodes}"
-                for shot in film_episode(game, game.reset(), player.alone, caption):
-                    pictures = camera.develop(shot) if writer.count < limit else ()
-                    for picture in pictures:
-                        writer.write(picture)
-                cut = "" if writer.count < limit else ", after the end of the video"
-                print(f"{shot.reading}{cut}", flush=True)
-    return writer.summary()
+def _in_turn(
+    config: VideoConfig, policy: Policy, games: Mapping[int, FilmedEnv], camera: Camera
+) -> Iterator[Picture]:
+    """Pictures of one episode after the other; prints a line about each."""
+    for seed, game in games.items():
+        player = Player(policy, seed=seed, argmax=config.argmax)
+        for episode in range(config.episodes):
+            caption = trained(policy.steps)
+            if config.episodes > 1:
+                caption = f"episode {episode + 1} of {config.episodes}"
+            for shot in film_episode(game, game.reset(), player, caption):
+                yield from camera.develop(shot)
+            print(shot.reading, flush=True)
+
+
+def _side_by_side(
+    config: VideoConfig,
+    policy: Policy,
+    games: Mapping[int, FilmedEnv],
+    grid: Grid,
+    every: int,
+) -> Iterator[Picture]:
+    """Pictures of an episode of each game; prints a line at the end of each."""
+    print(f"filming {len(games)} levels at once", flush=True)  # may take minutes
+    playing = {}
+    for tile, (seed, game) in enumerate(games.items()):
+        player = Player(policy, seed=seed, argmax=config.argmax)
+        shots = film_episode(game, game.reset(), player, "")
+        playing[tile] = ((frame, s.reading) for s in shots for frame in s.frames)
+    readings: dict[int, Reading] = {}
+    while playing:
+        for tile, frames in list(playing.items()):
+            if not (shown := list(islice(frames, every))):
+                del playing[tile]
+                print(readings[tile], flush=True)
+                continue
+            frame, readings[tile] = shown[-1]
+            grid.show(tile, frame, readings[tile].ending)
+        yield grid.canvas
+    cleared = sum(reading.ending == "cleared" for reading in readings.values())
+    print(f"{cleared} of {len(games)} levels cleared")
 
 
 class Grid:
@@ -202,42 +231,37 @@ class Grid:
     GAP = 4
 
     def __init__(self, levels: Sequence[str], columns: int, scale: int) -> None:
-        self._columns, self._scale = columns, scale
+        self._levels, self._columns, self._scale = levels, columns, scale
         rows = -(-len(levels) // columns)
-        tile = (WIDTH * scale, (HEIGHT + HEADER_HEIGHT) * scale)
-        self._step = (tile[0] + self.GAP, tile[1] + self.GAP)
-        self.width = columns * self._step[0] + self.GAP
-        self.height = rows * self._step[1] + self.GAP
-        self.canvas: Picture = np.empty((self.height, self.width, 3), np.uint8)
+        self._step_x = WIDTH * scale + self.GAP
+        self._step_y = (HEIGHT + HEADER_HEIGHT) * scale + self.GAP
+        self.size = columns * self._step_x + self.GAP, rows * self._step_y + self.GAP
+        self.canvas: Picture = np.empty((*self.size[::-1], 3), np.uint8)
         """The whole picture, (height, width, 3) uint8."""
         self.canvas[:] = BACKGROUND
-        for i, level in enumerate(levels):
-            self.label(i, level)
 
-    def _corner(self, tile: int) -> tuple[int, int]:
+    def show(self, tile: int, picture: Picture, ending: str) -> None:
+        """Puts a game's picture, (240, 256, 3), into its tile; tints it at the end."""
+        if ending:
+            picture = tint(picture, ending)
+        header = _header(self._levels[tile], ending, self._scale)
+        image = np.concatenate((header, enlarge(picture, self._scale)))
         row, column = divmod(tile, self._columns)
-        return self.GAP + row * self._step[1], self.GAP + column * self._step[0]
+        y, x = self.GAP + row * self._step_y, self.GAP + column * self._step_x
+        self.canvas[y : y + len(image), x : x + image.shape[1]] = image
 
-    def label(self, tile: int, level: str, ending: str = "") -> None:
-        """Writes a tile's header."""
-        scale = self._scale
-        size = (WIDTH * scale, HEADER_HEIGHT * scale)
-        image = Image.new("RGB", size, ENDINGS.get(ending, SURFACE))
-        pen = ImageDraw.Draw(image)
-        ink = BACKGROUND if ending else TEXT
-        for x, text, anchor in ((4, level, "lm"), (252, ending, "rm")):
-            where = (x * scale, size[1] / 2)
-            kind = font(9 * scale, True)
-            pen.text(where, text, fill=ink, font=kind, anchor=anchor)
-        y, x = self._corner(tile)
-        self.canvas[y : y + size[1], x : x + size[0]] = np.asarray(image)
 
-    def show(self, tile: int, picture: Picture) -> None:
-        """Puts a game's picture, (240, 256, 3), into its tile."""
-        y, x = self._corner(tile)
-        y += HEADER_HEIGHT * self._scale
-        large = enlarge(picture, self._scale)
-        self.canvas[y : y + len(large), x : x + large.shape[1]] = large
+@functools.cache
+def _header(level: str, ending: str, scale: int) -> Picture:
+    """The line above a game's picture."""
+    size = (WIDTH * scale, HEADER_HEIGHT * scale)
+    image = Image.new("RGB", size, ENDINGS.get(ending, SURFACE))
+    pen, kind = ImageDraw.Draw(image), font(9 * scale, True)
+    ink = BACKGROUND if ending else TEXT
+    for x, text, anchor in ((4, level, "lm"), (252, ending, "rm")):
+        where = (x * scale, size[1] / 2)
+        pen.text(where, text, fill=ink, font=kind, anchor=anchor)
+    return np.asarray(image)
 
 
 def tint(picture: Picture, ending: str) -> Picture:
@@ -255,75 +279,6 @@ def best_columns(tiles: int) -> int:
         return rows * columns - tiles, abs(columns / rows - 16 / 9)
 
     return min(range(1, min(tiles, _MAX_COLUMNS) + 1), key=badness)
-
-
-class _Tile:
-    """One game of a grid: its last step and its ending."""
-
-    def __init__(self, game: FilmedEnv) -> None:
-        self.game, self.step = game, game.reset()
-        self.total, self.count = 0.0, 0
-        self.ending = ""
-
-    def advance(self, action: int) -> None:
-        self.step = self.game.step(action)
-        self.total, self.count = self.total + self.step.reward, self.count + 1
-
-    def __str__(self) -> str:
-        return (
-            f"{self.game.level}: {self.ending} after {self.count} steps at x "
-            f"{self.step.info['x_pos']}, return {self.total:.2f}"
-        )
-
-
-def _film_grid(
-    config: VideoConfig, policy: Policy, games: Sequence[FilmedEnv], path: Path
-) -> str:
-    """Films games until all have ended, and prints a line about each game."""
-    seed, every = first_seed(config.seed), _every(config)
-    player = Player(policy, len(games), seed=seed, argmax=config.argmax)
-    tiles = [_Tile(game) for game in games]
-    levels = [tile.game.level for tile in tiles]
-    grid = Grid(levels, best_columns(len(tiles)), config.scale or 1)
-    fps = FRAMES_PER_SECOND / every
-    limit = int(config.max_seconds * fps)
-    # Filming may take minutes.
-    print(f"filming {len(tiles)} levels at once", flush=True)
-    with VideoWriter(path, size=(grid.width, grid.height), fps=fps) as writer:
-        frame_number = 0
-        while writer.count < limit and not all(tile.ending for tile in tiles):
-            decisions = player.decide([tile.step for tile in tiles])
-            for tile, decision in zip(tiles, decisions, strict=True):
-                if not tile.ending:
-                    tile.advance(decision.action)
-            for frame in range(policy.env.frame_skip):
-                for number, tile in enumerate(tiles):
-                    if not tile.ending:
-                        _show(grid, number, tile, frame)
-                if frame_number % every == 0:
-                    writer.write(grid.canvas)
-                frame_number += 1
-        for _ in range(round(_STILL_SECONDS * fps)):
-            writer.write(grid.canvas)
-    for tile in tiles:
-        if not tile.ending:
-            tile.ending = "cut off"
-            print(tile, flush=True)
-    cleared = sum(tile.ending == "cleared" for tile in tiles)
-    print(f"{cleared} of {len(tiles)} levels cleared")
-    return writer.summary()
-
-
-def _show(grid: Grid, number: int, tile: _Tile, frame: int) -> None:
-    """Shows one frame of a game; at the end, tints it and prints a line."""
-    frames = tile.step.frames
-    if frame < len(frames):
-        grid.show(number, frames[frame])
-    if tile.step.ending and frame >= len(frames) - 1:
-        tile.ending = tile.step.ending
-        grid.label(number, tile.game.level, tile.ending)
-        grid.show(number, tint(frames[-1], tile.ending))
-        print(tile, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

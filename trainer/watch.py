@@ -23,14 +23,13 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 from trainer.cli import main_of
+from trainer.config.options import check_ranges, option
 from trainer.config.tasks import check_level
 from trainer.evaluation.play import first_seed
 from trainer.film.live import (
@@ -55,35 +54,20 @@ _DEFAULT_POLICY = Path("released:one")
 
 
 @dataclass(frozen=True)
-class WatchConfig:
+class WatchConfig(PlayOptions):
     """Shows a policy live, or lets you play."""
 
-    checkpoint: Annotated[Path | None, tyro.conf.arg(aliases=["--policy"])] = None
-    """Checkpoint, policy file, released:8-1, an address on the Hub, hf://user/name, or
-    a run folder, whose newest checkpoint is loaded before each episode."""
-
-    model: str = ""
-    """Network of your own, module:Class, if the policy has one: code that a file names
-    is imported only if you name it here."""
-
-    level: str = ""
-    """Level, 1-1 to 8-4; the default is the level of the run, or 1-1 with --human."""
-
-    speed: float = 1.0
+    speed: float = option(1.0, above=0)
     """1 is the normal speed of the game; 0.5 is half speed."""
 
     human: bool = False
     """Play yourself in a window: arrows, x (A), z (B), Enter (start), q to quit."""
 
-    frame_skip: int = 1
+    frame_skip: int = option(1, least=1)
     """Frames for which the buttons of --human stay as they are. Recordings for
     trainer.run --demos need the frame skip of that run, 6 by default."""
 
-    argmax: bool = False
-    """Take greedy (most probable) actions; otherwise actions are sampled, as in
-    training."""
-
-    episodes: int = 0
+    episodes: int = option(0, least=0)
     """End after this many episodes; 0: until you press q."""
 
     record: Path | None = None
@@ -109,23 +93,12 @@ class WatchConfig:
     """Token that viewers need. If other machines can reach the page, the default is a
     random token. The printed address contains the token."""
 
-    seed: int = 1
-    """Seed of environments and actions, 0 to 20000."""
-
-    device: str = "cpu"
-    """cpu, cuda, cuda:N or auto (cuda if there is a usable GPU, else cpu)."""
-
 
 def check(config: WatchConfig) -> None:
     """Raises ValueError if options are out of range or do not go together."""
+    check_ranges(config)
     policy = config.checkpoint is not None
     for wrong, message in (
-        (not config.speed > 0, f"speed must be above 0, got {config.speed:g}"),
-        (config.episodes < 0, f"episodes must be at least 0, got {config.episodes}"),
-        (
-            config.frame_skip < 1,
-            f"frame_skip must be at least 1, got {config.frame_skip}",
-        ),
         (
             config.frame_skip > 1 and not config.human,
             "--frame-skip needs --human: a policy plays with the frame skip of its "
@@ -150,13 +123,8 @@ def check(config: WatchConfig) -> None:
             "--display none only records: also give --record FILE and --episodes N",
         ),
         (
-            config.human and not config.web and config.display == "none",
-            "--human plays in a window: leave out --display none",
-        ),
-        (
-            config.human and not config.web and config.display == "terminal",
-            "--human plays in a window: a terminal does not report when keys are "
-            "released; leave out --display terminal",
+            config.human and not config.web and config.display in ("none", "terminal"),
+            f"--human plays in a window: leave out --display {config.display}",
         ),
     ):
         if wrong:
@@ -179,12 +147,10 @@ def watch(config: WatchConfig) -> None:
         limited = islice(episodes, config.episodes or None)
         show_episodes(limited, screen, pace=pace, on_end=on_end)
 
-    checkpoint, seed = config.checkpoint, first_seed(config.seed)
+    checkpoint = config.checkpoint
     if config.web and not config.human:
         checkpoint = checkpoint or _DEFAULT_POLICY
-    options = PlayOptions(
-        checkpoint, config.level, config.argmax, seed, config.device, config.model
-    )
+    options = replace(config, checkpoint=checkpoint, seed=first_seed(config.seed))
     pace = Pace(config.speed)
     try:
         if config.web:

@@ -597,9 +597,8 @@ def test_a_film_shows_the_value_of_the_games_level(tmp_path):
         FilmedEnv(game_config(config.env, level=level), seed=1)
         for level in ("4-2", "1-2")
     ]
-    player = Player(policy, 2, seed=1, argmax=True)
     steps = [game.reset() for game in games]
-    one, other = player.decide(steps)
+    one, other = (Player(policy, seed=1, argmax=True)(step) for step in steps)
     obs = torch.from_numpy(steps[0].obs)[None, None]
     first = torch.ones(1, 1, dtype=torch.bool)
     (_, values), _ = model(obs, torch.zeros(1, 0), first)

@@ -17,7 +17,7 @@ from mario_envpool import _core, nes, rom
 from trainer import plan as command
 from trainer.planning import demonstration
 from trainer.planning.levels import TRIED, Budget, plan_level
-from trainer.planning.search import Search, flag, none, place, plan
+from trainer.planning.search import Search, place, plan
 
 # -- search, in a world of squares ---------------------------------------------
 
@@ -247,13 +247,6 @@ def test_cells_of_different_places_differ():
     assert len({key(1, used=used) for used in (0, 1, 2)}) == 3
 
 
-def test_the_archive_grows():
-    pool = Squares()
-    search = Search(pool, flag, none, place, None, None, 1, max_cells=10)
-    search._grow()
-    assert len(search._nodes) == len(search._snapshots) == 2048
-
-
 # -- demonstrations ------------------------------------------------------------
 
 
@@ -309,9 +302,9 @@ def test_a_file_for_another_rom_is_refused(castle, tmp_path, capsys):
         ('{"format": "other"}', "its format is not"),
         (lambda c: c.pop("level"), "is a damaged demonstration"),
         (lambda c: c["buttons"].append(["jump", 3]), "is a damaged demonstration"),
-        (lambda c: c.update(buttons=[]), "options or buttons are missing"),
-        (lambda c: c["options"].pop("rom"), "options or buttons are missing"),
-        (lambda c: c.update(options=[]), "options or buttons are missing"),
+        (lambda c: c.update(buttons=[]), "buttons are missing"),
+        (lambda c: c["options"].pop("rom"), "missing 1 required .* 'rom'"),
+        (lambda c: c.update(options=[]), "options must be a table"),
         (
             lambda c: c["options"].update(cut_waits=None),
             "cut_waits must be of type bool",
@@ -319,10 +312,10 @@ def test_a_file_for_another_rom_is_refused(castle, tmp_path, capsys):
         (lambda c: c["buttons"].append([5, 3]), "pairs of names and a number"),
         (lambda c: c["buttons"].append(["A", -3]), "pairs of names and a number"),
         (lambda c: c["buttons"].append(["A", 10**13]), "or too many"),
-        (lambda c: c.update(level=3), "level must be text"),
+        (lambda c: c.update(level=3), "level must be of type str"),
         (lambda c: c.update(level="9-9"), "there is no level '9-9'"),
         (lambda c: c.update(task="Pong-v5", level=""), "Pong-v5 has no levels"),
-        (lambda c: c.update(reward="12"), "reward must be a number"),
+        (lambda c: c.update(reward="12"), "reward must be of type float"),
         ("[" * 100_000, "is not a demonstration, or is damaged"),
     ],
 )
@@ -448,7 +441,7 @@ def test_what_was_found_before_a_signal_is_kept(castle, tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_to_is_named_first(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert command.main(["--out", str(tmp_path / "file")]) == 2
-    assert "cannot write to --out" in capsys.readouterr().err
+    assert "cannot write to the folder" in capsys.readouterr().err
 
 
 def test_a_level_without_a_way(tmp_path, capsys):
@@ -465,8 +458,8 @@ def test_a_level_without_a_way(tmp_path, capsys):
     [
         ("--levels 9-9", "there is no level '9-9'"),
         ("--num-envs 0", "num_envs must be at least 1, got 0"),
-        ("--max-seconds -1", "must be a finite number of at least 0, got -1"),
-        ("--max-seconds nan", "must be a finite number of at least 0, got nan"),
+        ("--max-seconds -1", "max_seconds must be at least 0, got -1"),
+        ("--max-seconds nan", "max_seconds must be at least 0, got nan"),
         ("--task Pong-v5", "task Pong-v5 has no levels"),
         ("--task SuperMarioBros-1-2-v0", "give --task SuperMarioBros-v0 and --levels"),
         ("--fm2", "--levels 1-1 --no-cut-waits"),

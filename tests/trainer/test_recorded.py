@@ -336,7 +336,6 @@ def test_a_file_says_how_it_ends_and_begins(played, tmp_path):
     path = tmp_path / "play.json"
     text = path.read_text()
     assert '"ending": "stopped"' in text
-    assert '"start"' not in text  # where a level begins, as of old
     path.write_text(text.replace('"stopped"', '"won"'))
     with pytest.raises(ValueError, match="ending must be one of cleared, died, stop"):
         demonstration.load(path)

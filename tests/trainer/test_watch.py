@@ -75,11 +75,10 @@ def test_upper_and_lower_pixels_have_their_colours():
     frame[:136] = (255, 0, 0)  # the upper half, the status bar not counted
     frame[136:] = (0, 0, 255)
     lines = [x for x in picture_lines(frame, 80, 25) if x]
-    assert "\x1b[38;2;255;0;0m" in lines[0]
-    assert "\x1b[48;2;255;0;0m" in lines[0]
-    assert "\x1b[38;2;0;0;255m" in lines[-1]
-    # A colour is written where it changes, not in every cell.
-    assert len(ESCAPE.findall(lines[0])) == 3
+    assert "\x1b[38;2;255;0;0;48;2;255;0;0m" in lines[0]
+    assert "\x1b[38;2;0;0;255;48;2;0;0;255m" in lines[-1]
+    # Colours are written where they change, not in every cell.
+    assert len(ESCAPE.findall(lines[0])) == 2
 
 
 def test_256_colours_are_the_nearest():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -83,9 +84,13 @@ def code_of(config: RunConfig) -> dict[str, str]:
 def options_of(kind: type[Any], path: tuple[str, ...] = ()) -> Iterable[Option]:
     """The fields of a dataclass as options, of a command or of a part of a run."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    texts = docstring_parser.parse_from_object(kind).params
-    helps = {text.arg_name: " ".join(str(text.description).split()) for text in texts}
-    for field in dataclasses.fields(kind):
+    helps: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        for text in docstring_parser.parse_from_object(base).params:
+            helps[text.arg_name] = " ".join(str(text.description).split())
+    # The fields of the class itself before those that it inherits.
+    first = inspect.get_annotations(kind)
+    for field in sorted(dataclasses.fields(kind), key=lambda f: f.name not in first):
         hint, declared = hints[field.name], option_of(field)
         where, kinds = (*path, field.name), kinds_of(hint)
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):

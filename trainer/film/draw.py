@@ -7,15 +7,16 @@ same at every size. The ffmpeg that imageio-ffmpeg includes encodes the pictures
 
 from __future__ import annotations
 
+import base64
 import functools
 import importlib.util
+import io
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -25,6 +26,7 @@ from mario_envpool.env import FRAMES_PER_SECOND
 from trainer.config.schema import TILES_SHAPE
 from trainer.envs.pool import tiles_picture
 from trainer.film.filmed_env import HEIGHT, WIDTH, Picture, Reading, Shot
+from trainer.machine.files import make_folder
 
 Colour = tuple[int, int, int]
 
@@ -321,12 +323,7 @@ class VideoWriter:
             raise ValueError(
                 f"MP4 needs an even width and height, got {width} x {height}"
             )
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OSError(
-                f"cannot write to the folder {path.parent} ({error.strerror})"
-            ) from error
+        make_folder(path.parent)
         try:
             ffmpeg = str(imageio_ffmpeg.get_ffmpeg_exe())
         except RuntimeError as error:
@@ -335,36 +332,35 @@ class VideoWriter:
         self.count = 0
         """Number of pictures so far."""
         self._partial = path.with_name(f".partial-{path.name}")
-        self._scratch = tempfile.TemporaryDirectory()
-        self._log = Path(self._scratch.name) / "ffmpeg.log"
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         nice = shutil.which("nice") if background else None
         command = [nice, "-n", "10"] if nice else []
         command += [ffmpeg, "-y", "-loglevel", "error", "-f", "rawvideo"]
         command += ["-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:.6g}"]
         command += ["-i", "-"]
         if gif:
-            palette = self._log.with_name("palette.png")
-            Image.fromarray(gif_palette()).save(palette)
-            command += ["-i", str(palette), *_GIF]
+            palette = io.BytesIO()
+            Image.fromarray(gif_palette()).save(palette, "PNG")
+            text = base64.b64encode(palette.getvalue()).decode()
+            command += ["-i", f"data:image/png;base64,{text}", *_GIF]
         else:
             command += [*_MP4, "-preset", "superfast" if background else "veryfast"]
         if background:
             command += ["-threads", "1"]
-        with self._log.open("wb") as log:
-            try:
-                self._process = subprocess.Popen(
-                    [*command, str(self._partial)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=log,
-                    # Ctrl-C must not reach ffmpeg: this process finishes the file.
-                    start_new_session=True,
-                )
-            except OSError as error:
-                self._scratch.cleanup()
-                raise OSError(
-                    f"cannot start {ffmpeg} ({error.strerror}); {_GET_FFMPEG}"
-                ) from error
+        try:
+            self._process = subprocess.Popen(
+                [*command, str(self._partial)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._log,
+                # Ctrl-C must not reach ffmpeg: this process finishes the file.
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._log.close()
+            raise OSError(
+                f"cannot start {ffmpeg} ({error.strerror}); {_GET_FFMPEG}"
+            ) from error
         assert self._process.stdin is not None
         self._pipe = self._process.stdin
 
@@ -407,7 +403,7 @@ class VideoWriter:
         self._process.wait()
         self._close_pipe()
         self._partial.unlink(missing_ok=True)
-        self._scratch.cleanup()
+        self._log.close()
 
     def _close_pipe(self) -> None:
         # If ffmpeg has ended, nothing reads the rest of the buffer.
@@ -417,19 +413,15 @@ class VideoWriter:
     def _failure(self) -> OSError:
         """An error with the last line of ffmpeg's output."""
         self._process.wait()
-        lines = self._log.read_text(errors="replace").strip().splitlines()
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else f"exit status {self._process.returncode}"
         return OSError(f"ffmpeg could not write {self._path}: {reason}")
 
     def __enter__(self) -> VideoWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

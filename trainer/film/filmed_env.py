@@ -243,37 +243,28 @@ Decide = Callable[[Step], Decision]
 
 
 class Player:
-    """A policy that plays n games side by side."""
+    """A policy that plays a game: chooses an action from the game's last step."""
 
-    def __init__(self, policy: Policy, games: int, *, seed: int, argmax: bool) -> None:
+    def __init__(self, policy: Policy, *, seed: int, argmax: bool) -> None:
         self._policy = policy
         self._generator = None
         if not argmax:
             self._generator = torch.Generator(policy.device).manual_seed(seed)
-        size = policy.model.state_size
-        self.memory = torch.zeros(games, size, device=policy.device)
-        """The network's memory, (n, state size); for `recall`."""
-        self._first = torch.ones(games, dtype=torch.bool, device=policy.device)
-
-    def recall(self, memory: Tensor) -> None:
-        """Restores the `memory` of an earlier moment of the games."""
-        self.memory = memory
-        self._first[:] = False
+        #: The network's memory, (1, state size).
+        self.memory = torch.zeros(1, policy.model.state_size, device=policy.device)
 
     @torch.no_grad()
-    def decide(self, steps: Sequence[Step]) -> list[Decision]:
-        """Chooses an action in each game, from the game's last step."""
+    def __call__(self, step: Step) -> Decision:
+        """Acts; clears the memory at the start of an episode."""
         policy, generator = self._policy, self._generator
-        obs = torch.from_numpy(np.stack([step.obs for step in steps])[None])
-        obs, first = obs.to(policy.device), self._first[None]
+        obs = torch.from_numpy(step.obs[None, None]).to(policy.device)
+        first = torch.tensor([[step.opening]], device=policy.device)
         with torch.autocast(policy.device.type, policy.dtype, policy.dtype is not None):
             output, self.memory = policy.model(obs, self.memory, first)
-        self._first[:] = False
         logits = output.logits[0]
-        actions = sample(logits, generator) if generator else logits.argmax(-1)
-        odds = logits.softmax(-1).cpu().numpy()
-        values = map(self._value, steps, output.values[0].cpu())
-        return list(map(Decision, actions.tolist(), odds, values))
+        action = sample(logits, generator) if generator else logits.argmax(-1)
+        odds = logits.softmax(-1)[0].cpu().numpy()
+        return Decision(int(action), odds, self._value(step, output.values[0, 0].cpu()))
 
     def _value(self, step: Step, values: Tensor) -> float | None:
         """The value of a game; None if the network has no head for its level."""
@@ -283,11 +274,6 @@ class Player:
         if step.level not in levels:
             return None
         return float(values[levels.index(step.level)])
-
-    def alone(self, step: Step) -> Decision:
-        """Acts in the only game; clears the memory at the start of an episode."""
-        self._first[:] |= step.opening
-        return self.decide([step])[0]
 
 
 class Shot(NamedTuple):

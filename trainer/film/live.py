@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, groupby, product
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Annotated, Any, Protocol, TextIO
 
 import numpy as np
 import numpy.typing as npt
+import tyro
 from PIL import Image
 from rich.console import Console
 
@@ -88,12 +89,26 @@ def show_episodes(
 class PlayOptions:
     """What plays, and how."""
 
-    checkpoint: Path | None = None  # None: no policy
-    level: str = ""  # "": the run's levels
+    checkpoint: Annotated[Path | None, tyro.conf.arg(aliases=["--policy"])] = None
+    """Checkpoint, policy file, released:8-1, an address on the Hub, hf://user/name, or
+    a run folder, whose newest checkpoint is loaded before each episode."""
+
+    level: str = ""
+    """Level, 1-1 to 8-4; the default is the level of the run, or 1-1 with --human."""
+
     argmax: bool = False
+    """Take greedy (most probable) actions; otherwise actions are sampled, as in
+    training."""
+
     seed: int = 1
+    """Seed of environments and actions, 0 to 20000."""
+
     device: str = "cpu"
+    """cpu, cuda, cuda:N or auto (cuda if there is a usable GPU, else cpu)."""
+
     model: str = ""
+    """Network of your own, module:Class, if the policy has one: code that a file names
+    is imported only if you name it here."""
 
     def load(self) -> Policy:
         """The policy with its newest weights."""
@@ -115,9 +130,9 @@ def policy_episodes(options: PlayOptions, recorder: Recorder | None = None) -> E
 
     def episodes(policy: Policy) -> Episodes:
         for seed in count(options.seed):
-            player = Player(policy, 1, seed=seed, argmax=options.argmax)
+            player = Player(policy, seed=seed, argmax=options.argmax)
             start = _begin(game, recorder)
-            yield film_episode(game, start, player.alone, trained(policy.steps))
+            yield film_episode(game, start, player, trained(policy.steps))
             if options.is_run:
                 policy = options.load()
 
@@ -348,6 +363,10 @@ class QuitKey:
 
 
 Colour = Callable[[npt.NDArray[np.uint8]], list[str]]
+_XTERM = np.array([
+    *product((0, 95, 135, 175, 215, 255), repeat=3),
+    *((grey, grey, grey) for grey in range(8, 239, 10)),
+])  # fmt: skip
 
 
 def rgb_colour(pixels: npt.NDArray[np.uint8]) -> list[str]:
@@ -357,15 +376,9 @@ def rgb_colour(pixels: npt.NDArray[np.uint8]) -> list[str]:
 
 def palette_colour(pixels: npt.NDArray[np.uint8]) -> list[str]:
     """The nearest of xterm's 256 colours: a 6 x 6 x 6 cube, and 24 shades of grey."""
-    steps = np.array([0, 95, 135, 175, 215, 255])
-    levels = np.abs(pixels[..., None].astype(int) - steps).argmin(-1)
-    cube = steps[levels]
-    mean = pixels.astype(int).mean(-1)
-    shade = np.clip(np.rint((mean - 8) / 10), 0, 23).astype(int)
-    grey = (8 + 10 * shade)[:, None]
-    far = np.square(cube - pixels).sum(-1) > np.square(grey - pixels).sum(-1)
-    code = np.where(far, 232 + shade, 16 + levels @ np.array([36, 6, 1]))
-    return [f"5;{value}" for value in code.tolist()]
+    # Squared distances, without the square of the pixel itself.
+    far = np.square(_XTERM).sum(-1) - 2 * pixels.astype(int) @ _XTERM.T
+    return [f"5;{16 + nearest}" for nearest in far.argmin(-1).tolist()]
 
 
 def picture_lines(
@@ -386,22 +399,13 @@ def picture_lines(
     above = (rows - 1 - height // 2) // 2
     lines = [""] * above
     for y in range(0, height, 2):
-        lines.append(margin + _cells(colour(pixels[y]), colour(pixels[y + 1])))
+        cells = zip(colour(pixels[y]), colour(pixels[y + 1]), strict=True)
+        line = margin
+        for (top, bottom), equal in groupby(cells):
+            line += f"\x1b[38;{top};48;{bottom}m"
+            line += "\N{UPPER HALF BLOCK}" * len(list(equal))
+        lines.append(f"{line}\x1b[0m")
     return lines + [""] * (rows - 1 - len(lines))
-
-
-def _cells(tops: list[str], bottoms: list[str]) -> str:
-    """A line of cells; writes a colour only where it changes."""
-    parts, top, bottom = [], "", ""
-    for new_top, new_bottom in zip(tops, bottoms, strict=True):
-        if new_top != top:
-            top = new_top
-            parts.append(f"\x1b[38;{top}m")
-        if new_bottom != bottom:
-            bottom = new_bottom
-            parts.append(f"\x1b[48;{bottom}m")
-        parts.append("\N{UPPER HALF BLOCK}")
-    return "".join(parts) + "\x1b[0m"
 
 
 def status_line(reading: Reading, columns: int) -> str:

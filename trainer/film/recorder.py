@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.film.filmed_env import FilmedEnv
+from trainer.machine.files import make_folder
 from trainer.planning import demonstration
 from trainer.planning.demonstration import GAME_OPTIONS, GAMES, Demonstration
 
@@ -36,7 +37,7 @@ class Recorder:
             raise ValueError(
                 f"--record writes a .json file, got {path}: give {path}.json"
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self._path = path
         self._open: tuple[FilmedEnv, Demonstration] | None = None
 

@@ -170,9 +170,8 @@ class SharedGame:
         self._step = self._game.reset()
         self._pilot: Player | None = None
         if self._policy is not None:
-            self._pilot = Player(
-                self._policy, 1, seed=self._seed, argmax=self._options.argmax
-            )
+            argmax = self._options.argmax
+            self._pilot = Player(self._policy, seed=self._seed, argmax=argmax)
         stack = (self._step.obs,) * self._env.stack_num
         self._progress = _Progress(stack, _best(self._step))
         self._ending = ""
@@ -253,7 +252,7 @@ class SharedGame:
         self._decision: Decision | None = None
         if self._pilot is not None:
             seen = np.concatenate(self._progress.stack)
-            self._decision = self._pilot.alone(self._step._replace(obs=seen))
+            self._decision = self._pilot(self._step._replace(obs=seen))
 
     def _rewind(self, seconds: float) -> None:
         """Goes back to the newest snapshot that is old enough, or to the oldest."""
@@ -264,7 +263,7 @@ class SharedGame:
         self._clock, self._progress = moment.clock, replace(moment.progress)
         self._step = self._game.restore(moment.snapshot)._replace(opening=False)
         if self._pilot is not None and moment.memory is not None:
-            self._pilot.recall(moment.memory)
+            self._pilot.memory = moment.memory
         self._pressed = self._frames_to_step = 0
         self._ending, self._tail, self._turned_back = "", None, True
         self._decide()

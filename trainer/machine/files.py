@@ -27,8 +27,10 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = path  # that of a full disk names no file
         raise
     if os.name == "nt":
         return  # folders cannot be opened there
@@ -38,6 +40,16 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Creates a folder and those above it; an error says what to do."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"cannot write to the folder {folder} ({error.strerror}); choose another"
+        ) from error
 
 
 def write_text(path: Path, text: str, *, private: bool = False) -> None:

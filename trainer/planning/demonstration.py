@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, make_dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mario_envpool import __version__, _core, nes, rom
+from trainer.config.plain import from_dict
 from trainer.config.tasks import all_levels, check_level, game_of
 from trainer.machine.files import write_json
 from trainer.planning import movies
@@ -37,6 +37,7 @@ GAME_OPTIONS = {
     "power_on_ram": int,
     "cut_waits": bool,
 }
+_GameOptions = make_dataclass("options", GAME_OPTIONS.items())
 
 # The task of any level: of the game, and of the Lost Levels.
 GAMES = ("SuperMarioBros-v0", "SuperMarioBros2-v0")
@@ -44,11 +45,9 @@ GAMES = ("SuperMarioBros-v0", "SuperMarioBros2-v0")
 # The most frames: a day of play.
 _MOST_FRAMES = 24 * 60 * 60 * 60
 
-# The possible endings of an episode.
+# The possible endings of an episode, and where it begins.
 ENDINGS = ("cleared", "died", "stopped")
 LEVEL, POWER_ON = "level", "power-on"
-# Fields that a file has only if they differ from the default.
-_OPTIONAL = {"ending": (ENDINGS[0], ENDINGS), "start": (LEVEL, (LEVEL, POWER_ON))}
 
 # A movie of FCEUX begins with this many frames before the console's first frame.
 _FM2_LEAD = 1
@@ -99,9 +98,6 @@ class Demonstration:
         """Writes the file, which appears when it is complete."""
         runs = [[text_of(byte), len(list(run))] for byte, run in groupby(self.buttons)]
         content = {"format": _FORMAT, **asdict(self), "buttons": runs}
-        for name, (usual, _) in _OPTIONAL.items():
-            if content[name] == usual:
-                del content[name]
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, content)
 
@@ -137,39 +133,24 @@ def load(path: Path) -> Demonstration:
 
 def _read(content: dict[str, Any]) -> Demonstration:
     """Makes a demonstration from the contents of its file."""
-    names = {field.name for field in fields(Demonstration)} - set(_OPTIONAL)
-    if set(content) - set(_OPTIONAL) != names:
-        raise ValueError(f"its fields must be {sorted(names)}, got {sorted(content)}")
-    for name, (usual, allowed) in _OPTIONAL.items():
-        if content.setdefault(name, usual) not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(allowed)}")
-    for name in ("task", "level", "rom_sha1", "made_by"):
-        if not isinstance(content[name], str):
-            raise TypeError(f"{name} must be text")
-    if content["level"]:
-        check_level(content["level"], content["task"])
-    game_of(content["task"])
-    options, reward = content["options"], content["reward"]
-    if not isinstance(options, dict) or set(options) != set(GAME_OPTIONS):
-        raise ValueError("options or buttons are missing")
-    for name, kind in GAME_OPTIONS.items():
-        if type(options[name]) is not kind:
-            raise TypeError(f"{name} must be of type {kind.__name__}")
-    if isinstance(reward, bool) or not isinstance(reward, int | float):
-        raise TypeError("reward must be a number")
-    if not math.isfinite(reward):
-        raise ValueError(f"reward must be finite, got {reward}")
     frames = 0
     for text, count in content["buttons"]:
         if type(count) is not int or count < 1 or not isinstance(text, str):
             raise ValueError("buttons must be pairs of names and a number of frames")
         frames += count
     if not 0 < frames <= _MOST_FRAMES:
-        raise ValueError(
-            f"options or buttons are missing, or too many: {frames:,} frames"
-        )
+        raise ValueError(f"buttons are missing, or too many: {frames:,} frames")
     runs = (bytes([byte_of(text)]) * count for text, count in content["buttons"])
-    return Demonstration(**content | {"buttons": b"".join(runs)})
+    made = from_dict(Demonstration, content | {"buttons": b"".join(runs)})
+    from_dict(_GameOptions, made.options)
+    if made.level:
+        check_level(made.level, made.task)
+    game_of(made.task)
+    allowed = {"ending": ENDINGS, "start": (LEVEL, POWER_ON)}
+    for name, words in allowed.items():
+        if getattr(made, name) not in words:
+            raise ValueError(f"{name} must be one of {', '.join(words)}")
+    return made
 
 
 def record(

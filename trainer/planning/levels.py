@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import mario_envpool
 from mario_envpool import _core
+from trainer.config.options import option
 from trainer.config.tasks import STAGES, all_levels, game_of
 from trainer.machine.process import Interrupted
 from trainer.planning import demonstration
@@ -39,28 +41,36 @@ TRIED = {
 _LIVES = _core.ram_addresses["Lives"]
 
 
-class Budget(NamedTuple):
-    """How long to search.
+@dataclass(frozen=True)
+class Budget:
+    """How to search for a way through a level, and for how long."""
 
-    Attributes:
-        num_envs: environments that search at the same time.
-        num_threads: emulation threads; 0: one per core.
-        frame_skip: shortest time in frames for which buttons are held.
-        max_steps: most environment steps until the first way through a level.
-        max_seconds: the same limit in seconds.
-        shorten: see `plan`.
-        seed: seed of the search.
-        report: receives a line about the search every ten seconds.
-    """
+    num_envs: int = option(256, least=1)
+    """Number of environments that search at the same time."""
 
-    num_envs: int = 256
-    num_threads: int = 0
-    frame_skip: int = 4
-    max_steps: int = 20_000_000
-    max_seconds: float = math.inf
-    shorten: float = 1.0
-    seed: int = 1
-    report: Callable[[str], None] | None = None
+    num_threads: int = option(0, least=0)
+    """Emulation threads; 0: one per core."""
+
+    frame_skip: int = option(4, least=1)
+    """Frames per step; the buttons change only between steps."""
+
+    max_steps: int = option(20_000_000, least=1)
+    """Environment steps within which the search must find a way through a level."""
+
+    max_seconds: float = option(math.inf, least=0)
+    """Seconds within which the search must find a way through a level; 0: no limit. The
+    search for shorter ways comes after it (see shorten)."""
+
+    shorten: float = option(1.0, least=0)
+    """Length of the search for shorter ways, as a multiple of the search for the first
+    way; 0: no such search."""
+
+    seed: int = option(1, least=0)
+    """Seed of the random buttons. The same options and seed give the same way on any
+    number of threads, unless max_seconds ends the search."""
+
+    report: Callable[[str], None] | None = option(None, flag=False)  # noqa: RUF009
+    """Receives a line about the search every ten seconds."""
 
 
 class Found(NamedTuple):
@@ -192,7 +202,7 @@ def _plan(pool: Any, budget: Budget, **more: Any) -> Plan | None:
         pool,
         weights=list(TRIED.values()),
         max_steps=budget.max_steps,
-        max_seconds=budget.max_seconds,
+        max_seconds=budget.max_seconds or math.inf,
         shorten=budget.shorten,
         seed=budget.seed,
         report=budget.report,

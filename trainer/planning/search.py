@@ -33,7 +33,6 @@ _CHANGE = 0.18
 _NEWEST, _NEWEST_WEIGHT = 40, 4.0
 # Cells become smaller after this many environment steps without a new cell.
 _PATIENCE, _FINEST = 50_000, 3
-_ROOM = 1024  # initial capacity in cells; it doubles when full
 _REPORT_SECONDS = 10.0
 
 # Options under which episodes begin in several ways, and one under which the same
@@ -285,8 +284,8 @@ class Search:
         self._trails: list[IntArray] = []
         # Of cells: number by key; node, steps from the start, times drawn, snapshot.
         self._numbers: dict[tuple[int, ...], int] = {}
-        self._nodes, self._steps, self._drawn = np.zeros((3, _ROOM), np.int64)
-        self._snapshots: Snapshot = np.empty((0, 0), np.uint8)
+        self._nodes, self._steps, self._drawn = np.zeros((3, max_cells), np.int64)
+        self._snapshots: dict[int, Snapshot] = {}
         # Of environments: the node that the try began from and its steps, the actions
         # since, the key of the current cell, and the held action.
         n = len(self._envs)
@@ -356,12 +355,10 @@ class Search:
                 "the environments of the pool must all begin in the same state: plan "
                 "one stage at a time, with noop_max=0"
             )
-        one = self._pool.snapshot(self._envs[:1])
-        self._snapshots = np.zeros((_ROOM, one.shape[1]), np.uint8)
         self._parents.append(0)
         self._trails.append(np.empty(0, np.int64))
         self._numbers[tuple(self._keys[0].tolist())] = 0
-        self._snapshots[0] = one[0]
+        self._snapshots[0] = self._pool.snapshot(self._envs[:1])[0]
         self._drawn[0] = len(self._envs)
 
     def _keys_at_start(self, answer: tuple[Any, ...]) -> IntArray:
@@ -416,8 +413,6 @@ class Search:
                         "cells: make cells larger, or raise max_cells"
                     )
                 self._numbers[key] = number
-                if number == len(self._nodes):
-                    self._grow()
                 self._steps[number] = taken
                 self._news = self.searched
             elif taken < self._steps[number]:
@@ -427,10 +422,9 @@ class Search:
             wanted[number] = env
         if not wanted:
             return
-        chosen = np.fromiter(wanted.values(), np.int64, len(wanted))
-        numbers = np.fromiter(wanted.keys(), np.int64, len(wanted))
-        self._snapshots[numbers] = self._pool.snapshot(self._envs[chosen])
-        for number, env in zip(numbers.tolist(), chosen.tolist(), strict=True):
+        snapshots = self._pool.snapshot(self._envs[list(wanted.values())])
+        for (number, env), snapshot in zip(wanted.items(), snapshots, strict=True):
+            self._snapshots[number] = snapshot.copy()  # without the others' memory
             self._nodes[number] = len(self._parents)
             self._parents.append(int(self._from[env]))
             self._trails.append(self._acts[env, : self._tried[env]].copy())
@@ -442,7 +436,8 @@ class Search:
         self._from[envs], self._begun[envs] = self._nodes[numbers], self._steps[numbers]
         self._tried[envs] = 0
         self._manners[envs] = self._random.integers(len(self._edges), size=len(envs))
-        self._pool.restore(self._envs[envs], self._snapshots[numbers], "keep")
+        blobs = np.stack([self._snapshots[number] for number in numbers.tolist()])
+        self._pool.restore(self._envs[envs], blobs, "keep")
         answer = self._pool.recv()
         keys = self._keys_at_start(answer)
         order = np.argsort(np.asarray(answer[-1]["env_id"]), kind="stable")
@@ -459,14 +454,6 @@ class Search:
         at = np.searchsorted(edges, self._random.random(count) * edges[-1], "right")
         drawn: IntArray = np.minimum(at, cells - 1)
         return drawn
-
-    def _grow(self) -> None:
-        """Doubles the capacity for cells."""
-        pairs = [
-            np.concatenate([a, np.zeros_like(a)])
-            for a in (self._nodes, self._steps, self._drawn, self._snapshots)
-        ]
-        self._nodes, self._steps, self._drawn, self._snapshots = pairs
 
 
 def _flags(result: Any, count: int, name: str) -> BoolArray:
