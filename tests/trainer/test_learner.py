@@ -189,13 +189,6 @@ def test_accumulating_runs_the_network_on_smaller_parts(loss, monkeypatch):
     assert largest(3) == largest(1) // 3
 
 
-@pytest.mark.parametrize("loss", ["ppo", "impala"])
-def test_is_deterministic(loss):
-    config = change(loss=loss)
-    runs = [weights_after(make_batch(), config, shards=2) for _ in range(2)]
-    assert torch.equal(*runs)
-
-
 # -- replay ------------------------------------------------------------------
 
 REPLAY = change(replay_share=0.5, replay_max_kl=10.0, replay_min_rho=0.0)

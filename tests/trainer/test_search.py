@@ -463,16 +463,6 @@ def test_the_command(config, monkeypatch, capsys):
     assert "give --max-steps before --" in capsys.readouterr().err
 
 
-def test_ctrl_c_is_status_130(config, monkeypatch, capsys):
-    def train(run_config, display):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(search, "__defaults__", (train,))
-    flags = ["--space", config.space, "--out", str(config.out)]
-    assert main([*flags, "--", "--device", "cpu"]) == 130
-    assert "the same command resumes" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_without_optuna_there_is_help_and_one_line_says_what_to_install():
     code = (
