@@ -294,6 +294,7 @@ def test_a_pools_threads_leave_the_cores_to_who_acts():
     pool.close()
 
 
+@pytest.mark.slow
 @pytest.mark.families
 def test_make_pool_on_envpool_atari():
     """EnvPool's own pool has the API that the collector uses."""

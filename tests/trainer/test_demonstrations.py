@@ -239,6 +239,7 @@ def tiles(*levels, **options):
     return replace(env, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_ways_come_to_the_end_in_the_runs_own_environments():
     env, lines = tiles("1-4", "1-1", num_threads=1), []

@@ -15,13 +15,13 @@ from trainer.models.native import PATHS
 if not PATHS:
     pytest.skip("trainer._native is not built", allow_module_level=True)
 
-# Hidden weights of networks: cnn-72k, cnn-345k and tiles; nature's linear layer in
-# blocks of rows; tall ones in blocks of columns; one row, one column.
+# Hidden weights of networks: cnn-72k, cnn-345k and tiles; as many rows as nature's
+# linear layer, in blocks; tall ones in blocks of columns; one row, one column.
 SHAPES = [
     [(32, 16, 3, 3), (128, 512)],
     [(64, 32, 3, 3), (256, 1152)],
     [(48, 64, 3, 3), (96, 960)],
-    [(512, 3136)],
+    [(512, 576)],
     [(200, 60), (300, 140), (130, 47)],
     [(1, 9), (9, 1), (1, 1), (2, 3, 1)],
 ]

@@ -349,6 +349,7 @@ def test_a_setup_of_an_earlier_version_is_still_known(home):
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.slow
 def test_a_search_shows_none_of_its_secrets(home, capsys):
     pytest.importorskip("optuna")
     from stub_runs import SPACE, metrics
