@@ -14,14 +14,7 @@ import numpy as np
 import pytest
 import torch
 from fake_pools import FakePool
-from small_runs import (
-    STEPS,
-    change,
-    make_config,
-    read_points,
-    use_pools,
-    weights_in,
-)
+from small_runs import STEPS, change, make_config, read_points, use_pools, weights_in
 
 from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec
 from mario_envpool.envpool_layer import python_layer

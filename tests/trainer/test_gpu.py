@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_runs import differences, essence
+from small_runs import differences, essence, run_in_parts
 
 from trainer import run
 from trainer.config.learning import Adam, Impala, Muon, Ppo, RMSprop
@@ -416,10 +416,7 @@ def test_resumed_runs_are_the_uninterrupted_one(tmp_path, pools, lag):
 
     whole = replace(BASE, lag=lag, run_dir=tmp_path / "whole")
     run_training(whole)
-    parts = replace(whole, run_dir=tmp_path / "parts")
-    for steps in (1_000, 2_000, whole.max_steps):
-        start = None if steps == 1_000 else parts.run_dir
-        run_training(replace(parts, max_steps=steps, resume=start))
+    parts = run_in_parts(whole, tmp_path / "parts", 1_000)
     expected, got = essence(whole.run_dir), essence(parts.run_dir)
     for state in (expected, got):  # rates are looked at when a point is written
         del state["progress"]

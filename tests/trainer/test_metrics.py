@@ -236,9 +236,7 @@ def test_episodes_are_read_while_another_thread_adds():
 
 
 def test_writer_writes_jsonl_and_tensorboard(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import (
-        EventAccumulator,
-    )
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     writer = MetricsWriter(tmp_path, {})
     writer.write(10, {"a/b": 1.5, "c": float("nan")})
@@ -400,9 +398,7 @@ def test_wandb_takes_no_point_twice(tmp_path, monkeypatch):
 
 
 def test_tensorboard_has_the_hyper_parameters_and_the_command(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import (
-        EventAccumulator,
-    )
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     config = to_dict(RunConfig(run_dir=Path("x"), max_steps=77))

@@ -11,12 +11,7 @@ from small_runs import make_config, read_points
 from trainer.cli import parse
 from trainer.config.network import GRU
 from trainer.config.presets import preset
-from trainer.config.schema import (
-    TILES_SHAPE,
-    EnvConfig,
-    ModelConfig,
-    RunConfig,
-)
+from trainer.config.schema import TILES_SHAPE, EnvConfig, ModelConfig, RunConfig
 from trainer.envs.pool import TilesPool, packed, tiles_picture
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.models import build_model
