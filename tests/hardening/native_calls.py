@@ -217,6 +217,9 @@ class Calls:
     def some(self, *values: Any) -> Callable[[], Any]:
         return lambda: self.make.random.choice(values)
 
+    def call(self) -> None:
+        getattr(self, self.make.random.choice(CALLS))()
+
     def call_console(self) -> None:
         console, make = self.console, self.make
         byte = self.some(0, 1, 128, 255, 256, -1)
@@ -380,7 +383,7 @@ def run(seed: int, calls: int) -> Counter[str]:
         if number % LIFE_CALLS == LIFE_CALLS - 1:
             machine.renew()
         try:
-            getattr(machine, machine.make.random.choice(CALLS))()
+            machine.call()
             counts["fine"] += 1
         except ALLOWED as error:
             counts[type(error).__name__] += 1

@@ -395,6 +395,7 @@ def play_levels(model=None, **options):
     return evaluate_levels(model or Pixels(5), env, **(given | options))
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_levels_of_the_game():
     """The arguments decide the table, the number of threads does not."""

@@ -293,6 +293,7 @@ def test_other_test_levels_keep_the_episodes(tmp_path, monkeypatch, fake_pool, c
     assert "new episodes begin" not in told
 
 
+@pytest.mark.slow
 def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_pool):
     use_levels(monkeypatch, fake_pool)
     monkeypatch.chdir(tmp_path)

@@ -298,6 +298,7 @@ def test_every_part_of_a_chart_has_its_own_colour(tmp_path):
     assert nearest(set(found)) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "apart"), [(12, 20), (30, 2)])
 def test_every_run_of_a_comparison_has_its_own_colour(tmp_path, count, apart):
     rows = [{"step": 1000, "rollout/return": 1.0}, {"step": 2000, "rollout/return": 2}]

@@ -252,6 +252,7 @@ def test_two_runs_in_one_folder_at_a_time(done):
 # -- changed options -----------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "says"),
     [

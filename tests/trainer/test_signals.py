@@ -261,6 +261,7 @@ def test_a_closed_terminal_ends_a_run_with_a_checkpoint(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_who_names_one_limit_means_that_one(tmp_path, pools):
     """`--max-seconds` alone is not cut short by the default of a million steps."""
     from trainer.cli import parse
