@@ -28,11 +28,7 @@ PARTS = "progress time score coins powerup completion death".split()
 def check_step(
     trace: dict[str, Any], t: int, ram: np.ndarray, result: tuple[Any, ...]
 ) -> None:
-    """Compares what a step gave, as a 4-tuple, and work RAM after it.
-
-    Args:
-        ram: of the environment, taken once: it stays that over all resets.
-    """
+    """Compares a step's 4-tuple, and work RAM, which is taken once for all resets."""
     _, reward, done, info = result
     assert reward == trace["reward"][t], t
     assert done == trace["done"][t], t
