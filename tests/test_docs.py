@@ -179,6 +179,7 @@ def shortened(line: str) -> str:
     return command
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.parametrize("block", blocks("python"))
 def test_python_block_runs(

@@ -507,7 +507,6 @@ def test_every_id_of_9_is_made() -> None:
         assert info["task_id"].replace("-", "") == task_id.replace("-", "")
 
 
-@pytest.mark.rom
 def test_the_timing_reaches_the_pools_of_the_other_doors() -> None:
     """The console's by default there; by name, nes-py's."""
     from mario_envpool.compat import envpool

@@ -1,6 +1,6 @@
-// Compares the encoders' vector paths with the portable path, bit by bit, and
-// the portable path with plain loops. Buffers have exactly their size, so
-// AddressSanitizer detects accesses outside them.
+// Compares the encoders' vector paths with the portable path, bit by bit.
+// Buffers have exactly their size, so AddressSanitizer detects accesses outside
+// them. tests/trainer/test_native_encoders.py compares them with PyTorch's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -74,14 +74,6 @@ Buffer<float> Normal(int64_t count, float scale, Random* random) {
   std::normal_distribution<float> normal(0.0f, scale);
   Buffer<float> result(count);
   for (int64_t i = 0; i < count; ++i) result[i] = normal(*random);
-  return result;
-}
-
-Buffer<float> Integers(int64_t count, Random* random) {
-  Buffer<float> result(count);
-  for (int64_t i = 0; i < count; ++i) {
-    result[i] = static_cast<float>(static_cast<int>((*random)() % 3) - 1);
-  }
   return result;
 }
 
@@ -254,117 +246,6 @@ TEST(Encoders, PathsOfTilesAreEqual) {
       const Results want = run(Path::kScalar);
       for (const Path path : kPaths) {
         if (Supports(path)) ExpectSame(run(path), want, Name(path));
-      }
-    }
-  }
-}
-
-float Rounded(double value) {
-  return FromBf16(RoundToBf16(static_cast<float>(value)));
-}
-
-// A convolution without padding of (channels, height, width), all as PyTorch
-// has them: calls visit(output, weight, input) for every product.
-template <typename Visit>
-void ForProducts(int channels, int height, int width, int kernel, int stride,
-                 int outputs, const Visit& visit) {
-  const int rows = (height - kernel) / stride + 1;
-  const int columns = (width - kernel) / stride + 1;
-  for (int o = 0; o < outputs; ++o) {
-    for (int y = 0; y < rows; ++y) {
-      for (int x = 0; x < columns; ++x) {
-        for (int c = 0; c < channels; ++c) {
-          for (int i = 0; i < kernel; ++i) {
-            for (int j = 0; j < kernel; ++j) {
-              visit((o * rows + y) * columns + x,
-                    ((o * channels + c) * kernel + i) * kernel + j,
-                    (c * height + y * stride + i) * width + x * stride + j);
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-// Weights, inputs and gradients are small integers, so that every sum is exact
-// in any order.
-TEST(Encoders, EqualsPlainLoopsOverIntegers) {
-  Random random(3);
-  const CnnShape& s = kSmall;
-  const TrunkShape trunk = s.trunk();
-  const int64_t rows = 3;
-  const int picture = s.channels * s.height * s.width;
-  const int positions1 = trunk.height * trunk.width;
-  const int positions2 = trunk.positions();
-  Floats w;
-  const auto sizes = Sizes(trunk, s.channels1 * s.channels * 16);
-  for (const int64_t size : sizes) w.push_back(Integers(size, &random));
-  Buffer<uint8_t> pixels(rows * picture);
-  const uint8_t levels[] = {80, 144, 208};  // -1, 0 and 1
-  for (int64_t i = 0; i < pixels.size; ++i) pixels[i] = levels[random() % 3];
-  const auto dy = Integers(rows * s.features, &random);
-
-  Floats want;
-  for (const int64_t size : sizes) want.emplace_back(size);
-  Buffer<float> y(rows * s.features);
-  for (int64_t row = 0; row < rows; ++row) {
-    std::vector<double> in(picture);
-    for (int i = 0; i < picture; ++i) {
-      in[i] = (pixels[row * picture + i] - 144) / 64.0;
-    }
-    std::vector<double> first(trunk.map()), d_first(first.size());
-    std::vector<double> second(trunk.flat()), d_second(second.size());
-    for (size_t i = 0; i < first.size(); ++i) first[i] = w[1][i / positions1];
-    ForProducts(s.channels, s.height, s.width, s.kernel1, s.stride1,
-                s.channels1,
-                [&](int o, int k, int i) { first[o] += w[0][k] * in[i]; });
-    for (double& value : first) value = Rounded(std::max(0.0, value));
-    for (size_t i = 0; i < second.size(); ++i) second[i] = w[3][i / positions2];
-    ForProducts(trunk.channels, trunk.height, trunk.width, s.kernel2, s.stride2,
-                s.channels2,
-                [&](int o, int k, int i) { second[o] += w[2][k] * first[i]; });
-    for (double& value : second) value = Rounded(std::max(0.0, value));
-    for (int f = 0; f < s.features; ++f) {
-      double sum = w[5][f];
-      for (int i = 0; i < trunk.flat(); ++i) {
-        sum += w[4][f * trunk.flat() + i] * second[i];
-      }
-      y[row * s.features + f] = static_cast<float>(std::max(0.0, sum));
-      const double d = sum > 0 ? dy[row * s.features + f] : 0.0f;
-      want[5][f] += static_cast<float>(d);
-      for (int i = 0; i < trunk.flat(); ++i) {
-        want[4][f * trunk.flat() + i] += static_cast<float>(d * second[i]);
-        d_second[i] += d * w[4][f * trunk.flat() + i];
-      }
-    }
-    for (size_t i = 0; i < second.size(); ++i) {
-      d_second[i] = second[i] != 0 ? Rounded(d_second[i]) : 0.0;
-      want[3][i / positions2] += static_cast<float>(d_second[i]);
-    }
-    ForProducts(trunk.channels, trunk.height, trunk.width, s.kernel2, s.stride2,
-                s.channels2, [&](int o, int k, int i) {
-                  want[2][k] += static_cast<float>(d_second[o] * first[i]);
-                  d_first[i] += d_second[o] * w[2][k];
-                });
-    for (size_t i = 0; i < first.size(); ++i) {
-      d_first[i] = first[i] != 0 ? Rounded(d_first[i]) : 0.0;
-      want[1][i / positions1] += static_cast<float>(d_first[i]);
-    }
-    ForProducts(s.channels, s.height, s.width, s.kernel1, s.stride1,
-                s.channels1, [&](int o, int k, int i) {
-                  want[0][k] += static_cast<float>(d_first[o] * in[i]);
-                });
-  }
-
-  for (const Path path : kPaths) {
-    if (!Supports(path)) continue;
-    const Results got = RunCnn(s, path, rows, pixels, w, dy);
-    EXPECT_TRUE(Same(got.y, y)) << Name(path);
-    for (size_t i = 0; i < want.size(); ++i) {
-      for (int64_t k = 0; k < want[i].size; ++k) {  // -0 equals 0
-        ASSERT_EQ(got.gradients[i][k], want[i][k])
-            << Name(path) << ", gradient " << i << " at " << k;
       }
     }
   }

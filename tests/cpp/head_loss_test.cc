@@ -1,5 +1,6 @@
-// Tests the heads and PPO's loss: compares gradients with differences of the
-// loss, and parts with the whole, on buffers of exactly their size.
+// Tests the heads and PPO's loss: compares parts with the whole, on buffers of
+// exactly their size. tests/trainer/test_fused.py compares gradients with
+// PyTorch's.
 #include "learner/head_loss.h"
 
 #include <gtest/gtest.h>
@@ -78,39 +79,6 @@ Result Evaluate(const Case& c, int64_t first = 0, int64_t count = kRows) {
       {r.policy.data(), r.policy_bias.data(), r.value.data(),
        r.value_bias.data()});
   return r;
-}
-
-// The slope of the loss along one number, by its value on both sides of it.
-double Slope(Case c, Floats Case::* part, size_t i) {
-  constexpr float kStep = 1e-3f;
-  const float middle = (c.*part)[i];
-  (c.*part)[i] = middle + kStep;
-  const double above = Evaluate(c).terms.total;
-  (c.*part)[i] = middle - kStep;
-  return (above - Evaluate(c).terms.total) / (2.0 * kStep);
-}
-
-void ExpectSlopes(const Case& c, Floats Case::* part, const Floats& gradient) {
-  ASSERT_EQ((c.*part).size(), gradient.size());
-  for (size_t i = 0; i < gradient.size(); ++i) {
-    EXPECT_NEAR(gradient[i], Slope(c, part, i), 2e-3) << i;
-  }
-}
-
-TEST(HeadLossTest, GradientsAreTheSlopesOfTheLoss) {
-  for (const bool huber : {false, true}) {
-    for (const bool normalise : {false, true}) {
-      Case c;
-      c.options.huber = huber;
-      c.options.normalise = normalise;
-      const Result r = Evaluate(c);
-      ExpectSlopes(c, &Case::policy, r.policy);
-      ExpectSlopes(c, &Case::policy_bias, r.policy_bias);
-      ExpectSlopes(c, &Case::value, r.value);
-      ExpectSlopes(c, &Case::value_bias, r.value_bias);
-      ExpectSlopes(c, &Case::features, r.features);
-    }
-  }
 }
 
 TEST(HeadLossTest, PartsAddUpToTheWhole) {

@@ -1,6 +1,6 @@
 // Compares the vector paths of the optimiser's native steps with the portable
-// path, on buffers of exactly their size, and all paths with plain loops in
-// double.
+// path, on buffers of exactly their size. tests/trainer/test_native_steps.py
+// compares them with PyTorch's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,77 +56,6 @@ State Stepped(Path path, int64_t rows, int64_t columns, State state,
   return state;
 }
 
-// The iteration as published, x -> 3.4445 x - 4.775 x x^T x + 2.0315 (x x^T)^2
-// x, on `side` rows of x from `first`, in double; a row of `x` is a vector.
-using Matrix = std::vector<std::vector<double>>;
-
-Matrix TimesTransposed(const Matrix& a, const Matrix& b) {
-  Matrix out(a.size(), std::vector<double>(b.size()));
-  for (size_t i = 0; i < a.size(); ++i) {
-    for (size_t j = 0; j < b.size(); ++j) {
-      for (size_t k = 0; k < a[i].size(); ++k) out[i][j] += a[i][k] * b[j][k];
-    }
-  }
-  return out;
-}
-
-Matrix Transposed(const Matrix& a) {
-  Matrix out(a[0].size(), std::vector<double>(a.size()));
-  for (size_t i = 0; i < a.size(); ++i) {
-    for (size_t j = 0; j < a[i].size(); ++j) out[j][i] = a[i][j];
-  }
-  return out;
-}
-
-void Orthogonalise(Matrix& x) {
-  double sum = 0;
-  for (const auto& row : x) {
-    for (const double value : row) sum += value * value;
-  }
-  for (auto& row : x) {
-    for (double& value : row) value /= std::sqrt(sum) + 1e-7;
-  }
-  for (int i = 0; i < 5; ++i) {
-    const Matrix columns = Transposed(x);
-    const Matrix square = TimesTransposed(x, x);
-    const Matrix cube = TimesTransposed(square, columns);
-    const Matrix fifth = TimesTransposed(square, Transposed(cube));
-    for (size_t r = 0; r < x.size(); ++r) {
-      for (size_t c = 0; c < x[r].size(); ++c) {
-        x[r][c] = 3.4445 * x[r][c] - 4.775 * cube[r][c] + 2.0315 * fifth[r][c];
-      }
-    }
-  }
-}
-
-State Expected(int64_t rows, int64_t columns, State state,
-               const Floats& gradients) {
-  const bool tall = rows > columns;
-  Matrix x(rows, std::vector<double>(columns));
-  for (int64_t i = 0; i < rows * columns; ++i) {
-    float& average = state.momentum[i];
-    average += 0.25f * (gradients[i] - average);
-    x[i / columns][i % columns] = 0.75 * average + 0.25 * gradients[i];
-  }
-  if (tall) x = Transposed(x);
-  Matrix result;
-  for (size_t first = 0; first < x.size(); first += 128) {
-    Matrix block(x.begin() + first,
-                 x.begin() + std::min(x.size(), first + 128));
-    Orthogonalise(block);
-    result.insert(result.end(), block.begin(), block.end());
-  }
-  if (tall) result = Transposed(result);
-  const double scale =
-      tall ? std::sqrt(static_cast<double>(rows) / columns) : 1.0;
-  for (int64_t i = 0; i < rows * columns; ++i) {
-    state.weights[i] =
-        static_cast<float>(state.weights[i] * (1 - 0.5 * 0.125) -
-                           0.5 * scale * result[i / columns][i % columns]);
-  }
-  return state;
-}
-
 bool SameBits(const Floats& a, const Floats& b) {
   return a.size() == b.size() &&
          std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -139,19 +68,13 @@ constexpr std::pair<int, int> kShapes[] = {
     {32, 144},  {144, 32},  {130, 47}, {47, 130}, {96, 97},
     {129, 140}, {140, 129}, {20, 300}, {300, 20}};
 
-TEST(MuonTest, IsTheIterationAsPublishedOnAllPaths) {
+TEST(MuonTest, IsEqualOnAllPaths) {
   for (const auto& [rows, columns] : kShapes) {
     const int64_t size = static_cast<int64_t>(rows) * columns;
     const State before = {Random(size, 1), Random(size, 2)};
     const Floats gradients = Random(size, 3);
-    const State want = Expected(rows, columns, before, gradients);
     const State scalar =
         Stepped(Path::kScalar, rows, columns, before, gradients);
-    for (int64_t i = 0; i < size; ++i) {
-      ASSERT_NEAR(scalar.weights[i], want.weights[i], 1e-4)
-          << rows << " x " << columns << " at " << i;
-      ASSERT_NEAR(scalar.momentum[i], want.momentum[i], 1e-6);
-    }
     for (const Path path : kPaths) {
       if (!Supports(path)) continue;
       const State got = Stepped(path, rows, columns, before, gradients);

@@ -279,27 +279,4 @@ TEST(RewardTest, LeaningOutOfARoomIsNoProgress) {
   EXPECT_EQ(counter.positions.best_here(), 10);
 }
 
-TEST(SharedTest, RefusesWhatNoEnvironmentCanDo) {
-  const auto refused = [](auto change) {
-    mario::Config config;
-    change(&config);
-    EXPECT_THROW(mario::Env::Shared(config, IdleCartridge()),
-                 std::invalid_argument);
-  };
-  refused([](mario::Config* c) { c->frame_skip = -1; });
-  refused([](mario::Config* c) { c->stack_num = 0; });
-  refused([](mario::Config* c) { c->stack_num = INT32_MIN; });
-  refused([](mario::Config* c) { c->img_width = -84; });
-  refused([](mario::Config* c) { c->img_height = 1 << 30; });
-  refused([](mario::Config* c) { c->noop_max = 1 << 30; });
-  refused([](mario::Config* c) { c->noops = {0, -1}; });
-  refused([](mario::Config* c) { c->reward_death = -1e300; });
-  refused([](mario::Config* c) { c->custom_actions = {""}; });
-  refused([](mario::Config* c) { c->custom_actions = {"jump"}; });
-  refused([](mario::Config* c) { c->action_set = ""; });
-  refused([](mario::Config* c) { c->stages = {"1-1", ""}; });
-  refused([](mario::Config* c) { c->stages = {"A-1"}; });
-  refused([](mario::Config* c) { c->power_on_ram = -1; });
-}
-
 }  // namespace

@@ -12,13 +12,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <limits>
 #include <list>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -27,7 +25,6 @@
 #include "pool/async_pool.h"
 #include "pool/batch_ring.h"
 #include "pool/pool_config.h"
-#include "pool/snapshot.h"
 
 namespace {
 
@@ -317,29 +314,6 @@ TEST(AsyncPoolTest, AsyncStepsEachEnvOncePerSend) {
   }
 }
 
-TEST(AsyncPoolTest, StreamsDoNotDependOnTheThreads) {
-  std::vector<std::vector<int64_t>> streams;
-  for (const int threads : {1, 2, 8}) {
-    const auto pool = MakePool({.num_envs = 8, .num_threads = threads});
-    EXPECT_EQ(pool->num_threads(), threads);
-    const std::vector<int32_t> ids = Range(8);
-    pool->Reset(ids, {});
-    MustRecv(*pool);
-    std::vector<int64_t> stream;
-    for (int step = 0; step < 60; ++step) {
-      std::vector<int32_t> actions = ids;
-      for (int32_t& action : actions) action = (action + step) % 4;
-      pool->Send(ids, actions);
-      for (int64_t hash : Column<int64_t>(MustRecv(*pool), kTotal + 1)) {
-        stream.push_back(hash);
-      }
-    }
-    streams.push_back(std::move(stream));
-  }
-  EXPECT_EQ(streams[0], streams[1]);
-  EXPECT_EQ(streams[0], streams[2]);
-}
-
 TEST(AsyncPoolTest, BatchesOutliveThePool) {
   auto pool = MakePool({.num_envs = 2});
   pool->Reset(Range(2), {});
@@ -347,34 +321,6 @@ TEST(AsyncPoolTest, BatchesOutliveThePool) {
   pool.reset();
   EXPECT_EQ(Column<int32_t>(batch, pool::kEnvId), Range(2));
   EXPECT_NE(batch.Bulk(pool::kNumPoolFields), nullptr);
-}
-
-TEST(AsyncPoolTest, AThrowingEnvIsToldOnceWithItsId) {
-  const auto pool = MakePool({.num_envs = 4, .num_threads = 2},
-                             {.throw_env = 2, .throw_step = 3});
-  const std::vector<int32_t> actions(4);
-  pool->Reset(Range(4), {});
-  MustRecv(*pool);
-  try {
-    for (int step = 0; step < 10; ++step) {
-      pool->Send(Range(4), actions);
-      MustRecv(*pool);
-    }
-    FAIL() << "nothing was thrown";
-  } catch (const pool::EnvError& error) {
-    EXPECT_EQ(error.env_id(), 2);
-    EXPECT_STREQ(error.what(), "env 2 failed in step: told to fail at step 3");
-  }
-  try {
-    pool->Send(Range(4), actions);
-    FAIL() << "the pool is still open";
-  } catch (const pool::EnvError&) {
-    FAIL() << "told twice";
-  } catch (const std::runtime_error& error) {
-    EXPECT_EQ(std::string(error.what()).rfind("pool closed after env 2", 0),
-              0u);
-  }
-  EXPECT_EQ(pool->Status().envs[2].phase, pool::Phase::kFailed);
 }
 
 TEST(AsyncPoolTest, AThrowingEnvIsReplacedWhileOthersGoOn) {
@@ -519,51 +465,6 @@ TEST(StartSetTest, DrawsFallByWeight) {
   const pool::StartSet tiny{1, {5e-324, 5e-324}, {}, 0, 0};
   EXPECT_EQ(tiny.Pick(1 - 0x1p-53), 0);
   EXPECT_EQ(tiny.Pick(0.0), 0);
-}
-
-TEST(AsyncPoolTest, RestoreIsAllOrNothing) {
-  const auto pool = MakePool({.num_envs = 2});
-  const auto foreign = MakePool({.num_envs = 2}, {.label = "other"});
-  const size_t bytes = pool->SnapshotBytes();
-  std::vector<std::byte> good(2 * bytes), mixed(2 * bytes), after(2 * bytes);
-  foreign->Reset(Range(2), {});
-  MustRecv(*foreign);
-  foreign->Snapshot(Range(2), mixed.data());
-  pool->Reset(Range(2), {});
-  MustRecv(*pool);
-  pool->Snapshot(Range(2), good.data());
-  pool->Send(Range(2), std::vector<int32_t>{1, 2});
-  MustRecv(*pool);
-  std::vector<std::byte> before(2 * bytes);
-  pool->Snapshot(Range(2), before.data());
-  std::copy_n(good.begin(), bytes, mixed.begin());  // blob 1 stays foreign
-  EXPECT_THROW(pool->Restore(Range(2), mixed, pool::RngMode::kSaved),
-               std::invalid_argument);
-  pool->Snapshot(Range(2), after.data());
-  EXPECT_EQ(before, after);
-  pool->Restore(Range(2), good, pool::RngMode::kSaved);
-  MustRecv(*pool);
-  pool->Snapshot(Range(2), after.data());
-  EXPECT_EQ(good, after);
-}
-
-TEST(PoolConfigTest, RefusesWhatCannotBe) {
-  const auto refused = [](pool::PoolConfig config) {
-    EXPECT_THROW(config.Validate(), std::invalid_argument);
-  };
-  refused({.num_envs = 0});
-  refused({.num_envs = std::numeric_limits<int>::max()});
-  refused({.num_envs = 2, .batch_size = 3});
-  refused({.batch_size = -1});
-  refused({.num_threads = -1});
-  refused({.max_num_players = 2});
-  refused({.thread_affinity_offset = -2});
-  refused({.num_envs = 2, .env_seed = {1}});
-  refused({.max_episode_steps = 0});
-  pool::PoolConfig config{.num_envs = 3, .seed = -1};
-  config.Validate();
-  EXPECT_EQ(config.batch_size, 3);
-  EXPECT_EQ(config.SeedOf(2), 1u);
 }
 
 }  // namespace

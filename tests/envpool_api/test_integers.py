@@ -24,7 +24,6 @@ from mario_envpool.vector import MarioVectorEnv
 
 TASK = "SuperMarioBros-1-1-v0"
 N = 3
-REFUSED = (TypeError, ValueError, IndexError)
 WRAPPING = [2**32 + 1, -(2**32), 2**31, -1, 2**63, 2**64 - 1, 2**64, -(2**70)]
 NOT_INTEGERS = [0.9, 1.0, True, np.True_, "1", b"1", None, 1j, float("nan"), [1]]
 

@@ -149,6 +149,7 @@ def test_a_foreign_envpool_id_is_left_alone_with_a_warning() -> None:
     assert theirs == "other"
 
 
+@pytest.mark.slow
 def test_the_report_of_the_command_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mario_envpool"],

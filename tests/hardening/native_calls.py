@@ -124,7 +124,6 @@ class Maker:
         return self.random.choice(INTEGERS)
 
     def anything(self, depth: int = 0) -> Any:
-        """Any value at all."""
         pick = self.random
         choice = pick.randrange(16 if depth < 2 else 9)
         if choice < 3:
@@ -216,18 +215,12 @@ class Calls:
         return sensible() if self.make.random.random() < 0.7 else self.make.anything()
 
     def some(self, *values: Any) -> Callable[[], Any]:
-        """A choice among values."""
         return lambda: self.make.random.choice(values)
 
     def call(self) -> None:
-        """Makes one call."""
-        name = self.make.random.choice(CALLS)
-        getattr(self, name)()
-
-    # ------------------------------------------------------------ the console
+        getattr(self, self.make.random.choice(CALLS))()
 
     def call_console(self) -> None:
-        """A method of a running console."""
         console, make = self.console, self.make
         byte = self.some(0, 1, 128, 255, 256, -1)
         flag = self.some(True, False)
@@ -273,10 +266,7 @@ class Calls:
             self.kept.append(self.flat.memory)
             self.kept[-1][self.make.random.randrange(65536)] = 3
 
-    # ------------------------------------------------------- one environment
-
     def call_env(self) -> None:
-        """A method of an environment."""
         env, make = self.env, self.make
         action = self.some(0, 1, 2, 4, 255, 256, -1)
         method, arguments = make.random.choice(
@@ -308,8 +298,6 @@ class Calls:
         name = make.random.choice([*_core._MarioEnvSpec._config_keys, "wrong"])
         image = self.arg(lambda: self.rom)
         _core._MarioEnv(image, {name: make.anything()}, self.arg(self.some(0, 3)), 1)
-
-    # -------------------------------------------------------------- the pool
 
     def call_pool(self) -> None:
         """Send, reset, recv and the rest, on a pool that is kept busy."""
@@ -347,7 +335,6 @@ class Calls:
             self.blob = make.laid_out(result)
 
     def call_spec(self) -> None:
-        """Specs of any values, pools of anything."""
         make = self.make
         for spec in (_testing._CountingEnvSpec, _core._MarioEnvSpec):
             values = list(spec._default_config_values)
@@ -361,10 +348,7 @@ class Calls:
                 _testing._CountingEnvPool(made)
         _testing._CountingEnvPool(make.anything())
 
-    # ------------------------------------------------------------- functions
-
     def call_frame(self) -> None:
-        """The frame maker."""
         make = self.make
 
         def picture() -> Any:
@@ -392,14 +376,7 @@ CALLS = [name for name in dir(Calls) if name.startswith("call_")]
 
 
 def run(seed: int, calls: int) -> Counter[str]:
-    """Makes the calls of one chunk in this process.
-
-    Returns:
-        How many calls succeeded ("fine") and how many raised each exception.
-
-    Raises:
-        AssertionError: a call raised what it must not; the message has the seed.
-    """
+    """Makes the calls of one chunk in this process; counts what became of them."""
     machine = Calls(Maker(seed))
     counts: Counter[str] = Counter()
     for number in range(calls):

@@ -219,6 +219,7 @@ def test_background_agrees_with_the_picture(random_states: list[State]) -> None:
         assert seen[f"{kind} extra"] <= LARGEST_EXTRA * seen[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_enemies_agree_with_the_picture(random_states: list[State]) -> None:
     seen: Counter[str] = Counter()

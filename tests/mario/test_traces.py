@@ -69,31 +69,6 @@ def test_every_step_equals_the_aligned_trace(
         check_step(trace, t, env, env.step(int(trace["action_byte"][t])))
 
 
-@pytest.mark.parametrize("name", RECORDINGS)
-def test_every_step_equals_nes_py_under_its_timing(
-    name: str, verification: Path, make_upstream: Any
-) -> None:
-    """Of all episodes, deaths and waits: numbers, RAM, and the picture observed."""
-    trace = load(verification / "traces-gsm" / f"{name}.npz")
-    env = make_upstream(
-        str(trace["env_id"]),
-        timing="nes_py",
-        obs_type="rgb",
-        img_height=240,
-        img_width=256,
-    )
-    for t in range(len(trace["done"])):
-        if trace["reset_before"][t]:
-            obs = env.reset()["obs"]
-            assert ram_crc(env.ram) == ram_crc(trace["reset_ram"])
-            if t == 0:
-                assert np.array_equal(obs.transpose(1, 2, 0), trace["reset_rgb"])
-        result = env.step(int(trace["action_byte"][t]))
-        check_step(trace, t, env, result)
-        picture = np.ascontiguousarray(result[3]["obs"].transpose(1, 2, 0))
-        assert zlib.crc32(picture.tobytes()) == trace["rgb_crc"][t], t
-
-
 def test_frames_of_a_step_are_those_of_nes_py(
     verification: Path, make_upstream: Any
 ) -> None:

@@ -197,16 +197,6 @@ def test_a_double_send_is_refused(make_pool: Any, batch_size: int) -> None:
     pool.recv()
 
 
-def test_arrays_may_be_strided(make_pool: Any) -> None:
-    pool = make_pool(num_envs=4)
-    pool.restart()
-    ids = np.array([0, 9, 3, 9, 1, 9], np.int32)[::2]
-    actions = np.array([[1, 9], [2, 9], [3, 9]], np.int32)[:, 0]
-    batch = pool.step(actions, ids)
-    assert batch["info:env_id"].tolist() == [0, 3, 1]
-    assert batch["reward"].tolist() == [1.5, 2.5, 3.5]
-
-
 def test_ids_are_those_of_the_call(make_pool: Any) -> None:
     """Whatever another thread writes into the array while the call waits."""
     pool = make_pool(num_envs=64, num_threads=1, max_sleep_us=20_000)
@@ -292,21 +282,6 @@ def test_a_spec_takes_all_values() -> None:
 def test_a_pool_takes_the_spec_of_its_task() -> None:
     with pytest.raises(TypeError, match="spec class of its own task, got int"):
         _CountingEnvPool(7)
-
-
-@pytest.mark.parametrize(
-    "ids",
-    [[2, 0], (2, 0), np.array([2, 0]), np.array([2, 0], np.uint8), np.r_[2:-1:-2]],
-)
-def test_ids_of_any_integer_type(make_pool: Any, ids: Any) -> None:
-    """EnvPool takes `np.where(done)[0]` for a reset, which is int64."""
-    pool = make_pool(num_envs=4)
-    pool.restart()
-    pool.native._reset(ids)
-    assert pool.recv()["info:env_id"].tolist() == [2, 0]
-    blobs = pool.native.snapshot(ids)
-    pool.native.restore(ids, blobs)
-    assert pool.recv()["info:env_id"].tolist() == [2, 0]
 
 
 # Seeds of NumPy's RandomState, which draws the stages, have 32 bits.

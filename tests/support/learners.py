@@ -1,10 +1,9 @@
 """Learners of tiny networks, and batches of random rows for them."""
 
-import dataclasses
-
+import small_runs
 import torch
+from small_runs import CPU
 
-from trainer.config import flags
 from trainer.config.learning import Adam
 from trainer.config.plain import to_dict
 from trainer.config.schema import LearnerConfig, RunConfig
@@ -14,9 +13,6 @@ from trainer.models import build_model, checkpoint
 from trainer.rollout.store import Batch
 
 T, B, A, SHAPE = 8, 6, 3, (4, 36, 36)
-CPU = torch.device("cpu")
-# Of a config with a memory, whichever it is.
-SMALL_MEMORY = {"memory_size": 8, "memory_heads": 2, "memory_steps": 3}
 SMALL = RunConfig(
     learner=LearnerConfig(
         unroll=T, unrolls_per_batch=B, minibatch_size=24, epochs=2, lr_steps=100,
@@ -27,11 +23,7 @@ SMALL = RunConfig(
 
 
 def change(config=SMALL, **options):
-    """A config with options of any of its parts, and of its own, changed."""
-    parts = {k: v for k, v in options.items() if dataclasses.is_dataclass(v)}
-    small = SMALL_MEMORY if "memory" in options else {}
-    rest = {k: v for k, v in options.items() if k not in parts}
-    return flags.change(dataclasses.replace(config, **parts), **(small | rest))
+    return small_runs.change(config, **options)
 
 
 def make_batch(config=SMALL, seed=0):

@@ -195,6 +195,7 @@ def apart(config, updates=40):
     return learner.statistics()["loss/augmented"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "memory"), [("ppo", "none"), ("ppo", "gru"), ("impala", "none")]
 )

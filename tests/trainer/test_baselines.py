@@ -283,11 +283,6 @@ def test_what_is_wrong_is_said(played, capsys, flags, message):
     assert not played[1]
 
 
-def test_ctrl_c_is_status_130(config, played, monkeypatch):
-    monkeypatch.setattr(module, "run_training", lambda c, d: metrics(signal=2.0))
-    assert main(["--out", str(config.out), "--device", "cpu"]) == 130
-
-
 @pytest.mark.rom
 def test_baselines_of_the_game(tmp_path, capsys):
     flags = ["--out", str(tmp_path), "--episodes", "2", "--a2c-seconds", "1"]

@@ -265,25 +265,6 @@ SMALL_GAME = EnvConfig(num_envs=4, num_threads=1, img_height=36, img_width=36)
 
 
 @pytest.mark.rom
-def test_sync_mode_is_the_same_on_any_number_of_threads():
-    batches = []
-    for threads in (1, 2):
-        pool = make_pool(replace(SMALL_GAME, num_threads=threads), seed=7)
-        try:
-            system = System(pool)
-            batch = system.batch(8)
-            batches.append((system.pixels(batch), *batch[2:]))
-        finally:
-            pool.close()
-    for one, two in zip(*batches, strict=True):
-        # The last row has not been answered: only its value is of this batch.
-        same = slice(-1) if one.shape[:1] == (T + 1,) else slice(None)
-        assert torch.equal(one[same], two[same])
-    assert torch.equal(batches[0][3], batches[1][3])
-    assert batches[0][0].float().std() > 1
-
-
-@pytest.mark.rom
 def test_async_mode_takes_the_environments_that_are_ready():
     pool = make_pool(SMALL_GAME, seed=7, asynchronous=True)
     try:
@@ -310,6 +291,7 @@ def test_a_pools_threads_leave_the_cores_to_who_acts():
     pool.close()
 
 
+@pytest.mark.slow
 @pytest.mark.families
 def test_make_pool_on_envpool_atari():
     """EnvPool's own pool has the API that the collector uses."""

@@ -20,22 +20,9 @@ from trainer.config.schema import RunConfig
 from trainer.machine.timings import format_seconds
 from trainer.models import ModelSize
 from trainer.show import dashboard
-from trainer.show.dashboard import (
-    LiveDisplay,
-    make_display,
-)
-from trainer.show.display import (
-    PlainDisplay,
-    RunInfo,
-    progress_legend,
-    progress_line,
-)
-from trainer.show.screen import (
-    Status,
-    chart,
-    seconds_to_rate,
-    view,
-)
+from trainer.show.dashboard import LiveDisplay, make_display
+from trainer.show.display import PlainDisplay, RunInfo, progress_legend, progress_line
+from trainer.show.screen import Status, chart, seconds_to_rate, view
 
 VALUES = {
     "rollout/episodes": 2000.0,

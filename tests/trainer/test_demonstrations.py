@@ -239,6 +239,7 @@ def tiles(*levels, **options):
     return replace(env, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_ways_come_to_the_end_in_the_runs_own_environments():
     env, lines = tiles("1-4", "1-1", num_threads=1), []
@@ -552,6 +553,7 @@ def test_an_interrupted_search_goes_on(tmp_path, interrupted, capsys, number):
     assert len(checkpoint.load(config.run_dir, CPU)["ways"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_a_search_of_a_run_that_goes_on_is_not_kept(tmp_path, interrupted, capsys):
     """Its checkpoint has episodes, which one of this moment would be without."""
@@ -570,6 +572,7 @@ def test_a_search_of_a_run_that_goes_on_is_not_kept(tmp_path, interrupted, capsy
     assert path.read_bytes() == content
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]

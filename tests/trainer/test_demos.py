@@ -150,9 +150,9 @@ def test_recordings_become_the_ways_they_were(env, kept, tmp_path):
         ({"rom_sha1": "0" * 40}, "needs the ROM with SHA-1 0000"),
     ],
 )
-def test_files_of_another_game_are_refused(env, kept, tmp_path, changes, message):
+def test_files_of_another_game_are_refused(env, tmp_path, changes, message):
     path = tmp_path / "other.json"
-    replace(demonstration.load(kept[1][0]), **changes).save(path)
+    made_of(held(128, 8), **changes).save(path)
     with pytest.raises(ValueError, match=message):
         read_ways(env, ("1-1",), 1, [path], lambda _: None)
 
@@ -204,6 +204,7 @@ def test_a_run_is_cloned_first_and_goes_on_exactly(tmp_path, kept, capsys):
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 @pytest.mark.parametrize(
     "options", [{"imitation": 0.1}, {"starts": "backward"}, {"guide": 0.1}]

@@ -194,6 +194,7 @@ def test_a_disk_that_is_full_before_the_first_checkpoint(tmp_path, pools, disk, 
     assert checkpoint.list_files(config.run_dir) == []
 
 
+@pytest.mark.slow
 def test_folders_with_names_of_checkpoints_are_left_alone(tmp_path, pools):
     """They neither end the run nor are they resumed."""
     config = make_config(tmp_path, checkpoint_seconds=0.0, keep_checkpoints=1)

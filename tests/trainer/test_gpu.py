@@ -1,6 +1,5 @@
 """What only a GPU can prove; skipped where there is none."""
 
-import copy
 import os
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_runs import differences, essence
+from small_runs import differences, essence, run_in_parts
 
 from trainer import run
 from trainer.config.learning import Adam, Impala, Muon, Ppo, RMSprop
@@ -31,8 +30,8 @@ from trainer.machine.device import SelfCheck, check_gpu
 from trainer.models import build_model
 from trainer.rollout.collector import Actor
 from trainer.rollout.store import Rollouts
-from trainer.session import build, training
-from trainer.session.training import open_run, run_training
+from trainer.session import build
+from trainer.session.training import run_training
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device in this machine"
@@ -345,17 +344,13 @@ def test_arrays_arrive_unchanged_in_each_way(monkeypatch, way):
     to_device.close()
 
 
-def test_a_run_without_graphs_that_do_not_work(tmp_path, monkeypatch, fake_pool):
-    def make(env, seed, *, asynchronous=False):
-        return fake_pool(env.num_envs, env.num_envs, seed)
-
+def test_a_run_without_graphs_that_do_not_work(tmp_path, monkeypatch, pools):
     def nothing_works(device, *, graphs):
         assert graphs
         set_copies(device, Copies.PAGEABLE)
         return SelfCheck(overlap=False, graphs=False, copies=Copies.PAGEABLE)
 
     monkeypatch.setattr(cuda_module, "_copies", {})
-    monkeypatch.setattr(build, "make_pool", make)
     monkeypatch.setattr(build, "check_gpu", nothing_works)
     monkeypatch.setattr(Graphed, "_record", lambda *of: pytest.fail("recorded"))
     metrics = run_training(replace(BASE, lag=1, run_dir=tmp_path))
@@ -378,6 +373,11 @@ RUNS = {
     "compiled": {"compile": True},
     "memory": {"lag": 1, "model": ModelConfig(memory=GRU())},
     "noisy": {"lag": 1, "model": ModelConfig(noisy=True)},
+    "replay": {
+        "lag": 1,
+        "learner": replace(BASE.learner, unrolls_per_batch=12),
+        "replay": ReplayConfig(replay_share=0.5, replay_capacity=16),
+    },
 }
 
 
@@ -386,14 +386,9 @@ COMPILED = pytest.param("compiled", marks=pytest.mark.filterwarnings("ignore"))
 
 
 @pytest.mark.parametrize("name", [n if n != "compiled" else COMPILED for n in RUNS])
-def test_whole_runs(tmp_path, monkeypatch, caplog, fake_pool, name):
+def test_whole_runs(tmp_path, monkeypatch, caplog, pools, name):
     config = replace(BASE, run_dir=tmp_path, **RUNS[name])
 
-    def make(env, seed, *, asynchronous=False):
-        batch = env.num_envs // env.groups if asynchronous else env.num_envs
-        return fake_pool(env.num_envs, batch, seed)
-
-    monkeypatch.setattr(build, "make_pool", make)
     recorded = {}
 
     def note(graphed):
@@ -411,51 +406,16 @@ def test_whole_runs(tmp_path, monkeypatch, caplog, fake_pool, name):
     of_steps = config.cuda_graphs and name != "fp16"
     assert bool(recorded["the gradient step"]) == of_steps
     assert metrics["learn/policy_lag"] <= config.lag + 1
-
-
-def test_replayed_runs(tmp_path, monkeypatch, fake_pool):
-    learner = replace(BASE.learner, unrolls_per_batch=12)
-    config = replace(
-        BASE, run_dir=tmp_path, lag=1, learner=learner,
-        replay=ReplayConfig(replay_share=0.5, replay_capacity=16),
-    )  # fmt: skip
-
-    def make(env, seed, *, asynchronous=False):
-        return fake_pool(env.num_envs, env.num_envs, seed)
-
-    monkeypatch.setattr(build, "make_pool", make)
-    assert run_training(config)["learn/replay/share"] > 0.4
-
-
-def test_sync_runs_are_equal(tmp_path, monkeypatch, fake_pool):
-    def make(env, seed, *, asynchronous=False):
-        return fake_pool(env.num_envs, env.num_envs, seed)
-
-    monkeypatch.setattr(build, "make_pool", make)
-    weights = []
-    for number in range(2):
-        config = replace(BASE, lag=1, run_dir=tmp_path / str(number))
-        trained = open_run(config)
-        training.train(trained)
-        weights.append(copy.deepcopy(trained.model.state_dict()))
-    for name, tensor in weights[0].items():
-        assert torch.equal(tensor, weights[1][name]), name
+    assert name != "replay" or metrics["learn/replay/share"] > 0.4
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_resumed_runs_are_the_uninterrupted_one(tmp_path, monkeypatch, fake_pool, lag):
+def test_resumed_runs_are_the_uninterrupted_one(tmp_path, pools, lag):
     """Graphs are recorded again, and streams wait for what was restored."""
 
-    def make(env, seed, *, asynchronous=False):
-        return fake_pool(env.num_envs, env.num_envs, seed)
-
-    monkeypatch.setattr(build, "make_pool", make)
     whole = replace(BASE, lag=lag, run_dir=tmp_path / "whole")
     run_training(whole)
-    parts = replace(whole, run_dir=tmp_path / "parts")
-    for steps in (1_000, 2_000, whole.max_steps):
-        start = None if steps == 1_000 else parts.run_dir
-        run_training(replace(parts, max_steps=steps, resume=start))
+    parts = run_in_parts(whole, tmp_path / "parts", 1_000)
     expected, got = essence(whole.run_dir), essence(parts.run_dir)
     for state in (expected, got):  # rates are looked at when a point is written
         del state["progress"]

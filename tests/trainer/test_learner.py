@@ -33,8 +33,13 @@ MEMORIES = ["none", "gru", "lstm", "gtrxl"]
 # -- it learns ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
-@pytest.mark.parametrize("loss", ["ppo", "impala"])
+SLOW_IMPALA = pytest.param("impala", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "memory", ["none", *(pytest.param(m, marks=pytest.mark.slow) for m in MEMORIES[1:])]
+)
+@pytest.mark.parametrize("loss", ["ppo", SLOW_IMPALA])
 def test_overfits_one_batch(loss, memory):
     """Actions that paid become likely, those that cost unlikely."""
     config = change(
@@ -59,6 +64,7 @@ def test_overfits_one_batch(loss, memory):
 
 
 @pytest.mark.parametrize(("loss", "memory"), [("ppo", "none"), ("impala", "gru")])
+@pytest.mark.slow
 def test_critic_fits_fixed_returns(loss, memory):
     config = change(
         loss=loss, memory=memory, epochs=1, gamma=0.0, lr=5e-3, lr_end=5e-3,
@@ -187,13 +193,6 @@ def test_accumulating_runs_the_network_on_smaller_parts(loss, monkeypatch):
         return max(sizes)
 
     assert largest(3) == largest(1) // 3
-
-
-@pytest.mark.parametrize("loss", ["ppo", "impala"])
-def test_is_deterministic(loss):
-    config = change(loss=loss)
-    runs = [weights_after(make_batch(), config, shards=2) for _ in range(2)]
-    assert torch.equal(*runs)
 
 
 # -- replay ------------------------------------------------------------------
@@ -488,8 +487,10 @@ def gradient_of(config, store, columns, weights, fresh):
     return recorded.total
 
 
-@pytest.mark.parametrize("loss", ["ppo", "impala"])
-@pytest.mark.parametrize("company", [[4], [5], [4, 5], [5, 4, 5]])
+@pytest.mark.parametrize("loss", ["ppo", SLOW_IMPALA])
+@pytest.mark.parametrize(
+    "company", [[4], [4, 5], pytest.param([5, 4, 5], marks=pytest.mark.slow)]
+)
 def test_mean_gradient_over_draws_is_that_of_the_whole_replay(loss, company):
     """At beta 1, for any minibatch size and any fresh companions.
 

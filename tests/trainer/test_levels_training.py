@@ -239,7 +239,9 @@ def test_rows_carry_the_level_of_their_episode(fake_pool, burn_in, asynchronous)
     assert seen == {0, 1, 2}
 
 
-@pytest.mark.parametrize("loss", ["ppo", "impala"])
+@pytest.mark.parametrize(
+    "loss", ["ppo", pytest.param("impala", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("lag", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_of_levels_goes_on_as_if_never_interrupted(
     tmp_path, monkeypatch, fake_pool, loss, lag
@@ -291,6 +293,7 @@ def test_other_test_levels_keep_the_episodes(tmp_path, monkeypatch, fake_pool, c
     assert "new episodes begin" not in told
 
 
+@pytest.mark.slow
 def test_auto_finds_a_run_of_all_levels_by_its_task(tmp_path, monkeypatch, fake_pool):
     use_levels(monkeypatch, fake_pool)
     monkeypatch.chdir(tmp_path)

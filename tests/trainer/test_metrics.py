@@ -236,9 +236,7 @@ def test_episodes_are_read_while_another_thread_adds():
 
 
 def test_writer_writes_jsonl_and_tensorboard(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import (
-        EventAccumulator,
-    )
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     writer = MetricsWriter(tmp_path, {})
     writer.write(10, {"a/b": 1.5, "c": float("nan")})
@@ -305,6 +303,7 @@ def test_wandb_without_a_key_is_offline_and_warns_of_nothing(wandb_at_home, tmp_
     assert wandb_at_home == []
 
 
+@pytest.mark.slow
 def test_wandb_goes_by_its_own_environment(wandb_at_home, tmp_path, monkeypatch):
     given = {
         "MODE": "offline", "PROJECT": "plumbing", "ENTITY": "us", "NAME": "pipe",
@@ -333,6 +332,7 @@ def test_wandb_is_off_where_its_environment_says_so(
     assert not list((tmp_path / "mine").glob("*wandb*"))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same_one_on_wandb(wandb_at_home, tmp_path):
     ids = []
     for folder, resumed_at in [("a", 0), ("a", 100), ("b", 100), ("a", 0)]:
@@ -398,9 +398,7 @@ def test_wandb_takes_no_point_twice(tmp_path, monkeypatch):
 
 
 def test_tensorboard_has_the_hyper_parameters_and_the_command(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import (
-        EventAccumulator,
-    )
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     config = to_dict(RunConfig(run_dir=Path("x"), max_steps=77))
@@ -554,12 +552,10 @@ def test_the_bottleneck(shares, gpu, overlapped, expected, remedy):
     assert not overlapped or "--lag" not in text  # only for threads in turns
 
 
-def test_skipped_time_counts_for_no_share(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+def test_skipped_time_counts_for_no_share(clock):
     timings = Timings()
     with timings("learn"):
-        now[0] += 1.0
-    now[0] += 8.0
+        clock(1.0)
+    clock(8.0)
     timings.skip(8.0)
     assert timings.shares() == {"learn": 1.0}

@@ -14,13 +14,7 @@ from torch.nn.functional import conv2d
 
 from trainer.config.network import GRU, LSTM, GTrXL
 from trainer.config.schema import ModelConfig
-from trainer.models import (
-    ActorCritic,
-    build_model,
-    describe_model,
-    encoders,
-    to_device,
-)
+from trainer.models import ActorCritic, build_model, describe_model, encoders, to_device
 from trainer.models.encoders import (
     PIXEL_MEAN,
     PIXEL_SCALE,

@@ -18,13 +18,7 @@ import torch
 
 from trainer.machine import monitor
 from trainer.machine.cpu import thread_ids
-from trainer.machine.monitor import (
-    PROFILE_AFTER,
-    Monitor,
-    mark,
-    memory_left,
-    profiler,
-)
+from trainer.machine.monitor import PROFILE_AFTER, Monitor, mark, memory_left, profiler
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")
 # A run only records in earnest from here on.

@@ -14,13 +14,13 @@ from trainer.models.native import PATHS
 if not PATHS:
     pytest.skip("trainer._native is not built", allow_module_level=True)
 
-# Hidden weights of networks: cnn-72k, cnn-345k and tiles; nature's linear layer in
-# blocks of rows; tall ones in blocks of columns; one row, one column.
+# Hidden weights of networks: cnn-72k, cnn-345k and tiles; as many rows as nature's
+# linear layer, in blocks; tall ones in blocks of columns; one row, one column.
 SHAPES = [
     [(32, 16, 3, 3), (128, 512)],
     [(64, 32, 3, 3), (256, 1152)],
     [(48, 64, 3, 3), (96, 960)],
-    [(512, 3136)],
+    [(512, 576)],
     [(200, 60), (300, 140), (130, 47)],
     [(1, 9), (9, 1), (1, 1), (2, 3, 1)],
 ]
@@ -91,15 +91,6 @@ def test_steps_are_pytorchs(shapes, monkeypatch):
     assert len(calls) == 3 * len(PATHS[-2:])
 
 
-def test_paths_are_equal():
-    first, *rest = (made([(40, 200), (150, 20)], path) for path in PATHS)
-    for optimizer in (first, *rest):
-        steps(optimizer, (2, 3))
-    for other in rest:
-        for a, b in zip(params(first), params(other), strict=True):
-            assert torch.equal(a, b)
-
-
 @pytest.mark.parametrize("native_first", [True, False])
 def test_a_state_goes_from_either_to_the_other(native_first):
     path = PATHS[-1]
@@ -126,33 +117,6 @@ def test_a_copy_of_an_optimiser_steps():
         steps(optimizer, (3,))
     for a, b in zip(params(one), params(other), strict=True):
         assert torch.equal(a, b)
-
-
-def test_a_resumed_optimiser_goes_on_equally():
-    path = PATHS[-1]
-    whole, resumed = made(SHAPES[0], path), made(SHAPES[0], path)
-    steps(whole, (2, 3, 4, 5))
-    steps(resumed, (2, 3))
-    saved = copy.deepcopy(resumed.state_dict())
-    values = [param.detach().clone() for param in params(resumed)]
-    resumed = made(SHAPES[0], path, seed=9)
-    resumed.load_state_dict(saved)
-    with torch.no_grad():
-        for param, value in zip(params(resumed), values, strict=True):
-            param.copy_(value)
-    steps(resumed, (4, 5))
-    for a, b in zip(params(whole), params(resumed), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_zeros_stay_where_they_are():
-    optimizer = made([(6, 40)], PATHS[-1], others=[])
-    optimizer.param_groups[0]["weight_decay"] = 0.0
-    (param,) = params(optimizer)
-    before = param.detach().clone()
-    param.grad = torch.zeros_like(param)
-    optimizer.step()
-    assert torch.equal(param, before)
 
 
 @pytest.mark.parametrize("what", ["gradient", "weight", "dtype"])

@@ -1,4 +1,7 @@
-"""Optimisers against their formulas, every option of them, schedules, averages."""
+"""Optimisers, schedules of their rates, averaged weights.
+
+test_learner_options.py has the formulas of the optimisers, but for Muon's iteration.
+"""
 
 import copy
 import importlib
@@ -77,23 +80,6 @@ def same(one, other):
 # -- optimisers against formulas ----------------------------------------------
 
 
-def adam_by_formula(w, gradients, lr, eps, decay=0.0):
-    m, v = torch.zeros_like(w), torch.zeros_like(w)
-    for t, g in enumerate(gradients, 1):
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-        w = w * (1 - lr * decay)
-        w = w - lr * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + eps)
-    return w
-
-
-def rmsprop_by_formula(w, gradients, lr, alpha, eps):
-    v = torch.zeros_like(w)
-    for g in gradients:
-        v = alpha * v + (1 - alpha) * g * g
-        w = w - lr * g / (v.sqrt() + eps)  # eps beside the root
-    return w
-
-
 def muon_by_formula(w, gradients, lr, momentum, decay=0.0):
     average = torch.zeros_like(w)
     for g in gradients:
@@ -110,60 +96,22 @@ def muon_by_formula(w, gradients, lr, momentum, decay=0.0):
     return w
 
 
-def steps_of(param_of, **changes):
-    """A parameter before and after three steps, and its gradients."""
+@pytest.mark.parametrize("layer", [2, 5, 7])  # wide, wide and tall
+@pytest.mark.parametrize(("momentum", "decay"), [(0.95, 0.0), (0.5, 3.0)])
+def test_muon_equals_formula(layer, momentum, decay):
     torch.manual_seed(2)
     net = Net()
-    optimizer = build_optimizer(net, config(**changes), capturable=False)
-    param = param_of(net)
+    changes = {"momentum": momentum, "weight_decay": decay}
+    optimizer = build_optimizer(net, config(optimizer="muon", **changes), False)
+    param = net.encoder[layer].weight
     before, gradients = param.detach().clone(), []
     for _ in range(3):
         optimizer.zero_grad()
         net(torch.randn(4, 1, 6, 6)).backward()
         gradients.append(param.grad.clone())
         optimizer.step()
-    return before, gradients, param.detach()
-
-
-def first(net):
-    return net.encoder[0].weight
-
-
-@pytest.mark.parametrize("eps", [1e-5, 0.1])
-def test_adam_equals_formula(eps):
-    before, gradients, after = steps_of(first, optimizer="adam", adam_eps=eps)
-    expected = adam_by_formula(before, gradients, 0.01, eps)
-    torch.testing.assert_close(after, expected, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("eps", [1e-5, 0.1])
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_adamw_equals_formula(optimizer, eps):
-    options = {"optimizer": optimizer, "weight_decay": 2.0, "adam_eps": eps}
-    before, gradients, after = steps_of(first, **options)
-    expected = adam_by_formula(before, gradients, 0.01, eps, decay=2.0)
-    torch.testing.assert_close(after, expected, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize(("alpha", "eps"), [(0.99, 0.01), (0.5, 0.1)])
-def test_rmsprop_equals_formula(alpha, eps):
-    options = {"rmsprop_alpha": alpha, "rmsprop_eps": eps}
-    before, gradients, after = steps_of(first, optimizer="rmsprop", **options)
-    expected = rmsprop_by_formula(before, gradients, 0.01, alpha, eps)
-    torch.testing.assert_close(after, expected, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("layer", [2, 5, 7])  # wide, wide and tall
-@pytest.mark.parametrize(("momentum", "decay"), [(0.95, 0.0), (0.5, 3.0)])
-def test_muon_equals_formula(layer, momentum, decay):
-    before, gradients, after = steps_of(
-        lambda net: net.encoder[layer].weight,
-        optimizer="muon",
-        momentum=momentum,
-        weight_decay=decay,
-    )
     expected = muon_by_formula(before, gradients, 0.02, momentum, decay)
-    torch.testing.assert_close(after, expected, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(param.detach(), expected, atol=1e-4, rtol=1e-3)
 
 
 def test_adam_and_rmsprop_know_no_weight_decay():
@@ -249,17 +197,6 @@ def test_muon_without_hidden_weights_is_adamw(caplog):
     torch.testing.assert_close(nets[0][0].weight, nets[1][0].weight)
     saved = optimizers[0].state_dict()
     optimizers[0].load_state_dict(saved)
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "rmsprop", "muon"])
-def test_learns(optimizer):
-    rates = {"lr": 3e-3, "muon_lr": 3e-3}
-    torch.manual_seed(3)
-    net, images = Net(), torch.randn(8, 1, 6, 6)
-    before = net(images).item()
-    train(net, build_optimizer(net, config(optimizer=optimizer, **rates), False),
-          images, 40)  # fmt: skip
-    assert net(images).item() < 0.2 * before
 
 
 def test_muon_works_with_a_scaled_loss():
@@ -469,19 +406,6 @@ def test_ema_follows_its_formula():
     assert not any(param.requires_grad for param in ema.model.parameters())
 
 
-def test_ema_decay_counts():
-    averages = []
-    for decay in (0.0, 0.9):
-        torch.manual_seed(0)
-        net = nn.Linear(2, 2)
-        ema = Ema(net, decay)
-        with torch.no_grad():
-            net.weight.add_(1)
-        ema.update(10_000)
-        averages.append((net.weight - ema.model.weight).mean().item())
-    assert averages == pytest.approx([0, 0.9], abs=1e-6)
-
-
 def test_ema_is_saved():
     net = nn.Linear(2, 2)
     ema = Ema(net, 0.9)
@@ -508,9 +432,7 @@ def test_a_checkpoint_goes_on_with_weights_in_another_order(kind, laid_out):
     nets = []
     for kept in (False, True):
         torch.manual_seed(1)
-        conv = nn.Conv2d(2, 4, 3)
-        body = nn.Sequential(nn.Conv2d(4, 4, 2), nn.Flatten(), nn.Linear(36, 8))
-        net = Wrapped(conv, body).to(memory_format=laid_out)
+        net = Wrapped().to(memory_format=laid_out)
         optimizer = build_optimizer(net, config(optimizer=kind), False)
         train(net, optimizer, images, 2)
         if not kept:
@@ -528,14 +450,10 @@ def test_a_checkpoint_goes_on_with_weights_in_another_order(kind, laid_out):
         torch.testing.assert_close(one, two, atol=2e-5, rtol=1e-3)
 
 
-class Wrapped(nn.Module):
-    """A net whose first layers are convolutions."""
+class Wrapped(Net):
+    """A net whose first layers are convolutions of two channels."""
 
-    def __init__(self, first, body):
+    def __init__(self):
         super().__init__()
-        self.encoder = nn.Sequential(first, nn.ReLU(), body)
-        self.head = nn.ModuleList([nn.Linear(8, 3), nn.Linear(8, 1)])
-
-    def forward(self, x):
-        y = self.encoder(x)
-        return sum(head(y).square().mean() for head in self.head)
+        conv, body = nn.Conv2d(2, 4, 3), nn.Sequential(nn.Conv2d(4, 4, 2), nn.Flatten())
+        self.encoder = nn.Sequential(conv, nn.ReLU(), body, nn.Linear(36, 20))

@@ -221,21 +221,6 @@ def test_a_sync_batch_is_exactly_so_many_policies_old(make_system, lag, rounds):
     system.pipeline.close()
 
 
-@pytest.mark.parametrize("lag", [1, 2])
-def test_overlapped_runs_repeat_bit_for_bit(make_system, lag):
-    runs = []
-    for pause in (0.0, 0.01):
-        system = make_system(lag=lag, exact=True)
-        batches = [system.update(pause) for _ in range(8)]
-        system.pipeline.close()
-        runs.append(batches)
-    for one, two in zip(*runs, strict=True):
-        assert torch.equal(one.actions[:-1], two.actions[:-1])
-        assert torch.equal(one.logits[:-1], two.logits[:-1])
-        assert torch.equal(one.values, two.values)
-        assert torch.equal(one.rewards, two.rewards)
-
-
 def test_learned_from_unrolls_are_not_written(make_system):
     """The collector decides on their last rows while they are learned from."""
     system = make_system(lag=1, exact=True)

@@ -162,6 +162,7 @@ def learned(config, batch, updates=40):
     return (odds[0, 0, 0], values[0, 0] / 100), (odds[0, -1, 2], values[0, -1] / 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["ppo", "impala"])
 def test_levels_of_any_scale_are_learned_alike(loss):
     config, batch = two_levels(loss=loss, popart=True, value_heads=2)

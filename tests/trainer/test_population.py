@@ -364,12 +364,12 @@ def test_where_nothing_listens_there_is_one_line(pbt, tmp_path, capsys):
 
 
 def test_a_server_that_is_not_ray_is_one_line(pbt, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(pbt, "_ANSWER_S", 3.0)
+    monkeypatch.setattr(pbt, "_ANSWER_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert main(["--out", str(tmp_path), "--ray-address", address]) == 2
     error = (
-        f"error: --ray-address: no Ray cluster at {address} (no answer within 3 s)\n"
+        f"error: --ray-address: no Ray cluster at {address} (no answer within 1 s)\n"
     )
     assert capsys.readouterr().err == error
 

@@ -126,6 +126,7 @@ def test_it_is_downloaded_once(server):
                 "resolve" in path]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_a_folder_is_written_in_place_of_a_push(server, tmp_path, capsys):
     words = [str(server.checkpoint), "--episodes", "1", "--to", str(tmp_path / "a")]

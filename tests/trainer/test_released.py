@@ -378,6 +378,7 @@ def test_the_card_and_its_text_say_the_same():
     assert f"{card.about['rom']}. Its SHA-1 is `{card.rom_sha1}`" in text
 
 
+@pytest.mark.slow
 @pytest.mark.rom
 def test_a_released_policy_reaches_its_figure(capsys):
     card = released.read_card(released.FOLDER)

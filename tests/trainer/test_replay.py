@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.rollout import replay
-from trainer.rollout.replay import (
-    EPSILON,
-    TOTAL,
-    PrioritizedReplay,
-    check_fits,
-    draw,
-)
+from trainer.rollout.replay import EPSILON, TOTAL, PrioritizedReplay, check_fits, draw
 
 CPU = torch.device("cpu")
 SLOTS = 7

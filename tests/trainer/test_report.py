@@ -85,12 +85,13 @@ LEVEL = {
 }  # fmt: skip
 
 
-def make_run(folder, seed=1, solved=True):
+def make_run(folder, seed=1, solved=True, count=1):
+    """A run of so many points; curves, of two and more, take most of a page's time."""
     (folder / "checkpoints").mkdir(parents=True)
     config = RunConfig(seed=seed)
     save(config, folder / "config.json", commit="abc123", command=EVIL)
-    lines = [json.dumps(p) for p in points()]
-    lines.insert(7, lines[7][:40])  # what a kill leaves
+    lines = [json.dumps(p) for p in points(count)]
+    lines.insert(count // 4, lines[count // 4][:40])  # what a kill leaves
     lines.append(json.dumps({"step": 30000, "evaluation/clear_rate": 0.93}))
     (folder / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 3')
     names = ["evaluation", *(["second evaluation"] if solved else [])]
@@ -135,7 +136,7 @@ def test_levels_that_were_trained_and_others(tmp_path):
 @pytest.fixture(scope="module")
 def page_of_a_run(tmp_path_factory):
     """The path of a page, and its text."""
-    folder = make_run(tmp_path_factory.mktemp("runs") / "run")
+    folder = make_run(tmp_path_factory.mktemp("runs") / "run", count=30)
     (folder / "nan_batch.pt").write_bytes(b"x")  # no checkpoint
     path = write([folder])
     return path, path.read_text()
@@ -218,15 +219,15 @@ def test_a_damaged_or_empty_run_gives_a_page(tmp_path):
 
 
 def test_an_old_page_stays_where_a_new_one_cannot_be_written(tmp_path, monkeypatch):
-    page = write([make_run(tmp_path / "run")])
-    before = page.read_bytes()
+    page = make_run(tmp_path / "run") / "report.html"
+    page.write_text("an old page")
 
     def full(number):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files.os, "fsync", full)
     assert main([str(tmp_path / "run")]) == 2
-    assert page.read_bytes() == before
+    assert page.read_text() == "an old page"
     assert not list(page.parent.glob("*.tmp"))
 
 
@@ -247,8 +248,8 @@ def test_settings_that_are_no_defaults_stand_out(tmp_path):
     assert whole.count("<tr") == count + 1  # without commit, command and `gone`
 
 
-def test_several_runs_are_compared(tmp_path):
-    folders = [make_run(tmp_path / f"seed-{i}", i, solved=i == 1) for i in (1, 2)]
+def test_several_runs_are_compared(tmp_path, page_of_a_run):
+    folders = [make_run(tmp_path / f"seed-{i}", i, i == 1, count=2) for i in (1, 2)]
     page = write(folders)
     assert page == tmp_path / "comparison.html"
     text = page.read_text()
@@ -258,7 +259,7 @@ def test_several_runs_are_compared(tmp_path):
         assert f"<td>{name}</td>" in text
         assert f">{name}</span>" in text  # the key of the colours
     assert "<td>seed</td><td>1</td><td>2</td><td>1</td>" in text
-    one = write(folders[:1], tmp_path / "one.html").read_text()
+    _, one = page_of_a_run
     assert text.count("#afcc33") > one.count("#afcc33")  # a second line
 
 
@@ -297,6 +298,7 @@ def test_every_part_of_a_chart_has_its_own_colour(tmp_path):
     assert nearest(set(found)) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "apart"), [(12, 20), (30, 2)])
 def test_every_run_of_a_comparison_has_its_own_colour(tmp_path, count, apart):
     rows = [{"step": 1000, "rollout/return": 1.0}, {"step": 2000, "rollout/return": 2}]

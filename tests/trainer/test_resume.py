@@ -55,13 +55,11 @@ EXACT = [
     ids=lambda o: "-".join(o) or "default",
 )
 def test_the_resumed_run_is_the_uninterrupted_one(tmp_path, pools, options, capsys):
+    options = {"log_seconds": 100.0} | options
     whole = make_config(tmp_path / "whole", max_steps=600, **options)
-    run_training(replace(whole, log_seconds=100.0))
-    parts = replace(whole, run_dir=tmp_path / "parts" / "run", log_seconds=100.0)
+    run_training(whole)
     # Twice, so that a resumed run is resumed as well.
-    for steps in (150, 350, 600):
-        start = None if steps == 150 else parts.run_dir
-        run_training(replace(parts, max_steps=steps, resume=start))
+    parts = run_in_parts(whole, tmp_path / "parts" / "run", 200)
     expected = essence(whole.run_dir)
     assert expected["steps"] >= 600
     assert differences(expected, essence(parts.run_dir)) == []
@@ -91,10 +89,7 @@ def test_memories_go_on_in_episodes_longer_than_unrolls(
     options = {"memory": "lstm", "burn_in": 8, "log_seconds": 100.0}
     whole = make_config(tmp_path / "whole", max_steps=432, **options)
     run_training(whole)
-    parts = replace(whole, run_dir=tmp_path / "parts" / "run")
-    for steps in (144, 288, 432):
-        start = None if steps == 144 else parts.run_dir
-        run_training(replace(parts, max_steps=steps, resume=start))
+    parts = run_in_parts(whole, tmp_path / "parts" / "run", 144)
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
 
 
@@ -129,6 +124,8 @@ def go_on(config, **options):
 
 @pytest.mark.slow
 def test_a_run_goes_on_in_its_folder(done, capsys):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     before = checkpoint.load(done.run_dir, CPU)
     # What another course of the run left there.
     rows = (done.run_dir / "metrics.jsonl").read_text()
@@ -147,6 +144,8 @@ def test_a_run_goes_on_in_its_folder(done, capsys):
     points = read_points(done.run_dir)
     steps = [point["step"] for point in points]
     assert steps == sorted(set(steps))
+    board = EventAccumulator(str(done.run_dir)).Reload()
+    assert [event.step for event in board.Scalars("time/sps")] == steps
     assert len(rows.splitlines()) < len(points)
     assert steps[-1] == resumed.progress.steps
     seconds = [point["time/seconds"] for point in points]
@@ -157,17 +156,6 @@ def test_a_run_goes_on_in_its_folder(done, capsys):
     episodes = [point["rollout/episodes"] for point in points]
     assert episodes == sorted(episodes)
     assert json.loads((done.run_dir / "config.json").read_text())["max_steps"] == 500
-
-
-@pytest.mark.slow
-def test_tensorboard_shows_no_step_twice(done):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    go_on(replace(done, resume=done.run_dir))
-    board = EventAccumulator(str(done.run_dir))
-    board.Reload()
-    steps = [event.step for event in board.Scalars("time/sps")]
-    assert steps == [point["step"] for point in read_points(done.run_dir)]
 
 
 @pytest.mark.slow
@@ -237,8 +225,7 @@ def test_a_run_that_was_killed_early_leaves_nothing_to_the_next(
     assert says in capsys.readouterr().out
     steps = [point["step"] for point in read_points(config.run_dir)]
     assert steps == sorted(set(steps))
-    board = EventAccumulator(str(config.run_dir))
-    board.Reload()
+    board = EventAccumulator(str(config.run_dir)).Reload()
     assert [event.step for event in board.Scalars("time/sps")] == steps
 
 
@@ -265,6 +252,7 @@ def test_two_runs_in_one_folder_at_a_time(done):
 # -- changed options -----------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "says"),
     [

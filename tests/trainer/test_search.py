@@ -5,6 +5,7 @@ import multiprocessing
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -41,14 +42,21 @@ def config(tmp_path):
     )
 
 
-def change(config, **options):
-    from dataclasses import replace
-
-    return replace(config, **options)
-
-
 def states(study):
     return [trial.state for trial in study.trials]
+
+
+def giving(*outcomes):
+    """Runs that return metrics, or raise errors, one after the other."""
+    left = iter(outcomes)
+
+    def train(config, display):
+        outcome = next(left)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return train
 
 
 @pytest.mark.slow
@@ -77,7 +85,7 @@ def test_runs_get_the_trials_settings_and_the_searches(config):
         seen.append(run_config)
         return metrics()
 
-    study = search(change(config, seeds=2), BASE, train)
+    study = search(replace(config, seeds=2), BASE, train)
     assert len(seen) == 6
     assert len({c.seed for c in seen}) == 6
     assert {c.run_dir.name for c in seen} == {"seed-0", "seed-1"}
@@ -92,25 +100,16 @@ def test_runs_get_the_trials_settings_and_the_searches(config):
 
 
 def test_the_value_is_the_mean_of_the_seeds(config):
-    seconds = iter([10.0, 30.0])
-    study = search(
-        change(config, seeds=2, trials=1),
-        BASE,
-        lambda c, d: metrics(seconds=next(seconds)),
-    )
+    train = giving(metrics(seconds=10.0), metrics(seconds=30.0))
+    study = search(replace(config, seeds=2, trials=1), BASE, train)
     assert study.best_value == 20
 
 
 @pytest.mark.slow
 def test_a_run_that_solves_nothing_is_worse_than_any_that_does(config):
-    rates = iter([0.0, 0.5, 1.0])
-    study = search(
-        config,
-        BASE,
-        lambda c, d: metrics(
-            solved=0.0, seconds=1.0, **{"rollout/clear_rate": next(rates)}
-        ),
-    )
+    unsolved = {"solved": 0.0, "seconds": 1.0}
+    rates = ({"rollout/clear_rate": rate} for rate in (0.0, 0.5, 1.0))
+    study = search(config, BASE, giving(*(metrics(**unsolved | r) for r in rates)))
     assert [trial.value for trial in study.trials] == [200, 150, 100]
 
 
@@ -122,7 +121,7 @@ def test_clear_rate_is_maximised_over_whole_runs(config):
         assert not run_config.stop_when_solved
         return metrics(**{"rollout/clear_rate": next(rates)})
 
-    study = search(change(config, objective="clear-rate"), BASE, train)
+    study = search(replace(config, objective="clear-rate"), BASE, train)
     assert study.best_value == 0.9
 
 
@@ -140,7 +139,7 @@ def test_hopeless_trials_are_pruned(config, pruner, objective):
         return metrics()
 
     count = 10 if pruner == "median" else 16
-    config = change(config, objective=objective, pruner=pruner, trials=count)
+    config = replace(config, objective=objective, pruner=pruner, trials=count)
     study = search(config, BASE, train)
     good, bad = study.trials[:6], study.trials[6:]
     assert any(trial.state == TrialState.PRUNED for trial in bad)
@@ -160,7 +159,7 @@ def test_no_pruner_prunes_nothing(config):
             display.report(step, {"rollout/clear_rate": rate}, 0.0)
         return metrics()
 
-    study = search(change(config, trials=6), BASE, train)
+    study = search(replace(config, trials=6), BASE, train)
     assert states(study) == [TrialState.COMPLETE] * 6
 
 
@@ -170,7 +169,7 @@ def test_reports_are_at_steps_that_all_trials_share(config):
             display.report(step, {"rollout/clear_rate": step / 2000}, 0.0)
         return metrics()
 
-    study = search(change(config, trials=1), BASE, train)
+    study = search(replace(config, trials=1), BASE, train)
     points = study.trials[0].intermediate_values
     assert list(points) == list(range(1, 21))
     assert points[1] == 1 - 130 / 2000
@@ -180,30 +179,15 @@ def test_reports_are_at_steps_that_all_trials_share(config):
 
 @pytest.mark.slow
 def test_a_failing_trial_does_not_end_the_search(config):
-    errors = [
-        RuntimeError("the loss is nan"),
-        MemoryError("all of it"),
-        ValueError("x"),
-    ]
-    outcomes = iter([*errors, metrics()])
-
-    def train(run_config, display):
-        outcome = next(outcomes)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    study = search(change(config, trials=4), BASE, train)
+    errors = RuntimeError("the loss is nan"), MemoryError("all of it"), ValueError("x")
+    study = search(replace(config, trials=4), BASE, giving(*errors, metrics()))
     assert states(study) == [TrialState.FAIL] * 3 + [TrialState.COMPLETE]
     assert [t.user_attrs["error"] for t in study.trials[:3]] == list(map(str, errors))
 
 
 def test_a_bug_ends_it(config):
-    def train(run_config, display):
-        raise KeyError("typo")
-
     with pytest.raises(KeyError, match="typo"):
-        search(config, BASE, train)
+        search(config, BASE, giving(KeyError("typo")))
 
 
 @pytest.mark.slow
@@ -234,7 +218,7 @@ def test_an_interrupted_search_is_resumed_with_the_same_trial(config, signalled)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["journal", "sqlite"])
 def test_a_killed_trial_is_begun_again(config, monkeypatch, capsys, kind):
-    config = change(config, trials=1, storage=f"{kind}:///{config.out}/trials")
+    config = replace(config, trials=1, storage=f"{kind}:///{config.out}/trials")
     config.out.mkdir()
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=search, args=(config, BASE, dying))
@@ -283,7 +267,7 @@ def test_who_makes_a_study_begins_it_once(config):
 
 @pytest.mark.slow
 def test_processes_share_the_work(config):
-    study = search(change(config, trials=12, jobs=2), BASE, slow)
+    study = search(replace(config, trials=12, jobs=2), BASE, slow)
     done = counted(study)
     assert [trial.state for trial in done] == [TrialState.COMPLETE] * 12
     # Two may begin the last one at the same moment: one of them gives it up.
@@ -297,7 +281,7 @@ def test_jobs_divide_the_cores(config, monkeypatch):
     monkeypatch.setattr(presets, "available_cores", lambda: 8)
     seen = []
     objective = Objective(
-        change(config, jobs=4),
+        replace(config, jobs=4),
         BASE,
         load(config.space, "--space", "it"),
         lambda c, d: seen.append(c) or metrics(),
@@ -308,7 +292,7 @@ def test_jobs_divide_the_cores(config, monkeypatch):
 
 @pytest.mark.slow
 def test_a_search_goes_on_only_as_it_was_begun(config):
-    config = change(config, trials=1)
+    config = replace(config, trials=1)
     search(config, BASE, quick)
     for options, message in (
         ({"objective": "clear-rate"}, "another objective"),
@@ -317,7 +301,7 @@ def test_a_search_goes_on_only_as_it_was_begun(config):
         ({"space": "trainer.tuning.search_config:default"}, "another space"),
     ):
         with pytest.raises(ValueError, match=f"'search' was begun with {message}"):
-            search(change(config, **options), BASE, quick)
+            search(replace(config, **options), BASE, quick)
 
 
 @pytest.mark.parametrize(
@@ -345,12 +329,12 @@ def test_a_search_goes_on_only_as_it_was_begun(config):
 )
 def test_wrong_options_are_named(config, options, message):
     with pytest.raises(ValueError, match=message):
-        search(change(config, **options), BASE, quick)
+        search(replace(config, **options), BASE, quick)
 
 
 def test_notifications_are_for_single_runs(config):
     with pytest.raises(ValueError, match="--notify is for a single run"):
-        search(config, change(BASE, notify="ntfy://x"), quick)
+        search(config, replace(BASE, notify="ntfy://x"), quick)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +349,7 @@ def test_without_a_driver_the_extra_is_named(
 ):
     monkeypatch.setitem(sys.modules, module_name, None)
     with pytest.raises(ValueError, match="that is not installed") as caught:
-        search(change(config, storage=url), BASE, quick)
+        search(replace(config, storage=url), BASE, quick)
     text = str(caught.value)
     assert text == (
         f"--storage {url.partition('me:')[0]}*** needs a driver that is not "
@@ -376,27 +360,21 @@ def test_without_a_driver_the_extra_is_named(
 def test_a_password_is_in_no_error(config, monkeypatch):
     monkeypatch.setenv("MARIO_TEST_DB", "nosuch://me:secret@host/x")
     with pytest.raises(ValueError, match=r"nosuch://\*\*\* ") as caught:
-        search(change(config, storage="$MARIO_TEST_DB"), BASE, quick)
+        search(replace(config, storage="$MARIO_TEST_DB"), BASE, quick)
     assert "secret" not in str(caught.value)
 
 
 def test_tasks_without_clears_are_refused(config):
-    base = change(BASE, env=change(BASE.env, task="Pong-v5"))
+    base = replace(BASE, env=replace(BASE.env, task="Pong-v5"))
     with pytest.raises(ValueError, match="Pong-v5 does not report clears"):
         search(config, base, quick)
 
 
 @pytest.mark.slow
 def test_the_report(config, capsys, tmp_path):
-    outcomes = iter([30.0, 20.0, RuntimeError("the loss is nan"), 40.0, 25.0])
-
-    def train(run_config, display):
-        outcome = next(outcomes)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return metrics(seconds=outcome)
-
-    study = search(change(config, trials=5), BASE, train)
+    some = [metrics(seconds=seconds) for seconds in (30.0, 20.0, 40.0, 25.0)]
+    some.insert(2, RuntimeError("the loss is nan"))
+    study = search(replace(config, trials=5), BASE, giving(*some))
     capsys.readouterr()
     finish(study, config.folder, "seconds to clear", ["--task", "a b"])
     out = capsys.readouterr().out
@@ -418,7 +396,7 @@ def test_the_report(config, capsys, tmp_path):
 
 @pytest.mark.slow
 def test_a_plot_that_cannot_be_drawn_says_why(config):
-    study = search(change(config, trials=1), BASE, quick)
+    study = search(replace(config, trials=1), BASE, quick)
     lines = write_plots(study, config.folder, "seconds to clear")
     assert len(lines) == 4
     assert "too small to compute importances" in lines[1]
@@ -426,10 +404,7 @@ def test_a_plot_that_cannot_be_drawn_says_why(config):
 
 @pytest.mark.slow
 def test_a_search_without_any_result_is_an_error(config):
-    def train(run_config, display):
-        raise RuntimeError("no")
-
-    study = search(config, BASE, train)
+    study = search(config, BASE, giving(*[RuntimeError("no")] * 3))
     with pytest.raises(RuntimeError, match="no trial was completed"):
         finish(study, config.folder, "seconds to clear", [])
 
@@ -450,16 +425,6 @@ def test_the_command(config, monkeypatch, capsys):
     assert "error: " in capsys.readouterr().err
     assert main([*flags, "--name", "x", "--", "--max-steps", "9"]) == 2
     assert "give --max-steps before --" in capsys.readouterr().err
-
-
-def test_ctrl_c_is_status_130(config, monkeypatch, capsys):
-    def train(run_config, display):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(search, "__defaults__", (train,))
-    flags = ["--space", config.space, "--out", str(config.out)]
-    assert main([*flags, "--", "--device", "cpu"]) == 130
-    assert "the same command resumes" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -340,6 +340,7 @@ def test_the_setup_of_a_population_shows_no_folders(home):
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.slow
 def test_a_search_shows_none_of_its_secrets(home, capsys):
     pytest.importorskip("optuna")
     from stub_runs import SPACE, metrics

@@ -317,10 +317,7 @@ def test_an_exploring_run_goes_on_exactly(tmp_path, corridors, options, capsys):
     whole = exploring(tmp_path / "whole", max_steps=1_200, **options)
     run_training(whole)
     assert checkpoint.load(whole.run_dir, CPU)["explore"]["frontier"]["entries"].numel()
-    parts = replace(whole, run_dir=tmp_path / "parts" / "run")
-    for steps in (350, 750, 1_200):
-        start = None if steps == 350 else parts.run_dir
-        run_training(replace(parts, max_steps=steps, resume=start))
+    parts = run_in_parts(whole, tmp_path / "parts" / "run", 400)
     assert differences(essence(whole.run_dir), essence(parts.run_dir)) == []
     assert "starts again" not in capsys.readouterr().out
     same = zip(corridors[0].sets[-3:], corridors[-1].sets[-3:], strict=True)

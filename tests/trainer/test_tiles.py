@@ -6,18 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_runs import change, read_points, weights_in
+from small_runs import make_config, read_points
 
 from trainer.cli import parse
 from trainer.config.network import GRU
 from trainer.config.presets import preset
-from trainer.config.schema import (
-    TILES_SHAPE,
-    EnvConfig,
-    LearnerConfig,
-    ModelConfig,
-    RunConfig,
-)
+from trainer.config.schema import TILES_SHAPE, EnvConfig, ModelConfig, RunConfig
 from trainer.envs.pool import TilesPool, packed, tiles_picture
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.models import build_model
@@ -165,49 +159,21 @@ def test_other_games_have_no_tiles(capsys, tmp_path):
     assert "Pong-v5 has no tiles" in capsys.readouterr().err
 
 
-def small(tmp_path, threads=2, **options):
-    base = preset("tiles")
-    config = RunConfig(
-        device="cpu",
-        precision="fp32",
-        run_dir=tmp_path,
-        log_seconds=100.0,
-        stop_when_solved=False,
-        videos=False,
-        env=EnvConfig(
-            num_envs=4, num_threads=threads, obs="tiles", stack_num=base.env.stack_num
-        ),
-        model=base.model,
-        learner=LearnerConfig(
-            unroll=4, unrolls_per_batch=4, minibatch_size=16, epochs=1
-        ),
-    )
-    return change(config, max_steps=400, **options)
-
-
-@pytest.mark.slow
-@pytest.mark.rom
-def test_the_seed_decides_the_weights(tmp_path):
-    for number in (1, 2):
-        run_training(small(tmp_path / str(number), threads=number))
-    one, two = (weights_in(tmp_path / str(number)) for number in (1, 2))
-    assert torch.equal(one, two)
-
-
 @pytest.mark.slow
 @pytest.mark.rom
 def test_replay_and_memory_work_on_tiles(tmp_path):
-    config = small(
-        tmp_path, replay_share=0.5, unrolls_per_batch=8, memory="gru", memory_size=16
-    )
+    config = make_config(
+        tmp_path, obs="tiles", stack_num=1, model=preset("tiles").model,
+        replay_share=0.5, unrolls_per_batch=12, memory="gru",
+    )  # fmt: skip
     run_training(config)
-    points = read_points(tmp_path)
+    points = read_points(config.run_dir)
     assert points[-1]["learn/replay/share"] > 0
 
 
 @pytest.mark.rom
 def test_a_film_sees_what_the_pool_gives():
-    config = game_config(small(None).env)
+    config = game_config(preset("tiles").env)
     assert config["obs_type"] == "tiles+motion"
     step = FilmedEnv(config, seed=1).reset(1)
     assert step.obs.shape == TILES_SHAPE
