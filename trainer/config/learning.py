@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
+
+import torch
 
 from trainer.config.options import Choice, any_of, in_use, one_of, option
 
@@ -19,6 +21,8 @@ _REPLAY = (in_use("replay_share"),)
 # Distillation has no entropy bonus.
 _A_REWARD = (one_of("loss", "ppo", "impala"),)
 _ADAM_EPS = 1e-5  # as in PPO implementations (Huang et al. 2022, detail 3)
+
+Groups = list[dict[str, Any]]  # of parameters, as PyTorch's optimisers take them
 
 
 def linear(start: float, end: float, horizon: int, step: int) -> float:
@@ -88,6 +92,11 @@ class AdamW(Choice):
     eps: float = option(_ADAM_EPS, name="adam_eps", flag=False)
     """Epsilon beside the root of the second moment."""
 
+    def build(self, groups: Groups, *, capturable: bool) -> torch.optim.Optimizer:
+        """Fused: one kernel over all parameters, on both CPU and CUDA."""
+        options = dataclasses.asdict(self)
+        return torch.optim.AdamW(groups, capturable=capturable, fused=True, **options)
+
 
 @dataclasses.dataclass(frozen=True)
 class Adam(Choice):
@@ -95,6 +104,11 @@ class Adam(Choice):
 
     eps: float = option(_ADAM_EPS, name="adam_eps", flag=False)
     """Epsilon beside the root of the second moment."""
+
+    def build(self, groups: Groups, *, capturable: bool) -> torch.optim.Optimizer:
+        """Fused: one kernel over all parameters, on both CPU and CUDA."""
+        options = dataclasses.asdict(self)
+        return torch.optim.Adam(groups, capturable=capturable, fused=True, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +120,11 @@ class RMSprop(Choice):
 
     eps: float = option(0.01, name="rmsprop_eps", flag=False)
     """Epsilon beside the root (as in Cleanba and TorchBeast)."""
+
+    def build(self, groups: Groups, *, capturable: bool) -> torch.optim.Optimizer:
+        """Recorded steps need foreach: the loop over parameters asks for the rate."""
+        options = dataclasses.asdict(self) | {"foreach": capturable or None}
+        return torch.optim.RMSprop(groups, capturable=capturable, **options)
 
 
 @dataclasses.dataclass(frozen=True)

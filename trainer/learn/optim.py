@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from contextlib import suppress
-from typing import Any, assert_never
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -89,30 +89,9 @@ def build_optimizer(
             eps=kind.eps,
             capturable=capturable,
         )
-    elif isinstance(kind, learning.RMSprop):
-        optimizer = torch.optim.RMSprop(
-            [_group(params, lr, kind.kind, capturable)],
-            alpha=kind.alpha,
-            eps=kind.eps,
-            capturable=capturable,
-            # The loop over parameters asks the host for a rate that is a tensor.
-            foreach=capturable or None,
-        )
-    elif isinstance(kind, learning.Adam | learning.AdamW):
-        made: type[torch.optim.Adam | torch.optim.AdamW] = torch.optim.Adam
-        decay = 0.0
-        if isinstance(kind, learning.AdamW):
-            decay, made = kind.weight_decay, torch.optim.AdamW
-        # Fused: one kernel over all parameters, on both CPU and CUDA.
-        optimizer = made(
-            [_group(params, lr, kind.kind, capturable)],
-            eps=kind.eps,
-            weight_decay=decay,
-            capturable=capturable,
-            fused=True,
-        )
     else:
-        assert_never(kind)
+        group = _group(params, lr, kind.kind, capturable)
+        optimizer = kind.build([group], capturable=capturable)
     optimizer.register_load_state_dict_pre_hook(_keep_options)
     optimizer.register_load_state_dict_post_hook(_lay_out_like_weights)
     return optimizer
