@@ -35,7 +35,7 @@ from trainer.session import files
 
 Config = TypeVar("Config")
 
-# Groups of the options that --help shows.
+# Groups of the options that --help shows. Those of --help-all are parts of the schema.
 _EVERYDAY = {
     "game": "task levels test_levels obs action_set frame_skip stack_num starts",
     "network": "model memory memory_size",
@@ -44,16 +44,6 @@ _EVERYDAY = {
     "hardware": "preset device num_envs num_threads mode lag",
     "run": "seed max_steps max_seconds stop_when_solved run_dir resume log_seconds "
     "videos dashboard",
-}
-# Titles of the groups that only --help-all shows, by the part of the schema.
-_MORE = {
-    "env": "environments",
-    "model": "more_network",
-    "learner": "more_learning",
-    "replay": "replay",
-    "explore": "exploration",
-    "augmentation": "augmentation",
-    "": "more_run",
 }
 
 
@@ -259,7 +249,7 @@ def _read(
         usual = {name for names in groups.values() for name in names}
         for option in options.values():
             if option.flag and option.name not in usual:
-                groups.setdefault(_MORE[option.part], []).append(option.name)
+                groups.setdefault(option.part or "more", []).append(option.name)
     fields: list[tuple[str, Any, Any]] = []
     for title, names in groups.items():
         kind = _flags_of(title, [replace(options[n], default=values[n]) for n in names])

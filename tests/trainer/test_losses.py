@@ -21,6 +21,7 @@ def make(seed=0, weights=None):
         advantages=torch.randn(N, generator=g),
         values=3 * torch.randn(N, generator=g),
         weights=torch.full((N,), 1 / N) if weights is None else weights,
+        scales=torch.ones(N),
     )
     return logits, values, targets
 

@@ -34,7 +34,7 @@ class Targets(NamedTuple):
     advantages: Tensor  # float32 weight of the policy's gradient
     values: Tensor  # float32, what the critic learns
     weights: Tensor  # float32 share of the row in the mean; 0 for ignored rows
-    scales: Tensor | None = None  # float32 divisors of the critic's errors (PopArt)
+    scales: Tensor  # float32 divisors of the critic's errors; 1 without PopArt
     teachers: Tensor | None = None  # (..., A) log-probabilities, for distillation
 
     def at(self, pick: Any) -> Targets:
@@ -164,9 +164,7 @@ def consistency(
     """
     log_pi = F.log_softmax(logits.detach(), dim=-1)
     kl = log_pi.exp() * (log_pi - F.log_softmax(augmented_logits, dim=-1))
-    difference = augmented_values - values.detach()
-    if targets.scales is not None:
-        difference = difference / targets.scales
+    difference = (augmented_values - values.detach()) / targets.scales
     return (targets.weights * (kl.sum(-1) + difference.square())).sum()
 
 
@@ -184,9 +182,7 @@ def _of_actions(log_probs: Tensor, actions: Tensor) -> Tensor:
 
 def _critic_term(values: Tensor, targets: Targets, kind: ValueLossName) -> Tensor:
     """Weighted mean of the critic's loss."""
-    returns = targets.values
-    if targets.scales is not None:
-        values, returns = values / targets.scales, returns / targets.scales
+    values, returns = values / targets.scales, targets.values / targets.scales
     if kind == "huber":
         errors = F.smooth_l1_loss(values, returns, reduction="none")
     else:
