@@ -35,6 +35,10 @@ def loss_of(logits, values, targets, clip_range=0.2, **changes):
     return ppo_loss(logits, values, targets, clip_range=clip_range, **options)
 
 
+def rows(targets, pick):
+    return Targets(*(field if field is None else field[pick] for field in targets))
+
+
 def uneven():
     """Weights like those of replay: importance weights that add up to 1."""
     weights = torch.rand(N, generator=torch.Generator().manual_seed(1)) ** 2
@@ -93,7 +97,7 @@ def test_weights_of_replay_are_importance_weights():
     """A row of weight 2 w is two rows of weight w."""
     logits, values, targets = make(weights=uneven())
     twice = torch.cat([torch.arange(N), torch.tensor([4])])
-    double = targets.at(twice)
+    double = rows(targets, twice)
     weights = double.weights.clone()
     weights[4] = weights[-1] = targets.weights[4] / 2
     double = double._replace(weights=weights)
@@ -142,7 +146,7 @@ def test_parts_add_up(clip_range):
     logits, values, targets = make()
     whole = loss_of(logits, values, targets, clip_range)
     parts = [
-        loss_of(logits[pick], values[pick], targets.at(pick), clip_range)
+        loss_of(logits[pick], values[pick], rows(targets, pick), clip_range)
         for pick in torch.arange(N).split(5)
     ]
     for name in whole._fields[:-1]:

@@ -237,7 +237,7 @@ class Learner:
         c, numbers = self.config.learner, numbers[:, items]
         augmented = self.forward(*inputs, numbers) if self.augmentation else None
         logits, values = output.logits.flatten(0, 1), output.values.flatten()
-        targets = targets.at((slice(None), items)).flat()
+        targets = targets.part(items)
         loss = self._loss(
             logits,
             values,

@@ -17,7 +17,7 @@ and recorded in a CUDA graph.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,7 @@ ValueLossName = Literal["huber", "squared"]
 
 
 class Targets(NamedTuple):
-    """What rows (N,), or (T, n) before `flat`, learn from; without gradients."""
+    """What rows (N,), or (T, n) before `part`, learn from; without gradients."""
 
     actions: Tensor  # int64, taken
     log_mu: Tensor  # float32 log-probability of the actions when they were taken
@@ -37,16 +37,10 @@ class Targets(NamedTuple):
     scales: Tensor  # float32 divisors of the critic's errors; 1 without PopArt
     teachers: Tensor | None = None  # (..., A) log-probabilities, for distillation
 
-    def at(self, pick: Any) -> Targets:
-        """Some of the rows."""
-        return Targets._make(None if field is None else field[pick] for field in self)
-
-    def flat(self) -> Targets:
-        """Rows (T, n) as (N,)."""
-        dims = self.actions.ndim - 1
-        return Targets._make(
-            None if field is None else field.flatten(0, dims) for field in self
-        )
+    def part(self, items: slice) -> Targets:
+        """Some items of rows (T, n), as rows (N,)."""
+        fields = (None if field is None else field[:, items] for field in self)
+        return Targets._make(f if f is None else f.flatten(0, 1) for f in fields)
 
 
 class Loss(NamedTuple):
