@@ -166,9 +166,12 @@ def parse_each(argv: Sequence[str], levels: Sequence[str]) -> dict[str, RunConfi
 
 def code_in(argv: Sequence[str]) -> dict[str, str]:
     """The options of a run on its command line that name code, with their values."""
-    options = flags.options()
-    named = _named(argv).items()
-    return {name: word for name, word in named if options[name].holds == "code"}
+    return _code(_named(argv))
+
+
+def _code(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that name code."""
+    return {n: v for n, v in given.items() if flags.options()[n].holds == "code"}
 
 
 def _named(argv: Sequence[str]) -> dict[str, str]:
@@ -212,10 +215,7 @@ def _defaults(given: Mapping[str, Any]) -> tuple[RunConfig, Path | None]:
                 f"--resume continues with the options of its run: leave out --preset "
                 f"{name} and give single options instead"
             )
-        code = {
-            name: given[name] for name in given if flags.options()[name].holds == "code"
-        }
-        config = files.config_of(resume, code, task)
+        config = files.config_of(resume, _code(given), task)
         return _with_task(config, task), config.resume
     obs = given.get("obs", EnvConfig.obs)
     if name == "auto" and obs == "tiles":
