@@ -35,7 +35,7 @@ from trainer.session import files
 
 Config = TypeVar("Config")
 
-# Groups of the options that --help shows.
+# Groups of the options that --help shows. Those of --help-all are parts of the schema.
 _EVERYDAY = {
     "game": "task levels test_levels obs action_set frame_skip stack_num starts",
     "network": "model memory memory_size",
@@ -44,16 +44,6 @@ _EVERYDAY = {
     "hardware": "preset device num_envs num_threads mode lag",
     "run": "seed max_steps max_seconds stop_when_solved run_dir resume log_seconds "
     "videos dashboard",
-}
-# Titles of the groups that only --help-all shows, by the part of the schema.
-_MORE = {
-    "env": "environments",
-    "model": "more_network",
-    "learner": "more_learning",
-    "replay": "replay",
-    "explore": "exploration",
-    "augmentation": "augmentation",
-    "": "more_run",
 }
 
 
@@ -176,9 +166,12 @@ def parse_each(argv: Sequence[str], levels: Sequence[str]) -> dict[str, RunConfi
 
 def code_in(argv: Sequence[str]) -> dict[str, str]:
     """The options of a run on its command line that name code, with their values."""
-    options = flags.options()
-    named = _named(argv).items()
-    return {name: word for name, word in named if options[name].holds == "code"}
+    return _code(_named(argv))
+
+
+def _code(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that name code."""
+    return {n: v for n, v in given.items() if flags.options()[n].holds == "code"}
 
 
 def _named(argv: Sequence[str]) -> dict[str, str]:
@@ -222,10 +215,7 @@ def _defaults(given: Mapping[str, Any]) -> tuple[RunConfig, Path | None]:
                 f"--resume continues with the options of its run: leave out --preset "
                 f"{name} and give single options instead"
             )
-        code = {
-            name: given[name] for name in given if flags.options()[name].holds == "code"
-        }
-        config = files.config_of(resume, code, task)
+        config = files.config_of(resume, _code(given), task)
         return _with_task(config, task), config.resume
     obs = given.get("obs", EnvConfig.obs)
     if name == "auto" and obs == "tiles":
@@ -259,7 +249,7 @@ def _read(
         usual = {name for names in groups.values() for name in names}
         for option in options.values():
             if option.flag and option.name not in usual:
-                groups.setdefault(_MORE[option.part], []).append(option.name)
+                groups.setdefault(option.part or "more", []).append(option.name)
     fields: list[tuple[str, Any, Any]] = []
     for title, names in groups.items():
         kind = _flags_of(title, [replace(options[n], default=values[n]) for n in names])

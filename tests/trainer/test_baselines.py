@@ -130,6 +130,7 @@ def test_the_clip_loss_is_the_policy_gradient_where_the_ratio_is_1():
         advantages=torch.randn(20, generator=generator),
         values=torch.zeros(20),
         weights=torch.full((20,), 1 / 20),
+        scales=torch.ones(20),
     )
     loss = ppo_loss(
         logits,

@@ -370,6 +370,7 @@ def test_a_compiled_loss_is_the_loss(caplog):
         advantages=torch.randn(n),
         values=torch.randn(n),
         weights=torch.full((n,), 1 / n),
+        scales=torch.ones(n),
     )
     options = {
         "clip_range": 0.2,

@@ -31,6 +31,7 @@ def test_loss_equals_formula():
         advantages=torch.full((5,), torch.nan),  # not used
         values=torch.zeros(5),
         weights=weights,
+        scales=torch.ones(5),
         teachers=teachers,
     )
     loss = distillation_loss(

@@ -21,6 +21,7 @@ def make(seed=0, weights=None):
         advantages=torch.randn(N, generator=g),
         values=3 * torch.randn(N, generator=g),
         weights=torch.full((N,), 1 / N) if weights is None else weights,
+        scales=torch.ones(N),
     )
     return logits, values, targets
 
@@ -32,6 +33,10 @@ def loss_of(logits, values, targets, clip_range=0.2, **changes):
     if clip_range is None:
         return impala_loss(logits, values, targets, **options)
     return ppo_loss(logits, values, targets, clip_range=clip_range, **options)
+
+
+def rows(targets, pick):
+    return Targets(*(field if field is None else field[pick] for field in targets))
 
 
 def uneven():
@@ -92,7 +97,7 @@ def test_weights_of_replay_are_importance_weights():
     """A row of weight 2 w is two rows of weight w."""
     logits, values, targets = make(weights=uneven())
     twice = torch.cat([torch.arange(N), torch.tensor([4])])
-    double = targets.at(twice)
+    double = rows(targets, twice)
     weights = double.weights.clone()
     weights[4] = weights[-1] = targets.weights[4] / 2
     double = double._replace(weights=weights)
@@ -141,7 +146,7 @@ def test_parts_add_up(clip_range):
     logits, values, targets = make()
     whole = loss_of(logits, values, targets, clip_range)
     parts = [
-        loss_of(logits[pick], values[pick], targets.at(pick), clip_range)
+        loss_of(logits[pick], values[pick], rows(targets, pick), clip_range)
         for pick in torch.arange(N).split(5)
     ]
     for name in whole._fields[:-1]:

@@ -46,7 +46,7 @@ def test_episodes_follow_autoreset():
     first, second = tracker.finished.recent
     assert first == (1.0, 3, 300, False, 0)
     assert second == (5.0, 1, 50, True, 0)
-    assert tracker.finished.first_clear == 2
+    assert tracker.finished.statistics()["first_clear_episode"] == 2
     assert tracker.finished.clear_rates() == [0.5]
     statistics = tracker.statistics()
     assert statistics["first_clear_episode"] == 2
@@ -214,7 +214,7 @@ def test_clear_rates_by_level():
     play(0, 8, 1, [True])
     assert tracker.finished.cleared_levels() == ["4-2", "1-3", "8-1"]
     assert again.cleared_levels() == ["4-2", "1-3"]
-    assert again.first_clear == 1
+    assert again.statistics()["first_clear_episode"] == 1
 
 
 def test_episodes_are_read_while_another_thread_adds():

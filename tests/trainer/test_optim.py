@@ -406,22 +406,6 @@ def test_ema_follows_its_formula():
     assert not any(param.requires_grad for param in ema.model.parameters())
 
 
-def test_ema_is_saved():
-    net = nn.Linear(2, 2)
-    ema = Ema(net, 0.9)
-    with torch.no_grad():
-        net.weight.add_(1)
-    ema.update(100)
-    other = Ema(nn.Linear(2, 2), 0.9)
-    other.load_state_dict(ema.state_dict())
-    assert torch.equal(other.model.weight, ema.model.weight)
-    plain = nn.Linear(2, 2)
-    plain.load_state_dict(ema.state_dict())  # a state dict of the model
-    with torch.no_grad():
-        plain.weight.zero_()
-    assert not torch.equal(plain.weight, ema.model.weight)
-
-
 @pytest.mark.parametrize("kind", ["adam", "adamw", "rmsprop", "muon"])
 @pytest.mark.parametrize("laid_out", [torch.channels_last, torch.contiguous_format])
 def test_a_checkpoint_goes_on_with_weights_in_another_order(kind, laid_out):

@@ -72,7 +72,7 @@ def test_every_option_of_any_text_declares_what_it_holds():
         for name, hint in free_texts(kind):
             if Path in {hint, *typing.get_args(hint)} or name in PLAIN:
                 continue
-            assert shown._holds().get(name), f"{kind.__name__}.{name}"
+            assert shown._holds().get((name,)), f"{kind.__name__}.{name}"
 
 
 def private_values():

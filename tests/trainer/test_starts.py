@@ -212,7 +212,7 @@ def test_only_episodes_from_a_levels_start_count():
     assert len(play(tracker, 0, cleared=False)) == 1
     for _ in range(3):
         assert play(tracker, 1, cleared=True) == []
-    assert tracker.finished.first_clear is None
+    assert "first_clear_episode" not in tracker.finished.statistics()
     assert tracker.finished.clear_rates() == [0.0]
     assert tracker.statistics()["episodes"] == 1
     play(tracker, 0, cleared=True)

@@ -69,14 +69,12 @@ def typed(name: str, hint: Any, value: Any) -> Any:
     if value is None and (NONE in kinds or types.NoneType in typing.get_args(hint)):
         return None
     if kinds:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{name} must be a table with its kind, got {value!a}")
-        value = dict(value)
-        word = value.pop("kind", "")
-        chosen = kinds.get(word)
+        table = dict(value) if isinstance(value, Mapping) else {"kind": value}
+        word = table.pop("kind", "")
+        chosen = kinds.get(str(word))
         if chosen is None:
             raise ValueError(f"unknown kind {word!r}; choose one of {', '.join(kinds)}")
-        return from_dict(chosen, value)
+        return from_dict(chosen, table)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_dict(hint, value)
     if hint is Path or Path in typing.get_args(hint):

@@ -91,33 +91,29 @@ def _scheme(url: str) -> str:
 
 
 @functools.cache
-def _holds() -> dict[str, Holds]:
-    """What each option holds, by name."""
-    own = {name: option.holds for name, option in flags.options().items()}
-    return own | _OF_OTHER_COMMANDS
-
-
-@functools.cache
-def _by_path() -> dict[tuple[str, ...], Holds]:
-    """What each option of a run holds, by the path of its field."""
-    own = {option.path: option.holds for option in flags.options().values()}
-    return own | {(name,): holds for name, holds in _BESIDE.items()}
+def _holds() -> dict[tuple[str, ...], Holds]:
+    """What each option holds, by its name and by the path of its field."""
+    options = flags.options().values()
+    others = (_OF_OTHER_COMMANDS | _BESIDE).items()
+    return (
+        {(option.name,): option.holds for option in options}
+        | {option.path: option.holds for option in options}
+        | {(name,): holds for name, holds in others}
+    )
 
 
 def settings(data: Mapping[str, Any], part: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The content of config.json, or a part of it such as ("env",), for others."""
+    """Options of any command by name, or the content of config.json, for others.
+
+    The content may be a part of it, such as ("env",).
+    """
     result = {}
     for name, given in data.items():
         where = (*part, name)
         is_part = isinstance(given, Mapping)
-        holds = _by_path().get(where)
+        holds = _holds().get(where)
         result[name] = settings(given, where) if is_part else value(holds, given)
     return result
-
-
-def options(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by name as others may see them, of any command."""
-    return {name: value(_holds().get(name), given) for name, given in data.items()}
 
 
 def without_secrets(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,7 +148,7 @@ def command(words: Sequence[str]) -> list[str]:
             holds = None
         elif _FLAG.fullmatch(word):
             flag, equals, given = word.partition("=")
-            holds = _holds().get(flag.lstrip("-").replace("-", "_"))
+            holds = _holds().get((flag.lstrip("-").replace("-", "_"),))
             word = flag + equals + str(value(holds, given))
         else:
             word = str(value(holds, word))

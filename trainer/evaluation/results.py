@@ -242,7 +242,7 @@ class Evaluation(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types: the content of table.json, which others may see."""
-        about = shown.options(self.about)
+        about = shown.settings(self.about)
         if not self.levels:
             return about | {"results": self.rows}
         return about | {

@@ -299,7 +299,7 @@ def make_explorer(
 class Explorer:
     """Sets where the pool's episodes begin, and pays bonuses for new places.
 
-    Implements the collector's `ExplorerProtocol`. One thread may observe while another
+    The collector calls `set_starts` and `observe`. One thread may observe while another
     reads statistics or the state.
     """
 
@@ -357,7 +357,11 @@ class Explorer:
     def observe(
         self, columns: StepColumns, obs: Tensor, run_steps: int
     ) -> BonusArray | None:
-        """Takes the rows of one recv, before actions are sent."""
+        """Takes the rows of one recv, before actions are sent; returns their bonuses.
+
+        The observations, (n, C, H, W) uint8, are on the device of the run, where a
+        bonus may run a network on them. None: there are no bonuses.
+        """
         with self._lock:
             if self._starts is not None:
                 self._starts.observe(columns)

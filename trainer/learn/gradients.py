@@ -158,10 +158,9 @@ class GradientStep:
         for some in _chunks(slice(0, len(rows)), self.grad_accum_steps):
             loss = imitation.loss(rows[some])
             scaled = self._scaler.scale(imitation.weight * loss)
-            more = torch.autograd.grad(scaled, self.params, allow_unused=True)
-            # The critic's weights have no imitation gradient.
-            pairs = [p for p in zip(gradients, more, strict=True) if p[1] is not None]
-            torch._foreach_add_([one for one, _ in pairs], [add for _, add in pairs])
+            # Zeros for the critic's weights, which this loss does not depend on.
+            more = torch.autograd.grad(scaled, self.params, materialize_grads=True)
+            torch._foreach_add_(gradients, more)
             total += loss.detach()
         return total
 

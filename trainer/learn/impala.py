@@ -50,13 +50,17 @@ class Impala(Learner):
         batch = Batch(self.frames, *fields)
         step, maker = self.gradient_step, self.target_maker
         shards = step.split(batch.weights.numel())
+        rows = slice(self.burn_in, -1)
         # With several parts, `part_loss` computes each part's graph again.
         keep_graph = step.grad_accum_steps == 1
 
         def run(items: slice) -> tuple[PolicyOutput, VTrace]:
             with torch.set_grad_enabled(keep_graph):
                 output = self.forward(*batch.inputs(items))
-            return output, self._trace(batch.at(items), output)
+            part, logits = batch.at(items), output.logits.detach()[:-1]
+            log_pi = log_prob(logits, part.actions[rows])
+            log_ratios = log_pi - log_prob(part.logits[rows], part.actions[rows])
+            return output, maker.trace(part, log_ratios, output.values.detach())
 
         outputs, traces = zip(*step.shards.map(run, shards), strict=True)
         # Weights and normalisation are those of the whole minibatch.
@@ -64,9 +68,7 @@ class Impala(Learner):
         logits = torch.cat([output.logits.detach() for output in outputs], 1)
         values = torch.cat([output.values.detach() for output in outputs], 1)
         targets, priorities = maker.targets(batch, trace, logits[:-1], values[:-1])
-        targets, mean_weight = normalised(
-            targets, advantages=self.config.learner.normalise_advantages
-        )
+        targets, mean_weight = normalised(targets, self.config.learner)
         targets = targets._replace(advantages=trace.rhos * targets.advantages)
 
         def part_loss(shard: int, items: slice) -> Loss:
@@ -83,10 +85,3 @@ class Impala(Learner):
         # Not earlier, because PopArt changes weights that the gradient depends on.
         maker.update_popart(batch, trace)
         return priorities
-
-    def _trace(self, batch: Batch, output: PolicyOutput) -> VTrace:
-        """V-trace of unrolls under the current policy and values."""
-        rows = slice(self.burn_in, -1)
-        log_pi = log_prob(output.logits.detach()[:-1], batch.actions[rows])
-        log_mu = log_prob(batch.logits[rows], batch.actions[rows])
-        return self.target_maker.trace(batch, log_pi - log_mu, output.values.detach())

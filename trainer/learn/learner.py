@@ -237,7 +237,7 @@ class Learner:
         c, numbers = self.config.learner, numbers[:, items]
         augmented = self.forward(*inputs, numbers) if self.augmentation else None
         logits, values = output.logits.flatten(0, 1), output.values.flatten()
-        targets = targets.at((slice(None), items)).flat()
+        targets = targets.part(items)
         loss = self._loss(
             logits,
             values,
@@ -274,7 +274,7 @@ class Learner:
         yield from imitation.clone(steps)
         if self.ema:
             # The moving average begins with the cloned weights.
-            self.ema.load_state_dict(self.model.state_dict())
+            self.ema.model.load_state_dict(self.model.state_dict())
 
     # -- for the run ------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class Learner:
         return {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "ema": self.ema.state_dict() if self.ema else None,
+            "ema": self.ema.model.state_dict() if self.ema else None,
             # The noise of noisy layers is in no state dict.
             "buffers": dict(self.model.named_buffers()),
             "updates": self.version,
@@ -317,7 +317,7 @@ class Learner:
         if state["scaler"]:  # empty unless the saved run was fp16
             self.scaler.load_state_dict(state["scaler"])
         if self.ema:
-            self.ema.load_state_dict(state["ema"] or self.model.state_dict())
+            self.ema.model.load_state_dict(state["ema"] or self.model.state_dict())
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 if name in state["buffers"]:

@@ -17,7 +17,7 @@ and recorded in a CUDA graph.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,26 +27,20 @@ ValueLossName = Literal["huber", "squared"]
 
 
 class Targets(NamedTuple):
-    """What rows (N,), or (T, n) before `flat`, learn from; without gradients."""
+    """What rows (N,), or (T, n) before `part`, learn from; without gradients."""
 
     actions: Tensor  # int64, taken
     log_mu: Tensor  # float32 log-probability of the actions when they were taken
     advantages: Tensor  # float32 weight of the policy's gradient
     values: Tensor  # float32, what the critic learns
     weights: Tensor  # float32 share of the row in the mean; 0 for ignored rows
-    scales: Tensor | None = None  # float32 divisors of the critic's errors (PopArt)
+    scales: Tensor  # float32 divisors of the critic's errors; 1 without PopArt
     teachers: Tensor | None = None  # (..., A) log-probabilities, for distillation
 
-    def at(self, pick: Any) -> Targets:
-        """Some of the rows."""
-        return Targets._make(None if field is None else field[pick] for field in self)
-
-    def flat(self) -> Targets:
-        """Rows (T, n) as (N,)."""
-        dims = self.actions.ndim - 1
-        return Targets._make(
-            None if field is None else field.flatten(0, dims) for field in self
-        )
+    def part(self, items: slice) -> Targets:
+        """Some items of rows (T, n), as rows (N,)."""
+        fields = (None if field is None else field[:, items] for field in self)
+        return Targets._make(f if f is None else f.flatten(0, 1) for f in fields)
 
 
 class Loss(NamedTuple):
@@ -164,9 +158,7 @@ def consistency(
     """
     log_pi = F.log_softmax(logits.detach(), dim=-1)
     kl = log_pi.exp() * (log_pi - F.log_softmax(augmented_logits, dim=-1))
-    difference = augmented_values - values.detach()
-    if targets.scales is not None:
-        difference = difference / targets.scales
+    difference = (augmented_values - values.detach()) / targets.scales
     return (targets.weights * (kl.sum(-1) + difference.square())).sum()
 
 
@@ -184,9 +176,7 @@ def _of_actions(log_probs: Tensor, actions: Tensor) -> Tensor:
 
 def _critic_term(values: Tensor, targets: Targets, kind: ValueLossName) -> Tensor:
     """Weighted mean of the critic's loss."""
-    returns = targets.values
-    if targets.scales is not None:
-        values, returns = values / targets.scales, returns / targets.scales
+    values, returns = values / targets.scales, targets.values / targets.scales
     if kind == "huber":
         errors = F.smooth_l1_loss(values, returns, reduction="none")
     else:

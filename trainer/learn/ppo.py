@@ -114,9 +114,7 @@ class PPO(Learner):
         (1, n, S) before them, and those of `Targets`, (T, n, ...).
         """
         stacks, is_first, levels, state, *rest = fields
-        targets, mean_weight = normalised(
-            Targets(*rest), advantages=self.config.learner.normalise_advantages
-        )
+        targets, mean_weight = normalised(Targets(*rest), self.config.learner)
 
         def part_loss(shard: int, items: slice) -> Loss:
             some = (slice(None), items)

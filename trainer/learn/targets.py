@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.config.schema import RunConfig
+from trainer.config.schema import LearnerConfig, RunConfig
 from trainer.learn.gradients import Statistics
 from trainer.learn.losses import Targets, normalise
 from trainer.learn.vtrace import VTrace, gae, vtrace
@@ -173,7 +173,7 @@ class TargetMaker:
         log("explained_variance", explained_variance(values, trace.targets, shares))
 
 
-def normalised(targets: Targets, *, advantages: bool) -> tuple[Targets, Tensor]:
+def normalised(targets: Targets, config: LearnerConfig) -> tuple[Targets, Tensor]:
     """Scales the weights of a minibatch to sum 1; also returns the mean weight.
 
     With these weights the losses are means, as the statistics show them. Multiplied by
@@ -182,7 +182,7 @@ def normalised(targets: Targets, *, advantages: bool) -> tuple[Targets, Tensor]:
     mean_weight = targets.weights.mean()
     weights = targets.weights / targets.weights.sum().clamp(min=1e-8)
     targets = targets._replace(weights=weights)
-    if advantages:
+    if config.normalise_advantages:
         targets = targets._replace(advantages=normalise(targets.advantages, weights))
     return targets, mean_weight
 

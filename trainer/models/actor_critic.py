@@ -349,11 +349,3 @@ class Ema:
         buffers = zip(self.model.buffers(), self._source.buffers(), strict=True)
         for copied, original in buffers:
             copied.copy_(original)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The averaged weights, as a state dict of the model."""
-        return self.model.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from a `state_dict`."""
-        self.model.load_state_dict(state)

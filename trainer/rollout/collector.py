@@ -17,7 +17,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from trainer.machine.cuda import ACTING, Graphed, HostToDevice, use_here
 from trainer.machine.timings import Timings
 from trainer.models import PolicyModel, PolicyOutput
 from trainer.rollout.arrays import Index, Native, native, on_host, span
-from trainer.rollout.episodes import FloatArray, OpenEpisodes, StepColumns
+from trainer.rollout.episodes import OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.store import Rollouts, Rows
 
@@ -121,39 +121,6 @@ class Actor:
         return output.logits[0], output.values_at(levels[None])[0], state
 
 
-class ExplorerProtocol(Protocol):
-    """Chooses where episodes begin, and pays bonuses for new places."""
-
-    def set_starts(self) -> None:
-        """Sets where episodes begin from now on; called between two batches."""
-
-    def observe(
-        self, columns: StepColumns, obs: Tensor, run_steps: int
-    ) -> FloatArray | None:
-        """Takes the rows of one recv, before actions are sent.
-
-        The observations, (n, C, H, W) uint8, are on the device of the run, where a
-        bonus may run a network on them (`obs.device`). Returns bonuses (n,) to add to
-        the rewards; None if there are none.
-        """
-
-
-class RecorderProtocol(Protocol):
-    """Records what a replay of episodes needs."""
-
-    def observe(self, columns: StepColumns, run_steps: int) -> None:
-        """Takes the rows of one recv, before actions are sent."""
-
-    def record(
-        self,
-        env_id: npt.NDArray[np.int32],
-        actions: npt.NDArray[np.int32],
-        logits: FloatArray,
-        values: FloatArray,
-    ) -> None:
-        """Takes the decisions: (n,) actions, (n, A) logits, (n,) values."""
-
-
 class _Received(NamedTuple):
     """The n rows of one recv, on the host and on the device."""
 
@@ -177,8 +144,8 @@ class Collector:
         episodes: OpenEpisodes,
         finished: FinishedEpisodes,
         timings: Timings,
-        recorder: RecorderProtocol | None = None,
-        explorer: ExplorerProtocol | None = None,
+        recorder: Any = None,  # a film.record.Recorder
+        explorer: Any = None,  # an explore.explorer.Explorer
         ranks: int = 1,  # processes that collect the same amount; `steps` counts all
     ) -> None:
         self.steps = 0

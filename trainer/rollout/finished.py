@@ -111,11 +111,6 @@ class FinishedEpisodes:
             batches = state.get("new", [])  # older checkpoints lack this field
             self._new = deque([(k, Episode(*e)) for k, e in b] for b in batches)
 
-    @property
-    def first_clear(self) -> int | None:
-        """Number of the first episode that cleared its level, from 1; None: none."""
-        return min(self._first_clears.values(), default=None)
-
     def cleared_levels(self) -> list[str]:
         """Levels in the order of their first clears; "" for a task without levels."""
         with self._lock:
@@ -182,8 +177,8 @@ class FinishedEpisodes:
         """
         with self._lock:
             result = {"episodes": float(self.count)}
-            if self.first_clear is not None:
-                result["first_clear_episode"] = float(self.first_clear)
+            if self._first_clears:
+                result["first_clear_episode"] = float(min(self._first_clears.values()))
             recent = list(self.recent)
         if not recent:
             return result

@@ -79,11 +79,6 @@ class PrioritizedReplay:
             )
         if not 0 <= alpha <= 1:
             raise ValueError(f"alpha must be 0 (uniform) to 1, got {alpha}")
-        if generator.device.type != device.type:
-            raise ValueError(
-                f"the generator is on {generator.device}, but replay is on {device}; "
-                "create the generator with torch.Generator(device)"
-            )
         self.capacity = capacity
         self.num_slots = num_slots
         self.alpha = alpha
@@ -224,7 +219,6 @@ class PrioritizedReplay:
                 f"{self.num_slots}; resume with the options that the run began with"
             )
         priorities = state["priorities"].to(self.device)
-        _check_shape(priorities, (len(slots),))
         self.generator.set_state(state["generator"].cpu())
         self._order = deque(slots)
         self._priorities.fill_(_ABSENT)

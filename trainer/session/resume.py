@@ -123,7 +123,7 @@ def capture(
         "config": shown.without_secrets(to_dict(run.config)),
         "spaces": {"observation": list(run.obs_shape), "actions": run.num_actions},
         "model": run.model.state_dict(),
-        "ema": ema.state_dict() if ema else None,
+        "ema": ema.model.state_dict() if ema else None,
         "learner": learner,
         "steps": run.progress.steps,
         "progress": asdict(run.progress),

@@ -208,7 +208,7 @@ def _options(options: Mapping[str, Any]) -> str:
     """The options of the campaign and the flags after `--`, as others may see them."""
     rows = [
         (name.replace("_", "-"), value if isinstance(value, float) else str(value))
-        for name, value in shown.options(options.get("options", {})).items()
+        for name, value in shown.settings(options.get("options", {})).items()
         if value not in (None, "") and name not in _OF_THE_COMMAND
     ]
     flags = shlex.join(shown.command(["", *options.get("flags", [])])[1:])

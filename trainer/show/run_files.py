@@ -78,7 +78,7 @@ def read_run(folder: Path) -> RunFiles:
         shown.settings(config),
         sorted((p for p in points if "step" in p), key=lambda p: float(p["step"])),
         evaluations,
-        shown.options(_read_object(folder / "evaluation" / "table.json")),
+        shown.settings(_read_object(folder / "evaluation" / "table.json")),
         shown.message(_read_text(folder / "messages.txt"), config),
         lost + also_lost,
     )
