@@ -106,18 +106,17 @@ class Workers:
 
     def wait(self, seconds: float | None = None) -> list[tuple[str, Any]]:
         """Names and results of the finished tasks; a failed task has `Failed`."""
-        results: list[tuple[str, Any]] = []
+        results = []
         for connection in wait(list(self._busy), seconds):
             name, worker = self._busy.pop(connection)
             try:
-                results.append((name, worker.connection.recv()))
+                result = worker.connection.recv()
                 self._idle.append(worker)
             except (EOFError, OSError):
                 worker.process.join()
                 status = worker.process.exitcode
-                results.append(
-                    (name, Failed(f"its process ended with status {status}"))
-                )
+                result = Failed(f"its process ended with status {status}")
+            results.append((name, result))
         return results
 
     def stop(self) -> list[tuple[str, Any]]:
