@@ -132,7 +132,10 @@ class Run:
         self.device = device_of(config.device, ranks)
         torch.manual_seed(seed_of(config.seed, Stream.WEIGHTS))
         shards = self.owns(set_up_arithmetic(config, self.device))
-        self._check_device()
+        on_gpu = self.device.type == "cuda"
+        graphs = on_gpu and config.cuda_graphs and not config.serial
+        self.checked = check_gpu(self.device, graphs=graphs) if on_gpu else SelfCheck()
+        self.graphs = graphs and self.checked.graphs
         asynchronous = config.mode == "async"
         threads_before = thread_ids()
         # Together, all ranks have the seeds of a run with one process.
@@ -189,14 +192,6 @@ class Run:
                 ranks=ranks.size,
             )
         )
-
-    def _check_device(self) -> None:
-        on_gpu = self.device.type == "cuda"
-        self.graphs = on_gpu and self.share.cuda_graphs and not self.share.serial
-        self.checked = SelfCheck()
-        if on_gpu:
-            self.checked = check_gpu(self.device, graphs=self.graphs)
-            self.graphs = self.graphs and self.checked.graphs
 
     def _build_model(self) -> None:
         config = self.share

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -261,13 +262,12 @@ def check_loss(run: Run, loss: float, batch: Batch) -> None:
         fields.pop("frames"), fields.pop("stacks"), run.obs_shape
     )
     path = run.run_dir / "nan_batch.pt"
-    text = f"the loss is {loss}; the last batch is in {path}"
-    try:
-        with replacing(path) as file:
-            checkpoint.dump(fields, file)
-    except OSError as error:
-        text = f"the loss is {loss}; {path} could not be written ({error.strerror})"
-    raise RuntimeError(f"{text}. Try a lower --lr, or --precision fp32")
+    with suppress(OSError), replacing(path) as file:  # a full disk
+        checkpoint.dump(fields, file)
+    raise RuntimeError(
+        f"the loss is {loss}; the last batch is in {path}, if the disk had room. Try a "
+        "lower --lr, or --precision fp32"
+    )
 
 
 # -- alarms ------------------------------------------------------------------
