@@ -296,6 +296,7 @@ def record(run: Run, updates: int) -> Recording:
             began.append(time.perf_counter())
             update(run)
         began.append(time.perf_counter())
+    monitor.open_range = None
     steps = run.collector.steps - steps
     delays_after, outside_after = _delays(), _machine_busy()
     curves = sampler.curves()

@@ -131,13 +131,14 @@ def test_marks_of_other_threads_are_no_phases(timeline, monkeypatch):
         with mark("elsewhere"):
             pass
 
-    monkeypatch.setattr(monitor, "open_range", phases)
-    with mark("outer"):
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
-        with pytest.raises(KeyError), mark("inner"):
-            raise KeyError
+    with monkeypatch.context() as patched:
+        patched.setattr(monitor, "open_range", phases)
+        with mark("outer"):
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            thread.join()
+            with pytest.raises(KeyError), mark("inner"):
+                raise KeyError
     assert [path for _, path in phases.changes] == [
         ("outer",), ("outer", "inner"), ("outer",), (),
     ]  # fmt: skip
