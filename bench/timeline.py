@@ -27,10 +27,10 @@ from rich.table import Table
 from timeline_figure import draw
 
 from trainer.config.schema import RunConfig
+from trainer.machine import monitor
 from trainer.machine.cpu import available_cores, thread_ids
 from trainer.machine.cuda import own_stream, wait_for_device
 from trainer.machine.device import choose_device
-from trainer.machine.monitor import watch_marks
 from trainer.session.build import Run
 from trainer.session.training import open_run, update
 
@@ -290,11 +290,13 @@ def record(run: Run, updates: int) -> Recording:
     sampler = Sampler()
     phases = Phases(sampler)
     began = []
-    with sampler, watch_marks(phases):
+    monitor.open_range = phases
+    with sampler:
         for _ in range(updates):
             began.append(time.perf_counter())
             update(run)
         began.append(time.perf_counter())
+    monitor.open_range = None
     steps = run.collector.steps - steps
     delays_after, outside_after = _delays(), _machine_busy()
     curves = sampler.curves()

@@ -104,11 +104,7 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
         check(run)
     if config.merge_share and len(levels) > 1:
         _check_merge(runs, merged(levels))
-    taken = (
-        f"another process is writing to {folder}; wait for its end, or choose another "
-        "folder with --run-dir"
-    )
-    with alone(folder, taken):
+    with alone(folder):
         options = {
             "command": command_of(config, flags),
             "options": to_dict(config),

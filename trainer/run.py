@@ -40,16 +40,19 @@ from trainer.machine.ranks import (
     FirstRankError,
     LostRankError,
     join,
-    restarts_left,
     says_first,
 )
-from trainer.models import checkpoint
 from trainer.session import files
 from trainer.session.build import out_of_memory_advice
 from trainer.session.training import open_run, run_training, train
 from trainer.show import page
 
 __all__ = ["main", "run_training"]
+
+_AFTER_LOSS = (
+    "; torchrun restarts all processes from the last checkpoint, up to --max-restarts "
+    "times, and --resume RUN_DIR continues from it"
+)
 
 
 def _write_report(folder: Path) -> None:
@@ -100,7 +103,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         text = str(error)
         if isinstance(error, LostRankError):
-            text += _advice_after_loss(run.run_dir if run else None)
+            text += _AFTER_LOSS
         # An error in a thread arrives as the cause of another error.
         if torch.OutOfMemoryError in (type(error), type(error.__cause__)):
             text = out_of_memory_advice(config, error)
@@ -109,18 +112,6 @@ def _main(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt as error:
         return 128 + signal_of(error)
     return 1 if run else 2
-
-
-def _advice_after_loss(run_dir: Path | None) -> str:
-    """How to continue after the loss of a process."""
-    saved = run_dir is not None and bool(checkpoint.list_files(run_dir))
-    if restarts_left():
-        # Not all machines see the run folder.
-        is_new = run_dir is not None and run_dir.exists() and not saved
-        where = "the beginning" if is_new else "the last checkpoint"
-        return f"; torchrun restarts all processes from {where}"
-    now = f", --resume {run_dir} continues now" if saved else ""
-    return f"; torchrun --max-restarts 20 restarts all processes automatically{now}"
 
 
 if __name__ == "__main__":

@@ -354,18 +354,6 @@ def test_only_errors_of_the_connection_are_lost_ranks(error, monkeypatch):
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_lost_rank_before_the_first_checkpoint(tmp_path, monkeypatch):
-    """There is nothing to resume yet."""
-    assert "--resume" not in run._advice_after_loss(tmp_path)
-    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "2")
-    advice = run._advice_after_loss(tmp_path)
-    assert advice.endswith("restarts all processes from the beginning")
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "step-000000001.pt").touch()
-    advice = run._advice_after_loss(tmp_path)
-    assert advice.endswith("from the last checkpoint")
-
-
 def test_a_share_is_of_environments_batches_and_replay():
     config = change(RunConfig(), replay_share=0.5, replay_capacity=100)
     share = config.share(2)

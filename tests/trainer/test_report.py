@@ -13,8 +13,7 @@ from trainer.config.schema import RunConfig
 from trainer.machine import files
 from trainer.report import main
 from trainer.show import page
-from trainer.show.figures import curves
-from trainer.show.page import write
+from trainer.show.page import curves, write
 from trainer.show.run_files import RunFiles, read_run
 
 EVIL = "<script>alert('1 & 2')"

@@ -16,7 +16,8 @@ from PIL import Image
 from rich.console import Console
 from small_runs import make_config
 
-from trainer.machine.monitor import mark, watch_marks
+from trainer.machine import monitor
+from trainer.machine.monitor import mark
 from trainer.session.training import open_run
 
 
@@ -123,19 +124,21 @@ def test_a_thread_that_works_and_one_that_sleeps(timeline):
 
 
 @linux
-def test_marks_of_other_threads_are_no_phases(timeline):
+def test_marks_of_other_threads_are_no_phases(timeline, monkeypatch):
     phases = timeline.Phases(timeline.Sampler())
 
     def elsewhere() -> None:
         with mark("elsewhere"):
             pass
 
-    with watch_marks(phases), mark("outer"):
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
-        with pytest.raises(KeyError), mark("inner"):
-            raise KeyError
+    with monkeypatch.context() as patched:
+        patched.setattr(monitor, "open_range", phases)
+        with mark("outer"):
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            thread.join()
+            with pytest.raises(KeyError), mark("inner"):
+                raise KeyError
     assert [path for _, path in phases.changes] == [
         ("outer",), ("outer", "inner"), ("outer",), (),
     ]  # fmt: skip

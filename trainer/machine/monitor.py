@@ -189,25 +189,14 @@ def _find_handle(device: torch.device) -> Any:
 
 
 OpenRange = Callable[[str], AbstractContextManager[Any]]
-# What `mark` opens; replaced while the profiler records.
+# What `mark` opens; set while the profiler or bench/timeline.py records.
 _NOTHING: AbstractContextManager[Any] = nullcontext()
-_open_range: OpenRange | None = None
+open_range: OpenRange | None = None
 
 
 def mark(name: str) -> AbstractContextManager[Any]:
     """Names a `with` block in the profile; costs nothing without a recording."""
-    return _NOTHING if _open_range is None else _open_range(name)
-
-
-@contextmanager
-def watch_marks(open_range: OpenRange) -> Iterator[None]:
-    """Passes the marks of all threads to a function; not with the profiler."""
-    global _open_range
-    _open_range = open_range
-    try:
-        yield
-    finally:
-        _open_range = None
+    return _NOTHING if open_range is None else open_range(name)
 
 
 @contextmanager
@@ -221,7 +210,7 @@ def profiler(
     updates: int, run_dir: Path, device: torch.device
 ) -> Iterator[Callable[[], None]]:
     """Records some updates of a run to RUN_DIR/trace.json."""
-    global _open_range
+    global open_range
     if not updates:
         yield lambda: None
         return
@@ -253,7 +242,7 @@ def profiler(
     finally:
         with recording_lock:  # the end of the profile waits for the device
             recording.stop()
-        _open_range = None
+        open_range = None
     if not path.is_file():
         _logger.warning(
             "no profile was recorded: the run ended within its first %d updates",
@@ -263,11 +252,11 @@ def profiler(
 
 def _step(recording: torch.profiler.profile, device: torch.device) -> None:
     """Ends an update for the profiler; marks are active only while it records."""
-    global _open_range
+    global open_range
     with recording_lock:
         recording.step()
     action = torch.profiler.ProfilerAction
     on = recording.current_action in (action.RECORD, action.RECORD_AND_SAVE)
     gpu = device.type == "cuda"
-    open_range: OpenRange = _range_with_nvtx if gpu else torch.profiler.record_function
-    _open_range = open_range if on else None
+    ranges: OpenRange = _range_with_nvtx if gpu else torch.profiler.record_function
+    open_range = ranges if on else None

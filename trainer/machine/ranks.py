@@ -292,15 +292,6 @@ def agent_folder() -> Path | None:
     return folder if folder is not None and folder.is_dir() else None
 
 
-def restarts_left() -> int:
-    """The number of restarts that torchrun still allows."""
-    most, count = (
-        int(os.environ.get(f"TORCHELASTIC_{name}", "0"))
-        for name in ("MAX_RESTARTS", "RESTART_COUNT")
-    )
-    return most - count
-
-
 def says_first(text: str) -> bool:
     """Whether no rank of this machine has reported this text since the last restart."""
     folder = agent_folder()

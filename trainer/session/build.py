@@ -8,7 +8,7 @@ import warnings
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -34,11 +34,13 @@ from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline
 from trainer.rollout.replay import PrioritizedReplay, check_fits
 from trainer.rollout.store import Rollouts
-from trainer.session.alarms import Alarms
 from trainer.session.files import Checkpoints
 from trainer.show.dashboard import make_display
 from trainer.show.display import Display, RunInfo
 from trainer.show.tracking import MetricsWriter, Notifier
+
+if TYPE_CHECKING:
+    from trainer.session.reports import Alarms
 
 # Least number of episodes in the window of one of several processes.
 _LEAST_WINDOW = 10
@@ -130,7 +132,10 @@ class Run:
         self.device = device_of(config.device, ranks)
         torch.manual_seed(seed_of(config.seed, Stream.WEIGHTS))
         shards = self.owns(set_up_arithmetic(config, self.device))
-        self._check_device()
+        on_gpu = self.device.type == "cuda"
+        graphs = on_gpu and config.cuda_graphs and not config.serial
+        self.checked = check_gpu(self.device, graphs=graphs) if on_gpu else SelfCheck()
+        self.graphs = graphs and self.checked.graphs
         asynchronous = config.mode == "async"
         threads_before = thread_ids()
         # Together, all ranks have the seeds of a run with one process.
@@ -185,14 +190,6 @@ class Run:
                 ranks=ranks.size,
             )
         )
-
-    def _check_device(self) -> None:
-        on_gpu = self.device.type == "cuda"
-        self.graphs = on_gpu and self.share.cuda_graphs and not self.share.serial
-        self.checked = SelfCheck()
-        if on_gpu:
-            self.checked = check_gpu(self.device, graphs=self.graphs)
-            self.graphs = self.graphs and self.checked.graphs
 
     def _build_model(self) -> None:
         config = self.share

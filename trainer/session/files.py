@@ -103,13 +103,7 @@ class Checkpoints:
         self._keep, self._log = keep, log
         self.folder = run_dir / checkpoint.FOLDER
         self.folder.mkdir(exist_ok=True)
-        try:
-            self._lock = take(run_dir)
-        except Timeout:
-            raise ValueError(
-                f"another process is writing to {run_dir} (its lock is {_LOCK} there); "
-                "wait for its end, or choose another folder with --run-dir"
-            ) from None
+        self._lock = take(run_dir)
         for path in self.folder.glob(f"*{TEMPORARY}"):
             if path.is_file():
                 path.unlink()
@@ -159,32 +153,32 @@ def is_taken(run_dir: Path) -> bool:
         return False
     try:
         take(run_dir).release()
-    except Timeout:
+    except ValueError:
         return True
     return False
 
 
-def take(run_dir: Path) -> FileLock:
+def take(run_dir: Path, flag: str = "--run-dir") -> FileLock:
     """Locks a folder for this process, until it releases the lock or ends."""
     # Not bound to a thread: any thread may release the lock.
     lock = FileLock(run_dir / _LOCK, blocking=False, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
-        raise
+        raise ValueError(
+            f"another process is writing to {run_dir} (its lock is {_LOCK} there); "
+            f"wait for its end, or choose another folder with {flag}"
+        ) from None
     except (OSError, NotImplementedError):
         pass  # a network file system without locks, or a read-only folder
     return lock
 
 
 @contextmanager
-def alone(folder: Path, taken: str) -> Iterator[None]:
-    """Makes a folder and locks it during the block; `taken` is the error if it is."""
+def alone(folder: Path, flag: str = "--run-dir") -> Iterator[None]:
+    """Makes a folder and locks it during the block."""
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = take(folder)
-    except Timeout:
-        raise ValueError(taken) from None
+    lock = take(folder, flag)
     try:
         yield
     finally:

@@ -20,7 +20,6 @@ from trainer.config import shown
 from trainer.machine.files import write_text
 from trainer.machine.timings import format_seconds
 from trainer.show import page
-from trainer.show.figures import curves
 from trainer.show.run_files import read_run
 from trainer.show.screen import LABEL, heat, level_grid
 
@@ -121,7 +120,7 @@ def write(folder: Path, output: Path | None = None) -> Path:
         "A policy for each level": _results(single),
         "One network for all levels": _results(one),
         "Training of the levels": _training(levels),
-        "Curves of the one network": curves(merged) if merged else "",
+        "Curves of the one network": page.curves(merged) if merged else "",
         "Options": _options(options),
     }
     command = shown.command_text(str(options.get("command", "")))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import re
 import shutil
 import struct
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -197,40 +197,36 @@ class WandbRun:
 
 
 class Notifier:
-    """Sends messages through apprise, in a thread: a run never waits for a network."""
+    """Sends messages through apprise, in threads: a run never waits for a network."""
 
     def __init__(self, urls: str, log: Callable[[str], None]) -> None:
         self._log = log
         self._service = _service(urls)
-        self._queue: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
-        # A daemon, so that a network without an answer does not block the process.
-        self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
-        self._thread.start()
+        self._threads: list[threading.Thread] = []
 
     def send(self, title: str, text: str) -> None:
         """Sends a message; returns at once."""
-        self._queue.put((title, shown.message(text)))
+        # A daemon, so that a network without an answer does not block the process.
+        thread = threading.Thread(
+            target=self._send, args=(title, shown.message(text)), daemon=True
+        )
+        thread.start()
+        self._threads.append(thread)
 
-    def _work(self) -> None:
-        while (message := self._queue.get()) is not None:
-            title, text = message
-            try:
-                sent = self._service.notify(title=title, body=text)
-            except Exception as error:  # services raise anything; the run continues
-                # Not its text, which may quote the URL.
-                kind = type(error).__name__
-                self._log(f"could not send notification {title!r}: {kind}")
-                continue
-            if not sent:
-                self._log(
-                    f"could not send notification {title!r}: the service of --notify "
-                    "refused it; check the URL and the network"
-                )
+    def _send(self, title: str, text: str) -> None:
+        reason = "the service of --notify refused it; check the URL and the network"
+        try:
+            if self._service.notify(title=title, body=text):
+                return
+        except Exception as error:  # services raise anything; the run continues
+            reason = type(error).__name__  # not its text, which may quote the URL
+        self._log(f"could not send notification {title!r}: {reason}")
 
     def close(self) -> None:
         """Waits a limited time for pending messages; may be called again."""
-        self._queue.put(None)
-        self._thread.join(_CLOSE_S)
+        until = time.monotonic() + _CLOSE_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def _service(urls: str) -> Any:

@@ -184,11 +184,7 @@ def evolve(
     """Trains a population to its last generation."""
     config.validate()
     check_base(base)
-    taken = (
-        f"another process trains {config.name!r}; wait for its end, or choose another "
-        "--name"
-    )
-    with alone(config.out / config.name, taken):
+    with alone(config.out / config.name, "--name"):
         population = Population(config, base)
         if not population.finished:
             with _ray(config) as resources:

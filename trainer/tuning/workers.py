@@ -26,33 +26,21 @@ class Failed(NamedTuple):
     details: str = ""  # the traceback of an exception
 
 
-class _Worker:
-    """One process, and its current task."""
+class _Worker(NamedTuple):
+    """A process, and the connection over which it gets tasks and returns results."""
 
-    def __init__(self) -> None:
-        self.task = ""
-        self.connection, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("spawn")
-        self.process: BaseProcess = context.Process(target=_work, args=(theirs,))
-        self.process.start()
-        # Only the process holds its end now, so that its death closes the connection.
-        theirs.close()
+    process: BaseProcess
+    connection: Connection
 
-    def take(self) -> Any:
-        """The result of the finished task."""
-        try:
-            return self.connection.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            return Failed(f"its process ended with status {self.process.exitcode}")
 
-    def close(self) -> None:
-        """Ends the process, which has no task, and waits for it."""
-        self.connection.close()
-        self.process.join(_GRACE_S / 10)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+def _start() -> _Worker:
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_work, args=(theirs,))
+    process.start()
+    # Only the process holds its end now, so that its death closes the connection.
+    theirs.close()
+    return _Worker(process, ours)
 
 
 def _work(connection: Connection) -> None:
@@ -86,25 +74,23 @@ class Workers:
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
-        self._workers: list[_Worker] = []
+        self._idle: list[_Worker] = []
+        self._busy: dict[Any, tuple[str, _Worker]] = {}  # by their connections
 
     @property
     def free(self) -> int:
         """The number of tasks that can begin now."""
-        return self._jobs - len(self.running)
+        return self._jobs - len(self._busy)
 
     @property
     def running(self) -> list[str]:
         """Names of the running tasks."""
-        return [worker.task for worker in self._workers if worker.task]
+        return [name for name, _ in self._busy.values()]
 
     def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
         """Starts a task; function, arguments and result are pickled."""
-        worker = next((some for some in self._workers if not some.task), None)
-        if worker is None:
-            worker = _Worker()
-            self._workers.append(worker)
-        worker.task = name
+        worker = self._idle.pop() if self._idle else _start()
+        self._busy[worker.connection] = name, worker
         worker.connection.send((function, arguments))
 
     def do(
@@ -120,21 +106,23 @@ class Workers:
 
     def wait(self, seconds: float | None = None) -> list[tuple[str, Any]]:
         """Names and results of the finished tasks; a failed task has `Failed`."""
-        busy = {w.connection: w for w in self._workers if w.task}
         results = []
-        for connection in wait(list(busy), seconds):
-            worker = busy[connection]  # type: ignore[index]
-            results.append((worker.task, worker.take()))
-            worker.task = ""
-            if not worker.process.is_alive():
-                self._workers.remove(worker)
+        for connection in wait(list(self._busy), seconds):
+            name, worker = self._busy.pop(connection)
+            try:
+                result = worker.connection.recv()
+                self._idle.append(worker)
+            except (EOFError, OSError):
+                worker.process.join()
+                status = worker.process.exitcode
+                result = Failed(f"its process ended with status {status}")
+            results.append((name, result))
         return results
 
     def stop(self) -> list[tuple[str, Any]]:
         """Ends the running tasks; runs end with a checkpoint, and return a result."""
-        for worker in self._workers:
-            if worker.task:
-                worker.process.terminate()
+        for _, worker in self._busy.values():
+            worker.process.terminate()
         results = []
         until = time.monotonic() + _GRACE_S
         while self.running and (left := until - time.monotonic()) > 0:
@@ -144,6 +132,10 @@ class Workers:
     def close(self) -> None:
         """Ends the processes and their tasks; may be called again."""
         self.stop()
-        workers, self._workers = self._workers, []
-        for worker in workers:
-            worker.close()
+        workers = self._idle + [worker for _, worker in self._busy.values()]
+        self._idle, self._busy = [], {}
+        for process, connection in workers:
+            connection.close()
+            process.join(_GRACE_S / 10)
+            process.kill()
+            process.join()
