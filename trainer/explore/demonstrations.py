@@ -16,7 +16,8 @@ of the run's episodes. A file that does not fit raises an error that names the f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,8 +130,7 @@ def find_ways(
     """Searches for ways through the levels of a run."""
     ways = Demonstrations() if ways is None else ways
     random = np.random.default_rng(seed)
-    pool = pool_like(env, seed, _SEARCHED_ENVS)
-    try:
+    with closing(pool_like(env, seed, _SEARCHED_ENVS)) as pool:
         for stage, level in enumerate(levels):
             if stage == len(ways.searches):
                 ways.searches.append([])
@@ -153,8 +153,6 @@ def find_ways(
                 log(_describe(level, ways, stage, time.monotonic() - began))
         ways.complete = True
         return ways.found
-    finally:
-        pool.close()
 
 
 def _describe(level: str, ways: Demonstrations, stage: int, seconds: float) -> str:
@@ -194,7 +192,7 @@ def _search(
         stack_num=1,
         noops=[noops],
     )
-    try:
+    with closing(pool), suppress(TooManyCellsError):
         pool.reset()
         found = plan(
             pool,
@@ -206,13 +204,9 @@ def _search(
             seed=seed,
             report=lambda line: log(f"demonstrations of {level}: {line}"),
         )
-    except TooManyCellsError:
-        found = None
-    finally:
-        pool.close()
-    if found is None:
-        return None, _MOST_STEPS
-    return found.actions, found.searched
+        if found is not None:
+            return found.actions, found.searched
+    return None, _MOST_STEPS
 
 
 def _start_of(pool: Any, stage: int, actions: IntArray) -> Bytes | None:
@@ -256,23 +250,22 @@ def read_ways(
             f"none of the {len(files)} demonstrations of --demos reaches the end of "
             "its level; give at least one that does"
         )
-    pool = pool_like(env, seed, _SEARCHED_ENVS)
-    try:
+    with closing(pool_like(env, seed, _SEARCHED_ENVS)) as pool:
         for path, one in made.items():
             _check_game(path, one, pool, levels)
-        cut = {path: _steps(path, one, env) for path, one in made.items()}
-        actions = _numbers({path: some for path, (_, some) in cut.items()}, env)
-        # The stage and the idle frames of each file, which tell its start.
-        keys = {p: (levels.index(one.level), cut[p][0]) for p, one in made.items()}
-        wanted = {keys[path]: one for path, one in made.items()}
-        starts = {key: _start_with_idle(pool, *key, one) for key, one in wanted.items()}
-    finally:
-        pool.close()
+        ways: list[Way] = []
+        starts: dict[tuple[int, int], Bytes] = {}
+        for path, one in made.items():
+            stage, (idle, buttons) = levels.index(one.level), _steps(path, one, env)
+            if (stage, idle) not in starts:
+                starts[stage, idle] = _start_with_idle(pool, stage, idle, one)
+            actions = _numbers(path, buttons, made.values(), env)
+            ways.append(Way(stage, starts[stage, idle], actions))
     left_out = len(files) - len(made)
     more = f"; {left_out} that end earlier are left out" * bool(left_out)
-    steps = sum(map(len, actions.values()))
+    steps = sum(len(way.actions) for way in ways)
     log(f"demonstrations: {len(made)} files, {steps:,} steps to the flag{more}")
-    return [Way(keys[path][0], starts[keys[path]], actions[path]) for path in made]
+    return ways
 
 
 def _check_game(
@@ -315,22 +308,21 @@ def _steps(path: Path, made: Demonstration, env: EnvConfig) -> tuple[int, IntArr
     return idle, frames[idle :: env.frame_skip].astype(np.int64)
 
 
-def _numbers(bytes_: Mapping[Path, IntArray], env: EnvConfig) -> dict[Path, IntArray]:
-    """Converts bytes of buttons to the indices of the run's actions."""
+def _numbers(
+    path: Path, buttons: IntArray, made: Iterable[Demonstration], env: EnvConfig
+) -> IntArray:
+    """The indices of the run's actions of the bytes of a file's steps."""
     numbers = {byte_of(action): n for n, action in enumerate(env.actions)}
-    used = set(np.concatenate(list(bytes_.values())).tolist())
-    for path, some in bytes_.items():
-        for step, byte in enumerate(some.tolist()):
-            if byte not in numbers:
-                texts = [text_of(b).replace("none", "NOOP") for b in sorted(used)]
-                raise ValueError(
-                    f"{path} has {text_of(byte)} in step {step:,}, but the run's "
-                    f"actions are {', '.join(env.actions)}; for all actions of the "
-                    f"files, give --custom-actions {','.join(texts)}"
-                )
-    table = np.zeros(256, np.int64)
-    table[list(numbers)] = list(numbers.values())
-    return {path: table[some] for path, some in bytes_.items()}
+    for step, byte in enumerate(buttons.tolist()):
+        if byte not in numbers:
+            used = sorted(set(b"".join(one.buttons for one in made)))
+            texts = [text_of(b).replace("none", "NOOP") for b in used]
+            raise ValueError(
+                f"{path} has {text_of(byte)} in step {step:,}, but the run's actions "
+                f"are {', '.join(env.actions)}; for all actions of the files, give "
+                f"--custom-actions {','.join(texts)}"
+            )
+    return np.array([numbers[byte] for byte in buttons.tolist()], np.int64)
 
 
 def _first_change(frames: Bytes, frame_skip: int) -> int | None:
@@ -368,11 +360,8 @@ def walk(
     """Replays ways and keeps their observations, snapshots and cells."""
     if not ways:
         return []
-    pool = pool_like(env, seed, len(ways))
-    try:
+    with closing(pool_like(env, seed, len(ways))) as pool:
         return _walk(pool, ways, cell_size)
-    finally:
-        pool.close()
 
 
 def _walk(pool: Any, ways: Sequence[Way], cell_size: int) -> list[ReplayedWay]:

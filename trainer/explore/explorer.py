@@ -45,46 +45,32 @@ _AT_A_TIME, _LEARNED, _TURN_STEPS = 4, 0.9, 250_000
 
 
 def level_weights(
+    kind: str,
     rates: FloatArray,
     best: FloatArray,
-    kind: str,
-    *,
-    floor: float,
-    chances: FloatArray | None = None,
+    chances: FloatArray,
+    steps: IntArray,
 ) -> FloatArray:
-    """How often to play each level."""
+    """How often to play each level; the weights add up to 1."""
     weights = np.ones(len(rates))
     if kind == "success":
         weights = 1.0 - rates
     elif kind == "learnability":
         # The variance of the outcome, scaled to a maximum of 1. It is also 0 for a
         # level that was learned and then forgotten while other levels were played.
-        p = rates if chances is None else chances
-        weights = np.maximum(4.0 * p * (1.0 - p), best - rates)
-    weights = np.maximum(weights, floor)
-    return _add_up_to_1(weights)
-
-
-def curriculum_weights(
-    rates: FloatArray, best: FloatArray, steps: IntArray, *, floor: float
-) -> FloatArray:
-    """How often to play each level if the policy learns a few levels at a time.
-
-    Many levels at once disturb each other, and each gets too few episodes.
-    """
-    # Learned levels are repeated, more often the further their clear rate has fallen.
-    weights = np.maximum(floor * best, best - rates)
-    turns = steps // _TURN_STEPS
-    waiting = np.flatnonzero(rates < _LEARNED)
-    weights[waiting[np.argsort(turns[waiting], kind="stable")[:_AT_A_TIME]]] = 1.0
-    return _add_up_to_1(weights)
-
-
-def _add_up_to_1(weights: FloatArray) -> FloatArray:
-    """Weights divided by their sum; equal weights if the sum is 0."""
-    total = weights.sum()
-    # The sum is 0 if the floor is 0 and there is nothing left to learn.
-    return weights / total if total else np.full(len(weights), 1.0 / len(weights))
+        weights = np.maximum(4.0 * chances * (1.0 - chances), best - rates)
+    if kind == "curriculum":
+        # Many levels at once disturb each other, and each gets too few episodes.
+        # Learned levels are repeated, more often the further their clear rate has
+        # fallen.
+        weights = np.maximum(LEVEL_FLOOR * best, best - rates)
+        turns = steps // _TURN_STEPS
+        waiting = np.flatnonzero(rates < _LEARNED)
+        weights[waiting[np.argsort(turns[waiting], kind="stable")[:_AT_A_TIME]]] = 1.0
+    else:
+        weights = np.maximum(weights, LEVEL_FLOOR)
+    shares: FloatArray = weights / weights.sum()
+    return shares
 
 
 class Offers(Protocol):
@@ -129,13 +115,9 @@ class Starts:
             shares = c.snapshot_share * (1.0 - cleared)
             # A level cleared from snapshots will soon be cleared from its start.
             chances = (1.0 - shares) * cleared + shares * self._offers.clear_rates
-        best, floor = self.best_rates, LEVEL_FLOOR
-        if c.level_sampling == "curriculum":
-            weights = curriculum_weights(cleared, best, self.steps, floor=floor)
-        else:
-            weights = level_weights(
-                cleared, best, c.level_sampling, floor=floor, chances=chances
-            )
+        weights = level_weights(
+            c.level_sampling, cleared, self.best_rates, chances, self.steps
+        )
         if self._offers is None or not shares.any():
             self._pool.set_starts(weights)
             return
@@ -359,23 +341,22 @@ class Explorer:
     ) -> BonusArray | None:
         """Takes the rows of one recv, before actions are sent."""
         with self._lock:
-            if self._starts is not None:
-                self._starts.observe(columns)
-            if self._backward is not None:
-                self._backward.observe(columns)
+            for part in (self._starts, self._backward):
+                if part is not None:
+                    part.observe(columns)
             if self._counts is None and self._guide is None:
                 return None
-            keys = cell_keys(columns, self._config.cell_size)
-            paid = None if self._guide is None else self._guide.pay(columns, keys)
-            if self._counts is None:
-                return paid
-            entered = self._counts.enter(columns, keys)
-            if self._frontier is not None:
-                self._frontier.observe(columns, entered)
-            if self._bonuses is None:
-                return paid
-            bonuses = self._bonuses.pay(columns.is_first, obs, entered, run_steps)
-            return bonuses if paid is None else paid + bonuses
+            keys, paid = cell_keys(columns, self._config.cell_size), []
+            if self._guide is not None:
+                paid.append(self._guide.pay(columns, keys))
+            if self._counts is not None:
+                entered = self._counts.enter(columns, keys)
+                if self._frontier is not None:
+                    self._frontier.observe(columns, entered)
+                if self._bonuses is not None:
+                    first = columns.is_first
+                    paid.append(self._bonuses.pay(first, obs, entered, run_steps))
+            return np.sum(paid, axis=0) if paid else None
 
     def statistics(self) -> dict[str, float]:
         """Statistics for the curves; means and shares are since the last call.

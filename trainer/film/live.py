@@ -149,23 +149,18 @@ def human_episodes(
 ) -> Episodes:
     """Episodes of a person without end; after a clear, the next level begins."""
     env, levels = replace(HUMAN, frame_skip=frame_skip), all_levels(HUMAN.task)
-    number, ending = levels.index(level) if level else 0, ""
+    number = levels.index(level) if level else 0
 
     def decide(step: Step) -> Decision:
         del step
         return Decision(buttons(), None, None)
 
-    def episode(game: FilmedEnv) -> Iterator[Shot]:
-        nonlocal ending
-        for shot in film_episode(game, _begin(game, recorder), decide, KEYS_HELP):
-            yield shot
-        ending = shot.reading.ending
-
     while True:
         # The action set "raw" has every combination of buttons.
         config = game_config(env, level=levels[number]) | {"action_set": "raw"}
-        yield episode(FilmedEnv(config, seed=seed))
-        if ending == "cleared":
+        game = FilmedEnv(config, seed=seed)
+        yield film_episode(game, _begin(game, recorder), decide, KEYS_HELP)
+        if game.ending == "cleared":
             number = (number + 1) % len(levels)
 
 

@@ -175,7 +175,6 @@ class WebScreen:
         }
         self._picture: bytes | None = None
         self._reading: Reading | None = None
-        self._obs, self._view = b"", ""
         self._shown_at = -math.inf
 
     def show(self, frame: Picture, reading: Reading) -> None:
@@ -198,20 +197,19 @@ class WebScreen:
             with suppress(RuntimeError):  # the server may have ended meanwhile
                 self._loop.call_soon_threadsafe(self._distribute, fields, picture)
 
-    def _as_fields(self, reading: Reading) -> dict[str, Any]:
-        obs = b"" if reading.obs is None else reading.obs.tobytes()
-        if obs != self._obs:
-            self._obs, self._view = obs, ""
-            if reading.obs is not None:
-                encoded = base64.b64encode(view_png(reading.obs)).decode()
-                self._view = f"data:image/png;base64,{encoded}"
+    @staticmethod
+    def _as_fields(reading: Reading) -> dict[str, Any]:
+        view, obs = "", reading.obs
+        if obs is not None:
+            encoded = base64.b64encode(view_png(obs)).decode()
+            view = f"data:image/png;base64,{encoded}"
         odds = reading.probabilities
         fields = vars(reading) | {
             "probabilities": None if odds is None else odds.round(3).tolist(),
             "value": None if reading.value is None else round(reading.value, 2),
             "total": round(reading.total, 2),
-            "view": self._view,
-            "view_frames": 0 if reading.obs is None else len(reading.obs),
+            "view": view,
+            "view_frames": 0 if obs is None else len(obs),
         }
         del fields["obs"]  # its picture is the view
         return fields

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -191,12 +192,7 @@ def _read_bk2(path: Path) -> Movie:
     keys = [line for line in lines if line.startswith("LogKey:")]
     if len(keys) != 1:
         raise ValueError(f"its {_BK2_LOG} has {len(keys)} LogKey lines, must have one")
-    fields = [
-        name
-        for group in keys[0].removeprefix("LogKey:").split("#")
-        for name in group.split("|")
-        if name
-    ]
+    fields = [name for name in re.split(r"LogKey:|[#|]", keys[0]) if name]
     bits = {f"P1 {n}": b for n, b in zip(_BK2_BUTTONS, _BK2_BITS, strict=True)}
     if set(bits) - set(fields):
         raise ValueError("its LogKey does not have the gamepad P1")
