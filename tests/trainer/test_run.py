@@ -558,7 +558,7 @@ def test_the_exit_status_names_the_signal(tmp_path, pools, signal_soon):
 def test_a_signal_amid_the_last_evaluation(tmp_path, pools, monkeypatch):
     """The run has ended; the caller of several runs sees the signal."""
 
-    def fake(model, env, **options):
+    def fake(model, env, *_):
         os.kill(os.getpid(), signal.SIGINT)
         monkeypatch.setattr(reports, "evaluate", lambda *_, **__: result)
         return result

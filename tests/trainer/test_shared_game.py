@@ -31,7 +31,7 @@ class Played:
             self.endings.append(shot.reading.ending)
 
     def ask(self, viewer, name, value=None):
-        self.game.ask(Command(viewer, name, value))
+        self.game.commands.put(Command(viewer, name, value))
 
     def next(self, count=1):
         *_, shot = islice(self.shots, count)

@@ -150,19 +150,14 @@ def find_ways(
                 if actions is None:
                     break  # another search would take equally long
             if len(steps) > before:
-                log(_describe(level, ways, stage, time.monotonic() - began))
+                own = [str(len(w.actions)) for w in ways.found if w.stage == stage]
+                lengths = f"{', '.join(own)} steps" if own else "none found"
+                log(
+                    f"demonstrations of {level}: {lengths} ({sum(steps):,} search "
+                    f"steps, {time.monotonic() - began:.1f} s)"
+                )
         ways.complete = True
         return ways.found
-
-
-def _describe(level: str, ways: Demonstrations, stage: int, seconds: float) -> str:
-    """One line about the ways through a level."""
-    lengths = [str(len(way.actions)) for way in ways.found if way.stage == stage]
-    found = f"{', '.join(lengths)} steps" if lengths else "none found"
-    return (
-        f"demonstrations of {level}: {found} ({sum(ways.searches[stage]):,} search "
-        f"steps, {seconds:.1f} s)"
-    )
 
 
 def pool_like(env: EnvConfig, seed: int, num_envs: int, **more: Any) -> Any:
@@ -361,50 +356,45 @@ def walk(
     if not ways:
         return []
     with closing(pool_like(env, seed, len(ways))) as pool:
-        return _walk(pool, ways, cell_size)
+        envs = np.arange(len(ways), dtype=np.int32)
+        lengths = np.array([len(way.actions) for way in ways])
+        actions = np.zeros((lengths.max(), len(ways)), np.int32)
+        for row, way in enumerate(ways):
+            actions[: len(way.actions), row] = way.actions
+        pool.reset()
+        pool.restore(envs, np.stack([way.start for way in ways]), "keep")
+        record = OpenEpisodes(len(ways), num_stages=pool.num_stages)
 
+        def cells_of(rows: Sequence[Any]) -> IntArray:
+            """The cells that all environments are in, from the results of recv."""
+            return cell_keys(record.observe(*rows[1:]), cell_size)
 
-def _walk(pool: Any, ways: Sequence[Way], cell_size: int) -> list[ReplayedWay]:
-    """See `walk`; replays all ways at the same time, one environment per way."""
-    envs = np.arange(len(ways), dtype=np.int32)
-    lengths = np.array([len(way.actions) for way in ways])
-    actions = np.zeros((lengths.max(), len(ways)), np.int32)
-    for env, way in enumerate(ways):
-        actions[: len(way.actions), env] = way.actions
-    pool.reset()
-    pool.restore(envs, np.stack([way.start for way in ways]), "keep")
-    record = OpenEpisodes(len(ways), num_stages=pool.num_stages)
-
-    def cells_of(rows: Sequence[Any]) -> IntArray:
-        """The cells that all environments are in, from the results of recv."""
-        return cell_keys(record.observe(*rows[1:]), cell_size)
-
-    rows = pool.recv()
-    obs, cells = rows[0], [cells_of(rows)]
-    seen: list[list[Bytes]] = [[] for _ in ways]
-    kept: list[list[Bytes]] = [[] for _ in ways]
-    for step, chosen in enumerate(actions):
-        (going,) = (lengths > step).nonzero()
-        for env in going.tolist():
-            seen[env].append(obs[env].copy())
-        if step % SPACING == 0:
-            blobs = pool.snapshot(envs[going])
-            for env, blob in zip(going.tolist(), blobs, strict=True):
-                kept[env].append(blob.copy())
-        pool.send(chosen, envs)
         rows = pool.recv()
-        obs, _, terminated, _, info = rows
-        cells.append(cells_of(rows))
-        ended = lengths == step + 1
-        if not (terminated & info["flag_get"])[ended].all():
-            raise ValueError("a demonstration does not reach the end of its level")
+        obs, cells = rows[0], [cells_of(rows)]
+        seen: list[list[Bytes]] = [[] for _ in ways]
+        kept: list[list[Bytes]] = [[] for _ in ways]
+        for step, chosen in enumerate(actions):
+            (going,) = (lengths > step).nonzero()
+            for row in going.tolist():
+                seen[row].append(obs[row].copy())
+            if step % SPACING == 0:
+                blobs = pool.snapshot(envs[going])
+                for row, blob in zip(going.tolist(), blobs, strict=True):
+                    kept[row].append(blob.copy())
+            pool.send(chosen, envs)
+            rows = pool.recv()
+            obs, _, terminated, _, info = rows
+            cells.append(cells_of(rows))
+            ended = lengths == step + 1
+            if not (terminated & info["flag_get"])[ended].all():
+                raise ValueError("a demonstration does not reach the end of its level")
     return [
         ReplayedWay(
             way.stage,
             way.actions,
-            np.stack(seen[env]),
-            np.stack(kept[env]),
-            np.stack(cells)[: lengths[env] + 1, env],
+            np.stack(seen[row]),
+            np.stack(kept[row]),
+            np.stack(cells)[: lengths[row] + 1, row],
         )
-        for env, way in enumerate(ways)
+        for row, way in enumerate(ways)
     ]

@@ -142,8 +142,6 @@ def policy_episodes(options: PlayOptions, recorder: Recorder | None = None) -> E
 def human_episodes(
     buttons: Callable[[], int],
     level: str = "",
-    *,
-    seed: int,
     frame_skip: int = 1,
     recorder: Recorder | None = None,
 ) -> Episodes:
@@ -158,7 +156,7 @@ def human_episodes(
     while True:
         # The action set "raw" has every combination of buttons.
         config = game_config(env, level=levels[number]) | {"action_set": "raw"}
-        game = FilmedEnv(config, seed=seed)
+        game = FilmedEnv(config)
         yield film_episode(game, _begin(game, recorder), decide, KEYS_HELP)
         if game.ending == "cleared":
             number = (number + 1) % len(levels)

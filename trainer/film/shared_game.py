@@ -99,8 +99,8 @@ class SharedGame:
         if self._policy:
             self._action_bytes = FilmedEnv(game_config(self._env)).buttons
         self._names = [button_names(byte) for byte in self._action_bytes]
-        # The server puts the viewers' commands here, from any thread.
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        #: The server puts the viewers' commands here, from any thread.
+        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._viewers: set[int] = set()
         self._holder: int | None = None
         self._pad, self._pressed = 0, 0
@@ -109,15 +109,6 @@ class SharedGame:
         self._moments: deque[_Moment] = deque(maxlen=_MOST_MOMENTS)
         self._choose(options.level or self.levels[0])
         self._begin()
-
-    def ask(self, command: Command) -> None:
-        """Queues a viewer's command; may be called from any thread."""
-        self._commands.put(command)
-
-    @property
-    def waiting(self) -> int:
-        """Number of queued commands."""
-        return self._commands.qsize()
 
     @property
     def status(self) -> Status:
@@ -295,9 +286,9 @@ class SharedGame:
     def _attend(self) -> bool:
         """Executes the viewers' commands; False: another episode must begin."""
         waited = False
-        while not self._leaves and (self._stands_still() or not self._commands.empty()):
-            waited |= self._commands.empty()
-            command = self._commands.get()
+        while not self._leaves and (self._stands_still() or not self.commands.empty()):
+            waited |= self.commands.empty()
+            command = self.commands.get()
             self._do(command)
             if command.name != "buttons":
                 self.on_change()

@@ -236,14 +236,14 @@ class WebScreen:
         """Shows the game to one viewer and passes on the viewer's commands."""
         fields = self._fields | {"you": number}
         viewer = self._viewers[number] = _Viewer(fields, self._picture)
-        self._game.ask(Command(number, "join"))
+        self._game.commands.put(Command(number, "join"))
         sending = asyncio.create_task(viewer.send_to(socket))
         try:
             with suppress(WebSocketDisconnect):
                 await self._listen(number, socket)
         finally:
             del self._viewers[number]
-            self._game.ask(Command(number, "leave"))
+            self._game.commands.put(Command(number, "leave"))
             sending.cancel()
             with suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
                 await sending
@@ -263,9 +263,9 @@ class WebScreen:
                 command = read_command(text, number, self._game.levels)
             except ValueError as error:
                 return await socket.close(_REFUSED, str(error))
-            if self._game.waiting > MOST_WAITING:
+            if self._game.commands.qsize() > MOST_WAITING:
                 return await socket.close(_REFUSED, "too many messages at once")
-            self._game.ask(command)
+            self._game.commands.put(command)
 
 
 # The server.
@@ -322,7 +322,7 @@ def make_app(
         thread.start()
         yield
         screen.close()
-        game.ask(Command(0, "quit"))
+        game.commands.put(Command(0, "quit"))
         await asyncio.to_thread(thread.join)
 
     routes = [Route("/", show_page), WebSocketRoute("/live", live)]

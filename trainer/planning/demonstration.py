@@ -196,10 +196,7 @@ def from_movie(path: Path) -> Demonstration:
         ValueError: the file is not a movie, or the movie is for another ROM.
     """
     imported = movies.read(path)
-    try:
-        name = movies.rom_of(imported)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    name = movies.rom_of(imported)
     lost = name.startswith("lost-levels")
     options = {"rom": name, "lost_levels": lost, "timing": "console"}
     empty = Demonstration(
