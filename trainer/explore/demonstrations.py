@@ -33,7 +33,7 @@ from trainer.explore.cells import cell_keys
 from trainer.planning import demonstration
 from trainer.planning.demonstration import GAME_OPTIONS, Demonstration, byte_of, text_of
 from trainer.planning.levels import TRIED
-from trainer.planning.search import BoolArray, Rows, TooManyCellsError, plan
+from trainer.planning.search import TooManyCellsError, plan
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.episodes import OpenEpisodes
 
@@ -150,8 +150,8 @@ def find_ways(
                 if actions is None:
                     break  # another search would take equally long
             if len(steps) > before:
-                own = [str(len(w.actions)) for w in ways.found if w.stage == stage]
-                lengths = f"{', '.join(own)} steps" if own else "none found"
+                counts = [str(len(w.actions)) for w in ways.found if w.stage == stage]
+                lengths = f"{', '.join(counts)} steps" if counts else "none found"
                 log(
                     f"demonstrations of {level}: {lengths} ({sum(steps):,} search "
                     f"steps, {time.monotonic() - began:.1f} s)"
@@ -173,12 +173,6 @@ def _search(
 
     The search observes RAM, which costs nothing and tells standing from jumping.
     """
-
-    def elsewhere(rows: Rows) -> BoolArray:
-        # A warp zone leads to another level.
-        there: BoolArray = level_numbers(rows.info) != level_number(level)
-        return there
-
     pool = pool_like(
         replace(env, task=game_of(env.task), obs="pixels", noop_max=0, levels=(level,)),
         seed,
@@ -191,7 +185,8 @@ def _search(
         pool.reset()
         found = plan(
             pool,
-            lost=elsewhere,
+            # A warp zone leads to another level.
+            lost=lambda rows: level_numbers(rows.info) != level_number(level),
             weights=[float(TRIED.get(action, _SELDOM)) for action in env.actions],
             start=pool.snapshot(np.zeros(1, np.int32))[0],
             max_steps=_MOST_STEPS,

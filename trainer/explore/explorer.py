@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,7 @@ from trainer.config.tasks import is_native
 from trainer.explore.backward import Backward
 from trainer.explore.cells import BoolArray, CellCounts, Entered, FloatArray, cell_keys
 from trainer.explore.demonstrations import ReplayedWay
-from trainer.explore.frontier import Frontier
-from trainer.planning.search import Snapshot
+from trainer.explore.frontier import Archive, Frontier
 from trainer.rollout.arrays import IntArray, span
 from trainer.rollout.episodes import StepColumns
 
@@ -73,18 +72,6 @@ def level_weights(
     return shares
 
 
-class Offers(Protocol):
-    """Snapshots to begin from, of the frontier or of demonstrations."""
-
-    clear_rates: FloatArray  # from each stage's snapshots, recent episodes count more
-
-    def __len__(self) -> int:
-        """Number of snapshots, or of the demonstrations that have them."""
-
-    def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """Stages, weights and states of the best snapshots, for stages with shares."""
-
-
 class Starts:
     """Sets the starts of a pool's episodes, and counts where episodes began."""
 
@@ -93,7 +80,7 @@ class Starts:
         pool: Any,
         config: ExploreConfig,
         *,
-        offers: Offers | None = None,
+        offers: Archive | Backward | None = None,
         ranks: int = 1,
     ) -> None:
         self._pool, self._config = pool, config
@@ -310,7 +297,9 @@ class Explorer:
         if config.starts == "backward":
             self._backward = Backward(len(levels), num_envs)
         self._guide = Guide(config.guide, num_envs) if config.guide else None
-        offers = self._backward if self._frontier is None else self._frontier.archive
+        offers: Archive | Backward | None = self._backward
+        if self._frontier is not None:
+            offers = self._frontier.archive
         if offers is not None or len(levels) > 1:
             self._starts = Starts(pool, config, offers=offers, ranks=ranks)
         # What a resumed run continues, by name; None: the run has no such part.

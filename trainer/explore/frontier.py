@@ -252,7 +252,7 @@ class Archive:
     # -- offers and checkpoints -----------------------------------------------
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """The snapshots of the best cells, see `explorer.Offers`."""
+        """Stages, weights and states of the best snapshots, for stages with shares."""
         slots = self._used()
         weights = self._weights(slots) * shares[self._entries["stage"][slots]]
         slots = slots[np.argsort(-weights, kind="stable")]

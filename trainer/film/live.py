@@ -212,7 +212,7 @@ class Screen(Protocol):
         """Shows one frame, (240, 256, 3) uint8."""
 
     def close(self) -> None:
-        """Restores the display; a second call does nothing."""
+        """Restores the display."""
 
 
 def open_screen(kind: str) -> Screen:
@@ -294,7 +294,6 @@ class Terminal:
         self._quit_key = QuitKey()
         self._shown: list[str] = []
         self._size = (0, 0)
-        self._opened = True
         # The alternate screen, so that `close` restores the old contents; no cursor.
         self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
 
@@ -319,10 +318,8 @@ class Terminal:
 
     def close(self) -> None:
         """See `Screen.close`."""
-        if self._opened:
-            self._opened = False
-            self._quit_key.close()
-            self._write("\x1b[?2026l\x1b[0m\x1b[?25h\x1b[?1049l")
+        self._quit_key.close()
+        self._write("\x1b[?2026l\x1b[0m\x1b[?25h\x1b[?1049l")
 
     def _write(self, text: str) -> None:
         self._output.write(text)
@@ -402,7 +399,7 @@ def picture_lines(
 
 
 def status_line(reading: Reading, columns: int) -> str:
-    """The numbers of a reading, as many as fit into the line."""
+    """The numbers of a reading, cut off at the end of the line."""
     cells = [f" {reading.level}", reading.ending or reading.names[reading.action]]
     cells[1] = f"{cells[1]:9}"
     if reading.probabilities is not None:
@@ -411,10 +408,5 @@ def status_line(reading: Reading, columns: int) -> str:
     if reading.value is not None:  # a person has neither value nor return
         cells += [f"return {reading.total:6.2f}", f"value {reading.value:6.2f}"]
     cells.append(reading.caption)
-    line = ""
-    for cell in cells:
-        longer = f"{line} \N{BOX DRAWINGS LIGHT VERTICAL} {cell}" if line else cell
-        if len(longer) > columns:
-            break
-        line = longer
+    line = " \N{BOX DRAWINGS LIGHT VERTICAL} ".join(cells)
     return f"\x1b[7m{line:{columns}.{columns}}\x1b[0m"

@@ -49,17 +49,6 @@ class Command(NamedTuple):
     value: Any = None
 
 
-class Status(NamedTuple):
-    """The state of the game that is not part of a `Reading`."""
-
-    viewers: int
-    player: int | None  # the viewer who holds the pad; None: the policy plays
-    paused: bool
-    speed: float  # 1 is the console's
-    chosen: str  # level, "" for the run's levels
-    history: float  # seconds that `rewind` can go back
-
-
 @dataclass
 class _Progress:
     """The progress of an episode that the console's state does not have."""
@@ -111,17 +100,18 @@ class SharedGame:
         self._begin()
 
     @property
-    def status(self) -> Status:
-        """The current status; for the thread that plays."""
+    def status(self) -> dict[str, Any]:
+        """What is not part of a `Reading`; for the thread that plays."""
         history = self._clock - self._moments[0].clock if self._moments else 0
-        return Status(
-            viewers=len(self._viewers),
-            player=self._holder,
-            paused=self._paused,
-            speed=self._pace.speed,
-            chosen=self._chosen,
-            history=round(history / FRAMES_PER_SECOND, 1),
-        )
+        return {
+            "viewers": len(self._viewers),
+            "player": self._holder,  # who holds the pad; None: the policy plays
+            "paused": self._paused,
+            "speed": self._pace.speed,  # 1 is the console's
+            "chosen": self._chosen,  # level, "" for the run's levels
+            # Seconds that `rewind` can go back.
+            "history": round(history / FRAMES_PER_SECOND, 1),
+        }
 
     def episodes(self) -> Episodes:
         """Yields episodes without end; raises QuitError after "quit"."""

@@ -181,7 +181,7 @@ class WebScreen:
         """See `Screen.show`."""
         now = time.monotonic()
         self._reading = reading
-        if now - self._shown_at < _SECONDS_BETWEEN and not self._game.status.paused:
+        if now - self._shown_at < _SECONDS_BETWEEN and not self._game.status["paused"]:
             return
         self._shown_at = now
         self._publish(png(frame))
@@ -193,7 +193,7 @@ class WebScreen:
     def _publish(self, picture: bytes | None) -> None:
         """Passes a picture and the changed fields to the server's thread."""
         if self._loop is not None and self._reading is not None:
-            fields = self._game.status._asdict() | self._as_fields(self._reading)
+            fields = self._game.status | self._as_fields(self._reading)
             with suppress(RuntimeError):  # the server may have ended meanwhile
                 self._loop.call_soon_threadsafe(self._distribute, fields, picture)
 

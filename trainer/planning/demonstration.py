@@ -378,9 +378,5 @@ def text_of(byte: int) -> str:
 
 def byte_of(text: str) -> int:
     """The pad byte of buttons such as "right+A"; "none" and "NOOP" are 0."""
-    if text in ("none", "NOOP"):
-        return 0
-    byte = 0
-    for name in text.split("+"):
-        byte |= nes.BUTTONS[name]
-    return byte
+    names = set(text.split("+")) if text not in ("none", "NOOP") else ()
+    return sum(nes.BUTTONS[name] for name in names)

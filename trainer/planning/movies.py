@@ -127,9 +127,9 @@ def write_bk2(path: Path, buttons: bytes, image: bytes, name: str) -> None:
         lines = [f"{key} {value}" for key, value in header.items()]
         for member, text in ((_BK2_HEADER, lines), (_BK2_LOG, log)):
             # Without the time, so that equal movies are equal files.
-            about = zipfile.ZipInfo(member)
-            about.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(about, "\n".join(text) + "\n")
+            entry = zipfile.ZipInfo(member)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, "\n".join(text) + "\n")
 
 
 def _read_fm2(path: Path) -> Movie:
@@ -209,14 +209,10 @@ def _frame_of_bk2(
     held = line.replace("|", "")
     if len(held) != len(fields):
         raise ValueError(f"frame {frame} is damaged: {line[:40]!r}")
-    byte = 0
-    for name, letter in zip(fields, held, strict=True):
-        if letter == ".":
-            continue
-        if name not in bits:
-            raise ValueError(f"{name} is pressed in frame {frame}")
-        byte |= bits[name]
-    return byte
+    pressed = [n for n, letter in zip(fields, held, strict=True) if letter != "."]
+    if others := [name for name in pressed if name not in bits]:
+        raise ValueError(f"{', '.join(others)} is pressed in frame {frame}")
+    return sum(bits[name] for name in set(pressed))
 
 
 def _held(byte: int, letters: str, bits: Iterable[int]) -> str:
