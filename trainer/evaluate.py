@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -52,7 +52,7 @@ import tyro
 
 from trainer.cli import main_of
 from trainer.evaluation.protocol import evaluate_checkpoint
-from trainer.evaluation.results import STALL_STEPS, Evaluation
+from trainer.evaluation.results import STALL_STEPS
 from trainer.evaluation.tables import progress, show, show_replayed
 from trainer.machine.files import make_folder, write_json
 from trainer.models import released
@@ -123,17 +123,6 @@ class EvaluateConfig:
     """Draw the heat map and the maps of deaths."""
 
 
-def evaluate(
-    config: EvaluateConfig, on_progress: Callable[[int, int], None] | None = None
-) -> Evaluation:
-    """Plays as the options say; see `evaluate_checkpoint`."""
-    options = dict(vars(config))
-    for name in ("json", "out", "pictures"):
-        del options[name]
-    path = options.pop("checkpoint")
-    return evaluate_checkpoint(path, **options, on_progress=on_progress)
-
-
 def _replay(config: EvaluateConfig) -> None:
     """Plays all policies of a release as its card describes."""
     allowed = EvaluateConfig(config.checkpoint, model=config.model)
@@ -156,19 +145,6 @@ def _replay(config: EvaluateConfig) -> None:
         write_json(config.out / "table.json", content)
 
 
-def _write(evaluation: Evaluation, folder: Path, *, pictures: bool) -> str:
-    """Writes table.json and the pictures of levels."""
-    count = 0
-    write_json(folder / "table.json", evaluation.to_dict())
-    if pictures and evaluation.levels:
-        # Imported here, so that Matplotlib loads only for pictures.
-        from trainer.evaluation.plots import draw
-
-        count = len(list(draw(evaluation.about, evaluation.levels, folder)))
-    more = f" and {count} picture{'s' * (count > 1)}" if count else ""
-    return f"wrote table.json{more} to {folder}"
-
-
 def _run(config: EvaluateConfig) -> None:
     if released.is_release(config.checkpoint):
         _replay(config)
@@ -178,15 +154,27 @@ def _run(config: EvaluateConfig) -> None:
         folder = run_dir / "evaluation"
     if folder is not None:
         make_folder(folder)
+    options = dict(vars(config))
+    for name in ("checkpoint", "json", "out", "pictures"):
+        del options[name]
     with progress() as on_progress:
-        result = evaluate(config, on_progress)
+        result = evaluate_checkpoint(
+            config.checkpoint, **options, on_progress=on_progress
+        )
     if config.json:
         print(json.dumps(result.to_dict(), indent=2), flush=True)
     else:
         show(result)
     written = f"wrote no files: {config.checkpoint} is not in a run folder; see --out"
     if folder is not None:
-        written = _write(result, folder, pictures=config.pictures)
+        write_json(folder / "table.json", result.to_dict())
+        written = f"wrote table.json to {folder}"
+        if config.pictures and result.levels:
+            # Imported here, so that Matplotlib loads only for pictures.
+            from trainer.evaluation.plots import draw
+
+            count = len(list(draw(result.about, result.levels, folder)))
+            written += f", and {count} picture{'s' * (count != 1)}"
     if not config.json:
         print(written)
 

@@ -32,7 +32,7 @@ stderr.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -143,37 +143,34 @@ def run(config: PlanConfig) -> bool:
     make_folder(config.out)
     if config.imported:
         return len(_each(_import, config, config.imported)) == len(config.imported)
-    if config.whole_game:
-        return _search_game(config)
-    levels = parse_levels(config.levels or all_levels(config.task)[0], config.task)
-    missing = []
-    for level in levels:
-        budget = _reporting(config, level)
-        result = plan_level(config.task, level, budget, cut_waits=config.cut_waits)
+    complete: dict[str, bool] = {}
+    for result in _search(config):
+        complete[result.level] = result.plan is not None
         print(_line(result, config), flush=True)
-        if result.plan is None or result.demonstration is None:
-            missing.append(level)
+        if result.plan is None:
             continue
-        _keep(config, level, result.demonstration)
+        if result.demonstration is not None:
+            _keep(config, result.level, result.demonstration)
         if result.plan.interrupted:
             raise Interrupted(result.plan.interrupted)
-    if len(levels) > 1:
+    missing = [level for level, done in complete.items() if not done]
+    if len(complete) > 1:
         lost = f"; missing: {', '.join(missing)}" if missing else ""
-        print(f"{len(levels) - len(missing)} of {len(levels)} levels{lost}")
+        print(f"{sum(complete.values())} of {len(complete)} levels{lost}")
     return not missing
 
 
-def _search_game(config: PlanConfig) -> bool:
-    """Plans the whole game; returns whether its end was found."""
-
-    def keep(made: Demonstration) -> None:
-        _keep(config, "whole-game", made)
-
-    complete = True
-    for result in plan_game(config.task, _reporting(config, "the whole game"), keep):
-        print(_line(result, config), flush=True)
-        complete = complete and result.plan is not None
-    return complete
+def _search(config: PlanConfig) -> Iterator[Found]:
+    """Searches level by level; keeps the demonstration of the whole game at its end."""
+    if config.whole_game:
+        budget = _reporting(config, "the whole game")
+        yield from plan_game(
+            config.task, budget, lambda made: _keep(config, "whole-game", made)
+        )
+        return
+    for level in parse_levels(config.levels or all_levels(config.task)[0], config.task):
+        budget = _reporting(config, level)
+        yield plan_level(config.task, level, budget, cut_waits=config.cut_waits)
 
 
 def _reporting(config: PlanConfig, what: str) -> PlanConfig:

@@ -168,11 +168,7 @@ def watch(config: WatchConfig) -> None:
         elif config.human:
             with closing(Window()) as window:
                 episodes = human_episodes(
-                    window.buttons,
-                    config.level,
-                    seed=config.seed,
-                    frame_skip=config.frame_skip,
-                    recorder=recorder,
+                    window.buttons, config.level, config.frame_skip, recorder
                 )
                 show(episodes, window)
         else:

@@ -367,6 +367,7 @@ def test_a_damaged_way_is_found_out(monkeypatch):
             return np.zeros((1, 4), np.uint8)
 
         def send(self, *_): ...
+        def close(self): ...
         def recv(self):
             no = np.zeros(1, bool)
             info = {"flag_get": no, "env_id": np.zeros(1, np.int32)}
@@ -374,8 +375,9 @@ def test_a_damaged_way_is_found_out(monkeypatch):
             return np.zeros((1, 2)), np.zeros(1), no, no, info
 
     way = demonstrations.Way(0, np.zeros(4, np.uint8), np.zeros(3, np.int64))
+    monkeypatch.setattr(demonstrations, "pool_like", lambda *_: Pool())
     with pytest.raises(ValueError, match="does not reach the end"):
-        demonstrations._walk(Pool(), [way], 32)
+        walk(EnvConfig(), [way], 1, cell_size=32)
 
 
 # -- imitation -----------------------------------------------------------------

@@ -81,12 +81,12 @@ def test_other_idle_frames_are_refused():
 
 
 def test_buttons_that_are_no_action_are_refused():
-    some = {"a.json": np.array([128, 0]), "b.json": np.array([0, nes.DOWN, 0])}
+    files = [made_of([128, 0]), made_of([0, nes.DOWN, 0])]
+    first, second = (np.frombuffer(one.buttons, np.uint8) for one in files)
     with pytest.raises(ValueError, match=r"b\.json has down in step 1, but") as error:
-        demonstrations._numbers(some, ENV)
+        demonstrations._numbers("b.json", second, files, ENV)
     assert str(error.value).endswith("--custom-actions NOOP,down,right")
-    some.pop("b.json")
-    assert demonstrations._numbers(some, ENV)["a.json"].tolist() == [1, 0]
+    assert demonstrations._numbers("a.json", first, files, ENV).tolist() == [1, 0]
 
 
 # -- the run's own environments ------------------------------------------------

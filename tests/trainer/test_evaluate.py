@@ -12,13 +12,16 @@ import torch
 from players import SHAPE, Counter, Pixels, SyncPool
 from small_runs import full_disk, make_config, read_points
 
-from trainer import evaluate
 from trainer.config.plain import to_dict
 from trainer.config.schema import EnvConfig, ModelConfig, RunConfig
-from trainer.evaluate import EvaluateConfig, main
+from trainer.evaluate import main
 from trainer.evaluation import protocol
 from trainer.evaluation.play import Played, first_seed
-from trainer.evaluation.protocol import evaluate_levels, evaluate_policy
+from trainer.evaluation.protocol import (
+    evaluate_checkpoint,
+    evaluate_levels,
+    evaluate_policy,
+)
 from trainer.evaluation.results import summarise
 from trainer.film.filmed_env import FilmedEnv, Player, film_episode, game_config
 from trainer.models import build_model, checkpoint, policy
@@ -473,8 +476,7 @@ def test_the_command_on_the_game(tmp_path):
     env = EnvConfig(num_envs=4, num_threads=1)
     model = build_model(ModelConfig(), (4, 84, 84), 5)
     save_checkpoint(tmp_path, RunConfig(env=env, precision="fp32"), model)
-    config = EvaluateConfig(tmp_path, episodes=3, device="cpu", stall_steps=30)
-    result = evaluate.evaluate(config)
+    result = evaluate_checkpoint(tmp_path, episodes=3, device="cpu", stall_steps=30)
     assert [r.episodes for r in result.levels] == [3, 31]
     assert result.levels[0].best_x_median > 40
 

@@ -10,7 +10,6 @@ from fake_pools import Followed
 from rich.console import Console
 from small_runs import change, make_config, read_points, weights_in
 
-from trainer import evaluate
 from trainer.cli import parse
 from trainer.config.presets import for_levels, preset
 from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
@@ -22,6 +21,7 @@ from trainer.config.tasks import (
     split_levels,
 )
 from trainer.evaluation.play import Played
+from trainer.evaluation.protocol import evaluate_checkpoint
 from trainer.evaluation.results import level_result, levels_in_a_row, summarise_levels
 from trainer.evaluation.tables import as_text, level_table
 from trainer.film.filmed_env import FilmedEnv, Player, game_config
@@ -416,8 +416,8 @@ def told(monkeypatch, fake_pool):
     use_levels(monkeypatch, fake_pool)
     told = SimpleNamespace(results=[], asked=[])
 
-    def evaluate(model, env, *, levels, episodes, **options):
-        told.asked.append((levels, episodes))
+    def evaluate(model, env, levels, protocol):
+        told.asked.append((levels, protocol.episodes))
         return told.results.pop(0)
 
     monkeypatch.setattr(reports, "evaluate", evaluate)
@@ -499,10 +499,9 @@ def test_levels_are_played_and_evaluated(tmp_path):
     assert unseen == {"1-1": False, "1-2": True, "4-2": False}
     policy = load_policy(one, CPU)
     assert (policy.env.levels, policy.env.test_levels) == (("1-1", "4-2"), ("1-2",))
-    config = evaluate.EvaluateConfig(
-        one, episodes=1, argmax=False, stall_steps=5, pictures=False, device="cpu"
-    )
-    results = evaluate.evaluate(config).levels
+    results = evaluate_checkpoint(
+        one, episodes=1, argmax=False, stall_steps=5, device="cpu"
+    ).levels
     assert [(r.level, r.unseen) for r in results] == [
         ("1-1", False),
         ("1-2", True),

@@ -197,9 +197,9 @@ def test_a_failed_evaluation_lets_the_training_go_on(tmp_path, pools, monkeypatc
     """Both have to pass; the next attempt is after 50 more episodes."""
     rates, calls = [0.2, 0.95, 0.89, 0.97, 0.9], []
 
-    def fake(model, env, **options):
+    def fake(model, env, levels, protocol):
         rate = rates[len(calls)]
-        calls.append((pools[0].episode.sum(), options["stream"], options["episodes"]))
+        calls.append((pools[0].episode.sum(), protocol.stream, protocol.episodes))
         return {
             "clears": int(rate * 100),
             "episodes": 100,
@@ -432,7 +432,7 @@ def test_checkpoints_are_periodic(tmp_path, pools, monkeypatch):
 def test_an_evaluation_plays_the_averaged_weights(tmp_path, pools, monkeypatch):
     played = []
 
-    def fake(model, env, **options):
+    def fake(model, env, *_):
         played.append(torch.cat([p.flatten() for p in model.parameters()]))
         return {
             "clears": 100, "episodes": 100, "clear_rate": 1.0,
@@ -498,7 +498,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint(
 def test_a_signal_amid_the_last_evaluation(tmp_path, pools, monkeypatch):
     """The run has ended; the caller of several runs sees the signal."""
 
-    def fake(model, env, **options):
+    def fake(model, env, *_):
         os.kill(os.getpid(), signal.SIGINT)
         monkeypatch.setattr(reports, "evaluate", lambda *_, **__: result)
         return result

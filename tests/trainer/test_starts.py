@@ -23,7 +23,6 @@ from trainer.explore.explorer import (
     _TURN_STEPS,
     Explorer,
     Starts,
-    curriculum_weights,
     level_weights,
 )
 from trainer.models import checkpoint
@@ -40,55 +39,52 @@ class Two(Corridors):
 # -- which level ---------------------------------------------------------------
 
 
-def test_levels_are_played_as_often_as_they_are_failed():
-    weights = level_weights(np.array([0.5, 1.0, 0.0]), np.ones(3), "success", floor=0.1)
-    assert weights * 1.6 == pytest.approx([0.5, 0.1, 1.0])
-    assert weights.sum() == pytest.approx(1.0)
-
-
-def test_levels_are_played_as_often_as_they_are_uncertain():
-    rates = np.array([0.5, 0.9, 1.0, 0.0])
-    weights = level_weights(rates, rates, "learnability", floor=0.1)
-    assert weights * 1.56 == pytest.approx([1.0, 0.36, 0.1, 0.1])
-    # What was cleared before is played until it is again.
-    best = np.array([0.5, 1.0, 1.0, 0.8])
-    weights = level_weights(rates, best, "learnability", floor=0.1)
-    assert weights * 2.26 == pytest.approx([1.0, 0.36, 0.1, 0.8])
-    # Before anything is cleared, all alike.
-    none = np.zeros(2)
-    weights = level_weights(none, none, "learnability", floor=0.0)
-    assert weights.tolist() == [0.5, 0.5]
-
-
-def test_levels_that_are_all_solved_are_played_alike():
-    weights = level_weights(np.ones(2), np.ones(2), "success", floor=0.0)
-    assert weights.tolist() == [0.5, 0.5]
-
-
-def weights_of(rates, best, turns, floor=0.1):
-    """The curriculum's, where the most played level has 1."""
-    steps = (np.array(turns) * _TURN_STEPS).astype(np.int64)
+def weights_of(kind, rates, best, turns=None):
+    steps = (np.array(turns or [0] * len(rates)) * _TURN_STEPS).astype(np.int64)
     rates, best = np.array(rates), np.array(best)
-    weights = curriculum_weights(rates, best, steps, floor=floor)
+    weights = level_weights(kind, rates, best, rates, steps)
     assert weights.sum() == pytest.approx(1.0)
     return (weights / weights.max()).tolist()
 
 
+def test_levels_are_played_as_often_as_they_are_failed():
+    weights = weights_of("success", [0.5, 1.0, 0.0], [1.0] * 3)
+    assert weights == pytest.approx([0.5, 0.1, 1.0])
+
+
+def test_levels_are_played_as_often_as_they_are_uncertain():
+    rates = [0.5, 0.9, 1.0, 0.0]
+    weights = weights_of("learnability", rates, rates)
+    assert weights == pytest.approx([1.0, 0.36, 0.1, 0.1])
+    # What was cleared before is played until it is again.
+    weights = weights_of("learnability", rates, [0.5, 1.0, 1.0, 0.8])
+    assert weights == pytest.approx([1.0, 0.36, 0.1, 0.8])
+    # Before anything is cleared, all alike.
+    assert weights_of("learnability", [0.0, 0.0], [0.0, 0.0]) == [1, 1]
+
+
+def test_levels_that_are_all_solved_are_played_alike():
+    assert weights_of("success", [1.0, 1.0], [1.0, 1.0]) == [1, 1]
+
+
 def test_a_few_levels_are_learned_at_a_time():
     none = [0.0] * 7
-    assert weights_of(none, none, none) == [1, 1, 1, 1, 0, 0, 0]
+    assert weights_of("curriculum", none, none, none) == [1, 1, 1, 1, 0, 0, 0]
     # What is learned, and who has had his turn, make room; what is lost comes back.
     best, turns = [0.95, 0.4, 0, 0, 0.9, 0, 0], [0.5, 1.1, 1.0, 0.9, 0.9, 0, 0]
     rates = [0.9, 0.4, 0, 0, 0.9, 0, 0]
     expected = [0.095, 1, 0, 1, 0.09, 1, 1]
-    assert weights_of(rates, best, turns) == pytest.approx(expected)
+    assert weights_of("curriculum", rates, best, turns) == pytest.approx(expected)
     rates = [0.3, 0.1, 0, 0, 0.9, 0, 0]
-    assert weights_of(rates, best, turns) == pytest.approx([1, 0.3, 0, 1, 0.09, 1, 1])
+    assert weights_of("curriculum", rates, best, turns) == pytest.approx(
+        [1, 0.3, 0, 1, 0.09, 1, 1]
+    )
 
 
 def test_levels_that_are_all_learned_are_rehearsed():
-    assert weights_of([0.9, 1.0], [1.0, 1.0], [3, 1]) == pytest.approx([1, 1])
-    assert weights_of([1.0, 1.0], [1.0, 1.0], [3, 1], floor=0.0) == [1, 1]
+    assert weights_of("curriculum", [0.9, 1.0], [1.0, 1.0], [3, 1]) == pytest.approx(
+        [1, 1]
+    )
 
 
 def test_steps_of_levels_are_counted():

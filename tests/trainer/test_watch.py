@@ -149,7 +149,6 @@ def test_the_terminal_is_left_as_it_was(keys, monkeypatch):
     with pytest.raises(QuitError):
         terminal.show(frame, READING)
     terminal.close()
-    terminal.close()
     assert attributes() == before
     text = output.getvalue()
     assert text.startswith("\x1b[?1049h\x1b[?25l")

@@ -88,12 +88,11 @@ def play(
     left = np.full(num_envs, num_episodes // num_envs)
     left[: num_episodes % num_envs] += 1
     episodes = OpenEpisodes(num_envs, game=game)
-    actor = _Actor(pool, model, device, generator)
     played: list[Played] = []
     pool.async_reset()
     # The first recv returns all environments, later ones return groups.
     waiting, parts = 1, groups
-    with _evaluating(model, device, dtype), closing(actor):
+    with _acting(pool, model, device, dtype, generator) as send:
         while waiting:
             obs, reward, terminated, truncated, info = pool.recv()
             columns = episodes.observe(reward, terminated, truncated, info)
@@ -109,17 +108,44 @@ def play(
                 if rows.size:
                     # A slice is a view of the pool's memory, without a copy.
                     pick = rows if rows.size < len(env_id) else slice(None)
-                    actor.send(obs[pick], env_id[pick], opening[pick])
+                    send(obs[pick], env_id[pick], opening[pick])
                     waiting += 1
             waiting, parts = waiting - 1, 1
     return played
 
 
 @contextmanager
-def _evaluating(
-    model: nn.Module, device: torch.device, dtype: torch.dtype | None
-) -> Iterator[None]:
-    """Switches a network to evaluation mode without gradients, then back."""
+def _acting(
+    pool: Any,
+    model: nn.Module,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    generator: torch.Generator | None,
+) -> Iterator[Callable[..., None]]:
+    """A function that acts for some environments, in evaluation mode.
+
+    It has the memory state of every environment.
+    """
+    num_envs = len(pool.all_env_ids)
+    most = _CPU_ROWS if device.type == "cpu" else num_envs
+    state = torch.zeros(num_envs, cast(int, model.state_size), device=device)
+    stage = HostToDevice(device, pool)
+
+    def act(env: Tensor, pixels: Tensor, is_first: Tensor) -> Tensor:
+        output, state[env] = model(pixels[None], state[env], is_first[None])
+        logits: Tensor = output.logits[0]
+        return sample(logits, generator) if generator else logits.argmax(-1)
+
+    def send(
+        obs: npt.NDArray[np.uint8],
+        env_id: npt.NDArray[np.int32],
+        is_first: npt.NDArray[np.bool_],
+    ) -> None:
+        inputs = (stage(env_id.astype(np.int64)), stage(obs), stage(is_first))
+        parts = range(0, len(env_id), most)
+        actions = [act(*(column[at : at + most] for column in inputs)) for at in parts]
+        pool.send(torch.cat(actions).to("cpu", torch.int32).numpy(), env_id)
+
     training, search = model.training, torch.backends.cudnn.benchmark
     model.eval()
     # Batches shrink at the end; a search for the fastest convolution for each size
@@ -127,50 +153,9 @@ def _evaluating(
     torch.backends.cudnn.benchmark = False
     try:
         # A single autocast casts the weights only once.
-        with torch.no_grad(), torch.autocast(device.type, dtype, dtype is not None):
-            yield
+        autocast = torch.autocast(device.type, dtype, dtype is not None)
+        with closing(stage), torch.no_grad(), autocast:
+            yield send
     finally:
         model.train(training)
         torch.backends.cudnn.benchmark = search
-
-
-class _Actor:
-    """The policy, with the memory state of every environment."""
-
-    def __init__(
-        self,
-        pool: Any,
-        model: nn.Module,
-        device: torch.device,
-        generator: torch.Generator | None,
-    ) -> None:
-        self._pool, self._model, self._generator = pool, model, generator
-        self._stage = HostToDevice(device, pool)
-        size = cast(int, model.state_size)
-        self._state = torch.zeros(len(pool.all_env_ids), size, device=device)
-        self._rows = _CPU_ROWS if device.type == "cpu" else len(pool.all_env_ids)
-
-    def send(
-        self,
-        obs: npt.NDArray[np.uint8],
-        env_id: npt.NDArray[np.int32],
-        is_first: npt.NDArray[np.bool_],
-    ) -> None:
-        """Acts for some environments."""
-        stage = self._stage
-        inputs = (stage(env_id.astype(np.int64)), stage(obs), stage(is_first))
-        parts = range(0, len(env_id), self._rows)
-        actions = torch.cat(
-            [self._act(*(x[at : at + self._rows] for x in inputs)) for at in parts]
-        )
-        self._pool.send(actions.to("cpu", torch.int32).numpy(), env_id)
-
-    def _act(self, env: Tensor, pixels: Tensor, is_first: Tensor) -> Tensor:
-        output, state = self._model(pixels[None], self._state[env], is_first[None])
-        self._state[env] = state
-        logits: Tensor = output.logits[0]
-        return sample(logits, self._generator) if self._generator else logits.argmax(-1)
-
-    def close(self) -> None:
-        """Ends transfers."""
-        self._stage.close()

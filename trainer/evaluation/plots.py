@@ -10,6 +10,7 @@ The pictures are drawn on demand from the user's ROM and never stored.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ _DPI = 100
 # The largest width of a strip of a room, and margins around the strips, in pixels.
 _STRIP, _LEFT, _RIGHT, _TOP, _GAP = 1408, 24, 24, 76, 40
 _TILE = 16
-# Ends closer than this many pixels share a mark.
+# Ends in the same square of this many pixels share a mark.
 _NEAR = 24
 # Offset from info's x_pos and y_pos (255 - y is the row of the screen) to the middle of
 # the small player, the lower half of the 16 x 32 pixels that begin there.
@@ -193,7 +194,10 @@ def death_map(
     text = f"Level {result.level}: {result.clears} of {result.episodes} cleared"
     text += f"   ({title})"
     figure.text(_LEFT / wide, 1 - 14 / high, text, va="top", fontsize=11)
-    _legend(figure, wide, high)
+    for end, style in _STYLES.items():
+        axes.scatter([], [], s=70, label=f"{end} here (how many)", **style)
+    corner = (0, 1 - 28 / high)
+    figure.legend(loc="upper left", bbox_to_anchor=corner, ncols=2, frameon=False)
     with replacing(path) as file:
         figure.savefig(file)
 
@@ -228,17 +232,11 @@ def _mark(
 
 
 def _clusters(places: Sequence[Place]) -> list[list[Place]]:
-    """Places in groups: each within _NEAR pixels of the first place of its group."""
-    groups: list[list[Place]] = []
+    """Places in groups: those in the same square of _NEAR pixels."""
+    groups = defaultdict(list)
     for place in places:
-        for group in groups:
-            first = group[0]
-            if abs(first.x - place.x) < _NEAR and abs(first.y - place.y) < _NEAR:
-                group.append(place)
-                break
-        else:
-            groups.append([place])
-    return groups
+        groups[place.x // _NEAR, place.y // _NEAR].append(place)
+    return list(groups.values())
 
 
 def position(places: Sequence[Place], rows: int) -> tuple[float, float]:
@@ -246,17 +244,6 @@ def position(places: Sequence[Place], rows: int) -> tuple[float, float]:
     x = float(np.mean([place.x for place in places])) + _BODY[0]
     y = float(np.mean([place.y for place in places])) - _BODY[1]
     return x, min(max(y, _TILE / 2), rows - _TILE / 2)
-
-
-def _legend(figure: Figure, wide: float, high: float) -> None:
-    axes = figure.add_axes((0, 0, 1, 1), frameon=False)
-    axes.set(xlim=(0, wide), ylim=(0, high), xticks=[], yticks=[])
-    x = _LEFT + 6.0
-    for end, style in _STYLES.items():
-        axes.scatter([x], [high - 42], s=70, **style)
-        text = f"{end} here (how many)"
-        axes.text(x + 12, high - 42, text, va="center", fontsize=9)
-        x += 190
 
 
 # Pictures of whole rooms.

@@ -8,6 +8,7 @@ does the work of `python -m trainer.evaluate`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from trainer.config.options import check_ranges, option
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import (
     game_levels,
@@ -47,11 +49,11 @@ class Protocol:
     """How an evaluation plays.
 
     Attributes:
+        device: of the model.
+        dtype: autocast type of the network, None for float32.
         episodes: exact number, of each level if there are levels. Ignored for levels
             with argmax, which plays each start after 0 to `noop_max` idle frames once.
         seed: of environments and actions, 0 to MAX_SEED.
-        device: of the model.
-        dtype: autocast type of the network, None for float32.
         noop_max: each episode begins with 0 to this many idle frames.
         repeat_action_probability: probability per frame that the buttons stay as they
             were.
@@ -61,22 +63,21 @@ class Protocol:
         on_episodes: called with the number of episodes that have just ended.
     """
 
-    episodes: int
-    seed: int
     device: torch.device
     dtype: torch.dtype | None
-    noop_max: int = 30
+    episodes: int = option(100, least=1)
+    seed: int = 1
+    noop_max: int = option(30, between=(0, MAX_SEEDS - 1))
     repeat_action_probability: float = 0.0
     argmax: bool = False
-    stall_steps: int = STALL_STEPS
+    stall_steps: int = option(STALL_STEPS, least=0)
     stream: int = 0
     on_episodes: Callable[[int], None] | None = None
 
-    def check(self, env: EnvConfig, levels: Sequence[str]) -> None:
-        """Raises ValueError if a field is out of range; a task has no levels."""
-        chance, noop_max = self.repeat_action_probability, self.noop_max
-        if self.episodes < 1:
-            raise ValueError(f"episodes must be at least 1, got {self.episodes}")
+    def check(self, env: EnvConfig) -> None:
+        """Raises ValueError if a field is out of range or does not fit the task."""
+        check_ranges(self)
+        chance = self.repeat_action_probability
         if not 0 <= chance < 1:
             raise ValueError(
                 "repeat_action_probability must be at least 0 and below 1, got "
@@ -84,10 +85,6 @@ class Protocol:
             )
         if chance and not is_native(env.task):
             raise ValueError(f"task {env.task} has no sticky actions, got {chance:g}")
-        if levels and not 0 <= noop_max < MAX_SEEDS:
-            raise ValueError(f"noop_max must be 0 to {MAX_SEEDS - 1}, got {noop_max}")
-        if levels and self.stall_steps < 0:
-            raise ValueError(f"stall_steps must be at least 0, got {self.stall_steps}")
 
     def copies(self, levels: int) -> int:
         """The number of environments per level."""
@@ -101,15 +98,9 @@ class Protocol:
 
 
 def evaluate(
-    model: nn.Module, env: EnvConfig, *, levels: Sequence[str], **options: Any
-) -> list[LevelResult] | dict[str, Any]:
-    """Plays levels one at a time, or a task without levels; options of `Protocol`."""
-    return _evaluate(model, env, levels, Protocol(**options))
-
-
-def _evaluate(
     model: nn.Module, env: EnvConfig, levels: Sequence[str], protocol: Protocol
 ) -> list[LevelResult] | dict[str, Any]:
+    """Plays levels one at a time, or a task without levels."""
     if levels:
         return _play_levels(model, env, levels, protocol)
     return _play_task(model, env, protocol)
@@ -149,7 +140,7 @@ def evaluate_levels(
 def _play_levels(
     model: nn.Module, env: EnvConfig, levels: Sequence[str], protocol: Protocol
 ) -> list[LevelResult]:
-    protocol.check(env, levels)
+    protocol.check(env)
     # Environment i plays level i % n. The seeds of a level do not depend on other
     # levels.
     copies = protocol.copies(len(levels))
@@ -204,7 +195,7 @@ def evaluate_policy(model: nn.Module, env: EnvConfig, **options: Any) -> dict[st
 
 
 def _play_task(model: nn.Module, env: EnvConfig, protocol: Protocol) -> dict[str, Any]:
-    protocol.check(env, ())
+    protocol.check(env)
     episodes = protocol.episodes
     played = _play(model, env, protocol, min(episodes, MAX_SEEDS), episodes)
     names = "noop_max repeat_action_probability argmax seed stream".split()
@@ -235,8 +226,7 @@ def _play(
     )
     seed, device = first_seed(protocol.seed, protocol.stream), protocol.device
     generator = torch.Generator(device).manual_seed(seed)
-    pool = make_pool(env, seed, **options)
-    try:
+    with closing(make_pool(env, seed, **options)) as pool:
         return play(
             pool,
             model,
@@ -248,26 +238,20 @@ def _play(
             game=() if "stages" in options else game_levels(env.task),
             tell=protocol.on_episodes,
         )
-    finally:
-        pool.close()
 
 
 def evaluate_checkpoint(
     path: Path,
     *,
     levels: str = "",
-    episodes: int = 100,
-    seed: int = 1,
-    stream: int = 0,
-    noop_max: int = 30,
     repeat_action_probability: Sequence[float] = (0.0,),
     argmax: bool = True,
-    stall_steps: int = STALL_STEPS,
     ema: bool = True,
     model: str = "",
     reward_fn: str = "",
     device: str = "auto",
     on_progress: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> Evaluation:
     """Plays a checkpoint with sampled actions, then with greedy actions.
 
@@ -275,20 +259,17 @@ def evaluate_checkpoint(
         path: the checkpoint, or a run folder.
         levels: such as "1-1,4-2", or "all"; "": the training and test levels of the
             run. A task without levels is played as a whole.
-        episodes: number per level with sampled actions.
-        seed: of environments and actions, 0 to MAX_SEED.
-        stream: number of the evaluation with this seed. No run plays 0; a run with this
-            seed plays 1, 2, ... (`stream` in its evaluations.jsonl).
-        noop_max: each episode begins with 0 to this many idle frames.
         repeat_action_probability: probabilities of sticky actions, each evaluated once.
         argmax: also play greedy actions.
-        stall_steps: as for `evaluate_levels`.
         ema: play the averaged weights if the checkpoint has them.
         model: network of the user, module:Class, that the file may name.
         reward_fn: reward of the user, module:function, that the file may name.
         device: auto, cpu, cuda or cuda:N.
         on_progress: called with the number of episodes that have ended, and their total
             number.
+        options: other fields of `Protocol`: episodes (with sampled actions), seed,
+            noop_max, stall_steps and stream. No run plays stream 0; a run with this
+            seed plays 1, 2, ... (`stream` in its evaluations.jsonl).
 
     Raises:
         FileNotFoundError: there is no checkpoint.
@@ -306,19 +287,7 @@ def evaluate_checkpoint(
     )
     if not repeat_action_probability:
         raise ValueError("repeat_action_probability needs at least one value, got none")
-    # Sampled actions first, for each probability of sticky actions.
-    protocols = [
-        Protocol(
-            episodes, seed, policy.device, policy.dtype, noop_max, chance, greedy,
-            stall_steps, stream,
-        )
-        for chance in dict.fromkeys(repeat_action_probability)
-        for greedy in (False, True)[: 1 + argmax]
-    ]  # fmt: skip
-    for protocol in protocols:
-        protocol.check(env, played)
     done = 0
-    total = max(1, len(played)) * sum(p.share(len(played)) for p in protocols)
 
     def count(ended: int) -> None:
         nonlocal done
@@ -326,6 +295,22 @@ def evaluate_checkpoint(
         if on_progress is not None:
             on_progress(done, total)
 
+    # Sampled actions first, for each probability of sticky actions.
+    protocols = [
+        Protocol(
+            policy.device,
+            policy.dtype,
+            repeat_action_probability=chance,
+            argmax=greedy,
+            on_episodes=count,
+            **options,
+        )
+        for chance in dict.fromkeys(repeat_action_probability)
+        for greedy in (False, True)[: 1 + argmax]
+    ]
+    for protocol in protocols:
+        protocol.check(env)
+    total = max(1, len(played)) * sum(p.share(len(played)) for p in protocols)
     about: dict[str, Any] = {
         "checkpoint": str(path),
         "task": env.task,
@@ -333,13 +318,13 @@ def evaluate_checkpoint(
         "weights": "ema" if policy.averaged else "latest",
         "frame_skip": env.frame_skip,
         "device": str(policy.device),
-        "seed": seed,
-        "stream": stream,
-        "noop_max": noop_max,
-        "episodes": episodes,
+        "seed": protocol.seed,
+        "stream": protocol.stream,
+        "noop_max": protocol.noop_max,
+        "episodes": protocol.episodes,
     }
     if is_native(env.task):
-        about |= {"stall_steps": stall_steps, "timing": env.timing}
+        about |= {"stall_steps": protocol.stall_steps, "timing": env.timing}
     if played:
         about["levels"] = list(played)
     if env.rom_path:
@@ -347,8 +332,7 @@ def evaluate_checkpoint(
     results: list[LevelResult] = []
     rows: list[dict[str, Any]] = []
     for protocol in protocols:
-        protocol = replace(protocol, on_episodes=count)
-        result = _evaluate(policy.model, env, played, protocol)
+        result = evaluate(policy.model, env, played, protocol)
         if isinstance(result, dict):
             rows.append(result)
         else:

@@ -37,16 +37,12 @@ _TEST_LEGEND = "below the row train: levels that the run never trained on"
 
 
 @contextmanager
-def progress(
-    what: str = "episodes",
-) -> Iterator[Callable[[int, int], None] | None]:
+def progress(what: str = "episodes") -> Iterator[Callable[[int, int], None]]:
     """A progress bar on stderr, if stderr is a terminal."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
     columns = BarColumn(), MofNCompleteColumn(), what, TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("playing", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -151,8 +147,7 @@ def campaign_table(
 ) -> Table:
     """A row per level, and a row for all levels; at most 80 columns wide."""
     heads, *rows, total = campaign_rows(results, levels, _rate)
-    table = _table(*heads)
-    table.title, table.title_justify, table.padding = title, "left", (0, 1)
+    table = _table(*heads, title=title, title_justify="left", padding=(0, 1))
     for row in rows:
         table.add_row(*row)
     table.add_section()
@@ -208,8 +203,8 @@ def policies_table(results: Mapping[str, Sequence[LevelResult]]) -> Table:
     """A row per policy, over all levels; at most 80 columns wide."""
     many = len(next(iter(results.values()))) > 1
     columns = ["cleared", "95 % interval", "best x", "return", "steps to clear"]
-    table = _table("policy", *columns, *["levels"] * many)
-    table.columns[0].justify, table.padding = "left", (0, 1)
+    table = _table("policy", *columns, *["levels"] * many, padding=(0, 1))
+    table.columns[0].justify = "left"
     for name, rows in results.items():
         clears, episodes = sum(r.clears for r in rows), sum(r.episodes for r in rows)
         low, high = wilson(clears, episodes)
@@ -226,9 +221,11 @@ def policies_table(results: Mapping[str, Sequence[LevelResult]]) -> Table:
     return table
 
 
-def _table(*columns: str) -> Table:
+def _table(*columns: str, padding: Any = 0, **more: Any) -> Table:
     """An empty table; its cells stand on the right."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
+    table = Table(
+        box=SIMPLE_HEAD, show_edge=False, header_style="bold", padding=padding, **more
+    )
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     return table

@@ -35,7 +35,7 @@ _REHEARSED, _BEHIND = 0.5, 8
 
 
 class Backward:
-    """Where episodes begin on demonstrations; offers them as `explorer.Offers` says."""
+    """Where episodes begin on demonstrations; offers snapshots as an `Archive` does."""
 
     def __init__(self, num_stages: int, num_envs: int) -> None:
         self.clear_rates: FloatArray = np.zeros(num_stages)

@@ -23,7 +23,6 @@ FloatArray = npt.NDArray[np.float64]
 # The most distinct cells; later ones share one number. 32 levels in squares of 16
 # pixels have fewer.
 MOST_CELLS = 2**18
-_ROOM = 1024  # initial capacity in cells; it doubles when full
 # The counts by their names in checkpoints, as attributes.
 _COUNTS = {
     "episodes": "episodes", "entries": "entries", "passed": "passed",
@@ -57,12 +56,12 @@ class CellCounts:
 
     def __init__(self, num_envs: int) -> None:
         self._numbers: dict[int, int] = {}
-        # (cells,) with room for more: episodes that were in each cell, and how often
+        # (MOST_CELLS,) each: episodes that were in each cell, and how often
         # it was entered, perhaps several times in one.
-        self.episodes, self.entries = np.zeros((2, _ROOM), np.int64)
+        self.episodes, self.entries = np.zeros((2, MOST_CELLS), np.int64)
         # Of the episodes that ended, those that had been in each cell, and those that
         # got a screen further from there; recent ones count more.
-        self.passed, self.advanced = np.zeros((2, _ROOM))
+        self.passed, self.advanced = np.zeros((2, MOST_CELLS))
         self.total = 0  # of `entries`
         self._last = np.full(num_envs, -1, np.int64)
         # The cells of the open episode in the order of first visits, each with the
@@ -124,9 +123,6 @@ class CellCounts:
         """Gives a number to a cell that is seen for the first time."""
         number = min(len(self._numbers), MOST_CELLS - 1)
         self._numbers[key] = number
-        if number == len(self.episodes):
-            for name in _COUNTS.values():
-                setattr(self, name, np.pad(getattr(self, name), (0, number)))
         return number
 
     def state(self) -> dict[str, Any]:
@@ -147,10 +143,7 @@ class CellCounts:
         keys = state["keys"].tolist()
         self._numbers = {k: min(i, MOST_CELLS - 1) for i, k in enumerate(keys)}
         for key, counts in state["counts"].items():
-            room = max(_ROOM, 1 << len(counts).bit_length())
-            values = np.zeros(room, getattr(self, _COUNTS[key]).dtype)
-            values[: len(counts)] = counts.cpu().numpy()
-            setattr(self, _COUNTS[key], values)
+            getattr(self, _COUNTS[key])[: len(counts)] = counts.cpu().numpy()
         self.total = int(self.entries.sum())
         if going_on:
             self._last = state["last"].cpu().numpy().copy()

@@ -16,7 +16,8 @@ of the run's episodes. A file that does not fit raises an error that names the f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from trainer.explore.cells import cell_keys
 from trainer.planning import demonstration
 from trainer.planning.demonstration import GAME_OPTIONS, Demonstration, byte_of, text_of
 from trainer.planning.levels import TRIED
-from trainer.planning.search import BoolArray, Rows, TooManyCellsError, plan
+from trainer.planning.search import TooManyCellsError, plan
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.episodes import OpenEpisodes
 
@@ -129,8 +130,7 @@ def find_ways(
     """Searches for ways through the levels of a run."""
     ways = Demonstrations() if ways is None else ways
     random = np.random.default_rng(seed)
-    pool = pool_like(env, seed, _SEARCHED_ENVS)
-    try:
+    with closing(pool_like(env, seed, _SEARCHED_ENVS)) as pool:
         for stage, level in enumerate(levels):
             if stage == len(ways.searches):
                 ways.searches.append([])
@@ -150,21 +150,14 @@ def find_ways(
                 if actions is None:
                     break  # another search would take equally long
             if len(steps) > before:
-                log(_describe(level, ways, stage, time.monotonic() - began))
+                counts = [str(len(w.actions)) for w in ways.found if w.stage == stage]
+                lengths = f"{', '.join(counts)} steps" if counts else "none found"
+                log(
+                    f"demonstrations of {level}: {lengths} ({sum(steps):,} search "
+                    f"steps, {time.monotonic() - began:.1f} s)"
+                )
         ways.complete = True
         return ways.found
-    finally:
-        pool.close()
-
-
-def _describe(level: str, ways: Demonstrations, stage: int, seconds: float) -> str:
-    """One line about the ways through a level."""
-    lengths = [str(len(way.actions)) for way in ways.found if way.stage == stage]
-    found = f"{', '.join(lengths)} steps" if lengths else "none found"
-    return (
-        f"demonstrations of {level}: {found} ({sum(ways.searches[stage]):,} search "
-        f"steps, {seconds:.1f} s)"
-    )
 
 
 def pool_like(env: EnvConfig, seed: int, num_envs: int, **more: Any) -> Any:
@@ -180,12 +173,6 @@ def _search(
 
     The search observes RAM, which costs nothing and tells standing from jumping.
     """
-
-    def elsewhere(rows: Rows) -> BoolArray:
-        # A warp zone leads to another level.
-        there: BoolArray = level_numbers(rows.info) != level_number(level)
-        return there
-
     pool = pool_like(
         replace(env, task=game_of(env.task), obs="pixels", noop_max=0, levels=(level,)),
         seed,
@@ -194,11 +181,12 @@ def _search(
         stack_num=1,
         noops=[noops],
     )
-    try:
+    with closing(pool), suppress(TooManyCellsError):
         pool.reset()
         found = plan(
             pool,
-            lost=elsewhere,
+            # A warp zone leads to another level.
+            lost=lambda rows: level_numbers(rows.info) != level_number(level),
             weights=[float(TRIED.get(action, _SELDOM)) for action in env.actions],
             start=pool.snapshot(np.zeros(1, np.int32))[0],
             max_steps=_MOST_STEPS,
@@ -206,13 +194,9 @@ def _search(
             seed=seed,
             report=lambda line: log(f"demonstrations of {level}: {line}"),
         )
-    except TooManyCellsError:
-        found = None
-    finally:
-        pool.close()
-    if found is None:
-        return None, _MOST_STEPS
-    return found.actions, found.searched
+        if found is not None:
+            return found.actions, found.searched
+    return None, _MOST_STEPS
 
 
 def _start_of(pool: Any, stage: int, actions: IntArray) -> Bytes | None:
@@ -256,23 +240,22 @@ def read_ways(
             f"none of the {len(files)} demonstrations of --demos reaches the end of "
             "its level; give at least one that does"
         )
-    pool = pool_like(env, seed, _SEARCHED_ENVS)
-    try:
+    with closing(pool_like(env, seed, _SEARCHED_ENVS)) as pool:
         for path, one in made.items():
             _check_game(path, one, pool, levels)
-        cut = {path: _steps(path, one, env) for path, one in made.items()}
-        actions = _numbers({path: some for path, (_, some) in cut.items()}, env)
-        # The stage and the idle frames of each file, which tell its start.
-        keys = {p: (levels.index(one.level), cut[p][0]) for p, one in made.items()}
-        wanted = {keys[path]: one for path, one in made.items()}
-        starts = {key: _start_with_idle(pool, *key, one) for key, one in wanted.items()}
-    finally:
-        pool.close()
+        ways: list[Way] = []
+        starts: dict[tuple[int, int], Bytes] = {}
+        for path, one in made.items():
+            stage, (idle, buttons) = levels.index(one.level), _steps(path, one, env)
+            if (stage, idle) not in starts:
+                starts[stage, idle] = _start_with_idle(pool, stage, idle, one)
+            actions = _numbers(path, buttons, made.values(), env)
+            ways.append(Way(stage, starts[stage, idle], actions))
     left_out = len(files) - len(made)
     more = f"; {left_out} that end earlier are left out" * bool(left_out)
-    steps = sum(map(len, actions.values()))
+    steps = sum(len(way.actions) for way in ways)
     log(f"demonstrations: {len(made)} files, {steps:,} steps to the flag{more}")
-    return [Way(keys[path][0], starts[keys[path]], actions[path]) for path in made]
+    return ways
 
 
 def _check_game(
@@ -315,22 +298,21 @@ def _steps(path: Path, made: Demonstration, env: EnvConfig) -> tuple[int, IntArr
     return idle, frames[idle :: env.frame_skip].astype(np.int64)
 
 
-def _numbers(bytes_: Mapping[Path, IntArray], env: EnvConfig) -> dict[Path, IntArray]:
-    """Converts bytes of buttons to the indices of the run's actions."""
+def _numbers(
+    path: Path, buttons: IntArray, made: Iterable[Demonstration], env: EnvConfig
+) -> IntArray:
+    """The indices of the run's actions of the bytes of a file's steps."""
     numbers = {byte_of(action): n for n, action in enumerate(env.actions)}
-    used = set(np.concatenate(list(bytes_.values())).tolist())
-    for path, some in bytes_.items():
-        for step, byte in enumerate(some.tolist()):
-            if byte not in numbers:
-                texts = [text_of(b).replace("none", "NOOP") for b in sorted(used)]
-                raise ValueError(
-                    f"{path} has {text_of(byte)} in step {step:,}, but the run's "
-                    f"actions are {', '.join(env.actions)}; for all actions of the "
-                    f"files, give --custom-actions {','.join(texts)}"
-                )
-    table = np.zeros(256, np.int64)
-    table[list(numbers)] = list(numbers.values())
-    return {path: table[some] for path, some in bytes_.items()}
+    for step, byte in enumerate(buttons.tolist()):
+        if byte not in numbers:
+            used = sorted(set(b"".join(one.buttons for one in made)))
+            texts = [text_of(b).replace("none", "NOOP") for b in used]
+            raise ValueError(
+                f"{path} has {text_of(byte)} in step {step:,}, but the run's actions "
+                f"are {', '.join(env.actions)}; for all actions of the files, give "
+                f"--custom-actions {','.join(texts)}"
+            )
+    return np.array([numbers[byte] for byte in buttons.tolist()], np.int64)
 
 
 def _first_change(frames: Bytes, frame_skip: int) -> int | None:
@@ -368,54 +350,46 @@ def walk(
     """Replays ways and keeps their observations, snapshots and cells."""
     if not ways:
         return []
-    pool = pool_like(env, seed, len(ways))
-    try:
-        return _walk(pool, ways, cell_size)
-    finally:
-        pool.close()
+    with closing(pool_like(env, seed, len(ways))) as pool:
+        envs = np.arange(len(ways), dtype=np.int32)
+        lengths = np.array([len(way.actions) for way in ways])
+        actions = np.zeros((lengths.max(), len(ways)), np.int32)
+        for row, way in enumerate(ways):
+            actions[: len(way.actions), row] = way.actions
+        pool.reset()
+        pool.restore(envs, np.stack([way.start for way in ways]), "keep")
+        record = OpenEpisodes(len(ways), num_stages=pool.num_stages)
 
+        def cells_of(rows: Sequence[Any]) -> IntArray:
+            """The cells that all environments are in, from the results of recv."""
+            return cell_keys(record.observe(*rows[1:]), cell_size)
 
-def _walk(pool: Any, ways: Sequence[Way], cell_size: int) -> list[ReplayedWay]:
-    """See `walk`; replays all ways at the same time, one environment per way."""
-    envs = np.arange(len(ways), dtype=np.int32)
-    lengths = np.array([len(way.actions) for way in ways])
-    actions = np.zeros((lengths.max(), len(ways)), np.int32)
-    for env, way in enumerate(ways):
-        actions[: len(way.actions), env] = way.actions
-    pool.reset()
-    pool.restore(envs, np.stack([way.start for way in ways]), "keep")
-    record = OpenEpisodes(len(ways), num_stages=pool.num_stages)
-
-    def cells_of(rows: Sequence[Any]) -> IntArray:
-        """The cells that all environments are in, from the results of recv."""
-        return cell_keys(record.observe(*rows[1:]), cell_size)
-
-    rows = pool.recv()
-    obs, cells = rows[0], [cells_of(rows)]
-    seen: list[list[Bytes]] = [[] for _ in ways]
-    kept: list[list[Bytes]] = [[] for _ in ways]
-    for step, chosen in enumerate(actions):
-        (going,) = (lengths > step).nonzero()
-        for env in going.tolist():
-            seen[env].append(obs[env].copy())
-        if step % SPACING == 0:
-            blobs = pool.snapshot(envs[going])
-            for env, blob in zip(going.tolist(), blobs, strict=True):
-                kept[env].append(blob.copy())
-        pool.send(chosen, envs)
         rows = pool.recv()
-        obs, _, terminated, _, info = rows
-        cells.append(cells_of(rows))
-        ended = lengths == step + 1
-        if not (terminated & info["flag_get"])[ended].all():
-            raise ValueError("a demonstration does not reach the end of its level")
+        obs, cells = rows[0], [cells_of(rows)]
+        seen: list[list[Bytes]] = [[] for _ in ways]
+        kept: list[list[Bytes]] = [[] for _ in ways]
+        for step, chosen in enumerate(actions):
+            (going,) = (lengths > step).nonzero()
+            for row in going.tolist():
+                seen[row].append(obs[row].copy())
+            if step % SPACING == 0:
+                blobs = pool.snapshot(envs[going])
+                for row, blob in zip(going.tolist(), blobs, strict=True):
+                    kept[row].append(blob.copy())
+            pool.send(chosen, envs)
+            rows = pool.recv()
+            obs, _, terminated, _, info = rows
+            cells.append(cells_of(rows))
+            ended = lengths == step + 1
+            if not (terminated & info["flag_get"])[ended].all():
+                raise ValueError("a demonstration does not reach the end of its level")
     return [
         ReplayedWay(
             way.stage,
             way.actions,
-            np.stack(seen[env]),
-            np.stack(kept[env]),
-            np.stack(cells)[: lengths[env] + 1, env],
+            np.stack(seen[row]),
+            np.stack(kept[row]),
+            np.stack(cells)[: lengths[row] + 1, row],
         )
-        for env, way in enumerate(ways)
+        for row, way in enumerate(ways)
     ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,7 @@ from trainer.config.tasks import is_native
 from trainer.explore.backward import Backward
 from trainer.explore.cells import BoolArray, CellCounts, Entered, FloatArray, cell_keys
 from trainer.explore.demonstrations import ReplayedWay
-from trainer.explore.frontier import Frontier
-from trainer.planning.search import Snapshot
+from trainer.explore.frontier import Archive, Frontier
 from trainer.rollout.arrays import IntArray, span
 from trainer.rollout.episodes import StepColumns
 
@@ -45,58 +44,32 @@ _AT_A_TIME, _LEARNED, _TURN_STEPS = 4, 0.9, 250_000
 
 
 def level_weights(
+    kind: str,
     rates: FloatArray,
     best: FloatArray,
-    kind: str,
-    *,
-    floor: float,
-    chances: FloatArray | None = None,
+    chances: FloatArray,
+    steps: IntArray,
 ) -> FloatArray:
-    """How often to play each level."""
+    """How often to play each level; the weights add up to 1."""
     weights = np.ones(len(rates))
     if kind == "success":
         weights = 1.0 - rates
     elif kind == "learnability":
         # The variance of the outcome, scaled to a maximum of 1. It is also 0 for a
         # level that was learned and then forgotten while other levels were played.
-        p = rates if chances is None else chances
-        weights = np.maximum(4.0 * p * (1.0 - p), best - rates)
-    weights = np.maximum(weights, floor)
-    return _add_up_to_1(weights)
-
-
-def curriculum_weights(
-    rates: FloatArray, best: FloatArray, steps: IntArray, *, floor: float
-) -> FloatArray:
-    """How often to play each level if the policy learns a few levels at a time.
-
-    Many levels at once disturb each other, and each gets too few episodes.
-    """
-    # Learned levels are repeated, more often the further their clear rate has fallen.
-    weights = np.maximum(floor * best, best - rates)
-    turns = steps // _TURN_STEPS
-    waiting = np.flatnonzero(rates < _LEARNED)
-    weights[waiting[np.argsort(turns[waiting], kind="stable")[:_AT_A_TIME]]] = 1.0
-    return _add_up_to_1(weights)
-
-
-def _add_up_to_1(weights: FloatArray) -> FloatArray:
-    """Weights divided by their sum; equal weights if the sum is 0."""
-    total = weights.sum()
-    # The sum is 0 if the floor is 0 and there is nothing left to learn.
-    return weights / total if total else np.full(len(weights), 1.0 / len(weights))
-
-
-class Offers(Protocol):
-    """Snapshots to begin from, of the frontier or of demonstrations."""
-
-    clear_rates: FloatArray  # from each stage's snapshots, recent episodes count more
-
-    def __len__(self) -> int:
-        """Number of snapshots, or of the demonstrations that have them."""
-
-    def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """Stages, weights and states of the best snapshots, for stages with shares."""
+        weights = np.maximum(4.0 * chances * (1.0 - chances), best - rates)
+    if kind == "curriculum":
+        # Many levels at once disturb each other, and each gets too few episodes.
+        # Learned levels are repeated, more often the further their clear rate has
+        # fallen.
+        weights = np.maximum(LEVEL_FLOOR * best, best - rates)
+        turns = steps // _TURN_STEPS
+        waiting = np.flatnonzero(rates < _LEARNED)
+        weights[waiting[np.argsort(turns[waiting], kind="stable")[:_AT_A_TIME]]] = 1.0
+    else:
+        weights = np.maximum(weights, LEVEL_FLOOR)
+    shares: FloatArray = weights / weights.sum()
+    return shares
 
 
 class Starts:
@@ -107,7 +80,7 @@ class Starts:
         pool: Any,
         config: ExploreConfig,
         *,
-        offers: Offers | None = None,
+        offers: Archive | Backward | None = None,
         ranks: int = 1,
     ) -> None:
         self._pool, self._config = pool, config
@@ -129,13 +102,9 @@ class Starts:
             shares = c.snapshot_share * (1.0 - cleared)
             # A level cleared from snapshots will soon be cleared from its start.
             chances = (1.0 - shares) * cleared + shares * self._offers.clear_rates
-        best, floor = self.best_rates, LEVEL_FLOOR
-        if c.level_sampling == "curriculum":
-            weights = curriculum_weights(cleared, best, self.steps, floor=floor)
-        else:
-            weights = level_weights(
-                cleared, best, c.level_sampling, floor=floor, chances=chances
-            )
+        weights = level_weights(
+            c.level_sampling, cleared, self.best_rates, chances, self.steps
+        )
         if self._offers is None or not shares.any():
             self._pool.set_starts(weights)
             return
@@ -328,7 +297,9 @@ class Explorer:
         if config.starts == "backward":
             self._backward = Backward(len(levels), num_envs)
         self._guide = Guide(config.guide, num_envs) if config.guide else None
-        offers = self._backward if self._frontier is None else self._frontier.archive
+        offers: Archive | Backward | None = self._backward
+        if self._frontier is not None:
+            offers = self._frontier.archive
         if offers is not None or len(levels) > 1:
             self._starts = Starts(pool, config, offers=offers, ranks=ranks)
         # What a resumed run continues, by name; None: the run has no such part.
@@ -363,23 +334,22 @@ class Explorer:
         bonus may run a network on them. None: there are no bonuses.
         """
         with self._lock:
-            if self._starts is not None:
-                self._starts.observe(columns)
-            if self._backward is not None:
-                self._backward.observe(columns)
+            for part in (self._starts, self._backward):
+                if part is not None:
+                    part.observe(columns)
             if self._counts is None and self._guide is None:
                 return None
-            keys = cell_keys(columns, self._config.cell_size)
-            paid = None if self._guide is None else self._guide.pay(columns, keys)
-            if self._counts is None:
-                return paid
-            entered = self._counts.enter(columns, keys)
-            if self._frontier is not None:
-                self._frontier.observe(columns, entered)
-            if self._bonuses is None:
-                return paid
-            bonuses = self._bonuses.pay(columns.is_first, obs, entered, run_steps)
-            return bonuses if paid is None else paid + bonuses
+            keys, paid = cell_keys(columns, self._config.cell_size), []
+            if self._guide is not None:
+                paid.append(self._guide.pay(columns, keys))
+            if self._counts is not None:
+                entered = self._counts.enter(columns, keys)
+                if self._frontier is not None:
+                    self._frontier.observe(columns, entered)
+                if self._bonuses is not None:
+                    first = columns.is_first
+                    paid.append(self._bonuses.pay(first, obs, entered, run_steps))
+            return np.sum(paid, axis=0) if paid else None
 
     def statistics(self) -> dict[str, float]:
         """Statistics for the curves; means and shares are since the last call.

@@ -28,7 +28,6 @@ import torch
 
 from trainer.explore.cells import (
     DECAY,
-    MOST_CELLS,
     BoolArray,
     CellCounts,
     Entered,
@@ -85,6 +84,8 @@ class Candidate(NamedTuple):
     progress: int  # pixels since the level's start
     clock: int  # the game's countdown
     snapshot: Snapshot
+    step: int = 0  # of its episode
+    proof: int = 0  # progress of the episode that proves it
 
 
 class Archive:
@@ -100,7 +101,6 @@ class Archive:
         self._num_offered = max(_OFFERED, _OFFERED_PER_STAGE * num_levels)
         self._offered_per_stage = self._num_offered // max(1, num_levels)
         self._slots: dict[int, int] = {}  # slot of each cell
-        self._slot_of = np.full(MOST_CELLS, -1, np.int32)  # as an array; -1: none
         self._entries = np.zeros(self._capacity, _ENTRY)
         self._snapshots: Snapshot = np.empty((self._capacity, 0), np.uint8)
         self._free = list(range(self._capacity))
@@ -128,7 +128,7 @@ class Archive:
         self, cells: IntArray, clocks: npt.NDArray[np.integer], *, proven: bool = True
     ) -> BoolArray:
         """Whether new snapshots would be better: proven, less used, or more time."""
-        slots = self._slot_of[cells]
+        slots = self._slots_of(cells)
         present = self._entries[slots]
         better = (present["uses"] >= _USES) | (clocks > present["clock"])
         wanted: BoolArray = np.where(present["proven"] == proven, better, proven)
@@ -151,7 +151,7 @@ class Archive:
         else:
             if not self._free:
                 self._make_room()
-            self._slots[new.cell] = self._slot_of[new.cell] = self._free.pop()
+            self._slots[new.cell] = self._free.pop()
         slot = self._slots[new.cell]
         if not self._snapshots.shape[1]:
             self._snapshots = np.zeros((self._capacity, len(new.snapshot)), np.uint8)
@@ -169,6 +169,11 @@ class Archive:
         worst = used[np.argsort(self._weights(used), kind="stable")[:count]]
         for slot in worst.tolist():
             self._drop(slot)
+
+    def _slots_of(self, cells: IntArray) -> IntArray:
+        """The slots of cells; -1 for a cell without a snapshot."""
+        slots = (self._slots.get(cell, -1) for cell in cells.tolist())
+        return np.fromiter(slots, np.int64, len(cells))
 
     def _used(self) -> IntArray:
         """The occupied slots of the archive, the oldest cell first."""
@@ -193,7 +198,6 @@ class Archive:
         """Removes a snapshot."""
         cell = int(self._entries["cell"][slot])
         del self._slots[cell]
-        self._slot_of[cell] = -1
         self._free.append(slot)
 
     # -- episodes -------------------------------------------------------------
@@ -226,13 +230,9 @@ class Archive:
         if (slot := self._find(cell, number)) is not None:
             self._entries["proven"][slot] = True
 
-    def add_clear(self, stage: int, cleared: bool) -> None:
-        """Counts whether an episode from a stage's snapshots cleared its level."""
-        add_clear(self.clear_rates, stage, cleared)
-
     def add_failures(self, stage: int, cells: IntArray) -> None:
         """Records cells after which an episode from a level's start did not advance."""
-        slots = self._slot_of[cells]
+        slots = self._slots_of(cells)
         slots = slots[slots >= 0]
         failed, here = self._entries["failed"], self._entries["stage"] == stage
         np.multiply(failed, DECAY, out=failed, where=here)
@@ -252,7 +252,7 @@ class Archive:
     # -- offers and checkpoints -----------------------------------------------
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """The snapshots of the best cells, see `explorer.Offers`."""
+        """Stages, weights and states of the best snapshots, for stages with shares."""
         slots = self._used()
         weights = self._weights(slots) * shares[self._entries["stage"][slots]]
         slots = slots[np.argsort(-weights, kind="stable")]
@@ -287,11 +287,10 @@ class Archive:
         self._added = state["added"]
         self.clear_rates = np.array(state["clear_rates"])
         self._free, self._slots = list(range(self._capacity)), {}
-        self._slot_of[:] = -1
         self._snapshots = np.zeros((self._capacity, snapshots.shape[1]), np.uint8)
         for entry, snapshot in zip(entries, snapshots, strict=True):
             slot = self._free.pop()
-            self._slots[int(entry["cell"])] = self._slot_of[entry["cell"]] = slot
+            self._slots[int(entry["cell"])] = slot
             self._entries[slot], self._snapshots[slot] = entry, snapshot
 
 
@@ -311,14 +310,6 @@ def _ranks(groups: IntArray) -> IntArray:
     return ranks
 
 
-class _Waiting(NamedTuple):
-    """A snapshot that waits for its episode to reach the progress `proof`."""
-
-    step: int
-    proof: int
-    candidate: Candidate
-
-
 class Frontier:
     """Fills the archive with snapshots that episodes have proven to be good."""
 
@@ -331,7 +322,7 @@ class Frontier:
         self._origins = np.full(num_envs, np.array((_UNKNOWN, -1, 0), _ORIGIN))
         # The progress that proves the first waiting snapshot.
         self._proof = np.full(num_envs, _NEVER)
-        self._waiting: list[deque[_Waiting]] = [deque() for _ in range(num_envs)]
+        self._waiting: list[deque[Candidate]] = [deque() for _ in range(num_envs)]
 
     def observe(self, columns: StepColumns, entered: Entered) -> None:
         """Takes the rows of one recv, before actions are sent."""
@@ -376,16 +367,14 @@ class Frontier:
         progress -= c.room_best_x[rows] - c.x[rows]
         stages = np.maximum(c.place[rows], 0)
         proofs = c.progress[rows] + self.archive.SCREEN
-        columns = (envs, c.step[rows], proofs, cells, stages, progress, c.clock[rows])
+        # Copies, because the other snapshots of a batch may not wait as long.
+        snapshots = map(np.copy, self._pool.snapshot(envs))
+        columns = (cells, stages, progress, c.clock[rows])
         values = (column.tolist() for column in columns)
-        snapshots = self._pool.snapshot(envs)
-        for env, step, proof, *facts, snapshot in zip(*values, snapshots, strict=True):
-            # A copy, because the other snapshots of its batch may not wait as long.
-            candidate = Candidate._make([*facts, snapshot.copy()])
-            waiting = self._waiting[env]
-            waiting.append(_Waiting(step, proof, candidate))
-            if len(waiting) == 1:
-                self._proof[env] = proof
+        times = (c.step[rows].tolist(), proofs.tolist())
+        for env, *fields in zip(envs.tolist(), *values, snapshots, *times, strict=True):
+            self._waiting[env].append(Candidate(*fields))
+            self._await(env)
 
     def _at_home(self, c: StepColumns, rows: IntArray) -> BoolArray:
         """Whether rows are in the level in which their episode began.
@@ -402,7 +391,7 @@ class Frontier:
         env = int(c.env_id[row])
         waiting, progress = self._waiting[env], int(c.progress[row])
         while waiting and (c.cleared[row] or waiting[0].proof <= progress):
-            self.archive.take(waiting.popleft().candidate, proven=True)
+            self.archive.take(waiting.popleft(), proven=True)
         self._await(env)
 
     def _end(self, c: StepColumns, row: int) -> None:
@@ -414,7 +403,7 @@ class Frontier:
         lived = _NEVER if cleared else int(c.step[row]) - 1
         for new in self._waiting[env]:
             if new.step + _CONFIRM_STEPS <= lived:
-                self.archive.take(new.candidate, proven=False)
+                self.archive.take(new, proven=False)
         self._forget(env)
         self._add_outcome(c, row, cell, number)
         self.archive.end(cell, number, lived=lived >= _CONFIRM_STEPS)
@@ -430,7 +419,7 @@ class Frontier:
         if cell == _START:
             self.archive.add_failures(stage, cells[~advanced])
             return
-        self.archive.add_clear(stage, cleared)
+        add_clear(self.archive.clear_rates, stage, cleared)
         if advanced[0]:
             self.archive.prove(cell, number)
 
@@ -450,10 +439,10 @@ class Frontier:
         items = [(env, x) for env, queue in enumerate(self._waiting) for x in queue]
         snapshots = np.empty((len(items), archive["snapshots"].shape[1]), np.uint8)
         if items:
-            snapshots = np.stack([x.candidate.snapshot for _, x in items])
+            snapshots = np.stack([x.snapshot for _, x in items])
         return archive | {
             "origins": torch.from_numpy(self._origins.view(np.int64).copy()),
-            "waiting": [[env, x.step, x.proof, *x.candidate[:-1]] for env, x in items],
+            "waiting": [[env, x.step, x.proof, *x[:4]] for env, x in items],
             "waiting_snapshots": torch.from_numpy(snapshots),
         }
 
@@ -471,6 +460,5 @@ class Frontier:
         for (env, step, proof, *facts), blob in zip(
             state["waiting"], blobs, strict=True
         ):
-            candidate = Candidate._make([*facts, blob])
-            self._waiting[env].append(_Waiting(step, proof, candidate))
+            self._waiting[env].append(Candidate._make([*facts, blob, step, proof]))
             self._await(env)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from mario_envpool import _core, nes
@@ -109,19 +110,19 @@ class Panel:
 
     def draw(self, reading: Reading) -> Picture:
         """Draws one reading."""
-        image = Image.new("RGB", (self._width, self._height), BACKGROUND)
-        pen = ImageDraw.Draw(image)
-        self._title(pen, reading)
+        self._image = Image.new("RGB", (self._width, self._height), BACKGROUND)
+        self._pen = ImageDraw.Draw(self._image)
+        self._title(reading)
         pad = controller(reading.buttons, self._scale)
-        image.paste(pad, (self._px(_MARGIN), self._px(34)))
+        self._image.paste(pad, (self._px(_MARGIN), self._px(34)))
         if reading.probabilities is None:
-            self._text(pen, _MARGIN, 87, reading.names[reading.action], TEXT)
+            self._text(_MARGIN, 87, reading.names[reading.action], TEXT)
         else:
-            self._bars(pen, reading)
-        self._numbers(pen, reading)
+            self._bars(reading, reading.probabilities)
+        self._numbers(reading)
         if reading.obs is not None:
-            self._views(image, pen, reading.obs)
-        return np.asarray(image)
+            self._views(reading.obs)
+        return np.asarray(self._image)
 
     def _px(self, units: float) -> int:
         return round(units * self._scale)
@@ -131,7 +132,6 @@ class Panel:
 
     def _text(
         self,
-        pen: ImageDraw.ImageDraw,
         x: float,
         y: float,
         text: str,
@@ -144,31 +144,27 @@ class Panel:
         """Writes text on a baseline; with the anchor "rs" it ends at x."""
         where = (self._px(x), self._px(y))
         kind = font(self._scale * size, bold)
-        pen.text(where, text, fill=colour, font=kind, anchor=anchor)
+        self._pen.text(where, text, fill=colour, font=kind, anchor=anchor)
 
-    def _title(self, pen: ImageDraw.ImageDraw, reading: Reading) -> None:
+    def _title(self, reading: Reading) -> None:
         title = reading.level if "-" not in reading.level else f"Level {reading.level}"
-        self._text(pen, _MARGIN, 16, title, TEXT, size=_TITLE, bold=True)
-        self._text(pen, _MARGIN, 27, reading.caption, MUTED)
+        self._text(_MARGIN, 16, title, TEXT, size=_TITLE, bold=True)
+        self._text(_MARGIN, 27, reading.caption, MUTED)
         if not reading.ending:
             return
         size = self._scale * _BODY
         width = font(size, True).getlength(reading.ending) / self._scale + 10
         right = PANEL_WIDTH - _MARGIN
-        pen.rounded_rectangle(
+        self._pen.rounded_rectangle(
             self._box(right - width, 6.5, right, 18),
             radius=self._px(3),
             fill=ENDINGS[reading.ending],
         )
         middle = right - width / 2
-        self._text(
-            pen, middle, 14.5, reading.ending, BACKGROUND, bold=True, anchor="ms"
-        )
+        self._text(middle, 14.5, reading.ending, BACKGROUND, bold=True, anchor="ms")
 
-    def _bars(self, pen: ImageDraw.ImageDraw, reading: Reading) -> None:
+    def _bars(self, reading: Reading, odds: npt.NDArray[np.float32]) -> None:
         """The policy's probabilities; at most the twelve most probable actions."""
-        odds = reading.probabilities
-        assert odds is not None
         shown = range(len(odds))
         if len(odds) > _MAX_BARS:
             shown = np.sort(np.argsort(-odds)[:_MAX_BARS]).tolist()
@@ -180,18 +176,18 @@ class Panel:
             name = reading.names[action]
             size = min(_BODY, row * 0.8)
             ink = ACCENT if taken else TEXT
-            self._text(pen, _MARGIN, base, name, ink, size=size, bold=taken)
+            self._text(_MARGIN, base, name, ink, size=size, bold=taken)
             length = (right - left) * float(odds[action])
             top = base - 0.5 * row
-            pen.rectangle(self._box(left, top, right, base), fill=SURFACE)
+            self._pen.rectangle(self._box(left, top, right, base), fill=SURFACE)
             if self._px(length) >= 1:
                 box = self._box(left, top, left + length, base)
-                pen.rectangle(box, fill=ACCENT if taken else BAR)
+                self._pen.rectangle(box, fill=ACCENT if taken else BAR)
             share = f"{odds[action]:.0%}"
             edge = PANEL_WIDTH - _MARGIN
-            self._text(pen, edge, base, share, ink, size=size, anchor="rs")
+            self._text(edge, base, share, ink, size=size, anchor="rs")
 
-    def _numbers(self, pen: ImageDraw.ImageDraw, reading: Reading) -> None:
+    def _numbers(self, reading: Reading) -> None:
         cells = [("return", f"{reading.total:.2f}")]
         if reading.value is not None:
             cells.append(("value", f"{reading.value:.2f}"))
@@ -199,12 +195,10 @@ class Panel:
         for i, (name, text) in enumerate(cells):
             x = _MARGIN + (PANEL_WIDTH - 2 * _MARGIN) * (i % 2) / 2
             y = 176 + 11 * (i // 2)
-            self._text(pen, x, y, name, MUTED)
-            self._text(pen, x + 24, y, text, TEXT, bold=True)
+            self._text(x, y, name, MUTED)
+            self._text(x + 24, y, text, TEXT, bold=True)
 
-    def _views(
-        self, image: Image.Image, pen: ImageDraw.ImageDraw, obs: Picture
-    ) -> None:
+    def _views(self, obs: Picture) -> None:
         """The newest frames of the observation, oldest on the left."""
         views = [tiles_picture(obs)] if obs.shape == TILES_SHAPE else list(obs)
         count = min(4, len(views))
@@ -212,11 +206,11 @@ class Panel:
         width = (PANEL_WIDTH - 2 * _MARGIN - 3 * gap) / 4
         rows, columns = views[0].shape[:2]
         size = (self._px(width), self._px(width * rows / columns))
-        self._text(pen, _MARGIN, 202, "what the network sees", MUTED)
+        self._text(_MARGIN, 202, "what the network sees", MUTED)
         for i, view in enumerate(views[-count:]):
             picture = Image.fromarray(view).resize(size, Image.Resampling.NEAREST)
             x = _MARGIN + i * (width + gap)
-            image.paste(picture.convert("RGB"), (self._px(x), self._px(206)))
+            self._image.paste(picture.convert("RGB"), (self._px(x), self._px(206)))
 
 
 class Camera:

@@ -126,6 +126,8 @@ class FilmedEnv:
         """The pad byte of each action."""
         self.level = ""
         """The level in which the episode began, such as 1-1."""
+        self.ending = ""
+        """The ending of the episode; "" while it is open."""
         self.played = bytearray()
         """The pad byte of every frame since the episode began, without idle frames."""
 
@@ -162,7 +164,7 @@ class FilmedEnv:
         frames = self._env.render()[None]
         info = _info(fields)
         step = Step(frames, _seen(fields), 0.0, False, False, info, opening=True)
-        self.level = step.level
+        self.level, self.ending = step.level, ""
         return step
 
     def step(self, action: int) -> Step:
@@ -171,7 +173,10 @@ class FilmedEnv:
         self._elapsed += 1
         self.played += bytes([self.buttons[action]]) * len(frames)
         truncated |= not terminated and self._elapsed >= self._limit
-        return Step(frames, _seen(fields), reward, terminated, truncated, _info(fields))
+        info = _info(fields)
+        step = Step(frames, _seen(fields), reward, terminated, truncated, info)
+        self.ending = step.ending
+        return step
 
     def aftermath(self, frames: int) -> Iterator[npt.NDArray[np.uint8]]:
         """Yields pictures after a death or the flag: the fall, the slide down the pole.

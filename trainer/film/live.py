@@ -142,30 +142,23 @@ def policy_episodes(options: PlayOptions, recorder: Recorder | None = None) -> E
 def human_episodes(
     buttons: Callable[[], int],
     level: str = "",
-    *,
-    seed: int,
     frame_skip: int = 1,
     recorder: Recorder | None = None,
 ) -> Episodes:
     """Episodes of a person without end; after a clear, the next level begins."""
     env, levels = replace(HUMAN, frame_skip=frame_skip), all_levels(HUMAN.task)
-    number, ending = levels.index(level) if level else 0, ""
+    number = levels.index(level) if level else 0
 
     def decide(step: Step) -> Decision:
         del step
         return Decision(buttons(), None, None)
 
-    def episode(game: FilmedEnv) -> Iterator[Shot]:
-        nonlocal ending
-        for shot in film_episode(game, _begin(game, recorder), decide, KEYS_HELP):
-            yield shot
-        ending = shot.reading.ending
-
     while True:
         # The action set "raw" has every combination of buttons.
         config = game_config(env, level=levels[number]) | {"action_set": "raw"}
-        yield episode(FilmedEnv(config, seed=seed))
-        if ending == "cleared":
+        game = FilmedEnv(config)
+        yield film_episode(game, _begin(game, recorder), decide, KEYS_HELP)
+        if game.ending == "cleared":
             number = (number + 1) % len(levels)
 
 
@@ -219,7 +212,7 @@ class Screen(Protocol):
         """Shows one frame, (240, 256, 3) uint8."""
 
     def close(self) -> None:
-        """Restores the display; a second call does nothing."""
+        """Restores the display."""
 
 
 def open_screen(kind: str) -> Screen:
@@ -301,7 +294,6 @@ class Terminal:
         self._quit_key = QuitKey()
         self._shown: list[str] = []
         self._size = (0, 0)
-        self._opened = True
         # The alternate screen, so that `close` restores the old contents; no cursor.
         self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
 
@@ -326,10 +318,8 @@ class Terminal:
 
     def close(self) -> None:
         """See `Screen.close`."""
-        if self._opened:
-            self._opened = False
-            self._quit_key.close()
-            self._write("\x1b[?2026l\x1b[0m\x1b[?25h\x1b[?1049l")
+        self._quit_key.close()
+        self._write("\x1b[?2026l\x1b[0m\x1b[?25h\x1b[?1049l")
 
     def _write(self, text: str) -> None:
         self._output.write(text)
@@ -409,7 +399,7 @@ def picture_lines(
 
 
 def status_line(reading: Reading, columns: int) -> str:
-    """The numbers of a reading, as many as fit into the line."""
+    """The numbers of a reading, cut off at the end of the line."""
     cells = [f" {reading.level}", reading.ending or reading.names[reading.action]]
     cells[1] = f"{cells[1]:9}"
     if reading.probabilities is not None:
@@ -418,10 +408,5 @@ def status_line(reading: Reading, columns: int) -> str:
     if reading.value is not None:  # a person has neither value nor return
         cells += [f"return {reading.total:6.2f}", f"value {reading.value:6.2f}"]
     cells.append(reading.caption)
-    line = ""
-    for cell in cells:
-        longer = f"{line} \N{BOX DRAWINGS LIGHT VERTICAL} {cell}" if line else cell
-        if len(longer) > columns:
-            break
-        line = longer
+    line = " \N{BOX DRAWINGS LIGHT VERTICAL} ".join(cells)
     return f"\x1b[7m{line:{columns}.{columns}}\x1b[0m"

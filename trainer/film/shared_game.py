@@ -49,17 +49,6 @@ class Command(NamedTuple):
     value: Any = None
 
 
-class Status(NamedTuple):
-    """The state of the game that is not part of a `Reading`."""
-
-    viewers: int
-    player: int | None  # the viewer who holds the pad; None: the policy plays
-    paused: bool
-    speed: float  # 1 is the console's
-    chosen: str  # level, "" for the run's levels
-    history: float  # seconds that `rewind` can go back
-
-
 @dataclass
 class _Progress:
     """The progress of an episode that the console's state does not have."""
@@ -99,8 +88,8 @@ class SharedGame:
         if self._policy:
             self._action_bytes = FilmedEnv(game_config(self._env)).buttons
         self._names = [button_names(byte) for byte in self._action_bytes]
-        # The server puts the viewers' commands here, from any thread.
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        #: The server puts the viewers' commands here, from any thread.
+        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._viewers: set[int] = set()
         self._holder: int | None = None
         self._pad, self._pressed = 0, 0
@@ -110,27 +99,19 @@ class SharedGame:
         self._choose(options.level or self.levels[0])
         self._begin()
 
-    def ask(self, command: Command) -> None:
-        """Queues a viewer's command; may be called from any thread."""
-        self._commands.put(command)
-
     @property
-    def waiting(self) -> int:
-        """Number of queued commands."""
-        return self._commands.qsize()
-
-    @property
-    def status(self) -> Status:
-        """The current status; for the thread that plays."""
+    def status(self) -> dict[str, Any]:
+        """What is not part of a `Reading`; for the thread that plays."""
         history = self._clock - self._moments[0].clock if self._moments else 0
-        return Status(
-            viewers=len(self._viewers),
-            player=self._holder,
-            paused=self._paused,
-            speed=self._pace.speed,
-            chosen=self._chosen,
-            history=round(history / FRAMES_PER_SECOND, 1),
-        )
+        return {
+            "viewers": len(self._viewers),
+            "player": self._holder,  # who holds the pad; None: the policy plays
+            "paused": self._paused,
+            "speed": self._pace.speed,  # 1 is the console's
+            "chosen": self._chosen,  # level, "" for the run's levels
+            # Seconds that `rewind` can go back.
+            "history": round(history / FRAMES_PER_SECOND, 1),
+        }
 
     def episodes(self) -> Episodes:
         """Yields episodes without end; raises QuitError after "quit"."""
@@ -295,9 +276,9 @@ class SharedGame:
     def _attend(self) -> bool:
         """Executes the viewers' commands; False: another episode must begin."""
         waited = False
-        while not self._leaves and (self._stands_still() or not self._commands.empty()):
-            waited |= self._commands.empty()
-            command = self._commands.get()
+        while not self._leaves and (self._stands_still() or not self.commands.empty()):
+            waited |= self.commands.empty()
+            command = self.commands.get()
             self._do(command)
             if command.name != "buttons":
                 self.on_change()

@@ -171,14 +171,13 @@ class WebScreen:
         }
         self._picture: bytes | None = None
         self._reading: Reading | None = None
-        self._obs, self._view = b"", ""
         self._shown_at = -math.inf
 
     def show(self, frame: Picture, reading: Reading) -> None:
         """See `Screen.show`."""
         now = time.monotonic()
         self._reading = reading
-        if now - self._shown_at < _SECONDS_BETWEEN and not self._game.status.paused:
+        if now - self._shown_at < _SECONDS_BETWEEN and not self._game.status["paused"]:
             return
         self._shown_at = now
         self._publish(png(frame))
@@ -190,24 +189,23 @@ class WebScreen:
     def _publish(self, picture: bytes | None) -> None:
         """Passes a picture and the changed fields to the server's thread."""
         if self._loop is not None and self._reading is not None:
-            fields = self._game.status._asdict() | self._as_fields(self._reading)
+            fields = self._game.status | self._as_fields(self._reading)
             with suppress(RuntimeError):  # the server may have ended meanwhile
                 self._loop.call_soon_threadsafe(self._distribute, fields, picture)
 
-    def _as_fields(self, reading: Reading) -> dict[str, Any]:
-        obs = b"" if reading.obs is None else reading.obs.tobytes()
-        if obs != self._obs:
-            self._obs, self._view = obs, ""
-            if reading.obs is not None:
-                encoded = base64.b64encode(view_png(reading.obs)).decode()
-                self._view = f"data:image/png;base64,{encoded}"
+    @staticmethod
+    def _as_fields(reading: Reading) -> dict[str, Any]:
+        view, obs = "", reading.obs
+        if obs is not None:
+            encoded = base64.b64encode(view_png(obs)).decode()
+            view = f"data:image/png;base64,{encoded}"
         odds = reading.probabilities
         fields = vars(reading) | {
             "probabilities": None if odds is None else odds.round(3).tolist(),
             "value": None if reading.value is None else round(reading.value, 2),
             "total": round(reading.total, 2),
-            "view": self._view,
-            "view_frames": 0 if reading.obs is None else len(reading.obs),
+            "view": view,
+            "view_frames": 0 if obs is None else len(obs),
         }
         del fields["obs"]  # its picture is the view
         return fields
@@ -234,14 +232,14 @@ class WebScreen:
         """Shows the game to one viewer and passes on the viewer's commands."""
         fields = self._fields | {"you": number}
         viewer = self._viewers[number] = _Viewer(fields, self._picture)
-        self._game.ask(Command(number, "join"))
+        self._game.commands.put(Command(number, "join"))
         sending = asyncio.create_task(viewer.send_to(socket))
         try:
             with suppress(WebSocketDisconnect):
                 await self._listen(number, socket)
         finally:
             del self._viewers[number]
-            self._game.ask(Command(number, "leave"))
+            self._game.commands.put(Command(number, "leave"))
             sending.cancel()
             with suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
                 await sending
@@ -261,9 +259,9 @@ class WebScreen:
                 command = read_command(text, number, self._game.levels)
             except ValueError as error:
                 return await socket.close(_REFUSED, str(error))
-            if self._game.waiting > MOST_WAITING:
+            if self._game.commands.qsize() > MOST_WAITING:
                 return await socket.close(_REFUSED, "too many messages at once")
-            self._game.ask(command)
+            self._game.commands.put(command)
 
 
 # The server.
@@ -320,7 +318,7 @@ def make_app(
         thread.start()
         yield
         screen.close()
-        game.ask(Command(0, "quit"))
+        game.commands.put(Command(0, "quit"))
         await asyncio.to_thread(thread.join)
 
     routes = [Route("/", show_page), WebSocketRoute("/live", live)]

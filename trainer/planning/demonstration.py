@@ -196,10 +196,7 @@ def from_movie(path: Path) -> Demonstration:
         ValueError: the file is not a movie, or the movie is for another ROM.
     """
     imported = movies.read(path)
-    try:
-        name = movies.rom_of(imported)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    name = movies.rom_of(imported)
     lost = name.startswith("lost-levels")
     options = {"rom": name, "lost_levels": lost, "timing": "console"}
     empty = Demonstration(
@@ -381,9 +378,5 @@ def text_of(byte: int) -> str:
 
 def byte_of(text: str) -> int:
     """The pad byte of buttons such as "right+A"; "none" and "NOOP" are 0."""
-    if text in ("none", "NOOP"):
-        return 0
-    byte = 0
-    for name in text.split("+"):
-        byte |= nes.BUTTONS[name]
-    return byte
+    names = set(text.split("+")) if text not in ("none", "NOOP") else ()
+    return sum(nes.BUTTONS[name] for name in names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -119,16 +120,13 @@ def plan_level(task: str, level: str, budget: Budget, **options: Any) -> Found:
             "rom_path cannot be used for plans, because a demonstration finds its ROM "
             "by name: leave it out, and set the environment variable MARIO_ROM"
         )
-    pool = _make_pool(task, budget, stages=[level], **options)
-    try:
+    with closing(_make_pool(task, budget, stages=[level], **options)) as pool:
         way = _plan(pool, budget)
         if way is None:
             return Found(level, None)
         buttons = _buttons(way.actions, budget)
         made = demonstration.record(game_of(task), level, pool.config, buttons)
         return Found(level, way, made)
-    finally:
-        pool.close()
 
 
 def plan_game(
@@ -144,8 +142,7 @@ def plan_game(
         kept: receives the demonstration after the last level.
         options: options of the environment.
     """
-    pool = _make_pool(task, budget, cut_waits=False, **options)
-    try:
+    with closing(_make_pool(task, budget, cut_waits=False, **options)) as pool:
         levels = all_levels(task)
         actions: list[np.ndarray[Any, Any]] = []
         start, lives = None, 0
@@ -163,8 +160,6 @@ def plan_game(
             start, lives = way.end, int(way.info["life"])
         buttons = _buttons(np.concatenate(actions), budget)
         kept(demonstration.record(game_of(task), "", pool.config, buttons))
-    finally:
-        pool.close()
 
 
 def _last_flag(rows: Rows) -> BoolArray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -71,28 +72,25 @@ def export(demonstrations: Sequence[Demonstration], name: str) -> Path:
         max_episode_steps=_MOST_STEPS,
         **one.options,
     )
-    try:
-        with warnings.catch_warnings():
-            # Minari warns that an e-mail address and an evaluation environment are
-            # missing.
-            warnings.simplefilter("ignore", UserWarning)
-            dataset = minari.create_dataset_from_buffers(
-                name,
-                # One episode at a time, because each frame takes 7 KB.
-                (_episode(env, made) for made in demonstrations),
-                env,
-                author="mario-envpool",
-                algorithm_name="play, recorded or searched",
-                description=f"{len(demonstrations)} episodes of "
-                f"{one.level or 'the whole game'} of {one.task}, frame by frame; "
-                f"ROM with SHA-1 {one.rom_sha1}.",
-                requirements=[f"mario-envpool=={mario_envpool.__version__}"],
-                data_format="hdf5",
-                jpeg_encoding=False,
-            )
+    with closing(env), warnings.catch_warnings():
+        # Minari warns that an e-mail address and an evaluation environment are
+        # missing.
+        warnings.simplefilter("ignore", UserWarning)
+        dataset = minari.create_dataset_from_buffers(
+            name,
+            # One episode at a time, because each frame takes 7 KB.
+            (_episode(env, made) for made in demonstrations),
+            env,
+            author="mario-envpool",
+            algorithm_name="play, recorded or searched",
+            description=f"{len(demonstrations)} episodes of "
+            f"{one.level or 'the whole game'} of {one.task}, frame by frame; "
+            f"ROM with SHA-1 {one.rom_sha1}.",
+            requirements=[f"mario-envpool=={mario_envpool.__version__}"],
+            data_format="hdf5",
+            jpeg_encoding=False,
+        )
         return Path(dataset.storage.data_path).parent
-    finally:
-        env.close()
 
 
 def _episode(env: gymnasium.Env[Any, Any], made: Demonstration) -> Any:

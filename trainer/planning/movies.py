@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -126,9 +127,9 @@ def write_bk2(path: Path, buttons: bytes, image: bytes, name: str) -> None:
         lines = [f"{key} {value}" for key, value in header.items()]
         for member, text in ((_BK2_HEADER, lines), (_BK2_LOG, log)):
             # Without the time, so that equal movies are equal files.
-            about = zipfile.ZipInfo(member)
-            about.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(about, "\n".join(text) + "\n")
+            entry = zipfile.ZipInfo(member)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, "\n".join(text) + "\n")
 
 
 def _read_fm2(path: Path) -> Movie:
@@ -191,12 +192,7 @@ def _read_bk2(path: Path) -> Movie:
     keys = [line for line in lines if line.startswith("LogKey:")]
     if len(keys) != 1:
         raise ValueError(f"its {_BK2_LOG} has {len(keys)} LogKey lines, must have one")
-    fields = [
-        name
-        for group in keys[0].removeprefix("LogKey:").split("#")
-        for name in group.split("|")
-        if name
-    ]
+    fields = [name for name in re.split(r"LogKey:|[#|]", keys[0]) if name]
     bits = {f"P1 {n}": b for n, b in zip(_BK2_BUTTONS, _BK2_BITS, strict=True)}
     if set(bits) - set(fields):
         raise ValueError("its LogKey does not have the gamepad P1")
@@ -213,14 +209,10 @@ def _frame_of_bk2(
     held = line.replace("|", "")
     if len(held) != len(fields):
         raise ValueError(f"frame {frame} is damaged: {line[:40]!r}")
-    byte = 0
-    for name, letter in zip(fields, held, strict=True):
-        if letter == ".":
-            continue
-        if name not in bits:
-            raise ValueError(f"{name} is pressed in frame {frame}")
-        byte |= bits[name]
-    return byte
+    pressed = [n for n, letter in zip(fields, held, strict=True) if letter != "."]
+    if others := [name for name in pressed if name not in bits]:
+        raise ValueError(f"{', '.join(others)} is pressed in frame {frame}")
+    return sum(bits[name] for name in set(pressed))
 
 
 def _held(byte: int, letters: str, bits: Iterable[int]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from trainer.config.tasks import is_native, levels_of
-from trainer.evaluation.protocol import evaluate
+from trainer.evaluation.protocol import Protocol, evaluate
 from trainer.evaluation.results import summarise_levels
 from trainer.evaluation.tables import as_text, level_table
 from trainer.machine.files import replacing
@@ -215,16 +215,14 @@ class Reporter:
         model = copy.deepcopy(run.model)
         if run.learner.ema is not None:
             copy_weights(model, run.learner.ema.model)
-        result = evaluate(
-            model,
-            run.config.env,
-            levels=self._levels,
-            episodes=episodes,
-            seed=run.config.seed,
+        protocol = Protocol(
+            run.device,
+            run.dtype,
+            episodes,
+            run.config.seed,
             stream=run.progress.attempts,
-            device=run.device,
-            dtype=run.dtype,
         )
+        result = evaluate(model, run.config.env, self._levels, protocol)
         if isinstance(result, dict):
             return result, ""
         table = f"\n{as_text(level_table(result, []))}" if len(result) > 1 else ""
