@@ -179,7 +179,6 @@ DEMONSTRATED = "--starts backward or --imitation or --guide"
 GAE_NEEDS = "--lag or --mode async or --loss impala"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "beside", "needs", "enough"),
     [
