@@ -3,10 +3,10 @@
 Both use the same cells (cells.py). Bonuses are added only to the reward that the policy
 learns from; reported returns do not include them.
 
-The pool draws the start of every episode by weight (`set_starts`). Between two batches,
-when all environments wait, `Starts` sets new weights: some levels get more episodes
-than others, and a share of a level's episodes begins from snapshots of the frontier or
-of demonstrations.
+The pool draws the start of every episode by weight (`set_starts`). Between two batches
+`Starts` sets new weights; in sync mode all environments wait then. Some levels get more
+episodes than others, and a share of a level's episodes begins from snapshots of the
+frontier or of demonstrations.
 """
 
 from __future__ import annotations

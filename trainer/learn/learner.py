@@ -15,8 +15,8 @@ of an update:
 To add a loss: a dataclass with its options in config/learning.py, a subclass of
 `Learner` or `PPO` with the loss, and a row of `LEARNERS` in trainer/learn/__init__.py.
 
-On a GPU a gradient step is one recorded CUDA graph, and nothing waits for the device
-until `statistics()` is called.
+On a GPU a gradient step is one recorded CUDA graph. Except in fp16, whose scaler asks
+for overflows, and in cloning, nothing waits for the device until `statistics()`.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class Learner:
     # -- for the run ------------------------------------------------------------
 
     def statistics(self) -> dict[str, float]:
-        """Means since the last call; the only place that waits for the device."""
+        """Means since the last call; waits for the device."""
         return self._statistics.means() | {
             "learning_rate": self.config.learner.lr * self._lr_factor,
             "entropy_cost": float(self.entropy_coef),

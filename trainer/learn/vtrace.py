@@ -41,7 +41,7 @@ class VTrace(NamedTuple):
     """Targets for T transitions; every field is (T, B) float32.
 
     Attributes:
-        targets: v_s, the critic's target at row t.
+        targets: v_t, the critic's target at row t.
         advantages: r + gamma * bootstrap - V, before the importance weight (a
             clipped-ratio loss carries that weight itself); 0 at ignored transitions.
         weights: 1 for a real transition, 0 for one whose action was ignored.
@@ -170,8 +170,9 @@ def vtrace(
     )
     targets = values[:-1] + corrections
 
-    # v_{t+1} at the last row is the bootstrap itself; after a done row the
-    # correction is 0, so a truncated transition bootstraps from V(final x).
+    # v_{t+1} at the last row is the bootstrap itself. At a done row, whose transition
+    # is the reset, the correction is 0: so a truncated transition bootstraps from V of
+    # its last observation.
     next_corrections = torch.cat([corrections[1:], torch.zeros_like(values[:1])])
     next_values = values[1:] + lam * next_corrections
     advantages = weights * (rewards + gamma * bootstraps * next_values - values[:-1])
@@ -195,7 +196,7 @@ def gae(
     """Generalised advantage estimation (Schulman et al. 2016, equation 16).
 
     This is V-trace for a policy that has not changed: every ratio is 1, so `targets`
-    are V plus the advantages. Takes the arguments of `vtrace`.
+    are V plus the advantages. Takes the other arguments of `vtrace`.
     """
     return vtrace(
         log_ratios=torch.zeros_like(values[:-1]),

@@ -107,7 +107,7 @@ class Run:
     ) -> None:
         config.validate()
         self.config, self.ranks = config.resolved(), ranks
-        self.share = share_of(self.config, ranks)
+        self.rank_config = share_of(self.config, ranks)
         self._closing = ExitStack()
         if display is None:
             shows = ranks.is_first
@@ -126,7 +126,7 @@ class Run:
 
     def build(self) -> None:
         """Builds the parts that live in memory."""
-        config, env, ranks = self.share, self.share.env, self.ranks
+        config, env, ranks = self.rank_config, self.rank_config.env, self.ranks
         notify, log = config.notify, self.display.log
         self.notifier = Notifier(notify, log) if notify else None
         self.device = device_of(config.device, ranks)
@@ -192,7 +192,7 @@ class Run:
         )
 
     def _build_model(self) -> None:
-        config = self.share
+        config = self.rank_config
         self.obs_shape = tuple(self.pool.observation_space.shape)
         self.num_actions = int(self.pool.action_space.n)
         model = build_model(config.model, self.obs_shape, self.num_actions)
@@ -209,7 +209,7 @@ class Run:
 
     def _build_store(self) -> None:
         """Makes the store of unrolls with room for replay, and makes replay."""
-        config, shape = self.share, self.obs_shape
+        config, shape = self.rank_config, self.obs_shape
         stack_num = config.env.stack_num
         divides = len(shape) == 3 and shape[0] % stack_num == 0
         spec: dict[str, Any] = {
@@ -275,7 +275,7 @@ class Run:
         A pipeline that overlaps has its own actors.
         """
         self.started, self._seconds_before = time.perf_counter(), self.progress.seconds
-        config = self.share
+        config = self.rank_config
         unrolls = config.learner.unrolls_per_batch
         if config.lag == 0:
             self.pipeline = self.owns(

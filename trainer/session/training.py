@@ -1,7 +1,7 @@
-"""One run from its first update to its end: `run_training`.
+"""One run from its first update to its end: `open_run`, then `train`.
 
-All ranks of a run execute it together. Rank 0 reports, evaluates and decides; the other
-ranks follow its decisions.
+All ranks of a run execute both together. Rank 0 reports, evaluates and decides; the
+other ranks follow its decisions. `run_training` is both for one process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INTERRUPTED = "interrupted"  # the only reason to end that leaves work to resum
 
 
 def run_training(config: RunConfig, display: Display | None = None) -> dict[str, float]:
-    """Builds a run and trains it; see `train`."""
+    """Builds a run and trains it; returns the last metrics, as `train` does."""
     run = Run(config, display)
     try:
         _open(run)
@@ -228,14 +228,16 @@ class Decision(NamedTuple):
 
 def _loop(run: Run, saver: Saver, stopping: Stop) -> dict[str, float]:
     """Updates, decides and saves until there is a reason to end; the last metrics."""
-    progress, first = run.progress, run.ranks.first
+    progress, on_first_rank = run.progress, run.ranks.first
     reporter, reason = Reporter(run), ""
-    with profiler(run.share.profile, run.run_dir, run.device) as updated:
+    with profiler(run.rank_config.profile, run.run_dir, run.device) as count_update:
         while not reason:
             batch = update(run)
-            updated()
+            count_update()
             signalled = _gather(run, stopping.signal)
-            decision = first(partial(_decide, run, reporter, saver, batch, signalled))
+            decision = on_first_rank(
+                partial(_decide, run, reporter, saver, batch, signalled)
+            )
             reason = decision.reason
             stopping.signal = stopping.signal or decision.signal
             if decision.saves:
@@ -249,7 +251,7 @@ def _loop(run: Run, saver: Saver, stopping: Stop) -> dict[str, float]:
         # Not by the signal, which may have come during the last evaluation.
         progress.ended = "" if reason == _INTERRUPTED else reason
 
-    first(end)
+    on_first_rank(end)
     seconds = run.seconds()
     text = f"{reason} after {progress.steps:,} steps, {format_seconds(seconds)}"
     more = f"; continue with --resume {run.run_dir}" if reason == _INTERRUPTED else ""
@@ -269,7 +271,7 @@ def _loop(run: Run, saver: Saver, stopping: Stop) -> dict[str, float]:
 
 def update(run: Run) -> Batch:
     """Waits for a batch, learns from it and from replay, and publishes the weights."""
-    config, store, replay = run.share, run.store, run.replay
+    config, store, replay = run.rank_config, run.store, run.replay
     with mark("collect"):
         slots = run.pipeline.next_batch()
     # Not the count of the collector, which depends on timing in another thread.
@@ -298,11 +300,11 @@ def update(run: Run) -> Batch:
 
 def _gather(run: Run, signalled: int) -> int:
     """Collects on rank 0 the new episodes of all ranks, and the first signal."""
-    numbers = 0
+    first_signal = 0
     for episodes, number in run.ranks.gather((run.own_episodes.take_new(), signalled)):
         run.episodes.add(episodes)
-        numbers = numbers or number
-    return numbers
+        first_signal = first_signal or number
+    return first_signal
 
 
 def _decide(
