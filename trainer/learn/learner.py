@@ -90,9 +90,7 @@ class Learner:
         self.entropy_coef = torch.tensor(c.entropy, device=device)
         self._lr_factor = 1.0
         self._statistics = Statistics(device)
-        self.target_maker = TargetMaker(
-            model, config, device=device, statistics=self._statistics, ranks=ranks
-        )
+        self.target_maker = TargetMaker(model, config, self._statistics, ranks)
         self.gradient_step = GradientStep(
             model,
             self.optimizer,

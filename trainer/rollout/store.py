@@ -410,10 +410,9 @@ class Rollouts:
 
     def _by_slot(self) -> dict[str, Tensor]:
         """Views (K, S, ...) of the tensors of one entry per row, by name."""
-        stores, slots = {"stacks": self._frames.stacks} | self.columns, self.num_slots
-        return {
-            n: store.view(-1, slots, *store.shape[1:]) for n, store in stores.items()
-        }
+        stores = {"stacks": self._frames.stacks} | self.columns
+        slots = self.num_slots
+        return {k: v.view(-1, slots, *v.shape[1:]) for k, v in stores.items()}
 
     def _index(self, positions: IntArray) -> Index:
         return index_on(self.device, positions)
