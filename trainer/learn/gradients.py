@@ -93,7 +93,6 @@ class GradientStep:
         optimizer: torch.optim.Optimizer,
         scaler: torch.amp.GradScaler,  # enabled for fp16
         config: LearnerConfig,
-        *,
         shards: Shards,
         statistics: Statistics,
         ranks: Ranks = ALONE,
@@ -229,7 +228,6 @@ class Imitation:
         model: PolicyModel,
         obs: Tensor,  # (n, C, H, W) uint8, on the model's device
         actions: Tensor,  # (n,) int64
-        *,
         dtype: torch.dtype | None,  # of autocast; None: float32
         generator: torch.Generator,
     ) -> None:

@@ -113,12 +113,7 @@ class Rollouts:
         self._last_row = burn_in + unroll
         rows = (self._last_row + 1) * num_slots
         self._frames = FrameStore(
-            num_envs=num_envs,
-            num_slots=num_slots,
-            rows=self._last_row + 1,
-            obs_shape=obs_shape,
-            stack_num=stack_num,
-            device=device,
+            num_envs, num_slots, self._last_row + 1, obs_shape, stack_num, device
         )
 
         def column(dtype: torch.dtype, *shape: int) -> Tensor:
