@@ -168,7 +168,7 @@ def test_what_excludes_each_other_is_refused(change, text):
         replay() | {"env": SMALL},
         replay() | {"mode": "async"},
         replay(replay_share=0.75),
-        replay(replay_share=0.0, replay_capacity=0) | learner(advantages="gae"),
+        replay(replay_share=0.0) | learner(advantages="gae"),
     ],
 )
 def test_what_goes_together_is_allowed(change):

@@ -271,7 +271,7 @@ class ReplayConfig:
     update has as many replayed unrolls as fresh ones and takes twice as long. No share
     gave a gain on 1-1 (docs/results.md)."""
 
-    replay_capacity: int = option(256, needs=_REPLAY)
+    replay_capacity: int = option(256, needs=_REPLAY, least=1)
     """Unrolls kept, over all processes. Larger replays hold older unrolls."""
 
     replay_alpha: float = option(0.7, needs=_REPLAY, between=(0, 1))
@@ -290,13 +290,6 @@ class ReplayConfig:
     burn_in: int = option(0, least=0)
     """Rows before each unroll that only update the state of the memory (R2D2,
     Kapturowski et al. 2019)."""
-
-    def check(self) -> None:
-        """Raises ValueError if replay has no capacity."""
-        if self.replay_share and self.replay_capacity < 1:
-            raise ValueError(
-                f"replay_capacity must be at least 1, got {self.replay_capacity}"
-            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -258,7 +258,7 @@ class RunConfig:
     def validate(self) -> None:
         """Raises ValueError if an option is out of range or excluded by others."""
         check_ranges(self)
-        for part in (self.env, self.learner, self.replay, self.explore):
+        for part in (self.env, self.learner, self.explore):
             part.check()
         if isinstance(self.model.memory, GTrXL):
             self.model.memory.check()

@@ -35,7 +35,7 @@ class Statistics:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         # Of scalars that come together: their n sums, and how often they came.
         self._sums: dict[tuple[str, ...], Tensor] = {}
 
@@ -53,7 +53,7 @@ class Statistics:
     ) -> None:
         """Adds scalars (n,) that always come together under these names, at once."""
         if names not in self._sums:
-            self._sums[names] = torch.zeros(len(names) + 1, device=self._device)
+            self._sums[names] = torch.zeros(len(names) + 1, device=self.device)
         sums = self._sums[names]
         sums[:-1] += values.detach()
         sums[-1] += counted
@@ -93,7 +93,6 @@ class GradientStep:
         optimizer: torch.optim.Optimizer,
         scaler: torch.amp.GradScaler,  # enabled for fp16
         config: LearnerConfig,
-        *,
         shards: Shards,
         statistics: Statistics,
         ranks: Ranks = ALONE,
@@ -229,7 +228,6 @@ class Imitation:
         model: PolicyModel,
         obs: Tensor,  # (n, C, H, W) uint8, on the model's device
         actions: Tensor,  # (n,) int64
-        *,
         dtype: torch.dtype | None,  # of autocast; None: float32
         generator: torch.Generator,
     ) -> None:

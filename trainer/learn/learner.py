@@ -90,17 +90,9 @@ class Learner:
         self.entropy_coef = torch.tensor(c.entropy, device=device)
         self._lr_factor = 1.0
         self._statistics = Statistics(device)
-        self.target_maker = TargetMaker(
-            model, config, device=device, statistics=self._statistics, ranks=ranks
-        )
+        self.target_maker = TargetMaker(model, config, self._statistics, ranks)
         self.gradient_step = GradientStep(
-            model,
-            self.optimizer,
-            self.scaler,
-            c,
-            shards=shards,
-            statistics=self._statistics,
-            ranks=ranks,
+            model, self.optimizer, self.scaler, c, shards, self._statistics, ranks
         )
         self._loss: Callable[..., Loss] = self.loss
         if config.compile and not config.serial:
@@ -259,12 +251,9 @@ class Learner:
 
     def take_demonstrations(self, obs: Tensor, actions: Tensor) -> None:
         """Takes what to imitate before the run starts: (n, C, H, W) uint8, (n,)."""
+        obs, actions = obs.to(self.device), actions.to(self.device)
         self.gradient_step.imitation = Imitation(
-            self.model,
-            obs.to(self.device),
-            actions.to(self.device),
-            dtype=self.dtype,
-            generator=self.generator,
+            self.model, obs, actions, self.dtype, self.generator
         )
 
     def clone(self, steps: int) -> Iterator[float]:

@@ -40,13 +40,11 @@ class TargetMaker:
         self,
         model: PolicyModel,
         config: RunConfig,
-        *,
-        device: torch.device,
         statistics: Statistics,
         ranks: Ranks = ALONE,
     ) -> None:
         # Of the policy that learns; on the device, because recorded graphs read it.
-        self.version = torch.zeros((), dtype=torch.int64, device=device)
+        self.version = torch.zeros((), dtype=torch.int64, device=statistics.device)
         self._model = model
         self._config = config.learner
         self._replay = config.replay

@@ -130,19 +130,15 @@ class FinishedEpisodes:
                 episodes = [self._levels.get(number, ()) for number in numbers]
             return [sum(e.cleared for e in some) / self.window for some in episodes]
 
-    def levels_passed(self) -> float:
-        """Mean levels passed in the last `window` episodes; missing ones count as 0."""
-        with self._lock:
-            passed = sum(episode.levels_passed for episode in self.recent)
-        return passed / self.window
-
     def score(self) -> float:
         """Score of the policy over the last `window` episodes; higher is better.
 
         Levels passed in a whole game, otherwise the mean of the levels' clear rates.
+        Missing episodes count as failures.
         """
         if self.whole_game:
-            return self.levels_passed()
+            with self._lock:
+                return sum(e.levels_passed for e in self.recent) / self.window
         rates = self.clear_rates()
         return sum(rates) / len(rates)
 

@@ -62,7 +62,6 @@ class FrameStore:
 
     def __init__(
         self,
-        *,
         num_envs: int,
         num_slots: int,
         rows: int,  # of a slot

@@ -113,12 +113,7 @@ class Rollouts:
         self._last_row = burn_in + unroll
         rows = (self._last_row + 1) * num_slots
         self._frames = FrameStore(
-            num_envs=num_envs,
-            num_slots=num_slots,
-            rows=self._last_row + 1,
-            obs_shape=obs_shape,
-            stack_num=stack_num,
-            device=device,
+            num_envs, num_slots, self._last_row + 1, obs_shape, stack_num, device
         )
 
         def column(dtype: torch.dtype, *shape: int) -> Tensor:
@@ -389,10 +384,7 @@ class Rollouts:
             "slot": torch.from_numpy(self._slot.copy()),
             "ignored": torch.from_numpy(self._ignored.copy()),
             "cursor": torch.from_numpy(self._cursor.copy()),
-            "rows": {
-                name: store.view(-1, self.num_slots, *store.shape[1:])[:, used]
-                for name, store in self._stores()
-            },
+            "rows": {name: rows[:, used] for name, rows in self._by_slot().items()},
             "state": self.state[used],
             "next_state": self._next_state,
             **self._frames.snapshot(used),
@@ -406,15 +398,16 @@ class Rollouts:
         self._ignored = state["ignored"].cpu().numpy().copy()
         self._cursor = state["cursor"].cpu().numpy().copy()
         self._frames.restore(used, state)
-        for name, store in self._stores():
-            rows = store.view(-1, self.num_slots, *store.shape[1:])
+        for name, rows in self._by_slot().items():
             rows[:, used] = state["rows"][name]
         self.state[used] = state["state"]
         self._next_state.copy_(state["next_state"])
 
-    def _stores(self) -> list[tuple[str, Tensor]]:
-        """The tensors of one entry per row, by name."""
-        return [("stacks", self._frames.stacks), *self.columns.items()]
+    def _by_slot(self) -> dict[str, Tensor]:
+        """Views (K, S, ...) of the tensors of one entry per row, by name."""
+        stores = {"stacks": self._frames.stacks} | self.columns
+        slots = self.num_slots
+        return {k: v.view(-1, slots, *v.shape[1:]) for k, v in stores.items()}
 
     def _index(self, positions: IntArray) -> Index:
         return index_on(self.device, positions)
