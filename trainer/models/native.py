@@ -4,7 +4,8 @@ The native code replaces the small encoders' PyTorch operators on a CPU in bfloa
 rounds the values that autocast rounds: inputs, weights, activations except the
 features, and the gradients of activations. Sums are float32 as in PyTorch, but in
 another order. Numbers below 2^-55 count as 0. The modules and their parameters do not
-change: every call reads the weights in place.
+change: every call reads the weights in place. A module may be replaced, but the options
+of a layer, such as its stride, must stay.
 
 PyTorch runs all encoders that the native code does not support.
 """
@@ -59,10 +60,10 @@ class _Plan(NamedTuple):
     rest: tuple[nn.Module, ...] = ()  # after the linear layer; PyTorch runs them
 
 
-# For each encoder: its layers and the shape of an image when the plan was made, the
-# plan, and all modules below the encoder. Not the encoder, so that it can be freed.
+# For each encoder: the modules below it and the shape of an image when the plan was
+# made, and the plan. Not the encoder, so that it can be freed.
 _plans: WeakKeyDictionary[
-    nn.Module, tuple[list[Any], torch.Size, _Plan | None, list[nn.Module]]
+    nn.Module, tuple[list[nn.Module], torch.Size, _Plan | None]
 ] = WeakKeyDictionary()
 
 
@@ -203,12 +204,11 @@ def _passes_of(
         or images.dtype != torch.uint8
     ):
         return None
-    layers, image = list(encoder._modules.values()), images.shape[1:]
+    below, image = list(encoder.modules())[1:], images.shape[1:]
     kept = _plans.get(encoder)
-    if kept is None or kept[:2] != (layers, image):
-        below = list(encoder.modules())[1:]
-        kept = _plans[encoder] = layers, image, _plan_of(encoder, image), below
-    *_, plan, below = kept
+    if kept is None or kept[:2] != (below, image):
+        kept = _plans[encoder] = below, image, _plan_of(encoder, image)
+    plan = kept[2]
     if plan is None or has_hooks(encoder) or any(map(has_hooks, below)):
         return None
     weights: list[Tensor] = []
