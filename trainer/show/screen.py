@@ -114,7 +114,7 @@ _Drawing = Callable[[Status, int, int], tuple[str, RenderableType]]
 
 def view(status: Status, width: int, height: int) -> RenderableType:
     """Draws a run."""
-    parts = [Layout(_header(status, width), size=2)]
+    parts = [Layout(_header(status), size=2)]
     if status.alarms and height > 12:
         alarms = [
             Text(f" ALARM  {name}: {text}", no_wrap=True, overflow="ellipsis")
@@ -183,7 +183,7 @@ def _chart_rows(status: Status, width: int, room: int) -> list[Layout]:
     return rows
 
 
-def _header(status: Status, width: int) -> RenderableType:
+def _header(status: Status) -> RenderableType:
     """Two lines: task and time; progress bar and remaining time."""
     config, seconds, step = status.info.config, status.seconds(), status.info.steps()
     first = Table.grid(expand=True, padding=(0, 1), pad_edge=True)
@@ -191,8 +191,7 @@ def _header(status: Status, width: int) -> RenderableType:
     first.add_column(no_wrap=True)
     task = Text(status.info.task, "bold", overflow="crop")
     about = f"{config.model.name} on {status.info.hardware}, {config.mode}"
-    about = textwrap.shorten(about, max(1, width - len(task) - 13), placeholder="")
-    task.append(f"  {about.rstrip(',')}", f"not bold {LABEL}")
+    task.append(f"  {about}", f"not bold {LABEL}")
     first.add_row(task, format_seconds(seconds))
     limits = ((step, config.max_steps), (seconds, config.max_seconds))
     done = min(1.0, max((now / most for now, most in limits if most), default=0.0))
